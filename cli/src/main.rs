@@ -1,0 +1,3 @@
+//! The `fencelock` command.
+
+fn main() {}

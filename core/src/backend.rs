@@ -1,0 +1,251 @@
+//! What a store must do: the trait [`DistributedLock`] and its value types.
+//!
+//! A driver does atomic steps, each bounded in time, and nothing else: waiting, retrying, renewing
+//! on time, cancelling and cleaning up are done once, in this crate, for every store. The trait
+//! fits a token with a TTL and a session with an ephemeral queue node equally well.
+//! docs/writing-a-backend.md is the way to a new one.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::claim::Claim;
+use crate::error::Result;
+use crate::mode::Mode;
+use crate::name::LockName;
+use crate::options::Label;
+use crate::profile::Profile;
+use crate::token::FencingToken;
+use crate::validity::{Clock, Moment};
+
+/// One connected store.
+///
+/// Every method that asks the store must bound its requests in time, and be idempotent by owner
+/// token: a reply can always be lost, and asking again must find "already mine, same fencing
+/// token" or "already gone".
+#[async_trait]
+pub trait DistributedLock: Send + Sync + 'static {
+    /// What this store promises, and when it cannot.
+    fn profile(&self) -> &Profile;
+
+    /// The clock of every [`Moment`] this driver gives or takes.
+    fn clock(&self) -> &dyn Clock;
+
+    /// Takes a seat for `claim`. No I/O, no failure: from here on somebody owns the clean-up.
+    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender>;
+
+    /// Renews everything in `held`; the driver groups by connection or shard and bounds each
+    /// request. Each result is reported as soon as it is known, by index; an unreported one counts
+    /// as unknown. With [`RenewalPlan::None`](crate::RenewalPlan::None) only a held claim that was
+    /// rung is asked about.
+    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>);
+
+    /// The safety look for claims in `waiting` whose `look_in` has passed: has a wake-up been
+    /// missed, has a holder expired? At most one request per process, lock and second.
+    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>);
+
+    /// Who holds `name` and who waits for it, as far as the store knows.
+    async fn inspect(&self, name: &LockName) -> Result<Snapshot>;
+
+    /// Takes the lock, or the place in the queue, from `who` of a snapshot, on a person's order.
+    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal>;
+
+    /// Ends connections. No claim is left when core calls it, but for those that the store did
+    /// not confirm as released in time.
+    async fn close(&self) -> Result<()>;
+}
+
+/// One claim's seat in a store. Core calls `attempt` and `release` never at the same time and
+/// `attempt` never after `release`; `release` may run beside `renew` and `look`.
+#[async_trait]
+pub trait Contender: Any + Send + Sync {
+    /// The claim this seat is for.
+    fn claim(&self) -> &Arc<Claim>;
+
+    /// Acquires, queues, or confirms a grant: whatever comes next. Repeatable after an ambiguous
+    /// reply; may be dropped at any await.
+    ///
+    /// # Errors
+    /// Anything; only [retryable](crate::Error::is_retryable) ones are tried again.
+    async fn attempt(&self) -> Result<Attempt>;
+
+    /// Gives the lock back, or leaves the queue. Repeatable; may be dropped at any await.
+    ///
+    /// # Errors
+    /// Anything; core repeats it until it is `Removed` or `Absent`, in the background.
+    async fn release(&self) -> Result<Removal>;
+
+    /// A descriptor that keeps a held lock held for as long as any process has a copy of it, as
+    /// a child that inherits it; only stores that know when a process ends have one.
+    #[cfg(unix)]
+    fn keep_alive(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// The answer to one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The lock is the claim's.
+    Granted {
+        /// The token of this grant: the same however often it is asked for.
+        token: FencingToken,
+        /// Until when the holder may believe it, on the store's clock, counted from **before**
+        /// the request was sent (see [`lease_end`](crate::lease_end)).
+        valid_until: Moment,
+    },
+    /// The claim is queued in the store, and its bell will be rung.
+    Waiting {
+        /// When to look whether the bell was missed; [`Duration::MAX`] for a store whose bell
+        /// cannot be.
+        look_in: Duration,
+    },
+    /// The claim was not to queue, and the lock is not free for it.
+    Busy {
+        /// What it left behind.
+        rest: Rest,
+    },
+}
+
+/// What a refused claim may have left in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Certainly nothing.
+    Nothing,
+    /// Perhaps something: core releases it in the background.
+    Perhaps,
+}
+
+/// What became of one renewal. An error means unknown: it is retried, and the old deadline
+/// stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// Still held.
+    Renewed {
+        /// As in [`Attempt::Granted`].
+        valid_until: Moment,
+    },
+    /// The store says that the lock is not, or no longer, this claim's.
+    Lost,
+}
+
+/// What a safety look found for one claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// It should attempt now.
+    Attempt,
+    /// Nothing; look again after this long.
+    Again(Duration),
+}
+
+/// What a release saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// It was there, and this call removed it.
+    Removed,
+    /// It was not there.
+    Absent,
+    /// It is gone from some places and unknown at others, as on a quorum with a silent node.
+    Partly {
+        /// Whether it was held where it was removed.
+        was_held: bool,
+    },
+}
+
+/// Takes result `i` of a batch, as soon as it is known. The first one counts.
+pub type Report<'a, T> = &'a (dyn Fn(usize, Result<T>) + Send + Sync);
+
+/// Who holds a lock and who waits for it, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// Holders, in the order of their grants where the store knows it.
+    pub holders: Vec<Occupant>,
+    /// Waiters, in queue order where there is one.
+    pub waiters: Vec<Occupant>,
+}
+
+impl Snapshot {
+    /// Of these holders and waiters.
+    #[must_use]
+    pub fn new(holders: Vec<Occupant>, waiters: Vec<Occupant>) -> Snapshot {
+        Snapshot { holders, waiters }
+    }
+}
+
+/// One holder or waiter, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Occupant {
+    /// Names it in [`DistributedLock::evict`].
+    pub id: OccupantId,
+    /// How it holds, or wants to.
+    pub mode: Mode,
+    /// Its own words; foreign clients have none.
+    pub label: Option<Label>,
+    /// How long it has held, or waited, if the store knows.
+    pub since: Option<Duration>,
+    /// Its fencing token, if it holds and the store knows. Without the epoch.
+    pub token: Option<FencingToken>,
+}
+
+impl Occupant {
+    /// An occupant of which only this much is known.
+    #[must_use]
+    pub fn new(id: OccupantId, mode: Mode) -> Occupant {
+        Occupant { id, mode, label: None, since: None, token: None }
+    }
+
+    /// The same with its label.
+    #[must_use]
+    pub fn labelled(mut self, label: Label) -> Occupant {
+        self.label = Some(label);
+        self
+    }
+
+    /// The same with how long it has held or waited.
+    #[must_use]
+    pub fn since(mut self, since: Duration) -> Occupant {
+        self.since = Some(since);
+        self
+    }
+
+    /// The same with its fencing token.
+    #[must_use]
+    pub fn token(mut self, token: FencingToken) -> Occupant {
+        self.token = Some(token);
+        self
+    }
+}
+
+/// Names one occupant of one lock within a store. Never the owner token, which proves ownership.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct OccupantId(String);
+
+impl OccupantId {
+    /// `id`, in the store's own form.
+    pub fn new(id: impl Into<String>) -> OccupantId {
+        OccupantId(id.into())
+    }
+
+    /// The store's own form.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for OccupantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for OccupantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}

@@ -1,0 +1,212 @@
+//! One request for a lock, as core and the store's driver both see it.
+//!
+//! The driver wakes a claim by [ringing](Claim::ring) it. A ring is a hint: it may come from any
+//! thread, too often or too late, and only an attempt or a renewal finds out what happened.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use crate::keeper::Keeper;
+use crate::mode::Mode;
+use crate::name::LockName;
+use crate::options::Label;
+
+/// The proof of ownership: fresh for every acquisition, and never shown.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnerToken(Uuid);
+
+impl OwnerToken {
+    pub(crate) fn fresh() -> OwnerToken {
+        OwnerToken(Uuid::new_v4())
+    }
+
+    /// For the driver, to write into the store.
+    #[must_use]
+    pub fn reveal(&self) -> Uuid {
+        self.0
+    }
+}
+
+impl fmt::Debug for OwnerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnerToken(…)")
+    }
+}
+
+/// What to do when the lock is not free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfBusy {
+    /// Answer busy and leave nothing behind.
+    Refuse,
+    /// Join the store's queue.
+    Queue,
+}
+
+/// One request for a lock: who wants it, how, and how to wake them.
+pub struct Claim {
+    pub(crate) id: u64,
+    name: LockName,
+    mode: Mode,
+    owner: OwnerToken,
+    ttl: Duration,
+    if_busy: IfBusy,
+    label: Label,
+    stage: AtomicU8,
+    pub(crate) bell: Notify,
+    runtime: Handle,
+    keeper: Weak<Keeper>,
+}
+
+const TRYING: u8 = 0;
+const HELD: u8 = 1;
+const OVER: u8 = 2;
+
+/// What a new claim asks for.
+pub(crate) struct Wanted {
+    pub(crate) name: LockName,
+    pub(crate) mode: Mode,
+    pub(crate) ttl: Duration,
+    pub(crate) if_busy: IfBusy,
+    pub(crate) label: Label,
+}
+
+impl Claim {
+    pub(crate) fn new(wanted: Wanted, runtime: Handle, keeper: &Arc<Keeper>) -> Claim {
+        Claim {
+            id: keeper.next_id(),
+            name: wanted.name,
+            mode: wanted.mode,
+            owner: OwnerToken::fresh(),
+            ttl: wanted.ttl,
+            if_busy: wanted.if_busy,
+            label: wanted.label,
+            stage: AtomicU8::new(TRYING),
+            bell: Notify::new(),
+            runtime,
+            keeper: Arc::downgrade(keeper),
+        }
+    }
+
+    /// A number of this claim's own among those of its connected store.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The lock.
+    #[must_use]
+    pub fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// How it is wanted.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The proof of ownership.
+    #[must_use]
+    pub fn owner(&self) -> &OwnerToken {
+        &self.owner
+    }
+
+    /// How long a lease store keeps the lock without a renewal.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// Whether to queue.
+    #[must_use]
+    pub fn if_busy(&self) -> IfBusy {
+        self.if_busy
+    }
+
+    /// Who claims, for people.
+    #[must_use]
+    pub fn label(&self) -> &Label {
+        &self.label
+    }
+
+    /// Tells core that something may have happened: a waiting claim attempts, a held one is
+    /// renewed now. Never blocks; any thread may call it.
+    ///
+    /// `false` means the claim is over: if the store just granted it something, that is a stray,
+    /// which the driver releases.
+    pub fn ring(&self) -> bool {
+        match self.stage.load(Ordering::Acquire) {
+            TRYING => {
+                self.bell.notify_one();
+                true
+            }
+            HELD => {
+                if let Some(keeper) = self.keeper.upgrade() {
+                    keeper.renew_now(self.id);
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Rings when `event` ends: a watch that fired, a pipe that closed. The claim is held weakly;
+    /// dropping what this returns ends the watching.
+    pub fn ring_when(self: &Arc<Self>, event: impl Future<Output = ()> + Send + 'static) -> Armed {
+        let claim = Arc::downgrade(self);
+        let task = self.runtime.spawn(async move {
+            event.await;
+            if let Some(claim) = claim.upgrade() {
+                claim.ring();
+            }
+        });
+        Armed(task.abort_handle())
+    }
+
+    /// Whether nobody wants this claim any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.stage.load(Ordering::Acquire) == OVER
+    }
+
+    /// From now on a ring means "renew".
+    pub(crate) fn held(&self) {
+        self.stage.store(HELD, Ordering::Release);
+    }
+
+    /// From now on whatever the store gives this claim is a stray.
+    pub(crate) fn over(&self) {
+        self.stage.store(OVER, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .field("mode", &self.mode)
+            .field("ttl", &self.ttl)
+            .field("if_busy", &self.if_busy)
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A watch that will ring a claim; dropping it disarms it.
+#[derive(Debug)]
+#[must_use = "dropping it ends the watching"]
+pub struct Armed(tokio::task::AbortHandle);
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

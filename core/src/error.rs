@@ -1,0 +1,256 @@
+//! One error type for every store: what happened, to which lock, on which store, and whether
+//! asking again can help.
+//!
+//! The kinds are the ones a caller acts on. Neither a password nor an owner token ever enters a
+//! message.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::name::LockName;
+
+/// The result of everything that can fail here.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a caller can tell apart, and act on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Somebody else holds the lock, or is ahead in its queue, and the caller would not wait.
+    Busy,
+    /// The wait limit ended before the lock was granted.
+    WaitTimedOut,
+    /// The lock was granted but its validity ended before it was released.
+    Lost,
+    /// The lock was no longer the caller's when it was released.
+    NotHeld,
+    /// The store did not answer in time.
+    Unreachable,
+    /// The store answered and refused: authentication, permission, a read-only or network mount.
+    Refused,
+    /// The caller's input cannot be meant: the message says what was expected.
+    InvalidArgument,
+    /// The store cannot do this, as a quorum cannot count permits.
+    Unsupported,
+    /// What lies at the lock's place was not written by this library; it was left alone.
+    Foreign,
+    /// [`Locks::close`](crate::Locks::close) was called, or the runtime that connected ended.
+    Closed,
+}
+
+impl ErrorKind {
+    /// The words for people.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            ErrorKind::Busy => "busy",
+            ErrorKind::WaitTimedOut => "wait timed out",
+            ErrorKind::Lost => "lock lost",
+            ErrorKind::NotHeld => "not held",
+            ErrorKind::Unreachable => "store unreachable",
+            ErrorKind::Refused => "refused by the store",
+            ErrorKind::InvalidArgument => "invalid argument",
+            ErrorKind::Unsupported => "not supported by the store",
+            ErrorKind::Foreign => "not a lock of this library",
+            ErrorKind::Closed => "closed",
+        }
+    }
+}
+
+/// What was being done when it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Connecting to a store.
+    Connect,
+    /// Acquiring, or trying to.
+    Acquire,
+    /// Renewing something held.
+    Renew,
+    /// Working under a lock, as in [`Guard::run`](crate::Guard::run).
+    Hold,
+    /// Releasing.
+    Release,
+    /// Looking at holders and waiters.
+    Inspect,
+    /// Breaking somebody's lock.
+    Evict,
+    /// Closing a connected store.
+    Close,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::Connect => "connect",
+            Operation::Acquire => "acquire",
+            Operation::Renew => "renew",
+            Operation::Hold => "hold",
+            Operation::Release => "release",
+            Operation::Inspect => "inspect",
+            Operation::Evict => "evict",
+            Operation::Close => "close",
+        })
+    }
+}
+
+type Source = Arc<dyn std::error::Error + Send + Sync>;
+
+/// Why something could not be done.
+///
+/// `Display` says what was being done, on which lock, with which store, and what to do; the
+/// cause is in [`source`](std::error::Error::source).
+#[derive(Clone, thiserror::Error)]
+#[error("{inner}")]
+pub struct Error {
+    inner: Box<Inner>,
+    source: Option<Source>,
+}
+
+#[derive(Clone, Debug)]
+struct Inner {
+    kind: ErrorKind,
+    retryable: bool,
+    message: String,
+    operation: Option<Operation>,
+    lock: Option<LockName>,
+    store: Option<Arc<str>>,
+}
+
+impl Error {
+    /// An error of `kind`; `message` says what was expected, or what to do.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        let inner = Inner {
+            kind,
+            retryable: matches!(kind, ErrorKind::Unreachable),
+            message: message.into(),
+            operation: None,
+            lock: None,
+            store: None,
+        };
+        Error { inner: Box::new(inner), source: None }
+    }
+
+    /// The same with its cause.
+    #[must_use]
+    pub fn caused_by(
+        mut self,
+        cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Error {
+        self.source = Some(cause.into().into());
+        self
+    }
+
+    /// The same, with asking again declared sensible or useless. Unless a driver says otherwise
+    /// only [`ErrorKind::Unreachable`] is worth asking again.
+    #[must_use]
+    pub fn retryable(mut self, retryable: bool) -> Error {
+        self.inner.retryable = retryable;
+        self
+    }
+
+    /// The same, in words that say what was being done. What is known already stays.
+    #[must_use]
+    pub fn during(mut self, operation: Operation) -> Error {
+        self.inner.operation.get_or_insert(operation);
+        self
+    }
+
+    /// The same, naming the lock.
+    #[must_use]
+    pub fn on(mut self, lock: &LockName) -> Error {
+        self.inner.lock.get_or_insert_with(|| lock.clone());
+        self
+    }
+
+    /// The same, naming the store, in a form without secrets.
+    #[must_use]
+    pub fn with_store(mut self, store: &Arc<str>) -> Error {
+        self.inner.store.get_or_insert_with(|| store.clone());
+        self
+    }
+
+    /// What happened.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.inner.kind
+    }
+
+    /// The message alone, for an error that says more.
+    pub(crate) fn message(&self) -> &str {
+        &self.inner.message
+    }
+
+    /// Whether the same call may succeed later with nothing changed by the caller.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.inner.retryable
+    }
+
+    /// What was being done.
+    #[must_use]
+    pub fn operation(&self) -> Option<Operation> {
+        self.inner.operation
+    }
+
+    /// The lock it was done on.
+    #[must_use]
+    pub fn lock(&self) -> Option<&LockName> {
+        self.inner.lock.as_ref()
+    }
+}
+
+impl fmt::Display for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(operation) = self.operation {
+            write!(f, "{operation}")?;
+            if let Some(lock) = &self.lock {
+                write!(f, " {lock:?}")?;
+            }
+            if let Some(store) = &self.store {
+                write!(f, " on {store}")?;
+            }
+            write!(f, ": ")?;
+        }
+        write!(f, "{}: {}", self.kind.words(), self.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Error");
+        debug.field("kind", &self.inner.kind).field("retryable", &self.inner.retryable);
+        debug.field("message", &self.to_string());
+        if let Some(source) = &self.source {
+            debug.field("source", source);
+        }
+        debug.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_where_and_why() {
+        let name = LockName::new("orders/42").unwrap();
+        let error = Error::new(ErrorKind::Busy, "held by web-1")
+            .during(Operation::Acquire)
+            .on(&name)
+            .with_store(&Arc::from("redis://host:6379"))
+            .caused_by("io");
+        assert_eq!(
+            error.to_string(),
+            r#"acquire "orders/42" on redis://host:6379: busy: held by web-1"#
+        );
+        assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "io");
+        assert!(!error.is_retryable());
+        assert!(Error::new(ErrorKind::Unreachable, "no answer").is_retryable());
+    }
+
+    #[test]
+    fn is_one_pointer_and_its_cause() {
+        assert!(size_of::<Error>() <= 24, "results stay small on the hot path");
+    }
+}

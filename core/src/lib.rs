@@ -1,0 +1,42 @@
+//! The core of [fencelock](https://docs.rs/fencelock): everything that is the same for all stores.
+//!
+//! Users want the `fencelock` crate, which re-exports this one. Whoever writes a store implements
+//! [`DistributedLock`]; waiting, renewing, cancelling and cleaning up are done here, once.
+
+mod backend;
+mod claim;
+mod clock;
+mod error;
+mod guard;
+mod hold;
+mod keeper;
+mod lifecycle;
+mod locks;
+pub mod memory;
+mod mode;
+mod name;
+mod observe;
+mod options;
+mod pace;
+mod profile;
+mod seat;
+mod token;
+pub mod url;
+mod validity;
+
+pub use backend::{
+    Attempt, Contender, DistributedLock, Look, Occupant, OccupantId, Removal, Renewal, Report,
+    Rest, Snapshot,
+};
+pub use claim::{Armed, Claim, IfBusy, OwnerToken};
+pub use clock::BootClock;
+pub use error::{Error, ErrorKind, Operation, Result};
+pub use guard::Guard;
+pub use hold::LostReason;
+pub use locks::{Lock, Locks, RwLock};
+pub use mode::{Mode, Permits};
+pub use name::LockName;
+pub use options::{Label, Settings, Ttl, parse_duration};
+pub use profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, Tokens};
+pub use token::{FencingToken, TokenEpoch};
+pub use validity::{Clock, Moment, TokioClock, lease_end};

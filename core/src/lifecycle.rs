@@ -1,0 +1,339 @@
+//! From a request for a lock to its grant, once for every store: contend, wait, retry, give up.
+//!
+//! The drivers only attempt. Whatever ends this future, an error, a limit or the caller's drop,
+//! the seat's own `Drop` leaves nothing behind.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use crate::backend::{Attempt, DistributedLock, Rest};
+use crate::claim::{Claim, IfBusy, Wanted};
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::guard::Guard;
+use crate::hold::{Grant, Hold, Limit, LostReason};
+use crate::keeper::{Keeper, Wait};
+use crate::mode::Mode;
+use crate::name::LockName;
+use crate::observe::{self, Meters, Outcome};
+use crate::options::{Label, Settings, in_words};
+use crate::pace::Pace;
+use crate::seat::{Seat, Yard};
+use crate::validity::{Moment, lease_end};
+
+/// A connected store with everything that runs beside it.
+pub(crate) struct Core {
+    pub(crate) store: Arc<dyn DistributedLock>,
+    pub(crate) shown: Arc<str>,
+    pub(crate) settings: Settings,
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) yard: Arc<Yard>,
+    pub(crate) closing: CancellationToken,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) keeper_task: AbortHandle,
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // The task holds the keeper and the store, not the core: it would live for ever.
+        self.keeper_task.abort();
+    }
+}
+
+impl Core {
+    pub(crate) fn now(&self) -> Moment {
+        self.store.clock().now()
+    }
+
+    fn closed(&self) -> Error {
+        Error::new(ErrorKind::Closed, "the store was closed, or the runtime that connected ended")
+    }
+
+    /// An error of this store, about `name`.
+    pub(crate) fn explain(&self, error: Error, doing: Operation, name: &LockName) -> Error {
+        error.during(doing).on(name).with_store(&self.shown)
+    }
+
+    /// Bounds one request to the store that no claim's life cycle bounds.
+    pub(crate) async fn bounded<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        let bound = self.now().after(self.settings.unreachable_after);
+        tokio::select! {
+            biased;
+            answer = request => answer,
+            () = self.store.clock().sleep_until(bound) => Err(self.silent(None)),
+        }
+    }
+
+    fn silent(&self, cause: Option<Error>) -> Error {
+        let bound = in_words(self.settings.unreachable_after);
+        let error = Error::new(
+            ErrorKind::Unreachable,
+            format!("the store gave no useful answer within unreachable_after={bound}"),
+        );
+        match cause {
+            Some(cause) => error.caused_by(cause),
+            None => error,
+        }
+    }
+}
+
+/// What a caller asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) name: LockName,
+    pub(crate) mode: Mode,
+    pub(crate) ttl: Duration,
+    pub(crate) renewed: bool,
+    pub(crate) hold_at_most: Option<Duration>,
+    pub(crate) label: Label,
+}
+
+/// How long a caller waits for a lock that is not free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    None,
+    AtMost(Duration),
+    Unlimited,
+}
+
+pub(crate) async fn acquire(
+    core: Arc<Core>,
+    request: Request,
+    patience: Patience,
+) -> Result<Guard> {
+    let profile = core.store.profile();
+    let span = observe::acquire_span(&request.name, profile.store, request.mode);
+    let name = request.name.clone();
+    let contending = contend(core.clone(), request, patience).instrument(span);
+    contending.await.map_err(|error| core.explain(error, Operation::Acquire, &name))
+}
+
+async fn contend(core: Arc<Core>, request: Request, patience: Patience) -> Result<Guard> {
+    if core.closing.is_cancelled() || core.keeper.has_stopped() {
+        return Err(core.closed());
+    }
+    core.store.profile().require(request.mode)?;
+    // `close` waits for this acquisition to have left its seat.
+    let _underway = core.yard.tasks.token();
+    let wanted = Wanted {
+        name: request.name.clone(),
+        mode: request.mode,
+        ttl: request.ttl,
+        if_busy: if patience == Patience::None { IfBusy::Refuse } else { IfBusy::Queue },
+        label: request.label.clone(),
+    };
+    let claim = Arc::new(Claim::new(wanted, core.yard.runtime.clone(), &core.keeper));
+    let mut outcome = Counted { meters: &core.meters, claim: &claim, outcome: Outcome::Cancelled };
+    let seat = Arc::new(Seat::take(core.store.enter(claim.clone()), core.yard.clone()));
+    let result = Contention::new(&core, &seat, patience).run(&request).await;
+    outcome.outcome = match &result {
+        Ok(_) => Outcome::Granted,
+        Err(error) => Outcome::of(error),
+    };
+    result
+}
+
+/// Counts an acquisition that ends in any way but a grant, which counts itself.
+struct Counted<'a> {
+    meters: &'a Meters,
+    claim: &'a Claim,
+    outcome: Outcome,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        if self.outcome != Outcome::Granted {
+            self.meters.finished(self.claim, self.outcome);
+        }
+    }
+}
+
+/// One claim on its way to the lock.
+struct Contention<'a> {
+    core: &'a Arc<Core>,
+    seat: &'a Arc<Seat>,
+    wait: Arc<Wait>,
+    started: Moment,
+    gives_up: Moment,
+    patience: Patience,
+}
+
+impl<'a> Contention<'a> {
+    fn new(core: &'a Arc<Core>, seat: &'a Arc<Seat>, patience: Patience) -> Contention<'a> {
+        let started = core.now();
+        let gives_up = match patience {
+            Patience::AtMost(limit) => started.after(limit),
+            Patience::None | Patience::Unlimited => Moment::NEVER,
+        };
+        let wait = Arc::new(Wait::new(seat.clone(), started, core.settings.unreachable_after));
+        Contention { core, seat, wait, started, gives_up, patience }
+    }
+
+    async fn run(&self, request: &Request) -> Result<Guard> {
+        let mut pace = Pace::of(self.seat.claim());
+        loop {
+            let asked = self.core.now();
+            match self.attempt().await {
+                Ok(Attempt::Granted { token, valid_until }) => {
+                    let token = token.in_epoch(self.core.settings.token_epoch);
+                    let limit = hold_limit(request, asked, self.core.now());
+                    let period = match request.renewed {
+                        true => self.core.store.profile().renewal.period(request.ttl),
+                        false => None,
+                    };
+                    let since = self.core.now();
+                    return self.grant(&Grant { token, since, valid_until, limit, period });
+                }
+                Ok(Attempt::Busy { rest }) => {
+                    if rest == Rest::Nothing {
+                        self.seat.nothing_left();
+                    }
+                    return Err(Error::new(
+                        ErrorKind::Busy,
+                        "held by somebody else, or others wait for it",
+                    ));
+                }
+                Ok(Attempt::Waiting { look_in }) => {
+                    self.wait.answered(self.core.now());
+                    pace = Pace::of(self.seat.claim());
+                    self.wait_for_bell(look_in).await?;
+                }
+                Err(error) if error.is_retryable() => {
+                    self.back_off(error, pace.next()).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// One attempt, bounded by the wait limit and the store's silence.
+    async fn attempt(&self) -> Result<Attempt> {
+        let contender = self.seat.contender();
+        let mut attempt = contender.attempt();
+        // The store may answer at once; then there is no timer to set up.
+        let first = poll_fn(|cx| Poll::Ready(attempt.as_mut().poll(cx))).await;
+        if let Poll::Ready(answer) = first {
+            return answer;
+        }
+        let silence_ends = self.wait.silence_ends();
+        tokio::select! {
+            biased;
+            answer = attempt => answer,
+            () = self.core.closing.cancelled() => Err(self.core.closed()),
+            () = self.core.store.clock().sleep_until(self.gives_up.min(silence_ends)) => {
+                Err(match self.gives_up <= silence_ends {
+                    true => self.timed_out(None),
+                    false => self.core.silent(None).retryable(false),
+                })
+            }
+        }
+    }
+
+    /// Waits for the bell, which the driver or the keeper's look rings.
+    async fn wait_for_bell(&self, look_in: Duration) -> Result<()> {
+        let (core, claim) = (self.core, self.seat.claim());
+        let due = core.now().after(look_in);
+        if !core.keeper.watch(self.wait.clone(), due) {
+            return Err(core.closed());
+        }
+        let _watched = Watched { core, claim };
+        core.meters.waits(claim, 1.0);
+        tokio::select! {
+            biased;
+            () = claim.bell.notified() => Ok(()),
+            () = core.closing.cancelled() => Err(core.closed()),
+            () = core.store.clock().sleep_until(self.gives_up) => Err(self.timed_out(None)),
+        }
+    }
+
+    async fn back_off(&self, error: Error, pause: Duration) -> Result<()> {
+        let now = self.core.now();
+        let silence_ends = self.wait.silence_ends();
+        if now >= silence_ends {
+            return Err(self.core.silent(Some(error)));
+        }
+        if now >= self.gives_up {
+            return Err(self.timed_out(Some(error)));
+        }
+        let again = now.after(pause).min(self.gives_up).min(silence_ends);
+        tokio::select! {
+            biased;
+            () = self.core.closing.cancelled() => Err(self.core.closed()),
+            () = self.core.store.clock().sleep_until(again) => Ok(()),
+        }
+    }
+
+    fn grant(&self, grant: &Grant) -> Result<Guard> {
+        let (core, claim) = (self.core, self.seat.claim());
+        if grant.valid_until <= grant.since || grant.limit.at <= grant.since {
+            return Err(Error::new(
+                ErrorKind::Lost,
+                "granted, but its validity had ended before the answer was read; \
+                 it was given back",
+            )
+            .retryable(true));
+        }
+        tracing::Span::current().record("token", grant.token.get());
+        let span = observe::hold_span(claim, core.store.profile().store, grant.token);
+        let hold = Hold::new(self.seat.clone(), grant, span, core.meters.clone());
+        let hold = Arc::new(hold);
+        core.meters.granted(claim, grant.since.since(self.started));
+        // From here on the guard's drop ends the hold.
+        let guard = Guard::new(core.clone(), hold.clone());
+        claim.held();
+        if !core.keeper.keep(hold, grant.since) {
+            return Err(core.closed());
+        }
+        // A ring that came between the answer and `held` meant the hold.
+        if pin!(claim.bell.notified()).enable() {
+            core.keeper.renew_now(claim.id);
+        }
+        Ok(guard)
+    }
+
+    fn timed_out(&self, cause: Option<Error>) -> Error {
+        let limit = match self.patience {
+            Patience::AtMost(limit) => in_words(limit),
+            Patience::None | Patience::Unlimited => in_words(Duration::MAX),
+        };
+        let error =
+            Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"));
+        match cause {
+            Some(cause) => error.caused_by(cause),
+            None => error,
+        }
+    }
+}
+
+/// When a hold ends whatever the store says: a fixed lease by the drift formula from before the
+/// request, `hold_at_most` from the grant.
+fn hold_limit(request: &Request, asked: Moment, granted: Moment) -> Limit {
+    let lease = match request.renewed {
+        true => Moment::NEVER,
+        false => lease_end(asked, request.ttl),
+    };
+    let at_most = request.hold_at_most.map_or(Moment::NEVER, |limit| granted.after(limit));
+    match at_most < lease {
+        true => Limit { at: at_most, reason: LostReason::HoldLimit },
+        false => Limit { at: lease, reason: LostReason::Expired },
+    }
+}
+
+/// A wait in the keeper's agenda, taken out however the waiting ends.
+struct Watched<'a> {
+    core: &'a Core,
+    claim: &'a Claim,
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        self.core.keeper.remove(self.claim.id);
+        self.core.meters.waits(self.claim, -1.0);
+    }
+}

@@ -1,0 +1,405 @@
+//! The memory store: locks between the tasks of one process, and the reference for every other.
+//!
+//! It keeps its promises on tokio's clock, so that a user's tests can pause and advance time. A
+//! lock is a lease here too: with fixed leases, holds that end and waiters that are passed over
+//! it behaves as a store across a network does.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::backend::{
+    Attempt, Contender, DistributedLock, Look, Occupant, OccupantId, Removal, Renewal, Report,
+    Rest, Snapshot,
+};
+use crate::claim::{Claim, IfBusy, OwnerToken};
+use crate::error::{Error, ErrorKind, Result};
+use crate::locks::Locks;
+use crate::mode::Mode;
+use crate::name::LockName;
+use crate::options::{Label, Settings};
+use crate::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, Tokens};
+use crate::token::FencingToken;
+use crate::url::{Connecting, Scheme, StoreUrl};
+use crate::validity::{Clock, Moment, TokioClock, lease_end};
+
+/// `mem://`: a new, empty memory store at each connect.
+pub const SCHEME: Scheme = Scheme { names: &["mem", "memory"], example: "mem://", connect };
+
+fn connect(url: StoreUrl) -> Connecting {
+    Box::pin(async move {
+        if !url.authority().is_empty() || !url.path().trim_matches('/').is_empty() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "mem:// takes no host and no path; each connect makes a store of its own, \
+                 which Memory::locks shares within a program",
+            ));
+        }
+        Memory::new().locks(url.params(&[])?.settings()?)
+    })
+}
+
+/// A memory store. Clones are the same store, as if several services shared one server.
+#[derive(Clone, Default)]
+pub struct Memory {
+    shelf: Arc<Shelf>,
+}
+
+impl Memory {
+    /// An empty store.
+    #[must_use]
+    pub fn new() -> Memory {
+        Memory::default()
+    }
+
+    /// Connects to this store: one "service" with its own settings.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// use fencelock_core::{Settings, memory::Memory};
+    /// let store = Memory::new();
+    /// let (one, two) = (store.locks(Settings::default())?, store.locks(Settings::default())?);
+    /// let held = one.lock("job").acquire().await?;
+    /// assert!(two.lock("job").try_acquire().await?.is_none());
+    /// # drop(held); Ok(()) }
+    /// ```
+    pub fn locks(&self, settings: Settings) -> Result<Locks> {
+        let driver = Driver { shelf: self.shelf.clone() };
+        Locks::new(Arc::new(driver), "mem://", settings)
+    }
+
+    /// How many locks have a holder or a waiter: for tests that nothing is left.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shelf.state().queues.len()
+    }
+
+    /// Whether no lock has a holder or a waiter.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("locks", &self.len()).finish()
+    }
+}
+
+/// How long a waiter may take to confirm what a hand-over gave it, before it is passed over until
+/// it asks again: a future that nobody polls must not hold up the queue.
+const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
+
+const PROFILE: Profile = Profile {
+    store: "memory",
+    reach: Reach::Process,
+    liveness: Liveness::Lease,
+    renewal: RenewalPlan::ThirdOfTtl,
+    order: Order::Arrival,
+    modes: Modes::ALL,
+    tokens: Tokens::Process,
+    exclusion_fails_when: &[],
+};
+
+#[derive(Default)]
+struct Shelf {
+    clock: TokioClock,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Only locks with a holder or waiter: an empty queue is removed.
+    queues: HashMap<Arc<str>, Queue>,
+    last_ticket: u64,
+    last_token: u64,
+}
+
+impl Shelf {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the queue of `key`, grants whoever fits now, and rings them after unlocking.
+    fn change<T>(&self, key: &Arc<str>, change: impl FnOnce(&mut Turn<'_>) -> T) -> T {
+        let now = self.clock.now();
+        let (result, ring) = {
+            let mut state = self.state();
+            let State { queues, last_ticket, last_token } = &mut *state;
+            let queue = queues.entry(key.clone()).or_default();
+            let mut turn = Turn { queue, last_ticket, last_token, now, ring: Vec::new() };
+            turn.drop_expired();
+            let result = change(&mut turn);
+            turn.serve();
+            let ring = turn.ring;
+            if queue.0.is_empty() {
+                queues.remove(key);
+            }
+            (result, ring)
+        };
+        for claim in ring {
+            claim.ring();
+        }
+        result
+    }
+}
+
+/// Entries in arrival order; holders may stand anywhere, waiters are served from the front.
+#[derive(Default)]
+struct Queue(VecDeque<Entry>);
+
+struct Entry {
+    ticket: u64,
+    claim: Weak<Claim>,
+    owner: OwnerToken,
+    mode: Mode,
+    label: Label,
+    since: Moment,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Waits,
+    /// Granted by a hand-over that was not confirmed in time; keeps its place, but is passed over.
+    Lapsed,
+    /// Granted until then, unless it confirms.
+    Granted {
+        token: FencingToken,
+        until: Moment,
+    },
+    Held {
+        token: FencingToken,
+        until: Moment,
+    },
+}
+
+impl Stage {
+    fn until(self) -> Option<Moment> {
+        match self {
+            Stage::Waits | Stage::Lapsed => None,
+            Stage::Granted { until, .. } | Stage::Held { until, .. } => Some(until),
+        }
+    }
+}
+
+/// One queue under the store's mutex.
+struct Turn<'a> {
+    queue: &'a mut Queue,
+    last_ticket: &'a mut u64,
+    last_token: &'a mut u64,
+    now: Moment,
+    /// Whom to ring once the mutex is free.
+    ring: Vec<Arc<Claim>>,
+}
+
+impl Turn<'_> {
+    fn drop_expired(&mut self) {
+        let now = self.now;
+        for entry in &mut self.queue.0 {
+            if let Stage::Granted { until, .. } = entry.stage
+                && until <= now
+            {
+                entry.stage = Stage::Lapsed;
+            }
+        }
+        self.queue.0.retain(|entry| match entry.stage {
+            Stage::Held { until, .. } => until > now,
+            // A claim that ended without its release, as on a runtime that was shut down.
+            Stage::Waits | Stage::Lapsed => entry.claim.strong_count() > 0,
+            Stage::Granted { .. } => true,
+        });
+    }
+
+    fn find(&mut self, claim: &Claim) -> Option<&mut Entry> {
+        self.queue.0.iter_mut().find(|entry| entry.owner == *claim.owner())
+    }
+
+    /// Grants waiters in order until one does not fit.
+    fn serve(&mut self) {
+        while let Some(next) = self.queue.0.iter().position(|entry| entry.stage == Stage::Waits) {
+            let mode = self.queue.0[next].mode;
+            let held = self.queue.0.iter().filter(|entry| entry.stage.until().is_some());
+            if !mode.fits_beside(held.map(|entry| entry.mode)) {
+                break;
+            }
+            *self.last_token += 1;
+            let token = FencingToken::new(*self.last_token);
+            let until = self.now.after(CONFIRM_WITHIN);
+            let entry = &mut self.queue.0[next];
+            entry.stage = Stage::Granted { token, until };
+            self.ring.extend(entry.claim.upgrade());
+        }
+    }
+
+    fn attempt(&mut self, claim: &Arc<Claim>) -> Attempt {
+        if self.find(claim).is_none() {
+            *self.last_ticket += 1;
+            self.queue.0.push_back(Entry {
+                ticket: *self.last_ticket,
+                claim: Arc::downgrade(claim),
+                owner: *claim.owner(),
+                mode: claim.mode(),
+                label: claim.label().clone(),
+                since: self.now,
+                stage: Stage::Waits,
+            });
+        }
+        if let Some(entry) = self.find(claim)
+            && entry.stage == Stage::Lapsed
+        {
+            entry.stage = Stage::Waits;
+        }
+        self.serve();
+        // It hears of its own grant by this answer; ringing it would renew what it just got.
+        self.ring.retain(|other| other.id() != claim.id());
+        let now = self.now;
+        let look_in = self.earliest_end().since(now);
+        let Some(entry) = self.find(claim) else { return Attempt::Busy { rest: Rest::Nothing } };
+        match entry.stage {
+            Stage::Granted { token, .. } | Stage::Held { token, .. } => {
+                if let Stage::Granted { .. } = entry.stage {
+                    entry.since = now;
+                }
+                entry.stage = Stage::Held { token, until: now.after(claim.ttl()) };
+                Attempt::Granted { token, valid_until: lease_end(now, claim.ttl()) }
+            }
+            Stage::Waits | Stage::Lapsed => match claim.if_busy() {
+                IfBusy::Queue => Attempt::Waiting { look_in },
+                IfBusy::Refuse => {
+                    self.queue.0.retain(|entry| entry.owner != *claim.owner());
+                    Attempt::Busy { rest: Rest::Nothing }
+                }
+            },
+        }
+    }
+
+    /// When the first holder expires, if nobody renews: nothing else needs a look.
+    fn earliest_end(&self) -> Moment {
+        self.queue.0.iter().filter_map(|entry| entry.stage.until()).min().unwrap_or(Moment::NEVER)
+    }
+
+    fn remove(&mut self, which: impl Fn(&Entry) -> bool) -> Option<Entry> {
+        let at = self.queue.0.iter().position(which)?;
+        self.queue.0.remove(at)
+    }
+}
+
+struct Driver {
+    shelf: Arc<Shelf>,
+}
+
+#[async_trait]
+impl DistributedLock for Driver {
+    fn profile(&self) -> &Profile {
+        &PROFILE
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &self.shelf.clock
+    }
+
+    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+        Arc::new(MemoryContender { shelf: self.shelf.clone(), claim })
+    }
+
+    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+        for (index, contender) in held.iter().enumerate() {
+            let claim = contender.claim();
+            let renewal = self.shelf.change(claim.name().shared_key(), |turn| {
+                let now = turn.now;
+                match turn.find(claim).map(|entry| &mut entry.stage) {
+                    Some(Stage::Held { until, .. }) => {
+                        *until = now.after(claim.ttl());
+                        Renewal::Renewed { valid_until: lease_end(now, claim.ttl()) }
+                    }
+                    _ => Renewal::Lost,
+                }
+            });
+            report(index, Ok(renewal));
+        }
+    }
+
+    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+        for (index, contender) in waiting.iter().enumerate() {
+            let claim = contender.claim();
+            let look = self.shelf.change(claim.name().shared_key(), |turn| {
+                let again = turn.earliest_end().since(turn.now);
+                match turn.find(claim).map(|entry| entry.stage) {
+                    Some(Stage::Waits) => Look::Again(again),
+                    _ => Look::Attempt,
+                }
+            });
+            report(index, Ok(look));
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
+        Ok(self.shelf.change(name.shared_key(), |turn| {
+            let now = turn.now;
+            let occupant = |entry: &Entry| {
+                let id = OccupantId::new(entry.ticket.to_string());
+                let known = Occupant::new(id, entry.mode)
+                    .labelled(entry.label.clone())
+                    .since(now.since(entry.since));
+                match entry.stage {
+                    Stage::Held { token, .. } | Stage::Granted { token, .. } => known.token(token),
+                    Stage::Waits | Stage::Lapsed => known,
+                }
+            };
+            let (holders, waiters): (Vec<&Entry>, Vec<&Entry>) =
+                turn.queue.0.iter().partition(|entry| entry.stage.until().is_some());
+            Snapshot::new(
+                holders.into_iter().map(occupant).collect(),
+                waiters.into_iter().map(occupant).collect(),
+            )
+        }))
+    }
+
+    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+        let evicted = self.shelf.change(name.shared_key(), |turn| {
+            turn.remove(|entry| entry.ticket.to_string() == who.as_str())
+        });
+        let Some(entry) = evicted else { return Ok(Removal::Absent) };
+        if let Some(claim) = entry.claim.upgrade() {
+            claim.ring();
+        }
+        Ok(Removal::Removed)
+    }
+
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct MemoryContender {
+    shelf: Arc<Shelf>,
+    claim: Arc<Claim>,
+}
+
+#[async_trait]
+impl Contender for MemoryContender {
+    fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    async fn attempt(&self) -> Result<Attempt> {
+        let key = self.claim.name().shared_key();
+        Ok(self.shelf.change(key, |turn| turn.attempt(&self.claim)))
+    }
+
+    async fn release(&self) -> Result<Removal> {
+        let key = self.claim.name().shared_key();
+        let removed = self.shelf.change(key, |turn| {
+            turn.remove(|entry| entry.owner == *self.claim.owner())
+        });
+        Ok(if removed.is_some() { Removal::Removed } else { Removal::Absent })
+    }
+}

@@ -1,0 +1,145 @@
+//! How a lock may be held, and the one rule of who may hold it together.
+//!
+//! Exclusive conflicts with everything, shared with exclusive and permits, permits with exclusive
+//! and shared and by their sum. `lock(x)`, `rw_lock(x)` and `semaphore(x, n)` are one lock.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use crate::error::{Error, ErrorKind};
+
+/// How a claim wants to hold a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// One holder, nobody beside it.
+    Exclusive,
+    /// Readers: any number of them together.
+    Shared,
+    /// Some of a limited number of permits.
+    Permits(Permits),
+}
+
+/// `n` of `limit` permits, with `1 <= n <= limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Permits {
+    n: NonZeroU32,
+    limit: NonZeroU32,
+}
+
+impl Permits {
+    /// `n` of `limit`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] when either is zero or `n` exceeds `limit`, which could
+    /// never be granted.
+    pub fn new(n: u32, limit: u32) -> Result<Permits, Error> {
+        match (NonZeroU32::new(n), NonZeroU32::new(limit)) {
+            (Some(n), Some(limit)) if n <= limit => Ok(Permits { n, limit }),
+            _ => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{n} of {limit} permits can never be granted; \
+                     expected at least 1 permit and a limit not below it"
+                ),
+            )),
+        }
+    }
+
+    /// How many permits are wanted.
+    #[must_use]
+    pub fn n(self) -> u32 {
+        self.n.get()
+    }
+
+    /// How many may be out together, in the eyes of this claim.
+    #[must_use]
+    pub fn limit(self) -> u32 {
+        self.limit.get()
+    }
+}
+
+impl Mode {
+    /// The word for metrics and logs: `exclusive`, `shared` or `permits`.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Mode::Exclusive => "exclusive",
+            Mode::Shared => "shared",
+            Mode::Permits(_) => "permits",
+        }
+    }
+
+    /// May a claim in this mode be granted beside holders in the modes `held`?
+    ///
+    /// A permit claim is measured by *its own* limit, so that a limit changes by claiming with
+    /// another one. That nobody overtakes an earlier waiter is the caller's part.
+    ///
+    /// ```
+    /// use fencelock_core::{Mode, Permits};
+    /// let two_of_three = Mode::Permits(Permits::new(2, 3)?);
+    /// assert!(Mode::Shared.fits_beside([Mode::Shared, Mode::Shared]));
+    /// assert!(two_of_three.fits_beside([]));
+    /// assert!(!two_of_three.fits_beside([two_of_three]));
+    /// # Ok::<(), fencelock_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn fits_beside(self, held: impl IntoIterator<Item = Mode>) -> bool {
+        let mut held = held.into_iter();
+        match self {
+            Mode::Exclusive => held.next().is_none(),
+            Mode::Shared => held.all(|other| other == Mode::Shared),
+            Mode::Permits(wanted) => {
+                let mut out = u64::from(wanted.n());
+                let limit = u64::from(wanted.limit());
+                held.all(|other| match other {
+                    Mode::Permits(taken) => {
+                        out += u64::from(taken.n());
+                        out <= limit
+                    }
+                    _ => false,
+                })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Permits(permits) => {
+                write!(f, "{} of {} permits", permits.n(), permits.limit())
+            }
+            other => f.write_str(other.word()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn permits(n: u32, limit: u32) -> Mode {
+        Mode::Permits(Permits::new(n, limit).unwrap())
+    }
+
+    #[test]
+    fn who_fits_beside_whom() {
+        let (x, s, p) = (Mode::Exclusive, Mode::Shared, permits(1, 2));
+        for mode in [x, s, p] {
+            assert!(mode.fits_beside([]));
+            assert!(!x.fits_beside([mode]));
+            assert!(!mode.fits_beside([x]));
+        }
+        assert!(s.fits_beside([s, s]) && !s.fits_beside([p]) && !p.fits_beside([s]));
+        assert!(p.fits_beside([p]) && !p.fits_beside([p, p]));
+        assert!(permits(1, 5).fits_beside([permits(2, 2), permits(2, 2)]), "its own limit counts");
+        assert!(!permits(2, u32::MAX).fits_beside([permits(u32::MAX, u32::MAX)]), "no overflow");
+    }
+
+    #[test]
+    fn absurd_permits_are_refused() {
+        for (n, limit) in [(0, 0), (0, 1), (1, 0), (2, 1)] {
+            assert_eq!(Permits::new(n, limit).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What a lock may be called, parsed once at the edge.
+//!
+//! A name is text for people; every store encodes it injectively, so braces or slashes in it
+//! never choose a hash slot or a path.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind};
+
+/// The name of a lock: 1 to 512 bytes of UTF-8, any characters.
+///
+/// Within a store the [`key`](LockName::key), the store's prefix and the name, is what
+/// identifies the lock.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct LockName {
+    key: Arc<str>,
+    prefix: usize,
+}
+
+impl LockName {
+    /// The longest name, in bytes: every store takes it with room for its own additions.
+    pub const MAX_BYTES: usize = 512;
+
+    /// Checks `name`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] when it is empty or longer than 512 bytes.
+    pub fn new(name: &str) -> Result<LockName, Error> {
+        LockName::with_prefix("", name)
+    }
+
+    /// `name` in a store whose keys begin with `prefix`.
+    ///
+    /// # Errors
+    /// As [`LockName::new`]; the prefix does not count.
+    pub fn with_prefix(prefix: &str, name: &str) -> Result<LockName, Error> {
+        if name.is_empty() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "the lock name is empty; it must be 1 to 512 bytes of UTF-8",
+            ));
+        }
+        if name.len() > LockName::MAX_BYTES {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "the lock name is {} bytes long; it must be 1 to 512 bytes of UTF-8",
+                    name.len()
+                ),
+            ));
+        }
+        let key = match prefix {
+            "" => Arc::from(name),
+            _ => Arc::from(format!("{prefix}{name}")),
+        };
+        Ok(LockName { key, prefix: prefix.len() })
+    }
+
+    /// The name as the user gave it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.key[self.prefix..]
+    }
+
+    /// The store's prefix and the name: what a driver encodes.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// [`key`](LockName::key), shared.
+    #[must_use]
+    pub fn shared_key(&self) -> &Arc<str> {
+        &self.key
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn only_length_decides() {
+        assert!(LockName::new("").is_err());
+        assert!(LockName::new(&"ü".repeat(256)).is_ok());
+        assert!(LockName::new(&"ü".repeat(257)).is_err());
+        assert!(LockName::with_prefix(&"p".repeat(600), "n").is_ok());
+        for odd in ["/", "..", "\0", "{}", " ", "a\nb"] {
+            assert_eq!(LockName::new(odd).unwrap().as_str(), odd);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn prefix_and_name_come_back(prefix in ".{0,20}", name in ".{1,40}") {
+            let full = LockName::with_prefix(&prefix, &name).unwrap();
+            prop_assert_eq!(full.as_str(), name.as_str());
+            prop_assert_eq!(full.key(), format!("{prefix}{name}"));
+        }
+    }
+}

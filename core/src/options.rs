@@ -1,0 +1,253 @@
+//! Durations and labels a user may give, parsed once into types that need no further check.
+//!
+//! Zero, tiny and absurdly long values are errors here, so that no arithmetic below can
+//! overflow: other libraries panicked, or took milliseconds for seconds.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::token::TokenEpoch;
+
+/// How long a store keeps a lock whose holder has gone silent: 100 ms to 24 h, 30 s by default.
+///
+/// Held locks are renewed at a third of it. On a session store, and on one that knows when a
+/// process ends, it only limits a [fixed lease](crate::Lock::fixed_lease).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ttl(Duration);
+
+impl Ttl {
+    /// The shortest: below it the drift margin and a round trip leave too little.
+    pub const MIN: Duration = Duration::from_millis(100);
+    /// The longest: a dead holder blocks its lock no longer than a day.
+    pub const MAX: Duration = Duration::from_secs(86_400);
+
+    /// Checks `ttl`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] outside 100 ms to 24 h.
+    pub fn new(ttl: Duration) -> Result<Ttl> {
+        within(ttl, Ttl::MIN, Ttl::MAX, "TTL").map(Ttl)
+    }
+
+    /// As a duration.
+    #[must_use]
+    pub fn get(self) -> Duration {
+        self.0
+    }
+}
+
+impl Default for Ttl {
+    fn default() -> Ttl {
+        Ttl(Duration::from_secs(30))
+    }
+}
+
+/// The longest `hold_at_most`, in a year that nobody leaps.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// A limit on a hold, whatever is renewed meanwhile: 1 ms to 365 days.
+pub(crate) fn hold_limit(limit: Duration) -> Result<Duration> {
+    within(limit, Duration::from_millis(1), YEAR, "hold_at_most")
+}
+
+/// How long a silent store is waited for: 10 ms to a day.
+pub(crate) fn unreachable_after(bound: Duration) -> Result<Duration> {
+    within(bound, Duration::from_millis(10), Ttl::MAX, "unreachable_after")
+}
+
+fn within(value: Duration, min: Duration, max: Duration, what: &str) -> Result<Duration> {
+    if (min..=max).contains(&value) {
+        return Ok(value);
+    }
+    Err(Error::new(
+        ErrorKind::InvalidArgument,
+        format!(
+            "{what} {} is out of range; expected {} to {}",
+            in_words(value),
+            in_words(min),
+            in_words(max)
+        ),
+    ))
+}
+
+/// Parses a duration as written in URLs and on the command line: `500ms`, `2s`, `1m30s`.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] with an example, for a number without a unit among others.
+pub fn parse_duration(text: &str) -> Result<Duration> {
+    humantime::parse_duration(text).map_err(|cause| {
+        Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{text:?} is no duration; expected a number with a unit, as 500ms, 2s or 1m30s"),
+        )
+        .caused_by(cause)
+    })
+}
+
+/// A duration for people, as [`parse_duration`] reads it.
+pub(crate) fn in_words(duration: Duration) -> String {
+    if duration == Duration::MAX {
+        return "for ever".to_owned();
+    }
+    humantime::format_duration(duration).to_string().replace(' ', "")
+}
+
+/// Who claims, in words for people: host, process and the user's own text. At most 120 bytes,
+/// without control characters; it is visible to everybody who can read the store.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Label(Arc<str>);
+
+impl Label {
+    /// The longest, in bytes: it travels with every claim.
+    pub const MAX_BYTES: usize = 120;
+
+    /// `text` with control characters and white space made single spaces, cut to 120 bytes.
+    #[must_use]
+    pub fn new(text: &str) -> Label {
+        let plain = text.replace(char::is_control, " ");
+        let mut words = plain.split_whitespace().collect::<Vec<_>>().join(" ");
+        words.truncate(words.floor_char_boundary(Label::MAX_BYTES));
+        Label(words.into())
+    }
+
+    /// Host name and process id.
+    #[must_use]
+    pub fn of_this_process() -> Label {
+        let uname = rustix::system::uname();
+        let host = uname.nodename().to_string_lossy();
+        Label::new(&format!("{host} pid {}", std::process::id()))
+    }
+
+    /// This label followed by `text`.
+    #[must_use]
+    pub fn with(&self, text: &str) -> Label {
+        Label::new(&format!("{} {text}", self.0))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// What every store takes, from its URL's parameters or set here.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub(crate) ttl: Ttl,
+    pub(crate) prefix: Arc<str>,
+    pub(crate) unreachable_after: Duration,
+    pub(crate) token_epoch: TokenEpoch,
+    pub(crate) label: Label,
+    pub(crate) metrics_by_lock: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            ttl: Ttl::default(),
+            prefix: Arc::from("lock:"),
+            unreachable_after: Duration::from_secs(30),
+            token_epoch: TokenEpoch::default(),
+            label: Label::of_this_process(),
+            metrics_by_lock: false,
+        }
+    }
+}
+
+impl Settings {
+    /// The TTL of locks that do not ask for their own. Default: 30 s.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Ttl) -> Settings {
+        self.ttl = ttl;
+        self
+    }
+
+    /// What stands before every lock name in the store. Default: `lock:`. May be empty.
+    #[must_use]
+    pub fn prefix(mut self, prefix: &str) -> Settings {
+        self.prefix = Arc::from(prefix);
+        self
+    }
+
+    /// How long a store may stay silent before that is an error. Default: 30 s.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] outside 10 ms to 24 h.
+    pub fn unreachable_after(mut self, bound: Duration) -> Result<Settings> {
+        self.unreachable_after = unreachable_after(bound)?;
+        Ok(self)
+    }
+
+    /// The top bits of every fencing token. Default: 0.
+    #[must_use]
+    pub fn token_epoch(mut self, epoch: TokenEpoch) -> Settings {
+        self.token_epoch = epoch;
+        self
+    }
+
+    /// Who claims, for people who look. Default: host name and process id.
+    #[must_use]
+    pub fn label(mut self, label: Label) -> Settings {
+        self.label = label;
+        self
+    }
+
+    /// Puts the lock's name on metrics. Off by default: a name per order is a series per order.
+    #[must_use]
+    pub fn metrics_by_lock(mut self, by_lock: bool) -> Settings {
+        self.metrics_by_lock = by_lock;
+        self
+    }
+
+    /// How long a store may stay silent, for a driver that bounds its requests.
+    #[must_use]
+    pub fn silence_bound(&self) -> Duration {
+        self.unreachable_after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absurd_durations_are_typed_errors() {
+        let ten_years = Duration::from_secs(10 * 365 * 86_400);
+        for ttl in [Duration::ZERO, Duration::from_nanos(1), ten_years, Duration::MAX] {
+            let error = Ttl::new(ttl).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains("expected 100ms to 1day"), "{error}");
+        }
+        assert!(hold_limit(Duration::ZERO).is_err() && hold_limit(Duration::MAX).is_err());
+    }
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        assert_eq!(parse_duration("500ms").unwrap(), Duration::from_millis(500));
+        assert_eq!(parse_duration("1m30s").unwrap(), Duration::from_secs(90));
+        let error = parse_duration("30").unwrap_err();
+        assert!(error.to_string().contains("as 500ms, 2s or 1m30s"), "{error}");
+    }
+
+    #[test]
+    fn a_label_is_one_short_line() {
+        let label = Label::new(&format!("a\nb\t\0c {}", "ü".repeat(200)));
+        assert!(label.as_str().starts_with("a b c ü"));
+        assert!(label.as_str().len() <= Label::MAX_BYTES);
+    }
+}

@@ -1,0 +1,37 @@
+//! How fast to ask again after an error: 20 ms, doubled up to 1 s, each shortened by up to half at
+//! random so that a fleet that failed together does not return together.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use crate::claim::Claim;
+
+const FIRST: Duration = Duration::from_millis(20);
+const LONGEST: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Pace {
+    next: Duration,
+    random: u64,
+}
+
+impl Pace {
+    /// Differs between hosts, processes and claims, and repeats with them, so that a seeded
+    /// simulation repeats too.
+    pub(crate) fn of(claim: &Claim) -> Pace {
+        let mut hasher = DefaultHasher::new();
+        (claim.label().as_str(), claim.id()).hash(&mut hasher);
+        Pace { next: FIRST, random: hasher.finish() | 1 }
+    }
+
+    pub(crate) fn next(&mut self) -> Duration {
+        let step = self.next;
+        self.next = (step * 2).min(LONGEST);
+        // xorshift64 (Marsaglia, 2003): plenty for spreading retries.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let cut = self.random % (u64::try_from(step.as_nanos()).unwrap_or(u64::MAX) / 2);
+        step.saturating_sub(Duration::from_nanos(cut))
+    }
+}

@@ -1,0 +1,124 @@
+//! What a store promises, and when it cannot: facts that the conformance suite checks and the
+//! guarantee table is made of.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::mode::Mode;
+
+/// The promises of one connected store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// The store's word, as in metrics: `memory`, `file`, `redis`, `redlock`, `zookeeper`.
+    pub store: &'static str,
+    /// Whom its locks exclude.
+    pub reach: Reach,
+    /// What frees the lock of a holder that died.
+    pub liveness: Liveness,
+    /// How held locks are renewed.
+    pub renewal: RenewalPlan,
+    /// In which order waiters are granted.
+    pub order: Order,
+    /// Which modes it has.
+    pub modes: Modes,
+    /// How long its fencing tokens rise.
+    pub tokens: Tokens,
+    /// When exclusion does not hold; empty where it always does.
+    pub exclusion_fails_when: &'static [&'static str],
+}
+
+/// Whom a store's locks exclude.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The tasks of one process.
+    Process,
+    /// The processes of one machine.
+    Machine,
+    /// Everybody who reaches the servers.
+    Network,
+}
+
+/// What frees the lock of a holder that died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// The operating system, at once, when the process ends.
+    Process,
+    /// The end of the lease: its TTL after the last renewal.
+    Lease,
+    /// The end of the session, this long after the connection's last sign of life.
+    Session(Duration),
+}
+
+/// How held locks are renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenewalPlan {
+    /// Not by time, since their validity has no end; only a holder that was rung is asked about.
+    None,
+    /// Each at a third of its TTL.
+    ThirdOfTtl,
+    /// All of them together this often.
+    Every(Duration),
+}
+
+impl RenewalPlan {
+    /// How often a lock with this `ttl` is renewed.
+    pub(crate) fn period(self, ttl: Duration) -> Option<Duration> {
+        match self {
+            RenewalPlan::None => None,
+            RenewalPlan::ThirdOfTtl => Some(ttl / 3),
+            RenewalPlan::Every(period) => Some(period),
+        }
+    }
+}
+
+/// In which order waiters are granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// In the order of their arrival at the store.
+    Arrival,
+    /// In none.
+    Any,
+}
+
+/// Which modes a store has. Exclusive is always there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modes {
+    /// Readers.
+    pub shared: bool,
+    /// Permits.
+    pub permits: bool,
+}
+
+impl Modes {
+    /// Every mode.
+    pub const ALL: Modes = Modes { shared: true, permits: true };
+}
+
+/// How long fencing tokens rise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tokens {
+    /// While the store's process lives.
+    Process,
+    /// Across restarts, for as long as the store keeps its data.
+    Data,
+    /// Also when the store loses its data, unless its clock steps back at the same time.
+    BeyondData,
+}
+
+impl Profile {
+    /// Refuses a mode that the store does not have.
+    pub(crate) fn require(&self, mode: Mode) -> Result<()> {
+        let has = match mode {
+            Mode::Exclusive => true,
+            Mode::Shared => self.modes.shared,
+            Mode::Permits(_) => self.modes.permits,
+        };
+        if has {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("the {} store has no {} locks; see docs/guarantees.md", self.store, mode.word()),
+        ))
+    }
+}

@@ -1,0 +1,172 @@
+//! Who owns the clean-up of a claim: from before its first request until the store has confirmed
+//! that nothing of it is left.
+//!
+//! A future can be dropped at any await and a process can panic anywhere, so the duty to release
+//! is a value with a `Drop`, not a line of code at the end of a function.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
+
+use crate::backend::{Contender, DistributedLock, Removal};
+use crate::claim::Claim;
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::observe;
+use crate::pace::Pace;
+use crate::profile::Liveness;
+use crate::validity::Moment;
+
+/// Where releases that nobody waits for are carried out.
+pub(crate) struct Yard {
+    pub(crate) store: Arc<dyn DistributedLock>,
+    pub(crate) runtime: Handle,
+    /// Clean-ups, and acquisitions that may still leave one behind.
+    pub(crate) tasks: TaskTracker,
+    pub(crate) unreachable_after: Duration,
+}
+
+/// A claim's seat in the store, and the debt to release it.
+pub(crate) struct Seat {
+    contender: Arc<dyn Contender>,
+    yard: Arc<Yard>,
+    owed: AtomicBool,
+}
+
+impl Seat {
+    pub(crate) fn take(contender: Arc<dyn Contender>, yard: Arc<Yard>) -> Seat {
+        Seat { contender, yard, owed: AtomicBool::new(true) }
+    }
+
+    pub(crate) fn claim(&self) -> &Arc<Claim> {
+        self.contender.claim()
+    }
+
+    pub(crate) fn contender(&self) -> &Arc<dyn Contender> {
+        &self.contender
+    }
+
+    /// The store is certain to have nothing of this claim.
+    pub(crate) fn nothing_left(&self) {
+        self.claim().over();
+        self.owed.store(false, Ordering::Release);
+    }
+
+    /// Releases in the background, once, unless nothing is left.
+    ///
+    /// Works on any thread. On a runtime that has ended nothing is sent: the lease or session
+    /// frees the lock.
+    pub(crate) fn leave(&self) {
+        self.claim().over();
+        if self.owed.swap(false, Ordering::AcqRel) {
+            let clean_up = clean_up(self.yard.clone(), self.contender.clone());
+            self.yard.tasks.spawn_on(clean_up, &self.yard.runtime);
+        }
+    }
+
+    /// Releases now. `Ok(true)` when the lock was still this claim's, given that it was valid when
+    /// this was called. Dropped half-way, the rest is done in the background.
+    pub(crate) async fn release(&self) -> Result<bool> {
+        self.claim().over();
+        if !self.owed.swap(false, Ordering::AcqRel) {
+            return Ok(false);
+        }
+        let mut debt = Debt { seat: self, paid: false };
+        let clock = self.yard.store.clock();
+        let bound = clock.now().after(self.yard.unreachable_after);
+        let mut pace = Pace::of(self.claim());
+        // A repeat that finds nothing removed it the first time, or the reply was lost: the
+        // validity had not ended when it was first sent.
+        let mut repeated = false;
+        loop {
+            let answer = tokio::select! {
+                biased;
+                answer = self.contender.release() => answer,
+                () = clock.sleep_until(bound) => Err(self.silent()),
+            };
+            match answer {
+                Ok(Removal::Removed) => {
+                    debt.paid = true;
+                    return Ok(true);
+                }
+                Ok(Removal::Absent) => {
+                    debt.paid = true;
+                    return Ok(repeated);
+                }
+                Ok(Removal::Partly { was_held }) => return Ok(was_held || repeated),
+                Err(error) if error.is_retryable() && clock.now() < bound => {}
+                Err(error) => return Err(error),
+            }
+            repeated = true;
+            clock.sleep_until(clock.now().after(pace.next()).min(bound)).await;
+        }
+    }
+
+    fn silent(&self) -> Error {
+        Error::new(
+            ErrorKind::Unreachable,
+            format!(
+                "no answer within unreachable_after={}; the release goes on in the background",
+                crate::options::in_words(self.yard.unreachable_after)
+            ),
+        )
+        .during(Operation::Release)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seat").field("claim", self.claim()).finish_non_exhaustive()
+    }
+}
+
+/// A release under way: dropped unpaid, the seat leaves again, in the background.
+struct Debt<'a> {
+    seat: &'a Seat,
+    paid: bool,
+}
+
+impl Drop for Debt<'_> {
+    fn drop(&mut self) {
+        if !self.paid {
+            self.seat.owed.store(true, Ordering::Release);
+            self.seat.leave();
+        }
+    }
+}
+
+/// Repeats the release until the store confirms it, or until the store's own promise has ended.
+async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn Contender>) {
+    let clock = yard.store.clock();
+    let claim = contender.claim();
+    let give_up = match yard.store.profile().liveness {
+        // The store forgets a lease by itself.
+        Liveness::Lease => clock.now().after(claim.ttl()).after(yard.unreachable_after),
+        // A session keeps what it has for as long as it lives, so its driver answers Absent only
+        // when the node or the session is gone; giving up earlier leaked nodes.
+        Liveness::Session(_) | Liveness::Process => Moment::NEVER,
+    };
+    let mut pace = Pace::of(claim);
+    loop {
+        match contender.release().await {
+            Ok(Removal::Removed | Removal::Absent) => return,
+            Ok(Removal::Partly { .. }) => {}
+            Err(error) if error.is_retryable() => {}
+            Err(error) => return observe::left_behind(claim, &error),
+        }
+        if clock.now() >= give_up {
+            let gone = Error::new(ErrorKind::Unreachable, "its lease is over meanwhile");
+            return observe::left_behind(claim, &gone);
+        }
+        clock.sleep_until(clock.now().after(pace.next())).await;
+    }
+}

@@ -1,0 +1,356 @@
+//! Which store, from one URL: a scheme table, and parameters that are all known or an error.
+//!
+//! Swallowed or misspelt settings cost people their locks, so nothing is ignored here: an unknown
+//! scheme names the ones there are, an unknown parameter the nearest spelling.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::locks::Locks;
+use crate::options::{Settings, Ttl, parse_duration};
+use crate::token::TokenEpoch;
+
+/// One kind of store that a program was compiled with.
+#[derive(Clone, Copy)]
+pub struct Scheme {
+    /// What a URL of it begins with, the preferred spelling first.
+    pub names: &'static [&'static str],
+    /// An example for error messages.
+    pub example: &'static str,
+    /// Connects.
+    pub connect: fn(StoreUrl) -> Connecting,
+}
+
+/// A connection under way.
+pub type Connecting = Pin<Box<dyn Future<Output = Result<Locks>> + Send>>;
+
+impl fmt::Debug for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheme").field("names", &self.names).finish_non_exhaustive()
+    }
+}
+
+/// Connects to the store that `url` names, by one of `schemes`.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] for a URL that cannot be meant; else what the store's connect
+/// says. Never shows a password.
+pub async fn connect(schemes: &[Scheme], url: &str) -> Result<Locks> {
+    let url = StoreUrl::parse(url).map_err(|error| error.during(Operation::Connect))?;
+    let Some(scheme) = schemes.iter().find(|scheme| scheme.names.contains(&url.scheme())) else {
+        return Err(unknown_scheme(schemes, url.scheme()).during(Operation::Connect));
+    };
+    let shown: Arc<str> = url.to_string().into();
+    let connected = (scheme.connect)(url).await;
+    connected.map_err(|error| error.during(Operation::Connect).with_store(&shown))
+}
+
+fn unknown_scheme(schemes: &[Scheme], given: &str) -> Error {
+    let names = || schemes.iter().flat_map(|scheme| scheme.names.iter().copied());
+    let list: Vec<String> = names().map(|name| format!("{name}://")).collect();
+    let list = if list.is_empty() { "none".to_owned() } else { list.join(", ") };
+    Error::new(
+        ErrorKind::InvalidArgument,
+        format!(
+            "no store for {given}://{}; this program was built with: {list}",
+            did_you_mean(given, names())
+        ),
+    )
+}
+
+/// A store's URL in its parts: `scheme://[user[:password]@]authority[/path][?name=value&…]`.
+///
+/// The authority is left whole, since several hosts may stand in it. `Display` and `Debug` show
+/// neither the password nor any parameter's value.
+#[derive(Clone)]
+pub struct StoreUrl {
+    scheme: String,
+    user: Option<String>,
+    password: Option<String>,
+    authority: String,
+    path: String,
+    params: Vec<(String, String)>,
+}
+
+impl StoreUrl {
+    /// Takes `url` apart.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] without a `scheme://`, for a parameter without `=`, for one
+    /// given twice, and for percent-encoding that is no UTF-8.
+    pub fn parse(url: &str) -> Result<StoreUrl> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            // The text may hold a password in a place nobody foresaw: it is not repeated.
+            return Err(invalid("a store URL is scheme://…, as mem:// or file:///var/lock/jobs"));
+        };
+        let scheme_fits = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+        if scheme.is_empty() || !scheme.chars().all(scheme_fits) {
+            return Err(invalid("a store URL begins with a scheme, as mem:// or file://"));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = match rest.find('/') {
+            Some(slash) => rest.split_at(slash),
+            None => (rest, ""),
+        };
+        let (login, authority) = match authority.rsplit_once('@') {
+            Some((login, authority)) => (Some(login), authority),
+            None => (None, authority),
+        };
+        let (user, password) = match login {
+            None => (None, None),
+            Some(login) => match login.split_once(':') {
+                Some((user, password)) => (Some(user), Some(password)),
+                None => (Some(login), None),
+            },
+        };
+        Ok(StoreUrl {
+            scheme: scheme.to_ascii_lowercase(),
+            user: user.filter(|user| !user.is_empty()).map(decode).transpose()?,
+            password: password.map(decode).transpose()?,
+            authority: authority.to_owned(),
+            path: decode(path)?,
+            params: parse_query(query)?,
+        })
+    }
+
+    /// The scheme, in lower case.
+    #[must_use]
+    pub fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    /// The user, if one is named.
+    #[must_use]
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    /// The password, if there is one. Not for logs.
+    #[must_use]
+    pub fn password(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+
+    /// Host or hosts, as given: `h1:6379,h2`.
+    #[must_use]
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// The path with its leading `/`, or nothing.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The parameters, after checking that each is common to all stores or one of `own`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] that names an unknown one, the known ones and the nearest.
+    pub fn params(&self, own: &[&str]) -> Result<Params<'_>> {
+        let known = || COMMON.iter().chain(own).copied();
+        for (name, _) in &self.params {
+            if !known().any(|known| known == name) {
+                let list = known().collect::<Vec<_>>().join(", ");
+                let hint = did_you_mean(name, known());
+                return Err(invalid(format!(
+                    "unknown parameter {name:?}{hint}; {}:// takes: {list}",
+                    self.scheme
+                )));
+            }
+        }
+        Ok(Params { params: &self.params })
+    }
+}
+
+/// The parameters that every store takes.
+const COMMON: [&str; 4] = ["ttl", "prefix", "unreachable_after", "token_epoch"];
+
+/// Checked parameters of a URL.
+#[derive(Clone, Copy)]
+pub struct Params<'a> {
+    params: &'a [(String, String)],
+}
+
+impl fmt::Debug for Params<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.params.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+impl<'a> Params<'a> {
+    /// The text of parameter `name`.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&'a str> {
+        self.params.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Parameter `name` as a duration.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for one that is none.
+    pub fn duration(&self, name: &str) -> Result<Option<Duration>> {
+        self.text(name).map(|text| parse_duration(text).map_err(|e| e_in(name, e))).transpose()
+    }
+
+    /// Parameter `name` as a number.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for text that is none or does not fit.
+    pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
+        let parse = |text: &str| {
+            text.parse().map_err(|_| {
+                let largest = std::any::type_name::<T>();
+                invalid(format!("{name}={text}: expected a whole number ({largest})"))
+            })
+        };
+        self.text(name).map(parse).transpose()
+    }
+
+    /// The settings common to all stores.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for a value out of its range.
+    pub fn settings(&self) -> Result<Settings> {
+        let mut settings = Settings::default();
+        if let Some(ttl) = self.duration("ttl")? {
+            settings = settings.ttl(Ttl::new(ttl)?);
+        }
+        if let Some(prefix) = self.text("prefix") {
+            settings = settings.prefix(prefix);
+        }
+        if let Some(bound) = self.duration("unreachable_after")? {
+            settings = settings.unreachable_after(bound)?;
+        }
+        if let Some(epoch) = self.number("token_epoch")? {
+            settings = settings.token_epoch(TokenEpoch::new(epoch)?);
+        }
+        Ok(settings)
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://", self.scheme)?;
+        match (&self.user, &self.password) {
+            (None, None) => {}
+            (user, None) => write!(f, "{}@", user.as_deref().unwrap_or_default())?,
+            (user, Some(_)) => write!(f, "{}:***@", user.as_deref().unwrap_or_default())?,
+        }
+        write!(f, "{}{}", self.authority, self.path)
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn parse_query(query: &str) -> Result<Vec<(String, String)>> {
+    let mut params: Vec<(String, String)> = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let Some((name, value)) = pair.split_once('=') else {
+            return Err(invalid("a URL parameter has no value; expected name=value"));
+        };
+        if params.iter().any(|(given, _)| given == name) {
+            return Err(invalid(format!("parameter {name:?} is given twice")));
+        }
+        params.push((decode(name)?, decode(value)?));
+    }
+    Ok(params)
+}
+
+fn decode(text: &str) -> Result<String> {
+    match percent_decode_str(text).decode_utf8() {
+        Ok(text) => Ok(text.into_owned()),
+        Err(_) => Err(invalid("the URL's percent-encoding is not UTF-8")),
+    }
+}
+
+fn did_you_mean<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let near = known.map(|known| (strsim::damerau_levenshtein(given, known), known)).min();
+    match near {
+        Some((distance, known)) if distance <= 3 && distance < known.len() => {
+            format!(" (did you mean {known}?)")
+        }
+        _ => String::new(),
+    }
+}
+
+fn e_in(name: &str, cause: Error) -> Error {
+    invalid(format!("parameter {name}: {}", cause.message()))
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidArgument, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn takes_a_url_apart() {
+        let url = "redis://me:p%40ss@h1:6379,h2/3?ttl=2s&prefix=";
+        let url = StoreUrl::parse(url).unwrap();
+        assert_eq!(url.scheme(), "redis");
+        assert_eq!((url.user(), url.password()), (Some("me"), Some("p@ss")));
+        assert_eq!((url.authority(), url.path()), ("h1:6379,h2", "/3"));
+        let settings = url.params(&[]).unwrap().settings().unwrap();
+        assert_eq!(settings.ttl.get(), Duration::from_secs(2));
+        assert_eq!(&*settings.prefix, "");
+    }
+
+    #[test]
+    fn unknown_names_are_errors_that_help() {
+        let url = StoreUrl::parse("mem://?tll=2s").unwrap();
+        let error = url.params(&["fsync"]).unwrap_err().to_string();
+        assert!(error.contains("did you mean ttl?"), "{error}");
+        assert!(error.contains("ttl, prefix, unreachable_after, token_epoch, fsync"), "{error}");
+        for (bad, says) in [
+            ("mem", "scheme://"),
+            ("mem://?ttl", "name=value"),
+            ("mem://?ttl=2s&ttl=3s", "given twice"),
+            ("mem://?prefix=%ff", "UTF-8"),
+        ] {
+            let error = StoreUrl::parse(bad).unwrap_err().to_string();
+            assert!(error.contains(says), "{bad}: {error}");
+        }
+        for (bad, says) in [
+            ("mem://?ttl=30", "parameter ttl: \"30\" is no duration"),
+            ("mem://?token_epoch=x", "whole number"),
+            ("mem://?token_epoch=128", "0 to 127"),
+            ("mem://?ttl=1ms", "out of range"),
+        ] {
+            let url = StoreUrl::parse(bad).unwrap();
+            let error = url.params(&[]).unwrap().settings().unwrap_err().to_string();
+            assert!(error.contains(says), "{bad}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_password_is_never_shown(password in "[a-zA-Z0-9]{12,30}", user in "[a-z]{0,5}") {
+            let url = format!("redis://{user}:{password}@host/0?ttl=2s&token={password}");
+            let url = StoreUrl::parse(&url).unwrap();
+            prop_assert!(!format!("{url} {url:?}").contains(&password));
+            let error = url.params(&[]).unwrap_err();
+            prop_assert!(!format!("{error} {error:?}").contains(&password));
+        }
+
+        #[test]
+        fn nothing_panics(text in ".{0,80}") {
+            if let Ok(url) = StoreUrl::parse(&text) {
+                let _ = url.params(&["x"]).map(|params| params.settings());
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Distributed locks with pluggable stores: one API, one behaviour, the store chosen by a URL.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
+//! let locks = fencelock::connect("mem://").await?; // file:///var/lib/jobs/locks, …
+//! let guard = locks.lock("orders/42").acquire().await?; // waits its turn
+//! println!("charge the card, with fencing token {}", guard.fencing_token());
+//! guard.release().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! Which stores there are is chosen by cargo features: `memory` and `file`, both on by default.
+//! What each of them promises, and what it cannot, is in the repository's docs/guarantees.md.
+
+pub use fencelock_core::*;
+
+use fencelock_core::url::{self, Scheme};
+
+/// The stores this program was built with.
+pub const SCHEMES: &[Scheme] = &[
+    #[cfg(feature = "memory")]
+    memory::SCHEME,
+    #[cfg(feature = "file")]
+    fencelock_file::SCHEME,
+];
+
+/// The environment variable that [`connect_from_env`] reads.
+pub const URL_VARIABLE: &str = "FENCELOCK_URL";
+
+/// Connects to the store that `url` names, on the current tokio runtime.
+///
+/// Every store takes the parameters `ttl` (30s), `prefix` (`lock:`), `unreachable_after` (30s) and
+/// `token_epoch` (0); durations are written as `500ms`, `2s`, `1m30s`.
+///
+/// # Errors
+/// - [`ErrorKind::InvalidArgument`]: a URL that cannot be meant; the message says what was
+///   expected.
+/// - [`ErrorKind::Unreachable`]: the store did not answer within 5 s.
+/// - [`ErrorKind::Refused`]: it did, and refused.
+///
+/// # Cancel safety
+/// Cancel safe.
+pub async fn connect(url: &str) -> Result<Locks> {
+    url::connect(SCHEMES, url).await
+}
+
+/// Connects to the store that `FENCELOCK_URL` names.
+///
+/// # Errors
+/// As [`connect`]; [`ErrorKind::InvalidArgument`] when the variable is not set.
+///
+/// # Cancel safety
+/// Cancel safe.
+pub async fn connect_from_env() -> Result<Locks> {
+    match std::env::var(URL_VARIABLE) {
+        Ok(url) => connect(&url).await,
+        Err(cause) => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{URL_VARIABLE} names no store; expected a URL as mem:// or file:///DIR"),
+        )
+        .caused_by(cause)
+        .during(Operation::Connect)),
+    }
+}
