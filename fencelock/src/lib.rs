@@ -14,7 +14,7 @@
 
 pub use fencelock_core::*;
 
-use fencelock_core::url::{self, Scheme};
+use fencelock_core::url::Scheme;
 
 /// The stores this program was built with.
 pub const SCHEMES: &[Scheme] = &[
@@ -41,7 +41,7 @@ pub const URL_VARIABLE: &str = "FENCELOCK_URL";
 /// # Cancel safety
 /// Cancel safe.
 pub async fn connect(url: &str) -> Result<Locks> {
-    url::connect(SCHEMES, url).await
+    fencelock_core::url::connect(SCHEMES, url).await
 }
 
 /// Connects to the store that `FENCELOCK_URL` names.
