@@ -53,8 +53,8 @@ pub trait DistributedLock: Send + Sync + 'static {
     /// Takes the lock, or the place in the queue, from `who` of a snapshot, on a person's order.
     async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal>;
 
-    /// Ends connections. No claim is left when core calls it, but for those that the store did
-    /// not confirm as released in time.
+    /// Ends connections; may be called again. No claim is left when core calls it, but for those
+    /// that the store did not confirm as released in time.
     async fn close(&self) -> Result<()>;
 }
 

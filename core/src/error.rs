@@ -122,7 +122,10 @@ impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         let inner = Inner {
             kind,
-            retryable: matches!(kind, ErrorKind::Unreachable),
+            retryable: matches!(
+                kind,
+                ErrorKind::Unreachable | ErrorKind::Busy | ErrorKind::WaitTimedOut
+            ),
             message: message.into(),
             operation: None,
             lock: None,
@@ -142,7 +145,8 @@ impl Error {
     }
 
     /// The same, with asking again declared sensible or useless. Unless a driver says otherwise
-    /// only [`ErrorKind::Unreachable`] is worth asking again.
+    /// it is sensible after [`ErrorKind::Unreachable`], [`ErrorKind::Busy`] and
+    /// [`ErrorKind::WaitTimedOut`].
     #[must_use]
     pub fn retryable(mut self, retryable: bool) -> Error {
         self.inner.retryable = retryable;
@@ -245,8 +249,8 @@ mod tests {
             r#"acquire "orders/42" on redis://host:6379: busy: held by web-1"#
         );
         assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "io");
-        assert!(!error.is_retryable());
-        assert!(Error::new(ErrorKind::Unreachable, "no answer").is_retryable());
+        assert!(error.is_retryable() && !error.retryable(false).is_retryable());
+        assert!(!Error::new(ErrorKind::Refused, "wrong password").is_retryable());
     }
 
     #[test]

@@ -66,23 +66,30 @@ enum Asked {
 /// A claim that waits in the store's queue.
 pub(crate) struct Wait {
     seat: Arc<Seat>,
-    /// When the store last answered, in nanoseconds.
-    answered: AtomicU64,
+    /// When it first asked what the store has not answered since: never, if it owes nothing.
+    /// Waiting for a bell is no silence, however long it takes.
+    unanswered_since: AtomicU64,
     unreachable_after: Duration,
 }
 
 impl Wait {
-    pub(crate) fn new(seat: Arc<Seat>, answered: Moment, unreachable_after: Duration) -> Wait {
-        Wait { seat, answered: AtomicU64::new(answered.as_nanos()), unreachable_after }
+    pub(crate) fn new(seat: Arc<Seat>, unreachable_after: Duration) -> Wait {
+        let unanswered_since = AtomicU64::new(Moment::NEVER.as_nanos());
+        Wait { seat, unanswered_since, unreachable_after }
+    }
+
+    pub(crate) fn asked(&self, now: Moment) {
+        self.unanswered_since.fetch_min(now.as_nanos(), Ordering::AcqRel);
+    }
+
+    pub(crate) fn answered(&self) {
+        self.unanswered_since.store(Moment::NEVER.as_nanos(), Ordering::Release);
     }
 
     /// Until when the store may stay silent.
     pub(crate) fn silence_ends(&self) -> Moment {
-        Moment::from_nanos(self.answered.load(Ordering::Acquire)).after(self.unreachable_after)
-    }
-
-    pub(crate) fn answered(&self, now: Moment) {
-        self.answered.fetch_max(now.as_nanos(), Ordering::AcqRel);
+        let since = Moment::from_nanos(self.unanswered_since.load(Ordering::Acquire));
+        since.after(self.unreachable_after)
     }
 }
 
@@ -153,7 +160,7 @@ impl Keeper {
         }
     }
 
-    /// Ends every hold, wakes nobody's wait, and takes nothing any more.
+    /// Ends every hold, sends every waiter to find out, and takes nothing any more.
     pub(crate) fn stop(&self, now: Moment) {
         let entries = {
             let mut agenda = self.agenda();
@@ -161,9 +168,16 @@ impl Keeper {
             agenda.by_due.clear();
             std::mem::take(&mut agenda.entries)
         };
-        for entry in entries.into_values() {
-            if let What::Hold(hold) = entry.what {
-                hold.end(Ending::Lost(LostReason::Closed), now);
+        let mut entries: Vec<(u64, Entry)> = entries.into_iter().collect();
+        entries.sort_unstable_by_key(|(id, _)| *id);
+        for (_, entry) in entries {
+            match entry.what {
+                What::Hold(hold) => {
+                    hold.end(Ending::Lost(LostReason::Closed), now);
+                }
+                What::Wait(wait) => {
+                    wait.seat.claim().ring();
+                }
             }
         }
     }
@@ -222,21 +236,21 @@ impl Keeper {
                     }
                     Some(until) => {
                         let early = hold.period().map_or(Duration::ZERO, |period| period / 8);
-                        if entry.asked == Asked::No && entry.due.before(early) <= now {
-                            if hold.period().is_some() || entry.due < until {
-                                due.renew.push((id, hold.seat().contender().clone()));
-                                due.meters.get_or_insert_with(|| hold.meters().clone());
-                                agenda.move_to(id, until, Asked::Yes);
-                            }
-                        } else if entry.asked != Asked::No && entry.due <= now {
-                            // Extended while its batch is under way: wait at the new end.
-                            let asked = entry.asked;
+                        let asked = entry.asked;
+                        if asked == Asked::No && entry.due < until && entry.due.before(early) <= now
+                        {
+                            due.renew.push((id, hold.seat().contender().clone()));
+                            due.meters.get_or_insert_with(|| hold.meters().clone());
+                            agenda.move_to(id, until, Asked::Yes);
+                        } else if entry.due <= now {
+                            // What it waited for was an end that has been moved since.
                             agenda.move_to(id, until, asked);
                         }
                     }
                 },
                 What::Wait(wait) => {
                     if entry.asked == Asked::No && entry.due.before(LOOKS_TOGETHER) <= now {
+                        wait.asked(now);
                         due.look.push((id, wait.seat.contender().clone()));
                         agenda.move_to(id, Moment::NEVER, Asked::Yes);
                     }
@@ -291,7 +305,7 @@ impl Keeper {
         let wait = wait.clone();
         let due = match answer {
             Ok(look) => {
-                wait.answered(now);
+                wait.answered();
                 match look {
                     // The claim's own attempt sets the next look.
                     Look::Attempt => {
@@ -301,7 +315,9 @@ impl Keeper {
                     Look::Again(after) => now.after(after),
                 }
             }
-            Err(_) => {
+            Err(error) => {
+                tracing::debug!(target: "fencelock", lock = %wait.seat.claim().name(), %error,
+                    "the safety look had no answer");
                 if now >= wait.silence_ends() {
                     // Its own attempt finds out, and answers the caller.
                     wait.seat.claim().ring();

@@ -24,6 +24,7 @@ use crate::name::LockName;
 use crate::observe::{self, Meters, Outcome};
 use crate::options::{Label, Settings, in_words};
 use crate::pace::Pace;
+use crate::profile::Liveness;
 use crate::seat::{Seat, Yard};
 use crate::validity::{Moment, lease_end};
 
@@ -115,6 +116,8 @@ pub(crate) async fn acquire(
 }
 
 async fn contend(core: Arc<Core>, request: Request, patience: Patience) -> Result<Guard> {
+    // A store that answers at once must not let one task keep its worker thread for ever.
+    tokio::task::coop::consume_budget().await;
     if core.closing.is_cancelled() || core.keeper.has_stopped() {
         return Err(core.closed());
     }
@@ -171,7 +174,7 @@ impl<'a> Contention<'a> {
             Patience::AtMost(limit) => started.after(limit),
             Patience::None | Patience::Unlimited => Moment::NEVER,
         };
-        let wait = Arc::new(Wait::new(seat.clone(), started, core.settings.unreachable_after));
+        let wait = Arc::new(Wait::new(seat.clone(), core.settings.unreachable_after));
         Contention { core, seat, wait, started, gives_up, patience }
     }
 
@@ -179,14 +182,11 @@ impl<'a> Contention<'a> {
         let mut pace = Pace::of(self.seat.claim());
         loop {
             let asked = self.core.now();
-            match self.attempt().await {
+            match self.attempt().await? {
                 Ok(Attempt::Granted { token, valid_until }) => {
                     let token = token.in_epoch(self.core.settings.token_epoch);
                     let limit = hold_limit(request, asked, self.core.now());
-                    let period = match request.renewed {
-                        true => self.core.store.profile().renewal.period(request.ttl),
-                        false => None,
-                    };
+                    let period = self.period(request);
                     let since = self.core.now();
                     return self.grant(&Grant { token, since, valid_until, limit, period });
                 }
@@ -200,7 +200,7 @@ impl<'a> Contention<'a> {
                     ));
                 }
                 Ok(Attempt::Waiting { look_in }) => {
-                    self.wait.answered(self.core.now());
+                    self.wait.answered();
                     pace = Pace::of(self.seat.claim());
                     self.wait_for_bell(look_in).await?;
                 }
@@ -212,24 +212,34 @@ impl<'a> Contention<'a> {
         }
     }
 
-    /// One attempt, bounded by the wait limit and the store's silence.
-    async fn attempt(&self) -> Result<Attempt> {
+    /// How often the hold is renewed. A fixed lease is not, but a session that carries one is.
+    fn period(&self, request: &Request) -> Option<Duration> {
+        let profile = self.core.store.profile();
+        match request.renewed || profile.liveness != Liveness::Lease {
+            true => profile.renewal.period(request.ttl),
+            false => None,
+        }
+    }
+
+    /// One attempt and its answer, unless the wait limit or the store's silence ends it.
+    async fn attempt(&self) -> Result<Result<Attempt>> {
+        self.wait.asked(self.core.now());
         let contender = self.seat.contender();
         let mut attempt = contender.attempt();
         // The store may answer at once; then there is no timer to set up.
         let first = poll_fn(|cx| Poll::Ready(attempt.as_mut().poll(cx))).await;
         if let Poll::Ready(answer) = first {
-            return answer;
+            return Ok(answer);
         }
         let silence_ends = self.wait.silence_ends();
         tokio::select! {
             biased;
-            answer = attempt => answer,
+            answer = attempt => Ok(answer),
             () = self.core.closing.cancelled() => Err(self.core.closed()),
             () = self.core.store.clock().sleep_until(self.gives_up.min(silence_ends)) => {
                 Err(match self.gives_up <= silence_ends {
                     true => self.timed_out(None),
-                    false => self.core.silent(None).retryable(false),
+                    false => self.core.silent(None),
                 })
             }
         }
@@ -302,8 +312,7 @@ impl<'a> Contention<'a> {
             Patience::AtMost(limit) => in_words(limit),
             Patience::None | Patience::Unlimited => in_words(Duration::MAX),
         };
-        let error =
-            Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"));
+        let error = Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"));
         match cause {
             Some(cause) => error.caused_by(cause),
             None => error,

@@ -36,11 +36,7 @@ impl Locks {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
-    pub fn new(
-        store: Arc<dyn DistributedLock>,
-        shown: &str,
-        settings: Settings,
-    ) -> Result<Locks> {
+    pub fn new(store: Arc<dyn DistributedLock>, shown: &str, settings: Settings) -> Result<Locks> {
         let runtime = Handle::try_current().map_err(|cause| {
             let message = "a store is connected inside a tokio runtime, which carries its \
                            renewals; there is none here";
@@ -342,7 +338,9 @@ impl Lock {
     async fn acquire_with(&self, patience: Patience) -> Result<Guard> {
         match &self.request {
             Ok(request) => acquire(self.core.clone(), request.clone(), patience).await,
-            Err(error) => Err(error.clone().during(Operation::Acquire).with_store(&self.core.shown)),
+            Err(error) => {
+                Err(error.clone().during(Operation::Acquire).with_store(&self.core.shown))
+            }
         }
     }
 }

@@ -397,9 +397,8 @@ impl Contender for MemoryContender {
 
     async fn release(&self) -> Result<Removal> {
         let key = self.claim.name().shared_key();
-        let removed = self.shelf.change(key, |turn| {
-            turn.remove(|entry| entry.owner == *self.claim.owner())
-        });
+        let removed =
+            self.shelf.change(key, |turn| turn.remove(|entry| entry.owner == *self.claim.owner()));
         Ok(if removed.is_some() { Removal::Removed } else { Removal::Absent })
     }
 }

@@ -26,8 +26,7 @@ use crate::mode::Mode;
 use crate::name::LockName;
 use crate::token::FencingToken;
 
-static METADATA: Metadata<'static> =
-    Metadata::new("fencelock", Level::INFO, Some(module_path!()));
+static METADATA: Metadata<'static> = Metadata::new("fencelock", Level::INFO, Some(module_path!()));
 
 /// The metric keys of one connected store.
 #[derive(Debug)]
@@ -82,7 +81,8 @@ impl Outcome {
 impl Meters {
     pub(crate) fn new(store: &'static str, by_lock: bool) -> Meters {
         let modes = ["exclusive", "shared", "permits"].map(|mode| ModeKeys::new(store, mode));
-        let renewal = Key::from_parts("fencelock_renewal_seconds", vec![Label::new("store", store)]);
+        let renewal =
+            Key::from_parts("fencelock_renewal_seconds", vec![Label::new("store", store)]);
         Meters { store, by_lock, modes, renewal }
     }
 

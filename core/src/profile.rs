@@ -118,7 +118,11 @@ impl Profile {
         }
         Err(Error::new(
             ErrorKind::Unsupported,
-            format!("the {} store has no {} locks; see docs/guarantees.md", self.store, mode.word()),
+            format!(
+                "the {} store has no {} locks; see docs/guarantees.md",
+                self.store,
+                mode.word()
+            ),
         ))
     }
 }

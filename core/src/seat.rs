@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend::{Contender, DistributedLock, Removal};
 use crate::claim::Claim;
-use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::observe;
 use crate::pace::Pace;
 use crate::profile::Liveness;
@@ -85,7 +85,7 @@ impl Seat {
             let answer = tokio::select! {
                 biased;
                 answer = self.contender.release() => answer,
-                () = clock.sleep_until(bound) => Err(self.silent()),
+                () = clock.sleep_until(bound) => Err(unanswered()),
             };
             match answer {
                 Ok(Removal::Removed) => {
@@ -97,15 +97,16 @@ impl Seat {
                     return Ok(repeated);
                 }
                 Ok(Removal::Partly { was_held }) => return Ok(was_held || repeated),
-                Err(error) if error.is_retryable() && clock.now() < bound => {}
-                Err(error) => return Err(error),
+                Err(error) if !error.is_retryable() => return Err(error),
+                Err(error) if clock.now() >= bound => return Err(self.silent(error)),
+                Err(_) => {}
             }
             repeated = true;
             clock.sleep_until(clock.now().after(pace.next()).min(bound)).await;
         }
     }
 
-    fn silent(&self) -> Error {
+    fn silent(&self, cause: Error) -> Error {
         Error::new(
             ErrorKind::Unreachable,
             format!(
@@ -113,7 +114,7 @@ impl Seat {
                 crate::options::in_words(self.yard.unreachable_after)
             ),
         )
-        .during(Operation::Release)
+        .caused_by(cause)
     }
 }
 
@@ -127,6 +128,10 @@ impl fmt::Debug for Seat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Seat").field("claim", self.claim()).finish_non_exhaustive()
     }
+}
+
+fn unanswered() -> Error {
+    Error::new(ErrorKind::Unreachable, "the last request is still unanswered")
 }
 
 /// A release under way: dropped unpaid, the seat leaves again, in the background.

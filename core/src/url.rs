@@ -285,7 +285,7 @@ fn did_you_mean<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String
 }
 
 fn e_in(name: &str, cause: Error) -> Error {
-    invalid(format!("parameter {name}: {}", cause.message()))
+    invalid(format!("parameter {name}: {}", cause.message())).caused_by(cause)
 }
 
 fn invalid(message: impl Into<String>) -> Error {
