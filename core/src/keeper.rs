@@ -162,15 +162,12 @@ impl Keeper {
 
     /// Ends every hold, sends every waiter to find out, and takes nothing any more.
     pub(crate) fn stop(&self, now: Moment) {
-        let entries = {
+        let (order, mut entries) = {
             let mut agenda = self.agenda();
             agenda.stopped = true;
-            agenda.by_due.clear();
-            std::mem::take(&mut agenda.entries)
+            (std::mem::take(&mut agenda.by_due), std::mem::take(&mut agenda.entries))
         };
-        let mut entries: Vec<(u64, Entry)> = entries.into_iter().collect();
-        entries.sort_unstable_by_key(|(id, _)| *id);
-        for (_, entry) in entries {
+        for entry in order.into_iter().filter_map(|(_, id)| entries.remove(&id)) {
             match entry.what {
                 What::Hold(hold) => {
                     hold.end(Ending::Lost(LostReason::Closed), now);

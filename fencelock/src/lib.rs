@@ -62,3 +62,8 @@ pub async fn connect_from_env() -> Result<Locks> {
         .during(Operation::Connect)),
     }
 }
+
+/// The README's program compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -1,0 +1,47 @@
+//! What a user sees who mistypes a URL.
+
+use fencelock::{Error, ErrorKind, connect};
+
+async fn refused(url: &str) -> Error {
+    let error = connect(url).await.expect_err(url);
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}: {error}");
+    assert!(!format!("{error} {error:?}").contains("hunter2"), "{url}: {error:?}");
+    error
+}
+
+#[tokio::test]
+async fn an_unknown_scheme_names_the_ones_there_are() {
+    let error = refused("mme://").await.to_string();
+    assert!(error.contains("did you mean mem?"), "{error}");
+    assert!(error.contains("mem://") && error.contains("file://"), "{error}");
+    let error = refused("redis://me:hunter2@host/").await.to_string();
+    assert!(error.starts_with("connect: invalid argument: no store for redis://"), "{error}");
+}
+
+#[tokio::test]
+async fn a_parameter_is_known_or_an_error() {
+    let error = refused("mem://?unreachable-after=3s&password=hunter2").await.to_string();
+    assert!(error.contains("did you mean unreachable_after?"), "{error}");
+    for url in [
+        "mem://?ttl=30",
+        "mem://?ttl=0s",
+        "mem://?ttl=10years",
+        "mem://?token_epoch=128",
+        "mem://?unreachable_after=0ms",
+        "mem://host/",
+        "mem:",
+        "",
+        "://",
+        "no url at all hunter2",
+    ] {
+        refused(url).await;
+    }
+}
+
+#[tokio::test]
+async fn common_parameters_take_effect() {
+    let locks = connect("mem://?ttl=2s&prefix=&token_epoch=3").await.unwrap();
+    let guard = locks.lock("x").acquire().await.unwrap();
+    assert!(guard.remaining() <= std::time::Duration::from_secs(2));
+    assert_eq!(guard.fencing_token().get() >> 56, 3);
+}

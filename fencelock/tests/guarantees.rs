@@ -1,0 +1,64 @@
+//! The guarantee table of the README is what the stores' profiles say, or this fails and prints
+//! what it should be.
+
+use fencelock::{Liveness, Locks, Order, Profile, Reach, Tokens};
+
+const BEGIN: &str = "<!-- guarantees: made by `cargo test -p fencelock --test guarantees` -->\n";
+const END: &str = "<!-- end of guarantees -->";
+
+fn table(stores: &[(&str, Locks)]) -> String {
+    let mut table = String::from(
+        "| store | excludes | waiters are granted | a dead holder's lock is free | modes | its fencing token rises | exclusion fails when |\n\
+         |---|---|---|---|---|---|---|\n",
+    );
+    for (url, locks) in stores {
+        table += &row(url, locks.profile());
+    }
+    table
+}
+
+fn row(url: &str, profile: &Profile) -> String {
+    let excludes = match profile.reach {
+        Reach::Process => "tasks of one process",
+        Reach::Machine => "processes of one machine",
+        Reach::Network => "everybody who reaches the servers",
+    };
+    let order = match profile.order {
+        Order::Arrival => "in order of arrival",
+        Order::Any => "in no order",
+    };
+    let dead = match profile.liveness {
+        Liveness::Process => "at once".to_owned(),
+        Liveness::Lease => "after its TTL (default 30 s)".to_owned(),
+        Liveness::Session(timeout) => format!("after the session timeout ({timeout:?})"),
+    };
+    let mut modes = vec!["exclusive"];
+    modes.extend(profile.modes.shared.then_some("shared"));
+    modes.extend(profile.modes.permits.then_some("permits"));
+    let modes = modes.join(", ");
+    let tokens = match profile.tokens {
+        Tokens::Process => "while the process lives",
+        Tokens::Data => "across crashes and reboots, with its data",
+        Tokens::BeyondData => "even if the store loses its data",
+    };
+    let fails = match profile.exclusion_fails_when {
+        [] => "never".to_owned(),
+        reasons => reasons.join("; "),
+    };
+    format!("| `{url}` | {excludes} | {order} | {dead} | {modes} | {tokens} | {fails} |\n")
+}
+
+#[tokio::test]
+async fn the_readme_says_what_the_stores_promise() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = format!("file://{}", directory.path().display());
+    let stores = [
+        ("mem://", fencelock::connect("mem://").await.unwrap()),
+        ("file:///DIR", fencelock::connect(&file).await.unwrap()),
+    ];
+    let table = table(&stores);
+    let readme = include_str!("../../README.md");
+    let (_, rest) = readme.split_once(BEGIN).expect("the README marks where the table begins");
+    let (written, _) = rest.split_once(END).expect("the README marks where the table ends");
+    assert!(written == table, "the README's guarantee table should read:\n\n{table}");
+}
