@@ -1,0 +1,123 @@
+//! Accepts clients, or turns them away.
+//!
+//! One task owns the listener and all connections, so that ending it ends everything the proxy
+//! ever started. The door is switched by messages that are answered: once the answer is there, no
+//! client slips in under the old rule.
+
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::state::Shared;
+use super::{Close, NewConnections, connection};
+
+/// What happens to clients that connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Door {
+    Open,
+    Shut(NewConnections),
+}
+
+pub(super) struct Order {
+    pub(super) door: Door,
+    pub(super) done: oneshot::Sender<io::Result<()>>,
+}
+
+pub(super) struct Acceptor {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    /// None while connections are refused.
+    listener: Option<TcpListener>,
+    door: Door,
+    orders: mpsc::Receiver<Order>,
+    connections: JoinSet<()>,
+    accepted: u64,
+}
+
+impl Acceptor {
+    pub(super) fn new(
+        listener: TcpListener,
+        shared: Arc<Shared>,
+        orders: mpsc::Receiver<Order>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            shared,
+            address: listener.local_addr()?,
+            listener: Some(listener),
+            door: Door::Open,
+            orders,
+            connections: JoinSet::new(),
+            accepted: 0,
+        })
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            tokio::select! {
+                biased;
+                order = self.orders.recv() => {
+                    // The proxy is gone.
+                    let Some(Order { door, done }) = order else { return };
+                    // Nobody waits for the answer of an interrupted flap.
+                    let _ = done.send(self.switch(door).await);
+                }
+                client = accept(self.listener.as_ref()) => self.admit(client).await,
+                Some(_) = self.connections.join_next() => {}
+            }
+        }
+    }
+
+    async fn switch(&mut self, door: Door) -> io::Result<()> {
+        if door == Door::Shut(NewConnections::Refused) {
+            self.listener = None;
+        } else if self.listener.is_none() {
+            self.listener = Some(self.listen_again().await?);
+        }
+        self.door = door;
+        Ok(())
+    }
+
+    async fn listen_again(&self) -> io::Result<TcpListener> {
+        const ATTEMPTS: u32 = 100;
+        const PAUSE: Duration = Duration::from_millis(10);
+        for _ in 1..ATTEMPTS {
+            if let Ok(listener) = TcpListener::bind(self.address).await {
+                return Ok(listener);
+            }
+            sleep(PAUSE).await;
+        }
+        TcpListener::bind(self.address).await
+    }
+
+    async fn admit(&mut self, client: io::Result<TcpStream>) {
+        let Ok(client) = client else {
+            // Out of file descriptors, say: it lasts, and accepting fails at once each time.
+            return sleep(Duration::from_millis(10)).await;
+        };
+        if self.door != Door::Open {
+            connection::close(client, Close::Fin);
+            self.shared.stats.send_modify(|stats| stats.turned_away += 1);
+            return;
+        }
+        self.accepted += 1;
+        let (link, ends) = connection::link(self.accepted);
+        // Here and not in the task: who cuts the proxy next must find the connection.
+        let registered = self.shared.enter(&link);
+        let shared = Arc::clone(&self.shared);
+        self.connections.spawn(connection::serve(registered, client, shared, link, ends));
+    }
+}
+
+async fn accept(listener: Option<&TcpListener>) -> io::Result<TcpStream> {
+    match listener {
+        Some(listener) => listener.accept().await.map(|(client, _)| client),
+        None => pending().await,
+    }
+}

@@ -1,0 +1,228 @@
+//! What all servers have in common: a directory, a log, and a process that comes and goes.
+//!
+//! A server is ready when it answers as the process that was started here, asked again and again
+//! until a deadline; an answer alone could be somebody else's, who was faster on the port. The
+//! directory is deleted at the end, or kept with the log in it when the test fails.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::ServerError;
+use super::process::{Invocation, Process};
+
+/// How long one question to a server may take.
+pub(super) const ANSWER: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Instance {
+    server: &'static str,
+    package: &'static str,
+    // Before the directory: the server must be gone when its directory is deleted.
+    process: Mutex<Option<Process>>,
+    directory: Directory,
+    starts: AtomicU32,
+}
+
+impl Instance {
+    pub(super) fn new(server: &'static str, package: &'static str) -> Result<Self, ServerError> {
+        let directory =
+            tempfile::Builder::new().prefix(&format!("fencelock-{package}-")).tempdir().map_err(
+                |source| ServerError::Io { server, doing: "making a directory for", source },
+            )?;
+        Ok(Self {
+            server,
+            package,
+            process: Mutex::default(),
+            directory: Directory { server, tree: Some(directory), keep: AtomicBool::new(false) },
+            starts: AtomicU32::new(0),
+        })
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(super) fn keep(&self) {
+        self.directory.keep.store(true, Ordering::SeqCst);
+    }
+
+    /// Starts the process, without waiting for the server to be ready.
+    pub(super) fn launch(&self, command: &Invocation) -> Result<(), ServerError> {
+        // A log for each start: what an earlier one said must not explain this one's end.
+        self.starts.fetch_add(1, Ordering::SeqCst);
+        let process = Process::spawn(command, &self.log()).map_err(|source| {
+            if source.kind() == io::ErrorKind::NotFound {
+                self.missing(command.program.to_string_lossy())
+            } else {
+                self.io("starting", source)
+            }
+        })?;
+        *self.process() = Some(process);
+        Ok(())
+    }
+
+    /// Waits until the server answers as it should.
+    pub(super) async fn ready(
+        &self,
+        within: Duration,
+        mut probe: impl AsyncFnMut() -> io::Result<bool>,
+    ) -> Result<(), ServerError> {
+        const PAUSE: Duration = Duration::from_millis(20);
+        let deadline = Instant::now() + within;
+        loop {
+            let answer = probe().await;
+            // After the answer: it counts only if our own process could have given it.
+            let exited = self.with("waiting for", Process::exited)?;
+            if exited.is_none() && matches!(answer, Ok(true)) {
+                return Ok(());
+            }
+            let log = self.log_text();
+            if log.contains("Address already in use") {
+                return Err(ServerError::PortTaken { server: self.server });
+            }
+            let reason = match (exited, answer) {
+                (Some(status), _) => format!("it ended ({status})"),
+                (None, _) if Instant::now() < deadline => {
+                    sleep(PAUSE).await;
+                    continue;
+                }
+                (None, Err(error)) => format!("not ready after {within:?}: {error}"),
+                (None, Ok(_)) => format!("not ready after {within:?}: it is not serving"),
+            };
+            return Err(ServerError::NotReady { server: self.server, reason, log: tail(&log) });
+        }
+    }
+
+    /// The process id of the latest start.
+    pub(super) fn pid(&self) -> u32 {
+        self.with("asking", |process| Ok(process.id())).unwrap_or_default()
+    }
+
+    pub(super) async fn freeze(&self) -> Result<(), ServerError> {
+        self.with("freezing", |process| process.signal(Signal::STOP))?;
+        // The signal is on its way only; the server might answer one more request.
+        while !self.with("freezing", Process::is_stopped)? {
+            sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+
+    pub(super) fn thaw(&self) -> Result<(), ServerError> {
+        self.with("thawing", |process| process.signal(Signal::CONT))
+    }
+
+    pub(super) fn kill(&self) -> Result<(), ServerError> {
+        self.with("killing", Process::kill)
+    }
+
+    /// Ends it in order if it runs; by force if it takes too long.
+    pub(super) async fn stop(&self) -> Result<(), ServerError> {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
+        if self.with("ending", Process::exited)?.is_some() {
+            return Ok(());
+        }
+        // A frozen server hears of its end only when it goes on.
+        self.with("ending", |process| process.signal(Signal::TERM))?;
+        let _ = self.thaw();
+        while self.with("ending", Process::exited)?.is_none() {
+            if Instant::now() >= deadline {
+                return self.kill();
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    pub(super) fn missing(&self, missing: impl Into<String>) -> ServerError {
+        let (server, package) = (self.server, self.package);
+        ServerError::NotInstalled { server, missing: missing.into(), package }
+    }
+
+    pub(super) fn io(&self, doing: &'static str, source: io::Error) -> ServerError {
+        ServerError::Io { server: self.server, doing, source }
+    }
+
+    fn with<R>(
+        &self,
+        doing: &'static str,
+        act: impl FnOnce(&mut Process) -> io::Result<R>,
+    ) -> Result<R, ServerError> {
+        match self.process().as_mut() {
+            Some(process) => act(process),
+            None => Err(io::Error::new(io::ErrorKind::NotFound, "it was never started")),
+        }
+        .map_err(|source| self.io(doing, source))
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory().join(format!("server.{}.log", self.starts.load(Ordering::SeqCst)))
+    }
+
+    fn log_text(&self) -> String {
+        let bytes = std::fs::read(self.log()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+fn tail(log: &str) -> String {
+    const LINES: usize = 15;
+    let lines: Vec<_> = log.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
+
+/// The server's directory.
+#[derive(Debug)]
+struct Directory {
+    server: &'static str,
+    /// Some until the end.
+    tree: Option<TempDir>,
+    keep: AtomicBool,
+}
+
+impl Directory {
+    fn path(&self) -> &Path {
+        self.tree.as_ref().map_or(Path::new(""), TempDir::path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if (self.keep.load(Ordering::SeqCst) || std::thread::panicking())
+            && let Some(tree) = self.tree.take()
+        {
+            eprintln!("the data and the logs of {} are in {}", self.server, tree.keep().display());
+        }
+    }
+}
+
+/// Sends a question on a connection of its own and reads until the answer is whole.
+pub(super) async fn ask(
+    port: u16,
+    question: &[u8],
+    is_whole: impl Fn(&[u8]) -> bool,
+) -> io::Result<Vec<u8>> {
+    let conversation = async {
+        let mut server = TcpStream::connect(("127.0.0.1", port)).await?;
+        server.write_all(question).await?;
+        let mut answer = Vec::new();
+        while !is_whole(&answer) && server.read_buf(&mut answer).await? > 0 {}
+        Ok(answer)
+    };
+    timeout(ANSWER, conversation).await.map_err(|_| {
+        io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {ANSWER:?}"))
+    })?
+}
