@@ -87,7 +87,7 @@ struct Captured(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Captured {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        self.0.lock().expect("no writer panics").write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
