@@ -6,14 +6,15 @@
 //! its deadline. A hold past its validity is lost here, never by the store's word.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::backend::{Contender, DistributedLock, Look, Renewal};
-use crate::error::{Error, ErrorKind, Result};
+use crate::batch::{Answered, Batch};
+use crate::error::Result;
 use crate::hold::{Ending, Hold, LostReason};
 use crate::observe::Meters;
 use crate::seat::Seat;
@@ -193,19 +194,11 @@ impl Keeper {
                 hold.expire(until, now);
             }
             if !due.renew.is_empty() {
-                let batch = RenewalBatch {
-                    keeper: self.clone(),
-                    store: store.clone(),
-                    started: now,
-                    meters: due.meters,
-                    list: Batch::new(due.renew),
-                };
-                tokio::spawn(batch.run());
+                let batch = Batch::new(&self, &store, due.renew, Keeper::renewed);
+                tokio::spawn(batch.renew(due.meters));
             }
             if !due.look.is_empty() {
-                let (keeper, store) = (self.clone(), store.clone());
-                let batch = LookBatch { keeper, store, list: Batch::new(due.look) };
-                tokio::spawn(batch.run());
+                tokio::spawn(Batch::new(&self, &store, due.look, Keeper::looked).look());
             }
             tokio::select! {
                 biased;
@@ -259,7 +252,8 @@ impl Keeper {
         (due, next)
     }
 
-    fn renewed(&self, id: u64, answer: Result<Renewal>, started: Moment, now: Moment) {
+    fn renewed(&self, id: u64, answer: Result<Renewal>, when: Answered) {
+        let Answered { asked: started, now } = when;
         let ended = {
             let mut agenda = self.agenda();
             let Some(Entry { asked, what: What::Hold(hold), .. }) = agenda.entries.get(&id) else {
@@ -296,7 +290,8 @@ impl Keeper {
         }
     }
 
-    fn looked(&self, id: u64, answer: Result<Look>, now: Moment) {
+    fn looked(&self, id: u64, answer: Result<Look>, when: Answered) {
+        let now = when.now;
         let mut agenda = self.agenda();
         let Some(Entry { what: What::Wait(wait), .. }) = agenda.entries.get(&id) else { return };
         let wait = wait.clone();
@@ -371,92 +366,5 @@ struct StopOnDrop {
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.keeper.stop(self.store.clock().now());
-    }
-}
-
-/// What a batch asks about; each is reported once, and the rest, when the driver returns, is
-/// dropped or panics, as unknown.
-struct Batch {
-    ids: Vec<u64>,
-    contenders: Vec<Arc<dyn Contender>>,
-    reported: Vec<AtomicBool>,
-}
-
-impl Batch {
-    fn new(list: Vec<(u64, Arc<dyn Contender>)>) -> Batch {
-        let reported = list.iter().map(|_| AtomicBool::new(false)).collect();
-        let (ids, contenders) = list.into_iter().unzip();
-        Batch { ids, contenders, reported }
-    }
-
-    /// The id of entry `index`, for its first report.
-    fn first_report(&self, index: usize) -> Option<u64> {
-        let reported = self.reported.get(index)?;
-        (!reported.swap(true, Ordering::AcqRel)).then(|| self.ids[index])
-    }
-
-    fn unreported(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.ids.len()).filter_map(|index| self.first_report(index))
-    }
-}
-
-fn unanswered() -> Error {
-    Error::new(ErrorKind::Unreachable, "the store's driver gave no answer")
-}
-
-struct RenewalBatch {
-    keeper: Arc<Keeper>,
-    store: Arc<dyn DistributedLock>,
-    started: Moment,
-    meters: Option<Arc<Meters>>,
-    list: Batch,
-}
-
-impl RenewalBatch {
-    async fn run(self) {
-        let report = |index: usize, answer: Result<Renewal>| {
-            if let Some(id) = self.list.first_report(index) {
-                self.keeper.renewed(id, answer, self.started, self.store.clock().now());
-            }
-        };
-        self.store.renew(&self.list.contenders, &report).await;
-        if let Some(meters) = &self.meters {
-            meters.renewed(self.store.clock().now().since(self.started));
-        }
-    }
-}
-
-impl Drop for RenewalBatch {
-    fn drop(&mut self) {
-        let now = self.store.clock().now();
-        for id in self.list.unreported() {
-            self.keeper.renewed(id, Err(unanswered()), self.started, now);
-        }
-    }
-}
-
-struct LookBatch {
-    keeper: Arc<Keeper>,
-    store: Arc<dyn DistributedLock>,
-    list: Batch,
-}
-
-impl LookBatch {
-    async fn run(self) {
-        let report = |index: usize, answer: Result<Look>| {
-            if let Some(id) = self.list.first_report(index) {
-                self.keeper.looked(id, answer, self.store.clock().now());
-            }
-        };
-        self.store.look(&self.list.contenders, &report).await;
-    }
-}
-
-impl Drop for LookBatch {
-    fn drop(&mut self) {
-        let now = self.store.clock().now();
-        for id in self.list.unreported() {
-            self.keeper.looked(id, Err(unanswered()), now);
-        }
     }
 }

@@ -4,6 +4,7 @@
 //! [`DistributedLock`]; waiting, renewing, cancelling and cleaning up are done here, once.
 
 mod backend;
+mod batch;
 mod claim;
 mod clock;
 mod error;
