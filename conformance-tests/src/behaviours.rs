@@ -1,0 +1,53 @@
+//! What is demanded of every store, in groups: plain async functions, each named after the promise
+//! it holds.
+//!
+//! A behaviour sees a store as a user does; it asserts, and panics when the promise is broken. It
+//! must leave nothing behind: the suite looks afterwards.
+
+use std::sync::Arc;
+
+use crate::context::Context;
+use crate::needs::Need;
+use crate::suite::{Behaviour, Running};
+
+mod exclusion;
+mod work;
+
+/// The suite, by group.
+pub const BEHAVIOURS: &[&[Behaviour]] = &[exclusion::BEHAVIOURS];
+
+/// One of the suite's behaviours.
+const fn behaviour(
+    group: &'static str,
+    name: &'static str,
+    needs: &'static [Need],
+    run: fn(Arc<Context>) -> Running,
+) -> Behaviour {
+    Behaviour { name, group, needs, run }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_no_group_is_empty() {
+        let all: Vec<String> =
+            BEHAVIOURS.iter().flat_map(|group| group.iter()).map(Behaviour::full_name).collect();
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+        assert!(BEHAVIOURS.iter().all(|group| !group.is_empty()));
+    }
+
+    /// A file that nobody added to the list would never run.
+    #[test]
+    fn every_group_of_behaviours_is_in_the_list() {
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src/behaviours");
+        let listed: BTreeSet<&str> = BEHAVIOURS.iter().map(|group| group[0].group).collect();
+        for file in std::fs::read_dir(directory).unwrap() {
+            let name = file.unwrap().file_name().into_string().unwrap();
+            let group = name.trim_end_matches(".rs");
+            assert!(group == "work" || listed.contains(group), "{group} is not in BEHAVIOURS");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Nobody holds together what excludes each other (invariant 1).
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use super::behaviour;
+use super::work::{self, Counter};
+use crate::context::Context;
+use crate::peer::protocol::How;
+use crate::suite::Behaviour;
+
+const GROUP: &str = "exclusion";
+
+pub(super) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "tasks_of_one_client_exclude_each_other", &[], |c| Box::pin(tasks(c))),
+    behaviour(GROUP, "clients_exclude_each_other", &[], |c| Box::pin(clients(c))),
+    behaviour(GROUP, "an_unprotected_counter_loses_no_update", &[], |c| Box::pin(counter(c))),
+    behaviour(GROUP, "a_held_lock_is_busy_for_everybody", &[], |c| Box::pin(busy(c))),
+    behaviour(GROUP, "different_locks_do_not_exclude_each_other", &[], |c| Box::pin(different(c))),
+    behaviour(GROUP, "many_locks_are_contended_at_once", &[], |c| Box::pin(many(c))),
+];
+
+async fn tasks(context: Arc<Context>) {
+    let name = context.name("one");
+    let locks = context.client().await;
+    let crowd = vec![locks; 8];
+    let events = work::contend(&context, crowd, &name, 30, |_| How::Exclusive).await;
+    work::judge(&context, events);
+}
+
+async fn clients(context: Arc<Context>) {
+    let name = context.name("one");
+    let mut crowd = Vec::new();
+    for _ in 0..6 {
+        crowd.push(context.client().await);
+    }
+    let events = work::contend(&context, crowd, &name, 30, |_| How::Exclusive).await;
+    work::judge(&context, events);
+}
+
+async fn counter(context: Arc<Context>) {
+    let name = context.name("counter");
+    let counter = Arc::new(Counter::default());
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        let locks = context.client().await;
+        for _ in 0..2 {
+            let (locks, name, counter) = (locks.clone(), name.clone(), counter.clone());
+            tasks.spawn(async move {
+                for _ in 0..25 {
+                    let guard = locks.lock(&name).acquire().await.expect("acquired");
+                    counter.count().await;
+                    guard.release().await.expect("released");
+                }
+            });
+        }
+    }
+    context.within(context.patience() * 4, "everybody has counted", tasks.join_all()).await;
+    assert_eq!(counter.get(), 200, "updates were lost under the lock");
+}
+
+/// The lock is the guard's: neither the same task, nor the same `Lock`, nor anybody else gets it
+/// again.
+async fn busy(context: Arc<Context>) {
+    let name = context.name("busy");
+    let (one, two) = (context.client().await, context.client().await);
+    let lock = one.lock(&name);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let again = context.soon("a try answers", lock.try_acquire()).await.expect("a try answers");
+    assert!(again.is_none(), "the same Lock was granted twice");
+    work::assert_busy(&context, &one, &name).await;
+    work::assert_busy(&context, &two, &name).await;
+    assert!(guard.is_held());
+    context.give_back(guard).await;
+    assert!(work::is_free(&context, &two, &name, How::Exclusive).await, "released but not free");
+}
+
+async fn different(context: Arc<Context>) {
+    let locks = context.client().await;
+    let mut guards = Vec::new();
+    for index in 0..20 {
+        guards.push(context.hold(&locks, &context.name(&format!("lock {index}"))).await);
+    }
+    assert!(guards.iter().all(fencelock_core::Guard::is_held));
+    for guard in guards {
+        context.give_back(guard).await;
+    }
+}
+
+/// More contended locks at once than other libraries' pools of subscriptions had (redisson #3577).
+async fn many(context: Arc<Context>) {
+    let (one, two) = (context.client().await, context.client().await);
+    let mut tasks = JoinSet::new();
+    for index in 0..300 {
+        let name = context.name(&format!("lock {index}"));
+        for locks in [one.clone(), two.clone()] {
+            let name = name.clone();
+            tasks.spawn(async move {
+                let guard = locks.lock(name).acquire().await.expect("acquired");
+                tokio::task::yield_now().await;
+                guard.release().await.expect("released");
+            });
+        }
+    }
+    context.within(context.patience() * 2, "everybody had their lock", tasks.join_all()).await;
+}

@@ -1,0 +1,115 @@
+//! What several behaviours do: many tasks at one lock with their history, and the usual questions
+//! to a store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fencelock_core::{Error, ErrorKind, Guard, Locks, LostReason};
+use tokio::task::JoinSet;
+
+use crate::checker::{Rules, assert_clean};
+use crate::context::Context;
+use crate::history::{Event, Worker};
+use crate::peer::protocol::How;
+
+/// Holds `name` by each of `clients`, `rounds` times, all at once; how each wants it is up to
+/// `how`, by the client's index. What all saw.
+pub(super) async fn contend(
+    context: &Arc<Context>,
+    clients: Vec<Locks>,
+    name: &str,
+    rounds: u32,
+    how: impl Fn(usize) -> How,
+) -> Vec<Event> {
+    let mut tasks = JoinSet::new();
+    for (index, locks) in clients.into_iter().enumerate() {
+        let (name, how) = (name.to_owned(), how(index));
+        tasks.spawn(async move {
+            let mut worker = Worker::new();
+            for _ in 0..rounds {
+                let acquired = worker.acquire(&locks, &name, how).await;
+                let (guard, claim) = acquired.expect("acquired in a crowd");
+                tokio::task::yield_now().await;
+                worker.release(guard, claim).await.expect("released in a crowd");
+            }
+            worker.into_events()
+        });
+    }
+    // Every hand-over may take as long as one event may; that would be a hang all the same.
+    let bound = context.patience() * 4;
+    let events = context.within(bound, "everybody had the lock", tasks.join_all()).await;
+    events.into_iter().flatten().collect()
+}
+
+/// The rules for a store whose waiters are woken, by its profile.
+pub(super) fn rules(context: &Context) -> Rules {
+    Rules {
+        arrival_order: context.profile().order == fencelock_core::Order::Arrival,
+        granted_within: Some(context.patience()),
+    }
+}
+
+/// Judges what [`contend`] saw.
+pub(super) fn judge(context: &Context, events: Vec<Event>) {
+    assert_clean(events, rules(context));
+}
+
+/// A counter that loses updates unless a lock protects it.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Read, let others run, write.
+    pub(super) async fn count(&self) {
+        let count = self.0.load(Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        self.0.store(count + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether a try gets `name`; if so it is given back.
+pub(super) async fn is_free(context: &Context, locks: &Locks, name: &str, how: How) -> bool {
+    let lock = how.lock(locks, name);
+    let tried = context.soon(&format!("a try of {name:?} answers"), lock.try_acquire()).await;
+    match tried.expect("a try answers") {
+        Some(guard) => {
+            context.give_back(guard).await;
+            true
+        }
+        None => false,
+    }
+}
+
+/// Checks that `name` is held against everybody.
+pub(super) async fn assert_busy(context: &Context, locks: &Locks, name: &str) {
+    assert!(!is_free(context, locks, name, How::Exclusive).await, "{name:?} was granted twice");
+}
+
+/// Waits for a loss, which must come by itself.
+pub(super) async fn told_lost(context: &Context, guard: &Guard) -> LostReason {
+    let reason = context.soon("the holder is told of its loss", guard.lost()).await;
+    assert!(!guard.is_held(), "a lost guard still answers that it is held");
+    reason
+}
+
+/// Releases a lost guard, which must say so.
+pub(super) async fn release_is_not_held(context: &Context, guard: Guard) {
+    let error = context
+        .soon("a lost guard's release answers", guard.release())
+        .await
+        .expect_err("a lost guard was released as if it were held");
+    assert_kind(&error, ErrorKind::NotHeld);
+}
+
+/// Checks the kind of an error.
+pub(super) fn assert_kind(error: &Error, kind: ErrorKind) {
+    assert_eq!(error.kind(), kind, "{error}");
+}
+
+/// A lock that `guard` holds for so short that its loss need not be waited for long.
+pub(super) const BRIEFLY: Duration = Duration::from_millis(60);

@@ -1,0 +1,334 @@
+//! Judges recorded histories: who believed to hold what, and when.
+//!
+//! A claim lasts from the return of acquire to the earliest of: release called, loss told, the
+//! last known end of its validity. That is within the time for which the holder really believed,
+//! so whatever is found here is a fault; what is not found may still be one.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::time::Duration;
+
+use fencelock_core::Mode;
+
+use crate::history::{Event, What};
+
+/// What to judge by, beside exclusion and tokens.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    /// Whoever was seen queued is granted before those who came later.
+    pub arrival_order: bool,
+    /// A free lock with waiters is granted within this.
+    pub granted_within: Option<Duration>,
+}
+
+/// What should not have happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Violation {
+    /// Holders believed in a lock together that exclude each other.
+    Overlap {
+        /// The lock.
+        lock: String,
+        /// The later of the two, or of all that hold too many permits together.
+        tokens: Vec<u64>,
+        /// For how long the last two did.
+        nanos: u64,
+    },
+    /// An exclusive grant had no larger token than an earlier one.
+    TokenNotRising {
+        /// The lock.
+        lock: String,
+        /// The earlier grant's.
+        earlier: u64,
+        /// The later grant's.
+        later: u64,
+    },
+    /// Two grants had the same token.
+    TokenTwice {
+        /// The lock.
+        lock: String,
+        /// The token.
+        token: u64,
+    },
+    /// The protected resource took a write by a token older than one it had taken.
+    StaleWrite {
+        /// The lock.
+        lock: String,
+        /// The token of the stale write.
+        token: u64,
+    },
+    /// A free lock was not given to those who waited.
+    Stuck {
+        /// The lock.
+        lock: String,
+        /// For how long.
+        nanos: u64,
+    },
+    /// One who came later was granted first.
+    OutOfOrder {
+        /// The lock.
+        lock: String,
+        /// The token of the one who was overtaken, and of the one who overtook.
+        tokens: (u64, u64),
+    },
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::Overlap { lock, tokens, nanos } => write!(
+                f,
+                "{lock:?}: the holders with tokens {tokens:?} exclude each other \
+                 and overlapped for {nanos} ns"
+            ),
+            Violation::TokenNotRising { lock, earlier, later } => {
+                write!(f, "{lock:?}: token {later} was granted after {earlier}")
+            }
+            Violation::TokenTwice { lock, token } => {
+                write!(f, "{lock:?}: token {token} was granted twice")
+            }
+            Violation::StaleWrite { lock, token } => {
+                write!(f, "{lock:?}: a write with the stale token {token} was accepted")
+            }
+            Violation::Stuck { lock, nanos } => {
+                write!(f, "{lock:?}: free for {nanos} ns while others waited")
+            }
+            Violation::OutOfOrder { lock, tokens: (overtaken, first) } => {
+                write!(f, "{lock:?}: token {first} came later and overtook {overtaken}")
+            }
+        }
+    }
+}
+
+/// Everything that is wrong with a history, in no order of importance.
+#[must_use]
+pub fn check(mut events: Vec<Event>, rules: Rules) -> Vec<Violation> {
+    // Stable, since one worker's events may have the same time.
+    events.sort_by_key(|event| event.at);
+    let mut violations = Vec::new();
+    for (lock, events) in by_lock(&events) {
+        let spans = spans(&events);
+        violations.extend(overlaps(lock, &spans));
+        violations.extend(tokens(lock, &spans));
+        violations.extend(stale_writes(lock, &events));
+        if let Some(bound) = rules.granted_within {
+            violations.extend(stuck(lock, &spans, bound));
+        }
+        if rules.arrival_order {
+            violations.extend(out_of_order(lock, &spans));
+        }
+    }
+    violations
+}
+
+/// As [`check`], for an assertion.
+///
+/// # Panics
+/// When anything is wrong, saying what.
+pub fn assert_clean(events: Vec<Event>, rules: Rules) {
+    let granted = events.iter().filter(|it| matches!(it.what, What::Granted { .. })).count();
+    assert!(granted > 0, "the history has no grant, so it proves nothing");
+    let violations = check(events, rules);
+    if let Some(first) = violations.first() {
+        panic!("{} violations in {granted} grants; the first: {first}", violations.len());
+    }
+}
+
+fn by_lock(events: &[Event]) -> BTreeMap<&str, Vec<&Event>> {
+    let mut locks: BTreeMap<&str, Vec<&Event>> = BTreeMap::new();
+    for event in events {
+        locks.entry(&event.lock).or_default().push(event);
+    }
+    locks
+}
+
+/// One acquisition from beginning to end.
+#[derive(Clone, Debug)]
+struct Span {
+    mode: Mode,
+    invoked: u64,
+    queued: Option<u64>,
+    /// When acquire returned, with or without a guard.
+    answered: Option<u64>,
+    grant: Option<Grant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    token: u64,
+    from: u64,
+    /// The end of the holder's belief.
+    until: u64,
+    /// When the store must have known that it is free, if that is known.
+    freed: Option<u64>,
+}
+
+fn spans(events: &[&Event]) -> Vec<Span> {
+    let mut spans: HashMap<(u64, u64), Span> = HashMap::new();
+    let mut order = Vec::new();
+    for event in events {
+        let key = (event.worker, event.claim);
+        if let What::Invoked { how } = event.what {
+            let mode = how.mode().unwrap_or(Mode::Exclusive);
+            let invoked = event.at;
+            let span = Span { mode, invoked, queued: None, answered: None, grant: None };
+            spans.insert(key, span);
+            order.push(key);
+            continue;
+        }
+        let Some(span) = spans.get_mut(&key) else { continue };
+        let grant = span.grant.as_mut();
+        match (event.what, grant) {
+            (What::Queued, _) => span.queued = Some(event.at),
+            (What::Granted { token, valid_until }, _) => {
+                let (from, until) = (event.at, valid_until);
+                span.answered = Some(from);
+                span.grant = Some(Grant { token, from, until, freed: None });
+            }
+            (What::Refused | What::Unknown, _) => span.answered = Some(event.at),
+            (What::Valid { until }, Some(grant)) => grant.until = until,
+            (What::Lost, Some(grant)) => {
+                grant.until = grant.until.min(event.at);
+                grant.freed = Some(event.at);
+            }
+            (What::ReleaseInvoked, Some(grant)) => grant.until = grant.until.min(event.at),
+            (What::Released | What::NotHeld, Some(grant)) => grant.freed = Some(event.at),
+            _ => {}
+        }
+    }
+    order.iter().filter_map(|key| spans.remove(key)).collect()
+}
+
+fn grants(spans: &[Span]) -> Vec<(Mode, Grant)> {
+    let mut grants: Vec<_> =
+        spans.iter().filter_map(|span| Some((span.mode, span.grant?))).collect();
+    grants.sort_by_key(|(_, grant)| grant.from);
+    grants
+}
+
+fn overlaps(lock: &str, spans: &[Span]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut holders: Vec<(Mode, Grant)> = Vec::new();
+    for (mode, grant) in grants(spans) {
+        if grant.until <= grant.from {
+            continue;
+        }
+        holders.retain(|(_, other)| other.until > grant.from);
+        let excluded = holders.iter().find(|(other, _)| excludes(*other, mode));
+        let too_many = || {
+            let all = holders.iter().map(|(mode, _)| *mode).chain([mode]);
+            let (out, limit) = all.fold((0u64, 0u32), |(out, limit), mode| match mode {
+                Mode::Permits(it) => (out + u64::from(it.n()), limit.max(it.limit())),
+                _ => (out, limit),
+            });
+            // Whoever was granted last of these saw no more out than its own limit allows.
+            out > u64::from(limit)
+        };
+        let found = match excluded {
+            Some((_, other)) => Some((vec![other.token, grant.token], other.until)),
+            None if matches!(mode, Mode::Permits(_)) && too_many() => {
+                let tokens = holders.iter().map(|(_, other)| other.token).chain([grant.token]);
+                let until = holders.iter().map(|(_, other)| other.until).min();
+                Some((tokens.collect(), until.unwrap_or(grant.until)))
+            }
+            None => None,
+        };
+        if let Some((tokens, until)) = found {
+            let nanos = until.min(grant.until) - grant.from;
+            violations.push(Violation::Overlap { lock: lock.to_owned(), tokens, nanos });
+        }
+        holders.push((mode, grant));
+    }
+    violations
+}
+
+/// Whether the two can never be held together, whatever their permits.
+fn excludes(one: Mode, other: Mode) -> bool {
+    !matches!((one, other), (Mode::Shared, Mode::Shared) | (Mode::Permits(_), Mode::Permits(_)))
+}
+
+fn tokens(lock: &str, spans: &[Span]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut largest: Option<u64> = None;
+    for (mode, grant) in grants(spans) {
+        let (lock, token) = (lock.to_owned(), grant.token);
+        if !seen.insert(token) {
+            violations.push(Violation::TokenTwice { lock, token });
+        } else if mode == Mode::Exclusive
+            && let Some(earlier) = largest.filter(|earlier| token < *earlier)
+        {
+            violations.push(Violation::TokenNotRising { lock, earlier, later: token });
+        }
+        if mode == Mode::Exclusive {
+            largest = largest.max(Some(token));
+        }
+    }
+    violations
+}
+
+fn stale_writes(lock: &str, events: &[&Event]) -> Vec<Violation> {
+    let mut largest = 0;
+    let mut violations = Vec::new();
+    for event in events {
+        if let What::Wrote { token, accepted: true } = event.what {
+            if token < largest {
+                violations.push(Violation::StaleWrite { lock: lock.to_owned(), token });
+            }
+            largest = largest.max(token);
+        }
+    }
+    violations
+}
+
+/// Stretches in which nobody held and somebody waited. Those who never got an answer do not
+/// count: they may have been killed.
+fn stuck(lock: &str, spans: &[Span], bound: Duration) -> Vec<Violation> {
+    let mut steps: Vec<(u64, i64, i64)> = Vec::new();
+    for span in spans {
+        let Some(answered) = span.answered else { continue };
+        steps.push((span.invoked, 0, 1));
+        steps.push((answered, 0, -1));
+        if let Some(grant) = span.grant {
+            steps.push((answered, 1, 0));
+            if let Some(freed) = grant.freed {
+                steps.push((freed, -1, 0));
+            }
+        }
+    }
+    steps.sort_unstable();
+    let (mut held, mut waiting, mut idle_since) = (0, 0, None);
+    let mut violations = Vec::new();
+    for (at, more_held, more_waiting) in steps {
+        held += more_held;
+        waiting += more_waiting;
+        match (held == 0 && waiting > 0, idle_since) {
+            (true, None) => idle_since = Some(at),
+            (false, Some(since)) => {
+                let nanos = at - since;
+                if u128::from(nanos) > bound.as_nanos() {
+                    violations.push(Violation::Stuck { lock: lock.to_owned(), nanos });
+                }
+                idle_since = None;
+            }
+            _ => {}
+        }
+    }
+    violations
+}
+
+fn out_of_order(lock: &str, spans: &[Span]) -> Vec<Violation> {
+    let exclusive = |span: &&Span| span.mode == Mode::Exclusive;
+    let granted: Vec<&Span> = spans.iter().filter(exclusive).collect();
+    let mut violations = Vec::new();
+    for early in &granted {
+        let (Some(queued), Some(grant)) = (early.queued, early.grant) else { continue };
+        for late in granted.iter().filter(|late| late.invoked > queued) {
+            if let Some(first) = late.grant.filter(|first| first.from < grant.from) {
+                let tokens = (grant.token, first.token);
+                violations.push(Violation::OutOfOrder { lock: lock.to_owned(), tokens });
+            }
+        }
+    }
+    violations
+}

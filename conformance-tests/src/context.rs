@@ -1,0 +1,323 @@
+//! What a behaviour is given: clients of one store, names, bounds for waiting, and a seed.
+//!
+//! Behaviours wait for events, each within [`Context::patience`], and say what they wait for, so
+//! that a hang is a failure in words. The bound is generous: it is no promise of the store, only
+//! the difference between late on a busy machine and never.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fencelock_core::{Error, ErrorKind, Guard, Liveness, Locks, Moment, Profile, Result};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::harness::{Harness, Params, Store};
+use crate::island::Island;
+use crate::peer::Peer;
+
+/// One behaviour's run on one store.
+pub struct Context {
+    harness: Arc<dyn Harness>,
+    store: Arc<dyn Store>,
+    base: Params,
+    profile: Profile,
+    patience: Duration,
+    seed: u64,
+    names: Mutex<BTreeSet<String>>,
+    clients: Mutex<Vec<Locks>>,
+    step: Mutex<String>,
+}
+
+/// How often a condition is looked at that no event announces.
+const LOOK: Duration = Duration::from_millis(5);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Context {
+    pub(crate) async fn open(
+        harness: Arc<dyn Harness>,
+        patience: Duration,
+        seed: u64,
+    ) -> Result<Context> {
+        // Not the seed's: two runs with one seed must not meet in a store that lasts.
+        let prefix = format!("{}conformance-{:016x}:", harness.stem(), crate::seed::fresh());
+        let store: Arc<dyn Store> = Arc::from(harness.open(&prefix).await?);
+        let base = Params::under(&prefix);
+        let first = store.connect(&base).await?;
+        Ok(Context {
+            harness,
+            profile: first.profile().clone(),
+            store,
+            base,
+            patience,
+            seed,
+            names: Mutex::default(),
+            clients: Mutex::new(vec![first]),
+            step: Mutex::default(),
+        })
+    }
+
+    /// A client with the usual parameters. It stays connected until the behaviour's end.
+    pub async fn client(&self) -> Locks {
+        self.client_with(|_| {}).await
+    }
+
+    /// As [`client`](Context::client), with other parameters.
+    pub async fn client_with(&self, change: impl FnOnce(&mut Params)) -> Locks {
+        let mut params = self.base.clone();
+        change(&mut params);
+        let locks = self.connect(&params).await;
+        lock(&self.clients).push(locks.clone());
+        locks
+    }
+
+    /// A client that only the caller keeps.
+    pub async fn connect(&self, params: &Params) -> Locks {
+        let connected = self.soon("a client connects", self.store.connect(params)).await;
+        connected.expect("the store connects")
+    }
+
+    /// A client that lives on `island`, and stands still when that does.
+    pub async fn client_on(&self, island: &Island) -> Locks {
+        let (store, params) = (self.store.clone(), self.base.clone());
+        let connecting = island.run(async move { store.connect(&params).await });
+        let connected = self.soon("a client connects on an island", connecting).await;
+        connected.expect("the store connects")
+    }
+
+    /// Another process that is a client of this store.
+    pub async fn peer(&self) -> Peer {
+        let address = self.store.peer_address();
+        let starting = Peer::start(self.harness.name(), &address, &self.base);
+        let started = self.soon("a peer process connects", starting).await;
+        started.unwrap_or_else(|error| panic!("no peer process: {error}"))
+    }
+
+    /// The usual parameters, with this behaviour's prefix.
+    #[must_use]
+    pub fn params(&self) -> Params {
+        self.base.clone()
+    }
+
+    /// The store's back doors.
+    #[must_use]
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// What the store promises.
+    #[must_use]
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// A lock name for this behaviour. It must be free at the behaviour's end.
+    pub fn name(&self, name: &str) -> String {
+        lock(&self.names).insert(name.to_owned());
+        name.to_owned()
+    }
+
+    /// How long something may take that should happen at once.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// How long the store may keep the lock of a holder that went silent, at most.
+    #[must_use]
+    pub fn silence_frees_within(&self, ttl: Duration) -> Duration {
+        let promise = match self.profile.liveness {
+            Liveness::Process => Duration::ZERO,
+            Liveness::Lease => ttl,
+            Liveness::Session(session) => session,
+        };
+        promise + self.patience
+    }
+
+    /// A generator that repeats with the seed.
+    #[must_use]
+    pub fn random(&self) -> StdRng {
+        StdRng::seed_from_u64(self.seed)
+    }
+
+    /// What repeats this run's random choices.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Awaits what should happen at once.
+    ///
+    /// # Panics
+    /// When it does not happen within [`patience`](Context::patience).
+    pub async fn soon<T>(&self, what: &str, event: impl Future<Output = T>) -> T {
+        self.within(self.patience, what, event).await
+    }
+
+    /// Awaits what should happen within `bound`.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub async fn within<T>(
+        &self,
+        bound: Duration,
+        what: &str,
+        event: impl Future<Output = T>,
+    ) -> T {
+        self.step(what);
+        match timeout(bound, event).await {
+            Ok(value) => value,
+            Err(_) => panic!("not within {bound:?}: {what}"),
+        }
+    }
+
+    /// Awaits a condition that no event announces.
+    ///
+    /// # Panics
+    /// When it is not met within [`patience`](Context::patience).
+    pub async fn until(&self, what: &str, condition: impl AsyncFnMut() -> bool) {
+        self.until_within(self.patience, what, condition).await;
+    }
+
+    /// As [`until`](Context::until), with another bound.
+    ///
+    /// # Panics
+    /// When it is not met within `bound`.
+    pub async fn until_within(
+        &self,
+        bound: Duration,
+        what: &str,
+        mut condition: impl AsyncFnMut() -> bool,
+    ) {
+        self.step(what);
+        let deadline = Instant::now() + bound;
+        while !condition().await {
+            assert!(Instant::now() < deadline, "not within {bound:?}: {what}");
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Awaits that the store knows of `count` waiters for `name`.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub async fn queued(&self, locks: &Locks, name: &str, count: usize) {
+        let what = format!("{count} claims wait for {name:?}");
+        self.until(&what, async || {
+            locks.inspect(name).await.expect("inspect answers").waiters.len() == count
+        })
+        .await;
+    }
+
+    /// Awaits that `name` is free: neither holder nor waiter.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub async fn free(&self, locks: &Locks, name: &str) {
+        self.until(&format!("{name:?} is free and nobody waits"), async || {
+            let seen = locks.inspect(name).await.expect("inspect answers");
+            seen.holders.is_empty() && seen.waiters.is_empty()
+        })
+        .await;
+    }
+
+    /// Acquires `name` exclusively, at once.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub async fn hold(&self, locks: &Locks, name: &str) -> Guard {
+        let lock = locks.lock(name);
+        self.soon(&format!("{name:?} is acquired"), lock.acquire()).await.expect("acquired")
+    }
+
+    /// Releases, at once.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub async fn give_back(&self, guard: Guard) {
+        let what = format!("{} is released", guard.name());
+        self.soon(&what, guard.release()).await.expect("released");
+    }
+
+    /// Sleeps until `moment` on the clock of `locks`' store.
+    pub async fn pass(&self, locks: &Locks, moment: Moment) {
+        self.step("time passes");
+        loop {
+            let now = locks.now();
+            if now >= moment {
+                return;
+            }
+            sleep(moment.since(now)).await;
+        }
+    }
+
+    fn step(&self, what: &str) {
+        what.clone_into(&mut lock(&self.step));
+    }
+
+    pub(crate) fn last_step(&self) -> String {
+        lock(&self.step).clone()
+    }
+
+    /// After the behaviour: nothing may be left, neither in the store's own words nor behind it.
+    pub(crate) async fn audit(&self) -> Result<(), String> {
+        let audited = timeout(self.patience * 2, self.nothing_left()).await;
+        let left = audited.map_err(|_| "the store did not answer".to_owned());
+        left.and_then(|left| left.map_err(|error| error.to_string()))
+            .map_err(|error| format!("afterwards, looking for leftovers: {error}"))
+    }
+
+    async fn nothing_left(&self) -> Result<()> {
+        let auditor = self.store.connect(&self.base).await?;
+        let names = lock(&self.names).clone();
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let left = self.left(&auditor, &names).await?;
+            if left.is_empty() {
+                return auditor.close().await;
+            }
+            if Instant::now() >= deadline {
+                let message = format!("{} still there", left.join(", "));
+                return Err(Error::new(ErrorKind::Busy, message));
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    async fn left(&self, auditor: &Locks, names: &BTreeSet<String>) -> Result<Vec<String>> {
+        let mut left = Vec::new();
+        for name in names {
+            let seen = auditor.inspect(name).await?;
+            left.extend(seen.holders.iter().map(|it| format!("a holder of {name:?}: {it:?}")));
+            left.extend(seen.waiters.iter().map(|it| format!("a waiter for {name:?}: {it:?}")));
+        }
+        if self.store.doors().contains(&crate::Door::Look) {
+            left.extend(self.store.leftovers().await?);
+        }
+        Ok(left)
+    }
+
+    /// Ends the connections. Its result is not judged here: a behaviour may have ended them.
+    pub(crate) async fn close(&self) {
+        let clients = std::mem::take(&mut *lock(&self.clients));
+        for client in clients {
+            let _ = timeout(self.patience, client.close()).await;
+        }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("store", &self.profile.store)
+            .field("seed", &self.seed)
+            .field("step", &self.last_step())
+            .finish_non_exhaustive()
+    }
+}

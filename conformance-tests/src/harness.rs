@@ -1,0 +1,257 @@
+//! How the suite reaches a store: by the front door, as any user, and by the back doors that only
+//! the store's own tests have.
+//!
+//! Back doors act on one behaviour's part of the store, under its fresh random prefix. The one
+//! that harms a whole server, [`Door::LoseData`], can only be offered by a harness that started
+//! the server itself; the harness for a user's URL has no code for it.
+
+use async_trait::async_trait;
+use fencelock_core::{Error, ErrorKind, Locks, Result, Settings, TokenEpoch, Ttl};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+pub(crate) mod memory;
+pub(crate) mod url;
+
+/// One kind of store, as the suite sees it.
+#[async_trait]
+pub trait Harness: Send + Sync + 'static {
+    /// One word; it stands before the behaviours' names.
+    fn name(&self) -> &str;
+
+    /// What stands before the random prefix of each behaviour, where not everything is allowed.
+    fn stem(&self) -> &str {
+        ""
+    }
+
+    /// A part of the store for one behaviour, which only touches what begins with `prefix`.
+    ///
+    /// # Errors
+    /// When the store cannot be reached: every behaviour fails then.
+    async fn open(&self, prefix: &str) -> Result<Box<dyn Store>>;
+
+    /// Connects from another process to what [`Store::peer_address`] named.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] unless [`Door::Processes`] is offered.
+    async fn connect_peer(&self, _address: &str, _params: &Params) -> Result<Locks> {
+        Err(not_written(Door::Processes))
+    }
+}
+
+/// The part of a store that one behaviour may use, and its back doors.
+///
+/// Only what [`doors`](Store::doors) lists is called.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Connects a new, independent client, as another service would.
+    ///
+    /// # Errors
+    /// As the store answers.
+    async fn connect(&self, params: &Params) -> Result<Locks>;
+
+    /// The back doors there are.
+    fn doors(&self) -> &[Door] {
+        &[]
+    }
+
+    /// Why a door is not there, for the report.
+    fn why_not(&self, door: Door) -> String {
+        format!("this harness {}", door.absent())
+    }
+
+    /// What must never be seen in an error: passwords.
+    fn secrets(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// [`Door::Look`]: everything under the prefix that a holder or waiter left, as keys, nodes
+    /// and subscriptions, seen without this library. Not what may stay: a fencing counter.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    async fn leftovers(&self) -> Result<Vec<String>> {
+        Err(not_written(Door::Look))
+    }
+
+    /// [`Door::Look`]: whether `name` is held, seen without this library.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    async fn is_locked(&self, _name: &str) -> Result<bool> {
+        Err(not_written(Door::Look))
+    }
+
+    /// [`Door::Expire`]: makes the store forget the holders of `name`, without telling them, as
+    /// the end of a lease or session would.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    async fn expire(&self, _name: &str) -> Result<()> {
+        Err(not_written(Door::Expire))
+    }
+
+    /// [`Door::CutOff`]: neither requests nor replies of any client pass until
+    /// [`heal`](Store::heal).
+    ///
+    /// # Errors
+    /// When it cannot be done.
+    async fn cut_off(&self) -> Result<()> {
+        Err(not_written(Door::CutOff))
+    }
+
+    /// Undoes [`cut_off`](Store::cut_off) and [`delay_replies`](Store::delay_replies).
+    ///
+    /// # Errors
+    /// When it cannot be done.
+    async fn heal(&self) -> Result<()> {
+        Err(not_written(Door::CutOff))
+    }
+
+    /// [`Door::SlowReplies`]: each reply reaches its client this much later.
+    ///
+    /// # Errors
+    /// When it cannot be done.
+    async fn delay_replies(&self, _by: Duration) -> Result<()> {
+        Err(not_written(Door::SlowReplies))
+    }
+
+    /// [`Door::LoseData`]: the whole server forgets everything. Only for a server that the
+    /// harness itself started.
+    ///
+    /// # Errors
+    /// When it cannot be done.
+    async fn lose_data(&self) -> Result<()> {
+        Err(not_written(Door::LoseData))
+    }
+
+    /// [`Door::Processes`]: what [`Harness::connect_peer`] takes in another process.
+    fn peer_address(&self) -> String {
+        String::new()
+    }
+}
+
+fn not_written(door: Door) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("the harness offers {door:?} but has no code for it"))
+}
+
+/// A way to a store from behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Door {
+    /// See what is in the store without this library.
+    Look,
+    /// Make the store forget a grant.
+    Expire,
+    /// Cut all clients off, and heal.
+    CutOff,
+    /// Delay replies.
+    SlowReplies,
+    /// Make the server lose its data.
+    LoseData,
+    /// Connect from other processes.
+    Processes,
+}
+
+impl Door {
+    fn absent(self) -> &'static str {
+        match self {
+            Door::Look => "cannot look into the store from behind",
+            Door::Expire => "cannot make the store forget a grant",
+            Door::CutOff => "cannot cut clients off from the store",
+            Door::SlowReplies => "cannot delay the store's replies",
+            Door::LoseData => "did not start the server, so its data is not the suite's to lose",
+            Door::Processes => "cannot connect from other processes",
+        }
+    }
+}
+
+/// How a client connects: what every store's URL takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Params {
+    /// What stands before every lock name.
+    pub prefix: String,
+    /// The TTL of locks that do not ask for their own.
+    pub ttl: Duration,
+    /// How long the store may stay silent.
+    pub unreachable_after: Duration,
+    /// The tokens' top bits.
+    pub token_epoch: u8,
+}
+
+impl Params {
+    /// The usual ones, under `prefix`.
+    #[must_use]
+    pub fn under(prefix: &str) -> Params {
+        Params {
+            prefix: prefix.to_owned(),
+            ttl: Duration::from_secs(30),
+            unreachable_after: Duration::from_secs(30),
+            token_epoch: 0,
+        }
+    }
+
+    /// As settings, for a store that is connected without a URL.
+    ///
+    /// # Errors
+    /// When one of them is out of its range.
+    pub fn settings(&self) -> Result<Settings> {
+        Settings::default()
+            .prefix(&self.prefix)
+            .ttl(Ttl::new(self.ttl)?)
+            .token_epoch(TokenEpoch::new(self.token_epoch)?)
+            .unreachable_after(self.unreachable_after)
+    }
+
+    /// `url` with these parameters in place of its own; all others stay as they are.
+    #[must_use]
+    pub fn on_url(&self, url: &str) -> String {
+        let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        let ours = ["prefix", "ttl", "unreachable_after", "token_epoch"];
+        let kept = query.split('&').filter(|pair| {
+            let name = pair.split_once('=').map_or(*pair, |(name, _)| name);
+            !pair.is_empty() && !ours.contains(&name)
+        });
+        let own = [
+            format!("prefix={}", percent_encoded(&self.prefix)),
+            format!("ttl={}ms", self.ttl.as_millis()),
+            format!("unreachable_after={}ms", self.unreachable_after.as_millis()),
+            format!("token_epoch={}", self.token_epoch),
+        ];
+        let pairs: Vec<&str> = kept.chain(own.iter().map(String::as_str)).collect();
+        format!("{base}?{}", pairs.join("&"))
+    }
+}
+
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/' | b':' => {
+                encoded.push(char::from(byte));
+            }
+            other => encoded.push_str(&format!("%{other:02X}")),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fencelock_core::url::StoreUrl;
+
+    #[test]
+    fn a_url_keeps_what_is_the_users_own() {
+        let params = Params { token_epoch: 3, ..Params::under("a b&c=ü:") };
+        let url = params.on_url("redis://u:p%40@h/1?ttl=1s&db=2&prefix=mine");
+        assert!(url.starts_with("redis://u:p%40@h/1?db=2&prefix="), "{url}");
+        let url = StoreUrl::parse(&url).unwrap();
+        let parsed = url.params(&["db"]).unwrap();
+        assert_eq!(parsed.text("prefix"), Some("a b&c=ü:"));
+        assert_eq!(parsed.duration("ttl").unwrap(), Some(Duration::from_secs(30)));
+        assert_eq!(parsed.number::<u8>("token_epoch").unwrap(), Some(3));
+        assert!(parsed.settings().is_ok());
+        assert!(StoreUrl::parse(&params.on_url("mem://")).is_ok());
+    }
+}

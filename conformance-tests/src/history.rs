@@ -1,0 +1,234 @@
+//! What clients of a lock did and were told, written down while it happens.
+//!
+//! Each worker appends to a buffer or file of its own before and after each call, so that a kill
+//! leaves an open event and not a wrong one. Times are `CLOCK_MONOTONIC`, which all processes of
+//! a machine share; files of several processes can be merged by them.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use fencelock_core::{ErrorKind, Guard, Lock, Locks, Result};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use crate::peer::protocol::How;
+
+/// Nanoseconds on `CLOCK_MONOTONIC`.
+#[must_use]
+pub fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let (secs, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    secs.unwrap_or(0) * 1_000_000_000 + nanos.unwrap_or(0)
+}
+
+/// One thing that happened to one acquisition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, by [`now`].
+    pub at: u64,
+    /// Whose: unique among all processes.
+    pub worker: u64,
+    /// Which of the worker's acquisitions.
+    pub claim: u64,
+    /// The lock.
+    pub lock: String,
+    /// What.
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum What {
+    /// Acquire was called.
+    Invoked {
+        /// In this mode.
+        how: How,
+    },
+    /// The store was seen to have it in its queue.
+    Queued,
+    /// Acquire returned a guard.
+    Granted {
+        /// With this fencing token.
+        token: u64,
+        /// To be believed in until then, by [`now`].
+        valid_until: u64,
+    },
+    /// Acquire said no: nothing is held.
+    Refused,
+    /// Acquire neither said yes nor no, as when it was dropped or the store did not answer.
+    Unknown,
+    /// The guard was asked, and may be believed in until then.
+    Valid {
+        /// By [`now`].
+        until: u64,
+    },
+    /// The guard said that it was lost.
+    Lost,
+    /// Release was called.
+    ReleaseInvoked,
+    /// Release is done.
+    Released,
+    /// Release said that the lock was no longer held.
+    NotHeld,
+    /// Release did not say what happened.
+    ReleaseUnknown,
+    /// The protected resource was written under the lock.
+    Wrote {
+        /// With this token.
+        token: u64,
+        /// Whether the resource took it.
+        accepted: bool,
+    },
+}
+
+/// Names one of a worker's acquisitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClaimId(u64);
+
+/// One sequence of acquisitions, and its record.
+#[derive(Debug)]
+pub struct Worker {
+    id: u64,
+    last_claim: u64,
+    lock: String,
+    events: Vec<Event>,
+    file: Option<File>,
+}
+
+impl Default for Worker {
+    fn default() -> Worker {
+        Worker::new()
+    }
+}
+
+impl Worker {
+    /// A worker that remembers its events.
+    #[must_use]
+    pub fn new() -> Worker {
+        let id = crate::seed::fresh();
+        Worker { id, last_claim: 0, lock: String::new(), events: Vec::new(), file: None }
+    }
+
+    /// A worker that appends its events to a file as they happen.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn to_file(path: &Path) -> std::io::Result<Worker> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Worker { file: Some(file), ..Worker::new() })
+    }
+
+    /// What a worker without a file remembers.
+    #[must_use]
+    pub fn into_events(self) -> Vec<Event> {
+        self.events
+    }
+
+    /// Writes one event down, now.
+    pub fn record(&mut self, claim: ClaimId, what: What) {
+        let lock = self.lock.clone();
+        let event = Event { at: now(), worker: self.id, claim: claim.0, lock, what };
+        match &mut self.file {
+            None => self.events.push(event),
+            Some(file) => {
+                if let Ok(mut line) = serde_json::to_vec(&event) {
+                    line.push(b'\n');
+                    // One write: a kill leaves a whole line or none.
+                    let _ = file.write_all(&line);
+                }
+            }
+        }
+    }
+
+    /// Acquires `name`, waiting for as long as it takes.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`].
+    pub async fn acquire(
+        &mut self,
+        locks: &Locks,
+        name: &str,
+        how: How,
+    ) -> Result<(Guard, ClaimId)> {
+        self.acquire_lock(&how.lock(locks, name), name, how).await
+    }
+
+    /// Acquires `lock`, which is `name` wanted like `how`, and may have options.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`].
+    pub async fn acquire_lock(
+        &mut self,
+        lock: &Lock,
+        name: &str,
+        how: How,
+    ) -> Result<(Guard, ClaimId)> {
+        name.clone_into(&mut self.lock);
+        self.last_claim += 1;
+        let claim = ClaimId(self.last_claim);
+        self.record(claim, What::Invoked { how });
+        let acquired = lock.acquire().await;
+        match acquired {
+            Ok(guard) => {
+                let token = guard.fencing_token().get();
+                self.record(claim, What::Granted { token, valid_until: valid_until(&guard) });
+                Ok((guard, claim))
+            }
+            Err(error) => {
+                let what = match error.kind() {
+                    ErrorKind::Unreachable => What::Unknown,
+                    _ => What::Refused,
+                };
+                self.record(claim, what);
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks the guard for how long it may be believed in; `false` when it may not.
+    pub fn look(&mut self, guard: &Guard, claim: ClaimId) -> bool {
+        let until = valid_until(guard);
+        let held = guard.is_held();
+        self.record(claim, if held { What::Valid { until } } else { What::Lost });
+        held
+    }
+
+    /// Releases.
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    pub async fn release(&mut self, guard: Guard, claim: ClaimId) -> Result<()> {
+        self.look(&guard, claim);
+        self.record(claim, What::ReleaseInvoked);
+        let released = guard.release().await;
+        self.record(
+            claim,
+            match &released {
+                Ok(()) => What::Released,
+                Err(error) if error.kind() == ErrorKind::NotHeld => What::NotHeld,
+                Err(_) => What::ReleaseUnknown,
+            },
+        );
+        released
+    }
+}
+
+/// The end of a guard's validity on the history's clock, rather too early than too late.
+fn valid_until(guard: &Guard) -> u64 {
+    let asked = now();
+    match guard.remaining() {
+        Duration::MAX => u64::MAX,
+        left => asked.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX)),
+    }
+}
+
+/// Reads what workers wrote to a file. A last line that a kill cut off is no event.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn read(path: &Path) -> std::io::Result<Vec<Event>> {
+    let text = std::fs::read_to_string(path)?;
+    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+}

@@ -1,0 +1,80 @@
+//! A runtime that stands still unless it is told to run: a client on it is what a frozen process
+//! is, without a process.
+//!
+//! Nothing on an island happens between two calls of [`Island::run`]: no renewal, no answer to a
+//! wake-up, no clean-up. A store that frees by time must free its locks meanwhile, and the client
+//! must find them lost when it goes on.
+
+use std::future::Future;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+
+type Job = Box<dyn FnOnce(&Runtime) + Send>;
+
+/// A single-threaded tokio runtime on a thread of its own, frozen but for [`run`](Island::run).
+/// Dropping it ends the runtime with everything on it, as the end of `main` would.
+#[derive(Debug)]
+pub struct Island {
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Island {
+    /// A new runtime.
+    ///
+    /// # Panics
+    /// When the operating system has no thread or descriptors left for it.
+    #[must_use]
+    pub fn new() -> Island {
+        let (jobs, todo) = mpsc::channel::<Job>();
+        let thread = std::thread::spawn(move || {
+            let runtime = Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime for the island");
+            for job in todo {
+                job(&runtime);
+            }
+        });
+        Island { jobs: Some(jobs), thread: Some(thread) }
+    }
+
+    /// Runs the island until `work` is complete, then freezes it again.
+    ///
+    /// # Panics
+    /// When `work` does.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let (done, result) = oneshot::channel();
+        let job: Job = Box::new(move |runtime| {
+            let worked = runtime.block_on(crate::panics::caught(work));
+            let _ = done.send(worked);
+        });
+        let jobs = self.jobs.as_ref().expect("an island has its thread until it is dropped");
+        jobs.send(job).expect("an island's thread outlives its work");
+        match result.await.expect("an island's thread outlives its work") {
+            Ok(value) => value,
+            Err(message) => panic!("on an island: {message}"),
+        }
+    }
+}
+
+impl Default for Island {
+    fn default() -> Island {
+        Island::new()
+    }
+}
+
+impl Drop for Island {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The behaviour every fencelock store must show, as a suite to run against any store.
+//!
+//! A store's own tests are one line, in a test target with `harness = false`:
+//!
+//! ```no_run
+//! fencelock_conformance::main(fencelock_conformance::MemoryHarness);
+//! ```
+//!
+//! [`Harness`] tells the suite how to connect to a store, and by which back doors it can look at
+//! the store from behind or break it; [`BEHAVIOURS`] is the list of what is demanded. Each pair of
+//! store and behaviour is a test of its own, which passes, fails, or is ignored with a reason.
+//! [`checker`] judges recorded histories, [`proxy`] breaks connections, and [`servers`] are real
+//! servers on demand; all three are of use without the suite.
+
+pub mod behaviours;
+pub mod checker;
+mod context;
+mod harness;
+pub mod history;
+mod island;
+mod needs;
+mod panics;
+mod peer;
+pub mod proxy;
+mod register;
+mod run;
+mod seed;
+pub mod servers;
+mod suite;
+
+pub use behaviours::BEHAVIOURS;
+pub use context::Context;
+pub use harness::memory::MemoryHarness;
+pub use harness::url::{Connect, UrlHarness};
+pub use harness::{Door, Harness, Params, Store};
+pub use island::Island;
+pub use needs::Need;
+pub use peer::process::peer_main_if_asked;
+pub use peer::protocol::{How, Want};
+pub use peer::{Peer, PeerError};
+pub use register::ProtectedRegister;
+pub use run::{Report, RunOptions, main, run_against_url, run_suite};
+pub use suite::{Behaviour, Outcome, Running, run_behaviour};

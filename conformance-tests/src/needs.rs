@@ -1,0 +1,60 @@
+//! What a behaviour needs of a store and of its harness. Whoever lacks it is not tested for that
+//! behaviour, and the report says why; a lack is never a pass.
+
+use fencelock_core::{Liveness, Order, Profile, RenewalPlan, Tokens};
+
+use crate::harness::{Door, Store};
+
+/// Something that not every store, or not every harness, has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Need {
+    /// Readers.
+    Shared,
+    /// Permits.
+    Permits,
+    /// Waiters are granted in the order of their arrival.
+    Arrival,
+    /// Silence frees a lock: a lease or session ends although its process lives.
+    Silence,
+    /// A lease of its own for each lock, so that its TTL decides.
+    Lease,
+    /// Holds are renewed by time.
+    Renewal,
+    /// Fencing tokens rise although the store lost its data.
+    TokensBeyondData,
+    /// A back door.
+    Door(Door),
+}
+
+impl Need {
+    /// Why this store cannot be tested for it, if so.
+    pub(crate) fn lacking(self, profile: &Profile, store: &dyn Store) -> Option<String> {
+        let has = match self {
+            Need::Shared => profile.modes.shared,
+            Need::Permits => profile.modes.permits,
+            Need::Arrival => profile.order == Order::Arrival,
+            Need::Silence => profile.liveness != Liveness::Process,
+            Need::Lease => profile.liveness == Liveness::Lease,
+            Need::Renewal => profile.renewal != RenewalPlan::None,
+            Need::TokensBeyondData => profile.tokens == Tokens::BeyondData,
+            Need::Door(door) => store.doors().contains(&door),
+        };
+        if has {
+            return None;
+        }
+        let name = profile.store;
+        Some(match self {
+            Need::Shared => format!("the {name} store has no shared mode"),
+            Need::Permits => format!("the {name} store has no permits"),
+            Need::Arrival => format!("the {name} store promises no order"),
+            Need::Silence => format!("the {name} store frees when a process ends, not by time"),
+            Need::Lease => format!("the {name} store has no lease for each lock"),
+            Need::Renewal => format!("the {name} store's holds need no renewal"),
+            Need::TokensBeyondData => {
+                format!("the {name} store's tokens rise only while it keeps its data")
+            }
+            Need::Door(door) => store.why_not(door),
+        })
+    }
+}

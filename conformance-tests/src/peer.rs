@@ -1,0 +1,239 @@
+//! Another process that is a client of the store under test, to be frozen or killed.
+//!
+//! It is this program, executed again; its `main` recognises that by an environment variable. The
+//! store's address, which may hold a password, goes through its standard input, not through
+//! arguments that everybody on the machine can read.
+
+use std::collections::HashMap;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::oneshot;
+
+use crate::harness::Params;
+
+pub(crate) mod process;
+pub(crate) mod protocol;
+mod work;
+
+use protocol::{Answer, Hello, How, Reply, Request, Want};
+
+/// Why a peer did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// The library said no.
+    #[error("{message}")]
+    Failed {
+        /// The kind of its error, in words.
+        kind: String,
+        /// The error.
+        message: String,
+    },
+    /// The process has ended.
+    #[error("the peer process is gone")]
+    Gone,
+    /// The process could not be started, signalled or understood.
+    #[error("{0}")]
+    Trouble(String),
+}
+
+impl From<std::io::Error> for PeerError {
+    fn from(error: std::io::Error) -> PeerError {
+        PeerError::Trouble(error.to_string())
+    }
+}
+
+type Pending = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
+
+/// A peer process. Dropping it kills it.
+#[derive(Debug)]
+pub struct Peer {
+    child: Child,
+    pid: Pid,
+    input: tokio::sync::Mutex<ChildStdin>,
+    pending: Pending,
+    last_id: AtomicU64,
+}
+
+impl Peer {
+    pub(crate) async fn start(
+        harness: &str,
+        address: &str,
+        params: &Params,
+    ) -> Result<Peer, PeerError> {
+        let mut child = Command::new(this_program()?)
+            .env(process::ASKED, harness)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(PeerError::Gone);
+        };
+        let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let (ready, is_ready) = oneshot::channel();
+        let pending: Pending = Arc::new(Mutex::new(Some(HashMap::from([(0, ready)]))));
+        tokio::spawn(listen(output, pending.clone()));
+        let peer = Peer {
+            child,
+            pid: pid.ok_or(PeerError::Gone)?,
+            input: tokio::sync::Mutex::new(input),
+            pending,
+            last_id: AtomicU64::new(0),
+        };
+        let hello = Hello { address: address.to_owned(), params: params.clone() };
+        peer.send(&hello).await?;
+        understood(is_ready.await.map_err(|_| PeerError::Gone)?).map(|_| peer)
+    }
+
+    async fn send(&self, message: &impl serde::Serialize) -> Result<(), PeerError> {
+        let line = serde_json::to_string(message);
+        let line = line.map_err(|error| PeerError::Trouble(error.to_string()))? + "\n";
+        let mut input = self.input.lock().await;
+        input.write_all(line.as_bytes()).await?;
+        Ok(input.flush().await?)
+    }
+
+    /// Asks for `want` and waits for the answer.
+    ///
+    /// # Errors
+    /// [`PeerError::Failed`] as the library answered there; [`PeerError::Gone`] when the process
+    /// ends first.
+    pub async fn ask(&self, want: Want) -> Result<Answer, PeerError> {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+            pending.as_mut().ok_or(PeerError::Gone)?.insert(id, answer);
+        }
+        self.send(&Request { id, want }).await?;
+        understood(answered.await.map_err(|_| PeerError::Gone)?)
+    }
+
+    /// Acquires `name` and keeps it in `slot`: its fencing token.
+    ///
+    /// # Errors
+    /// As [`ask`](Peer::ask).
+    pub async fn acquire(&self, slot: u64, name: &str, how: How) -> Result<u64, PeerError> {
+        self.acquire_for(slot, name, how, None).await
+    }
+
+    /// As [`acquire`](Peer::acquire), with a TTL of its own.
+    ///
+    /// # Errors
+    /// As [`ask`](Peer::ask).
+    pub async fn acquire_for(
+        &self,
+        slot: u64,
+        name: &str,
+        how: How,
+        ttl: Option<Duration>,
+    ) -> Result<u64, PeerError> {
+        let name = name.to_owned();
+        let want = Want::Acquire { slot, name, how, wait_at_most: None, ttl };
+        match self.ask(want).await? {
+            Answer::Granted { token } => Ok(token),
+            other => Err(PeerError::Trouble(format!("unexpected answer {other:?}"))),
+        }
+    }
+
+    /// Releases what is in `slot`.
+    ///
+    /// # Errors
+    /// As [`ask`](Peer::ask).
+    pub async fn release(&self, slot: u64) -> Result<(), PeerError> {
+        self.ask(Want::Release { slot }).await.map(|_| ())
+    }
+
+    /// Whether the guard in `slot` believes that it holds.
+    ///
+    /// # Errors
+    /// As [`ask`](Peer::ask).
+    pub async fn is_held(&self, slot: u64) -> Result<bool, PeerError> {
+        Ok(self.ask(Want::IsHeld { slot }).await? == Answer::Is(true))
+    }
+
+    /// Stops the process as SIGSTOP does, and waits until it stands still.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub async fn freeze(&self) -> Result<(), PeerError> {
+        self.signal(Signal::STOP)?;
+        while !self.is_stopped()? {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+
+    /// Lets a frozen process go on.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn thaw(&self) -> Result<(), PeerError> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Kills the process and waits for its end.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub async fn kill(&mut self) -> Result<(), PeerError> {
+        Ok(self.child.kill().await?)
+    }
+
+    /// Waits for the end of a process that was told to crash.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub async fn ended(&mut self) -> Result<(), PeerError> {
+        self.child.wait().await?;
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), PeerError> {
+        // Until it is waited for, which only `self` does, the id is this child's.
+        kill_process(self.pid, signal).map_err(|error| PeerError::Trouble(error.to_string()))
+    }
+
+    /// Where the kernel does not say, the signal is trusted to be fast.
+    fn is_stopped(&self) -> Result<bool, PeerError> {
+        if !cfg!(target_os = "linux") {
+            return Ok(true);
+        }
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid))?;
+        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
+        Ok(state.is_some_and(|state| state.starts_with(['T', 't'])))
+    }
+}
+
+/// This program, also when its file was replaced meanwhile.
+fn this_program() -> std::io::Result<std::path::PathBuf> {
+    let link = std::path::Path::new("/proc/self/exe");
+    if link.exists() { Ok(link.to_owned()) } else { std::env::current_exe() }
+}
+
+async fn listen(output: ChildStdout, pending: Pending) {
+    let mut lines = BufReader::new(output).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let Ok(reply) = serde_json::from_str::<Reply>(&line) else { continue };
+        let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(asked) = pending.as_mut().and_then(|pending| pending.remove(&reply.id)) {
+            let _ = asked.send(reply.answer);
+        }
+    }
+    // Nobody will be answered any more: dropping the senders says so.
+    *pending.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+fn understood(answer: Answer) -> Result<Answer, PeerError> {
+    match answer {
+        Answer::Failed { kind, message } => Err(PeerError::Failed { kind, message }),
+        other => Ok(other),
+    }
+}

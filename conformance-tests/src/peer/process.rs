@@ -1,0 +1,146 @@
+//! The peer's side: the program itself, executed again, as a client that does what it is told.
+//!
+//! It ends as abruptly as it can when its parent goes away, so that no test leaves a process
+//! behind; and it never unwinds into the parent's own `main`.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fencelock_core::{Error, ErrorKind, Guard, Locks, Result};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
+
+use super::protocol::{Answer, Hello, Reply, Request, Want};
+use super::work;
+use crate::harness::Harness;
+use crate::harness::url::{Connect, UrlHarness};
+use crate::register::ProtectedRegister;
+
+/// Set for a program that is to be a peer.
+pub(crate) const ASKED: &str = "FENCELOCK_CONFORMANCE_PEER";
+
+/// Becomes a peer process and never returns, if this program was executed as one. The first thing
+/// in the `main` of a program that calls [`run_against_url`](crate::run_against_url).
+pub fn peer_main_if_asked(connect: Connect) {
+    let harness: Arc<dyn Harness> = Arc::new(UrlHarness::of_peer(connect));
+    serve_if_asked(&harness);
+}
+
+pub(crate) fn serve_if_asked(harness: &Arc<dyn Harness>) {
+    if std::env::var_os(ASKED).is_none() {
+        return;
+    }
+    let served =
+        match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+            Ok(runtime) => runtime.block_on(serve(harness)),
+            Err(error) => Err(failed(&error)),
+        };
+    match served {
+        // As abrupt as a crash: what is held is for the store to free.
+        Ok(()) => std::process::exit(0),
+        Err(error) => {
+            eprintln!("peer process: {error}");
+            std::process::exit(1);
+        }
+    }
+}
+
+fn failed(error: &impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::InvalidArgument, error.to_string())
+}
+
+async fn serve(harness: &Arc<dyn Harness>) -> Result<()> {
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let Some(hello) = next::<Hello>(&mut lines).await? else { return Ok(()) };
+    let locks = match harness.connect_peer(&hello.address, &hello.params).await {
+        Ok(locks) => locks,
+        Err(error) => {
+            say(&Reply { id: 0, answer: refusal(&error) });
+            return Err(error);
+        }
+    };
+    say(&Reply { id: 0, answer: Answer::Done });
+    let peer = Arc::new(State { locks, guards: Mutex::default(), register: register() });
+    while let Some(request) = next::<Request>(&mut lines).await? {
+        let peer = peer.clone();
+        tokio::spawn(async move {
+            let answer = peer.carry_out(request.want).await.unwrap_or_else(|e| refusal(&e));
+            say(&Reply { id: request.id, answer });
+        });
+    }
+    Ok(())
+}
+
+async fn next<T: serde::de::DeserializeOwned>(
+    lines: &mut Lines<BufReader<Stdin>>,
+) -> Result<Option<T>> {
+    let Some(line) = lines.next_line().await.map_err(|error| failed(&error))? else {
+        return Ok(None);
+    };
+    serde_json::from_str(&line).map(Some).map_err(|error| failed(&error))
+}
+
+fn say(reply: &Reply) {
+    let Ok(mut line) = serde_json::to_vec(reply) else { return };
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    // A parent that is gone is noticed at the end of stdin.
+    let _ = out.write_all(&line).and_then(|()| out.flush());
+}
+
+fn refusal(error: &Error) -> Answer {
+    Answer::Failed { kind: error.kind().words().to_owned(), message: error.to_string() }
+}
+
+fn register() -> ProtectedRegister {
+    ProtectedRegister::checking()
+}
+
+struct State {
+    locks: Locks,
+    guards: Mutex<HashMap<u64, Guard>>,
+    register: ProtectedRegister,
+}
+
+impl State {
+    fn guards(&self) -> MutexGuard<'_, HashMap<u64, Guard>> {
+        self.guards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn carry_out(&self, want: Want) -> Result<Answer> {
+        match want {
+            Want::Acquire { slot, name, how, wait_at_most, ttl } => {
+                let mut lock = how.lock(&self.locks, &name);
+                if let Some(limit) = wait_at_most {
+                    lock = lock.wait_at_most(limit);
+                }
+                if let Some(ttl) = ttl {
+                    lock = lock.ttl(ttl);
+                }
+                let guard = lock.acquire().await?;
+                let token = guard.fencing_token().get();
+                self.guards().insert(slot, guard);
+                Ok(Answer::Granted { token })
+            }
+            Want::Release { slot } => {
+                let guard = self.guards().remove(&slot);
+                guard.ok_or_else(no_guard)?.release().await?;
+                Ok(Answer::Done)
+            }
+            Want::IsHeld { slot } => {
+                let held = self.guards().get(&slot).map(Guard::is_held);
+                Ok(Answer::Is(held.ok_or_else(no_guard)?))
+            }
+            Want::Work { name, how, rounds, counter, history } => {
+                work::work(&self.locks, &name, how, rounds, &counter, &history).await?;
+                Ok(Answer::Done)
+            }
+            Want::Write { token, value } => Ok(Answer::Is(self.register.write(token, value))),
+            Want::Crash => std::process::abort(),
+        }
+    }
+}
+
+fn no_guard() -> Error {
+    Error::new(ErrorKind::InvalidArgument, "there is no guard in that slot")
+}

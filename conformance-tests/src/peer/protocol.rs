@@ -1,0 +1,150 @@
+//! What the suite and a peer process say to each other: one JSON object per line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fencelock_core::{Guard, Lock, Locks, Mode, Permits};
+use serde::{Deserialize, Serialize};
+
+use crate::harness::Params;
+
+/// How a lock is wanted, in a form that can be written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum How {
+    /// Alone.
+    Exclusive,
+    /// As a reader.
+    Shared,
+    /// Some of a limited number of permits.
+    Permits {
+        /// How many.
+        n: u32,
+        /// Of how many.
+        limit: u32,
+    },
+}
+
+impl How {
+    /// The lock `name`, wanted like this.
+    pub fn lock(self, locks: &Locks, name: &str) -> Lock {
+        match self {
+            How::Exclusive => locks.lock(name),
+            How::Shared => locks.rw_lock(name).read(),
+            How::Permits { n, limit } => locks.semaphore(name, limit).permits(n),
+        }
+    }
+
+    /// How `guard` holds.
+    #[must_use]
+    pub fn of(guard: &Guard) -> How {
+        match guard.mode() {
+            Mode::Exclusive => How::Exclusive,
+            Mode::Shared => How::Shared,
+            Mode::Permits(permits) => How::Permits { n: permits.n(), limit: permits.limit() },
+        }
+    }
+
+    /// As a mode; `None` for permits that can never be granted.
+    #[must_use]
+    pub fn mode(self) -> Option<Mode> {
+        match self {
+            How::Exclusive => Some(Mode::Exclusive),
+            How::Shared => Some(Mode::Shared),
+            How::Permits { n, limit } => Permits::new(n, limit).ok().map(Mode::Permits),
+        }
+    }
+}
+
+/// The first line to a peer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) address: String,
+    pub(crate) params: Params,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) id: u64,
+    pub(crate) want: Want,
+}
+
+/// What a peer process is to do. Requests are carried out at the same time; a waiting acquire
+/// holds up none.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Want {
+    /// Acquire a lock and keep its guard in `slot`.
+    Acquire {
+        /// Where to keep it.
+        slot: u64,
+        /// The lock.
+        name: String,
+        /// Its mode.
+        how: How,
+        /// Its wait limit; zero tries.
+        wait_at_most: Option<Duration>,
+        /// Its TTL.
+        ttl: Option<Duration>,
+    },
+    /// Release the guard in a slot.
+    Release {
+        /// Which.
+        slot: u64,
+    },
+    /// Say whether the guard in a slot believes that it holds.
+    IsHeld {
+        /// Which.
+        slot: u64,
+    },
+    /// Acquire and release again and again, counting in an unprotected file meanwhile, and record
+    /// the history of it.
+    Work {
+        /// The lock.
+        name: String,
+        /// Its mode. Only exclusive holders count.
+        how: How,
+        /// How often.
+        rounds: u32,
+        /// The file with the count.
+        counter: PathBuf,
+        /// Where to append events.
+        history: PathBuf,
+    },
+    /// Write to this process's protected register.
+    Write {
+        /// The writer's fencing token.
+        token: u64,
+        /// What to write.
+        value: u64,
+    },
+    /// Abort, as a bug would.
+    Crash,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Reply {
+    pub(crate) id: u64,
+    pub(crate) answer: Answer,
+}
+
+/// What a peer answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Answer {
+    /// It is granted.
+    Granted {
+        /// The fencing token.
+        token: u64,
+    },
+    /// It is done.
+    Done,
+    /// Yes or no: held, or accepted.
+    Is(bool),
+    /// An error of the library.
+    Failed {
+        /// Its kind, in words.
+        kind: String,
+        /// All of it.
+        message: String,
+    },
+}

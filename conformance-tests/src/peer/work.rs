@@ -1,0 +1,44 @@
+//! The work of a peer: an unprotected counter that only the lock protects.
+
+use std::path::Path;
+
+use fencelock_core::{Error, ErrorKind, Locks, Result};
+
+use super::protocol::How;
+use crate::history::Worker;
+
+/// Acquires and releases `rounds` times and counts in between.
+pub(crate) async fn work(
+    locks: &Locks,
+    name: &str,
+    how: How,
+    rounds: u32,
+    counter: &Path,
+    history: &Path,
+) -> Result<()> {
+    let mut worker = Worker::to_file(history).map_err(|error| on_disk(&error))?;
+    for _ in 0..rounds {
+        let (guard, claim) = worker.acquire(locks, name, how).await?;
+        if how == How::Exclusive {
+            count(counter).map_err(|error| on_disk(&error))?;
+        }
+        tokio::task::yield_now().await;
+        worker.release(guard, claim).await?;
+    }
+    Ok(())
+}
+
+fn on_disk(error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::InvalidArgument, error.to_string())
+}
+
+/// Read, add, write: another one in between loses an update.
+fn count(counter: &Path) -> std::io::Result<()> {
+    let text = std::fs::read_to_string(counter)?;
+    let count: u64 = text.trim().parse().map_err(std::io::Error::other)?;
+    std::thread::yield_now();
+    // By a second file, since a reader must never see half a number after a kill.
+    let next = counter.with_extension(format!("{}", std::process::id()));
+    std::fs::write(&next, (count + 1).to_string())?;
+    std::fs::rename(&next, counter)
+}

@@ -1,0 +1,202 @@
+//! The matrix of stores and behaviours, run by libtest-mimic: each pair is a test of its own.
+//!
+//! The matrix must be complete. A pair that did not run, and a run of no pair at all, are
+//! failures, since a suite that tests nothing is green for ever.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fencelock_core::Result;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+use crate::behaviours::BEHAVIOURS;
+use crate::harness::Harness;
+use crate::harness::url::{Connect, UrlHarness};
+use crate::peer::process::serve_if_asked;
+use crate::suite::{Behaviour, Bounds, Outcome, run};
+
+/// The whole of a store's own test target, with `harness = false`. Takes the arguments of
+/// `cargo test`, and is also the program of the peer processes.
+pub fn main(harness: impl Harness) {
+    let harness: Arc<dyn Harness> = Arc::new(harness);
+    serve_if_asked(&harness);
+    let arguments = Arguments::from_args();
+    // Somebody may look for a test of another target: only a run of all must not be empty.
+    let whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.ignored;
+    let report = run_matrix(&[harness], &arguments, Bounds::GENEROUS);
+    if arguments.list || (report.is_empty() && !whole) {
+        return;
+    }
+    if let Err(why) = report.verdict() {
+        eprintln!("{why}");
+        std::process::exit(101);
+    }
+}
+
+/// Runs every behaviour on every harness. For several stores in one target, and for programs
+/// with arguments of their own; [`main`] is the simple form.
+#[must_use]
+pub fn run_suite(harnesses: &[Arc<dyn Harness>], options: &RunOptions) -> Report {
+    let bounds = options.patience.map_or(Bounds::GENEROUS, Bounds::with_patience);
+    run_matrix(harnesses, &options.arguments(), bounds)
+}
+
+/// Runs the suite on the store that `url` names: what `fencelock conformance` does. The program
+/// must call [`peer_main_if_asked`](crate::peer_main_if_asked) before anything else, since it is
+/// executed again for the peer processes.
+///
+/// # Errors
+/// [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument) for what is no URL. A store
+/// that cannot be reached is a failure of every behaviour.
+pub fn run_against_url(connect: Connect, url: &str, options: &RunOptions) -> Result<Report> {
+    let harness: Arc<dyn Harness> = Arc::new(UrlHarness::new(connect, url)?);
+    Ok(run_suite(&[harness], options))
+}
+
+/// What to run, and how.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct RunOptions {
+    /// Only behaviours whose name, as `memory::modes::readers_hold_together`, contains this.
+    pub filter: Option<String>,
+    /// How many behaviours run at a time; by default one per processor.
+    pub threads: Option<usize>,
+    /// How long each awaited event may take.
+    pub patience: Option<Duration>,
+}
+
+impl RunOptions {
+    /// Only behaviours whose name contains `filter`.
+    #[must_use]
+    pub fn filter(mut self, filter: &str) -> RunOptions {
+        self.filter = Some(filter.to_owned());
+        self
+    }
+
+    /// `threads` behaviours at a time.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> RunOptions {
+        self.threads = Some(threads);
+        self
+    }
+
+    fn arguments(&self) -> Arguments {
+        Arguments {
+            filter: self.filter.clone(),
+            test_threads: self.threads,
+            ..Arguments::default()
+        }
+    }
+}
+
+/// How every pair of store and behaviour went.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// By the full name; `None` did not run.
+    outcomes: BTreeMap<String, Option<Outcome>>,
+}
+
+impl Report {
+    /// Each pair's full name and outcome.
+    pub fn outcomes(&self) -> impl Iterator<Item = (&str, Option<&Outcome>)> {
+        self.outcomes.iter().map(|(name, outcome)| (name.as_str(), outcome.as_ref()))
+    }
+
+    /// Whether nothing was to be run.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.outcomes.is_empty()
+    }
+
+    /// How many passed, failed and were ignored.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let count = |which: fn(&Outcome) -> bool| {
+            self.outcomes.values().flatten().filter(|outcome| which(outcome)).count()
+        };
+        (
+            count(|outcome| *outcome == Outcome::Passed),
+            count(|outcome| matches!(outcome, Outcome::Failed(_))),
+            count(|outcome| matches!(outcome, Outcome::Ignored(_))),
+        )
+    }
+
+    /// Whether the store may call itself conformant.
+    ///
+    /// # Errors
+    /// In words: a behaviour failed, a pair is missing, or nothing was tested.
+    pub fn verdict(&self) -> Result<(), String> {
+        let (passed, failed, _) = self.counts();
+        let missing: Vec<&str> = self
+            .outcomes()
+            .filter_map(|(name, outcome)| outcome.is_none().then_some(name))
+            .collect();
+        if !missing.is_empty() {
+            return Err(format!("did not run: {}", missing.join(", ")));
+        }
+        if failed > 0 {
+            return Err(format!("{failed} behaviours failed"));
+        }
+        if passed == 0 {
+            return Err("no behaviour was tested".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Success for a good [`verdict`](Report::verdict), else 1.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        match self.verdict() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        }
+    }
+}
+
+type Outcomes = Arc<Mutex<BTreeMap<String, Option<Outcome>>>>;
+
+fn run_matrix(harnesses: &[Arc<dyn Harness>], arguments: &Arguments, bounds: Bounds) -> Report {
+    let seed = crate::seed::fresh();
+    let outcomes = Outcomes::default();
+    let pairs = harnesses.iter().flat_map(|harness| {
+        BEHAVIOURS.iter().flat_map(|group| group.iter()).map(move |it| (harness.clone(), *it))
+    });
+    let mut trials = Vec::new();
+    for (harness, behaviour) in pairs {
+        let trial = trial(&harness, behaviour, bounds, seed, &outcomes);
+        if !arguments.is_filtered_out(&trial) && !arguments.is_ignored(&trial) {
+            record(&outcomes, trial.name(), None);
+        }
+        trials.push(trial);
+    }
+    let _ = libtest_mimic::run(arguments, trials);
+    let outcomes = std::mem::take(&mut *outcomes.lock().unwrap_or_else(PoisonError::into_inner));
+    Report { outcomes }
+}
+
+fn trial(
+    harness: &Arc<dyn Harness>,
+    behaviour: Behaviour,
+    bounds: Bounds,
+    seed: u64,
+    outcomes: &Outcomes,
+) -> Trial {
+    let name = format!("{}::{}", harness.name(), behaviour.full_name());
+    let (harness, outcomes, key) = (harness.clone(), outcomes.clone(), name.clone());
+    Trial::ignorable_test(name, move || {
+        let outcome = run(&harness, &behaviour, bounds, seed);
+        record(&outcomes, &key, Some(outcome.clone()));
+        match outcome {
+            Outcome::Passed => Ok(Completion::Completed),
+            Outcome::Failed(why) => Err(Failed::from(why)),
+            Outcome::Ignored(reason) => Ok(Completion::ignored_with(reason)),
+        }
+    })
+}
+
+fn record(outcomes: &Outcomes, name: &str, outcome: Option<Outcome>) {
+    let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+    outcomes.insert(name.to_owned(), outcome);
+}
