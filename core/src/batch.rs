@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::backend::{Contender, DistributedLock, Look, Renewal};
 use crate::error::{Error, ErrorKind, Result};
-use crate::keeper::Keeper;
 use crate::observe::Meters;
 use crate::validity::Moment;
 
@@ -19,11 +18,10 @@ pub(crate) struct Answered {
     pub(crate) now: Moment,
 }
 
-/// How the keeper takes the answer about one claim.
-type Tell<T> = fn(&Keeper, u64, Result<T>, Answered);
+/// Takes the answer about one claim, by its id.
+type Tell<T> = Box<dyn Fn(u64, Result<T>, Answered) + Send + Sync>;
 
 pub(crate) struct Batch<T> {
-    keeper: Arc<Keeper>,
     store: Arc<dyn DistributedLock>,
     asked: Moment,
     ids: Vec<u64>,
@@ -34,24 +32,22 @@ pub(crate) struct Batch<T> {
 
 impl<T> Batch<T> {
     pub(crate) fn new(
-        keeper: &Arc<Keeper>,
         store: &Arc<dyn DistributedLock>,
         list: Vec<(u64, Arc<dyn Contender>)>,
-        tell: Tell<T>,
+        tell: impl Fn(u64, Result<T>, Answered) + Send + Sync + 'static,
     ) -> Batch<T> {
         let reported = list.iter().map(|_| AtomicBool::new(false)).collect();
         let (ids, contenders) = list.into_iter().unzip();
-        let (keeper, store) = (keeper.clone(), store.clone());
-        let asked = store.clock().now();
-        Batch { keeper, store, asked, ids, contenders, reported, tell }
+        let (store, asked) = (store.clone(), store.clock().now());
+        Batch { store, asked, ids, contenders, reported, tell: Box::new(tell) }
     }
 
-    /// Tells the keeper, for the first report of entry `index`.
+    /// Passes on the first report about entry `index`.
     fn report(&self, index: usize, answer: Result<T>) {
         let Some(reported) = self.reported.get(index) else { return };
         if !reported.swap(true, Ordering::AcqRel) {
             let when = Answered { asked: self.asked, now: self.store.clock().now() };
-            (self.tell)(&self.keeper, self.ids[index], answer, when);
+            (self.tell)(self.ids[index], answer, when);
         }
     }
 }

@@ -5,15 +5,15 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
 use uuid::Uuid;
 
-use crate::keeper::Keeper;
 use crate::mode::Mode;
 use crate::name::LockName;
 use crate::options::Label;
@@ -61,7 +61,8 @@ pub struct Claim {
     stage: AtomicU8,
     pub(crate) bell: Notify,
     runtime: Handle,
-    keeper: Weak<Keeper>,
+    /// Where a held claim that is rung is told to the keeper.
+    rung: UnboundedSender<u64>,
 }
 
 const TRYING: u8 = 0;
@@ -78,9 +79,14 @@ pub(crate) struct Wanted {
 }
 
 impl Claim {
-    pub(crate) fn new(wanted: Wanted, runtime: Handle, keeper: &Arc<Keeper>) -> Claim {
+    pub(crate) fn new(
+        id: u64,
+        wanted: Wanted,
+        runtime: Handle,
+        rung: UnboundedSender<u64>,
+    ) -> Claim {
         Claim {
-            id: keeper.next_id(),
+            id,
             name: wanted.name,
             mode: wanted.mode,
             owner: OwnerToken::fresh(),
@@ -90,7 +96,7 @@ impl Claim {
             stage: AtomicU8::new(TRYING),
             bell: Notify::new(),
             runtime,
-            keeper: Arc::downgrade(keeper),
+            rung,
         }
     }
 
@@ -148,9 +154,8 @@ impl Claim {
                 true
             }
             HELD => {
-                if let Some(keeper) = self.keeper.upgrade() {
-                    keeper.renew_now(self.id);
-                }
+                // Fails only when the keeper has ended, and with it every hold.
+                let _ = self.rung.send(self.id);
                 true
             }
             _ => false,

@@ -7,8 +7,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::name::LockName;
-
 /// The result of everything that can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -54,6 +52,44 @@ impl ErrorKind {
             ErrorKind::Foreign => "not a lock of this library",
             ErrorKind::Closed => "closed",
         }
+    }
+}
+
+/// Why a lock was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// Its validity ended: no renewal was confirmed in time, or a fixed lease was over.
+    Expired,
+    /// The store said that it is somebody else's, or nobody's.
+    TakenAway,
+    /// `hold_at_most` was over.
+    HoldLimit,
+    /// The connected store was closed, or its runtime ended.
+    Closed,
+}
+
+impl LostReason {
+    /// The word for metrics and logs.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            LostReason::Expired => "expired",
+            LostReason::TakenAway => "taken_away",
+            LostReason::HoldLimit => "hold_limit",
+            LostReason::Closed => "closed",
+        }
+    }
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LostReason::Expired => "its validity ended before a renewal was confirmed",
+            LostReason::TakenAway => "the store says it is no longer ours",
+            LostReason::HoldLimit => "its hold_at_most was over",
+            LostReason::Closed => "the store was closed",
+        })
     }
 }
 
@@ -113,7 +149,7 @@ struct Inner {
     retryable: bool,
     message: String,
     operation: Option<Operation>,
-    lock: Option<LockName>,
+    lock: Option<Arc<str>>,
     store: Option<Arc<str>>,
 }
 
@@ -162,8 +198,8 @@ impl Error {
 
     /// The same, naming the lock.
     #[must_use]
-    pub fn on(mut self, lock: &LockName) -> Error {
-        self.inner.lock.get_or_insert_with(|| lock.clone());
+    pub fn on(mut self, lock: &str) -> Error {
+        self.inner.lock.get_or_insert_with(|| lock.into());
         self
     }
 
@@ -197,10 +233,10 @@ impl Error {
         self.inner.operation
     }
 
-    /// The lock it was done on.
+    /// The name of the lock it was done on.
     #[must_use]
-    pub fn lock(&self) -> Option<&LockName> {
-        self.inner.lock.as_ref()
+    pub fn lock(&self) -> Option<&str> {
+        self.inner.lock.as_deref()
     }
 }
 
@@ -238,10 +274,9 @@ mod tests {
 
     #[test]
     fn says_what_where_and_why() {
-        let name = LockName::new("orders/42").unwrap();
         let error = Error::new(ErrorKind::Busy, "held by web-1")
             .during(Operation::Acquire)
-            .on(&name)
+            .on("orders/42")
             .with_store(&Arc::from("redis://host:6379"))
             .caused_by("io");
         assert_eq!(

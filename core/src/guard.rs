@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::hold::{Ending, Hold, LostReason};
-use crate::lifecycle::Core;
+use crate::connected::Connected;
+use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
+use crate::hold::{Ending, Hold};
 use crate::mode::Mode;
 use crate::name::LockName;
 use crate::observe;
@@ -25,12 +25,12 @@ use crate::validity::Moment;
 /// Ownership is the guard's, not a task's or thread's: it may be sent and shared.
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
-    core: Arc<Core>,
+    core: Arc<Connected>,
     hold: Arc<Hold>,
 }
 
 impl Guard {
-    pub(crate) fn new(core: Arc<Core>, hold: Arc<Hold>) -> Guard {
+    pub(crate) fn new(core: Arc<Connected>, hold: Arc<Hold>) -> Guard {
         Guard { core, hold }
     }
 

@@ -12,48 +12,11 @@ use tokio::sync::Notify;
 use tracing::Span;
 
 use crate::claim::Claim;
+use crate::error::LostReason;
 use crate::observe::{self, Meters};
 use crate::seat::Seat;
 use crate::token::FencingToken;
 use crate::validity::Moment;
-
-/// Why a lock was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LostReason {
-    /// Its validity ended: no renewal was confirmed in time, or a fixed lease was over.
-    Expired,
-    /// The store said that it is somebody else's, or nobody's.
-    TakenAway,
-    /// `hold_at_most` was over.
-    HoldLimit,
-    /// The connected store was closed, or its runtime ended.
-    Closed,
-}
-
-impl LostReason {
-    /// The word for metrics and logs.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            LostReason::Expired => "expired",
-            LostReason::TakenAway => "taken_away",
-            LostReason::HoldLimit => "hold_limit",
-            LostReason::Closed => "closed",
-        }
-    }
-}
-
-impl fmt::Display for LostReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LostReason::Expired => "its validity ended before a renewal was confirmed",
-            LostReason::TakenAway => "the store says it is no longer ours",
-            LostReason::HoldLimit => "its hold_at_most was over",
-            LostReason::Closed => "the store was closed",
-        })
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {

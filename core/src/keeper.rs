@@ -11,11 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::backend::{Contender, DistributedLock, Look, Renewal};
 use crate::batch::{Answered, Batch};
-use crate::error::Result;
-use crate::hold::{Ending, Hold, LostReason};
+use crate::error::{LostReason, Result};
+use crate::hold::{Ending, Hold};
 use crate::observe::Meters;
 use crate::seat::Seat;
 use crate::validity::Moment;
@@ -146,7 +147,7 @@ impl Keeper {
     }
 
     /// A held claim was rung.
-    pub(crate) fn renew_now(&self, id: u64) {
+    fn renew_now(&self, id: u64) {
         let mut agenda = self.agenda();
         let Some(entry) = agenda.entries.get_mut(&id) else { return };
         if let What::Wait(_) = entry.what {
@@ -185,7 +186,11 @@ impl Keeper {
     }
 
     /// The task. Ends only with its runtime or by an abort; then every hold ends too.
-    pub(crate) async fn run(self: Arc<Keeper>, store: Arc<dyn DistributedLock>) {
+    pub(crate) async fn run(
+        self: Arc<Keeper>,
+        store: Arc<dyn DistributedLock>,
+        mut rung: UnboundedReceiver<u64>,
+    ) {
         let _stop = StopOnDrop { keeper: self.clone(), store: store.clone() };
         loop {
             let now = store.clock().now();
@@ -194,15 +199,19 @@ impl Keeper {
                 hold.expire(until, now);
             }
             if !due.renew.is_empty() {
-                let batch = Batch::new(&self, &store, due.renew, Keeper::renewed);
-                tokio::spawn(batch.renew(due.meters));
+                let keeper = self.clone();
+                let tell = move |id, answer, when| keeper.renewed(id, answer, when);
+                tokio::spawn(Batch::new(&store, due.renew, tell).renew(due.meters));
             }
             if !due.look.is_empty() {
-                tokio::spawn(Batch::new(&self, &store, due.look, Keeper::looked).look());
+                let keeper = self.clone();
+                let tell = move |id, answer, when| keeper.looked(id, answer, when);
+                tokio::spawn(Batch::new(&store, due.look, tell).look());
             }
             tokio::select! {
                 biased;
                 () = self.earlier.notified() => {}
+                Some(id) = rung.recv() => self.renew_now(id),
                 () = store.clock().sleep_until(next) => {}
             }
         }

@@ -7,6 +7,7 @@ mod backend;
 mod batch;
 mod claim;
 mod clock;
+mod connected;
 mod error;
 mod guard;
 mod hold;
@@ -31,9 +32,8 @@ pub use backend::{
 };
 pub use claim::{Armed, Claim, IfBusy, OwnerToken};
 pub use clock::BootClock;
-pub use error::{Error, ErrorKind, Operation, Result};
+pub use error::{Error, ErrorKind, LostReason, Operation, Result};
 pub use guard::Guard;
-pub use hold::LostReason;
 pub use locks::{Lock, Locks, RwLock};
 pub use mode::{Mode, Permits};
 pub use name::LockName;

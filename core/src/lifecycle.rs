@@ -9,80 +9,23 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::task::AbortHandle;
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::backend::{Attempt, DistributedLock, Rest};
+use crate::backend::{Attempt, Rest};
 use crate::claim::{Claim, IfBusy, Wanted};
-use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::connected::Connected;
+use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::guard::Guard;
-use crate::hold::{Grant, Hold, Limit, LostReason};
-use crate::keeper::{Keeper, Wait};
+use crate::hold::{Grant, Hold, Limit};
+use crate::keeper::Wait;
 use crate::mode::Mode;
 use crate::name::LockName;
 use crate::observe::{self, Meters, Outcome};
-use crate::options::{Label, Settings, in_words};
+use crate::options::{Label, in_words};
 use crate::pace::Pace;
 use crate::profile::Liveness;
-use crate::seat::{Seat, Yard};
+use crate::seat::Seat;
 use crate::validity::{Moment, lease_end};
-
-/// A connected store with everything that runs beside it.
-pub(crate) struct Core {
-    pub(crate) store: Arc<dyn DistributedLock>,
-    pub(crate) shown: Arc<str>,
-    pub(crate) settings: Settings,
-    pub(crate) keeper: Arc<Keeper>,
-    pub(crate) yard: Arc<Yard>,
-    pub(crate) closing: CancellationToken,
-    pub(crate) meters: Arc<Meters>,
-    pub(crate) keeper_task: AbortHandle,
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        // The task holds the keeper and the store, not the core: it would live for ever.
-        self.keeper_task.abort();
-    }
-}
-
-impl Core {
-    pub(crate) fn now(&self) -> Moment {
-        self.store.clock().now()
-    }
-
-    fn closed(&self) -> Error {
-        Error::new(ErrorKind::Closed, "the store was closed, or the runtime that connected ended")
-    }
-
-    /// An error of this store, about `name`.
-    pub(crate) fn explain(&self, error: Error, doing: Operation, name: &LockName) -> Error {
-        error.during(doing).on(name).with_store(&self.shown)
-    }
-
-    /// Bounds one request to the store that no claim's life cycle bounds.
-    pub(crate) async fn bounded<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
-        let bound = self.now().after(self.settings.unreachable_after);
-        tokio::select! {
-            biased;
-            answer = request => answer,
-            () = self.store.clock().sleep_until(bound) => Err(self.silent(None)),
-        }
-    }
-
-    fn silent(&self, cause: Option<Error>) -> Error {
-        let bound = in_words(self.settings.unreachable_after);
-        let error = Error::new(
-            ErrorKind::Unreachable,
-            format!("the store gave no useful answer within unreachable_after={bound}"),
-        );
-        match cause {
-            Some(cause) => error.caused_by(cause),
-            None => error,
-        }
-    }
-}
 
 /// What a caller asked for.
 #[derive(Clone, Debug)]
@@ -104,7 +47,7 @@ pub(crate) enum Patience {
 }
 
 pub(crate) async fn acquire(
-    core: Arc<Core>,
+    core: Arc<Connected>,
     request: Request,
     patience: Patience,
 ) -> Result<Guard> {
@@ -115,7 +58,7 @@ pub(crate) async fn acquire(
     contending.await.map_err(|error| core.explain(error, Operation::Acquire, &name))
 }
 
-async fn contend(core: Arc<Core>, request: Request, patience: Patience) -> Result<Guard> {
+async fn contend(core: Arc<Connected>, request: Request, patience: Patience) -> Result<Guard> {
     // A store that answers at once must not let one task keep its worker thread for ever.
     tokio::task::coop::consume_budget().await;
     if core.closing.is_cancelled() || core.keeper.has_stopped() {
@@ -131,7 +74,12 @@ async fn contend(core: Arc<Core>, request: Request, patience: Patience) -> Resul
         if_busy: if patience == Patience::None { IfBusy::Refuse } else { IfBusy::Queue },
         label: request.label.clone(),
     };
-    let claim = Arc::new(Claim::new(wanted, core.yard.runtime.clone(), &core.keeper));
+    let claim = Arc::new(Claim::new(
+        core.keeper.next_id(),
+        wanted,
+        core.yard.runtime.clone(),
+        core.rung.clone(),
+    ));
     let mut outcome = Counted { meters: &core.meters, claim: &claim, outcome: Outcome::Cancelled };
     let seat = Arc::new(Seat::take(core.store.enter(claim.clone()), core.yard.clone()));
     let result = Contention::new(&core, &seat, patience).run(&request).await;
@@ -159,7 +107,7 @@ impl Drop for Counted<'_> {
 
 /// One claim on its way to the lock.
 struct Contention<'a> {
-    core: &'a Arc<Core>,
+    core: &'a Arc<Connected>,
     seat: &'a Arc<Seat>,
     wait: Arc<Wait>,
     started: Moment,
@@ -168,7 +116,7 @@ struct Contention<'a> {
 }
 
 impl<'a> Contention<'a> {
-    fn new(core: &'a Arc<Core>, seat: &'a Arc<Seat>, patience: Patience) -> Contention<'a> {
+    fn new(core: &'a Arc<Connected>, seat: &'a Arc<Seat>, patience: Patience) -> Contention<'a> {
         let started = core.now();
         let gives_up = match patience {
             Patience::AtMost(limit) => started.after(limit),
@@ -296,13 +244,14 @@ impl<'a> Contention<'a> {
         core.meters.granted(claim, grant.since.since(self.started));
         // From here on the guard's drop ends the hold.
         let guard = Guard::new(core.clone(), hold.clone());
-        claim.held();
         if !core.keeper.keep(hold, grant.since) {
             return Err(core.closed());
         }
-        // A ring that came between the answer and `held` meant the hold.
+        // Only once the keeper has the hold can a ring reach it there. One that came between the
+        // answer and now meant the hold, and lies in the bell.
+        claim.held();
         if pin!(claim.bell.notified()).enable() {
-            core.keeper.renew_now(claim.id);
+            claim.ring();
         }
         Ok(guard)
     }
@@ -336,7 +285,7 @@ fn hold_limit(request: &Request, asked: Moment, granted: Moment) -> Limit {
 
 /// A wait in the keeper's agenda, taken out however the waiting ends.
 struct Watched<'a> {
-    core: &'a Core,
+    core: &'a Connected,
     claim: &'a Claim,
 }
 

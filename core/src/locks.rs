@@ -9,10 +9,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backend::{DistributedLock, OccupantId, Removal, Snapshot};
+use crate::connected::Connected;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::guard::Guard;
 use crate::keeper::Keeper;
-use crate::lifecycle::{Core, Patience, Request, acquire};
+use crate::lifecycle::{Patience, Request, acquire};
 use crate::mode::{Mode, Permits};
 use crate::name::LockName;
 use crate::observe::Meters;
@@ -27,7 +28,7 @@ use crate::validity::Moment;
 /// [`close`](Locks::close) does.
 #[derive(Clone)]
 pub struct Locks {
-    core: Arc<Core>,
+    core: Arc<Connected>,
 }
 
 impl Locks {
@@ -43,7 +44,9 @@ impl Locks {
             Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
         })?;
         let keeper = Arc::new(Keeper::default());
-        let keeper_task = runtime.spawn(keeper.clone().run(store.clone())).abort_handle();
+        let (rung, ringing) = tokio::sync::mpsc::unbounded_channel();
+        let running = keeper.clone().run(store.clone(), ringing);
+        let keeper_task = runtime.spawn(running).abort_handle();
         let yard = Yard {
             store: store.clone(),
             runtime,
@@ -51,11 +54,12 @@ impl Locks {
             unreachable_after: settings.unreachable_after,
         };
         let meters = Arc::new(Meters::new(store.profile().store, settings.metrics_by_lock));
-        let core = Core {
+        let core = Connected {
             store,
             shown: shown.into(),
             settings,
             keeper,
+            rung,
             yard: Arc::new(yard),
             closing: CancellationToken::new(),
             meters,
@@ -207,7 +211,7 @@ impl RwLock {
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
-    core: Arc<Core>,
+    core: Arc<Connected>,
     /// The first thing that cannot be, told when it is acquired.
     request: Result<Request>,
     wait: Option<Duration>,

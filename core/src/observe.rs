@@ -20,8 +20,7 @@ use metrics::{Key, Label, Level, Metadata, with_recorder};
 use tracing::Span;
 
 use crate::claim::Claim;
-use crate::error::{Error, ErrorKind};
-use crate::hold::LostReason;
+use crate::error::{Error, ErrorKind, LostReason};
 use crate::mode::Mode;
 use crate::name::LockName;
 use crate::token::FencingToken;

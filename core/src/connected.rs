@@ -1,0 +1,74 @@
+//! A connected store with everything that runs beside it, shared by its locks and guards.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::DistributedLock;
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::keeper::Keeper;
+use crate::name::LockName;
+use crate::observe::Meters;
+use crate::options::{Settings, in_words};
+use crate::seat::Yard;
+use crate::validity::Moment;
+
+/// Ends the keeper when the last of them is gone.
+pub(crate) struct Connected {
+    pub(crate) store: Arc<dyn DistributedLock>,
+    pub(crate) shown: Arc<str>,
+    pub(crate) settings: Settings,
+    pub(crate) keeper: Arc<Keeper>,
+    /// Where held claims that are rung tell the keeper.
+    pub(crate) rung: UnboundedSender<u64>,
+    pub(crate) yard: Arc<Yard>,
+    pub(crate) closing: CancellationToken,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) keeper_task: AbortHandle,
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        // The task holds the keeper and the store, not what is connected: it would live for ever.
+        self.keeper_task.abort();
+    }
+}
+
+impl Connected {
+    pub(crate) fn now(&self) -> Moment {
+        self.store.clock().now()
+    }
+
+    pub(crate) fn closed(&self) -> Error {
+        Error::new(ErrorKind::Closed, "the store was closed, or the runtime that connected ended")
+    }
+
+    /// An error of this store, about `name`.
+    pub(crate) fn explain(&self, error: Error, doing: Operation, name: &LockName) -> Error {
+        error.during(doing).on(name.as_str()).with_store(&self.shown)
+    }
+
+    /// Bounds one request to the store that no claim's life cycle bounds.
+    pub(crate) async fn bounded<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        let bound = self.now().after(self.settings.unreachable_after);
+        tokio::select! {
+            biased;
+            answer = request => answer,
+            () = self.store.clock().sleep_until(bound) => Err(self.silent(None)),
+        }
+    }
+
+    pub(crate) fn silent(&self, cause: Option<Error>) -> Error {
+        let bound = in_words(self.settings.unreachable_after);
+        let error = Error::new(
+            ErrorKind::Unreachable,
+            format!("the store gave no useful answer within unreachable_after={bound}"),
+        );
+        match cause {
+            Some(cause) => error.caused_by(cause),
+            None => error,
+        }
+    }
+}
