@@ -148,17 +148,18 @@ impl Claim {
     /// `false` means the claim is over: if the store just granted it something, that is a stray,
     /// which the driver releases.
     pub fn ring(&self) -> bool {
-        match self.stage.load(Ordering::Acquire) {
-            TRYING => {
-                self.bell.notify_one();
-                true
-            }
+        if self.stage.load(Ordering::SeqCst) == TRYING {
+            self.bell.notify_one();
+        }
+        // Looked at again: a claim that became held meanwhile may have looked at its bell just
+        // before it was rung, and would never hear it.
+        match self.stage.load(Ordering::SeqCst) {
             HELD => {
                 // Fails only when the keeper has ended, and with it every hold.
                 let _ = self.rung.send(self.id);
                 true
             }
-            _ => false,
+            stage => stage == TRYING,
         }
     }
 
@@ -178,17 +179,17 @@ impl Claim {
     /// Whether nobody wants this claim any more.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.stage.load(Ordering::Acquire) == OVER
+        self.stage.load(Ordering::SeqCst) == OVER
     }
 
     /// From now on a ring means "renew".
     pub(crate) fn held(&self) {
-        self.stage.store(HELD, Ordering::Release);
+        self.stage.store(HELD, Ordering::SeqCst);
     }
 
     /// From now on whatever the store gives this claim is a stray.
     pub(crate) fn over(&self) {
-        self.stage.store(OVER, Ordering::Release);
+        self.stage.store(OVER, Ordering::SeqCst);
     }
 }
 
