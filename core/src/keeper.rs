@@ -185,13 +185,25 @@ impl Keeper {
         self.agenda().stopped
     }
 
-    /// The task. Ends only with its runtime or by an abort; then every hold ends too.
-    pub(crate) async fn run(
+    /// The task. Ends only with its runtime or by an abort; then every hold ends too, even if the
+    /// runtime ended before it polled the task once.
+    pub(crate) fn run(
+        self: Arc<Keeper>,
+        store: Arc<dyn DistributedLock>,
+        rung: UnboundedReceiver<u64>,
+    ) -> impl Future<Output = ()> + Send {
+        let stop = StopOnDrop { keeper: self.clone(), store: store.clone() };
+        async move {
+            let _stop = stop;
+            self.go_on(store, rung).await;
+        }
+    }
+
+    async fn go_on(
         self: Arc<Keeper>,
         store: Arc<dyn DistributedLock>,
         mut rung: UnboundedReceiver<u64>,
     ) {
-        let _stop = StopOnDrop { keeper: self.clone(), store: store.clone() };
         loop {
             let now = store.clock().now();
             let (due, next) = self.take_due(now);

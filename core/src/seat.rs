@@ -74,6 +74,8 @@ impl Seat {
         if !self.owed.swap(false, Ordering::AcqRel) {
             return Ok(false);
         }
+        // `close` waits for this release before it ends the connection.
+        let _underway = self.yard.tasks.token();
         let mut debt = Debt { seat: self, paid: false };
         let clock = self.yard.store.clock();
         let bound = clock.now().after(self.yard.unreachable_after);
