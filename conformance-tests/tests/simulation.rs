@@ -1,0 +1,38 @@
+//! The core under simulated stores: random clients, lost and late messages, cuts, pauses, crashes
+//! and sessions that expire, all from a seed and under tokio's paused clock.
+//!
+//! Drivers are tested against real servers elsewhere. Here the stores are small enough to be right
+//! beyond doubt, or wrong in one known way, and a year of trouble fits in a minute.
+//!
+//! `SIM_SEEDS=n` runs n seeds per kind of store, `SIM_SEED=n` that seed only, with all its events.
+
+#[path = "simulation/clients.rs"]
+mod clients;
+#[path = "simulation/dice.rs"]
+mod dice;
+#[path = "simulation/gate.rs"]
+mod gate;
+#[path = "simulation/history.rs"]
+mod history;
+#[path = "simulation/lease_driver.rs"]
+mod lease_driver;
+#[path = "simulation/lease_server.rs"]
+mod lease_server;
+#[path = "simulation/link.rs"]
+mod link;
+#[path = "simulation/mutant.rs"]
+mod mutant;
+#[path = "simulation/run.rs"]
+mod run;
+#[path = "simulation/scene.rs"]
+mod scene;
+#[path = "simulation/seeds.rs"]
+mod seeds;
+#[path = "simulation/session_driver.rs"]
+mod session_driver;
+#[path = "simulation/session_seat.rs"]
+mod session_seat;
+#[path = "simulation/session_server.rs"]
+mod session_server;
+#[path = "simulation/weather.rs"]
+mod weather;

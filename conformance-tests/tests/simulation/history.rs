@@ -1,0 +1,371 @@
+//! What happened in one run, and the checks that need more than one client's view: exclusion by
+//! claimed validity, tokens, order, losses told in time.
+//!
+//! A claim is `[acquire ok, min(release invoked, lost, last valid_until]`. Every note of an event
+//! looks at all guards that are alive, so an overlap is seen when it begins.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use fencelock_core::{Clock, FencingToken, Guard, Mode, Moment, TokioClock};
+
+use crate::gate::Gate;
+
+/// A loss may be told this much after the validity's end: tokio's timers count milliseconds.
+const TOLD_WITHIN: Duration = Duration::from_millis(3);
+
+pub(crate) struct History {
+    pub(crate) time: Arc<TokioClock>,
+    calm: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    trace: Vec<Event>,
+    failure: Option<String>,
+    holds: Vec<Held>,
+    last_exclusive: BTreeMap<usize, u64>,
+    tokens: BTreeSet<(usize, u64)>,
+    /// Grants that the store broke its promise for, as it says it may, and by when the holder
+    /// must have been told.
+    excused: BTreeMap<(usize, u64), Option<Moment>>,
+    /// In which order claims arrived, by the token they were granted.
+    arrivals: BTreeMap<(usize, u64), u64>,
+    last_arrival: u64,
+    granted_up_to: BTreeMap<(usize, u8), u64>,
+    freed: BTreeMap<usize, Moment>,
+    tally: Tally,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    at: u64,
+    process: u32,
+    what: &'static str,
+    a: u64,
+    b: u64,
+}
+
+/// How often the interesting things happened: a simulation in which they do not proves nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) granted: u64,
+    pub(crate) lost: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) unreachable: u64,
+    pub(crate) events: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: &Tally) {
+        self.granted += other.granted;
+        self.lost += other.lost;
+        self.cancelled += other.cancelled;
+        self.unreachable += other.unreachable;
+        self.events += other.events;
+    }
+}
+
+struct Held {
+    lock: usize,
+    mode: Mode,
+    token: u64,
+    process: u32,
+    gate: Arc<Gate>,
+    guard: Weak<Guard>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Believed,
+    /// Its holder is about to release it, whose first poll ends the validity.
+    Leaves,
+    /// The validity was seen to be over: for good.
+    Over,
+}
+
+/// A grant as its client saw it.
+pub(crate) struct Granted<'a> {
+    pub(crate) process: u32,
+    pub(crate) lock: usize,
+    pub(crate) called: Moment,
+    pub(crate) gate: &'a Arc<Gate>,
+    pub(crate) guard: &'a Arc<Guard>,
+    /// Its place among the arrivals, if the client knows it.
+    pub(crate) arrival: Option<u64>,
+}
+
+impl History {
+    pub(crate) fn new(calm: bool) -> History {
+        History { time: Arc::default(), calm, state: Mutex::default() }
+    }
+
+    pub(crate) fn is_calm(&self) -> bool {
+        self.calm
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.time.now()
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes down one event, and looks at everything that is held.
+    pub(crate) fn note(&self, process: u32, what: &'static str, a: u64, b: u64) {
+        let now = self.now();
+        let mut state = self.state();
+        state.trace.push(Event { at: now.as_nanos(), process, what, a, b });
+        state.look(now);
+    }
+
+    pub(crate) fn fail(&self, message: String) {
+        self.state().fail(message);
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.state().failure.clone()
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        let state = self.state();
+        Tally { events: state.trace.len() as u64, ..state.tally }
+    }
+
+    pub(crate) fn count(&self, count: impl FnOnce(&mut Tally)) {
+        count(&mut self.state().tally);
+    }
+
+    /// A claim took its place in a queue.
+    pub(crate) fn arrives(&self) -> u64 {
+        let mut state = self.state();
+        state.last_arrival += 1;
+        state.last_arrival
+    }
+
+    /// The store granted `token` to whoever arrived as number `arrival`.
+    pub(crate) fn gave(&self, lock: usize, token: u64, arrival: u64) {
+        self.state().arrivals.insert((lock, token), arrival);
+    }
+
+    /// A place in a queue, or a hold, has ended.
+    pub(crate) fn freed(&self, lock: usize) {
+        let now = self.now();
+        self.state().freed.insert(lock, now);
+    }
+
+    /// The store took `token` away, by order or by accident; in a calm the holder hears of it
+    /// within `told`.
+    pub(crate) fn excuse(&self, lock: usize, token: u64, told: Duration) {
+        let by = self.calm.then(|| self.now().after(told));
+        self.state().excused.insert((lock, token), by);
+    }
+
+    pub(crate) fn is_excused(&self, lock: usize, token: FencingToken) -> bool {
+        self.state().excused.contains_key(&(lock, token.get()))
+    }
+
+    pub(crate) fn granted(&self, granted: &Granted<'_>) {
+        let (lock, mode) = (granted.lock, granted.guard.mode());
+        let token = granted.guard.fencing_token().get();
+        let now = self.now();
+        {
+            let mut state = self.state();
+            // A forgotten hold may have ended just now.
+            state.look(now);
+            state.tally.granted += 1;
+            let excused = state.excused.contains_key(&(lock, token));
+            if !state.tokens.insert((lock, token)) && !excused {
+                state.fail(format!("token {token} of lock {lock} was granted twice"));
+            }
+            if mode == Mode::Exclusive {
+                let last = state.last_exclusive.insert(lock, token).unwrap_or(0);
+                if token <= last && !excused {
+                    state.fail(format!("token {token} of lock {lock} follows {last}"));
+                }
+            }
+            if self.calm {
+                state.check_turn(lock, mode, token, granted.arrival);
+                let since = state.freed.get(&lock).map_or(granted.called, |at| *at);
+                let waited = now.since(since.max(granted.called));
+                if waited > Duration::from_millis(100) {
+                    state
+                        .fail(format!("lock {lock} was free for {waited:?} before {token} had it"));
+                }
+            }
+            state.holds.push(Held {
+                lock,
+                mode,
+                token,
+                process: granted.process,
+                gate: granted.gate.clone(),
+                guard: Arc::downgrade(granted.guard),
+                stage: Stage::Believed,
+            });
+        }
+        self.note(granted.process, "granted", lock as u64, token);
+    }
+
+    /// The holder of `token` gives it up, or knows it lost.
+    pub(crate) fn ended(&self, process: u32, what: &'static str, lock: usize, token: FencingToken) {
+        let (token, now) = (token.get(), self.now());
+        {
+            let mut state = self.state();
+            state.look(now);
+            let held = |held: &&mut Held| held.lock == lock && held.token == token;
+            if let Some(held) = state.holds.iter_mut().find(held) {
+                held.stage = Stage::Leaves;
+            }
+        }
+        self.freed(lock);
+        self.note(process, what, lock as u64, token);
+    }
+
+    /// Which tokens of `lock` somebody believes to hold now.
+    pub(crate) fn believed(&self) -> Vec<(usize, u64)> {
+        let now = self.now();
+        let state = self.state();
+        let believed = state.holds.iter().filter(|held| held.believes(now));
+        believed.map(|held| (held.lock, held.token)).collect()
+    }
+
+    /// The store's side of `lock`, of which `keeps` is the truth: what somebody believes to hold,
+    /// the store must not have given away.
+    pub(crate) fn compare(&self, lock: usize, keeps: impl Fn(u64) -> bool) {
+        let now = self.now();
+        let mut state = self.state();
+        let believed = |held: &&Held| held.lock == lock && held.believes(now);
+        let excused = |held: &Held| state.excused.contains_key(&(held.lock, held.token));
+        let given_away = state
+            .holds
+            .iter()
+            .filter(believed)
+            .find(|held| !excused(held) && !keeps(held.token))
+            .map(|held| {
+                format!(
+                    "{} of lock {lock} is believed until {:?}, the store does not have \
+                                 it",
+                    held.token,
+                    held.until()
+                )
+            });
+        if let Some(failure) = given_away {
+            state.fail(failure);
+        }
+    }
+
+    /// A number that two runs share only if the same happened at the same times.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        let mut add = |value: u64| {
+            hash = (hash ^ value).wrapping_mul(0x0000_0100_0000_01b3);
+            hash ^= hash >> 29;
+        };
+        for event in &self.state().trace {
+            add(event.at);
+            add(u64::from(event.process));
+            event.what.bytes().for_each(|byte| add(u64::from(byte)));
+            add(event.a);
+            add(event.b);
+        }
+        hash
+    }
+
+    /// The last `n` events, for people.
+    pub(crate) fn tail(&self, n: usize) -> String {
+        let state = self.state();
+        let origin = state.trace.first().map_or(0, |event| event.at);
+        let from = state.trace.len().saturating_sub(n);
+        let line = |event: &Event| {
+            let Event { at, process, what, a, b } = event;
+            format!("{:>7} ms  p{process} {what} {a} {b}\n", (at - origin) / 1_000_000)
+        };
+        state.trace[from..].iter().map(line).collect()
+    }
+}
+
+impl Held {
+    fn until(&self) -> Moment {
+        self.guard.upgrade().map_or(Moment::from_nanos(0), |guard| guard.valid_until())
+    }
+
+    fn believes(&self, now: Moment) -> bool {
+        self.stage == Stage::Believed && self.until() > now
+    }
+}
+
+impl State {
+    fn fail(&mut self, message: String) {
+        // What comes after the first failure is its consequence.
+        self.failure.get_or_insert(message);
+    }
+
+    fn look(&mut self, now: Moment) {
+        let mut believed: Vec<(usize, Mode, u64)> = Vec::new();
+        let mut failure = None;
+        for held in &mut self.holds {
+            let until = held.until();
+            let key = (held.lock, held.token);
+            let excused = self.excused.get(&key);
+            if until <= now {
+                if held.stage == Stage::Believed {
+                    self.freed.insert(held.lock, now);
+                }
+                held.stage = Stage::Over;
+                let told = until.after(TOLD_WITHIN).max(held.gate.opened_at().after(TOLD_WITHIN));
+                if until.as_nanos() > 0 && told < now && !held.gate.is_shut() {
+                    failure = Some(format!("{key:?} ended at {until:?}, nobody was told"));
+                }
+            } else if held.stage == Stage::Leaves {
+                // Nothing to be said until then.
+            } else if held.stage == Stage::Over {
+                failure = Some(format!("{key:?} was revived until {until:?}"));
+            } else if let Some(told_by) = excused {
+                if told_by.is_some_and(|told_by| now > told_by) {
+                    failure = Some(format!("{key:?} was taken away, its holder is not told"));
+                }
+            } else {
+                let beside = believed.iter().filter(|(lock, ..)| *lock == held.lock);
+                if !held.mode.fits_beside(beside.map(|(_, mode, _)| *mode)) {
+                    let others: Vec<_> =
+                        believed.iter().map(|(l, m, t)| (l, m.word(), t)).collect();
+                    failure = Some(format!(
+                        "{key:?} in {} mode of process {} is held beside {others:?}",
+                        held.mode, held.process
+                    ));
+                }
+                believed.push((held.lock, held.mode, held.token));
+            }
+        }
+        self.holds.retain(|held| held.guard.strong_count() > 0);
+        if let Some(failure) = failure {
+            self.fail(failure);
+        }
+    }
+
+    /// First come, first served, among those that conflict.
+    fn check_turn(&mut self, lock: usize, mode: Mode, token: u64, arrival: Option<u64>) {
+        let Some(arrival) = arrival.or_else(|| self.arrivals.get(&(lock, token)).copied()) else {
+            return;
+        };
+        let class = |mode| match mode {
+            Mode::Exclusive => 0,
+            Mode::Shared => 1,
+            Mode::Permits(_) => 2,
+        };
+        let own = class(mode);
+        for other in 0..3u8 {
+            let conflicts = own == 0 || other != own;
+            let last = self.granted_up_to.get(&(lock, other)).copied().unwrap_or(0);
+            if conflicts && last > arrival {
+                self.fail(format!("lock {lock}: arrival {arrival} had it after arrival {last}"));
+            }
+        }
+        let last = self.granted_up_to.entry((lock, own)).or_default();
+        *last = arrival.max(*last);
+    }
+}

@@ -1,0 +1,307 @@
+//! The driver of the server with leases: one request for each step, each bounded in time, and
+//! pushes that ring.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_core::{
+    Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
+    LockName, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
+    RenewalPlan, Report, Rest, Result, Snapshot, Tokens, lease_end,
+};
+
+use crate::gate::GatedClock;
+use crate::lease_server::{Answer, Entry, LeaseServer, Who};
+use crate::link::Link;
+use crate::mutant::Mutant;
+
+/// How long one request may take.
+const REQUEST: Duration = Duration::from_millis(500);
+/// How many renewals travel together.
+const PIPELINE: usize = 2;
+/// How many waiters one look verifies.
+const SAMPLE: usize = 8;
+
+pub(crate) const PROFILE: Profile = Profile {
+    store: "leases",
+    reach: Reach::Network,
+    liveness: Liveness::Lease,
+    renewal: RenewalPlan::ThirdOfTtl,
+    order: Order::Arrival,
+    modes: Modes::ALL,
+    tokens: Tokens::BeyondData,
+    exclusion_fails_when: &["the server loses its data"],
+};
+
+pub(crate) struct LeaseDriver {
+    server: Arc<LeaseServer>,
+    pub(crate) link: Arc<Link>,
+    clock: GatedClock,
+    seats: Mutex<BTreeMap<u64, Weak<LeaseSeat>>>,
+    rotation: AtomicU64,
+    me: Weak<LeaseDriver>,
+}
+
+impl LeaseDriver {
+    pub(crate) fn connect(server: &Arc<LeaseServer>, link: Arc<Link>) -> Arc<LeaseDriver> {
+        let clock = GatedClock { time: server.history.time.clone(), gate: link.gate.clone() };
+        let driver = Arc::new_cyclic(|me| LeaseDriver {
+            server: server.clone(),
+            link,
+            clock,
+            seats: Mutex::default(),
+            rotation: AtomicU64::new(0),
+            me: me.clone(),
+        });
+        server.subscribe(driver.link.process, Arc::downgrade(&driver));
+        driver
+    }
+
+    fn seat(&self, claim: u64) -> Option<Arc<LeaseSeat>> {
+        let seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        seats.get(&claim).and_then(Weak::upgrade)
+    }
+
+    async fn ask<R: Send + 'static>(
+        &self,
+        claim: u64,
+        ask: impl FnOnce(&LeaseServer) -> R + Send + 'static,
+    ) -> Result<R> {
+        let server = self.server.clone();
+        let answer = self.link.call(claim, REQUEST, move || ask(&server)).await;
+        answer.ok_or_else(|| Error::new(ErrorKind::Unreachable, "no answer"))
+    }
+
+    /// The server says that it handed a lock to one of this process's claims.
+    pub(crate) fn pushed(&self, entry: Entry, token: u64) {
+        let mutant = self.server.mutant;
+        let seat = self.seat(entry.who.claim);
+        if mutant == Some(Mutant::PushIsTheGrant)
+            && let Some(seat) = &seat
+        {
+            seat.pushed.store(token, Ordering::Relaxed);
+        }
+        let mut wanted = seat.as_ref().is_some_and(|seat| seat.claim.ring());
+        if mutant == Some(Mutant::HeldIsStray)
+            && let Some(seat) = &seat
+        {
+            wanted &= seat.waits.load(Ordering::Relaxed) == WAITS;
+        }
+        if !wanted {
+            self.release_stray(entry);
+        }
+    }
+
+    /// Sends away what the server gave to a claim that is over.
+    fn release_stray(&self, entry: Entry) {
+        if self.server.mutant == Some(Mutant::StrayIgnored) {
+            return;
+        }
+        let Some(me) = self.me.upgrade() else { return };
+        tokio::spawn(async move {
+            // Once: if this is lost too, the next look or the claim TTL finds it.
+            let _ = me.ask(entry.who.claim, move |server| server.release(entry)).await;
+        });
+    }
+
+    fn granted(&self, claim: &Claim, sent: Moment, token: u64) -> Attempt {
+        let from = match self.server.mutant {
+            Some(Mutant::LeaseFromReply) => self.clock.now(),
+            _ => sent,
+        };
+        let valid_until = lease_end(from, claim.ttl());
+        Attempt::Granted { token: FencingToken::new(token), valid_until }
+    }
+}
+
+#[async_trait]
+impl DistributedLock for LeaseDriver {
+    fn profile(&self) -> &Profile {
+        &PROFILE
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &self.clock
+    }
+
+    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+        let Some(driver) = self.me.upgrade() else { unreachable!("the driver is being called") };
+        let entry = Entry {
+            who: Who { process: self.link.process, claim: claim.id() },
+            lock: lock_number(claim.name()),
+            mode: claim.mode(),
+            ttl: claim.ttl(),
+            if_busy: claim.if_busy(),
+        };
+        let (epoch, waits, pushed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let seat = Arc::new(LeaseSeat { driver, claim, entry, epoch, waits, pushed });
+        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        seats.insert(entry.who.claim, Arc::downgrade(&seat));
+        seat
+    }
+
+    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+        let sent = self.clock.now();
+        let answers: Vec<_> = held
+            .chunks(PIPELINE)
+            .map(|chunk| {
+                let entries: Vec<Entry> = chunk.iter().map(|held| seat_of(held).entry).collect();
+                let server = self.server.clone();
+                self.link.post(entries[0].who.claim, REQUEST, move || {
+                    entries.into_iter().map(|entry| server.renew(entry)).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        let gathered = self.link.gather(REQUEST, answers, |chunk, renewed| {
+            let from = match self.server.mutant {
+                Some(Mutant::LeaseFromReply) => self.clock.now(),
+                _ => sent,
+            };
+            for (at, renewed) in renewed.into_iter().enumerate() {
+                let index = chunk * PIPELINE + at;
+                let valid_until = lease_end(from, held[index].claim().ttl());
+                let renewal = match renewed {
+                    true => Renewal::Renewed { valid_until },
+                    false => Renewal::Lost,
+                };
+                report(index, Ok(renewal));
+            }
+        });
+        gathered.await;
+    }
+
+    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+        let mut by_lock: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (index, contender) in waiting.iter().enumerate() {
+            by_lock.entry(seat_of(contender).entry.lock).or_default().push(index);
+        }
+        for (lock, indices) in by_lock {
+            let turn = self.rotation.fetch_add(1, Ordering::Relaxed);
+            let skip = usize::try_from(turn).unwrap_or(0) % indices.len();
+            let sample: Vec<u64> = indices
+                .iter()
+                .cycle()
+                .skip(skip)
+                .take(SAMPLE.min(indices.len()))
+                .map(|index| waiting[*index].claim().id())
+                .collect();
+            let process = self.link.process;
+            // The looks of one lock share a fate of their own.
+            let number = (1 << 32) + lock as u64;
+            let looked = self.ask(number, move |it| it.look(process, lock, &sample)).await;
+            let Ok(looked) = looked else { continue };
+            for index in &indices {
+                let seat = seat_of(&waiting[*index]);
+                let told = looked.attempt.contains(&seat.entry.who.claim);
+                let fresh = seat.epoch.load(Ordering::Relaxed) != looked.epoch;
+                let forgotten = fresh && self.server.mutant != Some(Mutant::NobodyIsTold);
+                report(
+                    *index,
+                    Ok(match told || forgotten {
+                        true => Look::Attempt,
+                        false => Look::Again(self.server.look_every),
+                    }),
+                );
+            }
+            self.ring_the_others(lock, &looked.attempt, waiting);
+        }
+    }
+
+    async fn inspect(&self, _: &LockName) -> Result<Snapshot> {
+        Ok(Snapshot::default())
+    }
+
+    async fn evict(&self, _: &LockName, _: &OccupantId) -> Result<Removal> {
+        Ok(Removal::Absent)
+    }
+
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl LeaseDriver {
+    /// A look also tells about claims that did not ask: rung if somebody wants them, else strays.
+    fn ring_the_others(&self, lock: usize, told: &[u64], asked: &[Arc<dyn Contender>]) {
+        let asked = |claim: u64| asked.iter().any(|contender| contender.claim().id() == claim);
+        for claim in told.iter().copied().filter(|claim| !asked(*claim)) {
+            match self.seat(claim) {
+                Some(seat) if seat.claim.ring() => {}
+                Some(seat) => self.release_stray(seat.entry),
+                None => self.release_stray(Entry {
+                    who: Who { process: self.link.process, claim },
+                    lock,
+                    mode: fencelock_core::Mode::Exclusive,
+                    ttl: Duration::ZERO,
+                    if_busy: fencelock_core::IfBusy::Refuse,
+                }),
+            }
+        }
+    }
+}
+
+const WAITS: u64 = 1;
+
+struct LeaseSeat {
+    driver: Arc<LeaseDriver>,
+    claim: Arc<Claim>,
+    entry: Entry,
+    /// Of this process's record when the claim was queued: another one means that the server has
+    /// forgotten the process meanwhile.
+    epoch: AtomicU64,
+    waits: AtomicU64,
+    pushed: AtomicU64,
+}
+
+#[async_trait]
+impl Contender for LeaseSeat {
+    fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    async fn attempt(&self) -> Result<Attempt> {
+        let (entry, sent) = (self.entry, self.driver.clock.now());
+        let pushed = self.pushed.swap(0, Ordering::Relaxed);
+        if pushed != 0 {
+            return Ok(self.driver.granted(&self.claim, sent, pushed));
+        }
+        let asked = self.driver.ask(entry.who.claim, move |server| server.attempt(entry));
+        let answer = asked.await?;
+        self.waits.store(0, Ordering::Relaxed);
+        Ok(match answer {
+            Answer::Granted { token } => self.driver.granted(&self.claim, sent, token),
+            Answer::Busy => Attempt::Busy { rest: Rest::Nothing },
+            Answer::Waiting { look_in, epoch } => {
+                self.waits.store(WAITS, Ordering::Relaxed);
+                self.epoch.store(epoch, Ordering::Relaxed);
+                Attempt::Waiting { look_in }
+            }
+        })
+    }
+
+    async fn release(&self) -> Result<Removal> {
+        let entry = self.entry;
+        let removed = self.driver.ask(entry.who.claim, move |server| server.release(entry)).await?;
+        Ok(if removed { Removal::Removed } else { Removal::Absent })
+    }
+}
+
+impl Drop for LeaseSeat {
+    fn drop(&mut self) {
+        let mut seats = self.driver.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        seats.remove(&self.entry.who.claim);
+    }
+}
+
+fn seat_of(contender: &Arc<dyn Contender>) -> &LeaseSeat {
+    let any: &dyn std::any::Any = contender.as_ref();
+    any.downcast_ref().expect("a driver is asked about its own seats only")
+}
+
+/// Locks of the simulation are called `l0`, `l1` and so on.
+pub(crate) fn lock_number(name: &LockName) -> usize {
+    name.as_str().trim_start_matches('l').parse().unwrap_or(0)
+}

@@ -1,0 +1,284 @@
+//! One run: a seed becomes processes, clients and troubles; then the weather clears, everybody
+//! must come to an end, and nothing may be left.
+
+use std::cell::Cell;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::clients::{Client, Habits};
+use crate::dice::Dice;
+use crate::gate::Gate;
+use crate::history::{History, Tally};
+use crate::link::Link;
+use crate::mutant::Mutant;
+use crate::scene::{Kind, Process, Scene};
+use crate::weather::Weather;
+
+/// What a run showed when nothing was wrong.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub(crate) fingerprint: u64,
+    pub(crate) tally: Tally,
+}
+
+/// What was wrong, and the events before it.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    pub(crate) what: String,
+    pub(crate) events: String,
+}
+
+/// Runs `seed` on a runtime of its own, whose time nothing but the run moves.
+pub(crate) fn run(kind: Kind, seed: u64, mutant: Option<Mutant>) -> Result<Shown, Wrong> {
+    notice_panics();
+    let panics_before = PANICS.get();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime needs no resources");
+    let history = runtime.block_on(play(kind, seed, mutant));
+    drop(runtime);
+    if PANICS.get() != panics_before {
+        history.fail("something panicked".to_owned());
+    }
+    match history.failure() {
+        None => Ok(Shown { fingerprint: history.fingerprint(), tally: history.tally() }),
+        Some(what) => {
+            let events = history.tail(if verbose() { usize::MAX } else { 40 });
+            Err(Wrong { what, events })
+        }
+    }
+}
+
+fn verbose() -> bool {
+    std::env::var_os("SIM_SEED").is_some()
+}
+
+thread_local! {
+    static PANICS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A panic in a background task is otherwise swallowed by its join handle, which nobody has.
+fn notice_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANICS.set(PANICS.get() + 1);
+            usual(info);
+        }));
+    });
+}
+
+/// What the seed decided.
+struct Plan {
+    weather: Weather,
+    habits: Habits,
+    processes: u32,
+    tasks: u64,
+}
+
+impl Plan {
+    fn draw(kind: Kind, dice: &mut Dice) -> Plan {
+        let calm = dice.percent(if kind == Kind::Memory { 70 } else { 30 });
+        let weather = if calm { Weather::calm(dice) } else { Weather::storm(dice) };
+        let ttl = match (calm, kind) {
+            (true, Kind::Memory) => dice.pick(&[300, 1_000, 10_000]),
+            // Long, so that only the clean-up can have freed what is free at the end.
+            (true, _) => 30_000,
+            (false, _) => dice.pick(&[300, 1_000, 3_000]),
+        };
+        let habits = Habits {
+            locks: usize::try_from(dice.pick(&[1, 1, 2, 3])).unwrap_or(1),
+            limit: dice.pick(&[2, 3]),
+            rounds: dice.between(1..=5),
+            ttl: Duration::from_millis(ttl),
+            impatience: dice.pick(&[0, 20, 60]),
+            endurance: if calm && kind != Kind::Memory { 0 } else { dice.pick(&[0, 10, 30]) },
+            stamina_ms: dice.pick(&[60, 60, 3_000]),
+            exclusive: dice.pick(&[100, 60, 20]),
+            at_once: kind == Kind::Memory,
+        };
+        let processes = u32::try_from(dice.between(1..=3)).unwrap_or(1);
+        Plan { weather, habits, processes, tasks: dice.between(1..=3) }
+    }
+}
+
+struct Running {
+    number: u32,
+    process: Process,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+async fn play(kind: Kind, seed: u64, mutant: Option<Mutant>) -> Arc<History> {
+    let mut dice = Dice::of(&[seed, kind as u64]);
+    let plan = Plan::draw(kind, &mut dice);
+    let scene = Arc::new(Scene::new(kind, seed, &plan.weather, plan.habits.ttl, mutant));
+    let history = scene.history.clone();
+    let mut running = Vec::new();
+    for number in 1..=plan.processes {
+        let process = scene.connect(number);
+        let tasks = (0..plan.tasks).map(|task| {
+            let client = Client {
+                process: number,
+                locks: process.locks.clone(),
+                history: history.clone(),
+                gate: process.gate.clone(),
+                dice: Dice::of(&[seed, kind as u64, u64::from(number), task]),
+                habits: plan.habits.clone(),
+            };
+            tokio::spawn(process.gate.run(client.run()))
+        });
+        let tasks = tasks.collect();
+        running.push(Running { number, process, tasks });
+    }
+    let storm_ends = Instant::now() + dice.millis(500..=8_000);
+    let mut troubles: Vec<JoinHandle<()>> = Vec::new();
+    for running in &running {
+        let dice = Dice::of(&[seed, 7, u64::from(running.number)]);
+        let trouble = Trouble {
+            number: running.number,
+            gate: running.process.gate.clone(),
+            link: running.process.link.clone(),
+            scene: scene.clone(),
+            weather: plan.weather.clone(),
+            dice,
+            storm_ends,
+            locks: plan.habits.locks,
+        };
+        troubles.push(tokio::spawn(trouble.run()));
+    }
+    let closed = close_some(&mut dice, &plan, &running).await;
+    for trouble in troubles {
+        let _ = trouble.await;
+    }
+    finish(&plan, &scene, running, closed).await;
+    history
+}
+
+/// Sometimes a process closes its store in the midst of everything.
+async fn close_some(dice: &mut Dice, plan: &Plan, running: &[Running]) -> bool {
+    if !dice.percent(15) || plan.weather.crashes > 0 || plan.weather.pauses > 0 {
+        return false;
+    }
+    sleep(dice.millis(0..=500)).await;
+    // In a storm its releases may not be confirmed; it ends all the same.
+    let _ = running[0].process.locks.close().await;
+    true
+}
+
+async fn finish(plan: &Plan, scene: &Scene, running: Vec<Running>, closed: bool) {
+    let history = &scene.history;
+    let mut handles = Vec::new();
+    for Running { number, process, tasks } in running {
+        let crashed = process.link.as_ref().is_some_and(|link| link.has_crashed());
+        for task in tasks {
+            if crashed {
+                continue;
+            }
+            // Whoever waits without a limit waits for others, who hold for a while at most, or for
+            // the leases of the crashed.
+            if timeout(Duration::from_secs(90), task).await.is_err() {
+                history.fail(format!("a client of process {number} never ends"));
+            }
+        }
+        if number == 1 && closed {
+            continue;
+        }
+        handles.push(process);
+    }
+    settle(plan, scene).await;
+    drop(handles);
+}
+
+/// Waits for what may take time, and checks that nothing is left.
+async fn settle(plan: &Plan, scene: &Scene) {
+    let history = &scene.history;
+    let wait = match plan.weather.calm {
+        // The longest forgotten hold; the TTL itself is much longer.
+        true => Duration::from_secs(2),
+        false => plan.habits.ttl * 3 + Duration::from_secs(15),
+    };
+    sleep(wait).await;
+    history.note(0, "settled", 0, 0);
+    let left = scene.leftovers();
+    if !left.is_empty() {
+        history.fail(format!("left in the store: {left:#?}"));
+    }
+    for (lock, token) in history.believed() {
+        history.fail(format!("{token} of lock {lock} is still believed in"));
+    }
+}
+
+/// What happens to one process until the storm ends.
+struct Trouble {
+    number: u32,
+    gate: Arc<Gate>,
+    link: Option<Arc<Link>>,
+    scene: Arc<Scene>,
+    weather: Weather,
+    dice: Dice,
+    storm_ends: Instant,
+    locks: usize,
+}
+
+impl Trouble {
+    async fn run(mut self) {
+        let crash = (self.number == 1 && self.dice.percent(self.weather.crashes))
+            .then(|| Instant::now() + self.dice.millis(0..=3_000));
+        while Instant::now() < self.storm_ends && !self.weather.is_uneventful() {
+            sleep(self.dice.millis(10..=1_200)).await;
+            if let Some(link) = &self.link
+                && crash.is_some_and(|at| at <= Instant::now())
+            {
+                self.scene.goes_silent(self.number, &mut self.dice);
+                self.scene.history.note(self.number, "crashes", 0, 0);
+                return link.crash();
+            }
+            self.one().await;
+        }
+        if let Some(link) = &self.link {
+            link.heal();
+        }
+        self.scene.history.note(self.number, "healed", 0, 0);
+    }
+
+    async fn one(&mut self) {
+        let (history, number) = (self.scene.history.clone(), self.number);
+        let long = self.dice.pick(&[100, 1_000, 4_000]);
+        let length = self.dice.millis(1..=long);
+        let trouble = self.dice.below(5);
+        if trouble == 0 && self.dice.percent(self.weather.pauses) {
+            self.scene.goes_silent(number, &mut self.dice);
+            history.note(number, "stopped", 0, 0);
+            self.gate.shut();
+            sleep(length).await;
+            history.note(number, "continued", 0, 0);
+            self.gate.open(history.now());
+        }
+        let Some(link) = &self.link else { return };
+        if trouble == 1 && self.dice.percent(self.weather.cuts) {
+            self.scene.goes_silent(number, &mut self.dice);
+            history.note(number, "cut", 0, 0);
+            link.cut(true);
+            sleep(length).await;
+            link.cut(false);
+            history.note(number, "uncut", 0, 0);
+        } else if trouble == 2 && self.dice.percent(self.weather.stale) {
+            self.scene.goes_silent(number, &mut self.dice);
+            history.note(number, "cut off", 0, 0);
+            self.scene.cut_off(number, true);
+            sleep(length).await;
+            self.scene.cut_off(number, false);
+            history.note(number, "back", 0, 0);
+        } else if trouble == 3 && self.dice.percent(self.weather.evictions) {
+            self.scene.evict(&mut self.dice, self.locks);
+        } else if trouble == 4 && self.dice.percent(self.weather.wipes) {
+            self.scene.wipe();
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Which seeds run, and what they must show: no violation, the same again for the same seed,
+//! enough of everything to mean something, and every mutant found.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crate::history::Tally;
+use crate::mutant::Mutant;
+use crate::run::{Shown, Wrong, run};
+use crate::scene::Kind;
+
+/// Seeds per kind of store, unless `SIM_SEEDS` says otherwise: half of them always the same.
+const SEEDS: u64 = 3_000;
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+fn seeds() -> Vec<u64> {
+    if let Some(seed) = number("SIM_SEED") {
+        return vec![seed];
+    }
+    let count = number("SIM_SEEDS").unwrap_or(SEEDS);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let random_base = now * 1_000_000;
+    let fixed = count.div_ceil(2);
+    (1..=fixed).chain((1..=count - fixed).map(|seed| random_base + seed)).collect()
+}
+
+fn repeat(kind: Kind, seed: u64, wrong: &Wrong) -> String {
+    format!(
+        "{} store, seed {seed}: {}\n{}\nrepeat exactly this run with\n  \
+         SIM_SEED={seed} cargo test -p fencelock-conformance --test simulation {}\n",
+        kind.word(),
+        wrong.what,
+        wrong.events,
+        kind.word(),
+    )
+}
+
+fn keeps_its_promises(kind: Kind) {
+    let (seeds, started) = (seeds(), Instant::now());
+    let mut sum = Tally::default();
+    for &seed in &seeds {
+        match run(kind, seed, None) {
+            Ok(Shown { tally, .. }) => sum.add(&tally),
+            Err(wrong) => panic!("{}", repeat(kind, seed, &wrong)),
+        }
+    }
+    let took = started.elapsed();
+    println!("{}: {} seeds in {took:.1?}, {sum:?}", kind.word(), seeds.len());
+    if seeds.len() >= 500 {
+        assert!(sum.granted > 0 && sum.cancelled > 0 && sum.lost > 0, "proves nothing: {sum:?}");
+        assert!(kind == Kind::Memory || sum.unreachable > 0, "no storm was felt: {sum:?}");
+    }
+}
+
+#[test]
+fn memory_store_keeps_its_promises() {
+    keeps_its_promises(Kind::Memory);
+}
+
+#[test]
+fn leases_store_keeps_its_promises() {
+    keeps_its_promises(Kind::Leases);
+}
+
+#[test]
+fn sessions_store_keeps_its_promises() {
+    keeps_its_promises(Kind::Sessions);
+}
+
+#[test]
+fn a_seed_repeats_exactly() {
+    for kind in Kind::ALL {
+        for seed in 1..=40 {
+            let fingerprint = || match run(kind, seed, None) {
+                Ok(shown) => shown.fingerprint,
+                Err(wrong) => panic!("{}", repeat(kind, seed, &wrong)),
+            };
+            assert_eq!(fingerprint(), fingerprint(), "{} store, seed {seed}", kind.word());
+        }
+    }
+}
+
+/// Runs seeds until one shows `mutant`; which one, and how.
+fn hunt(kind: Kind, mutant: Mutant, within: u64) -> Option<(u64, String)> {
+    (1..=within).find_map(|seed| run(kind, seed, Some(mutant)).err().map(|it| (seed, it.what)))
+}
+
+fn finds_all(kind: Kind, mutants: &[Mutant], within: u64) {
+    let mut missed = Vec::new();
+    for &mutant in mutants {
+        match hunt(kind, mutant, within) {
+            Some((seed, what)) => println!("{mutant:?}: seed {seed}: {what}"),
+            None => missed.push(mutant),
+        }
+    }
+    assert!(missed.is_empty(), "{within} seeds do not show {missed:?}");
+}
+
+#[test]
+fn every_broken_store_with_leases_is_found() {
+    finds_all(Kind::Leases, &Mutant::OF_LEASES, 1_500);
+}
+
+#[test]
+fn every_broken_store_with_sessions_is_found() {
+    finds_all(Kind::Sessions, &Mutant::OF_SESSIONS, 1_500);
+}
