@@ -1,0 +1,53 @@
+//! `fencelock run`: a command under a lock.
+//!
+//! Three processes: this one, the wrapper, holds the lock and follows the command; the
+//! [watchdog](watchdog), the same program in a process group of its own, starts the command and
+//! kills its group when the wrapper is gone or out of time; the command leads a third group. They
+//! talk over one socket pair, the [wire](wire).
+//!
+//! [`job`] is the story of one run, [`supervise`] its middle: from the command's start to its end.
+//! The rest is one idea per file: [`options`], [`environment`], [`waiting`], [`child`],
+//! [`store`], [`terminal`], [`signals`], [`exit`], [`status`].
+
+mod child;
+mod environment;
+mod exit;
+mod job;
+mod options;
+mod signals;
+mod status;
+mod store;
+mod supervise;
+mod terminal;
+mod waiting;
+mod watchdog;
+mod wire;
+
+use std::process::ExitCode;
+
+pub(crate) use options::Options;
+pub(crate) use watchdog::Options as WatchdogOptions;
+
+/// The hidden subcommand of the watchdog.
+pub(crate) const WATCHDOG: &str = "__watchdog";
+
+/// Runs the command under the lock; says how it ended.
+pub(crate) fn run(options: Options) -> ExitCode {
+    in_one_thread(job::run(options))
+}
+
+/// The watchdog's whole life.
+pub(crate) fn watch(options: WatchdogOptions) -> ExitCode {
+    in_one_thread(watchdog::watch(options))
+}
+
+/// One thread is enough, and starts faster than several; it is never blocked for long.
+fn in_one_thread(work: impl Future<Output = u8>) -> ExitCode {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => ExitCode::from(runtime.block_on(work)),
+        Err(error) => {
+            exit::say(&format!("cannot start: {error}"));
+            ExitCode::from(exit::EX_OSERR)
+        }
+    }
+}

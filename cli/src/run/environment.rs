@@ -1,0 +1,82 @@
+//! What the command finds in its environment, and what we find there when we are that command:
+//! the locks that are held around us, for which we would wait for ever.
+
+use std::time::{Duration, SystemTime};
+
+use fencelock::FencingToken;
+use serde::{Deserialize, Serialize};
+
+use super::exit::Outcome;
+use super::options::Plan;
+
+/// All locks held by the `fencelock run`s around a command, as a JSON list, the outermost first.
+const HELD: &str = "FENCELOCK_HELD";
+
+#[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
+struct Held {
+    store: String,
+    name: String,
+}
+
+/// The locks that are held around us.
+#[derive(Debug)]
+pub(super) struct Environment {
+    held: Vec<Held>,
+}
+
+impl Environment {
+    pub(super) fn read() -> Result<Environment, Outcome> {
+        let held = match std::env::var(HELD) {
+            Ok(text) => serde_json::from_str(&text),
+            Err(std::env::VarError::NotPresent) => Ok(Vec::new()),
+            Err(std::env::VarError::NotUnicode(_)) => serde_json::from_str(""),
+        };
+        let held = held.map_err(|cause| {
+            let advice = "is not what an outer `fencelock run` wrote; unset it";
+            Outcome::configuration(format!("the environment's {HELD} {advice}: {cause}"))
+        })?;
+        Ok(Environment { held })
+    }
+
+    /// Refuses a lock that this very job holds already: it would wait for itself.
+    pub(super) fn refuse_nested(&self, plan: &Plan) -> Result<(), Outcome> {
+        if !self.held.contains(&held(plan)) {
+            return Ok(());
+        }
+        Err(Outcome::usage(format!(
+            "{:?} on {} is held already, by the `fencelock run` that this command runs under; \
+             it would wait for itself ({HELD} says so)",
+            plan.name, plan.store.shown
+        )))
+    }
+
+    /// The variables for a command that holds the lock with this `token`.
+    pub(super) fn of_command(
+        mut self,
+        plan: &Plan,
+        token: FencingToken,
+    ) -> Vec<(&'static str, String)> {
+        self.held.push(held(plan));
+        // A list of texts always has a JSON form.
+        let list = serde_json::to_string(&self.held).unwrap_or_default();
+        let mut variables = vec![
+            ("FENCELOCK_NAME", plan.name.clone()),
+            ("FENCELOCK_TOKEN", token.to_string()),
+            ("FENCELOCK_STORE", plan.store.shown.clone()),
+            (HELD, list),
+        ];
+        variables
+            .extend(plan.hold_at_most.map(|limit| ("FENCELOCK_DEADLINE", unix_seconds(limit))));
+        variables
+    }
+}
+
+fn held(plan: &Plan) -> Held {
+    Held { store: plan.store.identity.clone(), name: plan.name.clone() }
+}
+
+/// Now and `more`, rounded down. For people and scripts: nothing here is decided by it.
+fn unix_seconds(more: Duration) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.saturating_add(more).as_secs().to_string()
+}

@@ -1,0 +1,179 @@
+//! How a run can end: what it says, and the exit code.
+//!
+//! The codes are sysexits.h's, and high enough not to be taken for the command's own; flock's 1
+//! for "busy" looks like a command that failed.
+
+use std::error::Error as _;
+use std::fmt::{self, Write as _};
+use std::io::{self, Write as _};
+
+use fencelock::{Error, ErrorKind};
+use rustix::process::Signal;
+
+use super::wire::End;
+
+pub(super) const EX_USAGE: u8 = 64;
+const EX_DATAERR: u8 = 65;
+const EX_NOINPUT: u8 = 66;
+const EX_UNAVAILABLE: u8 = 69;
+const EX_SOFTWARE: u8 = 70;
+pub(super) const EX_OSERR: u8 = 71;
+const EX_TEMPFAIL: u8 = 75;
+const EX_CONFIG: u8 = 78;
+const LOST: u8 = 79;
+const CANNOT_EXECUTE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// How a run ended.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The command ended, and the lock was held until then.
+    Ended(End),
+    /// The lock was lost, or the command was ended before that.
+    Lost(String),
+    /// Not granted: busy, or the wait was over.
+    Busy(String),
+    /// A signal ended the waiting.
+    Interrupted(Signal),
+    /// The command cannot be executed.
+    CannotExecute(String, io::Error),
+    /// The options cannot be meant.
+    Usage(String),
+    /// The store's URL or the store's refusal.
+    Configuration { message: String, refused: bool },
+    /// The store did not answer.
+    Unreachable(String),
+    /// The system refused something that every run needs.
+    System(&'static str, io::Error),
+    /// Somebody killed the watchdog, so the command was killed.
+    Unwatched,
+}
+
+impl Outcome {
+    pub(super) fn usage(why: impl fmt::Display) -> Outcome {
+        Outcome::Usage(why.to_string())
+    }
+
+    pub(super) fn configuration(why: impl fmt::Display) -> Outcome {
+        Outcome::Configuration { message: why.to_string(), refused: false }
+    }
+
+    /// An error of the connection, where a bad argument means a bad URL.
+    pub(super) fn of_connect(error: &Error) -> Outcome {
+        match error.kind() {
+            ErrorKind::InvalidArgument => Outcome::configuration(chain(error)),
+            _ => Outcome::of_acquire(error),
+        }
+    }
+
+    /// An error of the acquisition, where it means a bad option.
+    pub(super) fn of_acquire(error: &Error) -> Outcome {
+        let message = chain(error);
+        match error.kind() {
+            ErrorKind::Busy | ErrorKind::WaitTimedOut => Outcome::Busy(message),
+            ErrorKind::InvalidArgument => Outcome::Usage(message),
+            ErrorKind::Refused => Outcome::Configuration { message, refused: true },
+            ErrorKind::Unsupported | ErrorKind::Foreign => Outcome::configuration(message),
+            ErrorKind::Lost | ErrorKind::NotHeld => Outcome::Lost(message),
+            _ => Outcome::Unreachable(message),
+        }
+    }
+
+    /// The word in the status file.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Outcome::Ended(End::Exited(_)) => "exited",
+            Outcome::Ended(End::Killed(_)) => "killed",
+            Outcome::Lost(_) => "lost",
+            Outcome::Busy(_) => "busy",
+            Outcome::Interrupted(_) => "interrupted",
+            Outcome::CannotExecute(..) => "cannot_execute",
+            Outcome::Usage(_) => "usage",
+            Outcome::Configuration { .. } => "configuration",
+            Outcome::Unreachable(_) => "unreachable",
+            Outcome::System(..) => "system",
+            Outcome::Unwatched => "unwatched",
+        }
+    }
+
+    /// What there is to say about it.
+    pub(super) fn message(&self) -> Option<String> {
+        match self {
+            Outcome::Ended(_) | Outcome::Interrupted(_) => None,
+            Outcome::Lost(message)
+            | Outcome::Busy(message)
+            | Outcome::Usage(message)
+            | Outcome::Configuration { message, .. }
+            | Outcome::Unreachable(message) => Some(message.clone()),
+            Outcome::CannotExecute(command, cause) => {
+                Some(format!("cannot execute {command:?}: {cause}"))
+            }
+            Outcome::System(doing, cause) => Some(format!("{doing}: {cause}")),
+            Outcome::Unwatched => {
+                Some("the watchdog was killed, so the command was killed too".to_owned())
+            }
+        }
+    }
+}
+
+/// What the exit code is to look like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Codes {
+    pub(super) flock: bool,
+    pub(super) busy: Option<u8>,
+    pub(super) skip_ok: bool,
+}
+
+impl Codes {
+    pub(super) fn of(self, outcome: &Outcome) -> u8 {
+        match outcome {
+            Outcome::Ended(End::Exited(code)) => low_byte(*code),
+            Outcome::Ended(End::Killed(signal)) => low_byte(128 + signal),
+            Outcome::Interrupted(signal) => low_byte(128 + signal.as_raw()),
+            // flock never loses a lock, so it has no code of its own for that.
+            Outcome::Lost(_) => LOST,
+            Outcome::Busy(_) if self.skip_ok => 0,
+            Outcome::Busy(_) => self.busy.unwrap_or(if self.flock { 1 } else { EX_TEMPFAIL }),
+            Outcome::CannotExecute(..) if self.flock => EX_UNAVAILABLE,
+            Outcome::CannotExecute(_, cause) => match cause.kind() {
+                io::ErrorKind::NotFound => NOT_FOUND,
+                _ => CANNOT_EXECUTE,
+            },
+            Outcome::Usage(_) => EX_USAGE,
+            Outcome::Configuration { refused: true, .. } if self.flock => EX_NOINPUT,
+            Outcome::Configuration { .. } if self.flock => EX_DATAERR,
+            Outcome::Configuration { .. } => EX_CONFIG,
+            Outcome::Unreachable(_) if self.flock => EX_OSERR,
+            Outcome::Unreachable(_) => EX_UNAVAILABLE,
+            Outcome::System(..) => EX_OSERR,
+            Outcome::Unwatched => EX_SOFTWARE,
+        }
+    }
+
+    /// Busy is nothing to talk about where it is expected: with `--skip-ok`, and as flock's `-n`.
+    pub(super) fn is_silent_about(self, outcome: &Outcome) -> bool {
+        matches!(outcome, Outcome::Busy(_)) && (self.skip_ok || self.flock)
+    }
+}
+
+fn low_byte(code: i32) -> u8 {
+    code.to_le_bytes()[0]
+}
+
+/// An error and its causes on one line.
+pub(super) fn chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        // Writing to a text cannot fail.
+        let _ = write!(text, ": {next}");
+        cause = next.source();
+    }
+    text
+}
+
+/// One line to standard error. Nothing is left to be done when nobody can read it.
+pub(super) fn say(message: &str) {
+    let line = message.replace(['\n', '\r'], " ");
+    let _ = writeln!(io::stderr(), "fencelock: {line}");
+}

@@ -1,0 +1,255 @@
+//! What the user may ask of `fencelock run`, parsed once; flock's letters mean what they mean
+//! there.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use fencelock::{Liveness, Lock, Locks, Permits, Profile, Ttl, parse_duration};
+
+use super::exit::{Codes, Outcome};
+use super::store::Store;
+
+/// Runs a command while holding a lock
+///
+/// Exits with the command's own code; else 64 usage, 69 store unreachable, 71 the system refused
+/// (no process, no descriptor), 75 busy or the wait was over, 78 configuration, 79 lock lost,
+/// 126/127 cannot execute, 128+n signal n.
+///
+/// The command finds FENCELOCK_NAME, FENCELOCK_TOKEN (the fencing token) and FENCELOCK_STORE in
+/// its environment, with --hold-at-most also FENCELOCK_DEADLINE (Unix seconds). It leads a process
+/// group of its own. When the lock is about to be lost, the group gets SIGTERM, and SIGKILL before
+/// anybody else can be granted. When this program is killed, the group is killed.
+#[derive(clap::Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Options {
+    /// The lock's name: 1 to 512 bytes, any characters
+    name: String,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required_unless_present = "shell", value_name = "COMMAND")]
+    command: Vec<OsString>,
+    /// A command line for `sh -c`, instead of COMMAND
+    #[arg(short = 'c', long = "command", conflicts_with = "command", value_name = "STRING")]
+    shell: Option<OsString>,
+
+    /// The store, as file:///DIR; file:// is the user's default directory
+    #[arg(long, env = fencelock::URL_VARIABLE, default_value = "file://", hide_env_values = true)]
+    url: String,
+    /// Fail rather than wait
+    #[arg(short, long, visible_alias = "nb", conflicts_with = "wait")]
+    nonblock: bool,
+    /// Wait no longer than this; fractions allowed, 0 is -n
+    #[arg(short, long, visible_alias = "timeout", value_name = "SECONDS", value_parser = seconds)]
+    wait: Option<Duration>,
+    /// Exit with this code when busy, or when the wait was over
+    #[arg(short = 'E', long, value_name = "CODE")]
+    conflict_exit_code: Option<u8>,
+    /// Hold it together with other shared holders
+    #[arg(short, long, conflicts_with_all = ["exclusive", "permits", "limit"])]
+    shared: bool,
+    /// Hold it alone: the default
+    #[arg(short = 'x', short_alias = 'e', long, conflicts_with_all = ["permits", "limit"])]
+    exclusive: bool,
+    /// Take N permits of --limit
+    #[arg(long, value_name = "N", requires = "limit")]
+    permits: Option<u32>,
+    /// At most M permits may be out together
+    #[arg(long, value_name = "M")]
+    limit: Option<u32>,
+    /// How long the store keeps the lock if this program goes silent
+    #[arg(long, value_name = "DUR", value_parser = ttl)]
+    ttl: Option<Ttl>,
+    /// Keep the lock at least this long, even if the command ends earlier
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    hold_at_least: Option<Duration>,
+    /// End the command before it has held the lock for longer than this
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    hold_at_most: Option<Duration>,
+    /// What to do when the lock is lost: terminate in time, kill in time, or only tell
+    #[arg(long, value_enum, default_value_t = OnLost::Term)]
+    on_lost: OnLost,
+    /// Between SIGTERM and the lock's end; at most half the TTL [default: a third, at most 5s]
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    grace: Option<Duration>,
+    /// Busy is success
+    #[arg(long, conflicts_with = "conflict_exit_code")]
+    skip_ok: bool,
+    /// Write how it went to FILE, at the grant and at the end
+    #[arg(long, value_name = "FILE")]
+    status_json: Option<PathBuf>,
+    /// Exit as flock(1): 1 for busy, 69 cannot execute, 71 store unreachable, 65/66 configuration
+    #[arg(long)]
+    flock_compat: bool,
+    /// Tell how long it took, or whom it waits for
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// What to do when the lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum OnLost {
+    /// SIGTERM, then SIGKILL
+    Term,
+    /// SIGKILL
+    Kill,
+    /// Nothing but a message
+    Continue,
+}
+
+/// How long to wait for a lock that is not free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    None,
+    AtMost(Duration),
+    Unlimited,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Exclusive,
+    Shared,
+    Permits(Permits),
+}
+
+/// What is to be done: the options, made sense of.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) name: String,
+    pub(super) command: Vec<OsString>,
+    pub(super) store: Store,
+    pub(super) patience: Patience,
+    pub(super) hold_at_least: Duration,
+    pub(super) hold_at_most: Option<Duration>,
+    pub(super) on_lost: OnLost,
+    pub(super) status: Option<PathBuf>,
+    pub(super) verbose: bool,
+    kind: Kind,
+    ttl: Ttl,
+    grace: Option<Duration>,
+}
+
+/// How long before the lock's end what happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Margins {
+    /// SIGTERM.
+    pub(super) grace: Duration,
+    /// SIGKILL.
+    pub(super) kill: Duration,
+    /// How long the lock lasts without a renewal.
+    pub(super) promise: Duration,
+}
+
+impl Options {
+    pub(super) fn codes(&self) -> Codes {
+        Codes { flock: self.flock_compat, busy: self.conflict_exit_code, skip_ok: self.skip_ok }
+    }
+}
+
+impl Plan {
+    pub(super) fn new(options: Options) -> Result<Plan, Outcome> {
+        let store = Store::new(options.url)?;
+        let permits = |limit| Permits::new(options.permits.unwrap_or(1), limit);
+        let kind = match (options.shared, options.limit) {
+            (true, _) => Kind::Shared,
+            (false, Some(limit)) => Kind::Permits(permits(limit).map_err(Outcome::usage)?),
+            (false, None) => Kind::Exclusive,
+        };
+        let patience = match options.wait {
+            _ if options.nonblock => Patience::None,
+            None => Patience::Unlimited,
+            Some(Duration::ZERO) => Patience::None,
+            Some(limit) => Patience::AtMost(limit),
+        };
+        let hold_at_least = options.hold_at_least.unwrap_or_default();
+        if options.hold_at_most.is_some_and(|most| most < hold_at_least) {
+            return Err(Outcome::usage("--hold-at-least is longer than --hold-at-most"));
+        }
+        let command = match options.shell {
+            Some(line) => vec!["/bin/sh".into(), "-c".into(), line],
+            None => options.command,
+        };
+        let ttl = match options.ttl {
+            Some(ttl) => ttl,
+            None => store.ttl()?,
+        };
+        Ok(Plan {
+            name: options.name,
+            command,
+            store,
+            patience,
+            hold_at_least,
+            hold_at_most: options.hold_at_most,
+            on_lost: options.on_lost,
+            status: options.status_json,
+            verbose: options.verbose,
+            kind,
+            ttl,
+            grace: options.grace,
+        })
+    }
+
+    /// The lock to acquire.
+    pub(super) fn lock(&self, locks: &Locks) -> Lock {
+        let lock = match self.kind {
+            Kind::Exclusive => locks.lock(&self.name),
+            Kind::Shared => locks.rw_lock(&self.name).read(),
+            Kind::Permits(permits) => {
+                locks.semaphore(&self.name, permits.limit()).permits(permits.n())
+            }
+        };
+        let lock = lock.ttl(self.ttl.get()).label(&self.program());
+        let lock = match self.patience {
+            Patience::None => lock.wait_at_most(Duration::ZERO),
+            Patience::AtMost(limit) => lock.wait_at_most(limit),
+            Patience::Unlimited => lock,
+        };
+        match self.hold_at_most {
+            Some(limit) => lock.hold_at_most(limit),
+            None => lock,
+        }
+    }
+
+    /// The command's own name, without its arguments, which may hold secrets.
+    pub(super) fn program(&self) -> String {
+        let program = self.command.first().map(PathBuf::from).unwrap_or_default();
+        program.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// When to end the command before the lock ends: by the shortest promise that there is.
+    pub(super) fn margins(&self, profile: &Profile) -> Result<Margins, Outcome> {
+        let lease = match profile.liveness {
+            Liveness::Session(timeout) => timeout,
+            Liveness::Lease | Liveness::Process => self.ttl.get(),
+        };
+        let promise = self.hold_at_most.map_or(lease, |limit| limit.min(lease));
+        let grace = match self.grace {
+            Some(grace) if grace > promise / 2 => {
+                return Err(Outcome::usage(format!(
+                    "--grace {} is more than half of the {} that the lock lasts; \
+                     raise --ttl or --hold-at-most, or lower it",
+                    words(grace),
+                    words(promise),
+                )));
+            }
+            Some(grace) => grace,
+            None => (promise / 3).min(Duration::from_secs(5)),
+        };
+        let kill = (promise / 6).min(Duration::from_millis(100));
+        Ok(Margins { grace, kill, promise })
+    }
+}
+
+/// As it would be given: `1m30s`.
+fn words(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string().replace(' ', "")
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "expected seconds, as 10 or 0.5".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "expected seconds, 0 or more".to_owned())
+}
+
+fn ttl(text: &str) -> Result<Ttl, fencelock::Error> {
+    Ttl::new(parse_duration(text)?)
+}

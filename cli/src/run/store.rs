@@ -1,0 +1,66 @@
+//! The store's URL as far as this command looks into it: what may be shown, what tells two stores
+//! apart, and the TTL that its parameters set.
+
+use std::path::Path;
+
+use fencelock::url::StoreUrl;
+use fencelock::{Ttl, parse_duration};
+
+use super::exit::Outcome;
+
+/// A store, by its URL.
+#[derive(Debug)]
+pub(super) struct Store {
+    /// With everything in it; not for people.
+    pub(super) url: Secret,
+    /// Without password and parameters.
+    pub(super) shown: String,
+    /// What is equal for equal locks of equal names, as far as that can be told from here.
+    pub(super) identity: String,
+}
+
+/// Text that `Debug` does not show.
+pub(super) struct Secret(String);
+
+impl Secret {
+    pub(super) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
+}
+
+impl Store {
+    pub(super) fn new(url: String) -> Result<Store, Outcome> {
+        let parsed = StoreUrl::parse(&url).map_err(Outcome::configuration)?;
+        let shown = parsed.to_string();
+        let place = match parsed.scheme() {
+            "file" if !parsed.path().is_empty() => {
+                let real = Path::new(parsed.path()).canonicalize().ok();
+                real.map_or(shown.clone(), |real| format!("file://{}", real.display()))
+            }
+            _ => shown.clone(),
+        };
+        let identity = match parameter(&url, "prefix") {
+            Some(prefix) => format!("{place}?prefix={prefix}"),
+            None => place,
+        };
+        Ok(Store { url: Secret(url), shown, identity })
+    }
+
+    /// The TTL of locks that do not ask for their own.
+    pub(super) fn ttl(&self) -> Result<Ttl, Outcome> {
+        let Some(text) = parameter(self.url.reveal(), "ttl") else { return Ok(Ttl::default()) };
+        parse_duration(text).and_then(Ttl::new).map_err(Outcome::configuration)
+    }
+}
+
+/// The text of a parameter, as it stands there.
+fn parameter<'a>(url: &'a str, name: &str) -> Option<&'a str> {
+    let (_, query) = url.split_once('?')?;
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}

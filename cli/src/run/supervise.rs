@@ -1,0 +1,360 @@
+//! From the command's start to its end: passing signals on, sharing the terminal, and ending the
+//! command before its lock ends.
+
+use std::ffi::OsString;
+use std::io;
+use std::time::Duration;
+
+use fencelock::{BootClock, Clock, Guard, Liveness, Locks, Moment};
+use rustix::process::Signal;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::child::Child;
+use super::exit::{Outcome, say};
+use super::options::{Margins, OnLost, Plan};
+use super::signals::Signals;
+use super::terminal::Terminal;
+use super::wire::{End, Report};
+
+/// Runs the command while `guard` is held; how it ended. An error is one of the system.
+pub(super) async fn supervise(
+    plan: &Plan,
+    margins: Margins,
+    locks: &Locks,
+    guard: &Guard,
+    signals: &mut Signals,
+    variables: &[(&str, String)],
+) -> io::Result<Outcome> {
+    let terminal = Terminal::controlling();
+    let clock = BootClock::start()?;
+    let continued = Signals::of(&[Signal::CONT])?;
+    let hold_ends = plan.hold_at_most.map_or(Moment::NEVER, |limit| locks.now().after(limit));
+    let limit = Limit { plan, margins, locks, guard, clock, hold_ends };
+    let child = Child::start(&plan.command, variables, guard.keep_alive(), limit.kill_at())?;
+    if terminal.as_ref().is_some_and(Terminal::is_shared) {
+        signals.also(Signal::TSTP)?;
+    }
+    let stage = Stage::Runs;
+    let mut watch = Watch { limit, child, signals, continued, terminal, stage, stopped: false };
+    let outcome = watch.until_the_end().await;
+    watch.child.finish().await;
+    outcome
+}
+
+/// How far the command has come.
+enum Stage {
+    Runs,
+    /// It has got SIGTERM, and gets SIGKILL then.
+    Ends {
+        why: String,
+        kill_at: Instant,
+    },
+    /// It has got SIGKILL.
+    Killed {
+        why: String,
+    },
+}
+
+struct Watch<'a> {
+    limit: Limit<'a>,
+    child: Child,
+    signals: &'a mut Signals,
+    /// SIGCONT, which continues us by itself; the command is ours to continue.
+    continued: Signals,
+    terminal: Option<Terminal>,
+    stage: Stage,
+    /// The command was stopped by hand, not from a terminal.
+    stopped: bool,
+}
+
+impl Watch<'_> {
+    async fn until_the_end(&mut self) -> io::Result<Outcome> {
+        let mut beat = tokio::time::interval(self.limit.beat());
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut told = false;
+        loop {
+            let margins = self.limit.margins;
+            let on_lost = self.limit.plan.on_lost;
+            let kill_at = match &self.stage {
+                Stage::Ends { kill_at, .. } => Some(*kill_at),
+                Stage::Runs | Stage::Killed { .. } => None,
+            };
+            let killed = matches!(self.stage, Stage::Killed { .. });
+            let terminates = on_lost == OnLost::Term && kill_at.is_none() && !killed;
+            tokio::select! {
+                biased;
+                report = self.child.report() => {
+                    if let Some(outcome) = self.reported(report?).await {
+                        return Ok(outcome);
+                    }
+                }
+                signal = self.signals.next(), if self.child.group().is_some() => {
+                    self.signalled(signal);
+                }
+                _ = self.continued.next(), if self.child.group().is_some() => self.go_on(),
+                () = self.limit.guard.expiring(margins.kill), if !killed && on_lost != OnLost::Continue => {
+                    self.kill().await;
+                }
+                () = self.limit.guard.expiring(margins.grace), if terminates => {
+                    self.terminate().await;
+                }
+                () = until(kill_at), if kill_at.is_some() => self.kill().await,
+                reason = self.limit.guard.lost(), if !told && on_lost == OnLost::Continue => {
+                    told = true;
+                    say(&format!("{}; the command goes on", self.limit.lost(&reason.to_string())));
+                }
+                _ = beat.tick(), if self.limit.is_a_lease() => {
+                    self.child.kill_at(self.limit.kill_at());
+                }
+            }
+        }
+    }
+
+    /// What the watchdog saw. The outcome, when that is the end.
+    async fn reported(&mut self, report: Option<Report>) -> Option<Outcome> {
+        match report {
+            Some(Report::Started(group)) => {
+                if let Some(terminal) = &mut self.terminal {
+                    terminal.lend(group);
+                }
+                match self.stage {
+                    Stage::Runs => {}
+                    Stage::Ends { .. } => self.child.signal(Signal::TERM),
+                    Stage::Killed { .. } => self.child.signal(Signal::KILL),
+                }
+                None
+            }
+            Some(Report::CannotExecute(errno)) => {
+                let command = self.limit.plan.command.first().map(OsString::as_os_str);
+                let command = command.unwrap_or_default().to_string_lossy().into_owned();
+                Some(Outcome::CannotExecute(command, io::Error::from_raw_os_error(errno)))
+            }
+            Some(Report::Stopped(signal)) => {
+                self.stopped(signal).await;
+                None
+            }
+            Some(Report::OutOfTime) => {
+                let why = self.limit.why().await;
+                self.stage = Stage::Killed { why };
+                None
+            }
+            Some(Report::Ended(end)) => Some(self.ended(end).await),
+            None => {
+                self.child.signal(Signal::KILL);
+                self.group_is_gone(Moment::NEVER).await;
+                self.release_terminal();
+                Some(Outcome::Unwatched)
+            }
+        }
+    }
+
+    fn signalled(&mut self, signal: Signal) {
+        self.child.signal(signal);
+        if self.stopped && signal != Signal::TSTP {
+            // It could not even die while it is stopped.
+            self.child.signal(Signal::CONT);
+        }
+    }
+
+    /// We were continued, or put into the foreground.
+    fn go_on(&mut self) {
+        if let (Some(terminal), Some(group)) = (&mut self.terminal, self.child.group()) {
+            terminal.lend(group);
+        }
+        if std::mem::take(&mut self.stopped) {
+            self.child.signal(Signal::CONT);
+        }
+    }
+
+    /// The command was stopped. From a terminal: then our job stops too, so that the shell gets
+    /// its turn. By hand: then whoever did it continues it, and we keep the lock.
+    async fn stopped(&mut self, signal: i32) {
+        let wants_terminal = [Signal::TTIN, Signal::TTOU].map(Signal::as_raw).contains(&signal);
+        let by_terminal = wants_terminal || signal == Signal::TSTP.as_raw();
+        let (Some(terminal), Some(group)) = (&mut self.terminal, self.child.group()) else {
+            self.stopped = true;
+            return;
+        };
+        if !by_terminal {
+            self.stopped = true;
+            return;
+        }
+        if wants_terminal {
+            terminal.wanted();
+            if terminal.lend(group) {
+                // It asked before it had the terminal; now it has.
+                self.child.signal(Signal::CONT);
+                return;
+            }
+        }
+        self.child.kill_at(self.limit.kill_at());
+        terminal.take_back();
+        terminal.stop_our_job();
+        // Here we are continued, perhaps much later. The signal that did it is read at once.
+        let was_stopped =
+            tokio::time::timeout(Duration::from_millis(100), self.continued.next()).await.is_ok();
+        if wants_terminal && !was_stopped {
+            // Nobody could ever give it the terminal: as the kernel does with such a job.
+            self.child.signal(Signal::HUP);
+        }
+        self.resume().await;
+    }
+
+    /// Continues the command, unless its lock was lost while we could not renew it.
+    async fn resume(&mut self) {
+        let guard = self.limit.guard;
+        if self.limit.plan.on_lost != OnLost::Continue {
+            self.limit.let_it_renew().await;
+            if !guard.is_held() {
+                return self.kill().await;
+            }
+        }
+        if let (Some(terminal), Some(group)) = (&mut self.terminal, self.child.group()) {
+            terminal.lend(group);
+        }
+        if self.limit.plan.on_lost == OnLost::Term && guard.remaining() <= self.limit.margins.grace
+        {
+            return self.terminate().await;
+        }
+        self.child.signal(Signal::CONT);
+    }
+
+    async fn terminate(&mut self) {
+        let margins = self.limit.margins;
+        let why = self.limit.why().await;
+        let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
+        self.stage = Stage::Ends { why, kill_at };
+        self.child.signal(Signal::TERM);
+        self.child.signal(Signal::CONT);
+    }
+
+    async fn kill(&mut self) {
+        let why = match std::mem::replace(&mut self.stage, Stage::Runs) {
+            Stage::Runs => self.limit.why().await,
+            Stage::Ends { why, .. } | Stage::Killed { why } => why,
+        };
+        self.stage = Stage::Killed { why };
+        self.child.signal(Signal::KILL);
+    }
+
+    /// The command has ended. What it left in the background is left alone, as flock does, unless
+    /// the lock ended first.
+    async fn ended(&mut self, end: End) -> Outcome {
+        let interrupted = match end {
+            End::Killed(signal) => {
+                [Signal::INT, Signal::QUIT].into_iter().find(|it| it.as_raw() == signal)
+            }
+            End::Exited(_) => None,
+        };
+        let had_terminal = self.release_terminal();
+        let margins = self.limit.margins;
+        let why = match std::mem::replace(&mut self.stage, Stage::Runs) {
+            Stage::Runs if self.limit.guard.is_held() => {
+                if let (true, Some(signal)) = (had_terminal, interrupted) {
+                    // Ctrl-C meant the job; only the command's group was told.
+                    let _ = rustix::process::kill_current_process_group(signal);
+                }
+                return Outcome::Ended(end);
+            }
+            Stage::Runs => self.limit.why().await,
+            Stage::Ends { why, kill_at } => {
+                tokio::select! {
+                    biased;
+                    () = self.limit.guard.expiring(margins.kill) => {}
+                    () = until(Some(kill_at)) => {}
+                    () = self.group_is_gone(Moment::NEVER) => {}
+                }
+                why
+            }
+            Stage::Killed { why } => why,
+        };
+        if self.limit.plan.on_lost != OnLost::Continue {
+            self.child.signal(Signal::KILL);
+            // Nobody else shall be granted while some of it are still dying.
+            self.group_is_gone(self.limit.guard.valid_until()).await;
+        }
+        Outcome::Lost(self.limit.lost(&why))
+    }
+
+    async fn group_is_gone(&self, at_most: Moment) {
+        while self.child.group_lives() && self.limit.locks.now() < at_most {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn release_terminal(&mut self) -> bool {
+        let Some(terminal) = &mut self.terminal else { return false };
+        let lent = terminal.is_lent();
+        terminal.take_back();
+        lent
+    }
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The lock's end, and what it means for the command.
+struct Limit<'a> {
+    plan: &'a Plan,
+    margins: Margins,
+    locks: &'a Locks,
+    guard: &'a Guard,
+    clock: BootClock,
+    /// Or a little later: it was granted before we counted.
+    hold_ends: Moment,
+}
+
+impl Limit<'_> {
+    fn is_a_lease(&self) -> bool {
+        self.locks.profile().liveness != Liveness::Process
+    }
+
+    /// How often the watchdog hears of the lock's new end: well within a renewal's period.
+    fn beat(&self) -> Duration {
+        (self.margins.promise / 10).clamp(Duration::from_millis(5), Duration::from_secs(1))
+    }
+
+    /// When the watchdog is to kill the command, on the clock that it has.
+    fn kill_at(&self) -> Moment {
+        let until = self.guard.valid_until();
+        if until == Moment::NEVER || self.plan.on_lost == OnLost::Continue {
+            return Moment::NEVER;
+        }
+        let now = self.clock.now();
+        now.after(until.since(self.locks.now())).before(self.margins.kill)
+    }
+
+    /// After a stop the renewals are overdue, and come as soon as we run again.
+    async fn let_it_renew(&self) {
+        for _ in 0..50 {
+            if !self.guard.is_held() || self.guard.remaining() > self.margins.grace {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Why the lock ends, or has ended.
+    async fn why(&self) -> String {
+        tokio::select! {
+            biased;
+            reason = self.guard.lost() => reason.to_string(),
+            () = std::future::ready(()) => {
+                let nearly = self.hold_ends.before(self.margins.kill);
+                match self.guard.valid_until() >= nearly && self.hold_ends != Moment::NEVER {
+                    true => "its hold_at_most was over",
+                    false => "no renewal was confirmed in time",
+                }
+                .to_owned()
+            }
+        }
+    }
+
+    fn lost(&self, why: &str) -> String {
+        format!("lock lost: {:?} on {}: {why}", self.plan.name, self.plan.store.shown)
+    }
+}

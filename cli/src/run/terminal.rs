@@ -1,0 +1,115 @@
+//! Who may use the terminal: the shell's job that we are, or the command's own process group.
+//!
+//! A group that is not in the foreground is stopped by its first read (SIGTTIN), and would hold
+//! the lock for ever. So the command gets the terminal, and we take it back when it stops or ends,
+//! as a shell does.
+
+use std::fs::File;
+use std::io::{self, IsTerminal};
+
+use nix::sys::signal::{SigSet, SigmaskHow, Signal as NixSignal};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, getpgrp, getpid};
+use rustix::termios::{tcgetpgrp, tcsetpgrp};
+
+/// The controlling terminal.
+#[derive(Debug)]
+pub(super) struct Terminal {
+    tty: File,
+    /// The command gets the terminal as soon as it starts. In a pipeline it gets it when it
+    /// asks: `fencelock run … | less` has a reader of keys already.
+    at_once: bool,
+    wanted: bool,
+    lent_to: Option<Pid>,
+}
+
+impl Terminal {
+    /// The controlling terminal, if there is one.
+    pub(super) fn controlling() -> Option<Terminal> {
+        let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
+        let at_once = io::stdin().is_terminal() && io::stdout().is_terminal();
+        Some(Terminal { tty, at_once, wanted: at_once, lent_to: None })
+    }
+
+    /// Whether we are in the foreground.
+    pub(super) fn is_ours(&self) -> bool {
+        self.foreground() == Some(getpgrp())
+    }
+
+    fn foreground(&self) -> Option<Pid> {
+        tcgetpgrp(&self.tty).ok()
+    }
+
+    /// Whether Ctrl-Z reaches us rather than the command.
+    pub(super) fn is_shared(&self) -> bool {
+        !self.at_once
+    }
+
+    /// Whether `group` has it, because we lent it.
+    pub(super) fn is_lent(&self) -> bool {
+        self.lent_to.is_some()
+    }
+
+    /// The command asked for the terminal, by a read or a change of its settings.
+    pub(super) fn wanted(&mut self) {
+        self.wanted = true;
+    }
+
+    /// Makes `group` the foreground group, if it wants to be and we are. `true` when it is now.
+    pub(super) fn lend(&mut self, group: Pid) -> bool {
+        match self.foreground() {
+            Some(foreground) if foreground == group => true,
+            Some(foreground) if self.wanted && foreground == getpgrp() => {
+                let lent = self.give_to(group).is_ok();
+                if lent {
+                    self.lent_to = Some(group);
+                }
+                lent
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes back what was lent, unless somebody else, the shell, has taken it meanwhile.
+    pub(super) fn take_back(&mut self) {
+        let Some(group) = self.lent_to.take() else { return };
+        let ours_to_take = match self.foreground() {
+            // The command may have lent it on, to a group that is gone now.
+            Some(foreground) => foreground == group || !exists(foreground),
+            None => true,
+        };
+        if ours_to_take {
+            // A terminal that hung up needs no foreground group.
+            let _ = self.give_to(getpgrp());
+        }
+    }
+
+    /// From the background this stops the caller by SIGTTOU, unless it is blocked.
+    fn give_to(&self, group: Pid) -> io::Result<()> {
+        let mut quiet = SigSet::empty();
+        quiet.add(NixSignal::SIGTTOU);
+        let before = quiet.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let given = tcsetpgrp(&self.tty, group);
+        before.thread_set_mask()?;
+        Ok(given?)
+    }
+
+    /// Stops us as Ctrl-Z stops a job; returns when we are continued. Where no shell would ever
+    /// continue us the kernel does not stop us either.
+    pub(super) fn stop_our_job(&self) {
+        let stopped = match self.at_once {
+            // The terminal told only the command's group. Whoever shares ours, as the script that
+            // called us, expects it too.
+            true => rustix::process::kill_current_process_group(Signal::TSTP),
+            // The others were told by the terminal, and SIGTSTP is caught here. SIGTTIN is not,
+            // and unlike SIGSTOP it spares those whom nobody would continue.
+            false => rustix::process::kill_process(getpid(), Signal::TTIN),
+        };
+        // Signals to ourselves are always allowed.
+        let _ = stopped;
+    }
+}
+
+fn exists(group: Pid) -> bool {
+    rustix::process::test_kill_process_group(group) != Err(Errno::SRCH)
+}

@@ -1,0 +1,139 @@
+//! The watchdog: starts the command, and kills its whole process group when the wrapper is gone
+//! (SIGKILL, a crash, the OOM killer) or has not moved the time limit on.
+//!
+//! The kernel's own parent-death signal does not do: it is sent when a *thread* ends, and spares
+//! grandchildren. The race: the wrapper may die at any moment. Before this process has read the
+//! end of the wire it has either not started the command yet, then it does and kills it at once,
+//! or it knows the group. The group's number is its own: the leader stays unreaped until then.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use fencelock::{BootClock, Clock, Moment};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid,
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::exit::{EX_OSERR, EX_USAGE, say};
+use super::signals::Signals;
+use super::wire::{self, End, Order, Report, Wire};
+
+/// Not for people: `fencelock run` calls it.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    #[arg(required = true, last = true)]
+    command: Vec<OsString>,
+}
+
+/// Starts the command and watches until its wrapper is done with it, or gone.
+pub(super) async fn watch(options: Options) -> u8 {
+    let Ok((wire, files)) = inherit().await else {
+        say("this subcommand is a part of `fencelock run`, and of no use alone");
+        return EX_USAGE;
+    };
+    match guard(&options.command, &wire, files).await {
+        Ok(()) => 0,
+        Err(_) => EX_OSERR,
+    }
+}
+
+async fn inherit() -> io::Result<(Wire, Vec<OwnedFd>)> {
+    let wire = Wire::new(io::stdin().as_fd().try_clone_to_owned()?)?;
+    let files = wire::receive_files(&wire).await?;
+    Ok((wire, files))
+}
+
+async fn guard(command: &[OsString], wire: &Wire, files: Vec<OwnedFd>) -> io::Result<()> {
+    // A service manager ends all processes of a unit politely, and us too early: the wrapper
+    // decides. Caught and left unread is as good as ignored, but the command does not inherit it.
+    let _deaf = Signals::catch()?;
+    let mut changes = signal(SignalKind::child())?;
+    let clock = BootClock::start()?;
+    let leader = match spawn(command, files) {
+        Ok(leader) => leader,
+        Err(error) => {
+            wire.report(Report::CannotExecute(error.raw_os_error().unwrap_or(0)));
+            return Ok(());
+        }
+    };
+    wire.report(Report::Started(leader));
+    let mut kill_at = Moment::NEVER;
+    let mut ended = false;
+    loop {
+        tokio::select! {
+            biased;
+            order = wire.next_order() => match order {
+                Ok(Some(Order::KillAt(moment))) => kill_at = moment,
+                Ok(Some(Order::Done)) => break,
+                // Gone, or talking nonsense, which is no better.
+                Ok(None) | Err(_) => {
+                    kill(leader);
+                    break;
+                }
+            },
+            () = clock.sleep_until(kill_at) => {
+                wire.report(Report::OutOfTime);
+                kill(leader);
+                kill_at = Moment::NEVER;
+            }
+            Some(()) = changes.recv(), if !ended => ended = tell(leader, wire),
+        }
+    }
+    reap(leader, &mut changes).await;
+    Ok(())
+}
+
+/// Starts the command as the leader of a group. What it inherits is not ours to keep: a reader of
+/// its output waits until the last copy is closed, and the lock is kept by the last copy.
+fn spawn(command: &[OsString], files: Vec<OwnedFd>) -> io::Result<Pid> {
+    let mut files = files.into_iter();
+    let mut next = || files.next().ok_or(io::ErrorKind::UnexpectedEof);
+    let (stdin, stdout, stderr) = (next()?, next()?, next()?);
+    let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    // A copy that is not closed on exec. Nothing else is executed here.
+    let _keep_alive = files.next().map(rustix::io::dup).transpose()?;
+    let child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::from(stdin))
+        .stdout(Stdio::from(stdout))
+        .stderr(Stdio::from(stderr))
+        .process_group(0)
+        .spawn()?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn kill(group: Pid) {
+    // Only a command that changed its user can refuse.
+    let _ = kill_process_group(group, Signal::KILL);
+}
+
+/// Reports what became of the leader. `true` when it has ended; it stays unreaped.
+fn tell(leader: Pid, wire: &Wire) -> bool {
+    let changed = |what| waitid(WaitId::Pid(leader), what | WaitIdOptions::NOHANG).ok().flatten();
+    if let Some(signal) = changed(WaitIdOptions::STOPPED).and_then(|it| it.stopping_signal()) {
+        wire.report(Report::Stopped(signal));
+    }
+    let ended = changed(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+    if let Some(end) = ended.as_ref().and_then(end_of) {
+        wire.report(Report::Ended(end));
+    }
+    ended.is_some()
+}
+
+fn end_of(status: &WaitIdStatus) -> Option<End> {
+    let exited = status.exit_status().map(End::Exited);
+    exited.or_else(|| status.terminating_signal().map(End::Killed))
+}
+
+/// The leader has ended, or was just killed.
+async fn reap(leader: Pid, changes: &mut tokio::signal::unix::Signal) {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    while let Ok(None) = waitid(WaitId::Pid(leader), options) {
+        changes.recv().await;
+    }
+}
