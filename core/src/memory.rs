@@ -261,7 +261,7 @@ impl Turn<'_> {
         // It hears of its own grant by this answer; ringing it would renew what it just got.
         self.ring.retain(|other| other.id() != claim.id());
         let now = self.now;
-        let look_in = self.earliest_end().since(now);
+        let look_in = self.look_in();
         let Some(entry) = self.find(claim) else { return Attempt::Busy { rest: Rest::Nothing } };
         match entry.stage {
             Stage::Granted { token, .. } | Stage::Held { token, .. } => {
@@ -281,9 +281,11 @@ impl Turn<'_> {
         }
     }
 
-    /// When the first holder expires, if nobody renews: nothing else needs a look.
-    fn earliest_end(&self) -> Moment {
-        self.queue.0.iter().filter_map(|entry| entry.stage.until()).min().unwrap_or(Moment::NEVER)
+    /// When to look again: as soon as a holder could expire, and soon enough to pass over whoever a
+    /// later hand-over finds asleep.
+    fn look_in(&self) -> Duration {
+        let ends = self.queue.0.iter().filter_map(|entry| entry.stage.until());
+        ends.map(|end| end.since(self.now)).min().unwrap_or(CONFIRM_WITHIN).min(CONFIRM_WITHIN)
     }
 
     fn remove(&mut self, which: impl Fn(&Entry) -> bool) -> Option<Entry> {
@@ -331,7 +333,7 @@ impl DistributedLock for Driver {
         for (index, contender) in waiting.iter().enumerate() {
             let claim = contender.claim();
             let look = self.shelf.change(claim.name().shared_key(), |turn| {
-                let again = turn.earliest_end().since(turn.now);
+                let again = turn.look_in();
                 match turn.find(claim).map(|entry| entry.stage) {
                     Some(Stage::Waits) => Look::Again(again),
                     _ => Look::Attempt,
