@@ -10,11 +10,39 @@ use crate::context::Context;
 use crate::needs::Need;
 use crate::suite::{Behaviour, Running};
 
+mod cancel;
+mod closing;
+mod errors;
 mod exclusion;
+mod inspecting;
+mod modes;
+mod names;
+mod options;
+mod ownership;
+mod processes;
+mod renewal;
+mod tokens;
+mod validity;
+mod waiting;
 mod work;
 
 /// The suite, by group.
-pub const BEHAVIOURS: &[&[Behaviour]] = &[exclusion::BEHAVIOURS];
+pub const BEHAVIOURS: &[&[Behaviour]] = &[
+    exclusion::BEHAVIOURS,
+    ownership::BEHAVIOURS,
+    waiting::BEHAVIOURS,
+    validity::BEHAVIOURS,
+    renewal::BEHAVIOURS,
+    modes::BEHAVIOURS,
+    names::BEHAVIOURS,
+    options::BEHAVIOURS,
+    cancel::BEHAVIOURS,
+    closing::BEHAVIOURS,
+    tokens::BEHAVIOURS,
+    errors::BEHAVIOURS,
+    inspecting::BEHAVIOURS,
+    processes::BEHAVIOURS,
+];
 
 /// One of the suite's behaviours.
 const fn behaviour(

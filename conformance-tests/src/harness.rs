@@ -132,7 +132,10 @@ pub trait Store: Send + Sync + 'static {
 }
 
 fn not_written(door: Door) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("the harness offers {door:?} but has no code for it"))
+    Error::new(
+        ErrorKind::Unsupported,
+        format!("the harness offers {door:?} but has no code for it"),
+    )
 }
 
 /// A way to a store from behind.

@@ -6,11 +6,11 @@
 //! must find them lost when it goes on.
 
 use std::future::Future;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 type Job = Box<dyn FnOnce(&Runtime) + Send>;
 
@@ -19,6 +19,8 @@ type Job = Box<dyn FnOnce(&Runtime) + Send>;
 #[derive(Debug)]
 pub struct Island {
     jobs: Option<mpsc::Sender<Job>>,
+    /// Ends work that would never end by itself.
+    stop: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -39,7 +41,7 @@ impl Island {
                 job(&runtime);
             }
         });
-        Island { jobs: Some(jobs), thread: Some(thread) }
+        Island { jobs: Some(jobs), stop: Arc::default(), thread: Some(thread) }
     }
 
     /// Runs the island until `work` is complete, then freezes it again.
@@ -51,9 +53,17 @@ impl Island {
         work: impl Future<Output = T> + Send + 'static,
     ) -> T {
         let (done, result) = oneshot::channel();
+        let stop = self.stop.clone();
         let job: Job = Box::new(move |runtime| {
-            let worked = runtime.block_on(crate::panics::caught(work));
-            let _ = done.send(worked);
+            let worked = runtime.block_on(async move {
+                tokio::select! {
+                    worked = crate::panics::caught(work) => Some(worked),
+                    () = stop.notified() => None,
+                }
+            });
+            if let Some(worked) = worked {
+                let _ = done.send(worked);
+            }
         });
         let jobs = self.jobs.as_ref().expect("an island has its thread until it is dropped");
         jobs.send(job).expect("an island's thread outlives its work");
@@ -73,6 +83,7 @@ impl Default for Island {
 impl Drop for Island {
     fn drop(&mut self) {
         drop(self.jobs.take());
+        self.stop.notify_one();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

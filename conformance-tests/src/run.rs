@@ -22,7 +22,8 @@ use crate::suite::{Behaviour, Bounds, Outcome, run};
 pub fn main(harness: impl Harness) {
     let harness: Arc<dyn Harness> = Arc::new(harness);
     serve_if_asked(&harness);
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or(Some(usual_threads()));
     // Somebody may look for a test of another target: only a run of all must not be empty.
     let whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.ignored;
     let report = run_matrix(&[harness], &arguments, Bounds::GENEROUS);
@@ -61,7 +62,7 @@ pub fn run_against_url(connect: Connect, url: &str, options: &RunOptions) -> Res
 pub struct RunOptions {
     /// Only behaviours whose name, as `memory::modes::readers_hold_together`, contains this.
     pub filter: Option<String>,
-    /// How many behaviours run at a time; by default one per processor.
+    /// How many behaviours run at a time; by default two per processor.
     pub threads: Option<usize>,
     /// How long each awaited event may take.
     pub patience: Option<Duration>,
@@ -85,7 +86,7 @@ impl RunOptions {
     fn arguments(&self) -> Arguments {
         Arguments {
             filter: self.filter.clone(),
-            test_threads: self.threads,
+            test_threads: self.threads.or(Some(usual_threads())),
             ..Arguments::default()
         }
     }
@@ -153,6 +154,11 @@ impl Report {
             Err(_) => ExitCode::FAILURE,
         }
     }
+}
+
+/// Behaviours wait more than they work.
+fn usual_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).max(2) * 2
 }
 
 type Outcomes = Arc<Mutex<BTreeMap<String, Option<Outcome>>>>;

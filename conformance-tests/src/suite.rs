@@ -26,8 +26,8 @@ pub struct Behaviour {
     pub run: fn(Arc<Context>) -> Running,
 }
 
-/// A behaviour under way.
-pub type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A behaviour under way. It stays on the thread that runs it; what it spawns does not.
+pub type Running = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Behaviour {
     /// `group::name`, unique in the suite.
@@ -125,17 +125,14 @@ async fn judged(
         context.close().await;
         return Outcome::Ignored(reason);
     }
-    let work = tokio::spawn(crate::panics::caught((behaviour.run)(context.clone())));
-    let abort = work.abort_handle();
+    let work = crate::panics::caught((behaviour.run)(context.clone()));
     let outcome = match timeout(bounds.watchdog, work).await {
-        Ok(Ok(Ok(()))) => match context.audit().await {
+        Ok(Ok(())) => match context.audit().await {
             Ok(()) => Outcome::Passed,
             Err(left) => Outcome::Failed(left),
         },
-        Ok(Ok(Err(panic))) => Outcome::Failed(panic),
-        Ok(Err(broken)) => Outcome::Failed(broken.to_string()),
+        Ok(Err(panic)) => Outcome::Failed(panic),
         Err(_) => {
-            abort.abort();
             let step = context.last_step();
             Outcome::Failed(format!("hangs: not done in {:?}; last: {step}", bounds.watchdog))
         }

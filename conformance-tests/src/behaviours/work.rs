@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fencelock_core::{Error, ErrorKind, Guard, Locks, LostReason};
-use tokio::task::JoinSet;
+use fencelock_core::{Error, ErrorKind, Guard, Locks, LostReason, Result};
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::checker::{Rules, assert_clean};
 use crate::context::Context;
@@ -113,3 +113,37 @@ pub(super) fn assert_kind(error: &Error, kind: ErrorKind) {
 
 /// A lock that `guard` holds for so short that its loss need not be waited for long.
 pub(super) const BRIEFLY: Duration = Duration::from_millis(60);
+
+/// Short enough to outlive, long enough to renew three times on a busy machine.
+pub(super) const SHORT_TTL: Duration = Duration::from_secs(1);
+
+/// Acquires in the background.
+pub(super) fn wait_for(locks: &Locks, name: &str, how: How) -> JoinHandle<Result<Guard>> {
+    let lock = how.lock(locks, name);
+    tokio::spawn(async move { lock.acquire().await })
+}
+
+/// The guard of a waiter whose turn has come.
+pub(super) async fn granted(
+    context: &Context,
+    what: &str,
+    waiter: JoinHandle<Result<Guard>>,
+) -> Guard {
+    context.soon(what, waiter).await.expect("the waiter did not panic").expect("granted")
+}
+
+/// Acquires in a mode, at once.
+pub(super) async fn hold(context: &Context, locks: &Locks, name: &str, how: How) -> Guard {
+    let lock = how.lock(locks, name);
+    let acquired = context.soon(&format!("{name:?} is acquired as {how:?}"), lock.acquire()).await;
+    acquired.expect("acquired")
+}
+
+/// Every mode the store has, with a request that only one at a time fits.
+pub(super) fn single_modes(context: &Context) -> Vec<How> {
+    let mut modes = vec![How::Exclusive];
+    if context.profile().modes.permits {
+        modes.push(How::Permits { n: 1, limit: 1 });
+    }
+    modes
+}

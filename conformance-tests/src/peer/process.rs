@@ -131,8 +131,9 @@ impl State {
                 let held = self.guards().get(&slot).map(Guard::is_held);
                 Ok(Answer::Is(held.ok_or_else(no_guard)?))
             }
-            Want::Work { name, how, rounds, counter, history } => {
-                work::work(&self.locks, &name, how, rounds, &counter, &history).await?;
+            Want::Work { name, how, ttl, rounds, counter, history } => {
+                let lock = how.lock(&self.locks, &name).ttl(ttl);
+                work::work(&lock, &name, how, rounds, &counter, &history).await?;
                 Ok(Answer::Done)
             }
             Want::Write { token, value } => Ok(Answer::Is(self.register.write(token, value))),

@@ -103,6 +103,8 @@ pub enum Want {
         name: String,
         /// Its mode. Only exclusive holders count.
         how: How,
+        /// Its TTL.
+        ttl: Duration,
         /// How often.
         rounds: u32,
         /// The file with the count.

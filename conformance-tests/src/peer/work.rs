@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use fencelock_core::{Error, ErrorKind, Locks, Result};
+use fencelock_core::{Error, ErrorKind, Lock, Result};
 
 use super::protocol::How;
 use crate::history::Worker;
 
 /// Acquires and releases `rounds` times and counts in between.
 pub(crate) async fn work(
-    locks: &Locks,
+    lock: &Lock,
     name: &str,
     how: How,
     rounds: u32,
@@ -18,7 +18,7 @@ pub(crate) async fn work(
 ) -> Result<()> {
     let mut worker = Worker::to_file(history).map_err(|error| on_disk(&error))?;
     for _ in 0..rounds {
-        let (guard, claim) = worker.acquire(locks, name, how).await?;
+        let (guard, claim) = worker.acquire_lock(lock, name, how).await?;
         if how == How::Exclusive {
             count(counter).map_err(|error| on_disk(&error))?;
         }

@@ -1,0 +1,198 @@
+//! A name is text for people: whatever is in it, it is one lock, and no other's.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use fencelock_core::{ErrorKind, Guard};
+
+use super::behaviour;
+use super::work;
+use crate::context::Context;
+use crate::peer::protocol::How;
+use crate::suite::Behaviour;
+
+const GROUP: &str = "names";
+
+pub(super) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "any_text_is_a_name", &[], |c| Box::pin(any(c))),
+    behaviour(GROUP, "similar_names_are_different_locks", &[], |c| Box::pin(different(c))),
+    behaviour(GROUP, "the_longest_names_differ_in_their_last_byte", &[], |c| Box::pin(longest(c))),
+    behaviour(GROUP, "names_that_cannot_be_are_refused", &[], |c| Box::pin(refused(c))),
+    behaviour(GROUP, "random_names_are_different_locks", &[], |c| Box::pin(random(c))),
+    behaviour(GROUP, "prefixes_keep_services_apart", &[], |c| Box::pin(prefixes(c))),
+];
+
+/// What has a meaning to some store, shell, file system or protocol.
+const ODD: &[&str] = &[
+    "/",
+    "//",
+    ".",
+    "..",
+    "../..",
+    "/..",
+    "a/",
+    "/a",
+    "a/b",
+    "a//b",
+    "a%2Fb",
+    "a%2fb",
+    "%",
+    "%00",
+    "\0",
+    "a\0b",
+    "\n",
+    "\r\n",
+    " ",
+    "  ",
+    "a ",
+    " a",
+    "{}",
+    "{a}b",
+    "a{b}",
+    "}{",
+    "{",
+    "*",
+    "?",
+    "[a]",
+    "a:b",
+    "a;b",
+    "$(x)",
+    "'",
+    "\"",
+    "\\",
+    "ü",
+    "u\u{308}",
+    "🔒",
+    "\u{202e}",
+    "\u{7f}",
+    "A",
+    "a",
+    "_",
+    "-",
+    "~",
+    "lock",
+    "queue",
+    "lock-0000000001",
+    "_c_x-lock-0000000001",
+    "con",
+    "NUL",
+    "L",
+    "s0",
+    "a.b",
+    ".a",
+    "__READ__",
+    "a,b",
+    "a=b",
+    "a&b",
+    "#",
+    "+",
+    "@",
+];
+
+async fn any(context: Arc<Context>) {
+    let (one, two) = (context.client().await, context.client().await);
+    for odd in ODD {
+        let name = context.name(odd);
+        let guard = context.hold(&one, &name).await;
+        assert_eq!(guard.name().as_str(), *odd);
+        assert!(!work::is_free(&context, &two, &name, How::Exclusive).await, "{odd:?} twice");
+        let seen = context.soon("inspect answers", two.inspect(&name)).await.expect("answers");
+        assert_eq!(seen.holders.len(), 1, "inspect does not see the holder of {odd:?}");
+        context.give_back(guard).await;
+    }
+}
+
+/// All held at once: two names that are encoded alike would meet.
+async fn different(context: Arc<Context>) {
+    let locks = context.client().await;
+    let mut guards = Vec::new();
+    for odd in ODD {
+        let lock = locks.lock(context.name(odd));
+        let tried = context.soon("a try answers", lock.try_acquire()).await;
+        let guard = tried.expect("a try answers");
+        guards.push(guard.unwrap_or_else(|| panic!("{odd:?} is the lock of another name")));
+    }
+    release_all(&context, guards).await;
+}
+
+async fn release_all(context: &Context, guards: Vec<Guard>) {
+    for guard in guards {
+        context.give_back(guard).await;
+    }
+}
+
+async fn longest(context: Arc<Context>) {
+    let locks = context.client().await;
+    let mut names: Vec<String> = ["x", "y"].map(|end| "x".repeat(511) + end).into();
+    names.push("x".repeat(510));
+    names.push("x".repeat(255));
+    names.push("x".repeat(256));
+    names.push("ü".repeat(256));
+    names.push("/".repeat(512));
+    names.push("\0".repeat(512));
+    names.push("%".repeat(511));
+    let mut guards = Vec::new();
+    for name in &names {
+        let lock = locks.lock(context.name(name));
+        let tried = context.soon("a try answers", lock.try_acquire()).await.expect("it answers");
+        guards.push(tried.unwrap_or_else(|| panic!("{} bytes met others", name.len())));
+    }
+    release_all(&context, guards).await;
+}
+
+async fn refused(context: Arc<Context>) {
+    let locks = context.client().await;
+    for name in [String::new(), "x".repeat(513), "ü".repeat(257), "x".repeat(1 << 20)] {
+        let lock = locks.lock(&name);
+        let error = context.soon("an answer", lock.acquire()).await.expect_err("no such name");
+        work::assert_kind(&error, ErrorKind::InvalidArgument);
+        let error = context.soon("an answer", lock.try_acquire()).await.expect_err("no such name");
+        work::assert_kind(&error, ErrorKind::InvalidArgument);
+        let error = context.soon("an answer", locks.inspect(&name)).await.expect_err("no name");
+        work::assert_kind(&error, ErrorKind::InvalidArgument);
+        let read = locks.rw_lock(&name).read();
+        let error = context.soon("an answer", read.acquire()).await.expect_err("no such name");
+        work::assert_kind(&error, ErrorKind::InvalidArgument);
+        let some = locks.semaphore(&name, 2);
+        let error = context.soon("an answer", some.acquire()).await.expect_err("no such name");
+        work::assert_kind(&error, ErrorKind::InvalidArgument);
+    }
+}
+
+async fn random(context: Arc<Context>) {
+    use rand::RngExt;
+    let locks = context.client().await;
+    let mut random = context.random();
+    // Few characters, all of them special somewhere: near misses are likely.
+    let letters: Vec<char> = "aA/%{}.:\\~2Fü\0_-".chars().collect();
+    let mut names = BTreeSet::new();
+    while names.len() < 150 {
+        let length = random.random_range(1..6);
+        let letter = |_| letters[random.random_range(0..letters.len())];
+        names.insert((0..length).map(letter).collect::<String>());
+    }
+    let mut guards = Vec::new();
+    for name in &names {
+        let lock = locks.lock(context.name(name));
+        let tried = context.soon("a try answers", lock.try_acquire()).await.expect("it answers");
+        guards.push(tried.unwrap_or_else(|| panic!("{name:?} is the lock of another name")));
+    }
+    release_all(&context, guards).await;
+}
+
+/// The key is prefix and name; two services with their own prefixes never meet.
+async fn prefixes(context: Arc<Context>) {
+    let usual = context.client().await;
+    let other = context.client_with(|params| params.prefix.push_str("apart:")).await;
+    let name = context.name("lock");
+    let guard = context.hold(&usual, &name).await;
+    let apart = context.soon("a try answers", other.lock(&name).try_acquire()).await;
+    let apart = apart.expect("no error").expect("another prefix is another lock");
+    let whole = context.name("apart:lock");
+    assert!(
+        !work::is_free(&context, &usual, &whole, How::Exclusive).await,
+        "the same key by another split is another lock"
+    );
+    context.give_back(apart).await;
+    context.give_back(guard).await;
+}

@@ -1,0 +1,136 @@
+//! Absurd options are typed errors or are meant exactly; they never panic or overflow (lesson 22).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{ErrorKind, Lock, Operation};
+
+use super::behaviour;
+use super::work;
+use crate::context::Context;
+use crate::needs::Need;
+use crate::peer::protocol::How;
+use crate::suite::Behaviour;
+
+const GROUP: &str = "options";
+
+pub(super) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "absurd_times_are_refused", &[], |c| Box::pin(times(c))),
+    behaviour(GROUP, "extreme_times_within_the_range_work", &[], |c| Box::pin(extremes(c))),
+    behaviour(GROUP, "absurd_permits_are_refused", &[], |c| Box::pin(permits(c))),
+    behaviour(GROUP, "the_largest_limit_works", &[Need::Permits], |c| Box::pin(largest(c))),
+    behaviour(GROUP, "the_first_mistake_is_told", &[], |c| Box::pin(first(c))),
+    behaviour(GROUP, "any_label_is_fine", &[], |c| Box::pin(labels(c))),
+];
+
+const TEN_YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+async fn assert_refused(context: &Context, lock: Lock, what: &str) {
+    let error = context.soon("an answer", lock.acquire()).await.expect_err(what);
+    work::assert_kind(&error, ErrorKind::InvalidArgument);
+    assert_eq!(error.operation(), Some(Operation::Acquire));
+    assert!(!error.is_retryable());
+    assert!(error.to_string().contains("expected"), "does not say what is expected: {error}");
+    let error = context.soon("an answer", lock.try_acquire()).await.expect_err(what);
+    work::assert_kind(&error, ErrorKind::InvalidArgument);
+}
+
+async fn times(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let absurd = [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        Duration::from_millis(99),
+        TEN_YEARS,
+        Duration::from_secs(u64::MAX),
+        Duration::MAX,
+    ];
+    for ttl in absurd {
+        assert_refused(&context, locks.lock(&name).ttl(ttl), "an absurd TTL").await;
+        assert_refused(&context, locks.lock(&name).fixed_lease(ttl), "an absurd lease").await;
+    }
+    for limit in [Duration::ZERO, Duration::from_nanos(1), TEN_YEARS, Duration::MAX] {
+        assert_refused(&context, locks.lock(&name).hold_at_most(limit), "an absurd limit").await;
+    }
+    assert!(work::is_free(&context, &locks, &name, How::Exclusive).await);
+}
+
+async fn extremes(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let day = Duration::from_secs(86_400);
+    for lock in [
+        locks.lock(&name).ttl(day),
+        locks.lock(&name).fixed_lease(day),
+        locks.lock(&name).ttl(day).hold_at_most(day * 365),
+        locks.lock(&name).ttl(day).hold_at_most(day).wait_at_most(Duration::MAX),
+    ] {
+        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        assert!(guard.is_held());
+        assert!(!is_lease(&context) || guard.remaining() > day / 2, "a day is not a day");
+        context.give_back(guard).await;
+    }
+    let lock = locks.lock(&name).hold_at_most(Duration::from_millis(1));
+    match context.soon("an answer", lock.acquire()).await {
+        Ok(guard) => {
+            work::told_lost(&context, &guard).await;
+        }
+        // It was over before the answer was read.
+        Err(error) => work::assert_kind(&error, ErrorKind::Lost),
+    }
+}
+
+/// A session is believed in for no longer than it lives, whatever the TTL.
+fn is_lease(context: &Context) -> bool {
+    context.profile().liveness == fencelock_core::Liveness::Lease
+}
+
+async fn permits(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    for (n, limit) in [(0, 0), (0, 1), (1, 0), (2, 1), (u32::MAX, 1), (0, u32::MAX)] {
+        let lock = locks.semaphore(&name, limit).permits(n);
+        assert_refused(&context, lock, "permits that can never be granted").await;
+    }
+    assert_refused(&context, locks.semaphore(&name, 0), "a limit of none").await;
+    assert_refused(&context, locks.lock(&name).permits(1), "permits of a plain lock").await;
+    assert_refused(&context, locks.rw_lock(&name).read().permits(1), "a reader's permits").await;
+}
+
+async fn largest(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let most = How::Permits { n: u32::MAX - 1, limit: u32::MAX };
+    let most = work::hold(&context, &one, &name, most).await;
+    let single = How::Permits { n: 1, limit: u32::MAX };
+    let last = work::hold(&context, &two, &name, single).await;
+    assert!(!work::is_free(&context, &two, &name, single).await, "more than u32::MAX are out");
+    context.give_back(most).await;
+    context.give_back(last).await;
+}
+
+async fn first(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let lock = locks.lock(&name).ttl(Duration::ZERO).hold_at_most(Duration::ZERO).permits(0);
+    let error = context.soon("an answer", lock.acquire()).await.expect_err("all of it is absurd");
+    work::assert_kind(&error, ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("TTL"), "not the first mistake: {error}");
+}
+
+async fn labels(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let long = "ü".repeat(10_000);
+    for text in ["", "\0\n\t", "a:b|c,d{e}", "\u{202e}", "'; --", "%s%n", &long] {
+        let lock = locks.lock(&name).label(text);
+        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let seen = context.soon("inspect answers", locks.inspect(&name)).await.expect("answers");
+        let label = seen.holders.first().and_then(|holder| holder.label.clone());
+        if let Some(label) = label {
+            assert!(label.as_str().len() <= 120 && !label.as_str().contains(char::is_control));
+        }
+        context.give_back(guard).await;
+    }
+}

@@ -1,0 +1,213 @@
+//! A lock is its guard's, for as long as the guard is, and nobody else's to free (invariant 3).
+
+use std::sync::Arc;
+
+use fencelock_core::{ErrorKind, LostReason};
+
+use super::behaviour;
+use super::work::{self, BRIEFLY, SHORT_TTL};
+use crate::context::Context;
+use crate::island::Island;
+use crate::needs::Need;
+use crate::peer::protocol::How;
+use crate::suite::Behaviour;
+
+const GROUP: &str = "ownership";
+
+pub(super) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "release_frees_the_lock", &[], |c| Box::pin(release(c))),
+    behaviour(GROUP, "release_after_a_loss_is_not_held", &[], |c| Box::pin(after_loss(c))),
+    behaviour(GROUP, "a_stale_release_does_not_free_a_successor", &[], |c| Box::pin(stale(c))),
+    behaviour(GROUP, "a_stale_drop_does_not_free_a_successor", &[], |c| Box::pin(stale_drop(c))),
+    behaviour(GROUP, "a_thawed_holder_does_not_free_a_successor", &[Need::Silence], |c| {
+        Box::pin(thawed(c))
+    }),
+    behaviour(GROUP, "drop_releases", &[], |c| Box::pin(dropped(c))),
+    behaviour(GROUP, "drop_on_a_plain_thread_releases", &[], |c| Box::pin(plain_thread(c))),
+    behaviour(GROUP, "a_guard_outlives_its_runtime_without_harm", &[], |c| Box::pin(no_runtime(c))),
+    behaviour(GROUP, "a_panic_while_holding_releases", &[], |c| Box::pin(panics(c))),
+    behaviour(GROUP, "each_acquisition_is_an_owner_of_its_own", &[], |c| Box::pin(owners(c))),
+    behaviour(GROUP, "a_guard_is_its_tasks_to_give_away", &[], |c| Box::pin(travels(c))),
+    behaviour(GROUP, "a_release_frees_only_its_own_lock", &[], |c| Box::pin(only_own(c))),
+];
+
+async fn release(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    for how in work::single_modes(&context) {
+        for locks in [&one, &two, &one] {
+            let guard = work::hold(&context, locks, &name, how).await;
+            assert!(guard.is_held());
+            context.give_back(guard).await;
+        }
+    }
+}
+
+async fn after_loss(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let lock = locks.lock(&name).hold_at_most(BRIEFLY);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    assert_eq!(work::told_lost(&context, &guard).await, LostReason::HoldLimit);
+    work::release_is_not_held(&context, guard).await;
+}
+
+/// The proof of ownership is the acquisition's, not the process's or the `Lock`'s
+/// (distributed-lock 0.2 freed a successor).
+async fn stale(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    for successor in [&one, &two] {
+        let lock = one.lock(&name).hold_at_most(BRIEFLY);
+        let old = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        work::told_lost(&context, &old).await;
+        let new = context.hold(successor, &name).await;
+        work::release_is_not_held(&context, old).await;
+        assert!(new.is_held());
+        work::assert_busy(&context, &two, &name).await;
+        context.give_back(new).await;
+    }
+}
+
+async fn stale_drop(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let lock = one.lock(&name).hold_at_most(BRIEFLY);
+    let old = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    work::told_lost(&context, &old).await;
+    let new = context.hold(&two, &name).await;
+    drop(old);
+    // Its clean-up, if there were one, would be done before this client's connection ends.
+    context.soon("the old holder's client closes", one.close()).await.expect("closed");
+    work::assert_busy(&context, &two, &name).await;
+    assert!(new.is_held());
+    context.give_back(new).await;
+}
+
+/// It releases what it lost when it wakes up, late: the store must know whose lock that was.
+async fn thawed(context: Arc<Context>) {
+    let name = context.name("lock");
+    let island = Island::new();
+    let frozen = context.client_on(&island).await;
+    let lock = frozen.lock(&name).ttl(SHORT_TTL / 2);
+    let old = island.run(async move { lock.acquire().await }).await.expect("acquired");
+    let two = context.client().await;
+    let bound = context.silence_frees_within(SHORT_TTL / 2);
+    let waits = two.lock(&name);
+    let new = context.within(bound, "the frozen holder's lock is free", waits.acquire()).await;
+    let new = new.expect("granted");
+    assert!(!old.is_held(), "the old holder still believes in it");
+    let thawing = island.run(async move {
+        let released = old.release().await;
+        let closed = frozen.close().await;
+        (released, closed)
+    });
+    let (released, closed) = context.soon("the thawed client cleans up", thawing).await;
+    let error = released.expect_err("the thawed holder released what it had lost");
+    work::assert_kind(&error, ErrorKind::NotHeld);
+    closed.expect("closed");
+    work::assert_busy(&context, &two, &name).await;
+    assert!(new.is_held());
+    context.give_back(new).await;
+}
+
+async fn dropped(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    for how in work::single_modes(&context) {
+        let guard = work::hold(&context, &one, &name, how).await;
+        let waiter = work::wait_for(&two, &name, how);
+        context.queued(&two, &name, 1).await;
+        drop(guard);
+        let next = work::granted(&context, "a dropped guard's lock is granted", waiter).await;
+        context.give_back(next).await;
+    }
+}
+
+async fn plain_thread(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let guard = context.hold(&locks, &name).await;
+    let thread = std::thread::spawn(move || drop(guard));
+    let next = context.hold(&locks, &name).await;
+    thread.join().expect("dropping a guard without a runtime must not panic");
+    context.give_back(next).await;
+}
+
+async fn no_runtime(context: Arc<Context>) {
+    let name = context.name("lock");
+    let island = Island::new();
+    let client = context.client_on(&island).await;
+    let lock = client.lock(&name).ttl(SHORT_TTL / 2);
+    let guard = island.run(async move { lock.acquire().await }).await.expect("acquired");
+    tokio::task::spawn_blocking(move || drop(island)).await.expect("the runtime ends");
+    assert!(!guard.is_held(), "nobody renews it any more, yet it answers that it is held");
+    context.soon("the guard is lost with its runtime", guard.lost()).await;
+    let lock = client.lock(&name);
+    let refused = context.soon("a client without a runtime answers", lock.acquire()).await;
+    work::assert_kind(&refused.expect_err("nobody could renew it"), ErrorKind::Closed);
+    drop(lock);
+    drop(guard);
+    drop(client);
+    let two = context.client().await;
+    let bound = context.silence_frees_within(SHORT_TTL / 2);
+    let lock = two.lock(&name);
+    let next = context.within(bound, "its lock becomes free", lock.acquire()).await;
+    context.give_back(next.expect("granted")).await;
+}
+
+async fn panics(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let guard = context.hold(&locks, &name).await;
+    let task = tokio::spawn(async move {
+        let _guard = guard;
+        // Unwinds without the panic hook: this one is no failure.
+        std::panic::resume_unwind(Box::new("on purpose"));
+    });
+    assert!(task.await.expect_err("it panicked").is_panic());
+    let next = context.hold(&locks, &name).await;
+    context.give_back(next).await;
+}
+
+async fn owners(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let lock = locks.lock(&name);
+    let first = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let second = {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.acquire().await })
+    };
+    context.queued(&locks, &name, 1).await;
+    let token = first.fencing_token();
+    context.give_back(first).await;
+    let second = work::granted(&context, "the second acquisition is granted", second).await;
+    assert_ne!(second.fencing_token(), token, "two acquisitions are one owner");
+    work::assert_busy(&context, &locks, &name).await;
+    context.give_back(second).await;
+}
+
+async fn travels(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let guard = Arc::new(context.hold(&locks, &name).await);
+    let shared = guard.clone();
+    let held = tokio::spawn(async move { shared.is_held() }).await.expect("no panic");
+    assert!(held);
+    let guard = Arc::into_inner(guard).expect("the task is over");
+    let released = tokio::spawn(async move { guard.release().await });
+    context.soon("another task releases", released).await.expect("no panic").expect("released");
+    assert!(work::is_free(&context, &locks, &name, How::Exclusive).await);
+}
+
+async fn only_own(context: Arc<Context>) {
+    let (name, other) = (context.name("lock"), context.name("other"));
+    let locks = context.client().await;
+    let (one, two) = (context.hold(&locks, &name).await, context.hold(&locks, &other).await);
+    context.give_back(one).await;
+    assert!(two.is_held());
+    work::assert_busy(&context, &locks, &other).await;
+    assert!(work::is_free(&context, &locks, &name, How::Exclusive).await);
+    context.give_back(two).await;
+}

@@ -1,0 +1,315 @@
+//! Other processes, some of which are frozen or killed: the lock is the store's, not the program's
+//! (faults 1 to 5).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{Guard, Liveness};
+use tokio::time::{Instant, sleep};
+
+use super::behaviour;
+use super::work::{self, SHORT_TTL};
+use crate::checker::assert_clean;
+use crate::context::Context;
+use crate::harness::Door;
+use crate::history;
+use crate::needs::Need;
+use crate::peer::protocol::{Answer, How, Want};
+use crate::peer::{Peer, PeerError};
+use crate::suite::Behaviour;
+
+const GROUP: &str = "processes";
+const NEEDS: &[Need] = &[Need::Door(Door::Processes)];
+
+pub(super) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "processes_exclude_each_other", NEEDS, |c| Box::pin(exclude(c))),
+    behaviour(GROUP, "an_unprotected_file_loses_no_update", NEEDS, |c| Box::pin(counter(c))),
+    behaviour(GROUP, "no_update_is_lost_although_some_are_killed", NEEDS, |c| {
+        Box::pin(counter_with_kills(c))
+    }),
+    behaviour(GROUP, "processes_are_served_in_arrival_order", ORDERED, |c| Box::pin(order(c))),
+    behaviour(GROUP, "a_killed_holder_frees_its_lock", NEEDS, |c| Box::pin(killed(c))),
+    behaviour(GROUP, "a_crashed_holder_frees_its_lock", NEEDS, |c| Box::pin(crashed(c))),
+    behaviour(GROUP, "a_killed_waiter_is_passed_over", NEEDS, |c| Box::pin(killed_waiter(c))),
+    behaviour(GROUP, "a_killed_reader_lets_the_writer_in", READERS, |c| Box::pin(reader(c))),
+    behaviour(GROUP, "a_killed_process_gives_its_permits_back", PERMITS, |c| Box::pin(permits(c))),
+    behaviour(GROUP, "a_briefly_stopped_holder_keeps_its_lock", NEEDS, |c| Box::pin(nap(c))),
+    behaviour(GROUP, "a_long_stopped_holder_is_never_one_of_two", NEEDS, |c| Box::pin(stopped(c))),
+    behaviour(GROUP, "a_stale_write_from_a_dead_process_is_rejected", NEEDS, |c| {
+        Box::pin(register(c))
+    }),
+];
+
+const ORDERED: &[Need] = &[Need::Door(Door::Processes), Need::Arrival];
+const READERS: &[Need] = &[Need::Door(Door::Processes), Need::Shared];
+const PERMITS: &[Need] = &[Need::Door(Door::Processes), Need::Permits];
+
+const SLOT: u64 = 1;
+
+async fn acquires(context: &Context, peer: &Peer, name: &str, how: How) -> u64 {
+    let acquired = peer.acquire_for(SLOT, name, how, Some(SHORT_TTL));
+    context.soon(&format!("a process acquires {name:?}"), acquired).await.expect("acquired")
+}
+
+/// Acquires here what a process that went away held.
+async fn freed(context: &Context, name: &str, how: How) -> Guard {
+    let locks = context.client().await;
+    let lock = how.lock(&locks, name);
+    let bound = context.silence_frees_within(SHORT_TTL);
+    context.within(bound, "the store frees the lock", lock.acquire()).await.expect("granted")
+}
+
+async fn exclude(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let (one, two) = (context.peer().await, context.peer().await);
+    acquires(&context, &one, &name, How::Exclusive).await;
+    work::assert_busy(&context, &locks, &name).await;
+    let want = Want::Acquire {
+        slot: SLOT,
+        name: name.clone(),
+        how: How::Exclusive,
+        wait_at_most: Some(Duration::ZERO),
+        ttl: None,
+    };
+    let tried = context.soon("another process tries", two.ask(want)).await;
+    match tried.expect_err("two processes hold one lock") {
+        PeerError::Failed { kind, .. } => assert_eq!(kind, "busy"),
+        other => panic!("{other}"),
+    }
+    context.soon("it releases", one.release(SLOT)).await.expect("released");
+    acquires(&context, &two, &name, How::Exclusive).await;
+    work::assert_busy(&context, &locks, &name).await;
+    context.soon("it releases", two.release(SLOT)).await.expect("released");
+}
+
+async fn counter(context: Arc<Context>) {
+    let name = context.name("lock");
+    let files = tempfile::tempdir().expect("a temporary directory");
+    let counter = files.path().join("count");
+    std::fs::write(&counter, "0").expect("a counter");
+    let mut working = Vec::new();
+    for index in 0..3 {
+        let peer = context.peer().await;
+        let want = Want::Work {
+            name: name.clone(),
+            how: How::Exclusive,
+            ttl: SHORT_TTL,
+            rounds: 40,
+            counter: counter.clone(),
+            history: files.path().join(format!("history-{index}")),
+        };
+        working.push(tokio::spawn(async move { peer.ask(want).await }));
+    }
+    for working in working {
+        let bound = context.patience() * 4;
+        let done = context.within(bound, "a process has counted", working).await;
+        assert_eq!(done.expect("no panic"), Ok(Answer::Done));
+    }
+    assert_eq!(std::fs::read_to_string(&counter).expect("a count"), "120", "updates were lost");
+    let mut events = Vec::new();
+    for index in 0..3 {
+        let path = files.path().join(format!("history-{index}"));
+        events.extend(history::read(&path).expect("a history"));
+    }
+    assert_clean(events, work::rules(&context));
+}
+
+/// What the killed ones did not record as released may have counted once or not.
+async fn counter_with_kills(context: Arc<Context>) {
+    let name = context.name("lock");
+    let files = tempfile::tempdir().expect("a temporary directory");
+    let counter = files.path().join("count");
+    std::fs::write(&counter, "0").expect("a counter");
+    let locks = context.client().await;
+    let mut histories = Vec::new();
+    for round in 0..4 {
+        let mut peer = context.peer().await;
+        let path = files.path().join(format!("history-{round}"));
+        let want = Want::Work {
+            name: name.clone(),
+            how: How::Exclusive,
+            ttl: SHORT_TTL,
+            rounds: u32::MAX,
+            counter: counter.clone(),
+            history: path.clone(),
+        };
+        let kill = async {
+            let begun = async || history::read(&path).is_ok_and(|events| events.len() > 40);
+            context.until("the process has counted some", begun).await;
+        };
+        tokio::select! {
+            done = peer.ask(want) => panic!("it ended before it was killed: {done:?}"),
+            () = kill => {}
+        }
+        peer.kill().await.expect("killed");
+        let lock = locks.lock(&name);
+        let bound = context.silence_frees_within(SHORT_TTL);
+        let guard = context.within(bound, "its lock is free", lock.acquire()).await;
+        context.give_back(guard.expect("granted")).await;
+        histories.push(path);
+    }
+    let count: u64 = std::fs::read_to_string(&counter).expect("a count").parse().expect("a number");
+    let mut events = Vec::new();
+    for path in &histories {
+        events.extend(history::read(path).expect("a history"));
+    }
+    let released = events.iter().filter(|it| it.what == history::What::ReleaseInvoked).count();
+    let counted = u64::try_from(released).expect("few");
+    let most = counted + u64::try_from(histories.len()).expect("few");
+    assert!((counted..=most).contains(&count), "{count} was counted by {counted} holders");
+    // A killed process tells nobody when it was freed, so only exclusion and tokens are judged.
+    assert_clean(events, crate::checker::Rules::default());
+}
+
+async fn order(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let holder = context.hold(&locks, &name).await;
+    let mut waiting = Vec::new();
+    for index in 0..4 {
+        let peer = Arc::new(context.peer().await);
+        let (asked, wanted) = (peer.clone(), name.clone());
+        let acquiring =
+            tokio::spawn(async move { asked.acquire(SLOT, &wanted, How::Exclusive).await });
+        context.queued(&locks, &name, index + 1).await;
+        waiting.push((peer, acquiring));
+    }
+    context.give_back(holder).await;
+    while !waiting.is_empty() {
+        let (peer, acquiring) = waiting.remove(0);
+        let granted = context.soon("the first in line is granted", acquiring).await;
+        granted.expect("no panic").expect("granted");
+        assert!(waiting.iter().all(|(_, other)| !other.is_finished()), "granted out of turn");
+        context.soon("it releases", peer.release(SLOT)).await.expect("released");
+    }
+}
+
+async fn killed(context: Arc<Context>) {
+    let name = context.name("lock");
+    let mut peer = context.peer().await;
+    acquires(&context, &peer, &name, How::Exclusive).await;
+    peer.kill().await.expect("killed");
+    let next = freed(&context, &name, How::Exclusive).await;
+    context.give_back(next).await;
+}
+
+async fn crashed(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let mut peer = context.peer().await;
+    acquires(&context, &peer, &name, How::Exclusive).await;
+    // Whoever waits already is told as fast as whoever comes later.
+    let waiter = work::wait_for(&locks, &name, How::Exclusive);
+    context.queued(&locks, &name, 1).await;
+    let crash = context.soon("it crashes", peer.ask(Want::Crash)).await;
+    assert_eq!(crash, Err(PeerError::Gone));
+    context.soon("it is gone", peer.ended()).await.expect("gone");
+    let bound = context.silence_frees_within(SHORT_TTL);
+    let next = context.within(bound, "the waiter is granted", waiter).await;
+    context.give_back(next.expect("no panic").expect("granted")).await;
+}
+
+async fn killed_waiter(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let holder = context.hold(&locks, &name).await;
+    let peer = Arc::new(context.peer().await);
+    let (asked, wanted) = (peer.clone(), name.clone());
+    let dead = tokio::spawn(async move { asked.acquire(SLOT, &wanted, How::Exclusive).await });
+    context.queued(&locks, &name, 1).await;
+    let behind = work::wait_for(&locks, &name, How::Exclusive);
+    context.queued(&locks, &name, 2).await;
+    dead.abort();
+    let _ = dead.await;
+    let mut peer = Arc::into_inner(peer).expect("nobody else asks it");
+    peer.kill().await.expect("killed");
+    context.give_back(holder).await;
+    let bound = context.silence_frees_within(Duration::ZERO);
+    let next = context.within(bound, "who stood behind it is granted", behind).await;
+    context.give_back(next.expect("no panic").expect("granted")).await;
+}
+
+async fn reader(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (mut dead, alive) = (context.peer().await, context.peer().await);
+    acquires(&context, &dead, &name, How::Shared).await;
+    acquires(&context, &alive, &name, How::Shared).await;
+    dead.kill().await.expect("killed");
+    context.soon("the living reader releases", alive.release(SLOT)).await.expect("released");
+    let writer = freed(&context, &name, How::Exclusive).await;
+    context.give_back(writer).await;
+}
+
+async fn permits(context: Arc<Context>) {
+    let name = context.name("lock");
+    let mut peer = context.peer().await;
+    acquires(&context, &peer, &name, How::Permits { n: 2, limit: 3 }).await;
+    peer.kill().await.expect("killed");
+    let all = freed(&context, &name, How::Permits { n: 3, limit: 3 }).await;
+    context.give_back(all).await;
+}
+
+async fn nap(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let peer = context.peer().await;
+    // With the usual TTL, of which the nap is a small part.
+    let acquired = peer.acquire(SLOT, &name, How::Exclusive);
+    context.soon("a process acquires", acquired).await.expect("acquired");
+    context.soon("it stands still", peer.freeze()).await.expect("frozen");
+    let napping = Instant::now();
+    while napping.elapsed() < Duration::from_millis(300) {
+        work::assert_busy(&context, &locks, &name).await;
+        sleep(Duration::from_millis(20)).await;
+    }
+    peer.thaw().expect("thawed");
+    assert!(context.soon("it answers", peer.is_held(SLOT)).await.expect("it answers"));
+    context.soon("it releases", peer.release(SLOT)).await.expect("still held");
+}
+
+/// Where silence frees, it is lost before anybody asks it; where only its end frees, it holds on.
+async fn stopped(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let peer = context.peer().await;
+    acquires(&context, &peer, &name, How::Exclusive).await;
+    context.soon("it stands still", peer.freeze()).await.expect("frozen");
+    if context.profile().liveness == Liveness::Process {
+        let frozen = Instant::now();
+        while frozen.elapsed() < SHORT_TTL * 2 {
+            work::assert_busy(&context, &locks, &name).await;
+            sleep(Duration::from_millis(20)).await;
+        }
+        peer.thaw().expect("thawed");
+        assert!(context.soon("it answers", peer.is_held(SLOT)).await.expect("it answers"));
+        context.soon("it releases", peer.release(SLOT)).await.expect("still held");
+        return;
+    }
+    let next = freed(&context, &name, How::Exclusive).await;
+    peer.thaw().expect("thawed");
+    let believes = context.soon("it answers", peer.is_held(SLOT)).await.expect("it answers");
+    assert!(!(believes && next.is_held()), "two processes hold one lock");
+    let released = context.soon("it releases", peer.release(SLOT)).await;
+    assert!(released.is_err(), "it released what it had lost");
+    work::assert_busy(&context, &locks, &name).await;
+    assert!(next.is_held());
+    context.give_back(next).await;
+}
+
+/// The register is a process of its own, as a database is; the write arrives after the end of
+/// whoever sent it.
+async fn register(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (mut holder, register) = (context.peer().await, context.peer().await);
+    let old = acquires(&context, &holder, &name, How::Exclusive).await;
+    holder.kill().await.expect("killed");
+    let next = freed(&context, &name, How::Exclusive).await;
+    let new = next.fencing_token().get();
+    assert!(new > old, "token {new} follows {old}");
+    for (token, value, taken) in [(new, 2, true), (old, 1, false), (new, 3, true)] {
+        let wrote = register.ask(Want::Write { token, value });
+        assert_eq!(context.soon("the register answers", wrote).await, Ok(Answer::Is(taken)));
+    }
+    context.give_back(next).await;
+}

@@ -1,0 +1,171 @@
+//! What is held is renewed until it is released, and not a moment longer (lessons 9 to 14).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::Guard;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::behaviour;
+use super::work::{self, SHORT_TTL};
+use crate::context::Context;
+use crate::needs::Need;
+use crate::suite::Behaviour;
+
+const GROUP: &str = "renewal";
+const NEEDS: &[Need] = &[Need::Renewal];
+
+pub(super) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "a_lock_is_kept_long_past_its_ttl", NEEDS, |c| Box::pin(kept(c))),
+    behaviour(GROUP, "renewals_move_the_validity", NEEDS, |c| Box::pin(moves(c))),
+    behaviour(GROUP, "what_is_renewed_is_not_expiring", NEEDS, |c| Box::pin(not_expiring(c))),
+    behaviour(GROUP, "the_traffic_of_other_locks_stops_no_renewal", NEEDS, |c| Box::pin(others(c))),
+    behaviour(GROUP, "locking_the_same_name_again_is_renewed", NEEDS, |c| Box::pin(again(c))),
+    behaviour(GROUP, "a_thousand_held_locks_are_renewed", NEEDS, |c| Box::pin(thousand(c))),
+    behaviour(GROUP, "nothing_is_renewed_after_its_release", NEEDS, |c| Box::pin(not_after(c))),
+    behaviour(GROUP, "a_guard_alone_keeps_the_renewals_going", NEEDS, |c| Box::pin(alone(c))),
+];
+
+/// Two and a half TTLs.
+const LONG: Duration = Duration::from_millis(2500);
+
+async fn kept(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let lock = one.lock(&name).ttl(SHORT_TTL);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let started = Instant::now();
+    while started.elapsed() < LONG {
+        assert!(guard.is_held(), "lost after {:?} with a healthy store", started.elapsed());
+        work::assert_busy(&context, &two, &name).await;
+        sleep(Duration::from_millis(50)).await;
+    }
+    context.give_back(guard).await;
+}
+
+async fn moves(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let lock = locks.lock(&name).ttl(SHORT_TTL);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    for _ in 0..3 {
+        let until = guard.valid_until();
+        context.until("a renewal moves the validity", async || guard.valid_until() > until).await;
+    }
+    assert!(guard.is_held());
+    context.give_back(guard).await;
+}
+
+async fn not_expiring(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let lock = locks.lock(&name).ttl(SHORT_TTL);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    tokio::select! {
+        () = guard.expiring(SHORT_TTL / 10) => panic!("expiring, with a healthy store"),
+        reason = guard.lost() => panic!("lost with a healthy store: {reason}"),
+        () = sleep(LONG) => {}
+    }
+    context.give_back(guard).await;
+}
+
+/// redisson #6844, #7272: renewals got lost, or went on for ever, between unlock and lock.
+async fn others(context: Arc<Context>) {
+    let (name, other) = (context.name("held"), context.name("busy"));
+    let locks = context.client().await;
+    let lock = locks.lock(&name).ttl(SHORT_TTL);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let started = Instant::now();
+    while started.elapsed() < LONG {
+        let brief = locks.lock(&other).ttl(SHORT_TTL);
+        let brief = context.soon("acquired", brief.acquire()).await.expect("acquired");
+        context.give_back(brief).await;
+        work::assert_busy(&context, &locks, &name).await;
+        assert!(guard.is_held(), "lost after {:?}", started.elapsed());
+        sleep(Duration::from_millis(1)).await;
+    }
+    context.give_back(guard).await;
+}
+
+async fn again(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let lock = locks.lock(&name).ttl(SHORT_TTL);
+    for round in 0..50 {
+        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        if round % 2 == 0 {
+            context.give_back(guard).await;
+        } else {
+            // Its release in the background overtakes nothing.
+            drop(guard);
+        }
+    }
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let started = Instant::now();
+    while started.elapsed() < LONG {
+        assert!(guard.is_held(), "lost after {:?}", started.elapsed());
+        sleep(Duration::from_millis(20)).await;
+    }
+    context.give_back(guard).await;
+}
+
+async fn thousand(context: Arc<Context>) {
+    let locks = context.client().await;
+    let ttl = SHORT_TTL * 2;
+    let mut tasks = JoinSet::new();
+    for index in 0..1000 {
+        let lock = locks.lock(context.name(&format!("lock {index}"))).ttl(ttl);
+        tasks.spawn(async move { lock.acquire().await.expect("acquired") });
+    }
+    let bound = context.patience() * 2;
+    let guards: Vec<Guard> = context.within(bound, "all are acquired", tasks.join_all()).await;
+    let ends: Vec<_> = guards.iter().map(Guard::valid_until).collect();
+    let renewed = async || {
+        assert!(guards.iter().all(Guard::is_held), "one of a thousand was lost");
+        guards.iter().zip(&ends).all(|(guard, end)| guard.valid_until() > end.after(ttl / 2))
+    };
+    context.until("each was renewed past its TTL", renewed).await;
+    let mut tasks = JoinSet::new();
+    for guard in guards {
+        tasks.spawn(async move { guard.release().await.expect("released") });
+    }
+    context.within(bound, "all are released", tasks.join_all()).await;
+}
+
+/// Watched for longer than a TTL, from behind where the harness can.
+async fn not_after(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let lock = one.lock(&name).ttl(SHORT_TTL);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    sleep(SHORT_TTL / 2).await;
+    context.give_back(guard).await;
+    let dropped = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    drop(dropped);
+    let next = context.hold(&two, &name).await;
+    context.give_back(next).await;
+    let started = Instant::now();
+    while started.elapsed() < SHORT_TTL {
+        let seen = context.soon("inspect answers", two.inspect(&name)).await.expect("answers");
+        assert!(seen.holders.is_empty(), "a released lock came back: {:?}", seen.holders);
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The connected store lives as long as its guards do.
+async fn alone(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.connect(&context.params()).await;
+    let guard = {
+        let lock = locks.lock(&name).ttl(SHORT_TTL);
+        context.soon("acquired", lock.acquire()).await.expect("acquired")
+    };
+    drop(locks);
+    let started = Instant::now();
+    while started.elapsed() < LONG {
+        assert!(guard.is_held(), "lost after {:?} without its Locks", started.elapsed());
+        sleep(Duration::from_millis(20)).await;
+    }
+    context.give_back(guard).await;
+}

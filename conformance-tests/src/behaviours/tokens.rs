@@ -1,0 +1,198 @@
+//! Fencing tokens: what still protects the resource when everything else has failed (invariant 5).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::FencingToken;
+
+use super::behaviour;
+use super::work::{self, BRIEFLY};
+use crate::checker::{Rules, assert_clean};
+use crate::context::Context;
+use crate::harness::Door;
+use crate::history::{What, Worker};
+use crate::needs::Need;
+use crate::peer::protocol::How;
+use crate::register::ProtectedRegister;
+use crate::suite::Behaviour;
+
+const GROUP: &str = "tokens";
+
+pub(super) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "tokens_of_exclusive_grants_rise", &[], |c| Box::pin(rise(c))),
+    behaviour(GROUP, "tokens_rise_across_losses", &[], |c| Box::pin(losses(c))),
+    behaviour(GROUP, "tokens_rise_when_everybody_has_left", &[], |c| Box::pin(everybody_left(c))),
+    behaviour(GROUP, "tokens_rise_over_other_modes", &[], |c| Box::pin(modes(c))),
+    behaviour(GROUP, "tokens_of_shared_grants_are_unique", &[Need::Shared], |c| {
+        Box::pin(unique(c, How::Shared))
+    }),
+    behaviour(GROUP, "tokens_of_permits_are_unique", &[Need::Permits], |c| {
+        Box::pin(unique(c, How::Permits { n: 1, limit: 8 }))
+    }),
+    behaviour(GROUP, "a_token_is_the_grants_for_good", &[], |c| Box::pin(constant(c))),
+    behaviour(GROUP, "a_later_epoch_beats_every_token", &[], |c| Box::pin(epochs(c))),
+    behaviour(GROUP, "a_stale_write_is_rejected", &[], |c| Box::pin(register(c))),
+    behaviour(GROUP, "tokens_rise_when_the_store_loses_its_data", LOSES, |c| Box::pin(data(c))),
+];
+
+const LOSES: &[Need] = &[Need::TokensBeyondData, Need::Door(Door::LoseData)];
+
+fn assert_rises(last: &mut Option<FencingToken>, next: FencingToken) {
+    assert!(Some(next) > *last, "token {next} follows {last:?}");
+    assert!(i64::from(next) > 0);
+    *last = Some(next);
+}
+
+async fn rise(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let mut last = None;
+    for locks in [&one, &two, &two, &one, &one] {
+        let guard = context.hold(locks, &name).await;
+        assert_rises(&mut last, guard.fencing_token());
+        let waiter = work::wait_for(locks, &name, How::Exclusive);
+        context.queued(locks, &name, 1).await;
+        context.give_back(guard).await;
+        let guard = work::granted(&context, "the waiter is granted", waiter).await;
+        assert_rises(&mut last, guard.fencing_token());
+        drop(guard);
+    }
+}
+
+async fn losses(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let mut last = None;
+    for locks in [&one, &two, &one] {
+        let lock = locks.lock(&name).hold_at_most(BRIEFLY);
+        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        assert_rises(&mut last, guard.fencing_token());
+        work::told_lost(&context, &guard).await;
+        let lock = locks.lock(&name).fixed_lease(Duration::from_millis(100));
+        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        assert_rises(&mut last, guard.fencing_token());
+        work::told_lost(&context, &guard).await;
+        let guard = context.hold(locks, &name).await;
+        assert_rises(&mut last, guard.fencing_token());
+        let seen = context.soon("inspect answers", one.inspect(&name)).await.expect("answers");
+        for holder in seen.holders {
+            two.evict(&name, &holder.id).await.expect("evicted");
+        }
+        drop(guard);
+    }
+}
+
+/// A count that lives in the lock's own key begins again with the next client.
+async fn everybody_left(context: Arc<Context>) {
+    let name = context.name("lock");
+    let mut last = None;
+    for _ in 0..3 {
+        let locks = context.connect(&context.params()).await;
+        let guard = context.hold(&locks, &name).await;
+        assert_rises(&mut last, guard.fencing_token());
+        context.give_back(guard).await;
+        context.soon("the last client closes", locks.close()).await.expect("closed");
+    }
+}
+
+async fn modes(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let modes = context.profile().modes;
+    let mut last = None;
+    let others = [
+        modes.shared.then_some(How::Shared),
+        modes.permits.then_some(How::Permits { n: 1, limit: 2 }),
+    ];
+    for other in others.into_iter().flatten().chain([How::Exclusive]) {
+        let guard = context.hold(&locks, &name).await;
+        assert_rises(&mut last, guard.fencing_token());
+        context.give_back(guard).await;
+        let guard = work::hold(&context, &locks, &name, other).await;
+        context.give_back(guard).await;
+    }
+}
+
+async fn unique(context: Arc<Context>, how: How) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let crowd = (0..8).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
+    let events = work::contend(&context, crowd.collect(), &name, 20, |_| how).await;
+    work::judge(&context, events);
+}
+
+async fn constant(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let lock = locks.lock(&name).ttl(Duration::from_millis(300));
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let token = guard.fencing_token();
+    // Across renewals, where there are any.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(guard.fencing_token(), token);
+    let seen = context.soon("inspect answers", locks.inspect(&name)).await.expect("answers");
+    if let Some(known) = seen.holders.first().and_then(|holder| holder.token) {
+        assert_eq!(known, token, "inspect shows another token");
+    }
+    drop(guard);
+}
+
+async fn epochs(context: Arc<Context>) {
+    let name = context.name("lock");
+    let mut last = None;
+    for epoch in [0, 1, 2, 127] {
+        let locks = context.client_with(|params| params.token_epoch = epoch).await;
+        for _ in 0..2 {
+            let guard = context.hold(&locks, &name).await;
+            let token = guard.fencing_token();
+            assert_rises(&mut last, token);
+            assert_eq!(token.get() >> 56, u64::from(epoch), "the epoch is not on top");
+            context.give_back(guard).await;
+        }
+    }
+}
+
+/// A holder that ignores its loss: the register that checks rejects it; the one that does not
+/// shows the damage, which proves that the case is real.
+async fn register(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let (checking, trusting) = (ProtectedRegister::checking(), ProtectedRegister::trusting());
+    let (mut old, mut new) = (Worker::new(), Worker::new());
+    let lock = one.lock(&name).hold_at_most(BRIEFLY);
+    let acquired = old.acquire_lock(&lock, &name, How::Exclusive);
+    let (stale, first) = context.soon("acquired", acquired).await.expect("acquired");
+    work::told_lost(&context, &stale).await;
+    old.look(&stale, first);
+    let acquired = new.acquire(&two, &name, How::Exclusive);
+    let (guard, second) = context.soon("acquired", acquired).await.expect("acquired");
+    let write = |worker: &mut Worker, claim, token: FencingToken, value| {
+        let token = token.get();
+        trusting.write(token, value);
+        let accepted = checking.write(token, value);
+        worker.record(claim, What::Wrote { token, accepted });
+        accepted
+    };
+    assert!(write(&mut new, second, guard.fencing_token(), 2));
+    assert!(!write(&mut old, first, stale.fencing_token(), 1), "a stale write was accepted");
+    assert!(write(&mut new, second, guard.fencing_token(), 3));
+    assert_eq!((checking.read(), checking.stale_writes()), (3, 0));
+    assert_eq!(trusting.stale_writes(), 1, "this test cannot show a lost update");
+    let released = new.release(guard, second);
+    context.soon("released", released).await.expect("released");
+    let events = old.into_events().into_iter().chain(new.into_events()).collect();
+    assert_clean(events, Rules::default());
+}
+
+async fn data(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let mut last = None;
+    for _ in 0..3 {
+        let lock = locks.lock(&name).ttl(work::SHORT_TTL);
+        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        assert_rises(&mut last, guard.fencing_token());
+        context.store().lose_data().await.expect("the data is lost");
+        work::told_lost(&context, &guard).await;
+    }
+}

@@ -1,0 +1,343 @@
+//! The holder knows for how long it holds, learns of a loss no later than that ends, and is
+//! renewed until then (invariant 2).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{ErrorKind, LostReason, lease_end};
+use tokio::time::{Instant, sleep};
+
+use super::behaviour;
+use super::work::{self, BRIEFLY, SHORT_TTL};
+use crate::context::Context;
+use crate::harness::Door;
+use crate::island::Island;
+use crate::needs::Need;
+use crate::peer::protocol::How;
+use crate::suite::Behaviour;
+
+const GROUP: &str = "validity";
+
+pub(super) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "is_held_is_exact", &[], |c| Box::pin(exact(c))),
+    behaviour(GROUP, "a_fixed_lease_ends_and_frees", &[], |c| Box::pin(fixed(c))),
+    behaviour(GROUP, "the_old_holder_is_told_before_the_next_is_granted", &[], |c| {
+        Box::pin(told_before(c))
+    }),
+    behaviour(GROUP, "hold_at_most_ends_a_forgotten_guard", &[], |c| Box::pin(forgotten(c))),
+    behaviour(GROUP, "hold_at_most_is_not_renewed_away", &[], |c| Box::pin(hold_at_most(c))),
+    behaviour(GROUP, "expiring_comes_before_the_loss", &[], |c| Box::pin(expiring(c))),
+    behaviour(GROUP, "run_gives_the_result_of_the_work", &[], |c| Box::pin(run_works(c))),
+    behaviour(GROUP, "run_drops_the_work_at_a_loss", &[], |c| Box::pin(run_drops(c))),
+    behaviour(GROUP, "a_lease_is_believed_in_for_less_than_promised", &[Need::Lease], |c| {
+        Box::pin(shorter(c))
+    }),
+    behaviour(
+        GROUP,
+        "validity_counts_from_before_the_request",
+        &[Need::Lease, Need::Door(Door::SlowReplies)],
+        |c| Box::pin(slow_reply(c)),
+    ),
+    behaviour(GROUP, "a_reply_after_the_lease_is_no_guard", SLOW, |c| Box::pin(late_reply(c))),
+    behaviour(GROUP, "a_short_freeze_loses_nothing", &[Need::Silence], |c| Box::pin(short_nap(c))),
+    behaviour(GROUP, "a_frozen_holder_is_lost_before_it_looks", &[Need::Silence], |c| {
+        Box::pin(frozen(c))
+    }),
+    behaviour(GROUP, "a_forgotten_grant_is_lost_and_stays_so", &[Need::Door(Door::Expire)], |c| {
+        Box::pin(expired(c))
+    }),
+    behaviour(GROUP, "a_holder_that_is_cut_off_is_lost_in_time", CUT, |c| Box::pin(cut_off(c))),
+    behaviour(GROUP, "a_silent_store_is_an_error_in_time", &[Need::Door(Door::CutOff)], |c| {
+        Box::pin(silent(c))
+    }),
+];
+
+const SLOW: &[Need] = &[Need::Lease, Need::Door(Door::SlowReplies)];
+const CUT: &[Need] = &[Need::Renewal, Need::Door(Door::CutOff)];
+
+/// Asked in a tight loop over its end, with no timer between: true before, false from then on.
+async fn exact(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let lock = locks.lock(&name).fixed_lease(Duration::from_millis(120));
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let until = guard.valid_until();
+    let asking = async {
+        loop {
+            let before = locks.now();
+            let held = guard.is_held();
+            let after = locks.now();
+            if !held {
+                assert!(after >= until, "not held at {before:?}, valid until {until:?}");
+                break;
+            }
+            assert!(before < until, "still held at {before:?}, valid until {until:?}");
+            tokio::task::yield_now().await;
+        }
+        assert!(!guard.is_held() && guard.remaining().is_zero());
+    };
+    context.soon("the lease ends", asking).await;
+    assert_eq!(work::told_lost(&context, &guard).await, LostReason::Expired);
+}
+
+async fn fixed(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let ttl = Duration::from_millis(200);
+    let lock = one.lock(&name).fixed_lease(ttl);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let longest = lease_end(one.now(), ttl);
+    assert!(guard.valid_until() <= longest, "a lease of {ttl:?} lasts {:?}", guard.remaining());
+    let next = two.lock(&name);
+    let waiting = context.within(
+        context.silence_frees_within(ttl),
+        "a lease that ended frees the lock",
+        next.acquire(),
+    );
+    let next = waiting.await.expect("granted");
+    assert!(!guard.is_held());
+    work::release_is_not_held(&context, guard).await;
+    work::assert_busy(&context, &one, &name).await;
+    context.give_back(next).await;
+}
+
+/// By the history: no belief of the first overlaps with one of the next.
+async fn told_before(context: Arc<Context>) {
+    let name = context.name("lock");
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let locks = context.client().await;
+        let name = name.clone();
+        tasks.spawn(async move {
+            let mut worker = crate::history::Worker::new();
+            for _ in 0..3 {
+                let lock = locks.lock(&name).fixed_lease(Duration::from_millis(100));
+                let acquired = worker.acquire_lock(&lock, &name, How::Exclusive).await;
+                // Granted so late that nothing is left of the lease: an error, never a guard.
+                let Ok((guard, claim)) = acquired else { continue };
+                while worker.look(&guard, claim) {
+                    sleep(Duration::from_millis(7)).await;
+                }
+                guard.lost().await;
+                worker.look(&guard, claim);
+            }
+            worker.into_events()
+        });
+    }
+    let events = context.within(context.patience() * 2, "all leases end", tasks.join_all()).await;
+    work::judge(&context, events.into_iter().flatten().collect());
+}
+
+async fn forgotten(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let lock = one.lock(&name).hold_at_most(BRIEFLY);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    std::mem::forget(guard);
+    let next = context.hold(&two, &name).await;
+    context.give_back(next).await;
+}
+
+async fn hold_at_most(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let limit = Duration::from_millis(500);
+    // Renewed at 100 ms: each renewal must leave the limit alone.
+    let lock = locks.lock(&name).ttl(Duration::from_millis(300)).hold_at_most(limit);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let end = locks.now().after(limit);
+    while guard.is_held() {
+        assert!(guard.valid_until() <= end, "renewed past hold_at_most");
+        sleep(Duration::from_millis(20)).await;
+        assert!(locks.now() < end.after(context.patience()), "hold_at_most has no end");
+    }
+    work::told_lost(&context, &guard).await;
+}
+
+async fn expiring(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let (lease, margin) = (Duration::from_millis(400), Duration::from_millis(200));
+    let lock = locks.lock(&name).fixed_lease(lease);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let until = guard.valid_until();
+    context.soon("the margin is reached", guard.expiring(margin)).await;
+    let now = locks.now();
+    assert!(now >= until.before(margin), "{:?} left, not {margin:?}", until.since(now));
+    context.soon("a wide margin is over at once", guard.expiring(Duration::MAX)).await;
+    work::told_lost(&context, &guard).await;
+    context.soon("lost is expiring, too", guard.expiring(Duration::ZERO)).await;
+}
+
+async fn run_works(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let guard = context.hold(&locks, &name).await;
+    let work = guard.run(async {
+        tokio::task::yield_now().await;
+        42
+    });
+    assert_eq!(context.soon("the work is done", work).await.expect("held throughout"), 42);
+    assert!(guard.is_held());
+    context.give_back(guard).await;
+}
+
+async fn run_drops(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let lock = locks.lock(&name).hold_at_most(BRIEFLY);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let (alive, mut dropped) = tokio::sync::oneshot::channel::<()>();
+    let work = guard.run(async move {
+        let _alive = alive;
+        std::future::pending::<()>().await;
+    });
+    let error = context.soon("the work is cut short", work).await.expect_err("it was lost");
+    work::assert_kind(&error, ErrorKind::Lost);
+    assert!(dropped.try_recv().is_err_and(|error| error != EMPTY), "the work goes on");
+    let late = context.soon("a lost guard runs nothing", guard.run(async { panic!("it ran") }));
+    let late: Result<(), _> = late.await;
+    work::assert_kind(&late.expect_err("lost before it began"), ErrorKind::Lost);
+}
+
+const EMPTY: tokio::sync::oneshot::error::TryRecvError =
+    tokio::sync::oneshot::error::TryRecvError::Empty;
+
+async fn shorter(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    for ttl in [Duration::from_secs(10), Duration::from_secs(1), Duration::from_secs(86_400)] {
+        let lock = locks.lock(&name).ttl(ttl);
+        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let longest = lease_end(locks.now(), ttl);
+        assert!(guard.valid_until() <= longest, "believed in for {:?}", guard.remaining());
+        context.give_back(guard).await;
+    }
+}
+
+/// Other libraries counted from the reply (madelson's LeaseMonitor), and believed too long by the
+/// time it took.
+async fn slow_reply(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let (ttl, delay) = (Duration::from_secs(20), Duration::from_millis(300));
+    context.store().delay_replies(delay).await.expect("replies are delayed");
+    let lock = locks.lock(&name).fixed_lease(ttl);
+    let guard = context.soon("acquired, late", lock.acquire()).await.expect("acquired");
+    let sent = locks.now().before(delay);
+    assert!(
+        guard.valid_until() <= lease_end(sent, ttl),
+        "the lease is counted from the reply, not from the request"
+    );
+    context.store().heal().await.expect("healed");
+    context.give_back(guard).await;
+}
+
+/// node-redlock #296, redlock 2.0: guards that were over before they were made.
+async fn late_reply(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    context.store().delay_replies(Duration::from_millis(400)).await.expect("replies are delayed");
+    let lock = locks.lock(&name).fixed_lease(Duration::from_millis(200));
+    let error = context.soon("an answer", lock.acquire()).await.expect_err("the lease is over");
+    work::assert_kind(&error, ErrorKind::Lost);
+    context.store().heal().await.expect("healed");
+}
+
+async fn short_nap(context: Arc<Context>) {
+    let name = context.name("lock");
+    let island = Island::new();
+    let frozen = context.client_on(&island).await;
+    let lock = frozen.lock(&name).ttl(context.patience());
+    let guard = island.run(async move { lock.acquire().await }).await.expect("acquired");
+    let two = context.client().await;
+    let napping = Instant::now();
+    while napping.elapsed() < Duration::from_millis(300) {
+        work::assert_busy(&context, &two, &name).await;
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(guard.is_held(), "lost in a nap of 300 ms");
+    let ending = island.run(async move {
+        let released = guard.release().await;
+        released.and(frozen.close().await)
+    });
+    context.soon("the thawed client releases", ending).await.expect("still held");
+}
+
+/// `is_held` is false at the first look after the freeze, whoever runs first then.
+async fn frozen(context: Arc<Context>) {
+    let name = context.name("lock");
+    let island = Island::new();
+    let frozen = context.client_on(&island).await;
+    let ttl = SHORT_TTL / 2;
+    let lock = frozen.lock(&name).ttl(ttl);
+    let guard = island.run(async move { lock.acquire().await }).await.expect("acquired");
+    let until = guard.valid_until();
+    let two = context.client().await;
+    let lock = two.lock(&name);
+    let bound = context.silence_frees_within(ttl);
+    let next = context.within(bound, "the frozen holder's lock is free", lock.acquire()).await;
+    let granted = two.now();
+    let next = next.expect("granted");
+    assert!(granted >= until, "granted while the frozen holder still believed in it");
+    let thawing = island.run(async move {
+        let held_at_first_look = guard.is_held();
+        let reason = guard.lost().await;
+        drop(guard);
+        (held_at_first_look, reason, frozen.close().await)
+    });
+    let (held, _reason, closed) = context.soon("the thawed holder is told", thawing).await;
+    assert!(!held, "the thawed holder still believed in it");
+    closed.expect("closed");
+    assert!(next.is_held());
+    context.give_back(next).await;
+}
+
+/// A renewal must not make what is gone again (redis-semaphore #175, redlock-rb #36).
+async fn expired(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let lock = one.lock(&name).ttl(SHORT_TTL);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    context.store().expire(&name).await.expect("the store forgets it");
+    work::told_lost(&context, &guard).await;
+    work::release_is_not_held(&context, guard).await;
+    assert!(!context.store().is_locked(&name).await.expect("a look"), "it was made again");
+    let next = context.soon("a try answers", two.lock(&name).try_acquire()).await;
+    let next = next.expect("no error").expect("the store forgot the holder, so it is free");
+    // Now the release itself finds out.
+    context.store().expire(&name).await.expect("the store forgets it");
+    work::release_is_not_held(&context, next).await;
+}
+
+async fn cut_off(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let lock = locks.lock(&name).ttl(SHORT_TTL);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    context.store().cut_off().await.expect("cut off");
+    let bound = context.silence_frees_within(SHORT_TTL);
+    let until = guard.valid_until();
+    context.within(bound, "the holder learns without the store", guard.lost()).await;
+    // A renewal that was under way at the cut may still have been answered.
+    assert!(locks.now() >= until, "lost before its validity ended, though nobody said so");
+    context.store().heal().await.expect("healed");
+    work::release_is_not_held(&context, guard).await;
+    let guard = context.hold(&locks, &name).await;
+    context.give_back(guard).await;
+}
+
+async fn silent(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks =
+        context.client_with(|params| params.unreachable_after = Duration::from_millis(300)).await;
+    context.store().cut_off().await.expect("cut off");
+    let lock = locks.lock(&name);
+    let error = context.soon("a silent store is an error", lock.acquire()).await;
+    let error = error.expect_err("nothing can be acquired while cut off");
+    work::assert_kind(&error, ErrorKind::Unreachable);
+    assert!(error.to_string().contains("300ms"), "the bound is not named: {error}");
+    context.store().heal().await.expect("healed");
+    let guard = context.hold(&locks, &name).await;
+    context.give_back(guard).await;
+}
