@@ -222,7 +222,7 @@ async fn slow_reply(context: Arc<Context>) {
     let locks = context.client().await;
     let (ttl, delay) = (Duration::from_secs(20), Duration::from_millis(300));
     context.store().delay_replies(delay).await.expect("replies are delayed");
-    let lock = locks.lock(&name).fixed_lease(ttl);
+    let lock = locks.lock(&name).ttl(ttl);
     let guard = context.soon("acquired, late", lock.acquire()).await.expect("acquired");
     let sent = locks.now().before(delay);
     assert!(
@@ -238,9 +238,11 @@ async fn late_reply(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     context.store().delay_replies(Duration::from_millis(400)).await.expect("replies are delayed");
-    let lock = locks.lock(&name).fixed_lease(Duration::from_millis(200));
-    let error = context.soon("an answer", lock.acquire()).await.expect_err("the lease is over");
-    work::assert_kind(&error, ErrorKind::Lost);
+    let ttl = Duration::from_millis(200);
+    for lock in [locks.lock(&name).ttl(ttl), locks.lock(&name).fixed_lease(ttl)] {
+        let answer = context.soon("an answer", lock.acquire()).await;
+        work::assert_kind(&answer.expect_err("the lease is over"), ErrorKind::Lost);
+    }
     context.store().heal().await.expect("healed");
 }
 

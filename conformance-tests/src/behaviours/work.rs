@@ -27,10 +27,14 @@ pub(super) async fn contend(
         let (name, how) = (name.to_owned(), how(index));
         tasks.spawn(async move {
             let mut worker = Worker::new();
-            for _ in 0..rounds {
+            for round in 0..rounds {
                 let acquired = worker.acquire(&locks, &name, how).await;
                 let (guard, claim) = acquired.expect("acquired in a crowd");
-                tokio::task::yield_now().await;
+                // Mostly as fast as can be, for the races; sometimes long enough to be seen.
+                match round % 4 {
+                    0 => tokio::time::sleep(Duration::from_millis(1)).await,
+                    _ => tokio::task::yield_now().await,
+                }
                 worker.release(guard, claim).await.expect("released in a crowd");
             }
             worker.into_events()

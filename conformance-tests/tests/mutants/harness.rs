@@ -1,0 +1,81 @@
+//! The harness of the toy store: it has every back door but other processes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_conformance::{Door, Harness, Params, Store};
+use fencelock_core::{LockName, Locks, Result};
+
+use crate::driver::Driver;
+use crate::mutant::Mutant;
+use crate::server::Server;
+
+pub(crate) struct Toy(pub(crate) Option<Mutant>);
+
+#[async_trait]
+impl Harness for Toy {
+    fn name(&self) -> &str {
+        "toy"
+    }
+
+    async fn open(&self, prefix: &str) -> Result<Box<dyn Store>> {
+        Ok(Box::new(ToyStore { server: Server::new(self.0), prefix: prefix.to_owned() }))
+    }
+}
+
+struct ToyStore {
+    server: Arc<Server>,
+    prefix: String,
+}
+
+impl ToyStore {
+    fn name(&self, name: &str) -> Result<LockName> {
+        LockName::with_prefix(&self.prefix, name)
+    }
+}
+
+#[async_trait]
+impl Store for ToyStore {
+    async fn connect(&self, params: &Params) -> Result<Locks> {
+        let driver = Arc::new(Driver(self.server.clone()));
+        Locks::new(driver, "toy://", params.settings()?)
+    }
+
+    fn doors(&self) -> &[Door] {
+        &[Door::Look, Door::Expire, Door::CutOff, Door::SlowReplies, Door::LoseData]
+    }
+
+    async fn leftovers(&self) -> Result<Vec<String>> {
+        Ok(self.server.leftovers())
+    }
+
+    async fn is_locked(&self, name: &str) -> Result<bool> {
+        Ok(self.server.is_locked(&self.name(name)?))
+    }
+
+    async fn expire(&self, name: &str) -> Result<()> {
+        self.server.expire(&self.name(name)?);
+        Ok(())
+    }
+
+    async fn cut_off(&self) -> Result<()> {
+        self.server.cut();
+        Ok(())
+    }
+
+    async fn heal(&self) -> Result<()> {
+        self.server.heal();
+        Ok(())
+    }
+
+    async fn delay_replies(&self, by: Duration) -> Result<()> {
+        self.server.delay(by);
+        Ok(())
+    }
+
+    async fn lose_data(&self) -> Result<()> {
+        self.server.lose_data();
+        Ok(())
+    }
+}
