@@ -8,24 +8,36 @@
 
 #[path = "simulation/clients.rs"]
 mod clients;
+#[path = "simulation/closing.rs"]
+mod closing;
 #[path = "simulation/dice.rs"]
 mod dice;
+#[path = "simulation/drivers.rs"]
+mod drivers;
 #[path = "simulation/gate.rs"]
 mod gate;
 #[path = "simulation/history.rs"]
 mod history;
 #[path = "simulation/lease_driver.rs"]
 mod lease_driver;
+#[path = "simulation/lease_script.rs"]
+mod lease_script;
 #[path = "simulation/lease_server.rs"]
 mod lease_server;
+#[path = "simulation/leaving.rs"]
+mod leaving;
 #[path = "simulation/link.rs"]
 mod link;
 #[path = "simulation/mutant.rs"]
 mod mutant;
+#[path = "simulation/renewing.rs"]
+mod renewing;
 #[path = "simulation/run.rs"]
 mod run;
 #[path = "simulation/scene.rs"]
 mod scene;
+#[path = "simulation/scripted.rs"]
+mod scripted;
 #[path = "simulation/seeds.rs"]
 mod seeds;
 #[path = "simulation/session_driver.rs"]
@@ -34,5 +46,7 @@ mod session_driver;
 mod session_seat;
 #[path = "simulation/session_server.rs"]
 mod session_server;
+#[path = "simulation/waiting.rs"]
+mod waiting;
 #[path = "simulation/weather.rs"]
 mod weather;

@@ -14,7 +14,8 @@ use fencelock_core::{
 };
 
 use crate::gate::GatedClock;
-use crate::lease_server::{Answer, Entry, LeaseServer, Who};
+use crate::lease_script::{Answer, Entry, Who};
+use crate::lease_server::LeaseServer;
 use crate::link::Link;
 use crate::mutant::Mutant;
 
@@ -42,6 +43,7 @@ pub(crate) struct LeaseDriver {
     clock: GatedClock,
     seats: Mutex<BTreeMap<u64, Weak<LeaseSeat>>>,
     rotation: AtomicU64,
+    last_push: Mutex<Option<(Entry, u64)>>,
     me: Weak<LeaseDriver>,
 }
 
@@ -54,6 +56,7 @@ impl LeaseDriver {
             clock,
             seats: Mutex::default(),
             rotation: AtomicU64::new(0),
+            last_push: Mutex::default(),
             me: me.clone(),
         });
         server.subscribe(driver.link.process, Arc::downgrade(&driver));
@@ -77,6 +80,7 @@ impl LeaseDriver {
 
     /// The server says that it handed a lock to one of this process's claims.
     pub(crate) fn pushed(&self, entry: Entry, token: u64) {
+        *self.last_push.lock().unwrap_or_else(PoisonError::into_inner) = Some((entry, token));
         let mutant = self.server.mutant;
         let seat = self.seat(entry.who.claim);
         if mutant == Some(Mutant::PushIsTheGrant)
@@ -93,6 +97,13 @@ impl LeaseDriver {
         if !wanted {
             self.release_stray(entry);
         }
+    }
+
+    /// The last push arrives once more, on a test's order.
+    pub(crate) fn pushed_again(&self) {
+        let last = *self.last_push.lock().unwrap_or_else(PoisonError::into_inner);
+        let (entry, token) = last.expect("there has been a push");
+        self.pushed(entry, token);
     }
 
     /// Sends away what the server gave to a claim that is over.

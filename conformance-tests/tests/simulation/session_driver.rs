@@ -13,7 +13,7 @@ use fencelock_core::{
 
 use crate::gate::GatedClock;
 use crate::lease_driver::lock_number;
-use crate::lease_server::Who;
+use crate::lease_script::Who;
 use crate::link::Link;
 use crate::mutant::Mutant;
 use crate::session_seat::SessionSeat;

@@ -10,7 +10,7 @@ use fencelock_core::{
 };
 use tokio::sync::oneshot;
 
-use crate::lease_server::Who;
+use crate::lease_script::Who;
 use crate::mutant::Mutant;
 use crate::session_driver::{SessionDriver, unreachable};
 use crate::session_server::Nodes;

@@ -12,7 +12,7 @@ use fencelock_core::{Clock, Mode, Moment};
 use tokio::sync::oneshot;
 
 use crate::history::History;
-use crate::lease_server::Who;
+use crate::lease_script::Who;
 use crate::link::Link;
 use crate::mutant::Mutant;
 

@@ -1,0 +1,267 @@
+//! Directed tests of the way out: whatever ends a hold, exactly one release goes out, after the
+//! holder has stopped believing, and goes on until the store has confirmed it.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use fencelock_core::{
+    Error, ErrorKind, Guard, Liveness, LostReason, Removal, Renewal, RenewalPlan, Result,
+};
+use tokio::time::{sleep, timeout};
+
+use crate::gate::AtMostPolls;
+use crate::scripted::{Call, SECOND, Scripted, Step, TTL, Told, unreachable};
+
+fn release(call: Call) -> bool {
+    matches!(call, Call::Release(_))
+}
+
+fn too_early(call: Call) -> bool {
+    matches!(call, Call::ReleaseTooEarly(_))
+}
+
+/// What a caller is told when the store answers `answers`, one after the other.
+async fn told_after(answers: &[Result<Removal>]) -> (Result<()>, Arc<Scripted>) {
+    let store = Scripted::leases();
+    let answers = answers.to_vec();
+    store.on_release(move |n| {
+        let n = usize::try_from(n).unwrap_or(usize::MAX).min(answers.len() - 1);
+        Step::Now(answers[n].clone())
+    });
+    let guard = store.locks().lock("a").acquire().await.expect("granted");
+    (guard.release().await, store)
+}
+
+fn kind(result: Result<()>) -> Option<ErrorKind> {
+    result.err().map(|error| error.kind())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_tells_what_became_of_the_lock() {
+    use Removal::{Absent, Partly, Removed};
+    let lost = || Err(unreachable());
+    let partly = |was_held| Ok(Partly { was_held });
+    assert_eq!(kind(told_after(&[Ok(Removed)]).await.0), None);
+    assert_eq!(kind(told_after(&[Ok(Absent)]).await.0), Some(ErrorKind::NotHeld));
+    // The first one may have removed it; its validity had not ended when it was sent.
+    assert_eq!(kind(told_after(&[lost(), Ok(Absent)]).await.0), None);
+    assert_eq!(kind(told_after(&[lost(), lost(), Ok(Removed)]).await.0), None);
+    assert_eq!(kind(told_after(&[partly(true), Ok(Removed)]).await.0), None);
+    assert_eq!(kind(told_after(&[partly(false), Ok(Absent)]).await.0), Some(ErrorKind::NotHeld));
+    assert_eq!(kind(told_after(&[lost()]).await.0), Some(ErrorKind::Unreachable));
+    let refused = Err(Error::new(ErrorKind::Refused, "read-only"));
+    assert_eq!(kind(told_after(&[refused]).await.0), Some(ErrorKind::Refused));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_release_left_is_removed_in_the_background() {
+    let partly = Ok(Removal::Partly { was_held: true });
+    let answers = [partly.clone(), partly, Err(unreachable()), Ok(Removal::Removed)];
+    let (told, store) = told_after(&answers).await;
+    assert!(told.is_ok());
+    timeout(5 * SECOND, store.until(4, release)).await.unwrap();
+    sleep(60 * SECOND).await;
+    assert_eq!(store.count(release), 4, "and no further");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_dropped_at_any_poll_is_finished() {
+    let mut polls = 0;
+    loop {
+        polls += 1;
+        let store = Scripted::leases();
+        store.on_release(|n| match n {
+            0 => Step::After(SECOND, Err(unreachable())),
+            _ => Step::After(SECOND, Ok(Removal::Removed)),
+        });
+        let locks = store.locks();
+        let guard = locks.lock("a").acquire().await.unwrap();
+        let released = AtMostPolls::new(guard.release(), polls).await;
+        locks.close().await.unwrap();
+        assert!(store.count(release) >= 2 && store.count(too_early) == 0, "{:?}", store.calls());
+        assert_eq!(store.calls().last(), Some(&Call::Close));
+        if released.is_some() {
+            break;
+        }
+    }
+    assert!(polls > 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_believes_any_more_when_a_release_is_sent() {
+    let end_by: [fn(Guard); 2] = [drop, |guard| {
+        tokio::spawn(guard.release());
+    }];
+    for end in end_by {
+        let store = Scripted::leases();
+        let guard = store.locks().lock("a").acquire().await.unwrap();
+        end(guard);
+        store.until(1, release).await;
+        assert_eq!(store.count(too_early), 0);
+    }
+    let store = Scripted::leases();
+    store.on_renew(|_, _, _| Told::all([Ok(Renewal::Lost)]));
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    assert!(store.claim(0).ring());
+    store.until(1, release).await;
+    assert!(!guard.is_held() && store.count(too_early) == 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_after_the_loss_is_not_held_and_sends_nothing_more() {
+    let store = Scripted::leases();
+    store.on_renew(|_, _, _| Told::nothing(Step::Never));
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    guard.lost().await;
+    store.until(1, release).await;
+    // Somebody else holds it now: a stale handle must do no harm.
+    assert_eq!(kind(guard.release().await), Some(ErrorKind::NotHeld));
+    sleep(60 * SECOND).await;
+    assert_eq!(store.count(release), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ring_is_a_stray_only_when_nobody_wants_the_claim() {
+    let store = Scripted::leases();
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    let claim = store.claim(0);
+    // Held is not waiting, and yet wanted: a driver that took it for a stray freed held locks.
+    assert!(claim.ring() && !claim.is_over());
+    sleep(SECOND).await;
+    assert!(guard.is_held());
+    drop(guard);
+    assert!(!claim.ring() && claim.is_over());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clean_up_never_gives_up_while_a_session_may_live() {
+    let hour = 3_600;
+    let store = Scripted::new(Liveness::Session(6 * SECOND), RenewalPlan::Every(SECOND));
+    store.on_release(|_| Step::Now(Err(unreachable())));
+    drop(store.locks().lock("a").acquire().await.unwrap());
+    sleep(hour * SECOND).await;
+    assert!(store.count(release) > 3_000, "{} in an hour", store.count(release));
+    assert!(store.count(release) < 8_000, "{} in an hour", store.count(release));
+    store.on_release(|_| Step::Now(Ok(Removal::Removed)));
+    let before = store.count(release);
+    sleep(hour * SECOND).await;
+    assert_eq!(store.count(release), before + 1, "until it is gone, and no longer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clean_up_of_a_lease_ends_after_the_lease() {
+    let store = Scripted::leases();
+    store.on_release(|_| Step::Now(Err(unreachable())));
+    drop(store.locks().lock("a").acquire().await.unwrap());
+    let dropped = store.now();
+    sleep(100 * SECOND).await;
+    let last = *store.times(release).last().unwrap();
+    let went_on = last.since(dropped);
+    let bound = TTL + 5 * SECOND;
+    assert!(went_on >= bound && went_on <= bound + SECOND, "went on for {went_on:?}");
+}
+
+#[test]
+fn a_guard_dropped_on_a_thread_without_a_runtime_is_released() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_time()
+        .build()
+        .unwrap();
+    let (store, guard) = runtime.block_on(async {
+        let store = Scripted::leases();
+        let guard = store.locks().lock("a").acquire().await.unwrap();
+        (store, guard)
+    });
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    runtime.block_on(async {
+        timeout(10 * SECOND, store.until(1, release)).await.unwrap();
+    });
+}
+
+/// Acquires on a runtime that ends at once; what is left of it is on no runtime.
+fn outlived() -> (Arc<Scripted>, fencelock_core::Locks, Guard) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.expect("a runtime needs no resources");
+    let left = runtime.block_on(async {
+        let store = Scripted::leases();
+        let locks = store.locks();
+        let guard = locks.lock("a").acquire().await.expect("granted");
+        (store, locks, guard)
+    });
+    assert!(left.2.is_held());
+    drop(runtime);
+    left
+}
+
+#[test]
+fn a_runtime_that_shuts_down_ends_what_it_held_at_once() {
+    let (store, locks, guard) = outlived();
+    assert!(!guard.is_held());
+    let other = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    other.block_on(async {
+        let reason = timeout(SECOND, guard.lost()).await.unwrap();
+        assert_eq!(reason, LostReason::Closed);
+        let error = locks.lock("b").acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed);
+        let error = locks.lock("b").try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed);
+        let error = timeout(10 * SECOND, guard.release()).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotHeld);
+    });
+    assert_eq!(store.count(release), 0, "nobody is left to send it");
+}
+
+#[test]
+fn a_guard_that_outlives_its_runtime_is_dropped_without_a_panic() {
+    let (_, locks, guard) = outlived();
+    drop(guard);
+    drop(locks);
+}
+
+#[test]
+fn a_loss_by_shutdown_is_told_on_another_runtime() {
+    let (tell, told) = mpsc::channel();
+    let (give, given) = mpsc::channel::<Guard>();
+    let other = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let guard = given.recv().unwrap();
+            let lost = guard.lost();
+            tokio::pin!(lost);
+            // It waits already when the other runtime ends.
+            assert!(timeout(Duration::from_millis(1), &mut lost).await.is_err());
+            tell.send(()).unwrap();
+            timeout(10 * SECOND, lost).await.unwrap()
+        })
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let guard =
+        runtime.block_on(async { Scripted::leases().locks().lock("a").acquire().await.unwrap() });
+    give.send(guard).unwrap();
+    told.recv().unwrap();
+    drop(runtime);
+    assert_eq!(other.join().unwrap(), LostReason::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_keeps_a_store_alive_after_its_last_handle() {
+    let store = Scripted::leases();
+    let alive = Arc::downgrade(&store);
+    let locks = store.locks();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let waiting = locks.lock("b");
+    store.on_attempt(|_, _, _| {
+        Step::Now(Ok(fencelock_core::Attempt::Waiting { look_in: Duration::MAX }))
+    });
+    assert!(timeout(SECOND, waiting.acquire()).await.is_err());
+    store.until(1, release).await;
+    store.forget_claims();
+    drop((store, locks, waiting));
+    sleep(10 * SECOND).await;
+    assert!(guard.is_held() && alive.upgrade().is_some(), "a guard is a handle");
+    drop(guard);
+    sleep(SECOND).await;
+    assert!(alive.upgrade().is_none());
+}

@@ -1,0 +1,298 @@
+//! Directed tests of the keeper: what a driver may do wrong while it renews, and how late an
+//! answer may come, without anybody holding for longer than it may.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{Guard, Liveness, LostReason, Moment, Renewal, RenewalPlan, lease_end};
+use tokio::time::{sleep, timeout};
+
+use crate::scripted::{Call, SECOND, Scripted, Step, TTL, Told, unreachable};
+
+fn renewal(call: Call) -> bool {
+    matches!(call, Call::Renew(_))
+}
+
+fn release(call: Call) -> bool {
+    matches!(call, Call::Release(_))
+}
+
+/// Waits for the loss, which must come as the validity ends: not before, hardly after.
+async fn is_lost_at(store: &Scripted, guard: &Guard, end: Moment) {
+    assert!(guard.is_held());
+    let reason = guard.lost().await;
+    assert_eq!(reason, LostReason::Expired);
+    let late = store.now().since(end);
+    assert!(store.now() >= end && late <= Duration::from_millis(2), "told {late:?} late");
+    assert!(!guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_never_returns_is_a_loss_at_the_deadline() {
+    let store = Scripted::leases();
+    store.on_renew(|_, _, _| Told::nothing(Step::Never));
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    let end = guard.valid_until();
+    is_lost_at(&store, &guard, end).await;
+    store.until(1, release).await;
+    assert_eq!(store.count(renewal), 1, "an answer is owed: nobody asks again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_panics_in_renew_is_asked_again() {
+    let store = Scripted::leases();
+    store.on_renew(|store, held, n| match n {
+        0 => Told::nothing(Step::Panic),
+        _ => Told::all(held.iter().map(|claim| Ok(store.renewed(claim)))),
+    });
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    sleep(10 * SECOND).await;
+    assert!(guard.is_held());
+    let times = store.times(renewal);
+    assert_eq!(times[1].since(times[0]), SECOND / 4, "again after a quarter of the period");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_renew_does_not_report_is_unknown_and_the_old_deadline_stands() {
+    let store = Scripted::leases();
+    store.on_renew(|_, _, _| Told::nothing(Step::Now(Ok(()))));
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    let end = guard.valid_until();
+    is_lost_at(&store, &guard, end).await;
+    assert!(store.count(renewal) >= 6, "asked again until the end: {:?}", store.calls());
+    let asked = store.count(renewal);
+    sleep(10 * SECOND).await;
+    assert_eq!(store.count(renewal), asked, "and never after it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_renewal_reply_leaves_the_old_deadline() {
+    let store = Scripted::leases();
+    store.on_renew(|_, held, _| Told::all(held.iter().map(|_| Err(unreachable()))));
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    let end = guard.valid_until();
+    is_lost_at(&store, &guard, end).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_first_report_counts_and_none_out_of_range() {
+    let store = Scripted::leases();
+    let later = Duration::ZERO;
+    store.on_renew(move |store, held, _| {
+        let renewed = Ok(store.renewed(&held[0]));
+        let reports = vec![
+            (later, 7, Ok(Renewal::Lost)),
+            (later, usize::MAX, Ok(Renewal::Lost)),
+            (later, 0, renewed),
+            (later, 0, Ok(Renewal::Lost)),
+        ];
+        Told { reports, end: Step::Now(Ok(())) }
+    });
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    sleep(10 * SECOND).await;
+    assert!(guard.is_held());
+
+    store.on_renew(move |store, held, _| {
+        let renewed = Ok(store.renewed(&held[0]));
+        let reports = vec![(later, 0, Ok(Renewal::Lost)), (later, 0, renewed)];
+        Told { reports, end: Step::Panic }
+    });
+    assert_eq!(guard.lost().await, LostReason::TakenAway);
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewed_after_the_deadline_revives_nothing() {
+    let store = Scripted::leases();
+    let far = store.now().after(100 * SECOND);
+    let end = lease_end(store.now(), TTL);
+    // From just before the deadline to long after it; at the deadline itself it is too late.
+    let first_renewal = store.now().after(SECOND);
+    for after_end in [0, 1, 2, 3, 500] {
+        let delay = end.since(first_renewal) + Duration::from_millis(after_end);
+        let store = Scripted::leases();
+        store.on_renew(move |_, _, _| Told {
+            reports: vec![(delay, 0, Ok(Renewal::Renewed { valid_until: far }))],
+            end: Step::Never,
+        });
+        let guard = store.locks().lock("a").acquire().await.unwrap();
+        let end = guard.valid_until();
+        is_lost_at(&store, &guard, end).await;
+        sleep(3 * SECOND).await;
+        assert!(!guard.is_held() && guard.valid_until() < store.now());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_just_before_the_deadline_still_counts() {
+    let store = Scripted::leases();
+    let delay = lease_end(store.now(), TTL).since(store.now().after(SECOND));
+    store.on_renew(move |store, held, n| match n {
+        0 => Told {
+            reports: vec![(delay - Duration::from_millis(1), 0, Ok(store.renewed(&held[0])))],
+            end: Step::Now(Ok(())),
+        },
+        _ => Told::all(held.iter().map(|claim| Ok(store.renewed(claim)))),
+    });
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    sleep(20 * SECOND).await;
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_slow_shard_holds_back_nobody_elses_renewal() {
+    let store = Scripted::leases();
+    // The first of each batch is on a shard that never answers.
+    let slow = 1;
+    store.on_renew(move |store, held, _| {
+        let answers = held.iter().enumerate().filter(|(_, claim)| claim.id() != slow);
+        let reports = answers.map(|(at, claim)| (Duration::ZERO, at, Ok(store.renewed(claim))));
+        let reports: Vec<_> = reports.collect();
+        Told { reports, end: Step::Never }
+    });
+    let locks = store.locks();
+    let slow = locks.lock("slow").acquire().await.unwrap();
+    let end = slow.valid_until();
+    let healthy = locks.lock("healthy").acquire().await.unwrap();
+    is_lost_at(&store, &slow, end).await;
+    sleep(20 * SECOND).await;
+    assert!(healthy.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_holds_are_renewed_in_a_few_batches() {
+    let store = Scripted::leases();
+    let locks = store.locks();
+    let mut guards = Vec::new();
+    for number in 0..10_000u32 {
+        // Acquired over a whole period, as in a service that has just started.
+        if number % 100 == 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        guards.push(locks.lock(format!("n{number}")).acquire().await.unwrap());
+    }
+    let before = store.calls().len();
+    sleep(9 * SECOND).await;
+    let sizes: Vec<usize> = store.calls()[before..]
+        .iter()
+        .filter_map(|call| match call {
+            Call::Renew(size) => Some(*size),
+            _ => None,
+        })
+        .collect();
+    let renewals: usize = sizes.iter().sum();
+    assert!(sizes.len() <= 9 * 10, "{} batches: {sizes:?}", sizes.len());
+    assert!((80_000..=110_000).contains(&renewals), "{renewals} renewals");
+    assert!(guards.iter().all(Guard::is_held));
+    drop(guards);
+    store.forget_claims();
+}
+
+#[tokio::test(start_paused = true)]
+async fn taken_away_is_told_at_once() {
+    let store = Scripted::leases();
+    store.on_renew(|_, held, _| Told::all(held.iter().map(|_| Ok(Renewal::Lost))));
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    let granted = store.now();
+    assert_eq!(guard.lost().await, LostReason::TakenAway);
+    assert_eq!(store.now().since(granted), SECOND, "with the first renewal");
+    store.until(1, release).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rung_hold_is_asked_about_at_once() {
+    let store = Scripted::leases();
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    let granted = store.now();
+    assert!(store.claim(0).ring());
+    store.until(1, renewal).await;
+    assert_eq!(store.now(), granted);
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ring_during_a_renewal_is_answered_by_another() {
+    let store = Scripted::leases();
+    // What the first answer says was true before the ring.
+    store.on_renew(|store, held, n| match n {
+        0 => Told {
+            reports: vec![(Duration::from_millis(50), 0, Ok(store.renewed(&held[0])))],
+            end: Step::Now(Ok(())),
+        },
+        _ => Told::all([Ok(Renewal::Lost)]),
+    });
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    assert!(store.claim(0).ring());
+    store.until(1, renewal).await;
+    assert!(store.claim(0).ring() && store.claim(0).ring());
+    let asked = store.now();
+    assert_eq!(guard.lost().await, LostReason::TakenAway);
+    assert_eq!(store.now().since(asked), Duration::from_millis(50));
+    assert_eq!(store.count(renewal), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_without_an_end_is_asked_about_only_when_it_is_rung() {
+    let store = Scripted::new(Liveness::Process, RenewalPlan::None);
+    store.on_attempt(|_, claim, _| {
+        let token = fencelock_core::FencingToken::new(claim.id());
+        Step::Now(Ok(fencelock_core::Attempt::Granted { token, valid_until: Moment::NEVER }))
+    });
+    store.on_renew(|_, _, n| match n {
+        0 => Told::all([Ok(Renewal::Renewed { valid_until: Moment::NEVER })]),
+        _ => Told::all([Ok(Renewal::Lost)]),
+    });
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    sleep(10_000 * SECOND).await;
+    assert_eq!(store.count(renewal), 0);
+    assert!(store.claim(0).ring());
+    sleep(10_000 * SECOND).await;
+    assert_eq!(store.count(renewal), 1);
+    assert!(guard.is_held() && guard.remaining() == Duration::MAX);
+    assert!(store.claim(0).ring());
+    assert_eq!(guard.lost().await, LostReason::TakenAway);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fixed_lease_is_never_renewed_and_ends_by_itself() {
+    let store = Scripted::leases();
+    let guard = store.locks().lock("a").fixed_lease(TTL).acquire().await.unwrap();
+    let end = guard.valid_until();
+    is_lost_at(&store, &guard, end).await;
+    assert_eq!(store.count(renewal), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_guard_is_released_at_its_limit() {
+    let store = Scripted::leases();
+    let limit = 20 * SECOND + Duration::from_millis(500);
+    let guard = store.locks().lock("a").hold_at_most(limit).acquire().await.unwrap();
+    let granted = store.now();
+    std::mem::forget(guard);
+    store.until(1, release).await;
+    let held = store.now().since(granted);
+    assert!(held >= limit && held <= limit + Duration::from_millis(2), "held for {held:?}");
+    assert!(store.count(renewal) >= 19, "renewed until then");
+    sleep(10 * SECOND).await;
+    assert_eq!(store.count(release), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_told_to_everybody_who_waits_for_it() {
+    let store = Scripted::leases();
+    store.on_renew(|_, _, _| Told::nothing(Step::Never));
+    let guard = Arc::new(store.locks().lock("a").acquire().await.unwrap());
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let guard = guard.clone();
+            tokio::spawn(async move { guard.lost().await })
+        })
+        .collect();
+    guard.expiring(SECOND).await;
+    assert!(guard.is_held() && guard.remaining() <= SECOND);
+    let work = guard.run(std::future::pending::<()>()).await;
+    assert_eq!(work.unwrap_err().kind(), fencelock_core::ErrorKind::Lost);
+    for waiting in waiting {
+        assert_eq!(waiting.await.unwrap(), LostReason::Expired);
+    }
+    assert!(timeout(SECOND, guard.lost()).await.is_ok(), "and to whoever asks later");
+}

@@ -1,0 +1,343 @@
+//! A store that answers what a test tells it to, when it tells it to, and remembers what it was
+//! asked: for races that chance meets too seldom.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_core::{
+    Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
+    LockName, Locks, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
+    RenewalPlan, Report, Result, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
+};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+/// What the driver does with one request.
+#[derive(Clone, Debug)]
+pub(crate) enum Step<T> {
+    Now(Result<T>),
+    After(Duration, Result<T>),
+    Never,
+    Panic,
+}
+
+impl<T> Step<T> {
+    async fn play(self) -> Result<T> {
+        match self {
+            Step::Now(answer) => answer,
+            Step::After(delay, answer) => {
+                sleep(delay).await;
+                answer
+            }
+            Step::Never => pending().await,
+            Step::Panic => panic!("the driver panics on the test's order"),
+        }
+    }
+}
+
+/// What the driver does with one batch: reports, each this long after the last, then the end.
+#[derive(Clone, Debug)]
+pub(crate) struct Told<T> {
+    pub(crate) reports: Vec<(Duration, usize, Result<T>)>,
+    pub(crate) end: Step<()>,
+}
+
+impl<T> Told<T> {
+    pub(crate) fn all(answers: impl IntoIterator<Item = Result<T>>) -> Told<T> {
+        let numbered = answers.into_iter().enumerate();
+        let reports = numbered.map(|(index, answer)| (Duration::ZERO, index, answer)).collect();
+        Told { reports, end: Step::Now(Ok(())) }
+    }
+
+    pub(crate) fn nothing(end: Step<()>) -> Told<T> {
+        Told { reports: Vec::new(), end }
+    }
+
+    async fn play(self, report: Report<'_, T>) {
+        for (delay, index, answer) in self.reports {
+            if !delay.is_zero() {
+                sleep(delay).await;
+            }
+            report(index, answer);
+        }
+        let _ = self.end.play().await;
+    }
+}
+
+/// One request as the driver got it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Attempt(u64),
+    /// Of a claim that was over already, as it must be: `is_held` is false before the store can
+    /// give the lock on.
+    Release(u64),
+    /// Of a claim that somebody may still believe to hold.
+    ReleaseTooEarly(u64),
+    /// Of so many.
+    Renew(usize),
+    Look(usize),
+    Close,
+}
+
+type Script<T, R> = Arc<dyn Fn(T, u64) -> R + Send + Sync>;
+
+pub(crate) struct Scripted {
+    me: Weak<Scripted>,
+    clock: TokioClock,
+    profile: Profile,
+    attempt: Mutex<Script<Arc<Claim>, Step<Attempt>>>,
+    release: Mutex<Script<Arc<Claim>, Step<Removal>>>,
+    renew: Mutex<Script<Vec<Arc<Claim>>, Told<Renewal>>>,
+    look: Mutex<Script<Vec<Arc<Claim>>, Told<Look>>>,
+    seen: Mutex<Seen>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Seen {
+    calls: Vec<(Moment, Call)>,
+    /// How many there were, by kind and claim.
+    counts: BTreeMap<(u8, u64), u64>,
+    claims: Vec<Arc<Claim>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// Of every lock of a scripted store, unless a test says otherwise: renewed each second.
+pub(crate) const TTL: Duration = Duration::from_secs(3);
+
+pub(crate) fn unreachable() -> Error {
+    Error::new(ErrorKind::Unreachable, "the reply was lost")
+}
+
+impl Scripted {
+    /// A store that grants, renews and releases whatever it is asked to.
+    pub(crate) fn new(liveness: Liveness, renewal: RenewalPlan) -> Arc<Scripted> {
+        let profile = Profile {
+            store: "scripted",
+            reach: Reach::Network,
+            liveness,
+            renewal,
+            order: Order::Arrival,
+            modes: Modes::ALL,
+            tokens: Tokens::Data,
+            exclusion_fails_when: &[],
+        };
+        let store = Arc::new_cyclic(|me| Scripted {
+            me: me.clone(),
+            clock: TokioClock::new(),
+            profile,
+            attempt: Mutex::new(Arc::new(|_, _| Step::Never)),
+            release: Mutex::new(Arc::new(|_, _| Step::Now(Ok(Removal::Removed)))),
+            renew: Mutex::new(Arc::new(|_, _| Told::nothing(Step::Now(Ok(()))))),
+            look: Mutex::new(Arc::new(|waiting, _| {
+                Told::all(waiting.iter().map(|_| Ok(Look::Again(SECOND))))
+            })),
+            seen: Mutex::default(),
+            changed: Notify::new(),
+        });
+        store.on_attempt(|store, claim, _| Step::Now(Ok(store.grant(&claim))));
+        store.on_renew(|store, held, _| {
+            Told::all(held.iter().map(|claim| Ok(store.renewed(claim))))
+        });
+        store
+    }
+
+    pub(crate) fn leases() -> Arc<Scripted> {
+        Scripted::new(Liveness::Lease, RenewalPlan::ThirdOfTtl)
+    }
+
+    pub(crate) fn locks(self: &Arc<Self>) -> Locks {
+        let ttl = Ttl::new(TTL).expect("a sensible TTL");
+        let settings = Settings::default().ttl(ttl).unreachable_after(5 * SECOND);
+        let settings = settings.expect("a sensible bound");
+        Locks::new(self.clone(), "scripted://", settings).expect("inside a runtime")
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// A grant asked for now.
+    pub(crate) fn grant(&self, claim: &Claim) -> Attempt {
+        let valid_until = lease_end(self.now(), claim.ttl());
+        Attempt::Granted { token: FencingToken::new(claim.id()), valid_until }
+    }
+
+    /// A renewal asked for now.
+    pub(crate) fn renewed(&self, claim: &Claim) -> Renewal {
+        Renewal::Renewed { valid_until: lease_end(self.now(), claim.ttl()) }
+    }
+
+    /// What the `n`-th attempt of a claim gets, from 0.
+    pub(crate) fn on_attempt(
+        self: &Arc<Self>,
+        script: impl Fn(&Scripted, Arc<Claim>, u64) -> Step<Attempt> + Send + Sync + 'static,
+    ) {
+        let store = Arc::downgrade(self);
+        *locked(&self.attempt) = Arc::new(move |claim, n| match store.upgrade() {
+            Some(store) => script(&store, claim, n),
+            None => Step::Never,
+        });
+    }
+
+    /// What the `n`-th release of a claim gets, from 0.
+    pub(crate) fn on_release(&self, script: impl Fn(u64) -> Step<Removal> + Send + Sync + 'static) {
+        *locked(&self.release) = Arc::new(move |_, n| script(n));
+    }
+
+    /// What the `n`-th batch of renewals gets, from 0.
+    pub(crate) fn on_renew(
+        self: &Arc<Self>,
+        script: impl Fn(&Scripted, &[Arc<Claim>], u64) -> Told<Renewal> + Send + Sync + 'static,
+    ) {
+        let store = Arc::downgrade(self);
+        *locked(&self.renew) = Arc::new(move |held, n| match store.upgrade() {
+            Some(store) => script(&store, &held, n),
+            None => Told::nothing(Step::Never),
+        });
+    }
+
+    /// What the `n`-th batch of looks gets, from 0.
+    pub(crate) fn on_look(
+        &self,
+        script: impl Fn(&[Arc<Claim>], u64) -> Told<Look> + Send + Sync + 'static,
+    ) {
+        *locked(&self.look) = Arc::new(move |waiting, n| script(&waiting, n));
+    }
+
+    /// The `n`-th claim that took a seat, from 0.
+    pub(crate) fn claim(&self, n: usize) -> Arc<Claim> {
+        locked(&self.seen).claims[n].clone()
+    }
+
+    /// Forgets the claims, which would keep each other alive.
+    pub(crate) fn forget_claims(&self) {
+        locked(&self.seen).claims.clear();
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        locked(&self.seen).calls.iter().map(|(_, call)| *call).collect()
+    }
+
+    /// When each call that `which` picks came.
+    pub(crate) fn times(&self, which: impl Fn(Call) -> bool) -> Vec<Moment> {
+        let seen = locked(&self.seen);
+        seen.calls.iter().filter(|(_, call)| which(*call)).map(|(at, _)| *at).collect()
+    }
+
+    pub(crate) fn count(&self, which: impl Fn(Call) -> bool) -> usize {
+        self.times(which).len()
+    }
+
+    /// Waits until there have been `n` calls that `which` picks.
+    pub(crate) async fn until(&self, n: usize, which: impl Fn(Call) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            if self.count(&which) >= n {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Writes a call down; how many like it there have been before.
+    fn record(&self, call: Call) -> u64 {
+        let key = match call {
+            Call::Attempt(id) => (0, id),
+            Call::Release(id) | Call::ReleaseTooEarly(id) => (1, id),
+            Call::Renew(_) => (2, 0),
+            Call::Look(_) => (3, 0),
+            Call::Close => (4, 0),
+        };
+        let mut seen = locked(&self.seen);
+        seen.calls.push((self.clock.now(), call));
+        let count = seen.counts.entry(key).or_default();
+        *count += 1;
+        let before = *count - 1;
+        self.changed.notify_waiters();
+        before
+    }
+}
+
+fn claims(contenders: &[Arc<dyn Contender>]) -> Vec<Arc<Claim>> {
+    contenders.iter().map(|contender| contender.claim().clone()).collect()
+}
+
+#[async_trait]
+impl DistributedLock for Scripted {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &self.clock
+    }
+
+    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+        locked(&self.seen).claims.push(claim.clone());
+        let Some(store) = self.me.upgrade() else { unreachable!("the store is being called") };
+        Arc::new(ScriptedSeat { store, claim })
+    }
+
+    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+        let n = self.record(Call::Renew(held.len()));
+        let script = locked(&self.renew).clone();
+        script(claims(held), n).play(report).await;
+    }
+
+    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+        let n = self.record(Call::Look(waiting.len()));
+        let script = locked(&self.look).clone();
+        script(claims(waiting), n).play(report).await;
+    }
+
+    async fn inspect(&self, _: &LockName) -> Result<Snapshot> {
+        Ok(Snapshot::default())
+    }
+
+    async fn evict(&self, _: &LockName, _: &OccupantId) -> Result<Removal> {
+        Ok(Removal::Absent)
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.record(Call::Close);
+        Ok(())
+    }
+}
+
+struct ScriptedSeat {
+    store: Arc<Scripted>,
+    claim: Arc<Claim>,
+}
+
+#[async_trait]
+impl Contender for ScriptedSeat {
+    fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    async fn attempt(&self) -> Result<Attempt> {
+        let n = self.store.record(Call::Attempt(self.claim.id()));
+        let script = locked(&self.store.attempt).clone();
+        let step = script(self.claim.clone(), n);
+        step.play().await
+    }
+
+    async fn release(&self) -> Result<Removal> {
+        let call = match self.claim.is_over() {
+            true => Call::Release(self.claim.id()),
+            false => Call::ReleaseTooEarly(self.claim.id()),
+        };
+        let n = self.store.record(call);
+        let script = locked(&self.store.release).clone();
+        let step = script(self.claim.clone(), n);
+        step.play().await
+    }
+}

@@ -1,0 +1,319 @@
+//! Directed tests of the way to a lock: rings that meet attempts, looks that come late, silence,
+//! and giving up at any poll.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{Attempt, Error, ErrorKind, Guard, Look, LostReason, Removal, Rest, Result};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::gate::AtMostPolls;
+use crate::scripted::{Call, SECOND, Scripted, Step, TTL, Told, unreachable};
+
+const FOREVER: Duration = Duration::MAX;
+
+fn attempt(call: Call) -> bool {
+    matches!(call, Call::Attempt(_))
+}
+
+fn release(call: Call) -> bool {
+    matches!(call, Call::Release(_))
+}
+
+fn look(call: Call) -> bool {
+    matches!(call, Call::Look(_))
+}
+
+fn waiting(look_in: Duration) -> Step<Attempt> {
+    Step::Now(Ok(Attempt::Waiting { look_in }))
+}
+
+fn acquire(store: &Arc<Scripted>) -> JoinHandle<Result<Guard>> {
+    let lock = store.locks().lock("a");
+    tokio::spawn(async move { lock.acquire().await })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ring_during_an_attempt_is_not_lost() {
+    let store = Scripted::leases();
+    store.on_attempt(|store, claim, n| match n {
+        // The answer was true when it was given: the hand-over came just after.
+        0 => Step::After(SECOND, Ok(Attempt::Waiting { look_in: FOREVER })),
+        _ => Step::Now(Ok(store.grant(&claim))),
+    });
+    let acquiring = acquire(&store);
+    store.until(1, attempt).await;
+    assert!(store.claim(0).ring());
+    let asked = store.now();
+    let guard = acquiring.await.unwrap().unwrap();
+    assert_eq!(store.now().since(asked), SECOND);
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ring_between_the_grant_and_the_hold_asks_about_the_hold() {
+    let store = Scripted::leases();
+    store.on_attempt(|store, claim, _| {
+        let grant = store.grant(&claim);
+        // An external delete, noticed after the server's answer and before core has it.
+        assert!(claim.ring());
+        Step::Now(Ok(grant))
+    });
+    store.on_renew(|_, _, _| Told::all([Ok(fencelock_core::Renewal::Lost)]));
+    let guard = store.locks().lock("a").acquire().await.unwrap();
+    let granted = store.now();
+    assert_eq!(guard.lost().await, LostReason::TakenAway);
+    assert_eq!(store.now(), granted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_attempts_only_when_it_is_rung() {
+    let store = Scripted::leases();
+    store.on_attempt(|_, _, _| waiting(FOREVER));
+    let acquiring = acquire(&store);
+    sleep(1_000 * SECOND).await;
+    assert_eq!((store.count(attempt), store.count(look)), (1, 0), "waiting costs nothing");
+    for rings in 1..4 {
+        assert!(store.claim(0).ring());
+        store.until(1 + rings, attempt).await;
+    }
+    sleep(SECOND).await;
+    assert_eq!(store.count(attempt), 4);
+    assert!(!acquiring.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_look_does_not_put_off_a_loss() {
+    for answer in [Ok(Look::Again(60 * SECOND)), Ok(Look::Attempt), Err(unreachable())] {
+        for delay in [100, 1_500, 2_900, 2_968, 3_100] {
+            let store = Scripted::leases();
+            store.on_attempt(|store, claim, n| match n {
+                0 => waiting(SECOND),
+                _ => Step::Now(Ok(store.grant(&claim))),
+            });
+            let answer = answer.clone();
+            store.on_look(move |_, _| Told {
+                reports: vec![(Duration::from_millis(delay), 0, answer.clone())],
+                end: Step::Now(Ok(())),
+            });
+            store.on_renew(|_, _, _| Told::nothing(Step::Never));
+            let acquiring = acquire(&store);
+            store.until(1, look).await;
+            // Its hand-over overtakes the look.
+            assert!(store.claim(0).ring());
+            let guard = acquiring.await.unwrap().unwrap();
+            let end = guard.valid_until();
+            assert_eq!(guard.lost().await, LostReason::Expired);
+            let late = store.now().since(end);
+            assert!(store.now() >= end && late <= Duration::from_millis(2), "{late:?} late");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_panics_in_look_is_asked_again() {
+    let store = Scripted::leases();
+    store.on_attempt(|store, claim, n| match n {
+        0 => waiting(SECOND),
+        _ => Step::Now(Ok(store.grant(&claim))),
+    });
+    store.on_look(|_, n| match n {
+        0 => Told::nothing(Step::Panic),
+        _ => Told::all([Ok(Look::Attempt)]),
+    });
+    let guard = acquire(&store).await.unwrap().unwrap();
+    assert!(guard.is_held() && store.count(look) == 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_panics_in_attempt_leaves_nothing_behind() {
+    let store = Scripted::leases();
+    let locks = store.locks();
+    let held = locks.lock("other").acquire().await.unwrap();
+    store.on_attempt(|_, _, _| Step::Panic);
+    let lock = locks.lock("a");
+    let failed = tokio::spawn(async move { lock.acquire().await }).await.unwrap_err();
+    assert!(failed.is_panic());
+    let claim = store.claim(1);
+    store.until(1, release).await;
+    assert!(store.calls().contains(&Call::Release(claim.id())) && !claim.ring());
+    sleep(10 * SECOND).await;
+    assert!(held.is_held(), "the keeper goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_at_any_poll_it_is_released() {
+    // Attempts that answer late, with a wait and a renewal of the wait between them.
+    let script = |store: &Scripted, claim: Arc<fencelock_core::Claim>, n| match n {
+        0 => Step::After(SECOND, Ok(Attempt::Waiting { look_in: SECOND })),
+        1 => Step::Now(Err(unreachable())),
+        2 => Step::After(SECOND, Ok(Attempt::Waiting { look_in: FOREVER })),
+        _ => Step::After(SECOND, Ok(store.grant(&claim))),
+    };
+    let mut polls = 0;
+    loop {
+        polls += 1;
+        let store = Scripted::leases();
+        store.on_attempt(script);
+        store.on_look(|_, _| Told::all([Ok(Look::Attempt)]));
+        let locks = store.locks();
+        let lock = locks.lock("a");
+        let ringing = {
+            let store = store.clone();
+            tokio::spawn(async move {
+                store.until(3, attempt).await;
+                sleep(2 * SECOND).await;
+                store.claim(0).ring();
+            })
+        };
+        let acquired = AtMostPolls::new(lock.acquire(), polls).await;
+        ringing.abort();
+        let granted = acquired.is_some();
+        drop(acquired);
+        let dropped = store.now();
+        store.until(1, release).await;
+        assert_eq!(store.now(), dropped, "at once, after {polls} polls");
+        let claim = store.claim(0);
+        assert!(!claim.ring() && claim.is_over());
+        locks.close().await.unwrap();
+        assert_eq!(store.count(release), 1);
+        if granted {
+            break;
+        }
+    }
+    assert!(polls > 6, "{polls} polls are not every await");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_granted_too_late_is_an_error_and_given_back() {
+    let store = Scripted::leases();
+    // The promise counts from before the request, and the answer took all of it.
+    store.on_attempt(|store, claim, _| Step::After(TTL, Ok(store.grant(&claim))));
+    let error = store.locks().lock("a").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    store.until(1, release).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_try_is_cleaned_up_if_it_left_something() {
+    for (rest, releases) in [(Rest::Nothing, 0), (Rest::Perhaps, 1)] {
+        let store = Scripted::leases();
+        store.on_attempt(move |_, _, _| Step::Now(Ok(Attempt::Busy { rest })));
+        let locks = store.locks();
+        assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
+        assert!(!store.claim(0).ring());
+        locks.close().await.unwrap();
+        assert_eq!(store.count(release), releases);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_slow_down_from_20_ms_to_a_second() {
+    let store = Scripted::leases();
+    store.on_attempt(|_, _, _| Step::Now(Err(unreachable())));
+    let error = store.locks().lock("a").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("unreachable_after=5s"), "{error}");
+    let times = store.times(attempt);
+    let pauses: Vec<Duration> = times.windows(2).map(|two| two[1].since(two[0])).collect();
+    assert!(pauses[0] >= Duration::from_millis(10) && pauses[0] <= Duration::from_millis(21));
+    assert!(pauses.iter().all(|pause| *pause <= SECOND), "{pauses:?}");
+    assert!(pauses.len() < 20, "{pauses:?}");
+    store.until(1, release).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_help_is_not_tried_again() {
+    let store = Scripted::leases();
+    let refused = Error::new(ErrorKind::Refused, "no permission");
+    store.on_attempt(move |_, _, _| Step::Now(Err(refused.clone())));
+    let error = store.locks().lock("a").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), store.count(attempt)), (ErrorKind::Refused, 1));
+    store.until(1, release).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_store_is_waited_for_so_long() {
+    let silent = Step::Never;
+    for (step, looks) in [(silent, false), (waiting(SECOND), true)] {
+        let store = Scripted::leases();
+        let asked = store.now();
+        store.on_attempt(move |_, _, n| if n == 0 { step.clone() } else { Step::Never });
+        store.on_look(|_, _| Told::nothing(Step::Now(Ok(()))));
+        let error = store.locks().lock("a").acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "looks: {looks}");
+        let waited = store.now().since(asked);
+        assert!(waited >= 5 * SECOND && waited <= 8 * SECOND, "{waited:?}, looks: {looks}");
+        store.until(1, release).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_lock_is_waited_for_without_end() {
+    let store = Scripted::leases();
+    store.on_attempt(|_, _, _| waiting(SECOND));
+    let acquiring = acquire(&store);
+    sleep(100_000 * SECOND).await;
+    assert!(!acquiring.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_limit_is_kept_to_in_every_phase() {
+    let limit = Duration::from_millis(2_500);
+    let phases: [Step<Attempt>; 3] = [Step::Never, waiting(SECOND), Step::Now(Err(unreachable()))];
+    for step in phases {
+        let store = Scripted::leases();
+        let asked = store.now();
+        store.on_attempt(move |_, _, _| step.clone());
+        let lock = store.locks().lock("a").wait_at_most(limit);
+        let error = lock.acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WaitTimedOut);
+        let waited = store.now().since(asked);
+        assert!(waited >= limit && waited <= limit + Duration::from_millis(2), "{waited:?}");
+        store.until(1, release).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_waiters_look_together() {
+    let store = Scripted::leases();
+    store.on_attempt(|_, _, _| waiting(SECOND));
+    let locks = store.locks();
+    let waiters: Vec<_> = (0..1_000)
+        .map(|_| {
+            let lock = locks.lock("a");
+            tokio::spawn(async move { lock.acquire().await })
+        })
+        .collect();
+    store.until(1_000, attempt).await;
+    sleep(10 * SECOND).await;
+    let looks = store.count(look);
+    assert!(looks <= 10, "{looks} requests in ten seconds");
+    waiters.iter().for_each(JoinHandle::abort);
+    store.until(1_000, release).await;
+    store.forget_claims();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_of_one_waiter_leaves_the_others_their_rings() {
+    let store = Scripted::leases();
+    store.on_release(|_| Step::Now(Ok(Removal::Removed)));
+    store.on_attempt(|store, claim, n| match n {
+        0 => waiting(FOREVER),
+        _ => Step::Now(Ok(store.grant(&claim))),
+    });
+    let locks = store.locks();
+    let (first, second) = (locks.lock("a"), locks.lock("a"));
+    let first = tokio::spawn(async move { first.acquire().await });
+    store.until(1, attempt).await;
+    let second = tokio::spawn(async move { second.acquire().await });
+    store.until(2, attempt).await;
+    // Rung and dropped in the same moment: the wake-up is the store's to pass on, by the release.
+    assert!(store.claim(0).ring());
+    first.abort();
+    store.until(1, release).await;
+    assert!(!store.claim(0).ring() && store.claim(1).ring());
+    let guard = timeout(SECOND, second).await.unwrap().unwrap().unwrap();
+    assert!(guard.is_held());
+}
