@@ -1,8 +1,49 @@
-//! The file store of fencelock: locks between the processes of one machine.
+//! The file store of [fencelock](https://docs.rs/fencelock): locks between the processes of one
+//! machine, on any local directory.
+//!
+//! A lock is a small directory with a queue file and named pipes. Waiters are served in the order
+//! of their arrival, one wake-up for each release, without polling and without a thread for each;
+//! a killed holder frees its lock at once, because the kernel closes its pipe; a child that
+//! inherited that pipe ([`Guard::keep_alive`](fencelock_core::Guard::keep_alive)) keeps the lock.
+//! Readers, writers and permits share one queue: nobody overtakes, so a waiting writer stops new
+//! readers. Fencing tokens rise across crashes, reboots and power failures for as long as the
+//! directory is kept.
+//!
+//! `file:///DIR` uses that directory, `file://` the user's own, `.local/state/fencelock` below the
+//! home directory of `/etc/passwd`. Users share locks where they can write to one directory: the
+//! files inside get its rights. Network file systems are refused, and so is what looks like one.
+//!
+//! What is deliberately absent: nothing in use is ever unlinked, and a lock's directory, about
+//! 8 KiB, stays for its fencing token. A forked child cannot use its parent's store; it connects
+//! its own. A process stopped in the few microseconds in which it changes a queue stops that lock.
 
-/// `file:///DIR`
-pub const SCHEME: fencelock_core::url::Scheme = fencelock_core::url::Scheme {
-    names: &["file"],
-    example: "file:///var/lib/jobs/locks",
-    connect: |_| unreachable!(),
-};
+mod backend;
+mod config;
+mod contender;
+mod directory;
+mod door;
+mod error;
+mod home;
+mod leftovers;
+mod path;
+mod pipe;
+mod place;
+mod platform;
+mod queue;
+mod wake;
+
+use fencelock_core::url::{Connecting, Scheme, StoreUrl};
+
+pub use config::FileStore;
+pub use leftovers::leftovers;
+
+/// `file:///DIR`, or `file://` for the user's own directory.
+pub const SCHEME: Scheme =
+    Scheme { names: &["file"], example: "file:///var/lib/jobs/locks", connect };
+
+fn connect(url: StoreUrl) -> Connecting {
+    Box::pin(async move {
+        let settings = url.params(&[])?.settings()?;
+        FileStore::from_url(&url)?.locks(settings).await
+    })
+}

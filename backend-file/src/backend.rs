@@ -1,0 +1,292 @@
+//! The connected file store.
+//!
+//! Its locks need no renewal: a holder holds for as long as its pipe is open. What is left to do
+//! from time to time is to pass over a waiter whose turn has come and that does not take it, as a
+//! stopped process: every waiting claim looks once a second, without the latch.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_core::{
+    BootClock, Claim, Clock, Contender, DistributedLock, FencingToken, Liveness, LockName, Look,
+    Modes, Occupant, OccupantId, Order, Profile, Reach, Removal, Renewal, RenewalPlan, Report,
+    Result, Snapshot, Tokens,
+};
+
+use crate::contender::FileContender;
+use crate::door::Door;
+use crate::error::forked;
+use crate::pipe;
+use crate::place::{Ground, Peek, Place};
+use crate::platform::since_boot;
+use crate::queue;
+use crate::wake::Wake;
+
+/// How often a waiter looks whether somebody ahead of it has stopped.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long a waiter may leave a lock alone that is its own to take. A little less than two
+/// looks, so that the second one finds it.
+const PATIENCE: Duration = Duration::from_millis(1_800);
+/// From how many locks on those that nobody uses are forgotten.
+const MANY_PLACES: usize = 256;
+
+const PROFILE: Profile = Profile {
+    store: "file",
+    reach: Reach::Machine,
+    liveness: Liveness::Process,
+    renewal: RenewalPlan::None,
+    order: Order::Arrival,
+    modes: Modes::ALL,
+    tokens: Tokens::Data,
+    exclusion_fails_when: &[
+        "the lock's files are deleted, replaced or edited by hand while it is held",
+        "a person breaks the lock, until its holder has heard of it",
+    ],
+};
+
+/// What all claims of a connected store share.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) ground: Arc<Ground>,
+    pub(crate) door: Door,
+    process: u32,
+    clock: BootClock,
+    places: Mutex<Places>,
+}
+
+#[derive(Debug)]
+struct Places {
+    by_key: HashMap<Arc<str>, Arc<Place>>,
+    tidy_at: usize,
+}
+
+impl Store {
+    pub(crate) fn new(ground: Ground, door: Door, clock: BootClock) -> Store {
+        let places = Places { by_key: HashMap::new(), tidy_at: MANY_PLACES };
+        Store {
+            ground: Arc::new(ground),
+            door,
+            process: std::process::id(),
+            clock,
+            places: Mutex::new(places),
+        }
+    }
+
+    /// Refuses to work in a forked child: it shares its parent's descriptors, and with them the
+    /// latch and the signs of life.
+    pub(crate) fn same_process(&self) -> Result<()> {
+        match std::process::id() == self.process {
+            true => Ok(()),
+            false => Err(forked()),
+        }
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self, key: &Arc<str>) -> Arc<Place> {
+        let mut places = self.places();
+        if let Some(place) = places.by_key.get(key) {
+            return place.clone();
+        }
+        if places.by_key.len() >= places.tidy_at {
+            places.by_key.retain(|_, place| Arc::strong_count(place) > 1);
+            places.tidy_at = MANY_PLACES.max(places.by_key.len() * 2);
+        }
+        let place = Arc::new(Place::new(self.ground.clone(), key.clone()));
+        places.by_key.insert(key.clone(), place.clone());
+        place
+    }
+
+    /// What one look at `place` says to all that wait there.
+    async fn look_at(&self, place: &Arc<Place>) -> Result<Seen> {
+        self.same_process()?;
+        let queue = match place.peek()? {
+            Peek::Queue(queue) => queue,
+            Peek::Busy => return Ok(Seen::Nothing),
+            Peek::Gone => return Ok(Seen::Gone),
+        };
+        let next = queue.next_to_hold();
+        let stalled = next.filter(|next| next + 1 < queue.entries.len());
+        let stalled = stalled.map(|next| queue.entries[next].ticket);
+        if let Some(ticket) = place.stalled_for(stalled, self.clock.now(), PATIENCE) {
+            self.pass_over(place, ticket).await?;
+            return Ok(Seen::Gone);
+        }
+        let tickets = queue.entries.iter().map(|entry| entry.ticket).collect();
+        Ok(Seen::Queue { tickets, next: next.map(|next| queue.entries[next].ticket) })
+    }
+
+    /// Takes the place of a waiter that leaves a free lock alone. When it goes on, it finds its
+    /// place gone and queues again.
+    async fn pass_over(&self, place: &Arc<Place>, ticket: u64) -> Result<()> {
+        let Some(mut latched) = place.latch_if_there().await? else { return Ok(()) };
+        let queue = latched.load()?;
+        let at = queue.next_to_hold().filter(|at| queue.entries[*at].ticket == ticket);
+        let Some(at) = at else { return Ok(()) };
+        let gone = queue.entries.remove(at);
+        let mut wake = Wake::default();
+        wake.after_removal(queue, &gone, place);
+        wake.without_closing();
+        latched.commit()?;
+        drop(latched);
+        self.door.ring(gone.door, place.caller(gone.ticket));
+        wake.send(&self.door);
+        Ok(())
+    }
+}
+
+/// What a look at a lock found.
+#[derive(Debug)]
+enum Seen {
+    Queue {
+        tickets: Vec<u64>,
+        next: Option<u64>,
+    },
+    Nothing,
+    /// Everybody who waited has to find out.
+    Gone,
+}
+
+impl Seen {
+    fn look(&self, ticket: Option<u64>) -> Look {
+        let attempt = match self {
+            Seen::Nothing => false,
+            Seen::Gone => true,
+            // Whose place is gone, or whose turn has come: it was not rung, or is about to be.
+            Seen::Queue { tickets, next } => ticket.is_none_or(|ticket| {
+                *next == Some(ticket) || tickets.binary_search(&ticket).is_err()
+            }),
+        };
+        if attempt { Look::Attempt } else { Look::Again(LOOK_AGAIN) }
+    }
+}
+
+/// The store as core drives it.
+pub(crate) struct Driver {
+    pub(crate) store: Arc<Store>,
+}
+
+#[async_trait]
+impl DistributedLock for Driver {
+    fn profile(&self) -> &Profile {
+        &PROFILE
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &self.store.clock
+    }
+
+    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+        let place = self.store.place(claim.name().shared_key());
+        Arc::new(FileContender::new(self.store.clone(), place, claim))
+    }
+
+    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+        for (index, contender) in held.iter().enumerate() {
+            if let Some(contender) = own(contender) {
+                report(index, contender.confirm().await);
+            }
+        }
+    }
+
+    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+        let mut seen: HashMap<usize, Result<Seen>> = HashMap::new();
+        for (index, contender) in waiting.iter().enumerate() {
+            let Some(contender) = own(contender) else { continue };
+            let place = contender.place();
+            // One look for all that wait for a lock, which this batch keeps alive.
+            let seen = match seen.entry(Arc::as_ptr(place).addr()) {
+                Entry::Occupied(seen) => seen.into_mut(),
+                Entry::Vacant(unseen) => unseen.insert(self.store.look_at(place).await),
+            };
+            let look = seen.as_ref().map(|seen| seen.look(contender.ticket()));
+            report(index, look.map_err(Clone::clone));
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
+        self.store.same_process()?;
+        let place = self.store.place(name.shared_key());
+        let Some(mut latched) = place.latch_if_there().await? else {
+            return Ok(Snapshot::default());
+        };
+        let entries = latched.load()?.entries.clone();
+        let own_labels: Vec<_> = entries
+            .iter()
+            .map(|entry| if entry.labelled { latched.read_label(entry.slot) } else { None })
+            .collect();
+        let files = latched.files()?;
+        drop(latched);
+        let now = centiseconds();
+        let (mut holders, mut waiters) = (Vec::new(), Vec::new());
+        for (entry, label) in entries.iter().zip(own_labels) {
+            // Whoever waits next removes it.
+            if matches!(pipe::watch(files.dir(), entry.slot), Ok(None)) {
+                continue;
+            }
+            let label = label.or_else(|| match entry.labelled {
+                true => None,
+                false => self.store.door.label_at(entry.door),
+            });
+            let mut occupant = Occupant::new(OccupantId::new(entry.ticket.to_string()), entry.mode)
+                .since(since(entry, now));
+            if let Some(label) = label {
+                occupant = occupant.labelled(label);
+            }
+            match entry.held {
+                true => holders.push(occupant.token(FencingToken::new(entry.token))),
+                false => waiters.push(occupant),
+            }
+        }
+        Ok(Snapshot::new(holders, waiters))
+    }
+
+    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+        self.store.same_process()?;
+        let place = self.store.place(name.shared_key());
+        let Ok(ticket) = who.as_str().parse() else { return Ok(Removal::Absent) };
+        let Some(mut latched) = place.latch_if_there().await? else { return Ok(Removal::Absent) };
+        let queue = latched.load()?;
+        let Some(at) = queue.position(ticket) else { return Ok(Removal::Absent) };
+        let gone = queue.entries.remove(at);
+        let mut wake = Wake::default();
+        wake.after_removal(queue, &gone, &place);
+        wake.without_closing();
+        // Before the commit: if this process dies now, its owner finds itself still there; after
+        // it, a holder could go on for ever that nobody told. It waits for the latch to see.
+        self.store.door.ring(gone.door, place.caller(gone.ticket));
+        latched.commit()?;
+        drop(latched);
+        wake.send(&self.store.door);
+        Ok(Removal::Removed)
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.store.door.close();
+        self.store.places().by_key.clear();
+        Ok(())
+    }
+}
+
+fn own(contender: &Arc<dyn Contender>) -> Option<&FileContender> {
+    let any: &dyn Any = contender.as_ref();
+    any.downcast_ref()
+}
+
+/// Now, in the unit of [`queue::Entry::since`].
+pub(crate) fn centiseconds() -> u32 {
+    // It wraps after 497 days, which only an entry older than that would notice.
+    #[allow(clippy::cast_possible_truncation)]
+    let now = (since_boot().as_millis() / 10) as u32;
+    now
+}
+
+fn since(entry: &queue::Entry, now: u32) -> Duration {
+    Duration::from_millis(10) * now.wrapping_sub(entry.since)
+}

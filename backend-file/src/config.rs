@@ -1,0 +1,128 @@
+//! Which directory, and how a store in it is connected.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fencelock_core::url::StoreUrl;
+use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
+use tokio::runtime::Handle;
+
+use crate::backend::{Driver, Store};
+use crate::directory::Directory;
+use crate::door::Door;
+use crate::error::{failed, refused, runtime_ended};
+use crate::place::Ground;
+use crate::platform;
+use crate::queue::BootId;
+
+/// A file store that is not yet connected.
+///
+/// ```no_run
+/// # async fn f() -> fencelock_core::Result<()> {
+/// use fencelock_core::Settings;
+/// use fencelock_file::FileStore;
+/// let locks = FileStore::at("/var/lib/jobs/locks").locks(Settings::default()).await?;
+/// let guard = locks.lock("report").acquire().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct FileStore {
+    place: Place,
+    boot: Option<BootId>,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    OfUser,
+    At(PathBuf),
+}
+
+impl FileStore {
+    /// In `directory`, an absolute path on a local file system. Its last part is made if it is not
+    /// there. Whoever may write to it shares its locks.
+    #[must_use]
+    pub fn at(directory: impl AsRef<Path>) -> FileStore {
+        FileStore { place: Place::At(directory.as_ref().to_owned()), boot: None }
+    }
+
+    /// In `.local/state/fencelock` of this user's home directory in `/etc/passwd`: the same for a
+    /// shell, cron and a service of that user.
+    #[must_use]
+    pub fn of_user() -> FileStore {
+        FileStore { place: Place::OfUser, boot: None }
+    }
+
+    /// As if the machine had booted under another id: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn booted_as(mut self, boot: [u8; 16]) -> FileStore {
+        self.boot = Some(boot);
+        self
+    }
+
+    pub(crate) fn from_url(url: &StoreUrl) -> Result<FileStore> {
+        let invalid = |message: &str| Error::new(ErrorKind::InvalidArgument, message);
+        if !url.authority().is_empty() || url.user().is_some() || url.password().is_some() {
+            return Err(invalid(
+                "a file store is on this machine and names no host; an absolute directory has \
+                 three slashes, as file:///var/lib/jobs/locks",
+            ));
+        }
+        match url.path() {
+            "" => Ok(FileStore::of_user()),
+            path if path.trim_matches('/').is_empty() => Err(invalid(
+                "file:/// names the root directory; expected file:///DIR, or file:// for the \
+                 default directory",
+            )),
+            path if path.contains('\0') => Err(invalid("the directory has a NUL in its path")),
+            path => Ok(FileStore::at(path)),
+        }
+    }
+
+    /// Connects, on the current runtime.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] when the directory cannot carry locks: it is on a network file
+    /// system, its owner or its rights are wrong, it cannot be made.
+    /// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn locks(self, settings: Settings) -> Result<Locks> {
+        let runtime = Handle::try_current().map_err(|cause| {
+            let message = "a store is connected inside a tokio runtime; there is none here";
+            Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
+        })?;
+        let clock = BootClock::start().map_err(|error| {
+            let message = "no file descriptor is free for the store's timer";
+            Error::new(ErrorKind::Unreachable, message).caused_by(error)
+        })?;
+        let connecting = {
+            let runtime = runtime.clone();
+            move || self.open(&runtime)
+        };
+        let opened = runtime.spawn_blocking(connecting).await;
+        let (ground, door) = opened.map_err(|error| runtime_ended().caused_by(error))??;
+        let shown = format!("file://{}", ground.directory.path().display());
+        let store = Arc::new(Store::new(ground, door, clock));
+        Locks::new(Arc::new(Driver { store }), &shown, settings)
+    }
+
+    fn open(self, runtime: &Handle) -> Result<(Ground, Door)> {
+        let directory = match self.place {
+            Place::OfUser => Directory::of_user()?,
+            Place::At(path) if path.is_absolute() => Directory::at(&path)?,
+            Place::At(path) => {
+                let path = path.display();
+                return Err(refused(format!("{path} is no absolute path; expected file:///DIR")));
+            }
+        };
+        let boot = match self.boot {
+            Some(boot) => boot,
+            None => platform::boot_id()
+                .map_err(|e| failed("read the boot id for", directory.path(), e))?,
+        };
+        let door = Door::take(&directory, runtime)?;
+        Ok((Ground::new(directory, boot, runtime.clone()), door))
+    }
+}

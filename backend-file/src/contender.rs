@@ -1,0 +1,320 @@
+//! One claim's seat in the queue: it grants itself the lock when its turn has come, and else
+//! watches whoever is ahead.
+//!
+//! Each step reads the queue under the latch, changes it, and writes it back by one commit. What
+//! then has to be said to others is said after unlatching, since whoever is woken needs the latch.
+//! A process that dies between the two has said it too: whoever waits for it watches it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Poll;
+
+use async_trait::async_trait;
+use fencelock_core::{
+    Armed, Attempt, Claim, Contender, FencingToken, IfBusy, Moment, Removal, Renewal, Rest, Result,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::backend::{LOOK_AGAIN, Store, centiseconds};
+use crate::error::runtime_ended;
+use crate::place::{Latched, Place};
+use crate::queue::{EVERY_HOLDER, NOBODY, Queue};
+use crate::wake::Wake;
+
+/// A claim of this store.
+#[derive(Debug)]
+pub(crate) struct FileContender {
+    store: Arc<Store>,
+    place: Arc<Place>,
+    claim: Arc<Claim>,
+    seat: Mutex<Seat>,
+    /// A copy of the pipe, once somebody asked for one to pass on.
+    passed_on: OnceLock<OwnedFd>,
+}
+
+/// What a claim has in the store.
+#[derive(Debug, Default)]
+struct Seat {
+    ticket: Option<u64>,
+    /// Open for reading: the sign of life.
+    pipe: Option<OwnedFd>,
+    armed: Option<Armed>,
+}
+
+/// What a step under the latch came to.
+enum Step {
+    Granted(u64),
+    Busy,
+    /// Whom to watch. Entries of this store are not among them: they ring by themselves.
+    Waits(Vec<OwnedFd>),
+}
+
+/// Whom to watch, or who is dead among them.
+enum Ahead {
+    Alive(Vec<OwnedFd>),
+    Dead(usize),
+}
+
+impl FileContender {
+    pub(crate) fn new(store: Arc<Store>, place: Arc<Place>, claim: Arc<Claim>) -> FileContender {
+        let (seat, passed_on) = (Mutex::default(), OnceLock::new());
+        FileContender { store, place, claim, seat, passed_on }
+    }
+
+    pub(crate) fn place(&self) -> &Arc<Place> {
+        &self.place
+    }
+
+    fn seat(&self) -> MutexGuard<'_, Seat> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn ticket(&self) -> Option<u64> {
+        self.seat().ticket
+    }
+
+    /// Under the latch: grants, or joins the queue, or stays in it. All or nothing.
+    fn step(&self, latched: &mut Latched, wake: &mut Wake) -> Result<Step> {
+        let mut seat = self.seat();
+        let now = centiseconds();
+        let queue = latched.queue();
+        let known = seat.ticket.and_then(|ticket| queue.position(ticket));
+        let mut at = match known {
+            Some(at) if queue.entries[at].held => {
+                return Ok(Step::Granted(queue.entries[at].token));
+            }
+            Some(at) => at,
+            None => {
+                // Never there, or its place was taken away: to the end of the queue.
+                self.leave_seat(&mut seat);
+                queue.push(self.claim.mode(), self.store.door.number(), now)
+            }
+        };
+        let before = queue.entries[at];
+        let mut someone_died = false;
+        let ahead = loop {
+            if latched.queue().fits(at) {
+                break None;
+            }
+            match self.ahead_of(at, latched)? {
+                Ahead::Alive(watches) => break Some(watches),
+                Ahead::Dead(dead) => {
+                    latched.queue().entries.remove(dead);
+                    at -= 1;
+                    someone_died = true;
+                }
+            }
+        };
+        if ahead.is_some() && self.claim.if_busy() == IfBusy::Refuse {
+            latched.queue().entries.remove(at);
+            if someone_died {
+                latched.commit()?;
+            }
+            return Ok(Step::Busy);
+        }
+        let pipe = match known {
+            Some(_) => None,
+            None => {
+                let (slot, pipe) = latched.take_slot()?;
+                let labelled = !self.store.door.has_label(self.claim.label());
+                if labelled {
+                    latched.write_label(slot, &self.claim)?;
+                }
+                let entry = &mut latched.queue().entries[at];
+                (entry.slot, entry.labelled) = (slot, labelled);
+                Some(pipe)
+            }
+        };
+        let queue = latched.queue();
+        let token = match &ahead {
+            None => Some(queue.grant(at, now)),
+            Some(_) => {
+                queue.entries[at].watch = whom_it_watches(queue, at);
+                None
+            }
+        };
+        let entry = queue.entries[at];
+        if token.is_some() {
+            wake.after_grant(queue, at, &self.place);
+        }
+        if someone_died || entry != before {
+            latched.commit()?;
+        }
+        if let Some(pipe) = pipe {
+            seat.pipe = Some(pipe);
+            seat.ticket = Some(entry.ticket);
+            self.store.door.callers().add(self.place.caller(entry.ticket), &self.claim);
+        }
+        Ok(match (token, ahead) {
+            (Some(token), _) => Step::Granted(token),
+            (None, watches) => Step::Waits(watches.unwrap_or_default()),
+        })
+    }
+
+    /// Opens the pipes of everybody whom entry `at` has to watch, or finds one that is dead.
+    fn ahead_of(&self, at: usize, latched: &mut Latched) -> Result<Ahead> {
+        let blockers = latched.queue().blockers(at);
+        let mut watches = Vec::new();
+        for index in blockers.rev() {
+            let blocker = latched.queue().entries[index];
+            // It lives as long as this process, and rings whoever watched it when it goes.
+            let own = blocker.door == self.store.door.number()
+                && self.store.door.callers().contains(self.place.caller(blocker.ticket));
+            if own {
+                continue;
+            }
+            match latched.watch(blocker.slot)? {
+                Some(pipe) => watches.push(pipe),
+                None => return Ok(Ahead::Dead(index)),
+            }
+        }
+        Ok(Ahead::Alive(watches))
+    }
+
+    /// Rings the claim when one of `pipes` loses its last reader.
+    fn arm(&self, pipes: Vec<OwnedFd>) -> Result<()> {
+        let _in_runtime = self.store.ground.runtime.enter();
+        // The safe constructor is deprecated for types that may not own their descriptor; an
+        // OwnedFd does, and the replacement is unsafe code.
+        #[allow(deprecated)]
+        let watch = |pipe| AsyncFd::with_interest(pipe, Interest::ERROR);
+        let pipes: std::io::Result<Vec<_>> = pipes.into_iter().map(watch).collect();
+        let pipes = pipes.map_err(|error| runtime_ended().caused_by(error))?;
+        let armed = (!pipes.is_empty()).then(|| self.claim.ring_when(any_gone(pipes)));
+        self.seat().armed = armed;
+        Ok(())
+    }
+
+    fn leave_seat(&self, seat: &mut Seat) {
+        if let Some(ticket) = seat.ticket.take() {
+            self.store.door.callers().remove(self.place.caller(ticket));
+        }
+        (seat.pipe, seat.armed) = (None, None);
+    }
+
+    /// Whether the store still has this held claim, for a renewal that somebody rang for.
+    pub(crate) async fn confirm(&self) -> Result<Renewal> {
+        self.store.same_process()?;
+        let Some(mut latched) = self.place.latch_if_there().await? else {
+            return Ok(Renewal::Lost);
+        };
+        let queue = latched.load()?;
+        let at = self.ticket().and_then(|ticket| queue.position(ticket));
+        Ok(match at.is_some_and(|at| queue.entries[at].held) {
+            true => Renewal::Renewed { valid_until: Moment::NEVER },
+            false => Renewal::Lost,
+        })
+    }
+
+    /// Takes the entry out of the queue; `false` when it was not there.
+    async fn remove(&self, ticket: u64) -> Result<bool> {
+        let Some(mut latched) = self.place.latch_if_there().await? else { return Ok(false) };
+        let queue = latched.load()?;
+        let Some(at) = queue.position(ticket) else { return Ok(false) };
+        let gone = queue.entries.remove(at);
+        let mut wake = Wake::default();
+        wake.after_removal(queue, &gone, &self.place);
+        latched.commit()?;
+        let files = latched.files()?;
+        drop(latched);
+        // For whoever watches this entry, and has no copy of its pipe inherited, the closing is
+        // the wake-up.
+        self.leave_seat(&mut self.seat());
+        wake.after_closing(&gone, &files);
+        wake.send(&self.store.door);
+        Ok(true)
+    }
+}
+
+#[async_trait]
+impl Contender for FileContender {
+    fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    async fn attempt(&self) -> Result<Attempt> {
+        self.store.same_process()?;
+        let mut latched = self.place.latch().await?;
+        while latched.load()?.needs_tokens() {
+            latched = latched.promise_tokens().await?;
+        }
+        let mut wake = Wake::default();
+        let step = self.step(&mut latched, &mut wake)?;
+        drop(latched);
+        wake.send(&self.store.door);
+        Ok(match step {
+            Step::Granted(token) => {
+                self.seat().armed = None;
+                let token = FencingToken::new(token);
+                Attempt::Granted { token, valid_until: Moment::NEVER }
+            }
+            Step::Busy => Attempt::Busy { rest: Rest::Nothing },
+            Step::Waits(pipes) => {
+                self.arm(pipes)?;
+                Attempt::Waiting { look_in: LOOK_AGAIN }
+            }
+        })
+    }
+
+    async fn release(&self) -> Result<Removal> {
+        self.store.same_process()?;
+        let Some(ticket) = self.ticket() else { return Ok(Removal::Absent) };
+        let removed = self.remove(ticket).await;
+        let mut seat = self.seat();
+        match removed {
+            Ok(removed) => {
+                self.leave_seat(&mut seat);
+                Ok(if removed { Removal::Removed } else { Removal::Absent })
+            }
+            Err(error) => {
+                // With its pipe closed the entry is dead to everybody, and whoever waits removes
+                // it; the repetition of this release is for those that inherited a copy.
+                (seat.pipe, seat.armed) = (None, None);
+                Err(error)
+            }
+        }
+    }
+
+    #[cfg(unix)]
+    fn keep_alive(&self) -> Option<BorrowedFd<'_>> {
+        if self.passed_on.get().is_none() {
+            let copy = self.seat().pipe.as_ref()?.try_clone().ok()?;
+            // Somebody who asked at the same time may have been first.
+            let _ = self.passed_on.set(copy);
+        }
+        self.passed_on.get().map(AsFd::as_fd)
+    }
+}
+
+impl Drop for FileContender {
+    fn drop(&mut self) {
+        // Only a claim that was not released, as on a runtime that has ended, still has a seat.
+        // Its pipe closes now, which frees the lock.
+        self.leave_seat(&mut self.seat());
+    }
+}
+
+fn whom_it_watches(queue: &Queue, at: usize) -> u16 {
+    match queue.watches_every_holder(at) {
+        true => EVERY_HOLDER,
+        false => at.checked_sub(1).map_or(NOBODY, |ahead| queue.entries[ahead].slot),
+    }
+}
+
+/// Completes when the last reader of one of `pipes` is gone.
+async fn any_gone(pipes: Vec<AsyncFd<OwnedFd>>) {
+    type Gone<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+    // An error here means that the runtime ends, and with it everybody who could be rung.
+    let gone = async |pipe: &AsyncFd<OwnedFd>| drop(pipe.ready(Interest::ERROR).await);
+    if let [pipe] = &pipes[..] {
+        return gone(pipe).await;
+    }
+    let mut each: Vec<Gone<'_>> = pipes.iter().map(|pipe| Box::pin(gone(pipe)) as _).collect();
+    std::future::poll_fn(|cx| match each.iter_mut().any(|one| one.as_mut().poll(cx).is_ready()) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}

@@ -1,0 +1,231 @@
+//! Where a connected store can be rung: one named pipe for each, in the directory `.doors`.
+//!
+//! What closing pipes does not tell, somebody has to say: that a shared lock was granted and the
+//! next reader fits too, that a releaser's pipe lives on in a child, that a person broke a lock.
+//! One pipe for all claims of a store makes that free for those that nobody has to ring. A ring
+//! is a hint: one too many does no harm, and one that is lost is made up for by the safety look.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use fencelock_core::{Claim, Label, Result};
+use rustix::fs::{FlockOperation, Mode, OFlags, openat};
+use rustix::io::{self, Errno};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+
+use crate::directory::Directory;
+use crate::error::failed;
+use crate::pipe::{self, PipeName};
+use crate::queue::{LABEL, MOST};
+
+/// Begins with a dot, which no lock's directory does.
+const DOORS: &str = ".doors";
+/// The label of each door's process, and the latch of whoever looks for a free door.
+const LABELS: &str = "labels";
+
+/// A claim of this store as others know it: the lock's hash plus the ticket.
+pub(crate) type Caller = u64;
+
+/// This store's door, and the way to the others.
+#[derive(Debug)]
+pub(crate) struct Door {
+    number: u16,
+    dir: OwnedFd,
+    callers: Arc<Callers>,
+    /// The label that stands at this door, once a claim had one.
+    label: OnceLock<Option<Label>>,
+    attendant: tokio::task::AbortHandle,
+}
+
+impl Door {
+    /// Takes a free door. Blocks while another process looks for one.
+    pub(crate) fn take(directory: &Directory, runtime: &Handle) -> Result<Door> {
+        let path = directory.path().join(DOORS);
+        let failed = |errno| failed("open the door in", &path, errno);
+        let dir = open_or_make(directory).map_err(failed)?;
+        let (number, pipe) = take_pipe(dir.as_fd(), directory).map_err(failed)?;
+        let _in_runtime = runtime.enter();
+        // The safe constructor is deprecated for types that may not own their descriptor; an
+        // OwnedFd does, and the replacement is unsafe code.
+        #[allow(deprecated)]
+        let pipe = AsyncFd::with_interest(pipe, Interest::READABLE)
+            .map_err(|error| crate::error::runtime_ended().caused_by(error))?;
+        let callers = Arc::new(Callers::default());
+        let attendant = runtime.spawn(attend(pipe, callers.clone())).abort_handle();
+        Ok(Door { number, dir, callers, label: OnceLock::new(), attendant })
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Rings `caller` at door `number`, if that process lives.
+    pub(crate) fn ring(&self, number: u16, caller: Caller) {
+        if number == self.number && self.callers.ring(caller) {
+            return;
+        }
+        // Opened for reading too: a write can then neither fail for want of a reader nor raise
+        // SIGPIPE, and nobody takes a reader here for an owner.
+        let rung = pipe::open(self.dir.as_fd(), &PipeName::new(b'p', number), OFlags::RDWR)
+            .and_then(|pipe| io::write(&pipe, &caller.to_le_bytes()));
+        match rung {
+            // Full: whoever reads that much rings everybody.
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(errno) => tracing::debug!(
+                target: "fencelock", number, error = %std::io::Error::from(errno),
+                "could not ring; the safety look will"),
+        }
+    }
+
+    pub(crate) fn callers(&self) -> &Callers {
+        &self.callers
+    }
+
+    /// Whether `label` stands at this door; the first one is put there.
+    pub(crate) fn has_label(&self, label: &Label) -> bool {
+        let own = self.label.get_or_init(|| {
+            let file = open_labels(self.dir.as_fd()).ok()?;
+            let at = u64::from(self.number) * LABEL as u64;
+            write_label(file.as_fd(), at, label).ok().map(|()| label.clone())
+        });
+        own.as_ref() == Some(label)
+    }
+
+    /// What stands at door `number`.
+    pub(crate) fn label_at(&self, number: u16) -> Option<Label> {
+        let file = open_labels(self.dir.as_fd()).ok()?;
+        read_label(file.as_fd(), u64::from(number) * LABEL as u64)
+    }
+
+    /// Takes no more rings.
+    pub(crate) fn close(&self) {
+        self.attendant.abort();
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn open_or_make(directory: &Directory) -> io::Result<OwnedFd> {
+    match directory.open_dir(DOORS) {
+        Err(Errno::NOENT) => {
+            directory.make(DOORS, |dir, rights| {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                openat(dir, LABELS, flags, Mode::RUSR | Mode::WUSR)?;
+                rights.give_file(dir, LABELS)
+            })?;
+            directory.open_dir(DOORS)
+        }
+        opened => opened,
+    }
+}
+
+fn open_labels(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    openat(dir, LABELS, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
+}
+
+fn take_pipe(dir: BorrowedFd<'_>, directory: &Directory) -> io::Result<(u16, OwnedFd)> {
+    // Released when it is closed.
+    let latch = open_labels(dir)?;
+    io::retry_on_intr(|| rustix::fs::flock(&latch, FlockOperation::LockExclusive))?;
+    let mut number: u16 = 0;
+    while usize::from(number) < MOST {
+        let name = PipeName::new(b'p', number);
+        match pipe::open(dir, &name, OFlags::WRONLY) {
+            Err(Errno::NXIO) => return Ok((number, pipe::open(dir, &name, OFlags::RDWR)?)),
+            Err(Errno::NOENT) => pipe::make(dir, &name, directory.rights())?,
+            Ok(_) | Err(Errno::ACCESS) => number += 1,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::NFILE)
+}
+
+/// Writes `label` into the record at `at`.
+pub(crate) fn write_label(file: BorrowedFd<'_>, at: u64, label: &Label) -> io::Result<()> {
+    let mut record = [0; LABEL];
+    let text = label.as_str().as_bytes();
+    let text = &text[..text.len().min(LABEL - 1)];
+    // A label has 120 bytes at most.
+    record[0] = text.len() as u8;
+    record[1..=text.len()].copy_from_slice(text);
+    match io::pwrite(file, &record[..=text.len()], at)? {
+        written if written == text.len() + 1 => Ok(()),
+        _ => Err(Errno::NOSPC),
+    }
+}
+
+/// The label in the record at `at`, if there is one.
+pub(crate) fn read_label(file: BorrowedFd<'_>, at: u64) -> Option<Label> {
+    let mut record = [0; LABEL];
+    let read = io::pread(file, &mut record, at).ok()?;
+    let text = record[..read].get(1..=usize::from(record[0]))?;
+    let label = Label::new(std::str::from_utf8(text).ok()?);
+    (!label.as_str().is_empty()).then_some(label)
+}
+
+/// Who can be rung here.
+#[derive(Debug, Default)]
+pub(crate) struct Callers {
+    claims: Mutex<HashMap<Caller, Weak<Claim>>>,
+}
+
+impl Callers {
+    fn claims(&self) -> MutexGuard<'_, HashMap<Caller, Weak<Claim>>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add(&self, caller: Caller, claim: &Arc<Claim>) {
+        self.claims().insert(caller, Arc::downgrade(claim));
+    }
+
+    pub(crate) fn remove(&self, caller: Caller) {
+        self.claims().remove(&caller);
+    }
+
+    pub(crate) fn contains(&self, caller: Caller) -> bool {
+        self.claims().contains_key(&caller)
+    }
+
+    /// Rings `caller`. `false` when it is none of this store's.
+    fn ring(&self, caller: Caller) -> bool {
+        // Not under the mutex: a ring enters core.
+        let claim = self.claims().get(&caller).map(Weak::upgrade);
+        if let Some(Some(claim)) = &claim {
+            claim.ring();
+        }
+        claim.is_some()
+    }
+
+    fn ring_all(&self) {
+        let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
+        for claim in claims {
+            claim.ring();
+        }
+    }
+}
+
+/// Passes on every ring, as long as the runtime lives.
+async fn attend(pipe: AsyncFd<OwnedFd>, callers: Arc<Callers>) {
+    let mut rings = [0; 4096];
+    while let Ok(mut ready) = pipe.readable().await {
+        match io::read(pipe.get_ref(), &mut rings) {
+            // Even the smallest pipe holds twice as much, so one may have been full.
+            Ok(read) if read == rings.len() => callers.ring_all(),
+            Ok(read) => {
+                for ring in rings[..read].chunks_exact(size_of::<Caller>()) {
+                    let ring = std::array::from_fn(|at| ring[at]);
+                    callers.ring(Caller::from_le_bytes(ring));
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(_) => ready.clear_ready(),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What the operating system's answers mean to whoever wanted a lock.
+//!
+//! One table. What may pass by itself is `Unreachable`, which is asked again; what a person has
+//! to change is `Refused`; what is in the way but not ours is `Foreign`.
+
+use std::path::Path;
+
+use fencelock_core::{Error, ErrorKind};
+use rustix::io::Errno;
+
+use crate::queue::Corrupt;
+
+/// `doing` something with `path` failed.
+pub(crate) fn failed(doing: &str, path: &Path, errno: Errno) -> Error {
+    let path = path.display();
+    let (kind, advice) = classify(errno);
+    let error = Error::new(kind, format!("cannot {doing} {path}{advice}"));
+    error.caused_by(std::io::Error::from(errno))
+}
+
+fn classify(errno: Errno) -> (ErrorKind, &'static str) {
+    match errno {
+        Errno::MFILE | Errno::NFILE => (
+            ErrorKind::Unreachable,
+            ": no file descriptor is free; a held lock takes one, a waiting one two (ulimit -n)",
+        ),
+        Errno::NOSPC | Errno::DQUOT => (ErrorKind::Unreachable, ": the disk or the quota is full"),
+        Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN | Errno::INTR | Errno::NOLCK | Errno::BUSY => {
+            (ErrorKind::Unreachable, "")
+        }
+        Errno::IO => (ErrorKind::Unreachable, ": the disk does not answer"),
+        Errno::ACCESS | Errno::PERM => (
+            ErrorKind::Refused,
+            ": permission denied; users who share locks need a directory of a common group, \
+             as after chgrp GROUP DIR && chmod 2770 DIR, given as file:///DIR",
+        ),
+        Errno::ROFS => {
+            (ErrorKind::Refused, ": the file system is read-only; use another file:///DIR")
+        }
+        Errno::NOENT => (
+            ErrorKind::Refused,
+            ": it is not there; make the directory, or give another as file:///DIR",
+        ),
+        Errno::NOTDIR | Errno::LOOP => {
+            (ErrorKind::Refused, ": a directory was expected, and no symbolic link")
+        }
+        Errno::NAMETOOLONG => {
+            (ErrorKind::Refused, ": the path is too long; use a shorter file:///DIR")
+        }
+        Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL => (
+            ErrorKind::Refused,
+            ": its file system lacks what locks need; use file:///DIR on a local one",
+        ),
+        _ => (ErrorKind::Unreachable, ""),
+    }
+}
+
+/// `path` is not what this library wrote there; nothing was changed.
+pub(crate) fn foreign(path: &Path, why: &str) -> Error {
+    let path = path.display();
+    Error::new(
+        ErrorKind::Foreign,
+        format!("{path} is not as this library left it: {why}; it was left alone"),
+    )
+}
+
+/// As [`foreign`], of a lock's state.
+pub(crate) fn corrupt(path: &Path, Corrupt(why): Corrupt) -> Error {
+    foreign(path, why)
+}
+
+/// The process that connected is not this one.
+pub(crate) fn forked() -> Error {
+    Error::new(
+        ErrorKind::Closed,
+        "this process was forked from the one that connected the store; connect it anew here",
+    )
+}
+
+/// The runtime that connected is no longer there.
+pub(crate) fn runtime_ended() -> Error {
+    Error::new(ErrorKind::Closed, "the runtime that connected the store has ended")
+}
+
+pub(crate) fn refused(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Refused, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_pass_is_asked_again_and_the_rest_is_not() {
+        let of = |errno| failed("open", Path::new("/d"), errno);
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOSPC, Errno::NOMEM, Errno::XDEV] {
+            assert!(of(errno).is_retryable(), "{errno:?}");
+        }
+        for errno in [Errno::ACCESS, Errno::ROFS, Errno::NOENT, Errno::LOOP, Errno::OPNOTSUPP] {
+            let error = of(errno);
+            assert!(!error.is_retryable() && error.kind() == ErrorKind::Refused, "{errno:?}");
+        }
+        assert!(of(Errno::ACCESS).to_string().contains("file:///DIR"));
+    }
+}

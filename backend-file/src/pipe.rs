@@ -1,0 +1,125 @@
+//! The named pipes that tell the living from the dead.
+//!
+//! The owner of an entry has its pipe open for reading, whoever watches it for writing. The
+//! kernel raises an error at the watcher exactly when the last copy of the owner's descriptor
+//! closes: the end of a process is a wake-up, and so is a release. Hence the direction: a reader
+//! that opens a pipe after its writer died would not be told.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
+use rustix::io::{self, Errno};
+
+use crate::directory::Rights;
+use crate::queue::{MOST, Queue, Slot};
+
+/// A pipe's file name without an allocation.
+pub(crate) struct PipeName {
+    bytes: [u8; 6],
+    len: usize,
+}
+
+impl PipeName {
+    /// Pipe `number` of those that begin with `letter`.
+    pub(crate) fn new(letter: u8, number: u16) -> PipeName {
+        let mut name = PipeName { bytes: [letter; 6], len: 1 };
+        let mut place = 10_000;
+        while place > 0 {
+            let digit = number / place % 10;
+            if number >= place || place == 1 {
+                // A decimal digit.
+                name.bytes[name.len] = b'0' + digit as u8;
+                name.len += 1;
+            }
+            place /= 10;
+        }
+        name
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    fn as_str(&self) -> &str {
+        // ASCII as made above.
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+}
+
+fn slot_name(slot: Slot) -> PipeName {
+    PipeName::new(b's', slot)
+}
+
+pub(crate) fn open(dir: BorrowedFd<'_>, name: &PipeName, access: OFlags) -> io::Result<OwnedFd> {
+    // Without CREATE: fs.protected_fifos would refuse another user's pipe in a sticky directory.
+    let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    openat(dir, name.as_bytes(), flags, Mode::empty())
+}
+
+/// Takes a pipe that nobody has: under the latch.
+///
+/// Its owner has it locked too. Every copy of the descriptor shares that lock, so a pipe that can
+/// be locked has no owner and no child that inherited it.
+pub(crate) fn take(
+    dir: BorrowedFd<'_>,
+    queue: &Queue,
+    rights: &Rights,
+) -> io::Result<(Slot, OwnedFd)> {
+    let mut slot = queue.free_slot(0);
+    while usize::from(slot) < MOST {
+        match open(dir, &slot_name(slot), OFlags::RDONLY) {
+            Ok(pipe) => {
+                let locked = flock(&pipe, FlockOperation::NonBlockingLockExclusive);
+                // The end of file: nobody watches an earlier owner of it any more.
+                if locked.is_ok() && io::read(&pipe, &mut [0; 1]) == Ok(0) {
+                    return Ok((slot, pipe));
+                }
+            }
+            Err(Errno::NOENT) => {
+                make(dir, &slot_name(slot), rights)?;
+                continue;
+            }
+            // Made by somebody whose directory had other rights, as before a chmod.
+            Err(Errno::ACCESS) => {}
+            Err(errno) => return Err(errno),
+        }
+        slot = queue.free_slot(slot + 1);
+    }
+    Err(Errno::NFILE)
+}
+
+/// Opens `slot` to watch its owner: `None` when it is dead, and so is every copy it left. Under
+/// the latch, for else the slot may be another's meanwhile. A pipe that is not there is an error:
+/// it was removed by hand, and its owner may well live.
+pub(crate) fn watch(dir: BorrowedFd<'_>, slot: Slot) -> io::Result<Option<OwnedFd>> {
+    match open(dir, &slot_name(slot), OFlags::WRONLY) {
+        Ok(pipe) => Ok(Some(pipe)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Makes pipe `name` with the directory's rights, whatever the umask is. It appears complete: a
+/// crash half-way leaves a file that the same user's next try replaces.
+pub(crate) fn make(dir: BorrowedFd<'_>, name: &PipeName, rights: &Rights) -> io::Result<()> {
+    let draft = format!(".draft-{}", rustix::process::geteuid().as_raw());
+    match rustix::fs::unlinkat(dir, &draft, rustix::fs::AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno),
+    }
+    crate::platform::make_pipe(dir, &draft, Mode::RUSR | Mode::WUSR)?;
+    rights.give_file(dir, &draft)?;
+    rustix::fs::renameat(dir, &draft, dir, name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pipes_are_numbered_in_decimal() {
+        for number in [0, 1, 9, 10, 11, 99, 100, 1234, 10_000, 65_533] {
+            assert_eq!(PipeName::new(b's', number).as_str(), format!("s{number}"));
+        }
+    }
+}

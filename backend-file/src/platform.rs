@@ -1,0 +1,230 @@
+//! The seam between systems: what only Linux has, and what stands in for it elsewhere.
+//!
+//! Linux is the tested platform. Elsewhere there is no boot id: entries of dead processes are
+//! found by their pipes all the same, but fencing tokens may repeat after a power failure. A dead
+//! holder may be noticed only by the safety look, within a second.
+
+use std::time::Duration;
+
+use rustix::fs::StatFs;
+use rustix::io;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::queue::BootId;
+
+/// One file among all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: (u32, u32),
+    inode: u64,
+    links: u32,
+}
+
+/// How long the machine has been up, for people and for numbers that must rise.
+pub(crate) fn since_boot() -> Duration {
+    #[cfg(target_os = "linux")]
+    const CLOCK: ClockId = ClockId::Boottime;
+    #[cfg(not(target_os = "linux"))]
+    const CLOCK: ClockId = ClockId::Monotonic;
+    let time = clock_gettime(CLOCK);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) use linux::*;
+#[cfg(not(target_os = "linux"))]
+pub(crate) use other::*;
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use super::{BootId, Identity, StatFs, io};
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat};
+    use rustix::io::Errno;
+    use std::ffi::CStr;
+    use std::os::fd::{BorrowedFd, OwnedFd};
+
+    /// Opens for reading and writing, without a note of each reading in the inode, which would
+    /// cost a third of an acquisition. Only the file's owner may ask for that.
+    pub(crate) fn open_quietly(
+        dir: BorrowedFd<'_>,
+        name: &str,
+        flags: OFlags,
+    ) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::RDWR;
+        match openat(dir, name, flags | OFlags::NOATIME, Mode::empty()) {
+            Err(Errno::PERM) => openat(dir, name, flags, Mode::empty()),
+            opened => opened,
+        }
+    }
+
+    /// Which file `path` leads to.
+    pub(crate) fn identity(path: &CStr) -> io::Result<Identity> {
+        identify(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Which file this is.
+    pub(crate) fn identity_of(file: BorrowedFd<'_>) -> io::Result<Identity> {
+        identify(file, c"", AtFlags::EMPTY_PATH)
+    }
+
+    fn identify(dir: BorrowedFd<'_>, path: &CStr, flags: AtFlags) -> io::Result<Identity> {
+        // Asking for no times: a file whose times were looked at gets a precise one at the next
+        // write, and its inode has to be written.
+        let mask = StatxFlags::INO | StatxFlags::NLINK;
+        let stat = rustix::fs::statx(dir, path, flags | AtFlags::STATX_DONT_SYNC, mask)?;
+        let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        Ok(Identity { device, inode: stat.stx_ino, links: stat.stx_nlink })
+    }
+
+    /// Differs between two boots of the machine.
+    pub(crate) fn boot_id() -> io::Result<BootId> {
+        let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let text = read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let digits: Vec<u8> =
+            text.chars().filter_map(|c| c.to_digit(16)).filter_map(|d| d.try_into().ok()).collect();
+        let mut id = BootId::default();
+        if digits.len() != 2 * id.len() {
+            return Err(Errno::IO);
+        }
+        for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+        Ok(id)
+    }
+
+    pub(crate) fn make_pipe(dir: BorrowedFd<'_>, name: &str, mode: Mode) -> io::Result<()> {
+        rustix::fs::mkfifoat(dir, name, mode)
+    }
+
+    /// Which file system it is, when it is one that other machines can reach, or that may be:
+    /// neither pipes nor flock reach across machines there.
+    pub(crate) fn network(fs: &StatFs) -> Option<&'static str> {
+        // The type has another width and sign on each architecture; magic numbers have 32 bits.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        network_magic(fs.f_type as u32)
+    }
+
+    /// From linux/magic.h and statfs(2). FUSE is refused with the rest: most of what is mounted by
+    /// it on servers is remote (sshfs, s3fs, virtiofs, GlusterFS), and its flock is local to the
+    /// mount.
+    pub(super) fn network_magic(magic: u32) -> Option<&'static str> {
+        Some(match magic {
+            0x6969 => "NFS",
+            0x517B | 0xFE53_4D42 => "SMB",
+            0xFF53_4D42 => "CIFS",
+            0x564C => "NCP",
+            0x0102_1997 => "9p",
+            0x00C3_6400 => "Ceph",
+            0x5346_414F | 0x6B41_4653 => "AFS",
+            0x7375_7245 => "Coda",
+            0x6573_5546 => "FUSE",
+            0x0BD0_0BD0 => "Lustre",
+            0x4750_4653 => "GPFS",
+            0x7461_636F => "OCFS2",
+            0x0116_1970 => "GFS2",
+            0x2003_0528 => "OrangeFS",
+            0x1983_0326 => "BeeGFS",
+            0xAAD7_AAEA => "PanFS",
+            0x786F_4256 => "VirtualBox's shared folders",
+            0xBACB_ACBC => "VMware's shared folders",
+            0x7C7C_6673 => "Parallels' shared folders",
+            0x00C0_FFEE => "hostfs",
+            0x6163_6673 => "ACFS",
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod other {
+    use super::{BootId, Identity, StatFs, io};
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, openat};
+    use rustix::io::Errno;
+    use std::ffi::CStr;
+    use std::os::fd::{BorrowedFd, OwnedFd};
+
+    pub(crate) fn open_quietly(
+        dir: BorrowedFd<'_>,
+        name: &str,
+        flags: OFlags,
+    ) -> io::Result<OwnedFd> {
+        openat(dir, name, flags | OFlags::RDWR, Mode::empty())
+    }
+
+    pub(crate) fn identity(path: &CStr) -> io::Result<Identity> {
+        rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(|stat| identify(&stat))
+    }
+
+    pub(crate) fn identity_of(file: BorrowedFd<'_>) -> io::Result<Identity> {
+        rustix::fs::fstat(file).map(|stat| identify(&stat))
+    }
+
+    #[allow(clippy::unnecessary_cast)]
+    fn identify(stat: &Stat) -> Identity {
+        Identity {
+            device: (stat.st_dev as u32, 0),
+            inode: stat.st_ino as u64,
+            links: stat.st_nlink as u32,
+        }
+    }
+
+    pub(crate) fn boot_id() -> io::Result<BootId> {
+        Ok(BootId::default())
+    }
+
+    /// There is no safe `mkfifoat` here, but there is the command.
+    pub(crate) fn make_pipe(dir: BorrowedFd<'_>, name: &str, _: Mode) -> io::Result<()> {
+        let dir = rustix::fs::getpath(dir)?;
+        let dir = dir.to_str().map_err(|_| Errno::INVAL)?;
+        let made = std::process::Command::new("mkfifo").arg(format!("{dir}/{name}")).status();
+        match made {
+            Ok(status) if status.success() => Ok(()),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    pub(crate) fn network(fs: &StatFs) -> Option<&'static str> {
+        const MNT_LOCAL: u32 = 0x1000;
+        (fs.f_flags & MNT_LOCAL == 0).then_some("a network file system")
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::linux::{boot_id, network_magic};
+
+    #[test]
+    fn network_file_systems_are_known_and_local_ones_are_not() {
+        for (magic, name) in [
+            (0x6969, "NFS"),
+            (0xFF53_4D42, "CIFS"),
+            (0xFE53_4D42, "SMB"),
+            (0x0102_1997, "9p"),
+            (0x00C3_6400, "Ceph"),
+            (0x6573_5546, "FUSE"),
+            (0x5346_414F, "AFS"),
+        ] {
+            assert_eq!(network_magic(magic), Some(name));
+        }
+        // ext4, tmpfs, xfs, btrfs, overlayfs, zfs, f2fs, ramfs.
+        for magic in [
+            0xEF53,
+            0x0102_1994,
+            0x5846_5342,
+            0x9123_683E,
+            0x794C_7630,
+            0x2FC1_2FC1,
+            0xF2F5_2010,
+            0x8584_58F6,
+        ] {
+            assert_eq!(network_magic(magic), None);
+        }
+    }
+
+    #[test]
+    fn this_boot_has_an_id() {
+        assert_eq!(boot_id(), boot_id());
+        assert_ne!(boot_id(), Ok([0; 16]));
+    }
+}

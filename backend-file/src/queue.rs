@@ -1,0 +1,386 @@
+//! The queue of one lock: who holds it, who waits, in which order, and its bytes on disk.
+//!
+//! Everything here is pure. The state is a page: a header and the entries in arrival order,
+//! holders first. A page is written by one call, which a kill cannot split; entries that do not
+//! fit go to the one of two areas that is not in use, and the header that follows switches over,
+//! so that whoever reads sees the state before a commit or after it, never between.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use fencelock_core::{Mode, Permits};
+
+/// The part of the file that is read and written as one.
+pub(crate) const PAGE: usize = 4096;
+/// Format version 1. The last byte is the version.
+const MAGIC: [u8; 8] = *b"fencelk\x01";
+const HEADER: usize = 64;
+const ENTRY: usize = 36;
+/// How many entries the page itself has room for.
+pub(crate) const INLINE: usize = (PAGE - HEADER) / ENTRY;
+/// How many entries there may be: slot numbers are 16 bits, the last two of which mean others.
+pub(crate) const MOST: usize = 65_534;
+
+/// Where the lock's full name is, after its length in four bytes.
+pub(crate) const NAME_AT: u64 = 4096;
+/// The longest name with its prefix.
+pub(crate) const NAME_MOST: usize = 60 * 1024;
+/// Where labels are that differ from their process's own, [`LABEL`] bytes for each slot.
+pub(crate) const LABELS_AT: u64 = 16 << 20;
+/// Room for one label, and its length in the first byte.
+pub(crate) const LABEL: usize = 128;
+
+/// How many fencing tokens are promised to the disk at once.
+const BLOCK: u64 = 1 << 20;
+
+/// Where an entry area begins. The page itself is area 0.
+pub(crate) fn area_at(which: u32) -> u64 {
+    u64::from(which) * (4 << 20)
+}
+
+/// The number of a pipe in the lock's directory.
+pub(crate) type Slot = u16;
+/// An entry that watches nobody.
+pub(crate) const NOBODY: Slot = Slot::MAX;
+/// The first waiter, for permits: it watches every holder.
+pub(crate) const EVERY_HOLDER: Slot = Slot::MAX - 1;
+
+/// Tells one boot of the machine from another.
+pub(crate) type BootId = [u8; 16];
+
+/// One claim in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Never used twice in one file.
+    pub(crate) ticket: u64,
+    /// Zero while it waits.
+    pub(crate) token: u64,
+    pub(crate) mode: Mode,
+    pub(crate) held: bool,
+    /// Its label stands in the file, beside the queue; else it is that of its door.
+    pub(crate) labelled: bool,
+    /// In hundredths of a second since the boot, as far as they fit.
+    pub(crate) since: u32,
+    /// Its owner has this pipe open for reading.
+    pub(crate) slot: Slot,
+    /// Whom it has open for writing, as of its last attempt.
+    pub(crate) watch: Slot,
+    /// Where its process can be rung.
+    pub(crate) door: u16,
+}
+
+/// The queue and the tokens of one lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Queue {
+    pub(crate) boot: BootId,
+    /// The last token given out.
+    pub(crate) token: u64,
+    /// Written, perhaps not yet on the disk: after a power failure tokens go on above it.
+    promised: u64,
+    /// On the disk for certain: no token is given out above it.
+    durable: u64,
+    next_ticket: u64,
+    which: u32,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// What is wrong with bytes that are no queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Corrupt(pub(crate) &'static str);
+
+impl Queue {
+    /// Of a lock that nobody has used.
+    pub(crate) fn new(boot: BootId) -> Queue {
+        Queue {
+            boot,
+            token: 0,
+            promised: 0,
+            durable: 0,
+            next_ticket: 1,
+            which: 0,
+            entries: Vec::new(),
+        }
+    }
+
+    /// Begins tickets above those of every earlier file of the same lock in this boot, so that
+    /// nobody takes an entry of the new file for its own.
+    pub(crate) fn start_tickets_at(&mut self, since_boot: Duration) {
+        self.next_ticket = u64::try_from(since_boot.as_nanos()).unwrap_or(u64::MAX / 2);
+    }
+
+    /// A restart of the machine ended every process, and what was not on the disk may be gone.
+    pub(crate) fn begin(&mut self, boot: BootId) {
+        if self.boot != boot {
+            self.boot = boot;
+            self.entries.clear();
+            self.token = self.token.max(self.promised);
+            self.durable = self.token;
+        }
+    }
+
+    /// Whether tokens must be promised to the disk before the next grant.
+    pub(crate) fn needs_tokens(&self) -> bool {
+        self.token >= self.durable
+    }
+
+    /// Whether no promise was ever kept: its directory may not be on the disk either.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.durable == 0
+    }
+
+    /// To be followed by a commit, a sync, [`promise_kept`](Queue::promise_kept) and a commit.
+    pub(crate) fn promise(&mut self) {
+        self.promised = self.promised.max(self.token).saturating_add(BLOCK);
+    }
+
+    /// The promise is on the disk.
+    pub(crate) fn promise_kept(&mut self) {
+        self.durable = self.promised;
+    }
+
+    pub(crate) fn position(&self, ticket: u64) -> Option<usize> {
+        self.entries.binary_search_by_key(&ticket, |entry| entry.ticket).ok()
+    }
+
+    /// Joins the end of the queue.
+    pub(crate) fn push(&mut self, mode: Mode, door: u16, since: u32) -> usize {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.entries.push(Entry {
+            ticket,
+            token: 0,
+            mode,
+            held: false,
+            labelled: false,
+            since,
+            slot: NOBODY,
+            watch: NOBODY,
+            door,
+        });
+        self.entries.len() - 1
+    }
+
+    /// How many hold. They are the first ones.
+    pub(crate) fn holders(&self) -> usize {
+        self.entries.iter().take_while(|entry| entry.held).count()
+    }
+
+    /// Whether entry `at`, which waits, may hold now: nobody waits ahead, and it fits beside those
+    /// that hold.
+    pub(crate) fn fits(&self, at: usize) -> bool {
+        let ahead = &self.entries[..at];
+        ahead.iter().all(|entry| entry.held)
+            && self.entries[at].mode.fits_beside(ahead.iter().map(|entry| entry.mode))
+    }
+
+    pub(crate) fn grant(&mut self, at: usize, since: u32) -> u64 {
+        self.token += 1;
+        let entry = &mut self.entries[at];
+        (entry.held, entry.token, entry.watch, entry.since) = (true, self.token, NOBODY, since);
+        self.token
+    }
+
+    /// Whom entry `at`, which must wait, has to watch: everybody whose end could be what it waits
+    /// for first. Behind a waiter that is the waiter, who rings it where that is not enough;
+    /// behind holders who must all end, the youngest; where one permit more may be enough, all.
+    pub(crate) fn blockers(&self, at: usize) -> Range<usize> {
+        match self.watches_every_holder(at) {
+            true => 0..at,
+            false => at.saturating_sub(1)..at,
+        }
+    }
+
+    pub(crate) fn watches_every_holder(&self, at: usize) -> bool {
+        let permits = |entry: &Entry| matches!(entry.mode, Mode::Permits(_));
+        permits(&self.entries[at])
+            && self.entries[..at].iter().all(|entry| entry.held && permits(entry))
+    }
+
+    /// The first waiter, if it has to be rung because of a grant just given to the entry ahead of
+    /// it: it fits as well, or must watch more than that entry from now on.
+    pub(crate) fn rung_by_grant(&self, granted: usize) -> Option<usize> {
+        let next = granted + 1;
+        let entry = self.entries.get(next)?;
+        let rung = !entry.held && (self.fits(next) || self.watches_every_holder(next));
+        rung.then_some(next)
+    }
+
+    /// Who watched an entry that is gone from the queue.
+    pub(crate) fn watchers(&self, gone: &Entry) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(move |entry| {
+            !entry.held && (entry.watch == gone.slot || gone.held && entry.watch == EVERY_HOLDER)
+        })
+    }
+
+    /// The first waiter, if it may hold now.
+    pub(crate) fn next_to_hold(&self) -> Option<usize> {
+        let first = self.holders();
+        (first < self.entries.len() && self.fits(first)).then_some(first)
+    }
+
+    /// The lowest slot from `from` on that nobody in the queue has.
+    pub(crate) fn free_slot(&self, from: Slot) -> Slot {
+        let mut slot = from;
+        while self.entries.iter().any(|entry| entry.slot == slot) {
+            slot += 1;
+        }
+        slot
+    }
+
+    /// The page, and what must be written to an area before it.
+    pub(crate) fn encode(&mut self, page: &mut [u8; PAGE], area: &mut Vec<u8>) -> Commit {
+        let count = self.entries.len();
+        let inline = count <= INLINE;
+        self.which = match (inline, self.which) {
+            (true, _) => 0,
+            (false, 1) => 2,
+            (false, _) => 1,
+        };
+        area.clear();
+        if !inline {
+            area.resize(count * ENTRY, 0);
+        }
+        page[..8].copy_from_slice(&MAGIC);
+        page[8..24].copy_from_slice(&self.boot);
+        let numbers = [self.token, self.promised, self.durable, self.next_ticket];
+        for (field, number) in page[24..56].chunks_exact_mut(8).zip(numbers) {
+            field.copy_from_slice(&number.to_le_bytes());
+        }
+        // At most MOST.
+        let count_field = u32::try_from(count).unwrap_or(u32::MAX);
+        page[56..60].copy_from_slice(&count_field.to_le_bytes());
+        page[60..64].copy_from_slice(&self.which.to_le_bytes());
+        let room: &mut [u8] = if inline { &mut page[HEADER..] } else { area };
+        for (bytes, entry) in room.chunks_exact_mut(ENTRY).zip(&self.entries) {
+            encode_entry(bytes, entry);
+        }
+        let page_len = if inline { HEADER + count * ENTRY } else { HEADER };
+        Commit { page_len, area: (!inline).then_some(self.which) }
+    }
+
+    /// Reads a page, of which `len` bytes were there. Where entries are elsewhere, `area` is asked
+    /// for them.
+    pub(crate) fn decode<E: From<Corrupt>>(
+        &mut self,
+        page: &[u8],
+        area: impl FnOnce(Range<u64>, &mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some((header, rest)) = page.split_at_checked(HEADER) else {
+            return Err(Corrupt("it is too short").into());
+        };
+        if header[..7] != MAGIC[..7] {
+            return Err(Corrupt("it does not begin as a queue of this library does").into());
+        }
+        if header[7] != MAGIC[7] {
+            return Err(Corrupt("another version of this library wrote it").into());
+        }
+        self.boot = array(&header[8..24]);
+        self.token = number(&header[24..32]);
+        self.promised = number(&header[32..40]);
+        self.durable = number(&header[40..48]);
+        self.next_ticket = number(&header[48..56]);
+        let count = u32::from_le_bytes(array(&header[56..60])) as usize;
+        self.which = u32::from_le_bytes(array(&header[60..64]));
+        if self.durable > self.promised.max(self.token) || count > MOST || self.which > 2 {
+            return Err(Corrupt("its header contradicts itself").into());
+        }
+        if self.which == 0 {
+            let Some(bytes) = rest.get(..count * ENTRY) else {
+                return Err(Corrupt("entries are missing").into());
+            };
+            return Ok(self.decode_entries(bytes)?);
+        }
+        let start = area_at(self.which);
+        let mut bytes = Vec::new();
+        area(start..start + (count * ENTRY) as u64, &mut bytes)?;
+        if bytes.len() != count * ENTRY {
+            return Err(Corrupt("entries are missing").into());
+        }
+        Ok(self.decode_entries(&bytes)?)
+    }
+
+    fn decode_entries(&mut self, bytes: &[u8]) -> Result<(), Corrupt> {
+        self.entries.clear();
+        let mut before = 0;
+        let mut waits = false;
+        for bytes in bytes.chunks_exact(ENTRY) {
+            let entry = decode_entry(bytes)?;
+            if entry.ticket <= before || entry.ticket >= self.next_ticket {
+                return Err(Corrupt("its tickets are out of order"));
+            }
+            if waits && entry.held {
+                return Err(Corrupt("a holder stands behind a waiter"));
+            }
+            (before, waits) = (entry.ticket, !entry.held);
+            self.entries.push(entry);
+        }
+        Ok(())
+    }
+}
+
+/// How much of what was encoded is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Commit {
+    /// How much of the page.
+    pub(crate) page_len: usize,
+    /// Where the entries go first, if not into the page.
+    pub(crate) area: Option<u32>,
+}
+
+const HELD: u8 = 1;
+const LABELLED: u8 = 2;
+
+fn encode_entry(bytes: &mut [u8], entry: &Entry) {
+    let (mode, n, limit) = match entry.mode {
+        Mode::Exclusive => (1, 0, 0),
+        Mode::Shared => (2, 0, 0),
+        Mode::Permits(permits) => (3, permits.n(), permits.limit()),
+    };
+    bytes[..8].copy_from_slice(&entry.ticket.to_le_bytes());
+    bytes[8..16].copy_from_slice(&entry.token.to_le_bytes());
+    bytes[16..20].copy_from_slice(&u32::to_le_bytes(n));
+    bytes[20..24].copy_from_slice(&u32::to_le_bytes(limit));
+    bytes[24..28].copy_from_slice(&entry.since.to_le_bytes());
+    bytes[28..30].copy_from_slice(&entry.slot.to_le_bytes());
+    bytes[30..32].copy_from_slice(&entry.door.to_le_bytes());
+    bytes[32..34].copy_from_slice(&entry.watch.to_le_bytes());
+    bytes[34] = mode;
+    bytes[35] = u8::from(entry.held) * HELD + u8::from(entry.labelled) * LABELLED;
+}
+
+fn decode_entry(bytes: &[u8]) -> Result<Entry, Corrupt> {
+    let half = |at: usize| u16::from_le_bytes(array(&bytes[at..at + 2]));
+    let word = |at: usize| u32::from_le_bytes(array(&bytes[at..at + 4]));
+    let mode = match bytes[34] {
+        1 => Mode::Exclusive,
+        2 => Mode::Shared,
+        3 => match Permits::new(word(16), word(20)) {
+            Ok(permits) => Mode::Permits(permits),
+            Err(_) => return Err(Corrupt("an entry has impossible permits")),
+        },
+        _ => return Err(Corrupt("an entry has an unknown mode")),
+    };
+    if bytes[35] & !(HELD | LABELLED) != 0 {
+        return Err(Corrupt("an entry has unknown flags"));
+    }
+    Ok(Entry {
+        ticket: number(&bytes[..8]),
+        token: number(&bytes[8..16]),
+        mode,
+        held: bytes[35] & HELD != 0,
+        labelled: bytes[35] & LABELLED != 0,
+        since: word(24),
+        slot: half(28),
+        door: half(30),
+        watch: half(32),
+    })
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(array(bytes))
+}
+
+/// The first `N` bytes, zero where they end early.
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    std::array::from_fn(|at| bytes.get(at).copied().unwrap_or(0))
+}
