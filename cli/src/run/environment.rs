@@ -72,7 +72,7 @@ impl Environment {
 }
 
 fn held(plan: &Plan) -> Held {
-    Held { store: plan.store.identity.clone(), name: plan.name.clone() }
+    Held { store: plan.store.identity(), name: plan.name.clone() }
 }
 
 /// Now and `more`, rounded down. For people and scripts: nothing here is decided by it.

@@ -15,8 +15,7 @@ pub(super) struct Store {
     pub(super) url: Secret,
     /// Without password and parameters.
     pub(super) shown: String,
-    /// What is equal for equal locks of equal names, as far as that can be told from here.
-    pub(super) identity: String,
+    parsed: StoreUrl,
 }
 
 /// Text that `Debug` does not show.
@@ -38,18 +37,24 @@ impl Store {
     pub(super) fn new(url: String) -> Result<Store, Outcome> {
         let parsed = StoreUrl::parse(&url).map_err(Outcome::configuration)?;
         let shown = parsed.to_string();
-        let place = match parsed.scheme() {
-            "file" if !parsed.path().is_empty() => {
-                let real = Path::new(parsed.path()).canonicalize().ok();
-                real.map_or(shown.clone(), |real| format!("file://{}", real.display()))
+        Ok(Store { url: Secret(url), shown, parsed })
+    }
+
+    /// What is equal for equal locks of equal names, as far as that can be told from here: a
+    /// directory by its real path, once it is there.
+    pub(super) fn identity(&self) -> String {
+        let place = match self.parsed.scheme() {
+            "file" if !self.parsed.path().is_empty() => {
+                let real = Path::new(self.parsed.path()).canonicalize().ok();
+                real.map(|real| format!("file://{}", real.display()))
             }
-            _ => shown.clone(),
+            _ => None,
         };
-        let identity = match parameter(&url, "prefix") {
+        let place = place.unwrap_or_else(|| self.shown.clone());
+        match parameter(self.url.reveal(), "prefix") {
             Some(prefix) => format!("{place}?prefix={prefix}"),
             None => place,
-        };
-        Ok(Store { url: Secret(url), shown, identity })
+        }
     }
 
     /// The TTL of locks that do not ask for their own.

@@ -1,0 +1,156 @@
+//! Many processes count in one unprotected file, and lose nothing; also when they are killed.
+//!
+//! The full size, with its figures:
+//! `cargo test --release -p fencelock-cli --test run -- --ignored --nocapture counter`
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::{RngExt, SeedableRng};
+use rustix::process::Signal;
+
+use crate::support::{Scratch, pid};
+
+#[test]
+fn forty_processes_lose_no_increment() {
+    count(40, 10);
+}
+
+#[test]
+fn kills_lose_no_increment_and_no_time() {
+    count_under_fire(12, 10, Duration::from_millis(150));
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn two_hundred_processes_lose_no_increment() {
+    count(200, 50);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn two_hundred_processes_under_fire() {
+    count_under_fire(200, 50, Duration::from_millis(100));
+}
+
+/// Reads, adds, writes: lost if two do it at the same time.
+const ADD: &str = "read n < counter; echo $((n + 1)) > counter";
+
+fn count(processes: u64, times: u64) {
+    let here = Scratch::new();
+    std::fs::write(here.path("counter"), "0\n").unwrap();
+    let start = Instant::now();
+    let script = format!(
+        "i=0; while [ $i -lt {times} ]; do \"$0\" run counter -c '{ADD}' || exit 1; i=$((i + 1)); done"
+    );
+    let mut all: Vec<_> = (0..processes).map(|_| shell(&here, &script).spawn().unwrap()).collect();
+    for process in &mut all {
+        assert!(process.wait().unwrap().success());
+    }
+    let total = std::fs::read_to_string(here.path("counter")).unwrap();
+    assert_eq!(total.trim().parse(), Ok(processes * times));
+    println!("{processes} processes x {times}: {} in {:.1?}", total.trim(), start.elapsed());
+}
+
+fn shell(here: &Scratch, script: &str) -> Command {
+    let run = here.run::<&str>(&[]);
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(script).arg(run.get_program()).current_dir(here.path(""));
+    shell.env("FENCELOCK_URL", here.url()).env_remove("FENCELOCK_HELD").stdin(Stdio::null());
+    shell
+}
+
+/// The counter is the last line of a log, and adding is appending, which a kill cannot halve. Two
+/// that count at the same time append the same number.
+const APPEND: &str =
+    "n=$(tail -n 1 log); echo $((${n%% *} + 1)) $FENCELOCK_TOKEN >> log; : > \"$1\"";
+
+fn count_under_fire(processes: u64, times: u64, pause: Duration) {
+    let here = Scratch::new();
+    std::fs::write(here.path("log"), "0 0\n").unwrap();
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let (done, killed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let over = AtomicBool::new(false);
+    let start = Instant::now();
+    let longest = std::thread::scope(|scope| {
+        let monitor = scope.spawn(|| longest_standstill(&here, &over));
+        let clients: Vec<_> = (0..processes)
+            .map(|number| {
+                let (here, done, killed) = (&here, &done, &killed);
+                scope.spawn(move || {
+                    let random = rand::rngs::StdRng::seed_from_u64(seed ^ number);
+                    client(here, number, times, random, pause, done, killed);
+                })
+            })
+            .collect();
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        over.store(true, Ordering::Relaxed);
+        monitor.join().unwrap()
+    });
+    let log = std::fs::read_to_string(here.path("log")).unwrap();
+    let mut last = (0, 0);
+    for line in log.lines().skip(1) {
+        let (count, token) = line.split_once(' ').unwrap();
+        let now: (u64, u64) = (count.parse().unwrap(), token.parse().unwrap());
+        assert_eq!(now.0, last.0 + 1, "an increment was lost");
+        assert!(now.1 > last.1, "a token fell");
+        last = now;
+    }
+    let (done, killed) = (done.into_inner(), killed.into_inner());
+    assert_eq!(done, processes * times);
+    assert!((done..=done + killed).contains(&last.0), "{} of {done} and {killed} killed", last.0);
+    println!(
+        "{processes} processes x {times}, {killed} killed: {} in {:.1?}, longest standstill {longest:.0?}",
+        last.0,
+        start.elapsed()
+    );
+}
+
+/// Repeats until so many runs went through; some are killed at a random moment.
+fn client(
+    here: &Scratch,
+    number: u64,
+    times: u64,
+    mut random: rand::rngs::StdRng,
+    pause: Duration,
+    done: &AtomicU64,
+    killed: &AtomicU64,
+) {
+    let mark = here.path(&format!("mark-{number}"));
+    let mut left = times;
+    while left > 0 {
+        let mut run = here.run(&["counter", "--", "sh", "-c", APPEND, "sh"]);
+        let mut run = run.arg(&mark).stdin(Stdio::null()).spawn().unwrap();
+        if random.random_bool(0.2) {
+            std::thread::sleep(pause.mul_f64(random.random()));
+            let _ = rustix::process::kill_process(pid(&run.id().to_string()), Signal::KILL);
+        }
+        match run.wait().unwrap().code() {
+            Some(0) => {
+                left -= 1;
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+            None => {
+                killed.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(code) => panic!("exit code {code}"),
+        }
+    }
+}
+
+/// The longest time in which the log did not grow.
+fn longest_standstill(here: &Scratch, over: &AtomicBool) -> Duration {
+    let mut longest = Duration::ZERO;
+    let (mut length, mut since) = (0, Instant::now());
+    while !over.load(Ordering::Relaxed) {
+        let now = std::fs::metadata(here.path("log")).unwrap().len();
+        if now != length {
+            (length, since) = (now, Instant::now());
+        }
+        longest = longest.max(since.elapsed());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    longest
+}

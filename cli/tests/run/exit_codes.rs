@@ -1,0 +1,153 @@
+//! Each exit code, and the options that change it.
+
+use crate::support::Scratch;
+use std::time::{Duration, Instant};
+
+#[test]
+fn the_commands_own_code_and_signal() {
+    let here = Scratch::new();
+    for code in [0, 1, 7, 255] {
+        assert_eq!(here.code(&["job", "--", "sh", "-c", &format!("exit {code}")]), code);
+    }
+    assert_eq!(here.code(&["job", "--", "sh", "-c", "kill -KILL $$"]), 137);
+    assert_eq!(here.code(&["job", "--", "sh", "-c", "kill -USR1 $$"]), 138);
+}
+
+#[test]
+fn usage_is_64() {
+    let here = Scratch::new();
+    let cases: &[&[&str]] = &[
+        &[],
+        &["job"],
+        &["--no-such-option", "job", "--", "true"],
+        &["-w", "soon", "job", "--", "true"],
+        &["-w", "-1", "job", "--", "true"],
+        &["-n", "-w", "1", "job", "--", "true"],
+        &["-E", "256", "job", "--", "true"],
+        &["-s", "-x", "job", "--", "true"],
+        &["--permits", "2", "job", "--", "true"],
+        &["--permits", "3", "--limit", "2", "job", "--", "true"],
+        &["--ttl", "30", "job", "--", "true"],
+        &["--ttl", "1ms", "job", "--", "true"],
+        &["--hold-at-most", "0s", "job", "--", "true"],
+        &["--hold-at-most", "1s", "--hold-at-least", "2s", "job", "--", "true"],
+        &["--ttl", "2s", "--grace", "1100ms", "job", "--", "true"],
+        &["--on-lost", "pray", "job", "--", "true"],
+        &["", "--", "true"],
+        &["-c", "true", "job", "--", "true"],
+    ];
+    for case in cases {
+        assert_eq!(here.code(case), 64, "{case:?}");
+        let mut compatible = vec!["--flock-compat"];
+        compatible.extend(*case);
+        assert_eq!(here.code(&compatible), 64, "{compatible:?}");
+    }
+    assert_eq!(here.code(&["--help"]), 0);
+}
+
+#[test]
+fn busy_is_75_or_what_the_user_says() {
+    let here = Scratch::new();
+    let _held = here.hold(&[], "job");
+    for wait in [&["-n"][..], &["--nonblock"], &["-w", "0"], &["-w", "0.05"]] {
+        let with = |more: &[&'static str]| {
+            let mut arguments = wait.to_vec();
+            arguments.extend(more);
+            arguments.extend(["job", "--", "true"]);
+            here.output(&arguments)
+        };
+        let busy = with(&[]);
+        assert_eq!(busy.status.code(), Some(75), "{wait:?}");
+        let message = String::from_utf8(busy.stderr).unwrap();
+        assert!(message.starts_with("fencelock: acquire \"job\" on file://"), "{message}");
+        assert!(message.contains("; held by ") && message.contains(" sh for "), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert_eq!(with(&["-E", "3"]).status.code(), Some(3));
+        for (options, code) in [(["--skip-ok"], 0), (["--flock-compat"], 1)] {
+            let quiet = with(&options);
+            assert_eq!(quiet.status.code(), Some(code), "{options:?}");
+            assert!(quiet.stderr.is_empty(), "{options:?}");
+        }
+    }
+}
+
+#[test]
+fn a_wait_limit_is_kept_in_fractions() {
+    let here = Scratch::new();
+    let _held = here.hold(&[], "job");
+    let start = Instant::now();
+    assert_eq!(here.code(&["-w", "0.3", "job", "--", "true"]), 75);
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(300), "{took:?}");
+}
+
+#[test]
+fn a_bad_store_is_78_and_shows_no_password() {
+    let here = Scratch::new();
+    let unknown = here.output(&["--url", "redis://me:hunter2@host/", "job", "--", "true"]);
+    assert_eq!(unknown.status.code(), Some(78));
+    assert!(!String::from_utf8_lossy(&unknown.stderr).contains("hunter2"));
+    assert_eq!(here.code(&["--url", "file:///tmp?tll=2s", "job", "--", "true"]), 78);
+    assert_eq!(here.code(&["--url", "nonsense", "job", "--", "true"]), 78);
+    assert_eq!(here.code(&["--url", "file:///proc/locks", "job", "--", "true"]), 78);
+    assert_eq!(here.code(&["--flock-compat", "--url", "nonsense", "job", "--", "true"]), 65);
+}
+
+#[test]
+fn what_cannot_be_executed_is_126_or_127() {
+    let here = Scratch::new();
+    std::fs::write(here.path("text"), "no program").unwrap();
+    let text = here.path("text").display().to_string();
+    let missing = here.output(&["job", "--", "/no/such/program"]);
+    assert_eq!(missing.status.code(), Some(127));
+    assert_eq!(
+        String::from_utf8(missing.stderr).unwrap(),
+        "fencelock: cannot execute \"/no/such/program\": No such file or directory (os error 2)\n"
+    );
+    assert_eq!(here.code(&["job", "--", &text]), 126);
+    assert_eq!(here.code(&["--flock-compat", "job", "--", "/no/such/program"]), 69);
+    assert_eq!(here.code(&["-n", "job", "--", "true"]), 0, "it is not held any more");
+}
+
+#[test]
+fn flocks_spellings_work() {
+    let here = Scratch::new();
+    let says = |arguments: &[&str]| {
+        let output = here.output(arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(says(&["-c", "echo $((1+1))", "job"]), "2\n");
+    assert_eq!(says(&["job", "-c", "echo $((1+1))"]), "2\n");
+    assert_eq!(says(&["job", "echo", "-n", "-E", "x"]), "-E x".trim_start_matches("-E "));
+    assert_eq!(says(&["-n", "-x", "job", "--", "echo", "-s"]), "-s\n");
+    assert_eq!(says(&["-e", "--timeout", "1", "job", "--", "echo", "a"]), "a\n");
+    let verbose = here.output(&["--verbose", "job", "--", "true"]);
+    let told = String::from_utf8(verbose.stderr).unwrap();
+    assert!(told.starts_with("fencelock: got \"job\" on file://"), "{told}");
+    assert!(told.contains("fencing token"), "{told}");
+}
+
+#[test]
+fn modes_exclude_each_other() {
+    let here = Scratch::new();
+    let reader = here.hold(&["-s"], "job");
+    assert_eq!(here.code(&["-n", "-s", "job", "--", "true"]), 0);
+    assert_eq!(here.code(&["-n", "job", "--", "true"]), 75);
+    drop(reader);
+    let _one = here.hold(&["--limit", "3"], "pool");
+    assert_eq!(here.code(&["-n", "--permits", "2", "--limit", "3", "pool", "--", "true"]), 0);
+    assert_eq!(here.code(&["-n", "--permits", "3", "--limit", "3", "pool", "--", "true"]), 75);
+    assert_eq!(here.code(&["-n", "-s", "pool", "--", "true"]), 75);
+}
+
+#[test]
+fn a_background_process_does_not_keep_the_lock_or_the_output() {
+    let here = Scratch::new();
+    let mut job = here.start(&["job", "--", "sh", "-c", "sleep 1000 >&- 2>&- <&- & echo $!"]);
+    let daemon = crate::support::pid(&job.line());
+    assert_eq!(job.code(), 0);
+    assert_eq!(here.code(&["-n", "job", "--", "true"]), 0, "it is free");
+    assert!(crate::support::state(daemon).is_some_and(|state| state != 'Z'), "left alone");
+    rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
+}

@@ -1,0 +1,149 @@
+//! A lock that ends ends its command first: politely, then for good, and before anybody else can
+//! be granted.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Scratch, pid, state};
+
+#[test]
+fn at_its_deadline_a_command_gets_term() {
+    let here = Scratch::new();
+    let mut job = here.start(&[
+        "--hold-at-most",
+        "900ms",
+        "job",
+        "--",
+        "bash",
+        "-c",
+        "trap 'echo term; exit 0' TERM; echo up; while :; do read -t 1 x; done",
+    ]);
+    assert_eq!(job.line(), "up");
+    let start = Instant::now();
+    assert_eq!(job.line(), "term");
+    assert!(start.elapsed() < Duration::from_millis(850), "{:?} of grace used up", start.elapsed());
+    assert_eq!(job.code(), 79);
+    let said = job.complaints();
+    assert!(
+        said.contains("lock lost: \"job\" on file://") && said.contains("hold_at_most"),
+        "{said}"
+    );
+}
+
+#[test]
+fn who_does_not_listen_is_killed_before_the_lock_ends() {
+    let here = Scratch::new();
+    let mut job = here.start(&[
+        "--hold-at-most",
+        "2s",
+        "--grace",
+        "800ms",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "(trap 'echo deaf' TERM; echo $$; while :; do read x; sleep 0.01; done) | \
+         sh -c 'trap \"\" TERM; cat; sleep 1000'",
+    ]);
+    let job_line = || job.line();
+    let command = pid(&job_line());
+    assert_eq!(job_line(), "deaf");
+    // Whoever gets the lock next finds nobody of the old group.
+    assert_eq!(
+        here.code(&[
+            "-w",
+            "20",
+            "job",
+            "--",
+            "sh",
+            "-c",
+            &format!(
+                "grep -qs 'State:.[^Z]' /proc/{}/status && exit 1; exit 0",
+                command.as_raw_pid()
+            )
+        ]),
+        0
+    );
+    job.silence();
+    assert_eq!(job.code(), 79);
+    assert!(state(command).is_none_or(|state| state == 'Z'));
+}
+
+#[test]
+fn kill_means_no_warning() {
+    let here = Scratch::new();
+    let mut job = here.start(&[
+        "--hold-at-most",
+        "600ms",
+        "--on-lost",
+        "kill",
+        "job",
+        "--",
+        "bash",
+        "-c",
+        "trap 'echo term; exit 0' TERM; echo up; while :; do read -t 1 x; done",
+    ]);
+    assert_eq!(job.line(), "up");
+    assert_eq!(job.code(), 79);
+    assert_eq!(job.silence(), [""; 0]);
+}
+
+#[test]
+fn continue_only_tells() {
+    let here = Scratch::new();
+    let mut job = here.start(&[
+        "--hold-at-most",
+        "200ms",
+        "--on-lost",
+        "continue",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "echo up; read x; echo $x",
+    ]);
+    assert_eq!(job.line(), "up");
+    assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "somebody else has it");
+    job.write("unharmed\n");
+    assert_eq!(job.line(), "unharmed");
+    assert_eq!(job.code(), 79);
+    assert!(job.complaints().contains("the command goes on"));
+}
+
+#[test]
+fn a_lock_taken_away_kills_at_once() {
+    let here = Scratch::new();
+    let mut job = here.start(&[
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "trap 'echo term' TERM; echo up; while :; do read x; sleep 0.01; done | cat",
+    ]);
+    assert_eq!(job.line(), "up");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let locks = here.connect().await;
+        let snapshot = locks.inspect("job").await.unwrap();
+        assert!(locks.evict("job", &snapshot.holders[0].id).await.unwrap());
+        locks.close().await.unwrap();
+    });
+    assert_eq!(job.code(), 79);
+    assert_eq!(job.silence(), [""; 0]);
+    let said = job.complaints();
+    assert!(said.contains("no longer ours"), "{said}");
+}
+
+#[test]
+fn a_lease_is_renewed_while_the_command_runs() {
+    let here = Scratch::new();
+    let options = ["--url", "mem://", "--ttl", "300ms", "job", "--", "sh", "-c", "sleep 1; exit 3"];
+    assert_eq!(here.code(&options), 3);
+}
+
+#[test]
+fn the_least_time_is_held_after_a_fast_command() {
+    let here = Scratch::new();
+    let start = Instant::now();
+    assert_eq!(here.code(&["--hold-at-least", "400ms", "job", "--", "sh", "-c", "exit 4"]), 4);
+    assert!(start.elapsed() >= Duration::from_millis(400));
+}

@@ -1,0 +1,10 @@
+//! `fencelock run` as its users see it: real processes, real signals, real terminals.
+
+mod counter;
+mod environment;
+mod exit_codes;
+mod loss;
+mod signals;
+mod support;
+mod terminal;
+mod watchdog;

@@ -1,0 +1,105 @@
+//! Signals reach the command's whole group, and end the waiting.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::support::{Job, Scratch, eventually, state};
+
+const FORWARDED: [(Signal, i32, &str); 4] = [
+    (Signal::INT, 130, "INT"),
+    (Signal::TERM, 143, "TERM"),
+    (Signal::HUP, 129, "HUP"),
+    (Signal::QUIT, 131, "QUIT"),
+];
+
+#[test]
+fn are_passed_on_to_the_whole_group() {
+    let here = Scratch::new();
+    for (signal, code, name) in FORWARDED {
+        let mut job =
+            here.start(&["job", "--", "sh", "-c", "sh -c 'echo a; exec sleep 1000' | cat"]);
+        assert_eq!(job.line(), "a");
+        job.send(signal);
+        assert_eq!(job.code(), code, "{name}");
+        assert_eq!(job.silence(), [""; 0], "nobody is left");
+
+        let script =
+            format!("trap 'echo got {name}; exit 9' {name}; echo a; while :; do read x; done");
+        let mut job = here.start(&["job", "--", "bash", "-c", &script]);
+        assert_eq!(job.line(), "a");
+        job.send(signal);
+        assert_eq!(job.line(), format!("got {name}"));
+        assert_eq!(job.code(), 9, "the command's own answer counts");
+    }
+}
+
+#[test]
+fn end_the_wait_and_leave_nothing_in_the_queue() {
+    let here = Scratch::new();
+    for (signal, code, name) in FORWARDED {
+        let mut holder = here.hold(&[], "job");
+        let mut waiter = here.start(&["job", "--", "echo", "granted"]);
+        wait_for_waiter(&here);
+        waiter.send(signal);
+        assert_eq!(waiter.code(), code, "{name}");
+        assert_eq!(waiters(&here), 0, "{name}");
+        holder.hang_up();
+        assert_eq!(holder.code(), 0);
+    }
+}
+
+fn waiters(here: &Scratch) -> usize {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let locks = here.connect().await;
+        let snapshot = locks.inspect("job").await.unwrap();
+        locks.close().await.unwrap();
+        snapshot.waiters.len()
+    })
+}
+
+fn wait_for_waiter(here: &Scratch) {
+    eventually("it waits", || waiters(here) == 1);
+}
+
+#[test]
+fn interrupt_the_least_time_to_hold() {
+    let here = Scratch::new();
+    let mut job = here.start(&["--hold-at-least", "1h", "job", "--", "echo", "done"]);
+    assert_eq!(job.line(), "done");
+    eventually("the command is over", || crate::support::children(job.pid()).is_empty());
+    assert_eq!(here.code(&["-n", "job", "--", "true"]), 75, "still held");
+    job.send(Signal::TERM);
+    assert_eq!(job.code(), 143);
+    assert_eq!(here.code(&["-n", "job", "--", "true"]), 0);
+}
+
+#[test]
+fn that_were_ignored_stay_ignored() {
+    let here = Scratch::new();
+    let run = here.run(&["job", "--", "sh", "-c", "echo a; read x; echo $x"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(run.get_program());
+    shell.args(run.get_args()).env("FENCELOCK_URL", here.url()).process_group(0);
+    let mut job = Job::start(&mut shell);
+    assert_eq!(job.line(), "a");
+    job.send(Signal::HUP);
+    let command = job.pid();
+    assert!(state(command).is_some());
+    job.write("survived\n");
+    assert_eq!(job.line(), "survived");
+    assert_eq!(job.code(), 0);
+}
+
+#[test]
+fn a_stop_by_hand_leaves_the_wrapper_at_work() {
+    let here = Scratch::new();
+    let mut job = here.start(&["job", "--", "sh", "-c", "echo $$; exec sleep 1000"]);
+    let command = crate::support::pid(&job.line());
+    rustix::process::kill_process(command, Signal::STOP).unwrap();
+    eventually("it is stopped", || state(command) == Some('T'));
+    job.send(Signal::TERM);
+    assert_eq!(job.code(), 143, "a stopped command gets the signal too");
+}

@@ -1,0 +1,277 @@
+//! Jobs in scratch stores, and terminals for them. Everything waits on events, up to a bound that
+//! only a hang reaches.
+
+use std::ffi::OsStr;
+use std::fmt::Debug;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use tempfile::TempDir;
+
+/// Longer than anything here takes on a busy machine.
+const HANG: Duration = Duration::from_secs(60);
+
+/// A store of its own, and a directory to leave traces in.
+pub(crate) struct Scratch {
+    directory: TempDir,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Scratch {
+        Scratch { directory: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("file://{}", self.path("locks").display())
+    }
+
+    /// `fencelock run` with these arguments, in this store.
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock"));
+        command.arg("run").args(arguments).current_dir(self.directory.path());
+        command
+            .env("FENCELOCK_URL", self.url())
+            .env_remove("FENCELOCK_HELD")
+            .env_remove("RUST_LOG");
+        command
+    }
+
+    /// Its output, when it has ended.
+    pub(crate) fn output<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Output {
+        self.run(arguments).stdin(Stdio::null()).output().expect("it runs")
+    }
+
+    /// Its exit code.
+    pub(crate) fn code<S: AsRef<OsStr> + Debug>(&self, arguments: &[S]) -> i32 {
+        let output = self.output(arguments);
+        let code = output.status.code();
+        code.unwrap_or_else(|| panic!("{arguments:?} did not exit: {output:?}"))
+    }
+
+    /// A job that runs already.
+    pub(crate) fn start<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Job {
+        Job::start(&mut self.run(arguments))
+    }
+
+    /// A job that holds the lock `name` until its standard input ends.
+    pub(crate) fn hold(&self, options: &[&str], name: &str) -> Job {
+        let mut arguments = options.to_vec();
+        arguments.extend([name, "--", "sh", "-c", "echo held; exec cat"]);
+        let job = self.start(&arguments);
+        assert_eq!(job.line(), "held");
+        job
+    }
+
+    /// This store, as another process of it.
+    pub(crate) async fn connect(&self) -> fencelock::Locks {
+        fencelock::connect(&self.url()).await.expect("the store is there")
+    }
+}
+
+/// A process, its lines, and the end of everything that has its output open.
+pub(crate) struct Job {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Job {
+    pub(crate) fn start(command: &mut Command) -> Job {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        let output = child.stdout.take().expect("piped");
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Job { child, lines }
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        pid(&self.child.id().to_string())
+    }
+
+    pub(crate) fn send(&self, signal: Signal) {
+        rustix::process::kill_process(self.pid(), signal).expect("it is there");
+    }
+
+    /// The next line that it prints.
+    pub(crate) fn line(&self) -> String {
+        self.lines.recv_timeout(HANG).expect("another line")
+    }
+
+    /// Waits until nobody is left who could print: every process that inherited its output is
+    /// gone. What was still printed.
+    pub(crate) fn silence(&self) -> Vec<String> {
+        let mut rest = Vec::new();
+        loop {
+            match self.lines.recv_timeout(HANG) {
+                Ok(line) => rest.push(line),
+                Err(RecvTimeoutError::Disconnected) => return rest,
+                Err(RecvTimeoutError::Timeout) => panic!("somebody still has the output open"),
+            }
+        }
+    }
+
+    /// Types for its standard input.
+    pub(crate) fn write(&mut self, text: &str) {
+        let stdin = self.child.stdin.as_mut().expect("not hung up");
+        stdin.write_all(text.as_bytes()).expect("somebody reads");
+    }
+
+    /// Ends its standard input.
+    pub(crate) fn hang_up(&mut self) {
+        self.child.stdin = None;
+    }
+
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("it ends", || {
+            status = self.child.try_wait().expect("it is ours");
+            status.is_some()
+        });
+        status.expect("it has ended")
+    }
+
+    pub(crate) fn code(&mut self) -> i32 {
+        let status = self.end();
+        status.code().unwrap_or_else(|| panic!("ended by signal {:?}", status.signal()))
+    }
+
+    /// What it said to standard error, once it has ended.
+    pub(crate) fn complaints(&mut self) -> String {
+        let mut text = String::new();
+        let mut stderr = self.child.stderr.take().expect("piped");
+        stderr.read_to_string(&mut text).expect("text");
+        text
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn pid(text: &str) -> Pid {
+    text.trim().parse().ok().and_then(Pid::from_raw).expect("a process id")
+}
+
+/// Waits until `what` is so.
+pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < HANG, "{what}: not after {HANG:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The state letter of a process in `/proc`, `None` when there is no such process.
+pub(crate) fn state(process: Pid) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())).ok()?;
+    stat.rsplit(')').next()?.trim().chars().next()
+}
+
+/// The processes whose parent is `parent`.
+pub(crate) fn children(parent: Pid) -> Vec<Pid> {
+    let number = parent.as_raw_pid();
+    let list = std::fs::read_to_string(format!("/proc/{number}/task/{number}/children"));
+    list.unwrap_or_default().split_whitespace().map(pid).collect()
+}
+
+/// An interactive shell on a terminal of its own.
+pub(crate) struct Shell {
+    child: Child,
+    keys: File,
+    output: Receiver<Vec<u8>>,
+    seen: String,
+}
+
+impl Shell {
+    pub(crate) fn start(scratch: &Scratch) -> Shell {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        grantpt(&master).expect("granted");
+        unlockpt(&master).expect("unlocked");
+        let name = ptsname(&master, Vec::new()).expect("its name").into_string().expect("text");
+        let slave = || {
+            let file = File::options().read(true).write(true).open(&name).expect("its other side");
+            Stdio::from(file)
+        };
+        let bin = PathBuf::from(env!("CARGO_BIN_EXE_fencelock"));
+        let child = Command::new("setsid")
+            .args(["--ctty", "bash", "--norc", "--noprofile", "-i"])
+            .current_dir(scratch.directory.path())
+            .env("FENCELOCK_URL", scratch.url())
+            .env("PATH", format!("{}:/usr/bin:/bin", bin.parent().expect("a directory").display()))
+            .env("PS1", "READY> ")
+            .env("HISTFILE", "")
+            .env("TERM", "xterm")
+            .env_remove("FENCELOCK_HELD")
+            .stdin(slave())
+            .stdout(slave())
+            .stderr(slave())
+            .spawn()
+            .expect("util-linux setsid and bash");
+        let keys = File::from(master);
+        let mut screen = keys.try_clone().expect("a copy");
+        let (sender, output) = channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length) = screen.read(&mut buffer) {
+                if length == 0 || sender.send(buffer[..length].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut shell = Shell { child, keys, output, seen: String::new() };
+        shell.expect("READY> ");
+        shell
+    }
+
+    pub(crate) fn keys(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).expect("typed");
+    }
+
+    /// Types a line and skips its echo.
+    pub(crate) fn line(&mut self, line: &str) {
+        self.keys(&format!("{line}\n"));
+        self.expect("\r\n");
+    }
+
+    /// Waits until `text` is on the screen; what came before it.
+    pub(crate) fn expect(&mut self, text: &str) -> String {
+        loop {
+            if let Some(at) = self.seen.find(text) {
+                let before = self.seen[..at].to_owned();
+                self.seen.drain(..at + text.len());
+                return before;
+            }
+            match self.output.recv_timeout(HANG) {
+                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(_) => panic!("no {text:?} on the screen, but: {:?}", self.seen),
+            }
+        }
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,167 @@
+//! On a terminal: the command can read it, Ctrl-C and Ctrl-Z mean the whole job, and a waiter
+//! says whom it waits for.
+
+use crate::support::{Scratch, Shell};
+
+#[test]
+fn the_command_reads_the_terminal() {
+    let here = Scratch::new();
+    let mut shell = Shell::start(&here);
+    shell.line("fencelock run job -- sh -c 'read x; echo got:$x'");
+    shell.line("keys");
+    shell.expect("got:keys");
+    shell.expect("READY> ");
+    shell.line("read y; echo again:$y");
+    shell.line("mine");
+    shell.expect("again:mine");
+    shell.expect("READY> ");
+}
+
+#[test]
+fn in_a_pipeline_it_gets_the_terminal_when_it_asks() {
+    let here = Scratch::new();
+    let mut shell = Shell::start(&here);
+    shell.line("fencelock run job -- sh -c 'read x; echo got:$x' | cat");
+    shell.line("keys");
+    shell.expect("got:keys");
+    shell.expect("READY> ");
+    // And leaves it to the reader of keys at the pipeline's end, if it does not ask.
+    shell.line(
+        "fencelock run job -- sh -c 'echo a; sleep 0.2' | (cat; read z </dev/tty; echo tail:$z)",
+    );
+    shell.expect("a");
+    shell.line("keys");
+    shell.expect("tail:keys");
+    shell.expect("READY> ");
+}
+
+#[test]
+fn ctrl_c_ends_the_command_and_the_script_that_called() {
+    let here = Scratch::new();
+    let mut shell = Shell::start(&here);
+    for command in ["sh -c 'echo u''p; sleep 1000; :'", "sh -c 'echo u''p; sleep 1000; :' | cat"] {
+        shell.line(&format!("fencelock run job -- {command}; echo co''de:${{PIPESTATUS[0]}}"));
+        shell.expect("up\r\n");
+        shell.keys("\x03");
+        shell.expect("READY> ");
+        shell.line("echo co''de:$?");
+        shell.expect("code:130");
+        shell.expect("READY> ");
+        shell.line("fencelock run -n job -- echo fr''ee");
+        shell.expect("free");
+        shell.expect("READY> ");
+    }
+    std::fs::write(
+        here.path("script"),
+        "fencelock run job -- sh -c 'echo up; sleep 1000; :'\necho not reached\n",
+    )
+    .unwrap();
+    shell.line("bash script; echo en''d");
+    shell.expect("up\r\n");
+    shell.keys("\x03");
+    let between = shell.expect("READY> ");
+    assert!(!between.contains("not reached"), "{between}");
+}
+
+#[test]
+fn ctrl_c_ends_the_wait() {
+    let here = Scratch::new();
+    let _held = here.hold(&[], "job");
+    let mut shell = Shell::start(&here);
+    shell.line("fencelock run job -- true");
+    shell.expect("waiting for");
+    shell.keys("\x03");
+    shell.expect("READY> ");
+    shell.line("echo co''de:$?");
+    shell.expect("code:130");
+}
+
+#[test]
+fn ctrl_z_stops_both_and_fg_continues_both() {
+    let here = Scratch::new();
+    for pipe in ["", " | cat"] {
+        let mut shell = Shell::start(&here);
+        shell.line(&format!("fencelock run job -- sh -c 'echo u''p; read x; echo got:$x'{pipe}"));
+        shell.expect("up\r\n");
+        shell.keys("\x1a");
+        shell.expect("Stopped");
+        shell.expect("READY> ");
+        assert_eq!(here.code(&["-n", "job", "--", "true"]), 75, "still held");
+        // The terminal is the shell's meanwhile.
+        shell.line("read y; echo shell:$y");
+        shell.line("mine");
+        shell.expect("shell:mine");
+        shell.expect("READY> ");
+        shell.line("fg");
+        shell.expect("fencelock run");
+        shell.expect("\r\n");
+        shell.line("keys");
+        shell.expect("got:keys");
+        shell.expect("READY> ");
+    }
+}
+
+#[test]
+fn in_the_background_it_stops_when_it_reads_and_goes_on_in_the_foreground() {
+    let here = Scratch::new();
+    let mut shell = Shell::start(&here);
+    shell.line("fencelock run job -- sh -c 'read x; echo got:$x' &");
+    shell.expect("READY> ");
+    // Its end of stopping is told with a later prompt.
+    shell.line("wait %1");
+    shell.expect("Stopped");
+    shell.expect("READY> ");
+    shell.line("fg");
+    shell.expect("fencelock run");
+    shell.expect("\r\n");
+    shell.line("keys");
+    shell.expect("got:keys");
+    shell.expect("READY> ");
+}
+
+#[test]
+fn a_job_stopped_for_longer_than_its_lease_does_not_go_on() {
+    let here = Scratch::new();
+    let mut shell = Shell::start(&here);
+    shell.line(
+        "fencelock run --url mem:// --ttl 300ms job -- sh -c 'echo u''p; read x; echo went on'",
+    );
+    shell.expect("up\r\n");
+    shell.keys("\x1a");
+    shell.expect("Stopped");
+    shell.expect("READY> ");
+    shell.line("sleep 0.5; fg");
+    let between = shell.expect("lock lost");
+    assert!(!between.contains("went on"), "{between}");
+    shell.expect("READY> ");
+    shell.line("echo co''de:$?");
+    shell.expect("code:79");
+}
+
+#[test]
+fn a_waiter_says_who_holds_the_lock() {
+    let here = Scratch::new();
+    let mut held = here.hold(&[], "job");
+    let mut shell = Shell::start(&here);
+    shell.line("fencelock run job -- echo grant''ed");
+    shell.expect("fencelock: waiting for \"job\" on file://");
+    shell.expect(&format!("pid {}", held.pid().as_raw_pid()));
+    shell.expect(" for ");
+    held.hang_up();
+    // The line is taken away first.
+    shell.expect("\x1b[2K");
+    shell.expect("granted");
+    shell.expect("READY> ");
+}
+
+#[test]
+fn elsewhere_a_waiter_is_quiet_unless_asked() {
+    let here = Scratch::new();
+    let _held = here.hold(&[], "job");
+    let quiet = here.output(&["-w", "0.4", "--skip-ok", "job", "--", "true"]);
+    assert_eq!(String::from_utf8(quiet.stderr).unwrap(), "");
+    let told = here.output(&["-w", "0.4", "--skip-ok", "--verbose", "job", "--", "true"]);
+    let told = String::from_utf8(told.stderr).unwrap();
+    assert!(told.starts_with("fencelock: waiting for \"job\" on file://"), "{told}");
+    assert_eq!(told.lines().count(), 2, "once, and that the wait was over: {told}");
+}

@@ -1,0 +1,152 @@
+//! A wrapper that is killed takes its command with it, whenever that is; one that is stopped
+//! cannot hold a lock that it does not renew.
+
+use std::time::Duration;
+
+use rand::{RngExt, SeedableRng};
+use rustix::process::Signal;
+
+use crate::support::{Scratch, children, eventually, pid, state};
+
+/// A command with grandchildren, all of them with the output open.
+const FAMILY: [&str; 5] = [
+    "job",
+    "--",
+    "sh",
+    "-c",
+    "sh -c 'trap \"\" TERM; echo up; sleep 1000; :' | sh -c 'read x; echo $x; sleep 1000; :'",
+];
+
+#[test]
+fn a_killed_wrapper_takes_the_whole_group() {
+    let here = Scratch::new();
+    for _ in 0..5 {
+        let mut job = here.start(&FAMILY);
+        assert_eq!(job.line(), "up");
+        job.send(Signal::KILL);
+        job.end();
+        assert_eq!(job.silence(), [""; 0]);
+        assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "and the lock is free");
+    }
+}
+
+#[test]
+fn a_wrapper_killed_at_any_moment_leaves_nobody() {
+    let here = Scratch::new();
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut random = rand::rngs::StdRng::seed_from_u64(seed);
+    for _ in 0..80 {
+        let mut job = here.start(&FAMILY);
+        std::thread::sleep(Duration::from_micros(random.random_range(0..30_000)));
+        job.send(Signal::KILL);
+        job.end();
+        job.silence();
+    }
+    assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0);
+}
+
+#[test]
+fn a_killed_job_of_the_shell_takes_the_command_too() {
+    // As `kill -9 %1` does: the wrapper's whole process group at once.
+    use std::os::unix::process::CommandExt;
+    let here = Scratch::new();
+    let mut job = crate::support::Job::start(here.run(&FAMILY).process_group(0));
+    assert_eq!(job.line(), "up");
+    rustix::process::kill_process_group(job.pid(), Signal::KILL).unwrap();
+    job.end();
+    job.silence();
+}
+
+#[test]
+fn a_killed_watchdog_ends_the_command() {
+    let here = Scratch::new();
+    let mut job = here.start(&FAMILY);
+    assert_eq!(job.line(), "up");
+    let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };
+    rustix::process::kill_process(watchdog, Signal::KILL).unwrap();
+    assert_eq!(job.code(), 70);
+    job.silence();
+    assert!(job.complaints().contains("watchdog"));
+}
+
+#[test]
+fn the_watchdog_is_deaf_to_polite_signals_and_ends_with_the_command() {
+    let here = Scratch::new();
+    let mut job = here.hold(&[], "job");
+    let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
+        rustix::process::kill_process(watchdog, signal).unwrap();
+    }
+    job.hang_up();
+    assert_eq!(job.code(), 0);
+    assert_eq!(state(watchdog), None);
+}
+
+#[test]
+fn a_stopped_wrapper_does_not_outlive_its_lease() {
+    let here = Scratch::new();
+    let mut job = here.start(&[
+        "--url",
+        "mem://",
+        "--ttl",
+        "500ms",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "echo $$; sleep 1000; :",
+    ]);
+    let command = pid(&job.line());
+    job.send(Signal::STOP);
+    // Unreaped, but dead, although the wrapper does nothing.
+    eventually("the watchdog kills it", || state(command) == Some('Z'));
+    job.send(Signal::CONT);
+    assert_eq!(job.code(), 79);
+}
+
+#[test]
+fn a_stopped_wrapper_of_the_file_store_keeps_its_lock() {
+    let here = Scratch::new();
+    let mut job = here.hold(&[], "job");
+    job.send(Signal::STOP);
+    eventually("it is stopped", || state(job.pid()) == Some('T'));
+    assert_eq!(here.code(&["-w", "0.2", "job", "--", "true"]), 75);
+    job.send(Signal::CONT);
+    job.hang_up();
+    assert_eq!(job.code(), 0);
+}
+
+#[test]
+fn the_command_itself_keeps_the_lock_of_the_file_store() {
+    let here = Scratch::new();
+    let mut job = here.start(&["job", "--", "sh", "-c", "echo $$; exec sleep 1000"]);
+    let command = pid(&job.line());
+    let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };
+    // Nobody is left to kill the command: the worst case.
+    rustix::process::kill_process(watchdog, Signal::STOP).unwrap();
+    eventually("it is stopped", || state(watchdog) == Some('T'));
+    job.send(Signal::KILL);
+    job.end();
+    assert_eq!(here.code(&["-w", "0.2", "job", "--", "true"]), 75, "the command keeps it");
+    rustix::process::kill_process(command, Signal::KILL).unwrap();
+    assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "and frees it");
+    rustix::process::kill_process(watchdog, Signal::CONT).unwrap();
+}
+
+#[test]
+fn only_the_command_inherits_the_locks_descriptor() {
+    let here = Scratch::new();
+    let job = here.hold(&[], "job");
+    let locks = std::fs::canonicalize(here.path("locks")).unwrap();
+    let open = |process| {
+        let files =
+            std::fs::read_dir(format!("/proc/{}/fd", rustix::process::Pid::as_raw_pid(process)));
+        let files =
+            files.unwrap().flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
+        files.filter(|file| file.starts_with(&locks)).count()
+    };
+    let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };
+    let [command] = children(watchdog)[..] else { panic!("one child: the command") };
+    assert_eq!((open(watchdog), open(command)), (0, 1));
+}
