@@ -191,7 +191,9 @@ fn spans(events: &[&Event]) -> Vec<Span> {
                 grant.until = grant.until.min(event.at);
                 grant.freed = Some(event.at);
             }
-            (What::ReleaseInvoked, Some(grant)) => grant.until = grant.until.min(event.at),
+            (What::ReleaseInvoked | What::Killed, Some(grant)) => {
+                grant.until = grant.until.min(event.at);
+            }
             (What::Released | What::NotHeld, Some(grant)) => grant.freed = Some(event.at),
             _ => {}
         }

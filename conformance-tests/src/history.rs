@@ -66,6 +66,8 @@ pub enum What {
     },
     /// The guard said that it was lost.
     Lost,
+    /// The process was killed; whatever it held, nobody believes in it from then on.
+    Killed,
     /// Release was called.
     ReleaseInvoked,
     /// Release is done.
@@ -231,4 +233,20 @@ fn valid_until(guard: &Guard) -> u64 {
 pub fn read(path: &Path) -> std::io::Result<Vec<Event>> {
     let text = std::fs::read_to_string(path)?;
     Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+}
+
+/// Ends the claims in a process's history that its death left open. `at` is a time before the
+/// kill, so that no belief is taken for longer than it lasted.
+pub fn killed(history: &mut Vec<Event>, at: u64) {
+    let mut claims: Vec<(u64, u64, String)> =
+        history.iter().map(|it| (it.worker, it.claim, it.lock.clone())).collect();
+    claims.dedup();
+    let ends = claims.into_iter().map(|(worker, claim, lock)| Event {
+        at,
+        worker,
+        claim,
+        lock,
+        what: What::Killed,
+    });
+    history.extend(ends.collect::<Vec<_>>());
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fencelock_core::Result;
+use fencelock_core::{Error, ErrorKind, Result};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::behaviours::BEHAVIOURS;
@@ -49,10 +49,18 @@ pub fn run_suite(harnesses: &[Arc<dyn Harness>], options: &RunOptions) -> Report
 /// executed again for the peer processes.
 ///
 /// # Errors
-/// [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument) for what is no URL. A store
-/// that cannot be reached is a failure of every behaviour.
+/// When the first connection fails: there is nothing to test then.
+///
+/// # Panics
+/// Inside a tokio runtime: each behaviour has its own.
 pub fn run_against_url(connect: Connect, url: &str, options: &RunOptions) -> Result<Report> {
-    let harness: Arc<dyn Harness> = Arc::new(UrlHarness::new(connect, url)?);
+    let harness = UrlHarness::new(connect, url)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| {
+        Error::new(ErrorKind::Unreachable, "no runtime to connect with").caused_by(error)
+    })?;
+    runtime.block_on(harness.probe())?;
+    let harness: Arc<dyn Harness> = Arc::new(harness);
     Ok(run_suite(&[harness], options))
 }
 
@@ -205,4 +213,42 @@ fn trial(
 fn record(outcomes: &Outcomes, name: &str, outcome: Option<Outcome>) {
     let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
     outcomes.insert(name.to_owned(), outcome);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(outcomes: &[(&str, Option<Outcome>)]) -> Report {
+        let outcomes = outcomes.iter().map(|(name, outcome)| ((*name).to_owned(), outcome.clone()));
+        Report { outcomes: outcomes.collect() }
+    }
+
+    #[test]
+    fn only_a_complete_and_passing_matrix_is_good() {
+        let passed = ("a", Some(Outcome::Passed));
+        let ignored = ("b", Some(Outcome::Ignored("no such mode".to_owned())));
+        let failed = ("c", Some(Outcome::Failed("two holders".to_owned())));
+        assert_eq!(report(&[passed.clone(), ignored.clone()]).verdict(), Ok(()));
+        for (bad, why) in [
+            (report(&[passed.clone(), ("d", None)]), "did not run: d"),
+            (report(&[passed, failed]), "1 behaviours failed"),
+            (report(&[ignored]), "no behaviour was tested"),
+            (Report::default(), "no behaviour was tested"),
+        ] {
+            assert_eq!(bad.verdict(), Err(why.to_owned()));
+        }
+    }
+
+    /// Every behaviour is a pair with every store, whether it can be tested there or not.
+    #[test]
+    fn the_matrix_has_every_pair() {
+        let harness: Arc<dyn Harness> = Arc::new(crate::MemoryHarness);
+        let options = RunOptions::default().filter("memory::options");
+        let run = run_suite(&[harness], &options);
+        let listed = BEHAVIOURS.iter().flat_map(|group| group.iter());
+        let expected = listed.filter(|it| it.group == "options").count();
+        assert_eq!(run.outcomes().count(), expected);
+        assert_eq!(run.verdict(), Ok(()));
+    }
 }

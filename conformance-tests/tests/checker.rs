@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fencelock_conformance::How;
 use fencelock_conformance::checker::{Rules, Violation, check};
-use fencelock_conformance::history::{Event, What, Worker, read};
+use fencelock_conformance::history::{Event, What, Worker, killed, read};
 use proptest::prelude::*;
 
 fn event(at: u64, worker: u64, claim: u64, what: What) -> Event {
@@ -95,6 +95,18 @@ fn an_open_claim_lasts_for_its_validity() {
     ];
     assert_eq!(judge(&[open.clone(), held(2, X, 2, 20, 30)]), []);
     assert_eq!(judge(&[open, held(2, X, 2, 19, 30)]).len(), 1);
+}
+
+/// Where validity has no end, only the kill ends the belief of a killed process.
+#[test]
+fn a_killed_process_believes_in_nothing() {
+    let mut open = vec![
+        event(10, 1, 1, What::Invoked { how: X }),
+        event(11, 1, 1, What::Granted { token: 1, valid_until: u64::MAX }),
+    ];
+    assert_eq!(judge(&[open.clone(), held(2, X, 2, 20, 30)]).len(), 1);
+    killed(&mut open, 19);
+    assert_eq!(judge(&[open, held(2, X, 2, 20, 30)]), []);
 }
 
 #[test]

@@ -142,17 +142,20 @@ async fn counter_with_kills(context: Arc<Context>) {
             done = peer.ask(want) => panic!("it ended before it was killed: {done:?}"),
             () = kill => {}
         }
+        let at = history::now();
         peer.kill().await.expect("killed");
         let lock = locks.lock(&name);
         let bound = context.silence_frees_within(SHORT_TTL);
         let guard = context.within(bound, "its lock is free", lock.acquire()).await;
         context.give_back(guard.expect("granted")).await;
-        histories.push(path);
+        histories.push((path, at));
     }
     let count: u64 = std::fs::read_to_string(&counter).expect("a count").parse().expect("a number");
     let mut events = Vec::new();
-    for path in &histories {
-        events.extend(history::read(path).expect("a history"));
+    for (path, at) in &histories {
+        let mut history = history::read(path).expect("a history");
+        history::killed(&mut history, *at);
+        events.extend(history);
     }
     let released = events.iter().filter(|it| it.what == history::What::ReleaseInvoked).count();
     let counted = u64::try_from(released).expect("few");
