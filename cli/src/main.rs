@@ -2,12 +2,16 @@
 //!
 //! Each subcommand is a module of its own; this file only tells them apart.
 
+mod bench;
+mod conformance;
 mod run;
 
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use fencelock::{Error, Result};
+use tokio::runtime::{Builder, Runtime};
 
 /// sysexits.h: the command was used wrongly. Clap's own 2 would look like a shell's.
 const EX_USAGE: u8 = 64;
@@ -22,11 +26,14 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Run(Box<run::Options>),
+    Bench(bench::Options),
+    Conformance(conformance::Options),
     #[command(hide = true, name = run::WATCHDOG)]
     Watchdog(run::WatchdogOptions),
 }
 
 fn main() -> ExitCode {
+    conformance::serve_if_asked();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -46,6 +53,16 @@ fn main() -> ExitCode {
     }
     match cli.command {
         Command::Run(options) => run::run(*options),
+        Command::Bench(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
+        Command::Conformance(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
         Command::Watchdog(options) => run::watch(options),
     }
+}
+
+/// All threads there are; `run` needs one only and makes its own.
+fn runtime() -> Result<Runtime> {
+    Builder::new_multi_thread().enable_all().build().map_err(|cause| {
+        Error::new(fencelock::ErrorKind::Refused, "no tokio runtime could be started")
+            .caused_by(cause)
+    })
 }

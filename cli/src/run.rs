@@ -36,6 +36,13 @@ pub(crate) fn run(options: Options) -> ExitCode {
     in_one_thread(job::run(options))
 }
 
+/// Says why another subcommand failed, in the words and with the code of a run.
+pub(crate) fn failed(error: &fencelock::Error) -> ExitCode {
+    let outcome = exit::Outcome::of_connect(error);
+    outcome.message().iter().for_each(|message| exit::say(message));
+    ExitCode::from(exit::Codes::default().of(&outcome))
+}
+
 /// The watchdog's whole life.
 pub(crate) fn watch(options: WatchdogOptions) -> ExitCode {
     in_one_thread(watchdog::watch(options))

@@ -117,7 +117,7 @@ impl Outcome {
 }
 
 /// What the exit code is to look like.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Codes {
     pub(super) flock: bool,
     pub(super) busy: Option<u8>,

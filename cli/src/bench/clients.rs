@@ -1,0 +1,151 @@
+//! The clients of one process: each loops over its lock and notes what it saw.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock::{Error, ErrorKind, Lock, Locks, Reach, Result};
+use hdrhistogram::Histogram;
+use tokio::time::sleep;
+
+use super::{Seen, Workload, new_histogram, now};
+
+/// What is measured.
+#[derive(Clone)]
+pub(super) enum Subject {
+    Store(Locks),
+    /// No store at all: what the loop and tokio cost.
+    TokioMutex(Arc<std::sync::Mutex<Mutexes>>),
+}
+
+type Mutexes = std::collections::HashMap<String, Arc<tokio::sync::Mutex<()>>>;
+
+const TOKIO_MUTEX: &str = "baseline:tokio-mutex";
+
+/// One client's lock.
+enum Target {
+    Store(Box<Lock>),
+    TokioMutex(Arc<tokio::sync::Mutex<()>>),
+}
+
+enum Held {
+    Store(fencelock::Guard),
+    TokioMutex(#[expect(dead_code, reason = "held for its drop")] tokio::sync::OwnedMutexGuard<()>),
+}
+
+impl Subject {
+    pub(super) async fn connect(url: &str) -> Result<Subject> {
+        match url {
+            TOKIO_MUTEX => Ok(Subject::TokioMutex(Arc::default())),
+            _ => Ok(Subject::Store(fencelock::connect(url).await?)),
+        }
+    }
+
+    /// Several processes that each lock something of their own would measure nothing.
+    pub(super) fn reaches_processes(&self) -> Result<()> {
+        match self {
+            Subject::Store(locks) if locks.profile().reach != Reach::Process => Ok(()),
+            _ => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "--processes needs a store that excludes processes; this one lives in one",
+            )),
+        }
+    }
+
+    fn target(&self, name: &str) -> Target {
+        match self {
+            Subject::Store(locks) => Target::Store(Box::new(locks.lock(name))),
+            Subject::TokioMutex(all) => {
+                let mut all = all.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                Target::TokioMutex(all.entry(name.to_owned()).or_default().clone())
+            }
+        }
+    }
+
+    pub(super) async fn drive(
+        &self,
+        workload: Workload,
+        clients: std::ops::Range<u32>,
+        time: Duration,
+    ) -> Result<Seen> {
+        let start = now();
+        let end = start + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let tasks: Vec<_> = clients
+            .map(|client| {
+                let name = match workload {
+                    Workload::Uncontended => format!("bench-own-{client}"),
+                    _ => "bench-one".to_owned(),
+                };
+                tokio::spawn(one_client(self.target(&name), workload, end))
+            })
+            .collect();
+        let mut seen = Seen::default();
+        let mut latencies = new_histogram();
+        for task in tasks {
+            let client = task.await.map_err(|cause| {
+                Error::new(ErrorKind::Refused, "a client's task ended").caused_by(cause)
+            })??;
+            seen.pairs.push(client.pairs);
+            seen.holds.extend(client.holds);
+            let added = latencies.add(client.latencies);
+            debug_assert!(added.is_ok(), "histograms of one shape");
+        }
+        seen.elapsed = (now() - start) as f64 / 1e9;
+        let recorded = latencies.iter_recorded();
+        seen.latencies = recorded.map(|v| (v.value_iterated_to(), v.count_at_value())).collect();
+        Ok(seen)
+    }
+
+    pub(super) async fn close(&self) -> Result<()> {
+        match self {
+            Subject::Store(locks) => locks.close().await,
+            Subject::TokioMutex(_) => Ok(()),
+        }
+    }
+}
+
+struct OneClient {
+    pairs: u64,
+    latencies: Histogram<u64>,
+    holds: Vec<[u64; 3]>,
+}
+
+async fn one_client(target: Target, workload: Workload, end: u64) -> Result<OneClient> {
+    let mut seen = OneClient { pairs: 0, latencies: new_histogram(), holds: Vec::new() };
+    loop {
+        let asked = now();
+        if asked >= end {
+            return Ok(seen);
+        }
+        let held = target.acquire().await?;
+        let granted = now();
+        if workload == Workload::Handover {
+            sleep(Duration::from_millis(2)).await;
+        }
+        let released = now();
+        held.release().await?;
+        seen.pairs += 1;
+        match workload {
+            Workload::Uncontended => seen.latencies.saturating_record(now() - asked),
+            Workload::Contended => seen.latencies.saturating_record(granted - asked),
+            _ => seen.holds.push([asked, granted, released]),
+        }
+    }
+}
+
+impl Target {
+    async fn acquire(&self) -> Result<Held> {
+        match self {
+            Target::Store(lock) => Ok(Held::Store(lock.acquire().await?)),
+            Target::TokioMutex(mutex) => Ok(Held::TokioMutex(mutex.clone().lock_owned().await)),
+        }
+    }
+}
+
+impl Held {
+    async fn release(self) -> Result<()> {
+        match self {
+            Held::Store(guard) => guard.release().await,
+            Held::TokioMutex(_) => Ok(()),
+        }
+    }
+}

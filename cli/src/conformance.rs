@@ -1,0 +1,49 @@
+//! `fencelock conformance`: does a store behave, here?
+//!
+//! The store may be in use: the suite touches nothing but what begins with a fresh random prefix,
+//! and leaves nothing of that behind.
+
+use std::process::ExitCode;
+
+use fencelock::Result;
+use fencelock::url::Connecting;
+use fencelock_conformance::{RunOptions, peer_main_if_asked, run_against_url};
+
+/// Runs the conformance suite against a store; each behaviour passes, fails, or is ignored with
+/// the reason.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// The store, as file:///DIR
+    #[arg(env = fencelock::URL_VARIABLE, hide_env_values = true)]
+    url: String,
+    /// Only behaviours whose name contains this, as ownership::
+    #[arg(long)]
+    filter: Option<String>,
+}
+
+impl Options {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        // One clear error for a store that cannot be reached at all, instead of one for each
+        // behaviour.
+        crate::runtime()?.block_on(async { fencelock::connect(&self.url).await?.close().await })?;
+        let mut options = RunOptions::default();
+        if let Some(filter) = &self.filter {
+            options = options.filter(filter);
+        }
+        let report = run_against_url(connect, &self.url, &options)?;
+        if let Err(why) = report.verdict() {
+            eprintln!("fencelock: {why}");
+        }
+        Ok(report.exit_code())
+    }
+}
+
+/// Becomes one of the suite's peer processes, if this program was executed as one.
+pub(crate) fn serve_if_asked() {
+    peer_main_if_asked(connect);
+}
+
+fn connect(url: &str) -> Connecting {
+    let url = url.to_owned();
+    Box::pin(async move { fencelock::connect(&url).await })
+}
