@@ -21,6 +21,7 @@ mod options;
 mod ownership;
 mod processes;
 mod renewal;
+mod replies;
 mod tokens;
 mod validity;
 mod waiting;
@@ -33,6 +34,7 @@ pub const BEHAVIOURS: &[&[Behaviour]] = &[
     waiting::BEHAVIOURS,
     validity::BEHAVIOURS,
     renewal::BEHAVIOURS,
+    replies::BEHAVIOURS,
     modes::BEHAVIOURS,
     names::BEHAVIOURS,
     options::BEHAVIOURS,

@@ -14,6 +14,45 @@ pub(crate) mod memory;
 pub(crate) mod url;
 
 /// One kind of store, as the suite sees it.
+///
+/// ```no_run
+/// use async_trait::async_trait;
+/// use fencelock_conformance::{Door, Harness, Params, Store};
+/// use fencelock_core::{Locks, Result, memory::Memory};
+///
+/// struct MyHarness;
+/// struct MyStore(Memory); // the server, or what it takes to reach it
+///
+/// #[async_trait]
+/// impl Harness for MyHarness {
+///     fn name(&self) -> &str {
+///         "mine"
+///     }
+///     async fn open(&self, _prefix: &str) -> Result<Box<dyn Store>> {
+///         Ok(Box::new(MyStore(Memory::new())))
+///     }
+/// }
+///
+/// #[async_trait]
+/// impl Store for MyStore {
+///     async fn connect(&self, params: &Params) -> Result<Locks> {
+///         self.0.locks(params.settings()?) // a new connection each time
+///     }
+///     fn doors(&self) -> &[Door] {
+///         &[Door::Look]
+///     }
+///     async fn leftovers(&self) -> Result<Vec<String>> {
+///         Ok((0..self.0.len()).map(|_| "a lock in use".to_owned()).collect())
+///     }
+///     async fn is_locked(&self, _name: &str) -> Result<bool> {
+///         Ok(!self.0.is_empty())
+///     }
+/// }
+///
+/// fn main() {
+///     fencelock_conformance::main(MyHarness);
+/// }
+/// ```
 #[async_trait]
 pub trait Harness: Send + Sync + 'static {
     /// One word; it stands before the behaviours' names.
@@ -116,6 +155,15 @@ pub trait Store: Send + Sync + 'static {
         Err(not_written(Door::SlowReplies))
     }
 
+    /// [`Door::LoseReply`]: the reply to the next request never arrives, though the store did what
+    /// was asked.
+    ///
+    /// # Errors
+    /// When it cannot be done.
+    async fn lose_next_reply(&self) -> Result<()> {
+        Err(not_written(Door::LoseReply))
+    }
+
     /// [`Door::LoseData`]: the whole server forgets everything. Only for a server that the
     /// harness itself started.
     ///
@@ -150,6 +198,8 @@ pub enum Door {
     CutOff,
     /// Delay replies.
     SlowReplies,
+    /// Lose one reply.
+    LoseReply,
     /// Make the server lose its data.
     LoseData,
     /// Connect from other processes.
@@ -163,6 +213,7 @@ impl Door {
             Door::Expire => "cannot make the store forget a grant",
             Door::CutOff => "cannot cut clients off from the store",
             Door::SlowReplies => "cannot delay the store's replies",
+            Door::LoseReply => "cannot lose a reply of the store",
             Door::LoseData => "did not start the server, so its data is not the suite's to lose",
             Door::Processes => "cannot connect from other processes",
         }

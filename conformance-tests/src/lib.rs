@@ -39,5 +39,5 @@ pub use peer::process::peer_main_if_asked;
 pub use peer::protocol::{How, Want};
 pub use peer::{Peer, PeerError};
 pub use register::ProtectedRegister;
-pub use run::{Report, RunOptions, main, run_against_url, run_suite};
+pub use run::{Report, RunOptions, main, main_of, run_against_url, run_suite};
 pub use suite::{Behaviour, Outcome, Running, run_behaviour};

@@ -20,13 +20,17 @@ use crate::suite::{Behaviour, Bounds, Outcome, run};
 /// The whole of a store's own test target, with `harness = false`. Takes the arguments of
 /// `cargo test`, and is also the program of the peer processes.
 pub fn main(harness: impl Harness) {
-    let harness: Arc<dyn Harness> = Arc::new(harness);
-    serve_if_asked(&harness);
+    main_of(&[Arc::new(harness)]);
+}
+
+/// As [`main`], for a store that is run in several ways, each with a name of its own.
+pub fn main_of(harnesses: &[Arc<dyn Harness>]) {
+    serve_if_asked(harnesses);
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(usual_threads()));
     // Somebody may look for a test of another target: only a run of all must not be empty.
     let whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.ignored;
-    let report = run_matrix(&[harness], &arguments, Bounds::GENEROUS);
+    let report = run_matrix(harnesses, &arguments, Bounds::GENEROUS);
     if arguments.list || (report.is_empty() && !whole) {
         return;
     }

@@ -1,12 +1,17 @@
 //! Nobody holds together what excludes each other (invariant 1).
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use super::behaviour;
 use super::work::{self, Counter};
 use crate::context::Context;
+use crate::history::{What, Worker};
 use crate::peer::protocol::How;
 use crate::suite::Behaviour;
 
@@ -18,6 +23,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "an_unprotected_counter_loses_no_update", &[], |c| Box::pin(counter(c))),
     behaviour(GROUP, "a_held_lock_is_busy_for_everybody", &[], |c| Box::pin(busy(c))),
     behaviour(GROUP, "different_locks_do_not_exclude_each_other", &[], |c| Box::pin(different(c))),
+    behaviour(GROUP, "nobody_overlaps_in_a_restless_crowd", &[], |c| Box::pin(restless(c))),
     behaviour(GROUP, "many_locks_are_contended_at_once", &[], |c| Box::pin(many(c))),
 ];
 
@@ -86,6 +92,51 @@ async fn different(context: Arc<Context>) {
     for guard in guards {
         context.give_back(guard).await;
     }
+}
+
+/// In every mode, with tries, short waits, leases that end, drops and releases, at random.
+async fn restless(context: Arc<Context>) {
+    let name = context.name("lock");
+    let modes = context.profile().modes;
+    let mut ways = vec![How::Exclusive, How::Exclusive];
+    ways.extend(modes.shared.then_some(How::Shared));
+    ways.extend(modes.permits.then_some(How::Permits { n: 2, limit: 3 }));
+    let mut tasks = JoinSet::new();
+    for task in 0..8 {
+        let locks = context.client().await;
+        let mut random = StdRng::seed_from_u64(context.seed() ^ task);
+        let (name, ways) = (name.clone(), ways.clone());
+        tasks.spawn(async move {
+            let mut worker = Worker::new();
+            for _ in 0..40 {
+                let how = ways[random.random_range(0..ways.len())];
+                let mut lock = how.lock(&locks, &name);
+                if random.random_bool(0.4) {
+                    lock = lock.wait_at_most(Duration::from_millis(random.random_range(0..5)));
+                }
+                if random.random_bool(0.2) {
+                    lock = lock.hold_at_most(Duration::from_millis(random.random_range(1..4)));
+                }
+                let Ok((guard, claim)) = worker.acquire_lock(&lock, &name, how).await else {
+                    continue;
+                };
+                if random.random_bool(0.3) {
+                    sleep(Duration::from_millis(random.random_range(1..4))).await;
+                }
+                worker.look(&guard, claim);
+                if random.random_bool(0.5) {
+                    // Lost meanwhile or not; both are told apart, and neither is an error here.
+                    let _ = worker.release(guard, claim).await;
+                } else {
+                    worker.record(claim, What::ReleaseInvoked);
+                    drop(guard);
+                }
+            }
+            worker.into_events()
+        });
+    }
+    let events = context.within(context.patience() * 2, "all have rested", tasks.join_all()).await;
+    work::judge(&context, events.into_iter().flatten().collect());
 }
 
 /// More contended locks at once than other libraries' pools of subscriptions had (redisson #3577).

@@ -23,13 +23,14 @@ pub(crate) const ASKED: &str = "FENCELOCK_CONFORMANCE_PEER";
 /// in the `main` of a program that calls [`run_against_url`](crate::run_against_url).
 pub fn peer_main_if_asked(connect: Connect) {
     let harness: Arc<dyn Harness> = Arc::new(UrlHarness::of_peer(connect));
-    serve_if_asked(&harness);
+    serve_if_asked(&[harness]);
 }
 
-pub(crate) fn serve_if_asked(harness: &Arc<dyn Harness>) {
-    if std::env::var_os(ASKED).is_none() {
-        return;
-    }
+/// As [`peer_main_if_asked`], of the harness that the parent named, or of the only one.
+pub(crate) fn serve_if_asked(harnesses: &[Arc<dyn Harness>]) {
+    let Some(asked) = std::env::var_os(ASKED) else { return };
+    let named = harnesses.iter().find(|harness| asked == harness.name());
+    let Some(harness) = named.or(harnesses.first()) else { return };
     let served =
         match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
             Ok(runtime) => runtime.block_on(serve(harness)),

@@ -189,7 +189,8 @@ impl Seat {
         let (server, claim) = (&self.server, &self.claim);
         let ticket = server.ticket();
         server.change(key, |queue, _| {
-            let at = queue.position(claim);
+            let known = !server.is(Mutant::ForgetsWhoAsked);
+            let at = queue.position(claim).filter(|_| known);
             match at {
                 None => queue.entries.push(entry(claim, ticket, Stage::Waits)),
                 Some(at) if queue.entries[at].stage == Stage::Lapsed => {

@@ -43,7 +43,14 @@ impl Store for ToyStore {
     }
 
     fn doors(&self) -> &[Door] {
-        &[Door::Look, Door::Expire, Door::CutOff, Door::SlowReplies, Door::LoseData]
+        &[
+            Door::Look,
+            Door::Expire,
+            Door::CutOff,
+            Door::SlowReplies,
+            Door::LoseReply,
+            Door::LoseData,
+        ]
     }
 
     async fn leftovers(&self) -> Result<Vec<String>> {
@@ -71,6 +78,11 @@ impl Store for ToyStore {
 
     async fn delay_replies(&self, by: Duration) -> Result<()> {
         self.server.delay(by);
+        Ok(())
+    }
+
+    async fn lose_next_reply(&self) -> Result<()> {
+        self.server.lose_next_reply();
         Ok(())
     }
 

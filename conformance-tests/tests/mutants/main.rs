@@ -50,7 +50,15 @@ const CAUGHT_BY: &[(Mutant, &[&str])] = &[
         Mutant::DoubleGrant,
         &[
             "exclusion::clients_exclude_each_other",
+            "exclusion::nobody_overlaps_in_a_restless_crowd",
             "exclusion::an_unprotected_counter_loses_no_update",
+        ],
+    ),
+    (
+        Mutant::ForgetsWhoAsked,
+        &[
+            "replies::a_grant_whose_reply_was_lost_is_found_again",
+            "replies::a_place_whose_reply_was_lost_is_found_again",
         ],
     ),
     (Mutant::TryStaysQueued, &["waiting::a_try_leaves_nothing_in_the_queue"]),

@@ -25,6 +25,8 @@ pub(crate) enum Mutant {
     DeadlineFromReply,
     /// Now and then two are granted.
     DoubleGrant,
+    /// Each attempt is a new claim, also that of one that asks again.
+    ForgetsWhoAsked,
     /// A refused try stays in the queue.
     TryStaysQueued,
     /// A waiter that gives up stays in the queue.

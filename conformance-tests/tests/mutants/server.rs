@@ -24,6 +24,7 @@ pub(crate) struct Server {
     pub(crate) clock: TokioClock,
     state: Mutex<State>,
     cut: AtomicBool,
+    lose_next: AtomicBool,
     delay_nanos: AtomicU64,
 }
 
@@ -219,6 +220,10 @@ impl Server {
         self.delay(Duration::ZERO);
     }
 
+    pub(crate) fn lose_next_reply(&self) {
+        self.lose_next.store(true, Ordering::SeqCst);
+    }
+
     pub(crate) fn lose_data(&self) {
         let mut state = self.state();
         let (last_ticket, grants) = (state.last_ticket, state.grants);
@@ -239,6 +244,10 @@ impl Server {
         let delay = Duration::from_nanos(self.delay_nanos.load(Ordering::SeqCst));
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
+        }
+        if self.lose_next.swap(false, Ordering::SeqCst) {
+            tokio::time::sleep(REQUEST_BOUND).await;
+            return Err(Error::new(ErrorKind::Unreachable, "no answer"));
         }
         self.send().await
     }

@@ -1,0 +1,98 @@
+//! A reply can always be lost: asking again finds "already mine" or "already gone" (faults 7 and 8,
+//! lessons 16 and 17).
+
+use std::sync::Arc;
+
+use super::behaviour;
+use super::work;
+use crate::context::Context;
+use crate::harness::Door;
+use crate::needs::Need;
+use crate::peer::protocol::How;
+use crate::suite::Behaviour;
+
+const GROUP: &str = "replies";
+const NEEDS: &[Need] = &[Need::Door(Door::LoseReply)];
+
+pub(super) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "a_grant_whose_reply_was_lost_is_found_again", NEEDS, |c| Box::pin(grant(c))),
+    behaviour(GROUP, "a_place_whose_reply_was_lost_is_found_again", NEEDS, |c| Box::pin(place(c))),
+    behaviour(GROUP, "a_release_whose_reply_was_lost_is_a_release", NEEDS, |c| {
+        Box::pin(release(c))
+    }),
+    behaviour(GROUP, "an_acquire_dropped_after_a_lost_reply_leaves_nothing", NEEDS, |c| {
+        Box::pin(dropped(c))
+    }),
+];
+
+async fn lose_next(context: &Context) {
+    context.store().lose_next_reply().await.expect("the next reply will be lost");
+}
+
+async fn grant(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    for how in work::single_modes(&context) {
+        lose_next(&context).await;
+        let guard = work::hold(&context, &one, &name, how).await;
+        let seen = context.soon("inspect answers", two.inspect(&name)).await.expect("answers");
+        assert_eq!((seen.holders.len(), seen.waiters.len()), (1, 0), "an orphan: {seen:?}");
+        if let Some(token) = seen.holders[0].token {
+            assert_eq!(token, guard.fencing_token(), "asked again, it is another grant");
+        }
+        context.give_back(guard).await;
+        context.free(&two, &name).await;
+        lose_next(&context).await;
+        let tried = context.soon("a try answers", how.lock(&one, &name).try_acquire()).await;
+        let guard = tried.expect("no error").expect("free, so a try succeeds");
+        context.give_back(guard).await;
+    }
+}
+
+/// Else it waits behind its own ghost (go-zookeeper #229).
+async fn place(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let holder = context.hold(&one, &name).await;
+    lose_next(&context).await;
+    let waiter = work::wait_for(&two, &name, How::Exclusive);
+    context.until("its place is in the queue", async || !one_is_missing(&one, &name).await).await;
+    context.give_back(holder).await;
+    let guard = work::granted(&context, "the waiter is granted", waiter).await;
+    context.give_back(guard).await;
+}
+
+async fn one_is_missing(locks: &fencelock_core::Locks, name: &str) -> bool {
+    // The lost reply may be this look's own.
+    locks.inspect(name).await.map_or(true, |seen| seen.waiters.is_empty())
+}
+
+/// redisson #4871: "not yours", although it had worked; etcd #22082: a repeat freed the next one.
+async fn release(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    for _ in 0..3 {
+        let guard = context.hold(&one, &name).await;
+        let next = work::wait_for(&two, &name, How::Exclusive);
+        context.queued(&one, &name, 1).await;
+        lose_next(&context).await;
+        context.give_back(guard).await;
+        let next = work::granted(&context, "the next one is granted", next).await;
+        assert!(next.is_held());
+        work::assert_busy(&context, &one, &name).await;
+        context.give_back(next).await;
+    }
+}
+
+async fn dropped(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    lose_next(&context).await;
+    let waiter = work::wait_for(&one, &name, How::Exclusive);
+    tokio::task::yield_now().await;
+    waiter.abort();
+    let _ = waiter.await;
+    // If the request was not even sent, the reply that is lost is another one, which is as well.
+    let next = context.hold(&two, &name).await;
+    context.give_back(next).await;
+}
