@@ -384,3 +384,305 @@ fn number(bytes: &[u8]) -> u64 {
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     std::array::from_fn(|at| bytes.get(at).copied().unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    const BOOT: BootId = [7; 16];
+
+    fn mode(kind: u8) -> Mode {
+        match kind % 5 {
+            0 | 1 => Mode::Exclusive,
+            2 => Mode::Shared,
+            3 => Mode::Permits(Permits::new(1, 3).unwrap()),
+            _ => Mode::Permits(Permits::new(2, 3).unwrap()),
+        }
+    }
+
+    /// A file that a killed process may have written only a part of: the page and two areas.
+    #[derive(Clone, Default)]
+    struct Disk(BTreeMap<u64, Vec<u8>>);
+
+    impl Disk {
+        fn write(&mut self, at: u64, bytes: &[u8]) {
+            let part = self.0.entry(at).or_default();
+            let rest = part.split_off(bytes.len().min(part.len()));
+            *part = [bytes, &rest].concat();
+        }
+
+        /// Commits, but dies after `reaches` of the bytes that go beside the page. The page itself
+        /// is one write within a page of memory, which a kill does not split.
+        fn commit(&mut self, queue: &mut Queue, reaches: Option<usize>) {
+            let (mut page, mut area) = ([0; PAGE], Vec::new());
+            let commit = queue.encode(&mut page, &mut area);
+            assert!(commit.page_len <= PAGE);
+            if let Some(which) = commit.area {
+                let len = reaches.map_or(area.len(), |reaches| reaches.min(area.len()));
+                self.write(area_at(which), &area[..len]);
+            }
+            if reaches.is_none() {
+                self.write(0, &page[..commit.page_len]);
+            }
+        }
+
+        fn read(&self) -> Result<Queue, Corrupt> {
+            let mut queue = Queue::new([0; 16]);
+            let page = self.0.get(&0).map_or(&[][..], Vec::as_slice);
+            queue.decode(page, |range, bytes| {
+                let part = self.0.get(&range.start).map_or(&[][..], Vec::as_slice);
+                let len = usize::try_from(range.end - range.start).unwrap();
+                bytes.extend_from_slice(part.get(..len).unwrap_or_default());
+                Ok(())
+            })?;
+            Ok(queue)
+        }
+    }
+
+    /// The same but for where it is written, which each commit decides.
+    fn assert_same(one: &Queue, two: &Queue) {
+        assert_eq!(
+            (&one.entries, one.token, one.next_ticket),
+            (&two.entries, two.token, two.next_ticket)
+        );
+        assert_eq!((one.boot, one.promised, one.durable), (two.boot, two.promised, two.durable));
+    }
+
+    proptest! {
+        #[test]
+        fn a_commit_is_there_or_not_wherever_it_was_killed(
+            steps in prop::collection::vec((0u16..300, 0usize..12_000, any::<bool>()), 1..12),
+        ) {
+            let mut disk = Disk::default();
+            let mut queue = Queue::new(BOOT);
+            disk.commit(&mut queue, None);
+            for (size, reaches, dies) in steps {
+                let before = disk.read().unwrap();
+                assert_same(&before, &queue);
+                let mut after = before.clone();
+                after.entries.truncate(usize::from(size));
+                while after.entries.len() < usize::from(size) {
+                    let at = after.push(mode(size as u8), size, u32::from(size));
+                    after.entries[at].slot = u16::try_from(at).unwrap();
+                    if after.fits(at) {
+                        after.grant(at, 5);
+                    }
+                }
+                disk.commit(&mut after.clone(), dies.then_some(reaches));
+                let found = disk.read().unwrap();
+                assert_same(&found, if dies { &before } else { &after });
+                queue = found;
+            }
+        }
+
+        #[test]
+        fn nothing_that_is_read_panics(
+            bytes in prop::collection::vec(any::<u8>(), 0..600), count in 0u32..20, which in 0u32..4,
+        ) {
+            let mut page = MAGIC.to_vec();
+            page.extend_from_slice(&bytes);
+            for (at, number) in [(56, count), (60, which)] {
+                if page.len() >= at + 4 {
+                    page[at..at + 4].copy_from_slice(&number.to_le_bytes());
+                }
+            }
+            for page in [page, bytes] {
+                let mut disk = Disk::default();
+                disk.write(0, &page);
+                let _ = disk.read();
+            }
+        }
+
+        #[test]
+        fn whoever_may_hold_is_woken_whatever_the_others_do(
+            events in prop::collection::vec((0u8..10, any::<u8>(), any::<u8>()), 1..150),
+        ) {
+            let mut world = World::new();
+            for (what, whom, order) in events {
+                world.happen(what, whom);
+                // Some wake-ups come late.
+                if order % 3 > 0 {
+                    world.settle(order);
+                }
+                world.check();
+            }
+            world.settle(0);
+            world.check_nobody_sleeps_who_could_hold();
+        }
+    }
+
+    /// Claims as they act on a queue, with wake-ups that take their time.
+    struct World {
+        queue: Queue,
+        /// By ticket: whether it lives, and whose pipes it has open.
+        claims: BTreeMap<u64, Watching>,
+        woken: BTreeSet<u64>,
+        last_exclusive_token: u64,
+    }
+
+    #[derive(Default)]
+    struct Watching {
+        dead: bool,
+        watches: Vec<u64>,
+    }
+
+    impl World {
+        fn new() -> World {
+            let (claims, woken) = (BTreeMap::new(), BTreeSet::new());
+            World { queue: Queue::new(BOOT), claims, woken, last_exclusive_token: 0 }
+        }
+
+        fn happen(&mut self, what: u8, whom: u8) {
+            let len = self.queue.entries.len();
+            let whom = (len > 0).then(|| self.queue.entries[usize::from(whom) % len.max(1)]);
+            match (what, whom) {
+                (0..=4, _) if len < 20 => {
+                    let at = self.queue.push(mode(what * 31 + len as u8), 0, 0);
+                    self.queue.entries[at].slot = self.queue.free_slot(0);
+                    let ticket = self.queue.entries[at].ticket;
+                    self.claims.insert(ticket, Watching::default());
+                    self.step(ticket);
+                }
+                (5..=7, Some(entry)) if !self.claims[&entry.ticket].dead => {
+                    self.leave(entry.ticket)
+                }
+                (8, Some(entry)) => self.die(entry.ticket),
+                (9, Some(entry)) => self.evict(entry.ticket),
+                _ => {}
+            }
+        }
+
+        /// As a claim's attempt.
+        fn step(&mut self, ticket: u64) {
+            let Some(mut at) = self.queue.position(ticket) else { return };
+            if self.queue.entries[at].held || self.claims[&ticket].dead {
+                return;
+            }
+            loop {
+                if self.queue.fits(at) {
+                    let token = self.queue.grant(at, 0);
+                    if self.queue.entries[at].mode == Mode::Exclusive {
+                        assert!(token > self.last_exclusive_token);
+                        self.last_exclusive_token = token;
+                    }
+                    let next = self.queue.rung_by_grant(at);
+                    self.woken.extend(next.map(|next| self.queue.entries[next].ticket));
+                    return;
+                }
+                let blockers = self.queue.blockers(at);
+                let dead =
+                    blockers.clone().find(|at| self.claims[&self.queue.entries[*at].ticket].dead);
+                let Some(dead) = dead else {
+                    let ahead = at.checked_sub(1).map(|ahead| self.queue.entries[ahead].slot);
+                    self.queue.entries[at].watch = match self.queue.watches_every_holder(at) {
+                        true => EVERY_HOLDER,
+                        false => ahead.unwrap_or(NOBODY),
+                    };
+                    let watches = self.queue.entries[blockers].iter().map(|entry| entry.ticket);
+                    self.claims.get_mut(&ticket).unwrap().watches = watches.collect();
+                    return;
+                };
+                self.queue.entries.remove(dead);
+                at -= 1;
+            }
+        }
+
+        /// The wake-ups of a removal: to whoever watched, and to the next if it watched not.
+        fn removed(&mut self, gone: Entry) {
+            let watchers = self.queue.watchers(&gone).map(|entry| entry.ticket);
+            let next = self.queue.next_to_hold().map(|next| self.queue.entries[next].ticket);
+            self.woken.extend(watchers.chain(next).collect::<Vec<_>>());
+        }
+
+        fn leave(&mut self, ticket: u64) {
+            let gone = self.queue.entries.remove(self.queue.position(ticket).unwrap());
+            self.removed(gone);
+            self.claims.remove(&ticket);
+        }
+
+        fn evict(&mut self, ticket: u64) {
+            let gone = self.queue.entries.remove(self.queue.position(ticket).unwrap());
+            self.removed(gone);
+        }
+
+        /// Only closing pipes tell.
+        fn die(&mut self, ticket: u64) {
+            self.claims.get_mut(&ticket).unwrap().dead = true;
+            let watches = |claim: &Watching| claim.watches.contains(&ticket);
+            let told = self.claims.iter().filter(|(_, claim)| watches(claim)).map(|(own, _)| *own);
+            self.woken.extend(told.collect::<Vec<_>>());
+        }
+
+        fn settle(&mut self, order: u8) {
+            while !self.woken.is_empty() {
+                let nth = usize::from(order) % self.woken.len();
+                let ticket = *self.woken.iter().nth(nth).unwrap();
+                self.woken.remove(&ticket);
+                if self.claims.contains_key(&ticket) {
+                    self.step(ticket);
+                }
+            }
+        }
+
+        fn check(&mut self) {
+            let entries = &self.queue.entries;
+            let holders = self.queue.holders();
+            assert!(entries[holders..].iter().all(|entry| !entry.held), "holders come first");
+            assert!(entries.is_sorted_by_key(|entry| entry.ticket), "nobody overtakes");
+            let modes: Vec<Mode> = entries[..holders].iter().map(|entry| entry.mode).collect();
+            for at in 0..holders {
+                assert!(modes[at].fits_beside(modes[..at].iter().copied()), "{modes:?}");
+            }
+            let slots: BTreeSet<Slot> = entries.iter().map(|entry| entry.slot).collect();
+            assert_eq!(slots.len(), entries.len(), "a pipe has one owner");
+        }
+
+        fn check_nobody_sleeps_who_could_hold(&self) {
+            let mut living = self.queue.clone();
+            living.entries.retain(|entry| !self.claims[&entry.ticket].dead);
+            assert_eq!(living.next_to_hold(), None, "{:?}", living.entries);
+        }
+    }
+
+    #[test]
+    fn another_boot_voids_entries_and_goes_on_above_the_promise() {
+        let mut queue = Queue::new(BOOT);
+        queue.promise();
+        queue.promise_kept();
+        let at = queue.push(Mode::Exclusive, 0, 0);
+        queue.grant(at, 0);
+        queue.begin(BOOT);
+        assert_eq!((queue.entries.len(), queue.needs_tokens()), (1, false));
+        queue.begin([8; 16]);
+        assert_eq!((queue.entries.len(), queue.token), (0, BLOCK));
+        assert!(queue.needs_tokens() && !queue.is_fresh());
+        queue.promise();
+        assert!(queue.needs_tokens(), "not before it is on the disk");
+        queue.promise_kept();
+        assert!(!queue.needs_tokens());
+    }
+
+    #[test]
+    fn contradictions_are_corrupt() {
+        let mut queue = Queue::new(BOOT);
+        for _ in 0..2 {
+            let at = queue.push(Mode::Exclusive, 0, 0);
+            queue.entries[at].slot = u16::try_from(at).unwrap();
+        }
+        let spoil: [fn(&mut Queue); 4] = [
+            |queue| queue.entries[1].held = true,
+            |queue| queue.entries.swap(0, 1),
+            |queue| queue.next_ticket = 1,
+            |queue| queue.durable = 5,
+        ];
+        for spoil in spoil {
+            let mut disk = Disk::default();
+            let mut spoilt = queue.clone();
+            spoil(&mut spoilt);
+            disk.commit(&mut spoilt, None);
+            assert!(disk.read().is_err());
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Real processes for tests: the test binary itself, started again to play a part.
+//!
+//! A part is a line from the parent and one back: nobody sleeps and hopes. Each test file has a
+//! test named `part`, which does nothing unless it was started for one.
+
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fencelock_core::{Guard, Lock, Locks, Settings};
+use fencelock_file::FileStore;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Longer than anything takes on a busy machine.
+pub const LONG: Duration = Duration::from_secs(60);
+
+const PART: &str = "FENCELOCK_TEST_PART";
+
+/// A directory for one test's locks.
+pub fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+pub async fn connect(dir: &Path) -> Locks {
+    FileStore::at(dir).locks(Settings::default()).await.unwrap()
+}
+
+/// A process that plays a part.
+pub struct Actor {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    /// Starts the test `part` of this binary with `words`.
+    pub fn start(dir: &Path, words: &str) -> Actor {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "part", "--nocapture", "--test-threads=1"])
+            .env(PART, format!("{}\n{words}", dir.display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Actor { child, stdin, stdout }
+    }
+
+    /// The next thing it says, or `None` when it has ended.
+    pub fn hear(&mut self) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            if self.stdout.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
+            // The test harness prints lines of its own, one without a line break.
+            if let Some((_, said)) = line.split_once('@') {
+                return Some(said.trim_end().to_owned());
+            }
+        }
+    }
+
+    pub fn expect(&mut self, word: &str) -> String {
+        let said = self.hear().unwrap_or_else(|| panic!("ended before it said {word}"));
+        match said.strip_prefix(word) {
+            Some(rest) => rest.trim().to_owned(),
+            None => panic!("said {said:?}, not {word}"),
+        }
+    }
+
+    pub fn tell(&mut self, word: &str) {
+        writeln!(self.stdin, "{word}").unwrap();
+        self.stdin.flush().unwrap();
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.signal().is_some() || status.success());
+    }
+
+    /// Waits for its own end, which must be a good one.
+    pub fn end(mut self) {
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What this process was started for, if it plays a part.
+pub fn part() -> Option<(PathBuf, Vec<String>)> {
+    let part = std::env::var(PART).ok()?;
+    let (dir, words) = part.split_once('\n').unwrap();
+    Some((dir.into(), words.split(' ').map(str::to_owned).collect()))
+}
+
+pub fn say(words: impl std::fmt::Display) {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "@{words}").unwrap();
+    stdout.flush().unwrap();
+}
+
+pub fn listen() -> Option<String> {
+    let mut line = String::new();
+    match std::io::stdin().read_line(&mut line).unwrap() {
+        0 => None,
+        _ => Some(line.trim_end().to_owned()),
+    }
+}
+
+pub fn in_runtime<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+/// The lock `name` in mode `exclusive`, `shared` or `permits:N:LIMIT`.
+pub fn lock(locks: &Locks, name: &str, mode: &str) -> Lock {
+    match mode.split(':').collect::<Vec<_>>()[..] {
+        ["exclusive"] => locks.lock(name),
+        ["shared"] => locks.rw_lock(name).read(),
+        ["permits", n, limit] => {
+            locks.semaphore(name, limit.parse().unwrap()).permits(n.parse().unwrap())
+        }
+        _ => panic!("unknown mode {mode}"),
+    }
+}
+
+/// The part `hold NAME MODE`: says `held TOKEN` when it holds, `lost` when it lost it, and releases
+/// when told.
+pub fn hold(dir: &Path, name: &str, mode: &str) {
+    in_runtime(async {
+        let locks = connect(dir).await;
+        say("asks");
+        let guard = lock(&locks, name, mode).acquire().await.unwrap();
+        say(format_args!("held {}", guard.fencing_token()));
+        obey(guard).await;
+        locks.close().await.unwrap();
+    });
+}
+
+async fn obey(guard: Guard) {
+    let (told, mut orders) = tokio::sync::mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        while let Some(order) = listen() {
+            if told.send(order).is_err() {
+                return;
+            }
+        }
+    });
+    loop {
+        tokio::select! {
+            reason = guard.lost() => {
+                say(format_args!("lost {}", reason.word()));
+                return;
+            }
+            order = orders.recv() => match order.as_deref() {
+                Some("pass on") => pass_on(&guard),
+                Some("release") => {
+                    let released = guard.release().await;
+                    say(if released.is_ok() { "released" } else { "not held" });
+                    return;
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Starts a child that inherits the lock's descriptor, and says its pid.
+// It is to outlive this process.
+#[allow(clippy::zombie_processes)]
+fn pass_on(guard: &Guard) {
+    let copy = rustix::io::dup(guard.keep_alive().unwrap()).unwrap();
+    let child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
+    drop(copy);
+    say(format_args!("child {}", child.id()));
+}
+
+/// Asks again until `done`: for what only another process changes.
+pub async fn until<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(result) = done().await {
+            return result;
+        }
+        assert!(start.elapsed() < LONG, "still not: {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Waits until `name` has that many holders and waiters.
+pub async fn until_queue(locks: &Locks, name: &str, holders: usize, waiters: usize) {
+    until(&format!("{holders} holders and {waiters} waiters"), async || {
+        let seen = locks.inspect(name).await.unwrap();
+        (seen.holders.len() == holders && seen.waiters.len() == waiters).then_some(())
+    })
+    .await;
+}
+
+/// Whether this user may do everything, so that rights refuse nothing.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}

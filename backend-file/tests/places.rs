@@ -1,0 +1,306 @@
+//! Directories: whose they are, what lies in them, and what happens when they go.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use common::*;
+use fencelock_core::url::connect as connect_url;
+use fencelock_core::{Error, ErrorKind, Settings};
+use fencelock_file::{FileStore, SCHEME};
+
+#[test]
+fn part() {
+    let Some((dir, words)) = common::part() else { return };
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["hold", name, mode] => hold(&dir, name, mode),
+        ref other => panic!("no part {other:?}"),
+    }
+}
+
+async fn refusal(url: &str) -> Error {
+    connect_url(&[SCHEME], url).await.unwrap_err()
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[tokio::test]
+async fn urls_are_strict_and_say_what_they_mean() {
+    for (url, says) in [
+        ("file://host/dir", "three slashes"),
+        ("file://locks", "three slashes"),
+        ("file://me:secret@/dir", "three slashes"),
+        ("file:///", "root directory"),
+        ("file:///a%00b", "NUL"),
+        ("file:///tmp?tll=3s", "did you mean ttl"),
+        ("file:///tmp?ttl=3", "no duration"),
+    ] {
+        let error = refusal(url).await;
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}");
+        assert!(error.to_string().contains(says), "{error}");
+        assert!(!error.to_string().contains("secret"));
+    }
+}
+
+#[tokio::test]
+async fn a_url_leads_to_a_lock() {
+    let dir = directory();
+    let made = dir.path().join("with space");
+    let url = format!("file://{}?prefix=app:", made.to_str().unwrap().replace(' ', "%20"));
+    let locks = connect_url(&[SCHEME], &url).await.unwrap();
+    let guard = locks.lock("orders/42").acquire().await.unwrap();
+    assert!(made.join("app%3Aorders%2F42/L").is_file());
+    assert_eq!(fs::metadata(&made).unwrap().mode() & 0o777, 0o700, "made for this user alone");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_cannot_carry_locks_is_refused_with_a_way_out() {
+    let dir = directory();
+    fs::write(dir.path().join("file"), "").unwrap();
+    let open = dir.path().join("open");
+    fs::create_dir(&open).unwrap();
+    chmod(&open, 0o777);
+    for (place, says) in [
+        ("file", "a directory was expected"),
+        ("missing/dir", "is not there"),
+        ("open", "chmod +t"),
+    ] {
+        let error = refusal(&format!("file://{}/{place}", dir.path().display())).await;
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains("file:///"), "{error}");
+        assert!(!error.is_retryable());
+    }
+    chmod(&open, 0o1777);
+    connect_url(&[SCHEME], &format!("file://{}", open.display())).await.unwrap();
+    let relative = FileStore::at("some/dir").locks(Settings::default()).await.unwrap_err();
+    assert!(relative.to_string().contains("absolute"), "{relative}");
+}
+
+#[tokio::test]
+async fn a_file_system_of_another_kind_is_refused() {
+    // The kernel's own, present everywhere, on which nothing can be made.
+    let error = refusal("file:///proc/self").await;
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+}
+
+#[tokio::test]
+async fn what_is_made_has_the_directory_s_rights_whatever_the_umask() {
+    for (mode, dirs, files) in [
+        (0o700, 0o700, 0o600),
+        (0o755, 0o700, 0o600),
+        (0o2770, 0o2770, 0o660),
+        (0o1777, 0o1777, 0o666),
+    ] {
+        let dir = directory();
+        chmod(dir.path(), mode);
+        let locks = connect(dir.path()).await;
+        let held = locks.rw_lock("x").read().acquire().await.unwrap();
+        let second = locks.rw_lock("x").read().acquire().await.unwrap();
+        let mode_of = |path: &str| fs::metadata(dir.path().join(path)).unwrap().mode() & 0o7777;
+        for path in ["lock%3Ax", ".doors"] {
+            assert_eq!(mode_of(path), dirs, "{path} in {mode:o}");
+        }
+        let made = ["lock%3Ax/L", "lock%3Ax/s0", "lock%3Ax/s1", ".doors/labels", ".doors/p0"];
+        for path in made {
+            assert_eq!(mode_of(path), files, "{path} in {mode:o}");
+        }
+        let pipe = fs::metadata(dir.path().join("lock%3Ax/s1")).unwrap();
+        assert!(pipe.file_type().is_fifo());
+        held.release().await.unwrap();
+        second.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_queue_that_is_none_is_left_alone() {
+    for spoil in ["", "no queue at all", "fencelk\u{2}"] {
+        let dir = directory();
+        let locks = connect(dir.path()).await;
+        locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+        let state = dir.path().join("lock%3Ax/L");
+        let good = fs::read(&state).unwrap();
+        let mut bad = good.clone();
+        bad[..spoil.len()].copy_from_slice(spoil.as_bytes());
+        if spoil.is_empty() {
+            // The number of entries.
+            bad[56..60].copy_from_slice(&7u32.to_le_bytes());
+        }
+        fs::write(&state, &bad).unwrap();
+        for error in [
+            locks.lock("x").acquire().await.unwrap_err(),
+            locks.lock("x").try_acquire().await.unwrap_err(),
+            locks.inspect("x").await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+        }
+        assert_eq!(fs::read(&state).unwrap(), bad, "nothing was destroyed");
+        fs::write(&state, &good).unwrap();
+        locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn foreign_things_in_the_way_are_typed_errors() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let is = |error: Error, kind: ErrorKind| assert_eq!(error.kind(), kind, "{error}");
+    fs::write(dir.path().join("lock%3Afile"), "").unwrap();
+    is(locks.lock("file").acquire().await.unwrap_err(), ErrorKind::Refused);
+    symlink("/tmp", dir.path().join("lock%3Alink")).unwrap();
+    is(locks.lock("link").acquire().await.unwrap_err(), ErrorKind::Refused);
+    fs::create_dir_all(dir.path().join("lock%3Adir/L")).unwrap();
+    is(locks.lock("dir").acquire().await.unwrap_err(), ErrorKind::Foreign);
+    // Another lock's state at this lock's place, as on a file system without upper case.
+    locks.lock("one").acquire().await.unwrap().release().await.unwrap();
+    fs::create_dir(dir.path().join("lock%3ATWO")).unwrap();
+    fs::copy(dir.path().join("lock%3Aone/L"), dir.path().join("lock%3ATWO/L")).unwrap();
+    is(locks.lock("TWO").acquire().await.unwrap_err(), ErrorKind::Foreign);
+    // A pipe that was removed by hand: its owner may live.
+    let held = locks.lock("one").acquire().await.unwrap();
+    fs::remove_file(dir.path().join("lock%3Aone/s0")).unwrap();
+    let other = connect(dir.path()).await;
+    is(other.lock("one").acquire().await.unwrap_err(), ErrorKind::Foreign);
+    held.release().await.unwrap();
+    other.lock("one").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn odd_and_long_names_are_locks_of_their_own() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let long = "ü/".repeat(170);
+    let names =
+        [".", "..", "/", "a", "A", "a/b", "a%2Fb", "\0", "{}", "~", " ", &long, &long[..509]];
+    let mut held = Vec::new();
+    for name in names {
+        let guard = locks.lock(name).try_acquire().await.unwrap();
+        held.push(guard.unwrap_or_else(|| panic!("{name:?} is another lock")));
+        assert!(locks.lock(name).try_acquire().await.unwrap().is_none());
+    }
+    for guard in held {
+        guard.release().await.unwrap();
+    }
+    assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_lock_whose_directory_was_removed_is_made_anew_and_the_old_grant_is_not_ours() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let held = locks.lock("x").acquire().await.unwrap();
+    let waiting = locks.lock("x");
+    let waiting = tokio::spawn(async move { waiting.acquire().await.unwrap() });
+    until_queue(&locks, "x", 1, 1).await;
+    fs::remove_dir_all(dir.path().join("lock%3Ax")).unwrap();
+    let error = held.release().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotHeld, "{error}");
+    // Whoever waited in the old one goes to the new one.
+    let next = waiting.await.unwrap();
+    assert!(connect(dir.path()).await.lock("x").try_acquire().await.unwrap().is_none());
+    next.release().await.unwrap();
+    assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_store_whose_directory_was_removed_or_replaced_says_so() {
+    let base = directory();
+    let dir = base.path().join("locks");
+    let locks = connect(&dir).await;
+    locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+    fs::rename(&dir, base.path().join("old")).unwrap();
+    let error = locks.lock("x").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    let others = connect(&dir).await;
+    let held = others.lock("x").acquire().await.unwrap();
+    let error = locks.lock("x").try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains("replaced"), "{error}");
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn every_local_file_system_carries_locks() {
+    for base in ["/dev/shm", "/var/tmp"] {
+        let Ok(dir) = tempfile::tempdir_in(base) else { continue };
+        let locks = connect(dir.path()).await;
+        let held = locks.lock("x").acquire().await.unwrap();
+        let mut waiter = Actor::start(dir.path(), "hold x exclusive");
+        waiter.expect("asks");
+        until_queue(&locks, "x", 1, 1).await;
+        held.release().await.unwrap();
+        waiter.expect("held");
+        waiter.tell("release");
+        waiter.expect("released");
+    }
+}
+
+#[tokio::test]
+async fn looking_at_a_lock_makes_none() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    assert!(locks.inspect("x").await.unwrap().holders.is_empty());
+    assert!(!dir.path().join("lock%3Ax").exists());
+}
+
+#[test]
+fn without_rights_the_error_says_what_to_do() {
+    if !is_root() {
+        return;
+    }
+    // A user who may not: the part below, as nobody.
+    let base = directory();
+    chmod(base.path(), 0o755);
+    let dir = base.path().join("locks");
+    fs::create_dir(&dir).unwrap();
+    chmod(&dir, 0o755);
+    in_runtime(async {
+        let locks = connect(&dir).await;
+        let held = locks.lock("x").acquire().await.unwrap();
+        let exe = base.path().join("copy");
+        fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
+        chmod(&exe, 0o755);
+        let output = std::process::Command::new(&exe)
+            .args(["--exact", "as_another_user", "--nocapture"])
+            .env("FENCELOCK_TEST_OTHER", &dir)
+            .current_dir("/")
+            .uid_of_nobody()
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{said} {}", String::from_utf8_lossy(&output.stderr));
+        assert!(said.contains("permission denied") && said.contains("chmod 2770"), "{said}");
+        held.release().await.unwrap();
+    });
+}
+
+trait AsNobody {
+    fn uid_of_nobody(&mut self) -> &mut Self;
+}
+
+impl AsNobody for std::process::Command {
+    fn uid_of_nobody(&mut self) -> &mut Self {
+        std::os::unix::process::CommandExt::uid(self, 65_534);
+        std::os::unix::process::CommandExt::gid(self, 65_534);
+        self
+    }
+}
+
+#[test]
+fn as_another_user() {
+    let Ok(dir) = std::env::var("FENCELOCK_TEST_OTHER") else { return };
+    in_runtime(async {
+        let error = FileStore::at(dir).locks(Settings::default()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused);
+        println!("{error}");
+        let error = FileStore::of_user().locks(Settings::default()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused);
+        assert!(error.to_string().contains("file:///DIR"), "{error}");
+    });
+}

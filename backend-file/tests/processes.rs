@@ -1,0 +1,419 @@
+//! Real processes: killed, stopped, inherited from, and in order.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::*;
+use rustix::process::{Pid, Signal, kill_process};
+
+#[test]
+fn part() {
+    let Some((dir, words)) = common::part() else { return };
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["hold", name, mode] => hold(&dir, name, mode),
+        ["count", times] => count(&dir, times.parse().unwrap()),
+        ["order", number] => note_order(&dir, number),
+        ["share", mode, times] => share(&dir, mode, times.parse().unwrap()),
+        ref other => panic!("no part {other:?}"),
+    }
+}
+
+/// Increments an unprotected counter, in steps that another holder would break.
+fn count(dir: &Path, times: u32) {
+    in_runtime(async {
+        let locks = connect(dir).await;
+        let data = dir.join(".data");
+        say("runs");
+        let read = |file: &str| -> u64 {
+            fs::read_to_string(data.join(file)).map_or(0, |text| text.trim().parse().unwrap_or(0))
+        };
+        // One write that a kill cannot split.
+        let write = |file: &str, number: u64| {
+            fs::write(data.join(file), format!("{number:020}")).unwrap();
+        };
+        for _ in 0..times {
+            let guard = locks.lock("counter").acquire().await.unwrap();
+            let token = guard.fencing_token().get();
+            assert!(token > read("token"), "token {token} after {}", read("token"));
+            write("token", token);
+            let counter = read("counter");
+            tokio::task::yield_now().await;
+            write("counter", counter + 1);
+            assert_eq!(
+                (read("token"), read("counter")),
+                (token, counter + 1),
+                "somebody else held"
+            );
+            say("counted");
+            guard.release().await.unwrap();
+        }
+        locks.close().await.unwrap();
+    });
+}
+
+#[test]
+fn no_update_is_lost_while_processes_are_killed() {
+    const TIMES: u32 = 150;
+    let dir = directory();
+    fs::create_dir(dir.path().join(".data")).unwrap();
+    let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
+    println!("seed {seed}");
+    let counting: Vec<_> = (0..5u64)
+        .map(|worker| {
+            let dir = dir.path().to_owned();
+            let mut random = seed ^ (worker << 32);
+            std::thread::spawn(move || {
+                let (mut counted, mut kills) = (0, 0);
+                while counted < TIMES {
+                    let mut actor = Actor::start(&dir, &format!("count {}", TIMES - counted));
+                    actor.expect("runs");
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let live = (random >> 33) % 40;
+                    for _ in 0..live {
+                        match actor.hear() {
+                            Some(said) => assert_eq!(said, "counted"),
+                            None => break,
+                        }
+                        counted += 1;
+                    }
+                    if counted < TIMES {
+                        // Wherever it is: in the queue, at the latch, holding, between.
+                        actor.signal(Signal::KILL);
+                        kills += 1;
+                    }
+                    while actor.hear().is_some() {
+                        counted += 1;
+                    }
+                    if kills == 0 && counted >= TIMES {
+                        actor.end();
+                    }
+                }
+                (counted, kills)
+            })
+        })
+        .collect();
+    let (mut counted, mut kills) = (0, 0);
+    for worker in counting {
+        let (more, killed) = worker.join().unwrap();
+        (counted, kills) = (counted + more, kills + killed);
+    }
+    println!("{counted} counted, {kills} killed");
+    assert!(kills > 0, "the harness bites");
+    let counter = fs::read_to_string(dir.path().join(".data/counter")).unwrap();
+    let counter: u32 = counter.trim().parse().unwrap();
+    // A kill between the write and the word leaves one that was not said.
+    assert!((counted..=counted + kills).contains(&counter), "{counter} of {counted}");
+    assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
+}
+
+/// Holds in a shared mode and notes how much is held beside it.
+fn share(dir: &Path, mode: &str, times: u32) {
+    in_runtime(async {
+        let locks = connect(dir).await;
+        let file = dir.join(".data").join(std::process::id().to_string());
+        let weight = match mode {
+            "exclusive" => 1000,
+            "shared" => 100,
+            _ => 1,
+        };
+        say("runs");
+        for _ in 0..times {
+            let guard = lock(&locks, "all", mode).acquire().await.unwrap();
+            fs::write(&file, "").unwrap();
+            let marker = dir.join(".data").join(format!("{}-{weight}", std::process::id()));
+            fs::rename(&file, &marker).unwrap();
+            tokio::task::yield_now().await;
+            let held: Vec<u32> = fs::read_dir(dir.join(".data"))
+                .unwrap()
+                .filter_map(|entry| {
+                    let name = entry.unwrap().file_name().into_string().unwrap();
+                    name.split_once('-').map(|(_, weight)| weight.parse().unwrap())
+                })
+                .collect();
+            let fits = match weight {
+                1000 => held == [1000],
+                100 => held.iter().all(|other| *other == 100),
+                _ => held.iter().all(|other| *other == 1) && held.len() <= 3,
+            };
+            assert!(fits, "{mode} beside {held:?}");
+            fs::remove_file(&marker).unwrap();
+            guard.release().await.unwrap();
+        }
+        locks.close().await.unwrap();
+    });
+}
+
+#[test]
+fn readers_writers_and_permits_exclude_each_other_across_processes() {
+    let dir = directory();
+    fs::create_dir(dir.path().join(".data")).unwrap();
+    let modes = ["exclusive", "shared", "permits:1:3", "shared", "permits:1:3", "permits:1:3"];
+    let actors: Vec<_> =
+        modes.iter().map(|mode| Actor::start(dir.path(), &format!("share {mode} 120"))).collect();
+    for actor in actors {
+        actor.end();
+    }
+    assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
+}
+
+fn note_order(dir: &Path, number: &str) {
+    in_runtime(async {
+        let locks = connect(dir).await;
+        let guard = locks.lock("turn").acquire().await.unwrap();
+        let mut log = fs::File::options().append(true).create(true).open(dir.join(".log")).unwrap();
+        writeln!(log, "{number}").unwrap();
+        guard.release().await.unwrap();
+        locks.close().await.unwrap();
+    });
+}
+
+#[tokio::test]
+async fn processes_are_served_in_the_order_of_their_arrival() {
+    const MANY: usize = 24;
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let first = locks.lock("turn").acquire().await.unwrap();
+    let mut actors = Vec::new();
+    for number in 0..MANY {
+        actors.push(Actor::start(dir.path(), &format!("order {number}")));
+        until_queue(&locks, "turn", 1, number + 1).await;
+    }
+    first.release().await.unwrap();
+    actors.into_iter().for_each(Actor::end);
+    let order: Vec<usize> = fs::read_to_string(dir.path().join(".log"))
+        .unwrap()
+        .lines()
+        .map(|line| line.parse().unwrap())
+        .collect();
+    assert_eq!(order, (0..MANY).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let mut holder = Actor::start(dir.path(), "hold x exclusive");
+    holder.expect("asks");
+    holder.expect("held");
+    let mut waiters = Vec::new();
+    for number in 1..=3 {
+        waiters.push(Actor::start(dir.path(), "hold x exclusive"));
+        until_queue(&locks, "x", 1, number).await;
+    }
+    let mut last = waiters.pop().unwrap();
+    for waiter in waiters {
+        // The one in the middle first, then the one that is next.
+        waiter.kill();
+    }
+    let killed = Instant::now();
+    holder.kill();
+    last.expect("asks");
+    last.expect("held");
+    // Far less than the safety look, even on a busy machine.
+    assert!(killed.elapsed() < Duration::from_millis(900), "{:?}", killed.elapsed());
+    last.tell("release");
+    last.expect("released");
+    last.end();
+    assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_stopped_holder_keeps_its_lock() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let mut holder = Actor::start(dir.path(), "hold x exclusive");
+    holder.expect("asks");
+    holder.expect("held");
+    holder.signal(Signal::STOP);
+    let mut waiter = Actor::start(dir.path(), "hold x exclusive");
+    waiter.expect("asks");
+    until_queue(&locks, "x", 1, 1).await;
+    // Several safety looks, none of which may take it away.
+    let waited = locks.lock("x").wait_at_most(Duration::from_secs(4)).try_acquire().await.unwrap();
+    assert!(waited.is_none(), "two holders");
+    holder.signal(Signal::CONT);
+    holder.tell("release");
+    holder.expect("released");
+    waiter.expect("held");
+    waiter.tell("release");
+    waiter.expect("released");
+}
+
+#[tokio::test]
+async fn a_stopped_waiter_is_passed_over_and_finds_its_way_back() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let held = locks.lock("x").acquire().await.unwrap();
+    let mut stopped = Actor::start(dir.path(), "hold x exclusive");
+    until_queue(&locks, "x", 1, 1).await;
+    let mut next = Actor::start(dir.path(), "hold x exclusive");
+    until_queue(&locks, "x", 1, 2).await;
+    stopped.signal(Signal::STOP);
+    held.release().await.unwrap();
+    let start = Instant::now();
+    next.expect("asks");
+    next.expect("held");
+    println!("passed over after {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20));
+    stopped.signal(Signal::CONT);
+    until_queue(&locks, "x", 1, 1).await;
+    next.tell("release");
+    next.expect("released");
+    stopped.expect("asks");
+    stopped.expect("held");
+    stopped.tell("release");
+    stopped.expect("released");
+}
+
+#[tokio::test]
+async fn a_child_that_inherited_the_descriptor_keeps_the_lock() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let mut holder = Actor::start(dir.path(), "hold x exclusive");
+    holder.expect("asks");
+    holder.expect("held");
+    holder.tell("pass on");
+    let child: i32 = holder.expect("child").parse().unwrap();
+    let mut waiter = Actor::start(dir.path(), "hold x exclusive");
+    waiter.expect("asks");
+    until_queue(&locks, "x", 1, 1).await;
+    holder.kill();
+    // The holder is dead, its child is not: longer than several looks.
+    let waited = locks.lock("x").wait_at_most(Duration::from_secs(3)).try_acquire().await.unwrap();
+    assert!(waited.is_none(), "the child should keep it");
+    assert_eq!(locks.inspect("x").await.unwrap().holders.len(), 1);
+    kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
+    waiter.expect("held");
+    waiter.tell("release");
+    waiter.expect("released");
+}
+
+#[tokio::test]
+async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let mut holder = Actor::start(dir.path(), "hold x exclusive");
+    holder.expect("asks");
+    holder.expect("held");
+    holder.tell("pass on");
+    let child: i32 = holder.expect("child").parse().unwrap();
+    let mut waiter = Actor::start(dir.path(), "hold x exclusive");
+    waiter.expect("asks");
+    until_queue(&locks, "x", 1, 1).await;
+    let start = Instant::now();
+    holder.tell("release");
+    holder.expect("released");
+    waiter.expect("held");
+    assert!(start.elapsed() < Duration::from_millis(900), "rung, not looked for");
+    kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
+    waiter.tell("release");
+    waiter.expect("released");
+}
+
+#[tokio::test]
+async fn an_evicted_holder_is_told_and_the_next_is_served() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let mut holder = Actor::start(dir.path(), "hold x exclusive");
+    holder.expect("asks");
+    let token = holder.expect("held");
+    let mut waiter = Actor::start(dir.path(), "hold x exclusive");
+    waiter.expect("asks");
+    until_queue(&locks, "x", 1, 1).await;
+    let seen = locks.inspect("x").await.unwrap();
+    let occupant = &seen.holders[0];
+    assert_eq!(occupant.token.unwrap().to_string(), token);
+    let label = occupant.label.as_ref().unwrap().as_str();
+    assert!(label.contains(&format!("pid {}", holder.pid().as_raw_nonzero())), "{label}");
+    assert!(locks.evict("x", &occupant.id).await.unwrap());
+    holder.expect("lost taken_away");
+    holder.end();
+    waiter.expect("held");
+    assert!(!locks.evict("x", &occupant.id).await.unwrap(), "it is gone already");
+    // An evicted waiter queues again, behind everybody.
+    let mut second = Actor::start(dir.path(), "hold x exclusive");
+    until_queue(&locks, "x", 1, 1).await;
+    let mut third = Actor::start(dir.path(), "hold x exclusive");
+    until_queue(&locks, "x", 1, 2).await;
+    let seen = locks.inspect("x").await.unwrap();
+    assert!(locks.evict("x", &seen.waiters[0].id).await.unwrap());
+    until("the evicted waiter is the last", async || {
+        let now = locks.inspect("x").await.unwrap();
+        (now.waiters.len() == 2 && now.waiters[0].id == seen.waiters[1].id).then_some(())
+    })
+    .await;
+    waiter.tell("release");
+    waiter.expect("released");
+    for actor in [&mut third, &mut second] {
+        actor.expect("asks");
+        actor.expect("held");
+        actor.tell("release");
+        actor.expect("released");
+    }
+}
+
+#[tokio::test]
+async fn a_waiting_writer_stops_new_readers_and_they_follow_together() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let mut reader = Actor::start(dir.path(), "hold x shared");
+    reader.expect("asks");
+    reader.expect("held");
+    let mut writer = Actor::start(dir.path(), "hold x exclusive");
+    until_queue(&locks, "x", 1, 1).await;
+    let mut later: Vec<_> = (2..5).map(|_| Actor::start(dir.path(), "hold x shared")).collect();
+    until_queue(&locks, "x", 1, 4).await;
+    assert!(locks.rw_lock("x").read().try_acquire().await.unwrap().is_none());
+    reader.tell("release");
+    reader.expect("released");
+    writer.expect("asks");
+    writer.expect("held");
+    until_queue(&locks, "x", 1, 3).await;
+    writer.tell("release");
+    writer.expect("released");
+    for actor in &mut later {
+        actor.expect("asks");
+        actor.expect("held");
+    }
+    until_queue(&locks, "x", 3, 0).await;
+    for actor in &mut later {
+        actor.tell("release");
+        actor.expect("released");
+    }
+}
+
+#[tokio::test]
+async fn permits_of_killed_processes_come_back() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let mut holders: Vec<_> = (0..3)
+        .map(|_| {
+            let mut actor = Actor::start(dir.path(), "hold x permits:1:3");
+            actor.expect("asks");
+            actor.expect("held");
+            actor
+        })
+        .collect();
+    let mut waiters = Vec::new();
+    for number in 1..=3 {
+        waiters.push(Actor::start(dir.path(), "hold x permits:1:3"));
+        until_queue(&locks, "x", 3, number).await;
+    }
+    // Whichever holder goes, the oldest or the youngest, the next waiter has to hear of it.
+    for (at, waiter) in [0, 1, 0].into_iter().zip(&mut waiters) {
+        holders.remove(at).kill();
+        waiter.expect("asks");
+        waiter.expect("held");
+    }
+    for waiter in &mut waiters {
+        waiter.tell("release");
+        waiter.expect("released");
+    }
+    assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
+}
