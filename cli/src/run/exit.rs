@@ -79,6 +79,16 @@ impl Outcome {
         }
     }
 
+    /// The signal of Ctrl-C or Ctrl-\\, if one of them may have ended it.
+    pub(super) fn keyboard_signal(&self) -> Option<Signal> {
+        let number = match self {
+            Outcome::Ended(End::Killed(signal)) => *signal,
+            Outcome::Interrupted(signal) => signal.as_raw(),
+            _ => return None,
+        };
+        [Signal::INT, Signal::QUIT].into_iter().find(|signal| signal.as_raw() == number)
+    }
+
     /// The word in the status file.
     pub(super) fn word(&self) -> &'static str {
         match self {

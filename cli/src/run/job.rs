@@ -10,7 +10,7 @@ use super::options::{Options, Patience, Plan};
 use super::signals::Signals;
 use super::status::Status;
 use super::supervise::supervise;
-use super::waiting;
+use super::{terminal, waiting};
 
 /// Runs the command under the lock. The exit code.
 pub(super) async fn run(options: Options) -> u8 {
@@ -29,7 +29,11 @@ pub(super) async fn run(options: Options) -> u8 {
     if plan.verbose || !codes.is_silent_about(&outcome) {
         outcome.message().iter().for_each(|message| say(message));
     }
-    status.ended(&outcome, codes)
+    let code = status.ended(&outcome, codes);
+    if let Some(signal) = outcome.keyboard_signal() {
+        terminal::die_for_the_shell(signal);
+    }
+    code
 }
 
 async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {

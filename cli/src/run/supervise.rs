@@ -35,7 +35,9 @@ pub(super) async fn supervise(
         signals.also(Signal::TSTP)?;
     }
     let stage = Stage::Runs;
-    let mut watch = Watch { limit, child, signals, continued, terminal, stage, stopped: false };
+    let (stopped, stop_asked) = (false, false);
+    let mut watch =
+        Watch { limit, child, signals, continued, terminal, stage, stopped, stop_asked };
     let outcome = watch.until_the_end().await;
     watch.child.finish().await;
     outcome
@@ -65,6 +67,8 @@ struct Watch<'a> {
     stage: Stage,
     /// The command was stopped by hand, not from a terminal.
     stopped: bool,
+    /// Ctrl-Z came to us, and was passed on. Continuing the command would discard it.
+    stop_asked: bool,
 }
 
 impl Watch<'_> {
@@ -150,6 +154,7 @@ impl Watch<'_> {
 
     fn signalled(&mut self, signal: Signal) {
         self.child.signal(signal);
+        self.stop_asked |= signal == Signal::TSTP;
         if self.stopped && signal != Signal::TSTP {
             // It could not even die while it is stopped.
             self.child.signal(Signal::CONT);
@@ -169,19 +174,23 @@ impl Watch<'_> {
     /// The command was stopped. From a terminal: then our job stops too, so that the shell gets
     /// its turn. By hand: then whoever did it continues it, and we keep the lock.
     async fn stopped(&mut self, signal: i32) {
-        let wants_terminal = [Signal::TTIN, Signal::TTOU].map(Signal::as_raw).contains(&signal);
-        let by_terminal = wants_terminal || signal == Signal::TSTP.as_raw();
-        let (Some(terminal), Some(group)) = (&mut self.terminal, self.child.group()) else {
-            self.stopped = true;
-            return;
+        let is = |one: Signal| one.as_raw() == signal;
+        let wants_terminal = is(Signal::TTIN) || is(Signal::TTOU);
+        let stop_asked = std::mem::take(&mut self.stop_asked);
+        let (terminal, group) = match (&mut self.terminal, self.child.group()) {
+            (Some(terminal), Some(group))
+                if wants_terminal || is(Signal::TSTP) || terminal.is_lent() =>
+            {
+                (terminal, group)
+            }
+            _ => {
+                self.stopped = true;
+                return;
+            }
         };
-        if !by_terminal {
-            self.stopped = true;
-            return;
-        }
         if wants_terminal {
             terminal.wanted();
-            if terminal.lend(group) {
+            if !stop_asked && terminal.lend(group) {
                 // It asked before it had the terminal; now it has.
                 self.child.signal(Signal::CONT);
                 return;
@@ -240,21 +249,16 @@ impl Watch<'_> {
     /// The command has ended. What it left in the background is left alone, as flock does, unless
     /// the lock ended first.
     async fn ended(&mut self, end: End) -> Outcome {
-        let interrupted = match end {
-            End::Killed(signal) => {
-                [Signal::INT, Signal::QUIT].into_iter().find(|it| it.as_raw() == signal)
-            }
-            End::Exited(_) => None,
-        };
         let had_terminal = self.release_terminal();
         let margins = self.limit.margins;
         let why = match std::mem::replace(&mut self.stage, Stage::Runs) {
             Stage::Runs if self.limit.guard.is_held() => {
-                if let (true, Some(signal)) = (had_terminal, interrupted) {
+                let outcome = Outcome::Ended(end);
+                if let (true, Some(signal)) = (had_terminal, outcome.keyboard_signal()) {
                     // Ctrl-C meant the job; only the command's group was told.
                     let _ = rustix::process::kill_current_process_group(signal);
                 }
-                return Outcome::Ended(end);
+                return outcome;
             }
             Stage::Runs => self.limit.why().await,
             Stage::Ends { why, kill_at } => {

@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal as NixSignal};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getpgrp, getpid};
+use rustix::process::{Pid, Signal, getpgrp, getpid, getsid};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 /// The controlling terminal.
@@ -107,6 +107,17 @@ impl Terminal {
         };
         // Signals to ourselves are always allowed.
         let _ = stopped;
+    }
+}
+
+/// Ends this process by Ctrl-C's own signal, if that is where it came from. The calling shell
+/// sees 130 either way, but a script stops only if its command died of it. Does nothing where
+/// nobody shares the terminal with us.
+pub(super) fn die_for_the_shell(signal: Signal) {
+    let alone = getsid(None).ok() == Some(getpid());
+    if !alone && Terminal::controlling().is_some_and(|terminal| terminal.is_ours()) {
+        // Whatever fails, there is the exit code.
+        let _ = signal_hook::low_level::emulate_default_handler(signal.as_raw());
     }
 }
 

@@ -95,7 +95,12 @@ struct Line(ProgressBar);
 
 impl Line {
     fn new() -> Line {
-        let style = ProgressStyle::with_template("fencelock: {wide_msg}");
+        // A terminal that does not know its width has none for indicatif.
+        let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col);
+        let style = ProgressStyle::with_template(match width {
+            0 => "fencelock: {msg}",
+            _ => "fencelock: {wide_msg}",
+        });
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         Line(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner())))
     }

@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use fencelock::Moment;
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -143,20 +144,23 @@ impl Wire {
     async fn receive(&self) -> io::Result<Option<Words>> {
         let receive = || {
             let mut bytes = [0; BYTES];
-            let (length, _) = rustix::net::recv(&self.socket, &mut bytes, RecvFlags::empty())?;
+            let (length, _) = loop {
+                match rustix::net::recv(&self.socket, &mut bytes, RecvFlags::empty()) {
+                    // It died with words of ours unread. The kernel says so once, and before it
+                    // gives out what the other had still said.
+                    Err(Errno::CONNRESET) => {}
+                    received => break received?,
+                }
+            };
             Ok((bytes, length))
         };
-        let received = self.socket.async_io(Interest::READABLE, receive).await;
-        match received {
-            Ok((_, 0)) => Ok(None),
-            Ok((bytes, BYTES)) => {
+        match self.socket.async_io(Interest::READABLE, receive).await? {
+            (_, 0) => Ok(None),
+            (bytes, BYTES) => {
                 let word = |index: usize| std::array::from_fn(|byte| bytes[8 * index + byte]);
                 Ok(Some([u64::from_ne_bytes(word(0)), u64::from_ne_bytes(word(1))]))
             }
-            Ok(_) => Err(io::ErrorKind::InvalidData.into()),
-            // It died with words of ours unread.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
-            Err(error) => Err(error),
+            _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }
@@ -225,7 +229,10 @@ mod tests {
             theirs.report(report);
             assert_eq!(ours.next_report().await.unwrap(), Some(report));
         }
-        drop(ours);
-        assert_eq!(theirs.next_order().await.unwrap(), None);
+        ours.order(Order::Done);
+        theirs.report(Report::OutOfTime);
+        drop(theirs);
+        assert_eq!(ours.next_report().await.unwrap(), Some(Report::OutOfTime), "its last words");
+        assert_eq!(ours.next_report().await.unwrap(), None);
     }
 }

@@ -39,16 +39,17 @@ const ADD: &str = "read n < counter; echo $((n + 1)) > counter";
 
 fn count(processes: u64, times: u64) {
     let here = Scratch::new();
-    std::fs::write(here.path("counter"), "0\n").unwrap();
+    std::fs::write(here.path("counter"), "0\n").expect("it works");
     let start = Instant::now();
     let script = format!(
         "i=0; while [ $i -lt {times} ]; do \"$0\" run counter -c '{ADD}' || exit 1; i=$((i + 1)); done"
     );
-    let mut all: Vec<_> = (0..processes).map(|_| shell(&here, &script).spawn().unwrap()).collect();
+    let mut all: Vec<_> =
+        (0..processes).map(|_| shell(&here, &script).spawn().expect("it works")).collect();
     for process in &mut all {
-        assert!(process.wait().unwrap().success());
+        assert!(process.wait().expect("it works").success());
     }
-    let total = std::fs::read_to_string(here.path("counter")).unwrap();
+    let total = std::fs::read_to_string(here.path("counter")).expect("it works");
     assert_eq!(total.trim().parse(), Ok(processes * times));
     println!("{processes} processes x {times}: {} in {:.1?}", total.trim(), start.elapsed());
 }
@@ -68,7 +69,7 @@ const APPEND: &str =
 
 fn count_under_fire(processes: u64, times: u64, pause: Duration) {
     let here = Scratch::new();
-    std::fs::write(here.path("log"), "0 0\n").unwrap();
+    std::fs::write(here.path("log"), "0 0\n").expect("it works");
     let seed: u64 = rand::random();
     println!("seed {seed}");
     let (done, killed) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -85,15 +86,15 @@ fn count_under_fire(processes: u64, times: u64, pause: Duration) {
                 })
             })
             .collect();
-        clients.into_iter().for_each(|client| client.join().unwrap());
+        clients.into_iter().for_each(|client| client.join().expect("it works"));
         over.store(true, Ordering::Relaxed);
-        monitor.join().unwrap()
+        monitor.join().expect("it works")
     });
-    let log = std::fs::read_to_string(here.path("log")).unwrap();
+    let log = std::fs::read_to_string(here.path("log")).expect("it works");
     let mut last = (0, 0);
     for line in log.lines().skip(1) {
-        let (count, token) = line.split_once(' ').unwrap();
-        let now: (u64, u64) = (count.parse().unwrap(), token.parse().unwrap());
+        let (count, token) = line.split_once(' ').expect("it works");
+        let now: (u64, u64) = (count.parse().expect("it works"), token.parse().expect("it works"));
         assert_eq!(now.0, last.0 + 1, "an increment was lost");
         assert!(now.1 > last.1, "a token fell");
         last = now;
@@ -122,12 +123,12 @@ fn client(
     let mut left = times;
     while left > 0 {
         let mut run = here.run(&["counter", "--", "sh", "-c", APPEND, "sh"]);
-        let mut run = run.arg(&mark).stdin(Stdio::null()).spawn().unwrap();
+        let mut run = run.arg(&mark).stdin(Stdio::null()).spawn().expect("it works");
         if random.random_bool(0.2) {
             std::thread::sleep(pause.mul_f64(random.random()));
             let _ = rustix::process::kill_process(pid(&run.id().to_string()), Signal::KILL);
         }
-        match run.wait().unwrap().code() {
+        match run.wait().expect("it works").code() {
             Some(0) => {
                 left -= 1;
                 done.fetch_add(1, Ordering::Relaxed);
@@ -145,7 +146,7 @@ fn longest_standstill(here: &Scratch, over: &AtomicBool) -> Duration {
     let mut longest = Duration::ZERO;
     let (mut length, mut since) = (0, Instant::now());
     while !over.load(Ordering::Relaxed) {
-        let now = std::fs::metadata(here.path("log")).unwrap().len();
+        let now = std::fs::metadata(here.path("log")).expect("it works").len();
         if now != length {
             (length, since) = (now, Instant::now());
         }

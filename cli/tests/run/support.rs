@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 use tempfile::TempDir;
 
 /// Longer than anything here takes on a busy machine.
-const HANG: Duration = Duration::from_secs(60);
+const HANG: Duration = Duration::from_secs(40);
 
 /// A store of its own, and a directory to leave traces in.
 pub(crate) struct Scratch {
@@ -207,6 +208,8 @@ impl Shell {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&master).expect("granted");
         unlockpt(&master).expect("unlocked");
+        let size = Winsize { ws_row: 24, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&master, size).expect("a size");
         let name = ptsname(&master, Vec::new()).expect("its name").into_string().expect("text");
         let slave = || {
             let file = File::options().read(true).write(true).open(&name).expect("its other side");
@@ -247,10 +250,10 @@ impl Shell {
         self.keys.write_all(keys.as_bytes()).expect("typed");
     }
 
-    /// Types a line and skips its echo.
+    /// Types a line. Whether it is echoed depends on the moment; what is expected next must not
+    /// be in it.
     pub(crate) fn line(&mut self, line: &str) {
         self.keys(&format!("{line}\n"));
-        self.expect("\r\n");
     }
 
     /// Waits until `text` is on the screen; what came before it.

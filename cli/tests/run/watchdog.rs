@@ -124,14 +124,15 @@ fn the_command_itself_keeps_the_lock_of_the_file_store() {
     let command = pid(&job.line());
     let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };
     // Nobody is left to kill the command: the worst case.
-    rustix::process::kill_process(watchdog, Signal::STOP).unwrap();
-    eventually("it is stopped", || state(watchdog) == Some('T'));
+    job.send(Signal::STOP);
+    eventually("it is stopped", || state(job.pid()) == Some('T'));
+    rustix::process::kill_process(watchdog, Signal::KILL).unwrap();
+    eventually("it is dead", || state(watchdog) == Some('Z'));
     job.send(Signal::KILL);
     job.end();
     assert_eq!(here.code(&["-w", "0.2", "job", "--", "true"]), 75, "the command keeps it");
     rustix::process::kill_process(command, Signal::KILL).unwrap();
     assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "and frees it");
-    rustix::process::kill_process(watchdog, Signal::CONT).unwrap();
 }
 
 #[test]
@@ -148,5 +149,6 @@ fn only_the_command_inherits_the_locks_descriptor() {
     };
     let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };
     let [command] = children(watchdog)[..] else { panic!("one child: the command") };
-    assert_eq!((open(watchdog), open(command)), (0, 1));
+    // The command may speak before the watchdog has let go.
+    eventually("only the command has it", || (open(watchdog), open(command)) == (0, 1));
 }
