@@ -70,8 +70,10 @@ pub(crate) fn take(
         match open(dir, &slot_name(slot), OFlags::RDONLY) {
             Ok(pipe) => {
                 let locked = flock(&pipe, FlockOperation::NonBlockingLockExclusive);
-                // The end of file: nobody watches an earlier owner of it any more.
-                if locked.is_ok() && io::read(&pipe, &mut [0; 1]) == Ok(0) {
+                // Whoever still watches an earlier owner of it has yet to hear that it is gone,
+                // and would not with a new one there. The end of file: nobody watches.
+                let unwatched = || !queue.is_watched(slot) || io::read(&pipe, &mut [0; 1]) == Ok(0);
+                if locked.is_ok() && unwatched() {
                     return Ok((slot, pipe));
                 }
             }

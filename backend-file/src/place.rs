@@ -33,6 +33,8 @@ use crate::queue::{
 const STATE: &str = "L";
 /// How many locks' files a store keeps open between uses.
 const KEPT_OPEN: usize = 128;
+/// For how long a lock's file is taken to be where it was.
+const STAYS: Duration = Duration::from_millis(100);
 /// How often a file may be replaced while it is opened before that is an error.
 const REPLACED_AT_MOST: usize = 16;
 
@@ -148,7 +150,7 @@ impl Place {
                     }
                 },
             };
-            let latched = match try_latch(&open) {
+            let mut latched = match try_latch(&open) {
                 Ok(()) => Latched { inner, place: self.clone() },
                 Err(Errno::AGAIN) => {
                     let place = self.clone();
@@ -160,11 +162,7 @@ impl Place {
                 }
                 Err(errno) => return Err(failed("lock", &self.state_path, errno)),
             };
-            let valid = match missing {
-                Missing::Make => self.leads_to(&latched)?,
-                Missing::Leave => self.is_linked(&latched)?,
-            };
-            if valid {
+            if self.is_current(&mut latched, missing)? {
                 return Ok(Some(latched));
             }
             latched.abandon();
@@ -191,23 +189,33 @@ impl Place {
         })
     }
 
-    /// Whether the path still leads to the file that was latched. Whoever comes later goes by the
-    /// path, so a descriptor of a file that was removed or replaced excludes nobody.
-    fn leads_to(&self, latched: &Latched) -> Result<bool> {
-        let Some(open) = &latched.inner.open else { return Ok(false) };
+    /// Whether the latched file is still this lock's. A descriptor of one that was removed or
+    /// replaced by hand excludes nobody, since whoever comes later goes by the path. Whoever wants
+    /// to make an entry sees at once that it was removed; the rest is looked up now and then,
+    /// which is enough for a program that slept while somebody moved the directory.
+    fn is_current(&self, latched: &mut Latched, missing: Missing) -> Result<bool> {
+        let inner = &mut *latched.inner;
+        let Some(open) = &inner.open else { return Ok(false) };
+        let now = since_boot();
+        let long_ago = inner.checked.is_none_or(|then| now > then + STAYS);
+        if missing == Missing::Make || long_ago {
+            let linked = identity_of(open.file.as_fd());
+            let linked = linked.map_err(|errno| failed("look at", &self.state_path, errno))?;
+            if linked != open.identity {
+                return Ok(false);
+            }
+        }
+        if missing == Missing::Leave || !long_ago {
+            return Ok(true);
+        }
         match identity(&self.state_c_path) {
-            Ok(identity) => Ok(identity == open.identity),
-            Err(Errno::NOENT) => Ok(false),
+            Ok(identity) if identity == open.identity => {
+                inner.checked = Some(now);
+                Ok(true)
+            }
+            Ok(_) | Err(Errno::NOENT) => Ok(false),
             Err(errno) => Err(failed("find", &self.state_path, errno)),
         }
-    }
-
-    /// Whether the latched file is still anywhere: enough for whoever looks for an entry that it
-    /// made there itself.
-    fn is_linked(&self, latched: &Latched) -> Result<bool> {
-        let Some(open) = &latched.inner.open else { return Ok(false) };
-        let now = identity_of(open.file.as_fd());
-        now.map(|now| now == open.identity).map_err(|e| failed("look at", &self.state_path, e))
     }
 
     fn open(&self) -> Result<Option<Open>> {
@@ -324,6 +332,8 @@ impl Drop for Kept {
 #[derive(Debug)]
 struct Inner {
     open: Option<Arc<Open>>,
+    /// When the path was last seen to lead to what is open, since the boot.
+    checked: Option<Duration>,
     page: Box<[u8; PAGE]>,
     area: Vec<u8>,
     queue: Queue,
@@ -332,7 +342,7 @@ struct Inner {
 impl Default for Inner {
     fn default() -> Inner {
         let queue = Queue::new(BootId::default());
-        Inner { open: None, page: Box::new([0; PAGE]), area: Vec::new(), queue }
+        Inner { open: None, checked: None, page: Box::new([0; PAGE]), area: Vec::new(), queue }
     }
 }
 
@@ -480,7 +490,7 @@ impl Latched {
     /// Unlatches a file that is none of this lock's any more.
     fn abandon(mut self) {
         self.unlatch();
-        self.inner.open = None;
+        (self.inner.open, self.inner.checked) = (None, None);
     }
 
     fn unlatch(&self) {

@@ -212,6 +212,11 @@ impl Queue {
         })
     }
 
+    /// Whether somebody may have `slot` open to watch whoever had it.
+    pub(crate) fn is_watched(&self, slot: Slot) -> bool {
+        self.entries.iter().any(|entry| entry.watch == slot || entry.watch == EVERY_HOLDER)
+    }
+
     /// The first waiter, if it may hold now.
     pub(crate) fn next_to_hold(&self) -> Option<usize> {
         let first = self.holders();
@@ -546,7 +551,7 @@ mod tests {
                     self.step(ticket);
                 }
                 (5..=7, Some(entry)) if !self.claims[&entry.ticket].dead => {
-                    self.leave(entry.ticket)
+                    self.leave(entry.ticket);
                 }
                 (8, Some(entry)) => self.die(entry.ticket),
                 (9, Some(entry)) => self.evict(entry.ticket),

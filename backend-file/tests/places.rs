@@ -7,6 +7,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use common::*;
 use fencelock_core::url::connect as connect_url;
@@ -199,6 +200,8 @@ async fn a_lock_whose_directory_was_removed_is_made_anew_and_the_old_grant_is_no
     let waiting = locks.lock("x");
     let waiting = tokio::spawn(async move { waiting.acquire().await.unwrap() });
     until_queue(&locks, "x", 1, 1).await;
+    // Longer than what was looked up counts.
+    tokio::time::sleep(Duration::from_millis(150)).await;
     fs::remove_dir_all(dir.path().join("lock%3Ax")).unwrap();
     let error = held.release().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotHeld, "{error}");
@@ -216,7 +219,14 @@ async fn a_store_whose_directory_was_removed_or_replaced_says_so() {
     let locks = connect(&dir).await;
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     fs::rename(&dir, base.path().join("old")).unwrap();
-    let error = locks.lock("x").acquire().await.unwrap_err();
+    let error = until("it is noticed", async || match locks.lock("x").acquire().await {
+        Ok(guard) => {
+            guard.release().await.unwrap();
+            None
+        }
+        Err(error) => Some(error),
+    });
+    let error = error.await;
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     let others = connect(&dir).await;
     let held = others.lock("x").acquire().await.unwrap();
