@@ -39,12 +39,13 @@ pub trait DistributedLock: Send + Sync + 'static {
 
     /// Renews everything in `held`; the driver groups by connection or shard and bounds each
     /// request. Each result is reported as soon as it is known, by index; an unreported one counts
-    /// as unknown. With [`RenewalPlan::None`](crate::RenewalPlan::None) only a held claim that was
+    /// as unknown, and is asked again in another batch before this one has ended. With [`RenewalPlan::None`](crate::RenewalPlan::None) only a held claim that was
     /// rung is asked about.
     async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>);
 
     /// The safety look for claims in `waiting` whose `look_in` has passed: has a wake-up been
-    /// missed, has a holder expired? At most one request per process, lock and second.
+    /// missed, has a holder expired? At most one request per process, lock and second: waiters
+    /// whose `look_in` is a second or more look together, at whole seconds.
     async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>);
 
     /// Who holds `name` and who waits for it, as far as the store knows.
@@ -54,7 +55,8 @@ pub trait DistributedLock: Send + Sync + 'static {
     async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal>;
 
     /// Ends connections; may be called again. No claim is left when core calls it, but for those
-    /// that the store did not confirm as released in time.
+    /// that the store did not confirm as released in time: their releases go on to be asked for,
+    /// and answer `Absent` or a final error from now on.
     async fn close(&self) -> Result<()>;
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Answered {
 }
 
 /// Takes the answer about one claim, by its id.
-type Tell<T> = Box<dyn Fn(u64, Result<T>, Answered) + Send + Sync>;
+type Tell<T> = Box<dyn Fn(u64, &Arc<dyn Contender>, Result<T>, Answered) + Send + Sync>;
 
 pub(crate) struct Batch<T> {
     store: Arc<dyn DistributedLock>,
@@ -34,7 +34,7 @@ impl<T> Batch<T> {
     pub(crate) fn new(
         store: &Arc<dyn DistributedLock>,
         list: Vec<(u64, Arc<dyn Contender>)>,
-        tell: impl Fn(u64, Result<T>, Answered) + Send + Sync + 'static,
+        tell: impl Fn(u64, &Arc<dyn Contender>, Result<T>, Answered) + Send + Sync + 'static,
     ) -> Batch<T> {
         let reported = list.iter().map(|_| AtomicBool::new(false)).collect();
         let (ids, contenders) = list.into_iter().unzip();
@@ -47,7 +47,7 @@ impl<T> Batch<T> {
         let Some(reported) = self.reported.get(index) else { return };
         if !reported.swap(true, Ordering::AcqRel) {
             let when = Answered { asked: self.asked, now: self.store.clock().now() };
-            (self.tell)(self.ids[index], answer, when);
+            (self.tell)(self.ids[index], &self.contenders[index], answer, when);
         }
     }
 }

@@ -56,6 +56,7 @@ pub struct Claim {
     mode: Mode,
     owner: OwnerToken,
     ttl: Duration,
+    renewed: bool,
     if_busy: IfBusy,
     label: Label,
     stage: AtomicU8,
@@ -74,6 +75,7 @@ pub(crate) struct Wanted {
     pub(crate) name: LockName,
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
+    pub(crate) renewed: bool,
     pub(crate) if_busy: IfBusy,
     pub(crate) label: Label,
 }
@@ -91,6 +93,7 @@ impl Claim {
             mode: wanted.mode,
             owner: OwnerToken::fresh(),
             ttl: wanted.ttl,
+            renewed: wanted.renewed,
             if_busy: wanted.if_busy,
             label: wanted.label,
             stage: AtomicU8::new(TRYING),
@@ -128,6 +131,13 @@ impl Claim {
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.ttl
+    }
+
+    /// Whether its lease is never to be extended: a renewal, which only a ring brings about, then
+    /// just asks whether it is still there.
+    #[must_use]
+    pub fn is_fixed_lease(&self) -> bool {
+        !self.renewed
     }
 
     /// Whether to queue.
@@ -184,7 +194,8 @@ impl Claim {
 
     /// From now on a ring means "renew".
     pub(crate) fn held(&self) {
-        self.stage.store(HELD, Ordering::SeqCst);
+        // Not if the hold has ended meanwhile: over is for good.
+        let _ = self.stage.compare_exchange(TRYING, HELD, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// From now on whatever the store gives this claim is a stray.

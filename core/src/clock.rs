@@ -15,7 +15,8 @@ use crate::validity::{Clock, Moment};
 
 /// Time since the machine booted, suspends included, and its timer.
 ///
-/// One task on the runtime that made it wakes the sleepers; it ends with the clock.
+/// One task on the runtime that made it wakes the sleepers; it ends with the clock. When that
+/// runtime ends first, every sleep ends: whoever waited elsewhere finds the store closed.
 #[derive(Debug)]
 pub struct BootClock {
     sleepers: Arc<Sleepers>,
@@ -33,7 +34,8 @@ impl BootClock {
     pub fn start() -> std::io::Result<BootClock> {
         let timer = Arc::new(timer::Timer::new()?);
         let sleepers = Arc::new(Sleepers { timer: timer.clone(), queue: Mutex::default() });
-        let driver = tokio::spawn(drive(timer, sleepers.clone())).abort_handle();
+        let stop = StopOnDrop(sleepers.clone());
+        let driver = tokio::spawn(drive(timer, stop)).abort_handle();
         Ok(BootClock { sleepers, driver })
     }
 }
@@ -64,6 +66,8 @@ struct Sleepers {
 struct Queue {
     by_time: BTreeMap<(Moment, u64), Waker>,
     last_ticket: u64,
+    /// The driver's runtime has ended: nothing will fire any more.
+    stopped: bool,
     /// What the timer is set to. Only an earlier sleeper sets it again.
     armed: Option<Moment>,
 }
@@ -73,8 +77,12 @@ impl Sleepers {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, at: Moment, ticket: &mut Option<u64>, waker: &Waker) {
+    /// `false` when nothing will wake it.
+    fn enter(&self, at: Moment, ticket: &mut Option<u64>, waker: &Waker) -> bool {
         let mut queue = self.queue();
+        if queue.stopped {
+            return false;
+        }
         let ticket = *ticket.get_or_insert_with(|| {
             queue.last_ticket += 1;
             queue.last_ticket
@@ -84,6 +92,7 @@ impl Sleepers {
             queue.armed = Some(at);
             self.timer.set(at);
         }
+        true
     }
 
     /// Wakes everybody who is due and sets the timer for the next.
@@ -102,10 +111,24 @@ impl Sleepers {
     }
 }
 
-async fn drive(timer: Arc<timer::Timer>, sleepers: Arc<Sleepers>) {
+/// Ends every sleep when the driver ends: a bound that cannot be kept must not be waited for.
+struct StopOnDrop(Arc<Sleepers>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        let sleepers = {
+            let mut queue = self.0.queue();
+            queue.stopped = true;
+            std::mem::take(&mut queue.by_time)
+        };
+        sleepers.into_values().for_each(Waker::wake);
+    }
+}
+
+async fn drive(timer: Arc<timer::Timer>, stop: StopOnDrop) {
     loop {
         timer.fired().await;
-        sleepers.wake_due();
+        stop.0.wake_due();
     }
 }
 
@@ -126,8 +149,10 @@ impl Future for Sleep<'_> {
             return Poll::Ready(());
         }
         let (sleepers, at) = (self.sleepers, self.at);
-        sleepers.enter(at, &mut self.ticket, cx.waker());
-        Poll::Pending
+        match sleepers.enter(at, &mut self.ticket, cx.waker()) {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
+        }
     }
 }
 

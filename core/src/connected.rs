@@ -50,6 +50,14 @@ impl Connected {
         error.during(doing).on(name.as_str()).with_store(&self.shown)
     }
 
+    /// One request to the store on behalf of a person, unless it was closed.
+    pub(crate) async fn ask<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        match self.closing.is_cancelled() {
+            true => Err(self.closed()),
+            false => self.bounded(request).await,
+        }
+    }
+
     /// Bounds one request to the store that no claim's life cycle bounds.
     pub(crate) async fn bounded<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         let bound = self.now().after(self.settings.unreachable_after);

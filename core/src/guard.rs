@@ -1,7 +1,10 @@
 //! A held lock, as its holder sees it.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tracing::Instrument;
@@ -77,7 +80,7 @@ impl Guard {
     }
 
     /// Completes when no more than `margin` of the validity is left, or the lock is lost. With
-    /// renewals succeeding and `margin` below two thirds of the TTL that is never.
+    /// renewals succeeding and `margin` at most half of the TTL that is never.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -131,15 +134,19 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        let work = work.instrument(self.hold.span().clone());
-        let result = tokio::select! {
-            biased;
-            reason = self.lost() => return Err(self.lost_error(reason)),
-            result = work => result,
-        };
-        match self.is_held() {
-            true => Ok(result),
-            false => Err(self.lost_error(self.lost().await)),
+        let mut work = pin!(work.instrument(self.hold.span().clone()));
+        let mut lost = pin!(self.lost());
+        // Asked before each step, since after a pause of the process the work may be polled before
+        // the keeper is; and after the last.
+        let done = poll_fn(|cx| {
+            if !self.is_held() || lost.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            work.as_mut().poll(cx).map(Some)
+        });
+        match done.await {
+            Some(result) if self.is_held() => Ok(result),
+            _ => Err(self.lost_error(self.lost().await)),
         }
     }
 
@@ -158,6 +165,7 @@ impl Guard {
     ///   beside it.
     /// - [`ErrorKind::Unreachable`]: the store has not confirmed within `unreachable_after`. The
     ///   release goes on in the background.
+    /// - [`ErrorKind::Refused`] and others that the store answers for good.
     ///
     /// # Cancel safety
     /// Dropped half-way, the release goes on in the background.

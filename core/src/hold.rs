@@ -51,6 +51,9 @@ const ENDED: u64 = 0;
 /// What makes a hold.
 pub(crate) struct Grant {
     pub(crate) token: FencingToken,
+    /// When the attempt was sent.
+    pub(crate) asked: Moment,
+    /// When its answer was read.
     pub(crate) since: Moment,
     pub(crate) valid_until: Moment,
     pub(crate) limit: Limit,
@@ -83,6 +86,11 @@ impl Hold {
 
     pub(crate) fn token(&self) -> FencingToken {
         self.token
+    }
+
+    /// Its end whatever the store says.
+    pub(crate) fn limit(&self) -> Moment {
+        self.limit.at
     }
 
     pub(crate) fn period(&self) -> Option<Duration> {
@@ -118,15 +126,14 @@ impl Hold {
         }
     }
 
-    /// Moves the validity's end forward. `false` when the hold has ended, or ends now because the
-    /// old end had passed: a late "renewed" revives nothing.
+    /// Moves the validity's end forward. `false` when the hold has ended or its end has passed: a
+    /// late "renewed" revives nothing.
     pub(crate) fn extend(&self, valid_until: Moment, now: Moment) -> bool {
         let new = valid_until.min(self.limit.at);
         loop {
             let Some(old) = self.valid_until() else { return false };
             if now >= old {
-                self.expire(old, now);
-                continue;
+                return false;
             }
             if new <= old {
                 return true;

@@ -1,32 +1,28 @@
 //! One keeper per connected store: it renews everything held, in batches, ends what was not
 //! renewed in time, and sends waiters to look now and then.
 //!
-//! An agenda ordered by due time drives one task. Batches are spawned, never awaited by the task,
+//! An [`Agenda`] ordered by due time drives one task. Batches are spawned, never awaited by the task,
 //! so a slow store delays nobody's loss; an entry whose batch is under way stays in the agenda at
 //! its deadline. A hold past its validity is lost here, never by the store's word.
 
-use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::sync::CancellationToken;
 
+use crate::agenda::{Agenda, Asked, Due, Entry, What, next_look, next_renewal, renewal_again};
 use crate::backend::{Contender, DistributedLock, Look, Renewal};
 use crate::batch::{Answered, Batch};
 use crate::error::{LostReason, Result};
 use crate::hold::{Ending, Hold};
-use crate::observe::Meters;
-use crate::seat::Seat;
 use crate::validity::Moment;
+use crate::wait::Wait;
 
-/// Looks due this soon join one batch: they are a second apart, and nobody waits for them.
-const LOOKS_TOGETHER: Duration = Duration::from_millis(125);
 /// When to look again after a look that failed.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// When to ask again about a rung hold that is not renewed by time.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct Keeper {
@@ -34,74 +30,6 @@ pub(crate) struct Keeper {
     /// The task sleeps past something that is due earlier now.
     earlier: Notify,
     last_id: AtomicU64,
-}
-
-#[derive(Default)]
-struct Agenda {
-    entries: HashMap<u64, Entry>,
-    by_due: BTreeSet<(Moment, u64)>,
-    /// Until when the task sleeps; only something earlier wakes it.
-    sleeps_until: Option<Moment>,
-    stopped: bool,
-}
-
-struct Entry {
-    due: Moment,
-    asked: Asked,
-    what: What,
-}
-
-enum What {
-    Hold(Arc<Hold>),
-    Wait(Arc<Wait>),
-}
-
-/// Whether a batch with this entry is under way.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    No,
-    Yes,
-    /// And it was rung meanwhile: the answer may be older than what the ring meant.
-    YesAndAgain,
-}
-
-/// A claim that waits in the store's queue.
-pub(crate) struct Wait {
-    seat: Arc<Seat>,
-    /// When it first asked what the store has not answered since: never, if it owes nothing.
-    /// Waiting for a bell is no silence, however long it takes.
-    unanswered_since: AtomicU64,
-    unreachable_after: Duration,
-}
-
-impl Wait {
-    pub(crate) fn new(seat: Arc<Seat>, unreachable_after: Duration) -> Wait {
-        let unanswered_since = AtomicU64::new(Moment::NEVER.as_nanos());
-        Wait { seat, unanswered_since, unreachable_after }
-    }
-
-    pub(crate) fn asked(&self, now: Moment) {
-        self.unanswered_since.fetch_min(now.as_nanos(), Ordering::AcqRel);
-    }
-
-    pub(crate) fn answered(&self) {
-        self.unanswered_since.store(Moment::NEVER.as_nanos(), Ordering::Release);
-    }
-
-    /// Until when the store may stay silent.
-    pub(crate) fn silence_ends(&self) -> Moment {
-        let since = Moment::from_nanos(self.unanswered_since.load(Ordering::Acquire));
-        since.after(self.unreachable_after)
-    }
-}
-
-/// What the task has to do now.
-#[derive(Default)]
-struct Due {
-    expired: Vec<(Arc<Hold>, Moment)>,
-    renew: Vec<(u64, Arc<dyn Contender>)>,
-    look: Vec<(u64, Arc<dyn Contender>)>,
-    meters: Option<Arc<Meters>>,
 }
 
 impl Keeper {
@@ -118,9 +46,7 @@ impl Keeper {
         if agenda.stopped {
             return false;
         }
-        agenda.remove(id);
-        agenda.by_due.insert((due, id));
-        agenda.entries.insert(id, Entry { due, asked: Asked::No, what });
+        agenda.insert(id, due, what);
         self.wake_if_earlier(&agenda, due);
         true
     }
@@ -131,15 +57,16 @@ impl Keeper {
         }
     }
 
-    /// Keeps `hold` until it is removed or lost. `false` when the keeper has stopped.
-    pub(crate) fn keep(&self, hold: Arc<Hold>, now: Moment) -> bool {
-        let due = next_renewal(&hold, now);
+    /// Keeps `hold`, whose attempt was sent at `sent`, until it is removed or lost. `false` when
+    /// the keeper has stopped.
+    pub(crate) fn keep(&self, hold: Arc<Hold>, sent: Moment, now: Moment) -> bool {
+        let due = next_renewal(&hold, sent, now);
         self.insert(hold.claim().id, due, What::Hold(hold))
     }
 
-    /// Sends `wait` to look at `due`. `false` when the keeper has stopped.
-    pub(crate) fn watch(&self, wait: Arc<Wait>, due: Moment) -> bool {
-        self.insert(wait.seat.claim().id, due, What::Wait(wait))
+    /// Sends `wait` to look in `look_in`. `false` when the keeper has stopped.
+    pub(crate) fn watch(&self, wait: Arc<Wait>, look_in: Duration, now: Moment) -> bool {
+        self.insert(wait.seat().claim().id, next_look(look_in, now), What::Wait(wait))
     }
 
     pub(crate) fn remove(&self, id: u64) {
@@ -149,34 +76,23 @@ impl Keeper {
     /// A held claim was rung.
     fn renew_now(&self, id: u64) {
         let mut agenda = self.agenda();
-        let Some(entry) = agenda.entries.get_mut(&id) else { return };
-        if let What::Wait(_) = entry.what {
-            return;
-        }
-        match entry.asked {
-            Asked::No => {
-                agenda.move_to(id, Moment::from_nanos(0), Asked::No);
-                self.wake_if_earlier(&agenda, Moment::from_nanos(0));
-            }
-            Asked::Yes | Asked::YesAndAgain => entry.asked = Asked::YesAndAgain,
+        let Some(Entry { asked, what: What::Hold(_), .. }) = agenda.get_mut(id) else { return };
+        match asked {
+            // The task itself calls this, and looks at the agenda next.
+            Asked::No => agenda.move_to(id, Moment::from_nanos(0), Asked::No),
+            Asked::Yes | Asked::YesAndAgain => *asked = Asked::YesAndAgain,
         }
     }
 
-    /// Ends every hold, sends every waiter to find out, and takes nothing any more.
+    /// Ends every hold, sends every waiter away, and takes nothing any more.
     pub(crate) fn stop(&self, now: Moment) {
-        let (order, mut entries) = {
-            let mut agenda = self.agenda();
-            agenda.stopped = true;
-            (std::mem::take(&mut agenda.by_due), std::mem::take(&mut agenda.entries))
-        };
-        for entry in order.into_iter().filter_map(|(_, id)| entries.remove(&id)) {
-            match entry.what {
+        let all = self.agenda().stop();
+        for what in all {
+            match what {
                 What::Hold(hold) => {
                     hold.end(Ending::Lost(LostReason::Closed), now);
                 }
-                What::Wait(wait) => {
-                    wait.seat.claim().ring();
-                }
+                What::Wait(wait) => wait.send_away(),
             }
         }
     }
@@ -186,13 +102,14 @@ impl Keeper {
     }
 
     /// The task. Ends only with its runtime or by an abort; then every hold ends too, even if the
-    /// runtime ended before it polled the task once.
+    /// runtime ended before it polled the task once, and `closing` tells everybody else.
     pub(crate) fn run(
         self: Arc<Keeper>,
         store: Arc<dyn DistributedLock>,
         rung: UnboundedReceiver<u64>,
+        closing: CancellationToken,
     ) -> impl Future<Output = ()> + Send {
-        let stop = StopOnDrop { keeper: self.clone(), store: store.clone() };
+        let stop = StopOnDrop { keeper: self.clone(), store: store.clone(), closing };
         async move {
             let _stop = stop;
             self.go_on(store, rung).await;
@@ -205,21 +122,13 @@ impl Keeper {
         mut rung: UnboundedReceiver<u64>,
     ) {
         loop {
+            // All that were rung together, as after a reconnect, make one batch.
+            while let Ok(id) = rung.try_recv() {
+                self.renew_now(id);
+            }
             let now = store.clock().now();
-            let (due, next) = self.take_due(now);
-            for (hold, until) in due.expired {
-                hold.expire(until, now);
-            }
-            if !due.renew.is_empty() {
-                let keeper = self.clone();
-                let tell = move |id, answer, when| keeper.renewed(id, answer, when);
-                tokio::spawn(Batch::new(&store, due.renew, tell).renew(due.meters));
-            }
-            if !due.look.is_empty() {
-                let keeper = self.clone();
-                let tell = move |id, answer, when| keeper.looked(id, answer, when);
-                tokio::spawn(Batch::new(&store, due.look, tell).look());
-            }
+            let (due, next) = self.agenda().take_due(now);
+            self.carry_out(due, &store, now);
             tokio::select! {
                 biased;
                 () = self.earlier.notified() => {}
@@ -229,73 +138,47 @@ impl Keeper {
         }
     }
 
-    /// Takes what is due now, and with it what is due soon, into a batch.
-    fn take_due(&self, now: Moment) -> (Due, Moment) {
-        let mut agenda = self.agenda();
-        let mut due = Due::default();
-        let horizon = agenda.horizon(now);
-        let candidates: Vec<u64> =
-            agenda.by_due.range(..=(horizon, u64::MAX)).map(|(_, id)| *id).collect();
-        for id in candidates {
-            let Some(entry) = agenda.entries.get(&id) else { continue };
-            match &entry.what {
-                What::Hold(hold) => match hold.valid_until() {
-                    None => agenda.remove(id),
-                    Some(until) if now >= until => {
-                        due.expired.push((hold.clone(), until));
-                        agenda.remove(id);
-                    }
-                    Some(until) => {
-                        let early = hold.period().map_or(Duration::ZERO, |period| period / 8);
-                        let asked = entry.asked;
-                        if asked == Asked::No && entry.due < until && entry.due.before(early) <= now
-                        {
-                            due.renew.push((id, hold.seat().contender().clone()));
-                            due.meters.get_or_insert_with(|| hold.meters().clone());
-                            agenda.move_to(id, until, Asked::Yes);
-                        } else if entry.due <= now {
-                            // What it waited for was an end that has been moved since.
-                            agenda.move_to(id, until, asked);
-                        }
-                    }
-                },
-                What::Wait(wait) => {
-                    if entry.asked == Asked::No && entry.due.before(LOOKS_TOGETHER) <= now {
-                        wait.asked(now);
-                        due.look.push((id, wait.seat.contender().clone()));
-                        agenda.move_to(id, Moment::NEVER, Asked::Yes);
-                    }
-                }
-            }
+    fn carry_out(self: &Arc<Keeper>, due: Due, store: &Arc<dyn DistributedLock>, now: Moment) {
+        for (hold, until) in due.expired {
+            hold.expire(until, now);
         }
-        let next = agenda.by_due.first().map_or(Moment::NEVER, |(due, _)| *due);
-        agenda.sleeps_until = Some(next);
-        (due, next)
+        for wait in due.find_out {
+            wait.seat().claim().ring();
+        }
+        if !due.renew.is_empty() {
+            let keeper = self.clone();
+            let tell = move |id, _: &_, answer, when| keeper.renewed(id, answer, when);
+            tokio::spawn(Batch::new(store, due.renew, tell).renew(due.meters));
+        }
+        if !due.look.is_empty() {
+            let keeper = self.clone();
+            let tell = move |id, contender: &Arc<dyn Contender>, answer, when| {
+                keeper.looked(id, contender, answer, when);
+            };
+            tokio::spawn(Batch::new(store, due.look, tell).look());
+        }
     }
 
     fn renewed(&self, id: u64, answer: Result<Renewal>, when: Answered) {
-        let Answered { asked: started, now } = when;
+        let now = when.now;
         let ended = {
             let mut agenda = self.agenda();
-            let Some(Entry { asked, what: What::Hold(hold), .. }) = agenda.entries.get(&id) else {
-                return;
-            };
-            let (asked, hold) = (*asked, hold.clone());
-            let extended = match answer {
-                Ok(Renewal::Renewed { valid_until }) => {
-                    hold.extend(valid_until, now).then(|| next_renewal(&hold, started))
-                }
+            let Some(entry) = agenda.get_mut(id) else { return };
+            let What::Hold(hold) = &entry.what else { return };
+            let (asked, hold) = (entry.asked, hold.clone());
+            let due = match &answer {
+                Ok(Renewal::Renewed { valid_until }) => match hold.extend(*valid_until, now) {
+                    true if asked == Asked::YesAndAgain => Some(now),
+                    true => Some(next_renewal(&hold, when.asked, now)),
+                    false => None,
+                },
                 Ok(Renewal::Lost) => None,
-                Err(error) => {
-                    tracing::debug!(target: "fencelock", lock = %hold.claim().name(), %error,
-                        "renewal unknown, the old deadline stands");
-                    let again = hold.period().map_or(ASK_AGAIN, |period| period / 4);
-                    Some(hold.valid_until().map_or(now, |until| until.min(now.after(again))))
-                }
+                // A later batch has answered meanwhile.
+                Err(_) if asked == Asked::No => return,
+                Err(_) => Some(renewal_again(&hold, now)),
             };
-            match extended {
+            match due {
                 Some(due) => {
-                    let due = if asked == Asked::YesAndAgain { now } else { due };
                     agenda.move_to(id, due, Asked::No);
                     self.wake_if_earlier(&agenda, due);
                     None
@@ -306,86 +189,73 @@ impl Keeper {
                 }
             }
         };
-        if let Some(hold) = ended {
-            hold.end(Ending::Lost(LostReason::TakenAway), now);
+        match (ended, answer) {
+            (Some(hold), Ok(Renewal::Lost)) => {
+                hold.end(Ending::Lost(LostReason::TakenAway), now);
+            }
+            // Extended too late: whoever asks first ends it as expired.
+            (Some(hold), _) => {
+                hold.is_held(now);
+            }
+            (None, Err(error)) => {
+                tracing::debug!(target: "fencelock", %error, "renewal unknown, deadline stands");
+            }
+            (None, Ok(_)) => {}
         }
     }
 
-    fn looked(&self, id: u64, answer: Result<Look>, when: Answered) {
-        let now = when.now;
-        let mut agenda = self.agenda();
-        let Some(Entry { what: What::Wait(wait), .. }) = agenda.entries.get(&id) else { return };
-        let wait = wait.clone();
-        let due = match answer {
-            Ok(look) => {
-                wait.answered();
-                match look {
-                    // The claim's own attempt sets the next look.
-                    Look::Attempt => {
-                        wait.seat.claim().ring();
-                        now.after(LOOK_AGAIN)
+    fn looked(
+        &self,
+        id: u64,
+        contender: &Arc<dyn Contender>,
+        answer: Result<Look>,
+        when: Answered,
+    ) {
+        let mut find_out = matches!(answer, Ok(Look::Attempt));
+        {
+            let mut agenda = self.agenda();
+            if let Some(Entry { asked: Asked::Yes, what: What::Wait(wait), .. }) =
+                agenda.get_mut(id)
+            {
+                let look_in = match &answer {
+                    Ok(look) => {
+                        wait.answered();
+                        match look {
+                            // The claim's own attempt sets the next look.
+                            Look::Attempt => LOOK_AGAIN,
+                            Look::Again(after) => *after,
+                        }
                     }
-                    Look::Again(after) => now.after(after),
-                }
+                    Err(_) => {
+                        // Its own attempt finds out, and answers the caller.
+                        find_out |= when.now >= wait.silence_ends();
+                        LOOK_AGAIN
+                    }
+                };
+                let due = next_look(look_in, when.now);
+                agenda.move_to(id, due, Asked::No);
+                self.wake_if_earlier(&agenda, due);
             }
-            Err(error) => {
-                tracing::debug!(target: "fencelock", lock = %wait.seat.claim().name(), %error,
-                    "the safety look had no answer");
-                if now >= wait.silence_ends() {
-                    // Its own attempt finds out, and answers the caller.
-                    wait.seat.claim().ring();
-                }
-                now.after(LOOK_AGAIN)
-            }
-        };
-        agenda.move_to(id, due, Asked::No);
-        self.wake_if_earlier(&agenda, due);
-    }
-}
-
-impl Agenda {
-    fn remove(&mut self, id: u64) {
-        if let Some(entry) = self.entries.remove(&id) {
-            self.by_due.remove(&(entry.due, id));
+        }
+        // Also a claim whose own attempt is under way: that may be older than the look.
+        if find_out {
+            contender.claim().ring();
+        }
+        if let Err(error) = answer {
+            tracing::debug!(target: "fencelock", %error, "the safety look had no answer");
         }
     }
-
-    fn move_to(&mut self, id: u64, due: Moment, asked: Asked) {
-        if let Some(entry) = self.entries.get_mut(&id) {
-            self.by_due.remove(&(entry.due, id));
-            (entry.due, entry.asked) = (due, asked);
-            self.by_due.insert((due, id));
-        }
-    }
-
-    /// Up to when entries may join what is due now: nowhere, if nothing is.
-    fn horizon(&self, now: Moment) -> Moment {
-        let mut horizon = now;
-        for (_, id) in self.by_due.range(..=(now, u64::MAX)) {
-            let ahead = match self.entries.get(id).map(|entry| &entry.what) {
-                Some(What::Hold(hold)) => hold.period().map_or(Duration::ZERO, |it| it / 8),
-                Some(What::Wait(_)) => LOOKS_TOGETHER,
-                None => Duration::ZERO,
-            };
-            horizon = horizon.max(now.after(ahead));
-        }
-        horizon
-    }
-}
-
-/// A period after the last renewal was sent, or at the end where nothing is renewed by time.
-fn next_renewal(hold: &Hold, sent: Moment) -> Moment {
-    let until = hold.valid_until().unwrap_or(sent);
-    hold.period().map_or(until, |period| until.min(sent.after(period)))
 }
 
 struct StopOnDrop {
     keeper: Arc<Keeper>,
     store: Arc<dyn DistributedLock>,
+    closing: CancellationToken,
 }
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
+        self.closing.cancel();
         self.keeper.stop(self.store.clock().now());
     }
 }

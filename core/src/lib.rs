@@ -3,6 +3,7 @@
 //! Users want the `fencelock` crate, which re-exports this one. Whoever writes a store implements
 //! [`DistributedLock`]; waiting, renewing, cancelling and cleaning up are done here, once.
 
+mod agenda;
 mod backend;
 mod batch;
 mod claim;
@@ -25,6 +26,7 @@ mod seat;
 mod token;
 pub mod url;
 mod validity;
+mod wait;
 
 pub use backend::{
     Attempt, Contender, DistributedLock, Look, Occupant, OccupantId, Removal, Renewal, Report,

@@ -6,10 +6,11 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use crate::backend::{Attempt, Rest};
 use crate::claim::{Claim, IfBusy, Wanted};
@@ -17,7 +18,6 @@ use crate::connected::Connected;
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::guard::Guard;
 use crate::hold::{Grant, Hold, Limit};
-use crate::keeper::Wait;
 use crate::mode::Mode;
 use crate::name::LockName;
 use crate::observe::{self, Meters, Outcome};
@@ -26,6 +26,7 @@ use crate::pace::Pace;
 use crate::profile::Liveness;
 use crate::seat::Seat;
 use crate::validity::{Moment, lease_end};
+use crate::wait::Wait;
 
 /// What a caller asked for.
 #[derive(Clone, Debug)]
@@ -52,25 +53,34 @@ pub(crate) async fn acquire(
     patience: Patience,
 ) -> Result<Guard> {
     let profile = core.store.profile();
-    let span = observe::acquire_span(&request.name, profile.store, request.mode);
-    let name = request.name.clone();
-    let contending = contend(core.clone(), request, patience).instrument(span);
+    let spans = Spans {
+        caller: Span::current(),
+        acquire: observe::acquire_span(&request.name, profile.store, request.mode),
+    };
+    let (name, span) = (request.name.clone(), spans.acquire.clone());
+    let contending = contend(core.clone(), request, patience, spans).instrument(span);
     contending.await.map_err(|error| core.explain(error, Operation::Acquire, &name))
 }
 
-async fn contend(core: Arc<Connected>, request: Request, patience: Patience) -> Result<Guard> {
+struct Spans {
+    caller: Span,
+    acquire: Span,
+}
+
+async fn contend(
+    core: Arc<Connected>,
+    request: Request,
+    patience: Patience,
+    spans: Spans,
+) -> Result<Guard> {
     // A store that answers at once must not let one task keep its worker thread for ever.
     tokio::task::coop::consume_budget().await;
-    if core.closing.is_cancelled() || core.keeper.has_stopped() {
-        return Err(core.closed());
-    }
     core.store.profile().require(request.mode)?;
-    // `close` waits for this acquisition to have left its seat.
-    let _underway = core.yard.tasks.token();
     let wanted = Wanted {
         name: request.name.clone(),
         mode: request.mode,
         ttl: request.ttl,
+        renewed: request.renewed,
         if_busy: if patience == Patience::None { IfBusy::Refuse } else { IfBusy::Queue },
         label: request.label.clone(),
     };
@@ -82,7 +92,14 @@ async fn contend(core: Arc<Connected>, request: Request, patience: Patience) -> 
     ));
     let mut outcome = Counted { meters: &core.meters, claim: &claim, outcome: Outcome::Cancelled };
     let seat = Arc::new(Seat::take(core.store.enter(claim.clone()), core.yard.clone()));
-    let result = Contention::new(&core, &seat, patience).run(&request).await;
+    let result = match core.closing.is_cancelled() || core.keeper.has_stopped() {
+        // Looked at only now: `close` waits for every seat that was taken before.
+        true => {
+            seat.nothing_left();
+            Err(core.closed())
+        }
+        false => Contention::new(&core, &seat, patience, spans).run(&request).await,
+    };
     outcome.outcome = match &result {
         Ok(_) => Outcome::Granted,
         Err(error) => Outcome::of(error),
@@ -113,17 +130,27 @@ struct Contention<'a> {
     started: Moment,
     gives_up: Moment,
     patience: Patience,
+    spans: Spans,
+    /// The last answer was a place in the queue: when the wait is over, the lock is busy. Without
+    /// that nobody knows, and a store that cannot be asked must not look like a busy lock.
+    queued: AtomicBool,
 }
 
 impl<'a> Contention<'a> {
-    fn new(core: &'a Arc<Connected>, seat: &'a Arc<Seat>, patience: Patience) -> Contention<'a> {
+    fn new(
+        core: &'a Arc<Connected>,
+        seat: &'a Arc<Seat>,
+        patience: Patience,
+        spans: Spans,
+    ) -> Contention<'a> {
         let started = core.now();
         let gives_up = match patience {
             Patience::AtMost(limit) => started.after(limit),
             Patience::None | Patience::Unlimited => Moment::NEVER,
         };
         let wait = Arc::new(Wait::new(seat.clone(), core.settings.unreachable_after));
-        Contention { core, seat, wait, started, gives_up, patience }
+        let queued = AtomicBool::new(false);
+        Contention { core, seat, wait, started, gives_up, patience, spans, queued }
     }
 
     async fn run(&self, request: &Request) -> Result<Guard> {
@@ -136,23 +163,26 @@ impl<'a> Contention<'a> {
                     let limit = hold_limit(request, asked, self.core.now());
                     let period = self.period(request);
                     let since = self.core.now();
-                    return self.grant(&Grant { token, since, valid_until, limit, period });
+                    return self.grant(&Grant { token, asked, since, valid_until, limit, period });
                 }
                 Ok(Attempt::Busy { rest }) => {
                     if rest == Rest::Nothing {
                         self.seat.nothing_left();
                     }
-                    return Err(Error::new(
-                        ErrorKind::Busy,
-                        "held by somebody else, or others wait for it",
-                    ));
+                    return Err(self.busy());
+                }
+                // A driver that queued a claim that was not to be: the seat's drop undoes it.
+                Ok(Attempt::Waiting { .. }) if self.patience == Patience::None => {
+                    return Err(self.busy());
                 }
                 Ok(Attempt::Waiting { look_in }) => {
                     self.wait.answered();
+                    self.queued.store(true, Ordering::Relaxed);
                     pace = Pace::of(self.seat.claim());
                     self.wait_for_bell(look_in).await?;
                 }
                 Err(error) if error.is_retryable() => {
+                    self.queued.store(false, Ordering::Relaxed);
                     self.back_off(error, pace.next()).await?;
                 }
                 Err(error) => return Err(error),
@@ -196,17 +226,22 @@ impl<'a> Contention<'a> {
     /// Waits for the bell, which the driver or the keeper's look rings.
     async fn wait_for_bell(&self, look_in: Duration) -> Result<()> {
         let (core, claim) = (self.core, self.seat.claim());
-        let due = core.now().after(look_in);
-        if !core.keeper.watch(self.wait.clone(), due) {
+        self.wait.park();
+        if !core.keeper.watch(self.wait.clone(), look_in, core.now()) {
             return Err(core.closed());
         }
         let _watched = Watched { core, claim };
         core.meters.waits(claim, 1.0);
-        tokio::select! {
+        // The bell last: a driver that always rings must not outlast a limit.
+        let woken = tokio::select! {
             biased;
-            () = claim.bell.notified() => Ok(()),
             () = core.closing.cancelled() => Err(core.closed()),
             () = core.store.clock().sleep_until(self.gives_up) => Err(self.timed_out(None)),
+            () = claim.bell.notified() => Ok(()),
+        };
+        match self.wait.unpark() {
+            true => woken,
+            false => Err(core.closed()),
         }
     }
 
@@ -237,14 +272,15 @@ impl<'a> Contention<'a> {
             )
             .retryable(true));
         }
-        tracing::Span::current().record("token", grant.token.get());
-        let span = observe::hold_span(claim, core.store.profile().store, grant.token);
+        self.spans.acquire.record("token", grant.token.get());
+        let store = core.store.profile().store;
+        let span = observe::hold_span(&self.spans.caller, claim, store, grant.token);
         let hold = Hold::new(self.seat.clone(), grant, span, core.meters.clone());
         let hold = Arc::new(hold);
         core.meters.granted(claim, grant.since.since(self.started));
         // From here on the guard's drop ends the hold.
         let guard = Guard::new(core.clone(), hold.clone());
-        if !core.keeper.keep(hold, grant.since) {
+        if !core.keeper.keep(hold, grant.asked, grant.since) {
             return Err(core.closed());
         }
         // Only once the keeper has the hold can a ring reach it there. One that came between the
@@ -256,12 +292,22 @@ impl<'a> Contention<'a> {
         Ok(guard)
     }
 
+    fn busy(&self) -> Error {
+        Error::new(ErrorKind::Busy, "held by somebody else, or others wait for it")
+    }
+
     fn timed_out(&self, cause: Option<Error>) -> Error {
         let limit = match self.patience {
             Patience::AtMost(limit) => in_words(limit),
             Patience::None | Patience::Unlimited => in_words(Duration::MAX),
         };
-        let error = Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"));
+        let error = match self.queued.load(Ordering::Relaxed) {
+            true => Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}")),
+            false => Error::new(
+                ErrorKind::Unreachable,
+                format!("the store gave no useful answer within the wait limit of {limit}"),
+            ),
+        };
         match cause {
             Some(cause) => error.caused_by(cause),
             None => error,

@@ -33,7 +33,8 @@ pub struct Locks {
 
 impl Locks {
     /// Locks in `store`, on the current tokio runtime; `shown` is the store's name in errors and
-    /// must hold no secret.
+    /// must hold no secret. The runtime needs its I/O and time drivers (`enable_all`) and must be
+    /// driven for as long as locks are held: it carries their renewals.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
@@ -45,7 +46,8 @@ impl Locks {
         })?;
         let keeper = Arc::new(Keeper::default());
         let (rung, ringing) = tokio::sync::mpsc::unbounded_channel();
-        let running = keeper.clone().run(store.clone(), ringing);
+        let closing = CancellationToken::new();
+        let running = keeper.clone().run(store.clone(), ringing, closing.clone());
         let keeper_task = runtime.spawn(running).abort_handle();
         let yard = Yard {
             store: store.clone(),
@@ -61,7 +63,7 @@ impl Locks {
             keeper,
             rung,
             yard: Arc::new(yard),
-            closing: CancellationToken::new(),
+            closing,
             meters,
             keeper_task,
         };
@@ -110,8 +112,12 @@ impl Locks {
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Snapshot> {
         let core = &self.core;
         let name = self.name(name.as_ref(), Operation::Inspect)?;
-        let asked = core.bounded(core.store.inspect(&name)).await;
-        asked.map_err(|error| core.explain(error, Operation::Inspect, &name))
+        let asked = core.ask(core.store.inspect(&name)).await;
+        let mut seen = asked.map_err(|error| core.explain(error, Operation::Inspect, &name))?;
+        for token in seen.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
+            *token = token.in_epoch(core.settings.token_epoch);
+        }
+        Ok(seen)
     }
 
     /// Takes the lock, or the place in its queue, from `who` of an [`inspect`](Locks::inspect).
@@ -126,7 +132,7 @@ impl Locks {
     pub async fn evict(&self, name: impl AsRef<str>, who: &OccupantId) -> Result<bool> {
         let core = &self.core;
         let name = self.name(name.as_ref(), Operation::Evict)?;
-        let asked = core.bounded(core.store.evict(&name, who)).await;
+        let asked = core.ask(core.store.evict(&name, who)).await;
         let removal = asked.map_err(|error| core.explain(error, Operation::Evict, &name))?;
         Ok(removal != Removal::Absent)
     }
@@ -150,8 +156,8 @@ impl Locks {
     }
 
     /// Ends everything: new acquisitions and waiting ones get [`ErrorKind::Closed`], what is held
-    /// is lost, then released, and the connection ends. Waits for releases under way, at most
-    /// `unreachable_after`.
+    /// is lost, then released, and the connection ends. Waits for releases under way, and then
+    /// for the connection, each at most `unreachable_after`.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] when releases were not confirmed in time; their leases or the
@@ -230,8 +236,9 @@ impl Lock {
         self
     }
 
-    /// How long a store keeps the lock if this process goes silent: 100 ms to 24 h. It is renewed
-    /// at a third of that. Default: the store's `ttl`, 30 s.
+    /// How long a lease store keeps the lock if this process goes silent: 100 ms to 24 h. It is
+    /// renewed at a third of that. Default: the store's `ttl`, 30 s. Stores that know when a
+    /// process or session ends need none.
     pub fn ttl(self, ttl: Duration) -> Lock {
         self.set(|request| {
             request.ttl = Ttl::new(ttl)?.get();
@@ -283,14 +290,15 @@ impl Lock {
     ///
     /// # Errors
     /// - [`ErrorKind::WaitTimedOut`]: the wait limit ended; [`ErrorKind::Busy`] when it is zero.
-    /// - [`ErrorKind::Unreachable`]: the store gave no useful answer for `unreachable_after`.
+    /// - [`ErrorKind::Unreachable`]: the store gave no useful answer for `unreachable_after`, or
+    ///   within the wait limit.
     /// - [`ErrorKind::Lost`]: granted, but too late to be believed in.
     /// - [`ErrorKind::InvalidArgument`], [`ErrorKind::Refused`], [`ErrorKind::Unsupported`],
     ///   [`ErrorKind::Foreign`], [`ErrorKind::Closed`]: at once.
     ///
     /// # Cancel safety
     /// Dropped at any await it leaves nothing behind: neither a place in the queue nor a lock. The
-    /// clean-up runs in the background.
+    /// clean-up runs in the background. A place in the queue is lost.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
@@ -321,8 +329,10 @@ impl Lock {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
     /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
-    /// let first = locks.lock("job").try_acquire().await?;
-    /// assert!(first.is_some() && locks.lock("job").try_acquire().await?.is_none());
+    /// if let Some(guard) = locks.lock("job").try_acquire().await? {
+    ///     // The guard must live as long as the work: `.is_some()` would drop it at once.
+    ///     guard.run(async { println!("nobody else does it") }).await?;
+    /// }
     /// # Ok(()) }
     /// ```
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {

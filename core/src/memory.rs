@@ -4,7 +4,7 @@
 //! lock is a lease here too: with fixed leases, holds that end and waiters that are passed over
 //! it behaves as a store across a network does.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -318,6 +318,10 @@ impl DistributedLock for Driver {
             let renewal = self.shelf.change(claim.name().shared_key(), |turn| {
                 let now = turn.now;
                 match turn.find(claim).map(|entry| &mut entry.stage) {
+                    // Still there, and that is all: an earlier end than is known moves nothing.
+                    Some(Stage::Held { .. }) if claim.is_fixed_lease() => {
+                        Renewal::Renewed { valid_until: now }
+                    }
                     Some(Stage::Held { until, .. }) => {
                         *until = now.after(claim.ttl());
                         Renewal::Renewed { valid_until: lease_end(now, claim.ttl()) }
@@ -330,16 +334,22 @@ impl DistributedLock for Driver {
     }
 
     async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+        let mut by_lock: BTreeMap<&Arc<str>, Vec<usize>> = BTreeMap::new();
         for (index, contender) in waiting.iter().enumerate() {
-            let claim = contender.claim();
-            let look = self.shelf.change(claim.name().shared_key(), |turn| {
-                let again = turn.look_in();
-                match turn.find(claim).map(|entry| entry.stage) {
-                    Some(Stage::Waits) => Look::Again(again),
-                    _ => Look::Attempt,
-                }
+            by_lock.entry(contender.claim().name().shared_key()).or_default().push(index);
+        }
+        for (key, indices) in by_lock {
+            let (asleep, again) = self.shelf.change(key, |turn| {
+                let waits = turn.queue.0.iter().filter(|entry| entry.stage == Stage::Waits);
+                (waits.map(|entry| entry.owner).collect::<HashSet<_>>(), turn.look_in())
             });
-            report(index, Ok(look));
+            for index in indices {
+                let look = match asleep.contains(waiting[index].claim().owner()) {
+                    true => Look::Again(again),
+                    false => Look::Attempt,
+                };
+                report(index, Ok(look));
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind};
 ///
 /// Within a store the [`key`](LockName::key), the store's prefix and the name, is what
 /// identifies the lock.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone)]
 pub struct LockName {
     key: Arc<str>,
     prefix: usize,
@@ -73,6 +73,20 @@ impl LockName {
     #[must_use]
     pub fn shared_key(&self) -> &Arc<str> {
         &self.key
+    }
+}
+
+impl PartialEq for LockName {
+    fn eq(&self, other: &LockName) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for LockName {}
+
+impl std::hash::Hash for LockName {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.key.hash(state);
     }
 }
 

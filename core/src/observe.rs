@@ -180,10 +180,16 @@ pub(crate) fn acquire_span(lock: &LockName, store: &'static str, mode: Mode) -> 
         target: "fencelock", "acquire", %lock, store, %mode, token = tracing::field::Empty)
 }
 
-/// From the grant to its end. [`Guard::run`](crate::Guard::run) works inside it.
-pub(crate) fn hold_span(claim: &Claim, store: &'static str, token: FencingToken) -> Span {
+/// From the grant to its end, beside the acquisition: `within` is the caller's span.
+/// [`Guard::run`](crate::Guard::run) works inside it.
+pub(crate) fn hold_span(
+    within: &Span,
+    claim: &Claim,
+    store: &'static str,
+    token: FencingToken,
+) -> Span {
     let (lock, mode, token) = (claim.name(), claim.mode(), token.get());
-    tracing::debug_span!(target: "fencelock", "hold", %lock, store, %mode, token)
+    tracing::debug_span!(target: "fencelock", parent: within, "hold", %lock, store, %mode, token)
 }
 
 /// From the call of release to its answer.

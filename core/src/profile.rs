@@ -56,7 +56,8 @@ pub enum RenewalPlan {
     None,
     /// Each at a third of its TTL.
     ThirdOfTtl,
-    /// All of them together this often.
+    /// Each this often, whatever its TTL, as the heartbeat of a session that carries them all;
+    /// those due together are one batch.
     Every(Duration),
 }
 

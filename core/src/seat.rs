@@ -5,12 +5,12 @@
 //! is a value with a `Drop`, not a line of code at the end of a function.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::backend::{Contender, DistributedLock, Removal};
 use crate::claim::Claim;
@@ -24,7 +24,7 @@ use crate::validity::Moment;
 pub(crate) struct Yard {
     pub(crate) store: Arc<dyn DistributedLock>,
     pub(crate) runtime: Handle,
-    /// Clean-ups, and acquisitions that may still leave one behind.
+    /// What `close` waits for: debts that are not paid yet, and the clean-ups that pay them.
     pub(crate) tasks: TaskTracker,
     pub(crate) unreachable_after: Duration,
 }
@@ -33,12 +33,19 @@ pub(crate) struct Yard {
 pub(crate) struct Seat {
     contender: Arc<dyn Contender>,
     yard: Arc<Yard>,
-    owed: AtomicBool,
+    /// While a release is owed: what keeps `close` waiting for it.
+    owed: Mutex<Option<TaskTrackerToken>>,
 }
 
 impl Seat {
     pub(crate) fn take(contender: Arc<dyn Contender>, yard: Arc<Yard>) -> Seat {
-        Seat { contender, yard, owed: AtomicBool::new(true) }
+        let owed = Mutex::new(Some(yard.tasks.token()));
+        Seat { contender, yard, owed }
+    }
+
+    /// Takes over the debt: whoever gets it must pay it.
+    fn debt(&self) -> Option<TaskTrackerToken> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {
@@ -52,7 +59,7 @@ impl Seat {
     /// The store is certain to have nothing of this claim.
     pub(crate) fn nothing_left(&self) {
         self.claim().over();
-        self.owed.store(false, Ordering::Release);
+        drop(self.debt());
     }
 
     /// Releases in the background, once, unless nothing is left.
@@ -61,22 +68,25 @@ impl Seat {
     /// frees the lock.
     pub(crate) fn leave(&self) {
         self.claim().over();
-        if self.owed.swap(false, Ordering::AcqRel) {
-            let clean_up = clean_up(self.yard.clone(), self.contender.clone());
-            self.yard.tasks.spawn_on(clean_up, &self.yard.runtime);
+        if let Some(debt) = self.debt() {
+            self.pay_in_background(debt);
         }
+    }
+
+    fn pay_in_background(&self, debt: TaskTrackerToken) {
+        let (yard, contender) = (self.yard.clone(), self.contender.clone());
+        self.yard.runtime.spawn(async move {
+            let _debt = debt;
+            clean_up(yard, contender).await;
+        });
     }
 
     /// Releases now. `Ok(true)` when the lock was still this claim's, given that it was valid when
     /// this was called. Dropped half-way, the rest is done in the background.
     pub(crate) async fn release(&self) -> Result<bool> {
         self.claim().over();
-        if !self.owed.swap(false, Ordering::AcqRel) {
-            return Ok(false);
-        }
-        // `close` waits for this release before it ends the connection.
-        let _underway = self.yard.tasks.token();
-        let mut debt = Debt { seat: self, paid: false };
+        let Some(debt) = self.debt() else { return Ok(false) };
+        let mut debt = Debt { seat: self, unpaid: Some(debt) };
         let clock = self.yard.store.clock();
         let bound = clock.now().after(self.yard.unreachable_after);
         let mut pace = Pace::of(self.claim());
@@ -91,11 +101,11 @@ impl Seat {
             };
             match answer {
                 Ok(Removal::Removed) => {
-                    debt.paid = true;
+                    debt.unpaid = None;
                     return Ok(true);
                 }
                 Ok(Removal::Absent) => {
-                    debt.paid = true;
+                    debt.unpaid = None;
                     return Ok(repeated);
                 }
                 Ok(Removal::Partly { was_held }) => return Ok(was_held || repeated),
@@ -139,14 +149,13 @@ fn unanswered() -> Error {
 /// A release under way: dropped unpaid, the seat leaves again, in the background.
 struct Debt<'a> {
     seat: &'a Seat,
-    paid: bool,
+    unpaid: Option<TaskTrackerToken>,
 }
 
 impl Drop for Debt<'_> {
     fn drop(&mut self) {
-        if !self.paid {
-            self.seat.owed.store(true, Ordering::Release);
-            self.seat.leave();
+        if let Some(debt) = self.unpaid.take() {
+            self.seat.pay_in_background(debt);
         }
     }
 }
@@ -164,15 +173,20 @@ async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn Contender>) {
     };
     let mut pace = Pace::of(claim);
     loop {
-        match contender.release().await {
+        let answer = tokio::select! {
+            biased;
+            answer = contender.release() => answer,
+            () = clock.sleep_until(give_up) => Err(unanswered()),
+        };
+        let rest = match answer {
             Ok(Removal::Removed | Removal::Absent) => return,
-            Ok(Removal::Partly { .. }) => {}
-            Err(error) if error.is_retryable() => {}
+            Ok(Removal::Partly { .. }) => None,
+            Err(error) if error.is_retryable() => Some(error),
             Err(error) => return observe::left_behind(claim, &error),
-        }
+        };
         if clock.now() >= give_up {
-            let gone = Error::new(ErrorKind::Unreachable, "its lease is over meanwhile");
-            return observe::left_behind(claim, &gone);
+            // What a silent minority of a quorum still has ends with its lease too.
+            return rest.iter().for_each(|error| observe::left_behind(claim, error));
         }
         clock.sleep_until(clock.now().after(pace.next())).await;
     }

@@ -47,8 +47,16 @@ pub async fn connect(schemes: &[Scheme], url: &str) -> Result<Locks> {
         return Err(unknown_scheme(schemes, url.scheme()).during(Operation::Connect));
     };
     let shown: Arc<str> = url.to_string().into();
-    let connected = (scheme.connect)(url).await;
+    let connecting = tokio::time::timeout(FIRST_CONNECT, (scheme.connect)(url));
+    let connected = connecting.await.unwrap_or_else(|_| Err(no_first_answer()));
     connected.map_err(|error| error.during(Operation::Connect).with_store(&shown))
+}
+
+/// How long the first connection may take. Later silence is bounded by `unreachable_after`.
+const FIRST_CONNECT: Duration = Duration::from_secs(5);
+
+fn no_first_answer() -> Error {
+    Error::new(ErrorKind::Unreachable, "the store did not answer within 5s")
 }
 
 fn unknown_scheme(schemes: &[Scheme], given: &str) -> Error {
@@ -98,6 +106,14 @@ impl StoreUrl {
             Some(slash) => rest.split_at(slash),
             None => (rest, ""),
         };
+        let login_ends = authority.contains('@') || authority.is_empty();
+        if !login_ends && (path.contains('@') || query.contains('@')) {
+            // A password with a / or ? in it: the rest of it must not be taken for a path.
+            return Err(invalid(
+                "an @ stands behind the host; percent-encode / ? # @ in a user or password, and \
+                 an @ in a path or parameter",
+            ));
+        }
         let (login, authority) = match authority.rsplit_once('@') {
             Some((login, authority)) => (Some(login), authority),
             None => (None, authority),
@@ -259,10 +275,11 @@ fn parse_query(query: &str) -> Result<Vec<(String, String)>> {
         let Some((name, value)) = pair.split_once('=') else {
             return Err(invalid("a URL parameter has no value; expected name=value"));
         };
-        if params.iter().any(|(given, _)| given == name) {
+        let name = decode(name)?;
+        if params.iter().any(|(given, _)| *given == name) {
             return Err(invalid(format!("parameter {name:?} is given twice")));
         }
-        params.push((decode(name)?, decode(value)?));
+        params.push((name, decode(value)?));
     }
     Ok(params)
 }
@@ -319,10 +336,14 @@ mod tests {
             ("mem", "scheme://"),
             ("mem://?ttl", "name=value"),
             ("mem://?ttl=2s&ttl=3s", "given twice"),
+            ("mem://?ttl=2s&tt%6c=3s", "given twice"),
+            ("redis://me:hunter/2@host/0", "percent-encode"),
+            ("redis://me:hunter?2=1@host/0", "percent-encode"),
+            ("redis://host/0?label=me@home", "percent-encode"),
             ("mem://?prefix=%ff", "UTF-8"),
         ] {
             let error = StoreUrl::parse(bad).unwrap_err().to_string();
-            assert!(error.contains(says), "{bad}: {error}");
+            assert!(error.contains(says) && !error.contains("hunter"), "{bad}: {error}");
         }
         for (bad, says) in [
             ("mem://?ttl=30", "parameter ttl: \"30\" is no duration"),

@@ -54,12 +54,15 @@ pub async fn connect(url: &str) -> Result<Locks> {
 pub async fn connect_from_env() -> Result<Locks> {
     match std::env::var(URL_VARIABLE) {
         Ok(url) => connect(&url).await,
-        Err(cause) => Err(Error::new(
-            ErrorKind::InvalidArgument,
-            format!("{URL_VARIABLE} names no store; expected a URL as mem:// or file:///DIR"),
-        )
-        .caused_by(cause)
-        .during(Operation::Connect)),
+        // The cause would show the variable's text, which may hold a password.
+        Err(cause) => {
+            let what = match cause {
+                std::env::VarError::NotPresent => "is not set",
+                std::env::VarError::NotUnicode(_) => "is not UTF-8",
+            };
+            let message = format!("{URL_VARIABLE} {what}; expected a URL as file:///DIR");
+            Err(Error::new(ErrorKind::InvalidArgument, message).during(Operation::Connect))
+        }
     }
 }
 

@@ -148,8 +148,9 @@ impl Client {
         self.history.note(self.process, kind.words(), lock as u64, 0);
         let normal = matches!(kind, ErrorKind::Busy | ErrorKind::WaitTimedOut | ErrorKind::Closed);
         let stormy = matches!(kind, ErrorKind::Unreachable | ErrorKind::Lost);
-        // A limit on the hold may be over before the answer is there.
-        let in_a_calm = kind == ErrorKind::Lost;
+        // A limit, on the hold or on the wait, may be over before the first answer is there.
+        let too_short = kind == ErrorKind::Unreachable && error.to_string().contains("wait limit");
+        let in_a_calm = kind == ErrorKind::Lost || too_short;
         if !(normal || stormy && !self.history.is_calm() || in_a_calm) {
             self.history.fail(format!("process {}: {error}", self.process));
         }

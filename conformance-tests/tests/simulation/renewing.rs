@@ -35,7 +35,8 @@ async fn a_renewal_that_never_returns_is_a_loss_at_the_deadline() {
     let end = guard.valid_until();
     is_lost_at(&store, &guard, end).await;
     store.until(1, release).await;
-    assert_eq!(store.count(renewal), 1, "an answer is owed: nobody asks again");
+    let asked = store.count(renewal);
+    assert!((2..=8).contains(&asked), "asked {asked} times: one lost answer is not the last word");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,76 @@
+//! A claim that waits in the store's queue: how long the store has been silent, and who may speak
+//! for the claim while nobody polls it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::seat::Seat;
+use crate::validity::Moment;
+
+pub(crate) struct Wait {
+    seat: Arc<Seat>,
+    /// When it first asked what the store has not answered since: never, if it owes nothing.
+    /// Waiting for a bell is no silence, however long it takes.
+    unanswered_since: AtomicU64,
+    unreachable_after: Duration,
+    place: AtomicU8,
+}
+
+/// The caller's future is at work, perhaps with an attempt under way.
+const AT_WORK: u8 = 0;
+/// It waits for its bell: no attempt is under way.
+const PARKED: u8 = 1;
+/// It was sent away while it was parked.
+const SENT_AWAY: u8 = 2;
+
+impl Wait {
+    pub(crate) fn new(seat: Arc<Seat>, unreachable_after: Duration) -> Wait {
+        Wait {
+            seat,
+            unanswered_since: AtomicU64::new(Moment::NEVER.as_nanos()),
+            unreachable_after,
+            place: AtomicU8::new(AT_WORK),
+        }
+    }
+
+    pub(crate) fn seat(&self) -> &Arc<Seat> {
+        &self.seat
+    }
+
+    pub(crate) fn asked(&self, now: Moment) {
+        self.unanswered_since.fetch_min(now.as_nanos(), Ordering::AcqRel);
+    }
+
+    pub(crate) fn answered(&self) {
+        self.unanswered_since.store(Moment::NEVER.as_nanos(), Ordering::Release);
+    }
+
+    /// Until when the store may stay silent.
+    pub(crate) fn silence_ends(&self) -> Moment {
+        let since = Moment::from_nanos(self.unanswered_since.load(Ordering::Acquire));
+        since.after(self.unreachable_after)
+    }
+
+    pub(crate) fn park(&self) {
+        self.place.store(PARKED, Ordering::Release);
+    }
+
+    /// Back to work. `false` when it was sent away meanwhile: its seat is left already.
+    pub(crate) fn unpark(&self) -> bool {
+        self.place.swap(AT_WORK, Ordering::AcqRel) == PARKED
+    }
+
+    /// Leaves the seat of a parked claim, whose future may not be polled for long, and sends one
+    /// at work to find out.
+    pub(crate) fn send_away(&self) {
+        let sent =
+            self.place.compare_exchange(PARKED, SENT_AWAY, Ordering::AcqRel, Ordering::Acquire);
+        match sent {
+            Ok(_) => self.seat.leave(),
+            Err(_) => {
+                self.seat.claim().ring();
+            }
+        }
+    }
+}
