@@ -22,7 +22,7 @@ use crate::door::Door;
 use crate::error::forked;
 use crate::pipe;
 use crate::place::{Ground, Peek, Place};
-use crate::platform::since_boot;
+use crate::platform::centiseconds;
 use crate::queue;
 use crate::wake::Wake;
 
@@ -217,11 +217,11 @@ impl DistributedLock for Driver {
             return Ok(Snapshot::default());
         };
         let entries = latched.load()?.entries.clone();
+        let files = latched.files()?.clone();
         let own_labels: Vec<_> = entries
             .iter()
-            .map(|entry| if entry.labelled { latched.read_label(entry.slot) } else { None })
+            .map(|entry| if entry.labelled { files.read_label(entry.slot) } else { None })
             .collect();
-        let files = latched.files()?;
         drop(latched);
         let now = centiseconds();
         let (mut holders, mut waiters) = (Vec::new(), Vec::new());
@@ -232,7 +232,7 @@ impl DistributedLock for Driver {
             }
             let label = label.or_else(|| match entry.labelled {
                 true => None,
-                false => self.store.door.label_at(entry.door),
+                false => self.store.door.label_at(entry.door, entry.since),
             });
             let mut occupant = Occupant::new(OccupantId::new(entry.ticket.to_string()), entry.mode)
                 .since(since(entry, now));
@@ -277,14 +277,6 @@ impl DistributedLock for Driver {
 fn own(contender: &Arc<dyn Contender>) -> Option<&FileContender> {
     let any: &dyn Any = contender.as_ref();
     any.downcast_ref()
-}
-
-/// Now, in the unit of [`queue::Entry::since`].
-pub(crate) fn centiseconds() -> u32 {
-    // It wraps after 497 days, which only an entry older than that would notice.
-    #[allow(clippy::cast_possible_truncation)]
-    let now = (since_boot().as_millis() / 10) as u32;
-    now
 }
 
 fn since(entry: &queue::Entry, now: u32) -> Duration {

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use crate::backend::{Driver, Store};
 use crate::directory::Directory;
 use crate::door::Door;
-use crate::error::{failed, refused, runtime_ended};
+use crate::error::{refused, runtime_ended};
 use crate::place::Ground;
 use crate::platform;
 use crate::queue::BootId;
@@ -119,8 +119,9 @@ impl FileStore {
         };
         let boot = match self.boot {
             Some(boot) => boot,
-            None => platform::boot_id()
-                .map_err(|e| failed("read the boot id for", directory.path(), e))?,
+            None => platform::boot_id().map_err(|error| {
+                refused("the machine's boot id cannot be read; is /proc mounted?").caused_by(error)
+            })?,
         };
         let door = Door::take(&directory, runtime)?;
         Ok((Ground::new(directory, boot, runtime.clone()), door))

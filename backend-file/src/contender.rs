@@ -17,9 +17,11 @@ use fencelock_core::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::backend::{LOOK_AGAIN, Store, centiseconds};
+use crate::backend::{LOOK_AGAIN, Store};
 use crate::error::runtime_ended;
-use crate::place::{Latched, Place};
+use crate::latch::Latched;
+use crate::place::Place;
+use crate::platform::centiseconds;
 use crate::queue::{EVERY_HOLDER, NOBODY, Queue};
 use crate::wake::Wake;
 
@@ -120,7 +122,7 @@ impl FileContender {
                 let (slot, pipe) = latched.take_slot()?;
                 let labelled = !self.store.door.has_label(self.claim.label());
                 if labelled {
-                    latched.write_label(slot, &self.claim)?;
+                    latched.files()?.write_label(slot, self.claim.label())?;
                 }
                 let entry = &mut latched.queue().entries[at];
                 (entry.slot, entry.labelled) = (slot, labelled);
@@ -165,7 +167,7 @@ impl FileContender {
             if own {
                 continue;
             }
-            match latched.watch(blocker.slot)? {
+            match latched.files()?.watch(blocker.slot)? {
                 Some(pipe) => watches.push(pipe),
                 None => return Ok(Ahead::Dead(index)),
             }
@@ -217,7 +219,7 @@ impl FileContender {
         let mut wake = Wake::default();
         wake.after_removal(queue, &gone, &self.place);
         latched.commit()?;
-        let files = latched.files()?;
+        let files = latched.files()?.clone();
         drop(latched);
         // For whoever watches this entry, and has no copy of its pipe inherited, the closing is
         // the wake-up.
@@ -290,9 +292,13 @@ impl Contender for FileContender {
 
 impl Drop for FileContender {
     fn drop(&mut self) {
-        // Only a claim that was not released, as on a runtime that has ended, still has a seat.
-        // Its pipe closes now, which frees the lock.
+        // Only a claim that could not be released still has a seat. Its pipe closes now, which
+        // frees the lock; claims of this process had no pipe to watch.
+        let abandoned = self.ticket().is_some();
         self.leave_seat(&mut self.seat());
+        if abandoned {
+            self.store.door.callers().ring_all();
+        }
     }
 }
 

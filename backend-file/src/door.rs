@@ -19,6 +19,7 @@ use tokio::runtime::Handle;
 use crate::directory::Directory;
 use crate::error::failed;
 use crate::pipe::{self, PipeName};
+use crate::platform::centiseconds;
 use crate::queue::{LABEL, MOST};
 
 /// Begins with a dot, which no lock's directory does.
@@ -35,6 +36,8 @@ pub(crate) struct Door {
     number: u16,
     dir: OwnedFd,
     callers: Arc<Callers>,
+    /// When it was taken, as [`queue::Entry::since`](crate::queue::Entry::since).
+    taken: u32,
     /// The label that stands at this door, once a claim had one.
     label: OnceLock<Option<Label>>,
     attendant: tokio::task::AbortHandle,
@@ -55,7 +58,8 @@ impl Door {
             .map_err(|error| crate::error::runtime_ended().caused_by(error))?;
         let callers = Arc::new(Callers::default());
         let attendant = runtime.spawn(attend(pipe, callers.clone())).abort_handle();
-        Ok(Door { number, dir, callers, label: OnceLock::new(), attendant })
+        let taken = centiseconds();
+        Ok(Door { number, dir, callers, taken, label: OnceLock::new(), attendant })
     }
 
     pub(crate) fn number(&self) -> u16 {
@@ -64,7 +68,8 @@ impl Door {
 
     /// Rings `caller` at door `number`, if that process lives.
     pub(crate) fn ring(&self, number: u16, caller: Caller) {
-        if number == self.number && self.callers.ring(caller) {
+        if number == self.number {
+            self.callers.ring(caller);
             return;
         }
         // Opened for reading too: a write can then neither fail for want of a reader nor raise
@@ -88,16 +93,22 @@ impl Door {
     pub(crate) fn has_label(&self, label: &Label) -> bool {
         let own = self.label.get_or_init(|| {
             let file = open_labels(self.dir.as_fd()).ok()?;
-            let at = u64::from(self.number) * LABEL as u64;
-            write_label(file.as_fd(), at, label).ok().map(|()| label.clone())
+            let at = record_at(self.number);
+            let taken = io::pwrite(&file, &self.taken.to_le_bytes(), at);
+            write_label(file.as_fd(), at + TAKEN, label).ok()?;
+            (taken == Ok(size_of::<u32>())).then(|| label.clone())
         });
         own.as_ref() == Some(label)
     }
 
-    /// What stands at door `number`.
-    pub(crate) fn label_at(&self, number: u16) -> Option<Label> {
+    /// What stands at door `number`, if it was taken before `since`: an entry may outlive its
+    /// process, in a child that inherited its pipe, and the door is another's then.
+    pub(crate) fn label_at(&self, number: u16, since: u32) -> Option<Label> {
         let file = open_labels(self.dir.as_fd()).ok()?;
-        read_label(file.as_fd(), u64::from(number) * LABEL as u64)
+        let mut taken = [0; size_of::<u32>()];
+        io::pread(&file, &mut taken, record_at(number)).ok()?;
+        let ago = since.wrapping_sub(u32::from_le_bytes(taken));
+        (ago < u32::MAX / 2).then(|| read_label(file.as_fd(), record_at(number) + TAKEN))?
     }
 
     /// Takes no more rings.
@@ -147,6 +158,13 @@ fn take_pipe(dir: BorrowedFd<'_>, directory: &Directory) -> io::Result<(u16, Own
     Err(Errno::NFILE)
 }
 
+/// Where the record of door `number` begins: when it was taken, and the label.
+fn record_at(number: u16) -> u64 {
+    u64::from(number) * (TAKEN + LABEL as u64)
+}
+
+const TAKEN: u64 = size_of::<u32>() as u64;
+
 /// Writes `label` into the record at `at`.
 pub(crate) fn write_label(file: BorrowedFd<'_>, at: u64, label: &Label) -> io::Result<()> {
     let mut record = [0; LABEL];
@@ -193,17 +211,15 @@ impl Callers {
         self.claims().contains_key(&caller)
     }
 
-    /// Rings `caller`. `false` when it is none of this store's.
-    fn ring(&self, caller: Caller) -> bool {
+    fn ring(&self, caller: Caller) {
         // Not under the mutex: a ring enters core.
-        let claim = self.claims().get(&caller).map(Weak::upgrade);
-        if let Some(Some(claim)) = &claim {
+        let claim = self.claims().get(&caller).and_then(Weak::upgrade);
+        if let Some(claim) = claim {
             claim.ring();
         }
-        claim.is_some()
     }
 
-    fn ring_all(&self) {
+    pub(crate) fn ring_all(&self) {
         let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
         for claim in claims {
             claim.ring();

@@ -1,13 +1,16 @@
 //! What is left in a directory: for tests that nothing is.
 
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::files::STATE;
 use crate::pipe;
-use crate::queue::{BootId, Corrupt, Queue};
+use crate::queue::{BootId, Corrupt, PAGE, Queue};
 
 /// The locks in `directory` that have a holder or a waiter, with how many of each, in no order.
 /// Dead ones, which nobody has met yet, do not count.
@@ -25,18 +28,18 @@ pub fn leftovers(directory: impl AsRef<Path>) -> io::Result<Vec<String>> {
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(entry.path(), flags, Mode::empty())?;
-        let state = match std::fs::read(entry.path().join("L")) {
+        let state = match std::fs::File::open(entry.path().join(STATE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             state => state?,
         };
-        let mut queue = Queue::new(BootId::default());
-        queue
-            .decode(&state, |range, bytes| {
-                let range = range.start as usize..range.end as usize;
-                bytes.extend_from_slice(state.get(range).unwrap_or_default());
-                Ok::<(), Corrupt>(())
-            })
-            .map_err(|Corrupt(why)| io::Error::new(io::ErrorKind::InvalidData, why))?;
+        let mut page = Vec::new();
+        (&state).take(PAGE as u64).read_to_end(&mut page)?;
+        let mut queue = Queue::new(BootId::default(), Duration::ZERO);
+        let decoded = queue.decode(&page, BootId::default(), |range, bytes| {
+            bytes.resize(usize::try_from(range.end - range.start).unwrap_or(0), 0);
+            state.read_exact_at(bytes, range.start).map_err(|_| Corrupt("entries are missing"))
+        });
+        decoded.map_err(|Corrupt(why)| io::Error::new(io::ErrorKind::InvalidData, why))?;
         let lives = |slot| !matches!(pipe::watch(dir.as_fd(), slot), Ok(None));
         queue.entries.retain(|entry| lives(entry.slot));
         let holders = queue.holders();

@@ -31,6 +31,12 @@ pub(crate) fn since_boot() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
+/// [`since_boot`] in hundredths of a second, as far as they fit.
+pub(crate) fn centiseconds() -> u32 {
+    // It wraps after 497 days, which only an entry older than that would notice.
+    (since_boot().as_millis() / 10) as u32
+}
+
 #[cfg(target_os = "linux")]
 pub(crate) use linux::*;
 #[cfg(not(target_os = "linux"))]
@@ -77,15 +83,16 @@ mod linux {
         Ok(Identity { device, inode: stat.stx_ino, links: stat.stx_nlink })
     }
 
+    const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
     /// Differs between two boots of the machine.
-    pub(crate) fn boot_id() -> io::Result<BootId> {
-        let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-        let text = read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    pub(crate) fn boot_id() -> std::io::Result<BootId> {
+        let text = std::fs::read_to_string(BOOT_ID)?;
         let digits: Vec<u8> =
             text.chars().filter_map(|c| c.to_digit(16)).filter_map(|d| d.try_into().ok()).collect();
         let mut id = BootId::default();
         if digits.len() != 2 * id.len() {
-            return Err(Errno::IO);
+            return Err(std::io::Error::other("it is no boot id"));
         }
         for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
             *byte = pair[0] << 4 | pair[1];
@@ -169,7 +176,7 @@ mod other {
         }
     }
 
-    pub(crate) fn boot_id() -> io::Result<BootId> {
+    pub(crate) fn boot_id() -> std::io::Result<BootId> {
         Ok(BootId::default())
     }
 
@@ -224,7 +231,7 @@ mod tests {
 
     #[test]
     fn this_boot_has_an_id() {
-        assert_eq!(boot_id(), boot_id());
-        assert_ne!(boot_id(), Ok([0; 16]));
+        assert_eq!(boot_id().unwrap(), boot_id().unwrap());
+        assert_ne!(boot_id().unwrap(), [0; 16]);
     }
 }

@@ -89,30 +89,28 @@ pub(crate) struct Queue {
 pub(crate) struct Corrupt(pub(crate) &'static str);
 
 impl Queue {
-    /// Of a lock that nobody has used.
-    pub(crate) fn new(boot: BootId) -> Queue {
+    /// Of a lock that nobody has used, made so long after the boot. Tickets begin there: above
+    /// those of every earlier file of the same lock, so that nobody takes an entry of the new one
+    /// for its own.
+    pub(crate) fn new(boot: BootId, since_boot: Duration) -> Queue {
         Queue {
             boot,
             token: 0,
             promised: 0,
             durable: 0,
-            next_ticket: 1,
+            next_ticket: u64::try_from(since_boot.as_nanos()).unwrap_or(u64::MAX / 2).max(1),
             which: 0,
             entries: Vec::new(),
         }
     }
 
-    /// Begins tickets above those of every earlier file of the same lock in this boot, so that
-    /// nobody takes an entry of the new file for its own.
-    pub(crate) fn start_tickets_at(&mut self, since_boot: Duration) {
-        self.next_ticket = u64::try_from(since_boot.as_nanos()).unwrap_or(u64::MAX / 2);
-    }
-
-    /// A restart of the machine ended every process, and what was not on the disk may be gone.
-    pub(crate) fn begin(&mut self, boot: BootId) {
+    /// Goes on in boot `boot`: after another one, what was not on the disk may be gone, so tokens
+    /// go on above what was promised, and of the entries only those whose owners live are true.
+    /// There may be such: containers can have boot ids of their own.
+    pub(crate) fn begin(&mut self, boot: BootId, lives: impl Fn(Slot) -> bool) {
         if self.boot != boot {
             self.boot = boot;
-            self.entries.clear();
+            self.entries.retain(|entry| lives(entry.slot));
             self.token = self.token.max(self.promised);
             self.durable = self.token;
         }
@@ -225,11 +223,16 @@ impl Queue {
 
     /// The lowest slot from `from` on that nobody in the queue has.
     pub(crate) fn free_slot(&self, from: Slot) -> Slot {
-        let mut slot = from;
-        while self.entries.iter().any(|entry| entry.slot == slot) {
-            slot += 1;
+        // One of as many as there are entries, and one more, is free.
+        let mut taken = vec![false; self.entries.len()];
+        for entry in &self.entries {
+            let after = entry.slot.checked_sub(from).map(usize::from);
+            if let Some(taken) = after.and_then(|after| taken.get_mut(after)) {
+                *taken = true;
+            }
         }
-        slot
+        let free = taken.iter().position(|taken| !taken).unwrap_or(taken.len());
+        from.saturating_add(u16::try_from(free).unwrap_or(u16::MAX))
     }
 
     /// The page, and what must be written to an area before it.
@@ -263,11 +266,13 @@ impl Queue {
         Commit { page_len, area: (!inline).then_some(self.which) }
     }
 
-    /// Reads a page, of which `len` bytes were there. Where entries are elsewhere, `area` is asked
-    /// for them.
+    /// Reads a page in boot `boot`. Where entries are elsewhere, `area` is asked for them. A power
+    /// failure may have left anything behind the header, which fits one sector: entries of
+    /// another boot are void then, not corrupt.
     pub(crate) fn decode<E: From<Corrupt>>(
         &mut self,
         page: &[u8],
+        boot: BootId,
         area: impl FnOnce(Range<u64>, &mut Vec<u8>) -> Result<(), E>,
     ) -> Result<(), E> {
         let Some((header, rest)) = page.split_at_checked(HEADER) else {
@@ -289,23 +294,26 @@ impl Queue {
         if self.durable > self.promised.max(self.token) || count > MOST || self.which > 2 {
             return Err(Corrupt("its header contradicts itself").into());
         }
-        if self.which == 0 {
-            let Some(bytes) = rest.get(..count * ENTRY) else {
-                return Err(Corrupt("entries are missing").into());
-            };
-            return Ok(self.decode_entries(bytes)?);
+        let decoded = if self.which == 0 {
+            self.decode_entries(count, rest.get(..count * ENTRY).unwrap_or_default())
+        } else {
+            let start = area_at(self.which);
+            let mut bytes = Vec::new();
+            area(start..start + (count * ENTRY) as u64, &mut bytes)?;
+            self.decode_entries(count, &bytes)
+        };
+        match decoded {
+            Err(_) if self.boot != boot => self.entries.clear(),
+            decoded => decoded?,
         }
-        let start = area_at(self.which);
-        let mut bytes = Vec::new();
-        area(start..start + (count * ENTRY) as u64, &mut bytes)?;
-        if bytes.len() != count * ENTRY {
-            return Err(Corrupt("entries are missing").into());
-        }
-        Ok(self.decode_entries(&bytes)?)
+        Ok(())
     }
 
-    fn decode_entries(&mut self, bytes: &[u8]) -> Result<(), Corrupt> {
+    fn decode_entries(&mut self, count: usize, bytes: &[u8]) -> Result<(), Corrupt> {
         self.entries.clear();
+        if bytes.len() != count * ENTRY {
+            return Err(Corrupt("entries are missing"));
+        }
         let mut before = 0;
         let mut waits = false;
         for bytes in bytes.chunks_exact(ENTRY) {
@@ -434,9 +442,9 @@ mod tests {
         }
 
         fn read(&self) -> Result<Queue, Corrupt> {
-            let mut queue = Queue::new([0; 16]);
+            let mut queue = Queue::new([0; 16], Duration::ZERO);
             let page = self.0.get(&0).map_or(&[][..], Vec::as_slice);
-            queue.decode(page, |range, bytes| {
+            queue.decode(page, BOOT, |range, bytes| {
                 let part = self.0.get(&range.start).map_or(&[][..], Vec::as_slice);
                 let len = usize::try_from(range.end - range.start).unwrap();
                 bytes.extend_from_slice(part.get(..len).unwrap_or_default());
@@ -461,7 +469,7 @@ mod tests {
             steps in prop::collection::vec((0u16..300, 0usize..12_000, any::<bool>()), 1..12),
         ) {
             let mut disk = Disk::default();
-            let mut queue = Queue::new(BOOT);
+            let mut queue = Queue::new(BOOT, Duration::ZERO);
             disk.commit(&mut queue, None);
             for (size, reaches, dies) in steps {
                 let before = disk.read().unwrap();
@@ -536,7 +544,12 @@ mod tests {
     impl World {
         fn new() -> World {
             let (claims, woken) = (BTreeMap::new(), BTreeSet::new());
-            World { queue: Queue::new(BOOT), claims, woken, last_exclusive_token: 0 }
+            World {
+                queue: Queue::new(BOOT, Duration::ZERO),
+                claims,
+                woken,
+                last_exclusive_token: 0,
+            }
         }
 
         fn happen(&mut self, what: u8, whom: u8) {
@@ -653,14 +666,17 @@ mod tests {
 
     #[test]
     fn another_boot_voids_entries_and_goes_on_above_the_promise() {
-        let mut queue = Queue::new(BOOT);
+        let mut queue = Queue::new(BOOT, Duration::ZERO);
         queue.promise();
         queue.promise_kept();
         let at = queue.push(Mode::Exclusive, 0, 0);
         queue.grant(at, 0);
-        queue.begin(BOOT);
+        queue.begin(BOOT, |_| false);
         assert_eq!((queue.entries.len(), queue.needs_tokens()), (1, false));
-        queue.begin([8; 16]);
+        let mut elsewhere = queue.clone();
+        elsewhere.begin([9; 16], |_| true);
+        assert_eq!((elsewhere.entries.len(), elsewhere.token), (1, BLOCK), "it lives");
+        queue.begin([8; 16], |_| false);
         assert_eq!((queue.entries.len(), queue.token), (0, BLOCK));
         assert!(queue.needs_tokens() && !queue.is_fresh());
         queue.promise();
@@ -671,7 +687,7 @@ mod tests {
 
     #[test]
     fn contradictions_are_corrupt() {
-        let mut queue = Queue::new(BOOT);
+        let mut queue = Queue::new(BOOT, Duration::ZERO);
         for _ in 0..2 {
             let at = queue.push(Mode::Exclusive, 0, 0);
             queue.entries[at].slot = u16::try_from(at).unwrap();
@@ -689,5 +705,34 @@ mod tests {
             disk.commit(&mut spoilt, None);
             assert!(disk.read().is_err());
         }
+    }
+
+    #[test]
+    fn what_a_power_failure_left_of_the_entries_is_void() {
+        let mut queue = Queue::new([1; 16], Duration::ZERO);
+        for slot in 0..120 {
+            let at = queue.push(Mode::Exclusive, 0, 0);
+            queue.entries[at].slot = slot;
+        }
+        let mut disk = Disk::default();
+        disk.commit(&mut queue, None);
+        disk.0.remove(&area_at(1));
+        let found = disk.read().unwrap();
+        assert_eq!((found.entries.len(), found.next_ticket), (0, queue.next_ticket));
+        queue.boot = BOOT;
+        disk.commit(&mut queue, None);
+        disk.0.remove(&area_at(2));
+        assert!(disk.read().is_err(), "in this boot nothing tears it");
+    }
+
+    #[test]
+    fn the_lowest_free_slot_is_found_in_any_order() {
+        let mut queue = Queue::new(BOOT, Duration::ZERO);
+        for slot in [5, 0, 2, 1, 9] {
+            let at = queue.push(Mode::Shared, 0, 0);
+            queue.entries[at].slot = slot;
+        }
+        let free: Vec<Slot> = [0, 3, 4, 5, 9, 10].map(|from| queue.free_slot(from)).to_vec();
+        assert_eq!(free, [3, 3, 4, 6, 10, 10]);
     }
 }

@@ -4,8 +4,9 @@
 //! that is not certain is said.
 
 use crate::door::{Caller, Door};
+use crate::files::Files;
 use crate::pipe;
-use crate::place::{Open, Place};
+use crate::place::Place;
 use crate::queue::{Entry, Queue};
 
 /// Rings that are still to be sent.
@@ -45,7 +46,7 @@ impl Wake {
 
     /// The pipe of `gone` was closed: rings those who could not hear it. Watchers in this process
     /// have no pipe open, and a copy of it that a child inherited keeps it alive for the others.
-    pub(crate) fn after_closing(&mut self, gone: &Entry, files: &Open) {
+    pub(crate) fn after_closing(&mut self, gone: &Entry, files: &Files) {
         let silent = |call: &Call| call.door == gone.door;
         if self.watchers.iter().all(silent) || !is_dead(gone, files) {
             self.calls.append(&mut self.watchers);
@@ -67,6 +68,6 @@ impl Wake {
 }
 
 /// Its slot may be another's by now, which is then rung for nothing.
-fn is_dead(entry: &Entry, files: &Open) -> bool {
+fn is_dead(entry: &Entry, files: &Files) -> bool {
     matches!(pipe::watch(files.dir(), entry.slot), Ok(None))
 }

@@ -4,18 +4,69 @@
 
 mod common;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use common::*;
-use fencelock_core::{ErrorKind, Locks};
+use fencelock_core::{ErrorKind, Locks, Settings};
+use fencelock_file::FileStore;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 #[test]
-fn part() {}
+fn part() {
+    let Some((dir, words)) = common::part() else { return };
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["many"] => many(&dir),
+        ref other => panic!("no part {other:?}"),
+    }
+}
 
-async fn until_empty(dir: &std::path::Path) {
+/// Holds as many locks as there are descriptors for.
+fn many(dir: &Path) {
+    let limit = Rlimit { current: Some(64), maximum: Some(64) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    in_runtime(async {
+        let settings = Settings::default().unreachable_after(Duration::from_millis(300)).unwrap();
+        let locks = FileStore::at(dir).locks(settings).await.unwrap();
+        let mut held = Vec::new();
+        let error = loop {
+            match locks.lock(format!("lock {}", held.len())).acquire().await {
+                Ok(guard) => held.push(guard),
+                Err(error) => break error,
+            }
+        };
+        say(format_args!("{:?} {error:?}", error.kind()));
+        let some = held.len();
+        for guard in held.drain(some / 2..) {
+            guard.release().await.unwrap();
+        }
+        let again = locks.lock("another").acquire().await.unwrap();
+        again.release().await.unwrap();
+        for guard in held {
+            assert!(guard.is_held());
+            guard.release().await.unwrap();
+        }
+        say(format_args!("held {some}"));
+        locks.close().await.unwrap();
+    });
+}
+
+#[test]
+fn without_a_free_descriptor_the_error_says_so_and_what_is_held_stays() {
+    let dir = directory();
+    let mut actor = Actor::start(dir.path(), "many");
+    let error = actor.expect("Unreachable");
+    assert!(error.contains("ulimit -n"), "{error}");
+    let held: usize = actor.expect("held").parse().unwrap();
+    assert!(held > 10, "{held}");
+    actor.end();
+    assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
+}
+
+async fn until_empty(dir: &Path) {
     until("nothing is left", async || {
         fencelock_file::leftovers(dir).unwrap().is_empty().then_some(())
     })

@@ -61,19 +61,61 @@ async fn tokens_rise_across_processes_and_kills() {
     assert_eq!(last, 4, "no token is wasted by a kill");
 }
 
+/// A process that holds `x` and is killed: its entry stays until somebody meets it.
+fn killed_holder(dir: &Path) -> u64 {
+    let mut actor = Actor::start(dir, "hold x exclusive");
+    actor.expect("asks");
+    let token = actor.expect("held").parse().unwrap();
+    actor.kill();
+    token
+}
+
 #[tokio::test]
 async fn a_reboot_voids_the_queue_and_tokens_go_on_above_what_was_promised() {
     let dir = directory();
-    let before = FileStore::at(dir.path()).booted_as([1; 16]);
-    let before = before.locks(Settings::default()).await.unwrap();
-    let held = before.lock("x").acquire().await.unwrap();
+    let before = killed_holder(dir.path());
     let promised = number_at(dir.path(), PROMISED);
     // What was not synced may be gone after a power failure: as if it had never been given out.
     state(dir.path()).write_all_at(&0u64.to_le_bytes(), TOKEN).unwrap();
     let token = token_in_boot(dir.path(), 2).await;
-    assert!(token > held.fencing_token() && token.get() > promised);
+    assert!(token.get() > before && token.get() > promised);
     let again = token_in_boot(dir.path(), 3).await;
     assert!(again > token);
+}
+
+#[tokio::test]
+async fn what_a_power_failure_left_behind_the_header_does_no_harm() {
+    let dir = directory();
+    let before = killed_holder(dir.path());
+    state(dir.path()).write_all_at(&[0xEE; 400], 64).unwrap();
+    fs::remove_file(dir.path().join("lock%3Ax/s0")).unwrap();
+    assert!(token_in_boot(dir.path(), 2).await.get() > before);
+}
+
+#[tokio::test]
+async fn boot_ids_of_their_own_do_not_part_containers() {
+    let dir = directory();
+    let boot = async |boot| {
+        let store = FileStore::at(dir.path()).booted_as([boot; 16]);
+        store.locks(Settings::default()).await.unwrap()
+    };
+    let (one, two) = (boot(1).await, boot(2).await);
+    let mut last = None;
+    for _ in 0..3 {
+        let held = one.lock("x").acquire().await.unwrap();
+        assert!(last.is_none_or(|last| held.fencing_token() > last));
+        assert!(two.lock("x").try_acquire().await.unwrap().is_none());
+        let waits = two.lock("x");
+        let waits = tokio::spawn(async move { waits.acquire().await.unwrap() });
+        until_queue(&one, "x", 1, 1).await;
+        let token = held.fencing_token();
+        held.release().await.unwrap();
+        let next = waits.await.unwrap();
+        assert!(next.fencing_token() > token);
+        assert!(one.lock("x").try_acquire().await.unwrap().is_none());
+        last = Some(next.fencing_token());
+        next.release().await.unwrap();
+    }
 }
 
 #[tokio::test]
