@@ -1,9 +1,9 @@
 //! `fencelock run`: a command under a lock.
 //!
 //! Three processes: this one, the wrapper, holds the lock and follows the command; the
-//! [watchdog](watchdog), the same program in a process group of its own, starts the command and
+//! [`watchdog`], the same program in a process group of its own, starts the command and
 //! kills its group when the wrapper is gone or out of time; the command leads a third group. They
-//! talk over one socket pair, the [wire](wire).
+//! talk over one socket pair, the [`wire`].
 //!
 //! [`job`] is the story of one run, [`supervise`] its middle: from the command's start to its end.
 //! The rest is one idea per file: [`options`], [`environment`], [`waiting`], [`child`],
