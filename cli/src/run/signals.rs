@@ -32,12 +32,6 @@ impl Signals {
         Ok(Signals { streams })
     }
 
-    /// Catches `signal` too.
-    pub(super) fn also(&mut self, signal: Signal) -> io::Result<()> {
-        self.streams.extend(Signals::of(&[signal])?.streams);
-        Ok(())
-    }
-
     /// The next signal. Cancel safe.
     pub(super) async fn next(&mut self) -> Signal {
         std::future::poll_fn(|cx| {
@@ -49,6 +43,15 @@ impl Signals {
             Poll::Pending
         })
         .await
+    }
+
+    /// Drops what has arrived already.
+    pub(super) async fn forget(&mut self) {
+        tokio::select! {
+            biased;
+            _ = self.next() => {}
+            () = std::future::ready(()) => {}
+        }
     }
 }
 

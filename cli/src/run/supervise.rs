@@ -31,13 +31,12 @@ pub(super) async fn supervise(
     let hold_ends = plan.hold_at_most.map_or(Moment::NEVER, |limit| locks.now().after(limit));
     let limit = Limit { plan, margins, locks, guard, clock, hold_ends };
     let child = Child::start(&plan.command, variables, guard.keep_alive(), limit.kill_at())?;
-    if terminal.as_ref().is_some_and(Terminal::is_shared) {
-        signals.also(Signal::TSTP)?;
-    }
+    let shared = terminal.as_ref().is_some_and(Terminal::is_shared);
+    let stop_keys = Signals::of(if shared { &[Signal::TSTP] } else { &[] })?;
     let stage = Stage::Runs;
     let (stopped, stop_asked) = (false, false);
     let mut watch =
-        Watch { limit, child, signals, continued, terminal, stage, stopped, stop_asked };
+        Watch { limit, child, signals, stop_keys, continued, terminal, stage, stopped, stop_asked };
     let outcome = watch.until_the_end().await;
     watch.child.finish().await;
     outcome
@@ -61,6 +60,8 @@ struct Watch<'a> {
     limit: Limit<'a>,
     child: Child,
     signals: &'a mut Signals,
+    /// Ctrl-Z, where it reaches us rather than the command.
+    stop_keys: Signals,
     /// SIGCONT, which continues us by itself; the command is ours to continue.
     continued: Signals,
     terminal: Option<Terminal>,
@@ -93,7 +94,13 @@ impl Watch<'_> {
                     }
                 }
                 signal = self.signals.next(), if self.child.group().is_some() => {
-                    self.signalled(signal);
+                    self.child.signal(signal);
+                    // A command that is stopped could not even die.
+                    self.child.signal(Signal::CONT);
+                }
+                _ = self.stop_keys.next(), if self.child.group().is_some() => {
+                    self.stop_asked = true;
+                    self.child.signal(Signal::TSTP);
                 }
                 _ = self.continued.next(), if self.child.group().is_some() => self.go_on(),
                 () = self.limit.guard.expiring(margins.kill), if !killed && on_lost != OnLost::Continue => {
@@ -152,15 +159,6 @@ impl Watch<'_> {
         }
     }
 
-    fn signalled(&mut self, signal: Signal) {
-        self.child.signal(signal);
-        self.stop_asked |= signal == Signal::TSTP;
-        if self.stopped && signal != Signal::TSTP {
-            // It could not even die while it is stopped.
-            self.child.signal(Signal::CONT);
-        }
-    }
-
     /// We were continued, or put into the foreground.
     fn go_on(&mut self) {
         if let (Some(terminal), Some(group)) = (&mut self.terminal, self.child.group()) {
@@ -197,11 +195,13 @@ impl Watch<'_> {
             }
         }
         self.child.kill_at(self.limit.kill_at());
-        terminal.take_back();
-        terminal.stop_our_job();
+        let lent = terminal.take_back();
+        terminal.stop_our_job(stop_asked && !lent);
         // Here we are continued, perhaps much later. The signal that did it is read at once.
         let was_stopped =
             tokio::time::timeout(Duration::from_millis(100), self.continued.next()).await.is_ok();
+        // So is the one by which we stopped our job, which was not meant for the command again.
+        self.stop_keys.forget().await;
         if wants_terminal && !was_stopped {
             // Nobody could ever give it the terminal: as the kernel does with such a job.
             self.child.signal(Signal::HUP);
@@ -287,10 +287,7 @@ impl Watch<'_> {
     }
 
     fn release_terminal(&mut self) -> bool {
-        let Some(terminal) = &mut self.terminal else { return false };
-        let lent = terminal.is_lent();
-        terminal.take_back();
-        lent
+        self.terminal.as_mut().is_some_and(Terminal::take_back)
     }
 }
 

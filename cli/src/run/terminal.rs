@@ -70,9 +70,10 @@ impl Terminal {
         }
     }
 
-    /// Takes back what was lent, unless somebody else, the shell, has taken it meanwhile.
-    pub(super) fn take_back(&mut self) {
-        let Some(group) = self.lent_to.take() else { return };
+    /// Takes back what was lent, unless somebody else, the shell, has taken it meanwhile. `true`
+    /// when something was lent.
+    pub(super) fn take_back(&mut self) -> bool {
+        let Some(group) = self.lent_to.take() else { return false };
         let ours_to_take = match self.foreground() {
             // The command may have lent it on, to a group that is gone now.
             Some(foreground) => foreground == group || !exists(foreground),
@@ -82,6 +83,7 @@ impl Terminal {
             // A terminal that hung up needs no foreground group.
             let _ = self.give_to(getpgrp());
         }
+        true
     }
 
     /// From the background this stops the caller by SIGTTOU, unless it is blocked.
@@ -95,18 +97,18 @@ impl Terminal {
     }
 
     /// Stops us as Ctrl-Z stops a job; returns when we are continued. Where no shell would ever
-    /// continue us the kernel does not stop us either.
-    pub(super) fn stop_our_job(&self) {
-        let stopped = match self.at_once {
-            // The terminal told only the command's group. Whoever shares ours, as the script that
-            // called us, expects it too.
-            true => rustix::process::kill_current_process_group(Signal::TSTP),
-            // The others were told by the terminal, and SIGTSTP is caught here. SIGTTIN is not,
-            // and unlike SIGSTOP it spares those whom nobody would continue.
-            false => rustix::process::kill_process(getpid(), Signal::TTIN),
-        };
+    /// continue us the kernel does not stop us either. Whoever shares our job, as the script that
+    /// called us, stops too; `they_know` when the terminal has told them.
+    pub(super) fn stop_our_job(&self, they_know: bool) {
         // Signals to ourselves are always allowed.
-        let _ = stopped;
+        if !they_know {
+            let _ = rustix::process::kill_current_process_group(Signal::TSTP);
+        }
+        if self.is_shared() {
+            // SIGTSTP is caught here. SIGTTIN is not, and unlike SIGSTOP it spares those whom
+            // nobody would continue.
+            let _ = rustix::process::kill_process(getpid(), Signal::TTIN);
+        }
     }
 }
 

@@ -63,9 +63,17 @@ fn shell(here: &Scratch, script: &str) -> Command {
 }
 
 /// The counter is the last line of a log, and adding is appending, which a kill cannot halve. Two
-/// that count at the same time append the same number.
-const APPEND: &str =
-    "n=$(tail -n 1 log); echo $((${n%% *} + 1)) $FENCELOCK_TOKEN >> log; : > \"$1\"";
+/// that count at the same time append the same number. Most kills from outside meet waiters, so
+/// some holders kill their own wrapper, the watchdog's parent, and go on for as long as they can.
+const APPEND: &str = r#"
+doom() { read -r _ _ _ wrapper _ < /proc/$PPID/stat; kill -KILL $wrapper; }
+[ "$DOOM" = before ] && doom
+n=$(tail -n 1 log)
+[ "$DOOM" = between ] && doom
+echo $((${n%% *} + 1)) $FENCELOCK_TOKEN >> log
+[ "$DOOM" = after ] && doom
+exit 0
+"#;
 
 fn count_under_fire(processes: u64, times: u64, pause: Duration) {
     let here = Scratch::new();
@@ -82,7 +90,7 @@ fn count_under_fire(processes: u64, times: u64, pause: Duration) {
                 let (here, done, killed) = (&here, &done, &killed);
                 scope.spawn(move || {
                     let random = rand::rngs::StdRng::seed_from_u64(seed ^ number);
-                    client(here, number, times, random, pause, done, killed);
+                    client(here, times, random, pause, done, killed);
                 })
             })
             .collect();
@@ -112,18 +120,17 @@ fn count_under_fire(processes: u64, times: u64, pause: Duration) {
 /// Repeats until so many runs went through; some are killed at a random moment.
 fn client(
     here: &Scratch,
-    number: u64,
     times: u64,
     mut random: rand::rngs::StdRng,
     pause: Duration,
     done: &AtomicU64,
     killed: &AtomicU64,
 ) {
-    let mark = here.path(&format!("mark-{number}"));
     let mut left = times;
     while left > 0 {
-        let mut run = here.run(&["counter", "--", "sh", "-c", APPEND, "sh"]);
-        let mut run = run.arg(&mark).stdin(Stdio::null()).spawn().expect("it works");
+        let doom = ["before", "between", "after"].get(random.random_range(0..30)).unwrap_or(&"");
+        let mut run = here.run(&["counter", "--", "sh", "-c", APPEND]);
+        let mut run = run.env("DOOM", doom).stdin(Stdio::null()).spawn().expect("it works");
         if random.random_bool(0.2) {
             std::thread::sleep(pause.mul_f64(random.random()));
             let _ = rustix::process::kill_process(pid(&run.id().to_string()), Signal::KILL);

@@ -136,7 +136,7 @@ fn a_lock_taken_away_kills_at_once() {
 #[test]
 fn a_lease_is_renewed_while_the_command_runs() {
     let here = Scratch::new();
-    let options = ["--url", "mem://", "--ttl", "300ms", "job", "--", "sh", "-c", "sleep 1; exit 3"];
+    let options = ["--url", "mem://", "--ttl", "3s", "job", "--", "sh", "-c", "sleep 4; exit 3"];
     assert_eq!(here.code(&options), 3);
 }
 

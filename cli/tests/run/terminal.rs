@@ -83,7 +83,11 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
     let here = Scratch::new();
     for pipe in ["", " | cat"] {
         let mut shell = Shell::start(&here);
-        shell.line(&format!("fencelock run job -- sh -c 'echo u''p; read x; echo got:$x'{pipe}"));
+        shell.line(&format!(
+            "fencelock run job -- sh -c 'read a; echo u''p; read x; echo got:$x'{pipe}"
+        ));
+        // Who reads has the terminal.
+        shell.line("first");
         shell.expect("up\r\n");
         shell.keys("\x1a");
         shell.expect("Stopped");
@@ -124,13 +128,14 @@ fn a_job_stopped_for_longer_than_its_lease_does_not_go_on() {
     let here = Scratch::new();
     let mut shell = Shell::start(&here);
     shell.line(
-        "fencelock run --url mem:// --ttl 300ms job -- sh -c 'echo u''p; read x; echo wen''t on'",
+        "fencelock run --url mem:// --ttl 1s job -- sh -c 'read a; echo u''p; read x; echo wen''t on'",
     );
+    shell.line("first");
     shell.expect("up\r\n");
     shell.keys("\x1a");
     shell.expect("Stopped");
     shell.expect("READY> ");
-    shell.line("sleep 0.5; fg");
+    shell.line("sleep 1.1; fg");
     let between = shell.expect("lock lost");
     assert!(!between.contains("went on"), "{between}");
     shell.expect("READY> ");

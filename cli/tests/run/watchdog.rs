@@ -61,8 +61,13 @@ fn a_killed_job_of_the_shell_takes_the_command_too() {
 #[test]
 fn a_killed_watchdog_ends_the_command() {
     let here = Scratch::new();
-    let mut job = here.start(&FAMILY);
+    let script = "trap 'echo told' HUP; sh -c 'trap \"\" HUP; echo up; sleep 1000; :' & \
+                  while :; do wait; done";
+    let mut job = here.start(&["job", "--", "bash", "-c", script]);
     assert_eq!(job.line(), "up");
+    // From now on the wrapper knows its group.
+    job.send(Signal::HUP);
+    assert_eq!(job.line(), "told");
     let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };
     rustix::process::kill_process(watchdog, Signal::KILL).unwrap();
     assert_eq!(job.code(), 70);
