@@ -45,3 +45,43 @@ async fn common_parameters_take_effect() {
     assert!(guard.remaining() <= std::time::Duration::from_secs(2));
     assert_eq!(guard.fencing_token().get() >> 56, 3);
 }
+
+/// What [`a_url_from_the_environment_is_never_shown`] runs, in a process of its own since the
+/// environment belongs to all tests of one.
+#[tokio::test]
+#[ignore = "needs an environment of its own"]
+async fn connects_from_env() {
+    let error = fencelock::connect_from_env().await.expect_err("no such store");
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let mut shown = format!("{error} {error:?}");
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        shown += &format!(" {cause} {cause:?}");
+        source = cause.source();
+    }
+    println!("shown: {shown}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_url_from_the_environment_is_never_shown() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    for (url, says) in [
+        (&b"redis://:hunter2\xff@host"[..], "FENCELOCK_URL is not UTF-8"),
+        (b"mme://me:hunter2@host", "no store for mme://"),
+        (b"me:hunter2@host", "a store URL is scheme://"),
+    ] {
+        let this = std::env::current_exe().unwrap();
+        let output = std::process::Command::new(this)
+            .args(["connects_from_env", "--exact", "--ignored", "--nocapture"])
+            .env(fencelock::URL_VARIABLE, OsStr::from_bytes(url))
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{output:?}");
+        assert!(text.contains("shown: ") && text.contains(says), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}

@@ -1,0 +1,110 @@
+//! What a holder may rely on while it works, and what it can tell others about its hold.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fencelock_core::memory::Memory;
+use fencelock_core::{Clock, ErrorKind, Moment, Settings, TokenEpoch, TokioClock};
+use tokio::task::yield_now;
+use tokio::time::{sleep, timeout};
+
+use crate::scripted::{Call, One, SECOND, Script, TTL};
+
+/// A clock that can jump past its own timers, as after a pause of the whole process.
+#[derive(Default)]
+struct Jumping {
+    clock: TokioClock,
+    ahead: AtomicU64,
+}
+
+impl Jumping {
+    fn jump(&self, by: Duration) {
+        let nanos = u64::try_from(by.as_nanos()).unwrap();
+        self.ahead.fetch_add(nanos, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Jumping {
+    fn now(&self) -> Moment {
+        self.clock.now().after(Duration::from_nanos(self.ahead.load(Ordering::SeqCst)))
+    }
+
+    fn sleep_until(&self, at: Moment) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        self.clock.sleep_until(at)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_is_not_polled_after_the_end_of_the_validity() {
+    let clock = Arc::new(Jumping::default());
+    let (_store, locks) = Script::new().clock(clock.clone()).connect();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let went_on = Cell::new(false);
+    let work = async {
+        clock.jump(TTL);
+        yield_now().await;
+        went_on.set(true);
+    };
+    let error = guard.run(work).await.unwrap_err();
+    assert_eq!((error.kind(), went_on.get()), (ErrorKind::Lost, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_ends_too_late_is_not_believed() {
+    let clock = Arc::new(Jumping::default());
+    let (_store, locks) = Script::new().clock(clock.clone()).connect();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    assert_eq!(guard.run(async { 1 }).await.unwrap(), 1);
+    let error = guard.run(async { clock.jump(TTL) }).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    let started = Cell::new(false);
+    assert!(guard.run(async { started.set(true) }).await.is_err() && !started.get());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_renewed_never_gets_to_half_of_its_ttl() {
+    let locks = Memory::new().locks(Settings::default()).unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let expiring = guard.expiring(TTL / 2);
+    assert!(timeout(20 * TTL, expiring).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inspection_shows_the_token_that_the_holder_shows() {
+    let settings = Settings::default().token_epoch(TokenEpoch::new(3).unwrap());
+    let locks = Memory::new().locks(settings).unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let seen = locks.inspect("a").await.unwrap();
+    assert_eq!(seen.holders.len(), 1);
+    assert_eq!(seen.holders[0].token, Some(guard.fencing_token()));
+    assert_eq!(guard.fencing_token().get() >> 56, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fixed_lease_of_the_memory_store_ends_for_its_waiters_too() {
+    let locks = Memory::new().locks(Settings::default()).unwrap();
+    let holder = locks.lock("a").fixed_lease(10 * SECOND).acquire().await.unwrap();
+    let end = holder.valid_until();
+    let waiter = locks.lock("a").fixed_lease(10 * SECOND).acquire().await.unwrap();
+    assert!(!holder.is_held() && waiter.is_held());
+    assert!(locks.now().since(end) <= SECOND, "{:?} too late", locks.now().since(end));
+    // Handed over by a ring, it is no longer for that.
+    let end = waiter.valid_until();
+    sleep(5 * SECOND).await;
+    assert_eq!(waiter.valid_until(), end);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_over_before_its_release_is_sent() {
+    let release = |asked: One| async move {
+        assert!(asked.of.is_over() && !asked.of.ring());
+        Ok(fencelock_core::Removal::Removed)
+    };
+    let (store, locks) = Script::new().releases(release).connect();
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+    drop(locks.lock("a").acquire().await.unwrap());
+    store.until(2, |call| *call == Call::Release).await;
+}

@@ -1,0 +1,107 @@
+//! Safety looks: together where they may be, at their own time where they were asked for it, and
+//! cheap for whoever waits.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fencelock_core::memory::Memory;
+use fencelock_core::{Moment, Settings};
+use tokio::time::sleep;
+
+use crate::scripted::{Call, Many, One, SECOND, Script, Scripted, TTL, again, ms, waiting};
+
+fn looks(store: &Scripted) -> Vec<(Moment, Vec<u64>)> {
+    let look = |(at, call)| match call {
+        Call::Look(ids) => Some((at, ids)),
+        _ => None,
+    };
+    store.calls().into_iter().filter_map(look).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_that_came_at_any_time_look_together_once_a_second() {
+    let queues = |_| async { waiting(SECOND) };
+    let (store, locks) = Script::new().attempts(queues).connect();
+    for _ in 0..40 {
+        let lock = locks.lock("a");
+        tokio::spawn(async move { lock.acquire().await });
+        sleep(ms(137)).await;
+    }
+    sleep(10 * SECOND).await;
+    let times: Vec<Moment> = looks(&store).into_iter().map(|(at, _)| at).collect();
+    assert!(times.len() >= 12, "everybody is sent to look: {}", times.len());
+    for pair in times.windows(2) {
+        // Timers may fire a millisecond apart.
+        assert!(pair[1].since(pair[0]) >= SECOND - ms(2), "{:?}", pair[1].since(pair[0]));
+    }
+    assert_eq!(looks(&store).pop().unwrap().1.len(), 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_looks_happen_at_their_own_times() {
+    const AFTER: [u64; 4] = [20, 80, 140, 200];
+    let queues = |asked: One| async move {
+        let after = asked.of.name().as_str().parse().unwrap();
+        waiting(ms(after))
+    };
+    let rarely = |asked: Many| async move { again(&asked, 100 * SECOND) };
+    let (store, locks) = Script::new().attempts(queues).looks(rarely).connect();
+    let started = store.now();
+    for after in AFTER {
+        let lock = locks.lock(after.to_string());
+        tokio::spawn(async move { lock.acquire().await });
+    }
+    sleep(SECOND).await;
+    let looks = looks(&store);
+    assert_eq!(looks.len(), AFTER.len(), "{looks:?}");
+    for ((at, _), after) in looks.iter().zip(AFTER) {
+        let took = at.since(started);
+        assert!(took >= ms(after) && took <= ms(after + 2), "{after} ms: {took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_wants_to_look_all_the_time_is_held_back() {
+    let queues = |_| async { waiting(ms(0)) };
+    let at_once = |asked: Many| async move { again(&asked, ms(0)) };
+    let (store, locks) = Script::new().attempts(queues).looks(at_once).connect();
+    tokio::spawn(async move { locks.lock("a").acquire().await });
+    sleep(SECOND).await;
+    let looks = looks(&store).len();
+    assert!((100..=1_000).contains(&looks), "{looks} looks in a second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_waiters_of_the_memory_store_are_not_polled() {
+    const WAITERS: usize = 2_000;
+    let store = Memory::new();
+    let locks = store.locks(Settings::default()).unwrap();
+    let holder = locks.lock("a").acquire().await.unwrap();
+    let polls = Arc::new(AtomicUsize::new(0));
+    let waiters: Vec<_> = (0..WAITERS)
+        .map(|_| {
+            let (lock, polls) = (locks.lock("a"), polls.clone());
+            tokio::spawn(async move {
+                let mut acquiring = pin!(lock.acquire());
+                let counted = poll_fn(|cx| {
+                    polls.fetch_add(1, Ordering::Relaxed);
+                    acquiring.as_mut().poll(cx)
+                });
+                counted.await
+            })
+        })
+        .collect();
+    // Renewals and a look every two seconds go by, and nobody needs to know.
+    sleep(TTL).await;
+    let polled = polls.load(Ordering::Relaxed);
+    assert!(polled <= WAITERS + WAITERS / 10, "{polled} polls of {WAITERS} waiters");
+    assert!(holder.is_held() && waiters.iter().all(|waiter| !waiter.is_finished()));
+
+    // And a hand-over wakes one of them.
+    holder.release().await.unwrap();
+    let first = waiters.into_iter().next().unwrap().await.unwrap().unwrap();
+    let woken = polls.load(Ordering::Relaxed) - polled;
+    assert!(first.is_held() && woken <= 10, "{woken} polls for one hand-over");
+}

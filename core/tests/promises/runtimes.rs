@@ -1,0 +1,116 @@
+//! A client used on one runtime and connected on another, which ends first: nobody waits for
+//! renewals, timers or a connection that will not come.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::memory::Memory;
+use fencelock_core::{BootClock, Clock, ErrorKind, Locks, Settings, TokioClock};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+use crate::scripted::{Call, One, SECOND, Script, Scripted, granted, ms, waiting};
+
+/// Only so that a test which fails ends.
+const AT_LAST: Duration = Duration::from_secs(20);
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// `free` is free, `queued` has a queue, and everything else hangs, as do releases.
+fn connect(on: &Runtime, boot_clock: bool, unreachable_after: Duration) -> (Arc<Scripted>, Locks) {
+    let attempt = |asked: One| async move {
+        match asked.of.name().as_str() {
+            "free" => granted(&asked),
+            "queued" => waiting(SECOND),
+            _ => pending().await,
+        }
+    };
+    let _entered = on.enter();
+    let clock: Arc<dyn Clock> = match boot_clock {
+        true => Arc::new(BootClock::start().unwrap()),
+        false => Arc::new(TokioClock::new()),
+    };
+    let script = Script::new().clock(clock).unreachable_after(unreachable_after);
+    script.attempts(attempt).releases(|_| pending()).connect()
+}
+
+#[test]
+fn waiters_elsewhere_end_with_the_runtime_that_connected() {
+    for boot_clock in [false, true] {
+        let (connected, elsewhere) = (runtime(), runtime());
+        let (store, locks) = connect(&connected, boot_clock, 1_000 * SECOND);
+        let waiters = ["hangs", "queued"].map(|name| {
+            let lock = locks.lock(name);
+            elsewhere.spawn(async move { lock.acquire().await })
+        });
+        elsewhere.block_on(async {
+            store.until(2, |call| *call == Call::Attempt).await;
+            connected.shutdown_background();
+            for waiter in waiters {
+                let result = timeout(AT_LAST, waiter).await.unwrap().unwrap();
+                let kind = result.unwrap_err().kind();
+                assert_eq!(kind, ErrorKind::Closed, "boot clock: {boot_clock}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_release_elsewhere_ends_in_time_when_the_runtime_that_connected_ends() {
+    for boot_clock in [false, true] {
+        let (connected, elsewhere) = (runtime(), runtime());
+        let (store, locks) = connect(&connected, boot_clock, ms(200));
+        let guard = elsewhere.block_on(locks.lock("free").acquire()).unwrap();
+        let releasing = elsewhere.spawn(guard.release());
+        elsewhere.block_on(async {
+            store.until(1, |call| *call == Call::Release).await;
+            connected.shutdown_background();
+            let error = timeout(AT_LAST, releasing).await.unwrap().unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unreachable, "boot clock: {boot_clock}");
+        });
+    }
+}
+
+#[test]
+fn a_runtime_that_ended_before_the_keeper_began_closes_too() {
+    let connected = Builder::new_current_thread().enable_all().build().unwrap();
+    let locks = connected.block_on(async { Memory::new().locks(Settings::default()) }).unwrap();
+    // Nothing was polled on it but the connecting itself.
+    drop(connected);
+    runtime().block_on(async {
+        let error = locks.lock("a").acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed);
+    });
+}
+
+#[test]
+fn sleeps_end_with_the_boot_clocks_runtime() {
+    let started = runtime();
+    let clock = started.block_on(async { BootClock::start() }).unwrap();
+    runtime().block_on(async {
+        let never = clock.now().after(1_000 * SECOND);
+        started.shutdown_background();
+        timeout(AT_LAST, clock.sleep_until(never)).await.unwrap();
+    });
+}
+
+#[test]
+fn waiters_of_the_memory_store_pass_over_a_claim_that_died_with_its_runtime() {
+    let store = Memory::new();
+    let (ended, alive) = (runtime(), runtime());
+    let guard = ended.block_on(async {
+        let locks = store.locks(Settings::default()).unwrap();
+        locks.lock("a").fixed_lease(ms(200)).acquire().await.unwrap()
+    });
+    // Neither released nor dropped: as if the thread with it had gone.
+    std::mem::forget(guard);
+    drop(ended);
+    alive.block_on(async {
+        let locks = store.locks(Settings::default()).unwrap();
+        let acquired = timeout(AT_LAST, locks.lock("a").acquire()).await.unwrap();
+        assert!(acquired.unwrap().is_held());
+    });
+}

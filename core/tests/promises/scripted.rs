@@ -1,0 +1,296 @@
+//! A store that does what a test scripts, call by call, and remembers what it was asked and when.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_core::{
+    Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
+    LockName, Locks, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
+    RenewalPlan, Report, Result, Settings, Snapshot, Tokens, TokioClock, lease_end,
+};
+use tokio::sync::Notify;
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// What every acquisition has unless a test says otherwise, and how long a store may be silent.
+pub(crate) const TTL: Duration = Duration::from_secs(30);
+
+pub(crate) const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// One call to the store.
+pub(crate) struct Asked<T> {
+    /// The claim, or the claims of a batch.
+    pub(crate) of: T,
+    /// How many calls like it came before, of whatever claim.
+    pub(crate) n: usize,
+    /// When it came.
+    pub(crate) at: Moment,
+}
+
+pub(crate) type One = Asked<Arc<Claim>>;
+pub(crate) type Many = Asked<Vec<Arc<Claim>>>;
+
+/// The lock is the claim's, as of the call.
+pub(crate) fn granted(asked: &One) -> Result<Attempt> {
+    let valid_until = lease_end(asked.at, asked.of.ttl());
+    Ok(Attempt::Granted { token: FencingToken::new(asked.of.id()), valid_until })
+}
+
+pub(crate) fn waiting(look_in: Duration) -> Result<Attempt> {
+    Ok(Attempt::Waiting { look_in })
+}
+
+/// All of them are still held, as of the call.
+pub(crate) fn renewed(asked: &Many) -> Vec<Result<Renewal>> {
+    let renewed =
+        |claim: &Arc<Claim>| Renewal::Renewed { valid_until: lease_end(asked.at, claim.ttl()) };
+    asked.of.iter().map(renewed).map(Ok).collect()
+}
+
+/// Nobody of them needs to do anything for this long.
+pub(crate) fn again(asked: &Many, look_in: Duration) -> Vec<Result<Look>> {
+    asked.of.iter().map(|_| Ok(Look::Again(look_in))).collect()
+}
+
+pub(crate) fn refused_connection<T>() -> Result<T> {
+    Err(Error::new(ErrorKind::Unreachable, "connection refused"))
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Attempt,
+    Release,
+    /// Of so many.
+    Renew(usize),
+    /// For the claims with these ids.
+    Look(Vec<u64>),
+    Close,
+}
+
+type Play<A, T> = Box<dyn Fn(A) -> Pin<Box<dyn Future<Output = T> + Send>> + Send + Sync>;
+
+/// What a store will do; one that grants, renews and releases whatever it is asked to at first.
+pub(crate) struct Script {
+    profile: Profile,
+    settings: Settings,
+    clock: Arc<dyn Clock>,
+    attempt: Play<One, Result<Attempt>>,
+    release: Play<One, Result<Removal>>,
+    renew: Play<Many, Vec<Result<Renewal>>>,
+    look: Play<Many, Vec<Result<Look>>>,
+}
+
+impl Script {
+    pub(crate) fn new() -> Script {
+        Script {
+            profile: Profile {
+                store: "scripted",
+                reach: Reach::Network,
+                liveness: Liveness::Lease,
+                renewal: RenewalPlan::ThirdOfTtl,
+                order: Order::Arrival,
+                modes: Modes::ALL,
+                tokens: Tokens::Data,
+                exclusion_fails_when: &[],
+            },
+            settings: Settings::default(),
+            clock: Arc::new(TokioClock::new()),
+            attempt: Box::new(|asked| Box::pin(async move { granted(&asked) })),
+            release: Box::new(|_| Box::pin(async { Ok(Removal::Removed) })),
+            renew: Box::new(|asked| Box::pin(async move { renewed(&asked) })),
+            look: Box::new(|asked| Box::pin(async move { again(&asked, SECOND) })),
+        }
+    }
+
+    pub(crate) fn attempts<F: Future<Output = Result<Attempt>> + Send + 'static>(
+        mut self,
+        play: impl Fn(One) -> F + Send + Sync + 'static,
+    ) -> Script {
+        self.attempt = Box::new(move |asked| Box::pin(play(asked)));
+        self
+    }
+
+    pub(crate) fn releases<F: Future<Output = Result<Removal>> + Send + 'static>(
+        mut self,
+        play: impl Fn(One) -> F + Send + Sync + 'static,
+    ) -> Script {
+        self.release = Box::new(move |asked| Box::pin(play(asked)));
+        self
+    }
+
+    /// Answers are reported together, by index; what is left out is unreported.
+    pub(crate) fn renewals<F: Future<Output = Vec<Result<Renewal>>> + Send + 'static>(
+        mut self,
+        play: impl Fn(Many) -> F + Send + Sync + 'static,
+    ) -> Script {
+        self.renew = Box::new(move |asked| Box::pin(play(asked)));
+        self
+    }
+
+    /// As [`renewals`](Script::renewals).
+    pub(crate) fn looks<F: Future<Output = Vec<Result<Look>>> + Send + 'static>(
+        mut self,
+        play: impl Fn(Many) -> F + Send + Sync + 'static,
+    ) -> Script {
+        self.look = Box::new(move |asked| Box::pin(play(asked)));
+        self
+    }
+
+    /// A session that is renewed this often, whatever the TTL of what it carries.
+    pub(crate) fn session(mut self, heartbeat: Duration) -> Script {
+        self.profile.liveness = Liveness::Session(10 * heartbeat);
+        self.profile.renewal = RenewalPlan::Every(heartbeat);
+        self
+    }
+
+    pub(crate) fn clock(mut self, clock: Arc<dyn Clock>) -> Script {
+        self.clock = clock;
+        self
+    }
+
+    pub(crate) fn unreachable_after(mut self, bound: Duration) -> Script {
+        self.settings = self.settings.unreachable_after(bound).unwrap();
+        self
+    }
+
+    pub(crate) fn connect(self) -> (Arc<Scripted>, Locks) {
+        let settings = self.settings.clone();
+        let store = Arc::new_cyclic(|me| Scripted {
+            me: me.clone(),
+            script: self,
+            calls: Mutex::default(),
+            claims: Mutex::default(),
+            changed: Notify::new(),
+        });
+        let locks = Locks::new(store.clone(), "scripted://", settings).unwrap();
+        (store, locks)
+    }
+}
+
+pub(crate) struct Scripted {
+    me: Weak<Scripted>,
+    script: Script,
+    calls: Mutex<Vec<(Moment, Call)>>,
+    claims: Mutex<Vec<Arc<Claim>>>,
+    changed: Notify,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Scripted {
+    pub(crate) fn now(&self) -> Moment {
+        self.script.clock.now()
+    }
+
+    /// Every claim that took a seat, in order.
+    pub(crate) fn claims(&self) -> Vec<Arc<Claim>> {
+        locked(&self.claims).clone()
+    }
+
+    pub(crate) fn calls(&self) -> Vec<(Moment, Call)> {
+        locked(&self.calls).clone()
+    }
+
+    pub(crate) fn count(&self, which: impl Fn(&Call) -> bool) -> usize {
+        locked(&self.calls).iter().filter(|(_, call)| which(call)).count()
+    }
+
+    /// Waits until there have been `n` calls that `which` picks.
+    pub(crate) async fn until(&self, n: usize, which: impl Fn(&Call) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            if self.count(&which) >= n {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn record<T>(&self, call: Call, of: T) -> Asked<T> {
+        let at = self.now();
+        let mut calls = locked(&self.calls);
+        let alike = |(_, other): &&(Moment, Call)| {
+            std::mem::discriminant(other) == std::mem::discriminant(&call)
+        };
+        let n = calls.iter().filter(alike).count();
+        calls.push((at, call));
+        drop(calls);
+        self.changed.notify_waiters();
+        Asked { of, n, at }
+    }
+}
+
+fn claims(contenders: &[Arc<dyn Contender>]) -> Vec<Arc<Claim>> {
+    contenders.iter().map(|contender| contender.claim().clone()).collect()
+}
+
+#[async_trait]
+impl DistributedLock for Scripted {
+    fn profile(&self) -> &Profile {
+        &self.script.profile
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &*self.script.clock
+    }
+
+    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+        locked(&self.claims).push(claim.clone());
+        Arc::new(ScriptedSeat { store: self.me.upgrade().unwrap(), claim })
+    }
+
+    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+        let asked = self.record(Call::Renew(held.len()), claims(held));
+        let answers = (self.script.renew)(asked).await;
+        answers.into_iter().enumerate().for_each(|(index, answer)| report(index, answer));
+    }
+
+    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+        let waiting = claims(waiting);
+        let ids = waiting.iter().map(|claim| claim.id()).collect();
+        let asked = self.record(Call::Look(ids), waiting);
+        let answers = (self.script.look)(asked).await;
+        answers.into_iter().enumerate().for_each(|(index, answer)| report(index, answer));
+    }
+
+    async fn inspect(&self, _: &LockName) -> Result<Snapshot> {
+        Ok(Snapshot::default())
+    }
+
+    async fn evict(&self, _: &LockName, _: &OccupantId) -> Result<Removal> {
+        Ok(Removal::Absent)
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.record(Call::Close, ());
+        Ok(())
+    }
+}
+
+struct ScriptedSeat {
+    store: Arc<Scripted>,
+    claim: Arc<Claim>,
+}
+
+#[async_trait]
+impl Contender for ScriptedSeat {
+    fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    async fn attempt(&self) -> Result<Attempt> {
+        let asked = self.store.record(Call::Attempt, self.claim.clone());
+        (self.store.script.attempt)(asked).await
+    }
+
+    async fn release(&self) -> Result<Removal> {
+        let asked = self.store.record(Call::Release, self.claim.clone());
+        (self.store.script.release)(asked).await
+    }
+}

@@ -1,0 +1,146 @@
+//! A store that does not answer is unreachable, in bounded time, and never looks like a lock that
+//! is not free.
+
+use std::future::pending;
+
+use fencelock_core::{ErrorKind, Lock, Removal, Result};
+
+use crate::scripted::{
+    Call, One, SECOND, Script, TTL, again, granted, refused_connection, waiting,
+};
+
+/// How a store may fail to answer.
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    Silent,
+    Refuses,
+}
+
+impl Failure {
+    const ALL: [Failure; 2] = [Failure::Silent, Failure::Refuses];
+
+    async fn answer<T>(self) -> Result<T> {
+        match self {
+            Failure::Silent => pending().await,
+            Failure::Refuses => refused_connection(),
+        }
+    }
+}
+
+async fn kind_of(lock: &Lock) -> [Option<ErrorKind>; 2] {
+    let tried = lock.try_acquire().await.map_err(|error| error.kind());
+    let acquired = lock.acquire().await.map_err(|error| error.kind());
+    [tried.err(), acquired.err()]
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreachable_store_is_never_a_lock_that_is_not_free() {
+    for failure in Failure::ALL {
+        let (_store, locks) = Script::new().attempts(move |_| failure.answer()).connect();
+        for (lock, limit) in [
+            (locks.lock("a"), TTL),
+            (locks.lock("a").wait_at_most(SECOND), SECOND),
+            (locks.lock("a").wait_at_most(2 * TTL), TTL),
+        ] {
+            let asked = locks.now();
+            let kinds = kind_of(&lock).await;
+            assert_eq!(kinds, [Some(ErrorKind::Unreachable); 2], "{failure:?}, {limit:?}");
+            let took = locks.now().since(asked);
+            assert!(took >= 2 * limit && took <= 2 * limit + SECOND, "{failure:?}: {took:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_falls_silent_behind_a_queue_is_unreachable_too() {
+    let queued_then_refuses = |asked: One| async move {
+        match asked.n {
+            0 => waiting(SECOND),
+            _ => refused_connection(),
+        }
+    };
+    let look = |_| async { Vec::new() };
+    let (store, locks) = Script::new().attempts(queued_then_refuses).looks(look).connect();
+    let lock = locks.lock("a").wait_at_most(10 * SECOND);
+    let waiter = tokio::spawn(async move { lock.try_acquire().await });
+    store.until(1, |call| *call == Call::Attempt).await;
+    assert!(store.claims()[0].ring());
+    assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Unreachable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hanging_look_makes_a_waiter_find_the_silence_out() {
+    let queued_then_silent = |asked: One| async move {
+        match asked.n {
+            0 => waiting(SECOND),
+            _ => pending().await,
+        }
+    };
+    let hangs = |_| pending();
+    let (store, locks) = Script::new().attempts(queued_then_silent).looks(hangs).connect();
+    let asked = store.now();
+    let error = locks.lock("a").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    let took = store.now().since(asked);
+    assert!(took <= 2 * TTL, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hanging_look_hides_no_lock_from_a_waiter_whose_store_answers_attempts() {
+    let free_later = |asked: One| async move {
+        match asked.n {
+            0 => waiting(SECOND),
+            _ => granted(&asked),
+        }
+    };
+    let hangs = |_| pending();
+    let (store, locks) = Script::new().attempts(free_later).looks(hangs).connect();
+    let asked = store.now();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    assert!(guard.is_held());
+    let took = store.now().since(asked);
+    assert!(took <= TTL + 2 * SECOND, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn looks_that_answer_break_the_silence() {
+    let queued_then_silent = |asked: One| async move {
+        match asked.n {
+            0 => waiting(SECOND),
+            _ => pending().await,
+        }
+    };
+    let looks = |asked| async move { again(&asked, SECOND) };
+    let (store, locks) = Script::new().attempts(queued_then_silent).looks(looks).connect();
+    let waiter = tokio::spawn(async move { locks.lock("a").acquire().await });
+    store.until(100, |call| matches!(call, Call::Look(_))).await;
+    assert!(!waiter.is_finished(), "waiting for a busy lock is no silence");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_answered_to_a_try_is_busy_and_given_back() {
+    let queues = |_| async { waiting(SECOND) };
+    let (store, locks) = Script::new().attempts(queues).connect();
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
+    store.until(1, |call| *call == Call::Release).await;
+    let lock = locks.lock("a").wait_at_most(std::time::Duration::ZERO);
+    assert_eq!(lock.acquire().await.unwrap_err().kind(), ErrorKind::Busy);
+    store.until(2, |call| *call == Call::Release).await;
+    assert!(store.claims().iter().all(|claim| claim.is_over()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_release_is_unreachable_and_goes_on() {
+    let silent_at_first = |asked: One| async move {
+        match asked.n {
+            0 => pending().await,
+            _ => Ok(Removal::Removed),
+        }
+    };
+    let (store, locks) = Script::new().releases(silent_at_first).connect();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let asked = store.now();
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Unreachable);
+    assert!(store.now().since(asked) <= TTL + SECOND);
+    store.until(2, |call| *call == Call::Release).await;
+}

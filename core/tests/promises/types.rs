@@ -1,0 +1,58 @@
+//! Facts about the public types that the compiler checks, so that a later field cannot take them
+//! back unnoticed.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use fencelock_core::url::{Connecting, Params, Scheme, StoreUrl};
+use fencelock_core::{
+    Armed, Attempt, BootClock, Claim, Clock, Contender, DistributedLock, Error, ErrorKind,
+    FencingToken, Guard, IfBusy, Label, Liveness, Lock, LockName, Locks, Look, LostReason, Mode,
+    Modes, Moment, Occupant, OccupantId, Operation, Order, OwnerToken, Permits, Profile, Reach,
+    Removal, Renewal, RenewalPlan, Rest, RwLock, Settings, Snapshot, TokenEpoch, Tokens,
+    TokioClock, Ttl, memory,
+};
+
+fn shared<T: ?Sized + Send + Sync + 'static>() {}
+fn sent<T: Send>(_: T) {}
+
+#[test]
+fn public_types_may_be_shared_between_threads() {
+    shared::<(Locks, Lock, RwLock, Guard, Claim, Armed, memory::Memory)>();
+    shared::<(Error, ErrorKind, Operation, LostReason)>();
+    shared::<(LockName, Mode, Permits, Label, Settings, Ttl, OwnerToken, IfBusy)>();
+    shared::<(FencingToken, TokenEpoch, Moment, BootClock, TokioClock)>();
+    shared::<(Attempt, Rest, Renewal, Look, Removal, Snapshot, Occupant, OccupantId)>();
+    shared::<(Profile, Reach, Liveness, RenewalPlan, Order, Modes, Tokens)>();
+    shared::<(StoreUrl, Params<'static>, Scheme)>();
+    shared::<dyn Clock>();
+    shared::<dyn Contender>();
+    shared::<dyn DistributedLock>();
+}
+
+/// Never called: that it compiles is the test.
+#[allow(dead_code)]
+fn public_futures_may_be_sent(locks: &Locks, lock: &Lock, guard: Guard, connecting: Connecting) {
+    let id = OccupantId::new("1");
+    sent(lock.acquire());
+    sent(lock.try_acquire());
+    sent(locks.inspect("a"));
+    sent(locks.evict("a", &id));
+    sent(locks.close());
+    sent(guard.lost());
+    sent(guard.expiring(Duration::ZERO));
+    sent(guard.run(async {}));
+    sent(guard.release());
+    sent(connecting);
+    sent(fencelock_core::url::connect(&[], ""));
+}
+
+#[test]
+fn lock_names_are_equal_when_the_store_cannot_tell_them_apart() {
+    let split = LockName::with_prefix("a", "bc").unwrap();
+    let whole = LockName::new("abc").unwrap();
+    assert_eq!(split, whole);
+    assert_eq!(HashSet::from([split.clone(), whole]).len(), 1);
+    assert_eq!((split.key(), split.as_str()), ("abc", "bc"));
+    assert_ne!(split, LockName::new("bc").unwrap());
+}
