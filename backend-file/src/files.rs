@@ -13,7 +13,7 @@ use crate::directory::{Directory, refuse_network};
 use crate::door::{read_label, write_label};
 use crate::error::{corrupt, failed, foreign};
 use crate::pipe::{self, PipeName};
-use crate::platform::{Identity, identity_of, open_quietly, since_boot};
+use crate::platform::{Identity, identity_of, open_quietly, since_boot, sync_data};
 use crate::queue::{
     BootId, Corrupt, LABEL, LABELS_AT, NAME_AT, NAME_MOST, PAGE, Queue, Slot, area_at,
 };
@@ -188,7 +188,7 @@ impl Files {
             Some(root) => rustix::fs::fsync(&self.state)
                 .and_then(|()| rustix::fs::fsync(&self.dir))
                 .and_then(|()| rustix::fs::fsync(root)),
-            None => rustix::fs::fdatasync(&self.state),
+            None => sync_data(self.state.as_fd()),
         };
         synced.map_err(|errno| failed("sync", &self.path, errno))
     }

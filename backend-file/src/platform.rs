@@ -83,6 +83,11 @@ mod linux {
         Ok(Identity { device, inode: stat.stx_ino, links: stat.stx_nlink })
     }
 
+    /// Has what was written to `file` on the disk.
+    pub(crate) fn sync_data(file: BorrowedFd<'_>) -> io::Result<()> {
+        rustix::fs::fdatasync(file)
+    }
+
     const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
     /// Differs between two boots of the machine.
@@ -165,6 +170,10 @@ mod other {
 
     pub(crate) fn identity_of(file: BorrowedFd<'_>) -> io::Result<Identity> {
         rustix::fs::fstat(file).map(|stat| identify(&stat))
+    }
+
+    pub(crate) fn sync_data(file: BorrowedFd<'_>) -> io::Result<()> {
+        rustix::fs::fsync(file)
     }
 
     #[allow(clippy::unnecessary_cast)]

@@ -194,32 +194,42 @@ async fn processes_are_served_in_the_order_of_their_arrival() {
     assert_eq!(order, (0..MANY).collect::<Vec<_>>());
 }
 
+/// Whoever was not rung is found by a look, half a second later in the median.
+fn assert_rung(mut took: Vec<Duration>) {
+    took.sort();
+    println!("{took:?}");
+    assert!(took[took.len() / 2] < Duration::from_millis(150), "{took:?}");
+}
+
 #[tokio::test]
 async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut holder = Actor::start(dir.path(), "hold x exclusive");
-    holder.expect("asks");
-    holder.expect("held");
-    let mut waiters = Vec::new();
-    for number in 1..=3 {
-        waiters.push(Actor::start(dir.path(), "hold x exclusive"));
-        until_queue(&locks, "x", 1, number).await;
+    let mut took = Vec::new();
+    for _ in 0..9 {
+        let mut holder = Actor::start(dir.path(), "hold x exclusive");
+        holder.expect("asks");
+        holder.expect("held");
+        let mut waiters = Vec::new();
+        for number in 1..=3 {
+            waiters.push(Actor::start(dir.path(), "hold x exclusive"));
+            until_queue(&locks, "x", 1, number).await;
+        }
+        let mut last = waiters.pop().unwrap();
+        last.expect("asks");
+        for waiter in waiters {
+            // The one that is next first, then the one in the middle.
+            waiter.kill();
+        }
+        let killed = Instant::now();
+        holder.kill();
+        last.expect("held");
+        took.push(killed.elapsed());
+        last.tell("release");
+        last.expect("released");
+        last.end();
     }
-    let mut last = waiters.pop().unwrap();
-    for waiter in waiters {
-        // The one in the middle first, then the one that is next.
-        waiter.kill();
-    }
-    let killed = Instant::now();
-    holder.kill();
-    last.expect("asks");
-    last.expect("held");
-    // Far less than the safety look, even on a busy machine.
-    assert!(killed.elapsed() < Duration::from_millis(900), "{:?}", killed.elapsed());
-    last.tell("release");
-    last.expect("released");
-    last.end();
+    assert_rung(took);
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
 }
 
@@ -298,22 +308,26 @@ async fn a_child_that_inherited_the_descriptor_keeps_the_lock() {
 async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut holder = Actor::start(dir.path(), "hold x exclusive");
-    holder.expect("asks");
-    holder.expect("held");
-    holder.tell("pass on");
-    let child: i32 = holder.expect("child").parse().unwrap();
-    let mut waiter = Actor::start(dir.path(), "hold x exclusive");
-    waiter.expect("asks");
-    until_queue(&locks, "x", 1, 1).await;
-    let start = Instant::now();
-    holder.tell("release");
-    holder.expect("released");
-    waiter.expect("held");
-    assert!(start.elapsed() < Duration::from_millis(900), "rung, not looked for");
-    kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
-    waiter.tell("release");
-    waiter.expect("released");
+    let mut took = Vec::new();
+    for _ in 0..9 {
+        let mut holder = Actor::start(dir.path(), "hold x exclusive");
+        holder.expect("asks");
+        holder.expect("held");
+        holder.tell("pass on");
+        let child: i32 = holder.expect("child").parse().unwrap();
+        let mut waiter = Actor::start(dir.path(), "hold x exclusive");
+        waiter.expect("asks");
+        until_queue(&locks, "x", 1, 1).await;
+        let start = Instant::now();
+        holder.tell("release");
+        holder.expect("released");
+        waiter.expect("held");
+        took.push(start.elapsed());
+        kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
+        waiter.tell("release");
+        waiter.expect("released");
+    }
+    assert_rung(took);
 }
 
 #[tokio::test]
