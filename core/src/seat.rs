@@ -97,9 +97,9 @@ impl Seat {
             let answer = tokio::select! {
                 biased;
                 answer = self.contender.release() => answer,
-                () = clock.sleep_until(bound) => Err(unanswered()),
+                () = clock.sleep_until(bound) => return Err(self.silent(unanswered())),
             };
-            match answer {
+            let error = match answer {
                 Ok(Removal::Removed) => {
                     debt.unpaid = None;
                     return Ok(true);
@@ -110,11 +110,16 @@ impl Seat {
                 }
                 Ok(Removal::Partly { was_held }) => return Ok(was_held || repeated),
                 Err(error) if !error.is_retryable() => return Err(error),
-                Err(error) if clock.now() >= bound => return Err(self.silent(error)),
-                Err(_) => {}
-            }
+                Err(error) => error,
+            };
             repeated = true;
-            clock.sleep_until(clock.now().after(pace.next()).min(bound)).await;
+            let again = clock.now().after(pace.next());
+            clock.sleep_until(again.min(bound)).await;
+            // Past the bound, or the clock has ended with the runtime that connected, and paces
+            // nothing any more.
+            if clock.now() < again {
+                return Err(self.silent(error));
+            }
         }
     }
 

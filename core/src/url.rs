@@ -106,8 +106,7 @@ impl StoreUrl {
             Some(slash) => rest.split_at(slash),
             None => (rest, ""),
         };
-        let login_ends = authority.contains('@') || authority.is_empty();
-        if !login_ends && (path.contains('@') || query.contains('@')) {
+        if !authority.is_empty() && (path.contains('@') || query.contains('@')) {
             // A password with a / or ? in it: the rest of it must not be taken for a path.
             return Err(invalid(
                 "an @ stands behind the host; percent-encode / ? # @ in a user or password, and \
@@ -339,6 +338,8 @@ mod tests {
             ("mem://?ttl=2s&tt%6c=3s", "given twice"),
             ("redis://me:hunter/2@host/0", "percent-encode"),
             ("redis://me:hunter?2=1@host/0", "percent-encode"),
+            ("redis://me:p@hunter/2@host/0", "percent-encode"),
+            ("redis://me:p@hunter?w=2@host/0", "percent-encode"),
             ("redis://host/0?label=me@home", "percent-encode"),
             ("mem://?prefix=%ff", "UTF-8"),
         ] {

@@ -71,6 +71,8 @@ fn a_release_elsewhere_ends_in_time_when_the_runtime_that_connected_ends() {
             let error = timeout(AT_LAST, releasing).await.unwrap().unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unreachable, "boot clock: {boot_clock}");
         });
+        let asked = store.count(|call| *call == Call::Release);
+        assert!(asked <= 10, "asked {asked} times, boot clock: {boot_clock}");
     }
 }
 
