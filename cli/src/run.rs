@@ -51,7 +51,12 @@ pub(crate) fn watch(options: WatchdogOptions) -> ExitCode {
 /// One thread is enough, and starts faster than several; it is never blocked for long.
 fn in_one_thread(work: impl Future<Output = u8>) -> ExitCode {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => ExitCode::from(runtime.block_on(work)),
+        Ok(runtime) => {
+            let code = runtime.block_on(work);
+            // A store may have a thread waiting for what never comes; that is not waited for.
+            runtime.shutdown_background();
+            ExitCode::from(code)
+        }
         Err(error) => {
             exit::say(&format!("cannot start: {error}"));
             ExitCode::from(exit::EX_OSERR)

@@ -11,18 +11,47 @@ use fencelock::{Liveness, Lock, Locks, Permits, Profile, Ttl, parse_duration};
 use super::exit::{Codes, Outcome};
 use super::store::Store;
 
+const EXIT_CODES: &str = "\
+Exit codes:
+  the command's own; 128+n when signal n ended it, or ended the waiting
+  64  usage, also of a lock that this command runs under already
+  69  the store did not answer within unreachable_after
+  70  somebody killed the watchdog, so the command was killed
+  71  the system refused a process or a descriptor
+  75  busy, or the wait was over (-E CODE, --skip-ok)
+  78  configuration: the store's URL, or its refusal
+  79  the lock was lost, or about to be, or --hold-at-most was over
+  126 the command cannot be executed
+  127 it was not found";
+
+const MORE: &str = "\
+The command leads a process group of its own, which is in the foreground of the terminal if we are.
+SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the whole group. When the command has ended the
+lock is released; what it left in the background is left alone, without a lock.
+
+When the lock is about to end, the group gets SIGTERM (see --grace), and SIGKILL before anybody else
+can be granted; at once when the store says that the lock is somebody else's. When this program is
+killed, or stopped for longer than the lock lasts, a watchdog kills the group. A job that was
+stopped by Ctrl-Z keeps its lock on the file store; on a store with leases it is killed at the
+lease's end, since nobody renews it.
+
+Environment of the command:
+  FENCELOCK_NAME      the lock
+  FENCELOCK_TOKEN     its fencing token, for the protected resource to check
+  FENCELOCK_STORE     the store, without password and parameters
+  FENCELOCK_DEADLINE  with --hold-at-most: when it is over, in Unix seconds
+  FENCELOCK_HELD      all locks that it runs under: a second `fencelock run` for one of them is an
+                      error rather than a deadlock; unset it for what outlives the lock
+
+--flock-compat exits as flock(1): 1 busy, 65 URL or store that cannot be meant, 66 store that
+refuses, 69 command that cannot be executed, 71 store that does not answer. Lost stays 79.";
+
 /// Runs a command while holding a lock
-///
-/// Exits with the command's own code; else 64 usage, 69 store unreachable, 71 the system refused
-/// (no process, no descriptor), 75 busy or the wait was over, 78 configuration, 79 lock lost,
-/// 126/127 cannot execute, 128+n signal n.
-///
-/// The command finds FENCELOCK_NAME, FENCELOCK_TOKEN (the fencing token) and FENCELOCK_STORE in
-/// its environment, with --hold-at-most also FENCELOCK_DEADLINE (Unix seconds). It leads a process
-/// group of its own. When the lock is about to be lost, the group gets SIGTERM, and SIGKILL before
-/// anybody else can be granted. When this program is killed, the group is killed.
 #[derive(clap::Args, Debug)]
-#[command(verbatim_doc_comment)]
+#[command(
+    override_usage = "fencelock run [OPTIONS] NAME -- COMMAND…\n       fencelock run [OPTIONS] NAME -c STRING"
+)]
+#[command(after_help = EXIT_CODES, after_long_help = format!("{EXIT_CODES}\n\n{MORE}"))]
 pub(crate) struct Options {
     /// The lock's name: 1 to 512 bytes, any characters
     name: String,
@@ -78,7 +107,7 @@ pub(crate) struct Options {
     /// Write how it went to FILE, at the grant and at the end
     #[arg(long, value_name = "FILE")]
     status_json: Option<PathBuf>,
-    /// Exit as flock(1): 1 for busy, 69 cannot execute, 71 store unreachable, 65/66 configuration
+    /// Exit with flock's codes, as 1 for busy
     #[arg(long)]
     flock_compat: bool,
     /// Tell how long it took, or whom it waits for

@@ -94,6 +94,22 @@ fn a_bad_store_is_78_and_shows_no_password() {
 }
 
 #[test]
+fn a_store_that_does_not_answer_is_69_and_names_the_bound() {
+    let here = Scratch::new();
+    assert_eq!(here.code(&["job", "--", "true"]), 0);
+    // A process that is stopped while it changes the queue, as far as others can see.
+    let queue = here.path("locks").join("lock%3Ajob").join("L");
+    let file = std::fs::File::open(&queue).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let url = format!("{}?unreachable_after=300ms", here.url());
+    let silent = here.output(&["--url", &url, "job", "--", "true"]);
+    let said = String::from_utf8(silent.stderr).unwrap();
+    assert_eq!(silent.status.code(), Some(69), "{said}");
+    assert!(said.contains("unreachable_after=300ms"), "{said}");
+    assert_eq!(here.code(&["--flock-compat", "--url", &url, "job", "--", "true"]), 71);
+}
+
+#[test]
 fn what_cannot_be_executed_is_126_or_127() {
     let here = Scratch::new();
     std::fs::write(here.path("text"), "no program").unwrap();
