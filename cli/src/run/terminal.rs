@@ -8,8 +8,9 @@ use std::fs::File;
 use std::io::{self, IsTerminal};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal as NixSignal};
+use nix::unistd::{getpgrp, getsid};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getpgrp, getpid, getsid};
+use rustix::process::{Pid, Signal, getpid};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 /// The controlling terminal.
@@ -33,7 +34,7 @@ impl Terminal {
 
     /// Whether we are in the foreground.
     pub(super) fn is_ours(&self) -> bool {
-        self.foreground() == Some(getpgrp())
+        self.foreground().is_some_and(|foreground| Some(foreground) == our_group())
     }
 
     fn foreground(&self) -> Option<Pid> {
@@ -59,7 +60,7 @@ impl Terminal {
     pub(super) fn lend(&mut self, group: Pid) -> bool {
         match self.foreground() {
             Some(foreground) if foreground == group => true,
-            Some(foreground) if self.wanted && foreground == getpgrp() => {
+            Some(foreground) if self.wanted && Some(foreground) == our_group() => {
                 let lent = self.give_to(group).is_ok();
                 if lent {
                     self.lent_to = Some(group);
@@ -79,9 +80,9 @@ impl Terminal {
             Some(foreground) => foreground == group || !exists(foreground),
             None => true,
         };
-        if ours_to_take {
+        if let (true, Some(ours)) = (ours_to_take, our_group()) {
             // A terminal that hung up needs no foreground group.
-            let _ = self.give_to(getpgrp());
+            let _ = self.give_to(ours);
         }
         true
     }
@@ -116,11 +117,17 @@ impl Terminal {
 /// sees 130 either way, but a script stops only if its command died of it. Does nothing where
 /// nobody shares the terminal with us.
 pub(super) fn die_for_the_shell(signal: Signal) {
-    let alone = getsid(None).ok() == Some(getpid());
+    let alone = getsid(None).is_ok_and(|leader| leader == nix::unistd::getpid());
     if !alone && Terminal::controlling().is_some_and(|terminal| terminal.is_ours()) {
         // Whatever fails, there is the exit code.
         let _ = signal_hook::low_level::emulate_default_handler(signal.as_raw());
     }
+}
+
+/// Our process group. `None` in a container when its leader is outside, whom the kernel calls 0
+/// there (pid_namespaces(7)); so it does with the session's leader, and rustix's types deny both.
+fn our_group() -> Option<Pid> {
+    Pid::from_raw(getpgrp().as_raw())
 }
 
 fn exists(group: Pid) -> bool {

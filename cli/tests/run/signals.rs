@@ -96,6 +96,32 @@ fn that_were_ignored_stay_ignored() {
     assert_eq!(job.code(), 0);
 }
 
+/// As in a container that an orchestrator entered: the leaders of our session and process group
+/// are outside, and have no number inside.
+#[test]
+fn end_a_wait_whose_session_has_no_number_here() {
+    const CONTAINER: [&str; 6] =
+        ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    if !Command::new("unshare").args(CONTAINER).arg("true").status().is_ok_and(|end| end.success())
+    {
+        eprintln!("NOT TESTED: this system lets nobody make a process namespace");
+        return;
+    }
+    let here = Scratch::new();
+    let _holder = here.hold(&[], "job");
+    for (signal, code, name) in FORWARDED {
+        let run = here.run(&["job", "--", "echo", "granted"]);
+        let mut container = Command::new("unshare");
+        container.args(CONTAINER).arg(run.get_program()).args(run.get_args());
+        let mut waiter = Job::start(container.env("FENCELOCK_URL", here.url()));
+        wait_for_waiter(&here);
+        let inside = crate::support::children(waiter.pid());
+        rustix::process::kill_process(inside[0], signal).unwrap();
+        assert_eq!(waiter.code(), code, "{name}");
+        assert_eq!(waiters(&here), 0, "{name}");
+    }
+}
+
 #[test]
 fn a_stop_by_hand_leaves_the_wrapper_at_work() {
     let here = Scratch::new();

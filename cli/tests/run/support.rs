@@ -8,7 +8,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
@@ -26,6 +28,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     pub(crate) fn new() -> Scratch {
+        mind_signals();
         Scratch { directory: tempfile::tempdir().expect("a temporary directory") }
     }
 
@@ -78,6 +81,19 @@ impl Scratch {
     pub(crate) async fn connect(&self) -> fencelock::Locks {
         fencelock::connect(&self.url()).await.expect("the store is there")
     }
+}
+
+/// What a shell starts with `&` ignores SIGINT and SIGQUIT, what `nohup` starts SIGHUP, and so
+/// would the jobs of these tests. A signal that is caught here has its default in them.
+fn mind_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for signal in [Signal::INT, Signal::QUIT, Signal::HUP] {
+            let yes = Arc::new(AtomicBool::new(true));
+            signal_hook::flag::register_conditional_default(signal.as_raw(), yes)
+                .expect("a signal that can be caught");
+        }
+    });
 }
 
 /// A process, its lines, and the end of everything that has its output open.
