@@ -1,0 +1,5 @@
+//! The Redis store of [fencelock](https://docs.rs/fencelock).
+
+mod script;
+
+pub use script::scripts;

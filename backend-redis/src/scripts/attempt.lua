@@ -1,0 +1,69 @@
+-- Acquires, queues, or confirms a grant: whatever comes next for one claim. Asked again, it answers
+-- the same, token included.
+--
+-- ARGV  1 identity   2 ttl in ms   3 'queue', or 'try' to leave nothing behind
+-- Reply token (granted) | 0 (busy, only after 'try') | {ms until the next look} (waits)
+-- O(log n) in the holders and waiters, but for up to 64 dead ones or grants.
+
+local ME, TTL = ARGV[1], ARGV[2]
+
+-- Nobody queues and nobody holds: no more than this.
+if string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0
+  and redis.call('SET', L, ME, 'NX', 'PX', TTL) then
+  return mint()
+end
+--<queue.lua>
+local me = parse(ME)
+TTL = tonumber(TTL)
+look_at_lock()
+
+-- Leaves the queue with the grant, which lasts the whole TTL from now.
+local function confirm()
+  local token
+  if held.group then
+    redis.call('ZADD', L, 'XX', now + TTL, ME)
+    settle(-held.out)
+    token = redis.call('ZSCORE', L, '#' .. me.owner)
+  else
+    redis.call('PEXPIRE', L, TTL)
+    token = redis.call('GET', F)
+  end
+  if redis.call('ZREM', Q, ME) == 1 then
+    -- A run of readers that one hand-over could not finish goes on.
+    if held.group then serve() end
+    tidy()
+  end
+  -- Somebody may have deleted the token.
+  return tonumber(token) or mint()
+end
+
+if held then
+  if held.text == ME or (held.group == me.mode and redis.call('ZSCORE', L, ME)) then
+    return confirm()
+  end
+end
+
+local score = redis.call('ZSCORE', Q, ME)
+if not score then
+  serve()
+  if not head() and is_free_for(me) then
+    local token = give(me, TTL)
+    tidy()
+    return token
+  end
+  if ARGV[3] == 'try' then
+    tidy()
+    return 0
+  end
+  local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
+  redis.call('ZADD', Q, math.max(now_us, (tonumber(last) or 0) + 1), ME)
+elseif tonumber(score) < 0 then
+  -- Granted, and too late to confirm it: the old place.
+  redis.call('ZADD', Q, -tonumber(score), ME)
+end
+redis.call('ZADD', Q, now + SILENCE, '@' .. me.process)
+redis.call('PEXPIRE', Q, QUEUE)
+if score and serve(ME) then return confirm() end
+
+local first = head()
+return {first and first.process == me.process and until_change() or 1000}

@@ -1,0 +1,146 @@
+-- What the scripts share once a lock is contended, or not exclusive.
+
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now = math.floor(now_us / 1000)
+
+-- Above every expiry and deadline in ms, below every arrival and token in us.
+local BAND = '1000000000000000'
+-- A process that has not looked for this long has no live waiters, in ms; it looks each second.
+local SILENCE = 3000
+-- How long a hand-over waits for its confirmation, in ms, if the lock's own TTL is not shorter.
+local CLAIM = 2000
+-- The queue's own end when nobody looks any more, in ms.
+local QUEUE = 5000
+-- Dead ones passed over, and grants made, at one call at most: a script stops the whole server.
+local MOST = 64
+
+local function parse(identity)
+  local mode, share, ttl, process, owner =
+    string.match(identity, '^([xsp])(%S*) (%d+) (%S+) (%x+) ')
+  if not mode then return nil end
+  local n, limit = string.match(share, '^(%d+)/(%d+)$')
+  return {text = identity, mode = mode, n = tonumber(n) or 1, limit = tonumber(limit) or 0,
+    ttl = tonumber(ttl), process = process, owner = owner}
+end
+
+-- Who holds: nil for nobody, {text} for a string, {group = 's' or 'p', out = the sum} for a group.
+local held
+
+-- The group's own expiry is its longest member's; it goes with the last one.
+local function settle(sum)
+  if sum >= 0 then
+    redis.call('DEL', L)
+    held = nil
+    return
+  end
+  held.out = -sum
+  local last = redis.call('ZREVRANGEBYSCORE', L, '(' .. BAND, 1, 'WITHSCORES', 'LIMIT', 0, 1)
+  redis.call('PEXPIREAT', L, last[2])
+end
+
+local function take_out(member)
+  if redis.call('ZREM', L, member.text) == 0 then return false end
+  redis.call('ZREM', L, '#' .. member.owner)
+  settle(tonumber(redis.call('ZINCRBY', L, member.n, '=' .. held.group)))
+  return true
+end
+
+-- Reads who holds, without group members whose time is over.
+local function look_at_lock()
+  local kind = redis.call('TYPE', L).ok
+  if kind == 'string' then
+    held = {text = redis.call('GET', L)}
+  elseif kind == 'zset' then
+    local readers, permits = redis.call('ZSCORE', L, '=s'), redis.call('ZSCORE', L, '=p')
+    if not (readers or permits) then foreign(L, 'is a sorted set') end
+    held = {group = readers and 's' or 'p', out = -tonumber(readers or permits)}
+    for _, text in ipairs(redis.call('ZRANGEBYSCORE', L, 1, now, 'LIMIT', 0, MOST)) do
+      local member = parse(text)
+      if not member then foreign(L, 'is a sorted set') end
+      take_out(member)
+    end
+  elseif kind == 'none' then
+    held = nil
+  else
+    foreign(L, 'is a ' .. kind)
+  end
+end
+
+local function is_free_for(claim)
+  if not held then return true end
+  if not held.group or claim.mode ~= held.group then return false end
+  return claim.mode == 's' or held.out + claim.n <= claim.limit
+end
+
+-- Gives the lock to `claim`, for which it is free, until `ttl` ms from now.
+local function give(claim, ttl)
+  if claim.mode == 'x' then
+    redis.call('SET', L, claim.text, 'PX', ttl)
+    held = {text = claim.text}
+    return mint()
+  end
+  local token = mint()
+  held = held or {group = claim.mode}
+  redis.call('ZADD', L, now + ttl, claim.text, token, '#' .. claim.owner)
+  settle(tonumber(redis.call('ZINCRBY', L, -claim.n, '=' .. claim.mode)))
+  return token
+end
+
+-- The first in the queue, nil when nobody waits.
+local function head()
+  local first = redis.call('ZRANGEBYSCORE', Q, BAND, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  if not first[1] then return nil end
+  local claim = parse(first[1])
+  if not claim then foreign(Q, 'is a sorted set') end
+  claim.arrival = first[2]
+  return claim
+end
+
+-- Hands the lock to the first live waiters whom it is free for, in order. They stay in the queue
+-- until they confirm, so that one who is late keeps the place. `asking` reads its grant from this
+-- script's answer and is not told by a push. True if `asking` was granted.
+local function serve(asking)
+  local granted = false
+  for _ = 1, MOST do
+    local claim = head()
+    if not claim then break end
+    local deadline = redis.call('ZSCORE', Q, '@' .. claim.process)
+    if not deadline or tonumber(deadline) < now then
+      redis.call('ZREM', Q, claim.text)
+    elseif not is_free_for(claim) then
+      break
+    else
+      local token = give(claim, math.min(CLAIM, claim.ttl))
+      redis.call('ZADD', Q, '-' .. claim.arrival, claim.text)
+      if claim.text == asking then
+        granted = true
+      else
+        redis.call('PUBLISH', claim.process, claim.owner .. string.format(' %.0f', token))
+      end
+      if claim.mode == 'x' then break end
+    end
+  end
+  return granted
+end
+
+-- Removes a queue of nobody but processes, so that the next claim finds none and is fast.
+local function tidy()
+  local last = redis.call('ZRANGE', Q, -1, -1)[1]
+  if last and string.sub(last, 1, 1) == '@' then
+    local first = redis.call('ZRANGE', Q, 0, 0)[1]
+    if string.sub(first, 1, 1) == '@' then redis.call('DEL', Q) end
+  end
+end
+
+-- When the first in the queue should look again, in ms: as soon as a holder can expire. A foreign
+-- holder's release tells nobody.
+local function until_change()
+  if not held then return 1 end
+  if held.group then
+    local next = redis.call('ZRANGEBYSCORE', L, 1, '(' .. BAND, 'WITHSCORES', 'LIMIT', 0, 1)
+    return math.min(1000, math.max(1, next[2] - now + 1))
+  end
+  if not parse(held.text) then return 50 end
+  return math.min(1000, math.max(1, redis.call('PTTL', L) + 1))
+end

@@ -1,0 +1,30 @@
+-- Gives the lock back, or leaves the queue, and hands over to whoever is next. Asked again, it
+-- changes nothing and answers 0.
+--
+-- ARGV  1 identity, or the value of a foreign holder   2 'tell' when it is not the claim's own will
+-- Reply 1 (it was there) | 0
+-- O(log n) in the holders and waiters, but for up to 64 dead ones or grants.
+
+local ME = ARGV[1]
+local was_there = 0
+-- A group lies in a sorted set, where GET is an error and not an answer.
+if redis.pcall('GET', L) == ME then
+  redis.call('DEL', L)
+  was_there = 1
+end
+if not ARGV[2] and (was_there == 1 or string.byte(ME) == 120)
+  and redis.call('EXISTS', Q) == 0 then
+  return was_there
+end
+--<queue.lua>
+local me = parse(ME)
+if redis.call('ZREM', Q, ME) == 1 then was_there = 1 end
+-- What another program put at the lock's key is not ours to release or to hand over.
+if not pcall(look_at_lock) then return was_there end
+if me and held and held.group == me.mode and take_out(me) then was_there = 1 end
+if was_there == 1 then
+  if me and ARGV[2] then redis.call('PUBLISH', me.process, me.owner .. ' 0') end
+  serve()
+  tidy()
+end
+return was_there

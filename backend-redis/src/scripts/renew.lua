@@ -1,0 +1,25 @@
+-- Extends a held lock, never one that is not held.
+--
+-- ARGV  1 identity   2 ttl in ms, 0 to ask only whether it is still there
+--       3 '' or 'old' when the token's own key may be close to its end
+-- Reply 1 (extended) | 0 (not held)
+-- O(log n) in the holders.
+
+local ME, TTL = ARGV[1], tonumber(ARGV[2])
+local mode = string.byte(ME)
+if mode == 120 then
+  if redis.pcall('GET', L) ~= ME then return 0 end
+  if TTL > 0 then redis.call('PEXPIRE', L, TTL) end
+else
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local ends = redis.pcall('ZSCORE', L, ME)
+  if type(ends) ~= 'string' or tonumber(ends) <= now then return 0 end
+  if TTL > 0 then
+    redis.call('ZADD', L, 'XX', now + TTL, ME)
+    local last = redis.call('ZREVRANGEBYSCORE', L, '(1000000000000000', 1, 'WITHSCORES', 'LIMIT', 0, 1)
+    redis.call('PEXPIREAT', L, last[2])
+  end
+end
+if ARGV[3] == 'old' then redis.call('PEXPIRE', F, 86400000) end
+return 1
