@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::ServerError;
@@ -71,10 +70,10 @@ impl Instance {
     }
 
     /// Waits until the server answers as it should.
-    pub(super) async fn ready(
+    pub(super) async fn ready<Probe: Future<Output = io::Result<bool>>>(
         &self,
         within: Duration,
-        mut probe: impl AsyncFnMut() -> io::Result<bool>,
+        mut probe: impl FnMut() -> Probe,
     ) -> Result<(), ServerError> {
         const PAUSE: Duration = Duration::from_millis(20);
         let deadline = Instant::now() + within;
@@ -105,6 +104,12 @@ impl Instance {
     /// The process id of the latest start.
     pub(super) fn pid(&self) -> u32 {
         self.with("asking", |process| Ok(process.id())).unwrap_or_default()
+    }
+
+    /// Whether it runs and is not frozen.
+    pub(super) fn is_live(&self) -> bool {
+        // A process that is gone has no answer.
+        self.with("asking", |process| Ok(!process.is_stopped()?)).unwrap_or(false)
     }
 
     pub(super) async fn freeze(&self) -> Result<(), ServerError> {
@@ -210,13 +215,13 @@ impl Drop for Directory {
 }
 
 /// Sends a question on a connection of its own and reads until the answer is whole.
-pub(super) async fn ask(
-    port: u16,
+pub(super) async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
+    connect: impl Future<Output = io::Result<S>>,
     question: &[u8],
     is_whole: impl Fn(&[u8]) -> bool,
 ) -> io::Result<Vec<u8>> {
     let conversation = async {
-        let mut server = TcpStream::connect(("127.0.0.1", port)).await?;
+        let mut server = connect.await?;
         server.write_all(question).await?;
         let mut answer = Vec::new();
         while !is_whole(&answer) && server.read_buf(&mut answer).await? > 0 {}

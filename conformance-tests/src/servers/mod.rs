@@ -7,14 +7,20 @@
 //! somebody else depends on.
 
 use std::io;
+use std::time::Duration;
 
+mod eventually;
 mod instance;
 pub(crate) mod port;
 mod process;
 mod redis;
 mod zookeeper;
 
-pub use redis::{RedisOptions, TestRedis};
+pub use redis::TestRedis;
+pub use redis::cluster::TestCluster;
+pub use redis::cluster::migration::SlotMigration;
+pub use redis::options::RedisOptions;
+pub use redis::sentinel::TestSentinel;
 pub use zookeeper::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 
 /// Why a server is not there.
@@ -49,7 +55,19 @@ pub enum ServerError {
         /// The server's name.
         server: &'static str,
     },
-    /// The operating system refused something.
+    /// Several servers did not agree in time.
+    #[error("{server}: no sign of {awaited} within {within:?}; the last that was seen: {seen}")]
+    Unsettled {
+        /// The servers' name.
+        server: &'static str,
+        /// What was waited for.
+        awaited: &'static str,
+        /// How long.
+        within: Duration,
+        /// What was the case instead.
+        seen: io::Error,
+    },
+    /// The operating system, or a server, refused something.
     #[error("{doing} {server} failed")]
     Io {
         /// The server's name.

@@ -1,116 +1,41 @@
 //! A `redis-server` of the test's own.
 //!
-//! One server without replicas, since most faults need no more; what it takes to run one is in
-//! `instance.rs`, for topologies of several to build on. It is asked through a connection of its
-//! own for each command, so that no client library's behaviour gets into a test's set-up.
+//! One server, since most faults need no more; topologies (`sentinel.rs`, `cluster.rs`) are made of
+//! several. It is asked through a connection of its own for each command, so that no client
+//! library's behaviour gets into a test's set-up.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio::net::TcpStream;
+
+use self::options::{RedisOptions, config_file};
+use self::resp::{encode, render, replies};
+use super::ServerError;
 use super::instance::{Instance, ask};
 use super::port::Port;
 use super::process::Invocation;
-use super::{STARTS, ServerError};
-use crate::proxy::{Direction, Frame, framing};
+
+pub(super) mod cluster;
+pub(super) mod options;
+mod replication;
+mod resp;
+pub(super) mod sentinel;
 
 const SERVER: &str = "redis-server";
 const READY: Duration = Duration::from_secs(30);
-
-/// How to start a [`TestRedis`].
-#[derive(Debug, Clone)]
-pub struct RedisOptions {
-    program: OsString,
-    args: Vec<OsString>,
-    password: Option<String>,
-    append_only: bool,
-    unix_socket: bool,
-}
-
-impl RedisOptions {
-    /// No password, no persistence, TCP only, `DEBUG` allowed.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            program: SERVER.into(),
-            args: Vec::new(),
-            password: None,
-            append_only: false,
-            unix_socket: false,
-        }
-    }
-
-    /// Another program than the `redis-server` on the search path.
-    #[must_use]
-    pub fn program(mut self, program: impl Into<OsString>) -> Self {
-        self.program = program.into();
-        self
-    }
-
-    /// One more argument for the command line, after ours: `.arg("--maxmemory").arg("4mb")`.
-    #[must_use]
-    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
-        self.args.push(arg.into());
-        self
-    }
-
-    /// Demands this password of every client.
-    #[must_use]
-    pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.password = Some(password.into());
-        self
-    }
-
-    /// Keeps an append-only file, so that data outlives a restart and a kill.
-    #[must_use]
-    pub fn append_only(mut self) -> Self {
-        self.append_only = true;
-        self
-    }
-
-    /// Listens on a Unix socket too: [`TestRedis::unix_socket`].
-    #[must_use]
-    pub fn unix_socket(mut self) -> Self {
-        self.unix_socket = true;
-        self
-    }
-
-    /// Starts the server and waits until it answers.
-    ///
-    /// # Errors
-    /// When it is not installed, or does not get ready.
-    pub async fn start(self) -> Result<TestRedis, ServerError> {
-        let mut attempts = 1..STARTS;
-        loop {
-            match self.clone().start_once().await {
-                Err(ServerError::PortTaken { .. }) if attempts.next().is_some() => {}
-                done => return done,
-            }
-        }
-    }
-
-    async fn start_once(self) -> Result<TestRedis, ServerError> {
-        let instance = Instance::new(SERVER, "redis-server")?;
-        let port = Port::lease().map_err(|e| instance.io("finding a port for", e))?;
-        let redis = TestRedis { instance, port, options: self };
-        redis.launch().await?;
-        Ok(redis)
-    }
-}
-
-impl Default for RedisOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 /// A running `redis-server`. Dropping it kills the server and deletes its data.
 #[derive(Debug)]
 pub struct TestRedis {
     instance: Instance,
     port: Port,
+    /// For the other nodes of its cluster.
+    bus: Option<Port>,
     options: RedisOptions,
 }
 
@@ -129,6 +54,12 @@ impl TestRedis {
         self.port.number()
     }
 
+    /// The address, as sentinels and clusters tell it to clients.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()))
+    }
+
     /// The URL for clients, with the password.
     #[must_use]
     pub fn url(&self) -> String {
@@ -136,7 +67,7 @@ impl TestRedis {
             Some(password) => format!(":{}@", escape(password)),
             None => String::new(),
         };
-        format!("redis://{password}127.0.0.1:{}/", self.port())
+        format!("redis://{password}{}/", self.addr())
     }
 
     /// The Unix socket, if there is one.
@@ -208,7 +139,7 @@ impl TestRedis {
         }
         let replies_before = usize::from(!question.is_empty());
         question.extend(encode(command));
-        let answer = ask(self.port(), &question, |answer| {
+        let answer = ask(TcpStream::connect(self.addr()), &question, |answer| {
             replies(answer).take(replies_before + 1).count() == replies_before + 1
         })
         .await?;
@@ -225,22 +156,40 @@ impl TestRedis {
         Ok(text)
     }
 
+    /// Whether an answer can be expected: it runs and is not frozen.
+    fn is_live(&self) -> bool {
+        self.instance.is_live()
+    }
+
+    fn password(&self) -> Option<&str> {
+        self.options.password.as_deref()
+    }
+
+    fn refused(&self, doing: &'static str, answer: io::Error) -> ServerError {
+        self.instance.io(doing, answer)
+    }
+
     async fn launch(&self) -> Result<(), ServerError> {
         self.instance.launch(&self.invocation())?;
         let own = format!("process_id:{}", self.pid());
         self.instance
-            .ready(READY, async || {
+            .ready(READY, || async {
                 // PING fails while data is loading; INFO says whose answer it is.
                 self.command(&["PING"]).await?;
                 let info = self.command(&["INFO", "server"]).await?;
                 Ok(info.lines().any(|line| line.trim_end() == own))
             })
-            .await
+            .await?;
+        if !self.options.after_start.is_empty() {
+            self.command(self.options.after_start).await.map_err(|e| self.refused("tuning", e))?;
+        }
+        Ok(())
     }
 
     fn invocation(&self) -> Invocation {
         let options = &self.options;
-        let mut args: Vec<OsString> = vec!["--port".into(), self.port().to_string().into()];
+        let mut args: Vec<OsString> = vec![config_file(self.directory()).into()];
+        args.extend(["--port".into(), self.port().to_string().into()]);
         args.extend(["--bind", "127.0.0.1", "--save", "", "--daemonize", "no"].map(Into::into));
         args.extend(["--enable-debug-command", "local", "--dir"].map(Into::into));
         args.push(self.directory().into());
@@ -252,52 +201,13 @@ impl TestRedis {
         if let Some(socket) = self.unix_socket() {
             args.extend(["--unixsocket".into(), socket.into()]);
         }
+        if let Some(bus) = &self.bus {
+            args.extend(["--cluster-enabled", "yes", "--cluster-port"].map(Into::into));
+            args.push(bus.number().to_string().into());
+        }
         args.extend(options.args.iter().cloned());
         Invocation { program: options.program.clone(), args }
     }
-}
-
-fn encode(command: &[&str]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
-    for word in command {
-        bytes.extend(format!("${}\r\n{word}\r\n", word.len()).bytes());
-    }
-    bytes
-}
-
-/// The whole replies at the start of the bytes.
-fn replies(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    std::iter::from_fn(move || match framing::resp(Direction::ToClient, 0, bytes) {
-        Frame::Message(len) | Frame::Aside(len) if len <= bytes.len() => {
-            let (reply, rest) = bytes.split_at(len);
-            bytes = rest;
-            Some(reply)
-        }
-        _ => None,
-    })
-}
-
-/// Appends a reply in the protocol's first version as text, each value on a line.
-fn render(reply: &[u8], text: &mut String) -> io::Result<()> {
-    let mut rest = reply;
-    while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
-        let line = String::from_utf8_lossy(&rest[1..end]).trim_end().to_owned();
-        let kind = rest[0];
-        rest = &rest[end + 1..];
-        match kind {
-            b'-' => return Err(io::Error::other(line)),
-            b'*' => continue,
-            b'$' => {
-                // A nil has the length -1.
-                let len = line.parse().unwrap_or(0).min(rest.len());
-                text.push_str(&String::from_utf8_lossy(&rest[..len]));
-                rest = &rest[(len + 2 * usize::from(line != "-1")).min(rest.len())..];
-            }
-            _ => text.push_str(&line),
-        }
-        text.push('\n');
-    }
-    Ok(())
 }
 
 fn escape(text: &str) -> String {

@@ -10,6 +10,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio::net::TcpStream;
+
 use super::instance::{Instance, ask};
 use super::port::Port;
 use super::process::Invocation;
@@ -325,7 +327,8 @@ impl ZooKeeperServer {
     /// # Errors
     /// When there is no answer within 5 s.
     pub async fn four_letter(&self, word: &str) -> io::Result<String> {
-        let answer = ask(self.port(), word.as_bytes(), |_| false).await?;
+        let connect = TcpStream::connect(("127.0.0.1", self.port()));
+        let answer = ask(connect, word.as_bytes(), |_| false).await?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 
@@ -339,7 +342,7 @@ impl ZooKeeperServer {
     async fn ready(&self) -> Result<(), ServerError> {
         let own = format!("dataDir={}", self.data().display());
         self.instance
-            .ready(READY, async || {
+            .ready(READY, || async {
                 let is_serving = !self.mode().await?.is_empty();
                 // The configuration says whose answer it is.
                 Ok(is_serving && self.four_letter("conf").await?.contains(&own))

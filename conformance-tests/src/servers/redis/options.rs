@@ -1,0 +1,149 @@
+//! How a `redis-server` is started; one builder for a single server and for topologies of several.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use super::{SERVER, TestRedis};
+use crate::servers::instance::Instance;
+use crate::servers::port::Port;
+use crate::servers::{STARTS, ServerError};
+
+/// How to start a [`TestRedis`], or a topology of several.
+#[derive(Debug, Clone)]
+pub struct RedisOptions {
+    pub(super) program: OsString,
+    pub(super) args: Vec<OsString>,
+    pub(super) config: String,
+    pub(super) password: Option<String>,
+    pub(super) sentinel_password: Option<String>,
+    pub(super) append_only: bool,
+    pub(super) unix_socket: bool,
+    pub(super) in_cluster: bool,
+    /// A command for each time the server is ready, for what no configuration expresses.
+    pub(super) after_start: &'static [&'static str],
+}
+
+impl RedisOptions {
+    /// No password, no persistence, TCP only, `DEBUG` allowed.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            program: SERVER.into(),
+            args: Vec::new(),
+            config: String::new(),
+            password: None,
+            sentinel_password: None,
+            append_only: false,
+            unix_socket: false,
+            in_cluster: false,
+            after_start: &[],
+        }
+    }
+
+    /// Another program than the `redis-server` on the search path.
+    #[must_use]
+    pub fn program(mut self, program: impl Into<OsString>) -> Self {
+        self.program = program.into();
+        self
+    }
+
+    /// One more argument for the command line, after ours: `.arg("--maxmemory").arg("4mb")`.
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// One more line for `redis.conf`, which the command line overrides. The file is written once:
+    /// what the server itself changes there outlives a restart.
+    #[must_use]
+    pub fn config(mut self, line: &str) -> Self {
+        self.config.push_str(line);
+        self.config.push('\n');
+        self
+    }
+
+    /// One more user, as an ACL file has it after the word `user`:
+    /// `.acl_user("limited on >secret ~lock:* &lock:* +@all")`.
+    #[must_use]
+    pub fn acl_user(self, user: &str) -> Self {
+        self.config(&format!("user {user}"))
+    }
+
+    /// Demands this password of every client.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// Demands this password of the sentinels' clients; [`RedisOptions::password`] is for the
+    /// servers that they watch.
+    #[must_use]
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        self.sentinel_password = Some(password.into());
+        self
+    }
+
+    /// Keeps an append-only file, so that data outlives a restart and a kill.
+    #[must_use]
+    pub fn append_only(mut self) -> Self {
+        self.append_only = true;
+        self
+    }
+
+    /// Listens on a Unix socket too: [`TestRedis::unix_socket`].
+    #[must_use]
+    pub fn unix_socket(mut self) -> Self {
+        self.unix_socket = true;
+        self
+    }
+
+    /// Starts the server and waits until it answers.
+    ///
+    /// # Errors
+    /// When it is not installed, or does not get ready.
+    pub async fn start(self) -> Result<TestRedis, ServerError> {
+        let mut attempts = 1..STARTS;
+        loop {
+            match self.clone().start_once().await {
+                Err(ServerError::PortTaken { .. }) if attempts.next().is_some() => {}
+                done => return done,
+            }
+        }
+    }
+
+    async fn start_once(self) -> Result<TestRedis, ServerError> {
+        let instance = Instance::new(SERVER, "redis-server")?;
+        let port = || Port::lease().map_err(|e| instance.io("finding a port for", e));
+        let (client, bus) = (port()?, self.in_cluster.then(port).transpose()?);
+        std::fs::write(config_file(instance.directory()), &self.config)
+            .map_err(|e| instance.io("configuring", e))?;
+        let redis = TestRedis { instance, port: client, bus, options: self };
+        redis.launch().await?;
+        Ok(redis)
+    }
+
+    /// One that others replicate, or that replicates: at once, and with the password.
+    pub(super) fn replicating(mut self) -> Self {
+        let mut ours: Vec<OsString> =
+            ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
+                .map(Into::into)
+                .into();
+        if let Some(password) = &self.password {
+            ours.extend(["--masterauth", password].map(Into::into));
+        }
+        self.args.splice(..0, ours);
+        self
+    }
+}
+
+impl Default for RedisOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+pub(super) fn config_file(directory: &Path) -> std::path::PathBuf {
+    directory.join("redis.conf")
+}

@@ -1,0 +1,47 @@
+//! What a replica says of how far it has come.
+
+use std::io;
+
+use super::{SERVER, TestRedis};
+use crate::servers::ServerError;
+use crate::servers::eventually::{PATIENCE, eventually, not_yet};
+
+impl TestRedis {
+    /// Succeeds if this is a replica of the server at the port and has taken over its data.
+    pub(super) async fn follows(&self, master: u16) -> io::Result<()> {
+        let port = self.replication("master_port").await?;
+        let link = self.replication("master_link_status").await?;
+        if port == master.to_string() && link == "up" {
+            return Ok(());
+        }
+        Err(not_yet(format!("{} does not follow the master at port {master}", self.addr())))
+    }
+
+    /// Waits until the replicas have what was written to this server so far.
+    pub(super) async fn has_told(&self, replicas: &[&TestRedis]) -> Result<(), ServerError> {
+        let written = self.offset("master_repl_offset").await;
+        let written = written.map_err(|e| self.refused("asking", e))?;
+        eventually(SERVER, "the writes at a replica", PATIENCE, || async {
+            for replica in replicas {
+                if replica.offset("slave_repl_offset").await? < written {
+                    return Err(not_yet(format!("{} is behind", replica.addr())));
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn offset(&self, field: &str) -> io::Result<u64> {
+        let offset = self.replication(field).await?;
+        offset.parse().map_err(|_| not_yet(format!("{} has no {field}", self.addr())))
+    }
+
+    /// One field of what INFO says of replication; empty if it has none of the name.
+    async fn replication(&self, field: &str) -> io::Result<String> {
+        let info = self.command(&["INFO", "replication"]).await?;
+        let mut fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
+        let found = fields.find(|(name, _)| *name == field);
+        Ok(found.map(|(_, value)| value.into()).unwrap_or_default())
+    }
+}
