@@ -19,6 +19,8 @@ look_at_lock()
 
 -- Leaves the queue with the grant, which lasts the whole TTL from now.
 local function confirm()
+  -- First: a server out of memory lets a script go on that has written already.
+  local was_queued = redis.call('ZREM', Q, ME) == 1
   local token
   if held.group then
     redis.call('ZADD', L, 'XX', now + TTL, ME)
@@ -28,7 +30,7 @@ local function confirm()
     redis.call('PEXPIRE', L, TTL)
     token = redis.call('GET', F)
   end
-  if redis.call('ZREM', Q, ME) == 1 then
+  if was_queued then
     -- A run of readers that one hand-over could not finish goes on.
     if held.group then serve() end
     tidy()

@@ -16,8 +16,9 @@ look_at_lock()
 local missing = 1
 if redis.call('ZSCORE', Q, '@' .. PROCESS) then
   missing = 0
-  redis.call('ZADD', Q, 'XX', now + SILENCE, '@' .. PROCESS)
+  -- First: a server out of memory lets a script go on that has written already.
   redis.call('PEXPIRE', Q, QUEUE)
+  redis.call('ZADD', Q, 'XX', now + SILENCE, '@' .. PROCESS)
 end
 local dead = redis.call('ZRANGEBYSCORE', Q, 1, now - 1, 'LIMIT', 0, MOST)
 if dead[1] then redis.call('ZREM', Q, unpack(dead)) end

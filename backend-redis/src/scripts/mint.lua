@@ -28,7 +28,8 @@ local function mint()
     return token
   end
   local number = tonumber(last)
-  if not number then
+  -- From 2^53 on, a token would be its own successor.
+  if not (number and number < 9007199254740991) then
     redis.call('SET', F, last, 'KEEPTTL')
     foreign(F, 'is the text')
   end

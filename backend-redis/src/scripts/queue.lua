@@ -27,16 +27,19 @@ end
 -- Who holds: nil for nobody, {text} for a string, {group = 's' or 'p', out = the sum} for a group.
 local held
 
--- The group's own expiry is its longest member's; it goes with the last one.
+-- The group's own expiry is its longest member's; it goes with the last one. Told an expiry that
+-- has passed, as two that end in the same ms have it, the server would delete the key by itself.
 local function settle(sum)
-  if sum >= 0 then
+  local last = sum < 0
+    and redis.call('ZREVRANGEBYSCORE', L, '(' .. BAND, 1, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local expiry = tonumber(last) or 0
+  if expiry <= now then
     redis.call('DEL', L)
     held = nil
     return
   end
   held.out = -sum
-  local last = redis.call('ZREVRANGEBYSCORE', L, '(' .. BAND, 1, 'WITHSCORES', 'LIMIT', 0, 1)
-  redis.call('PEXPIREAT', L, last[2])
+  redis.call('PEXPIREAT', L, expiry)
 end
 
 local function take_out(member)
@@ -59,6 +62,7 @@ local function look_at_lock()
       local member = parse(text)
       if not member then foreign(L, 'is a sorted set') end
       take_out(member)
+      if not held then break end
     end
   elseif kind == 'none' then
     held = nil
@@ -75,12 +79,12 @@ end
 
 -- Gives the lock to `claim`, for which it is free, until `ttl` ms from now.
 local function give(claim, ttl)
+  local token = mint()
   if claim.mode == 'x' then
     redis.call('SET', L, claim.text, 'PX', ttl)
     held = {text = claim.text}
-    return mint()
+    return token
   end
-  local token = mint()
   held = held or {group = claim.mode}
   redis.call('ZADD', L, now + ttl, claim.text, token, '#' .. claim.owner)
   settle(tonumber(redis.call('ZINCRBY', L, -claim.n, '=' .. claim.mode)))
@@ -93,7 +97,7 @@ local function head()
   if not first[1] then return nil end
   local claim = parse(first[1])
   if not claim then foreign(Q, 'is a sorted set') end
-  claim.arrival = first[2]
+  claim.arrival = tonumber(first[2])
   return claim
 end
 
@@ -112,7 +116,7 @@ local function serve(asking)
       break
     else
       local token = give(claim, math.min(CLAIM, claim.ttl))
-      redis.call('ZADD', Q, '-' .. claim.arrival, claim.text)
+      redis.call('ZADD', Q, -claim.arrival, claim.text)
       if claim.text == asking then
         granted = true
       else
@@ -141,6 +145,7 @@ local function until_change()
     local next = redis.call('ZRANGEBYSCORE', L, 1, '(' .. BAND, 'WITHSCORES', 'LIMIT', 0, 1)
     return math.min(1000, math.max(1, next[2] - now + 1))
   end
-  if not parse(held.text) then return 50 end
-  return math.min(1000, math.max(1, redis.call('PTTL', L) + 1))
+  local left = redis.call('PTTL', L)
+  if left < 0 or not parse(held.text) then return 50 end
+  return math.min(1000, left + 1)
 end

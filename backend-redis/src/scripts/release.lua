@@ -20,7 +20,10 @@ end
 local me = parse(ME)
 if redis.call('ZREM', Q, ME) == 1 then was_there = 1 end
 -- What another program put at the lock's key is not ours to release or to hand over.
-if not pcall(look_at_lock) then return was_there end
+if not pcall(look_at_lock) then
+  tidy()
+  return was_there
+end
 if me and held and held.group == me.mode and take_out(me) then was_there = 1 end
 if was_there == 1 then
   if me and ARGV[2] then redis.call('PUBLISH', me.process, me.owner .. ' 0') end

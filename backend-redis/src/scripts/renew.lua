@@ -16,9 +16,10 @@ else
   local ends = redis.pcall('ZSCORE', L, ME)
   if type(ends) ~= 'string' or tonumber(ends) <= now then return 0 end
   if TTL > 0 then
-    redis.call('ZADD', L, 'XX', now + TTL, ME)
     local last = redis.call('ZREVRANGEBYSCORE', L, '(1000000000000000', 1, 'WITHSCORES', 'LIMIT', 0, 1)
-    redis.call('PEXPIREAT', L, last[2])
+    -- First: a server out of memory lets a script go on that has written already.
+    redis.call('PEXPIREAT', L, math.max(now + TTL, tonumber(last[2])))
+    redis.call('ZADD', L, 'XX', now + TTL, ME)
   end
 end
 if ARGV[3] == 'old' then redis.call('PEXPIRE', F, 86400000) end
