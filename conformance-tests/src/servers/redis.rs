@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
 use self::options::{RedisOptions, config_file};
 use self::resp::{encode, render, replies};
@@ -20,6 +20,7 @@ use super::instance::{Instance, ask};
 use super::port::Port;
 use super::process::Invocation;
 
+mod certificates;
 pub(super) mod cluster;
 pub(super) mod options;
 mod replication;
@@ -67,13 +68,34 @@ impl TestRedis {
             Some(password) => format!(":{}@", escape(password)),
             None => String::new(),
         };
-        format!("redis://{password}{}/", self.addr())
+        let scheme = if self.options.tls.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}://{password}{}/", self.addr())
     }
 
-    /// The Unix socket, if there is one.
+    /// The Unix socket, if there is one: with [`RedisOptions::unix_socket`], and with TLS, where
+    /// the server is asked through it.
     #[must_use]
     pub fn unix_socket(&self) -> Option<PathBuf> {
-        self.options.unix_socket.then(|| self.directory().join("redis.sock"))
+        let wanted = self.options.unix_socket || self.options.tls.is_some();
+        wanted.then(|| self.directory().join("redis.sock"))
+    }
+
+    /// The certificate of the authority that signed the server's, if it speaks TLS.
+    #[must_use]
+    pub fn ca_file(&self) -> Option<PathBuf> {
+        self.tls_file(certificates::CA)
+    }
+
+    /// A certificate for clients, if the server speaks TLS.
+    #[must_use]
+    pub fn client_certificate_file(&self) -> Option<PathBuf> {
+        self.tls_file(certificates::CLIENT)
+    }
+
+    /// The key of [`TestRedis::client_certificate_file`].
+    #[must_use]
+    pub fn client_key_file(&self) -> Option<PathBuf> {
+        self.tls_file(certificates::CLIENT_KEY)
     }
 
     /// Where the server keeps its data and its logs (`server.N.log` of the N-th start).
@@ -139,10 +161,12 @@ impl TestRedis {
         }
         let replies_before = usize::from(!question.is_empty());
         question.extend(encode(command));
-        let answer = ask(TcpStream::connect(self.addr()), &question, |answer| {
-            replies(answer).take(replies_before + 1).count() == replies_before + 1
-        })
-        .await?;
+        let is_whole =
+            |answer: &[u8]| replies(answer).take(replies_before + 1).count() == replies_before + 1;
+        let answer = match self.unix_socket().filter(|_| self.options.tls.is_some()) {
+            Some(socket) => ask(UnixStream::connect(socket), &question, is_whole).await?,
+            None => ask(TcpStream::connect(self.addr()), &question, is_whole).await?,
+        };
         // A refused password is reported as such, not as the NOAUTH that follows.
         let mut text = String::new();
         for reply in replies(&answer).take(replies_before + 1) {
@@ -159,6 +183,10 @@ impl TestRedis {
     /// Whether an answer can be expected: it runs and is not frozen.
     fn is_live(&self) -> bool {
         self.instance.is_live()
+    }
+
+    fn tls_file(&self, name: &str) -> Option<PathBuf> {
+        self.options.tls.is_some().then(|| self.directory().join(name))
     }
 
     fn password(&self) -> Option<&str> {
@@ -189,7 +217,11 @@ impl TestRedis {
     fn invocation(&self) -> Invocation {
         let options = &self.options;
         let mut args: Vec<OsString> = vec![config_file(self.directory()).into()];
-        args.extend(["--port".into(), self.port().to_string().into()]);
+        args.push(if options.tls.is_some() { "--tls-port" } else { "--port" }.into());
+        args.push(self.port().to_string().into());
+        if let Some(tls) = &options.tls {
+            args.extend(tls.args(self.directory()));
+        }
         args.extend(["--bind", "127.0.0.1", "--save", "", "--daemonize", "no"].map(Into::into));
         args.extend(["--enable-debug-command", "local", "--dir"].map(Into::into));
         args.push(self.directory().into());

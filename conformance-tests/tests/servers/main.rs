@@ -14,6 +14,7 @@ use tokio::io::AsyncReadExt;
 mod cluster;
 mod redis;
 mod sentinel;
+mod tls;
 mod zookeeper;
 
 /// Runs this test program again as a process that starts a server and is then killed.

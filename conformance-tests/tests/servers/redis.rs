@@ -130,3 +130,22 @@ async fn a_redis_that_refuses_to_start_is_reported_with_its_log() {
     assert!(matches!(error, ServerError::NotReady { .. }));
     assert!(error.to_string().contains("no-such-option"), "{error}");
 }
+
+#[tokio::test]
+async fn an_acl_user_may_do_what_it_was_given_only() {
+    let options = RedisOptions::new().acl_user("limited on >pw ~lock:* &lock:* +set +auth");
+    let redis = options.start().await.unwrap();
+    let mut client = TcpStream::connect(redis.addr()).await.unwrap();
+    let commands =
+        b"AUTH limited pw\r\nSET lock:k v\r\nSET k v\r\nGET lock:k\r\nAUTH limited no\r\n";
+    client.write_all(commands).await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut replies = String::new();
+    within(client.read_to_string(&mut replies)).await.unwrap();
+    let starts: Vec<_> = replies.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(starts, ["+OK", "+OK", "-NOPERM", "-NOPERM", "-WRONGPASS"], "{replies}");
+    // The others are as before.
+    assert_eq!(redis.command(&["GET", "lock:k"]).await.unwrap(), "v");
+    redis.restart().await.unwrap();
+    assert!(redis.command(&["ACL", "LIST"]).await.unwrap().contains("user limited on"));
+}

@@ -29,7 +29,7 @@ impl RedisOptions {
     /// # Errors
     /// When Redis is not installed, or does not get ready.
     pub async fn cluster(self) -> Result<TestCluster, ServerError> {
-        let node = self.cluster_node();
+        let node = self.cluster_node()?;
         let mut cluster = TestCluster { nodes: Vec::new() };
         for _ in 0..2 * MASTERS {
             cluster.nodes.push(node.clone().start().await?);
@@ -46,8 +46,8 @@ impl RedisOptions {
         started.map(|()| cluster)
     }
 
-    fn cluster_node(self) -> Self {
-        let mut node = self.replicating();
+    fn cluster_node(self) -> Result<Self, ServerError> {
+        let mut node = self.replicating()?;
         node.in_cluster = true;
         let ours = [
             // A node hears of its own address from others only.
@@ -58,7 +58,7 @@ impl RedisOptions {
             ["--cluster-allow-replica-migration", "no"],
         ];
         node.args.splice(..0, ours.as_flattened().iter().map(Into::into));
-        node
+        Ok(node)
     }
 }
 
@@ -164,7 +164,8 @@ impl TestCluster {
         .await
     }
 
-    /// Kills the slot's master and waits as [`TestCluster::next_master_of`] does.
+    /// Kills the slot's master and waits as [`TestCluster::next_master_of`] does. Writes that the
+    /// replica has not got yet are lost: [`TestCluster::replicas_caught_up`].
     ///
     /// # Errors
     /// When there is no next one.

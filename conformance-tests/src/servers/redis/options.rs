@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use super::certificates::{Clients, Tls};
 use super::{SERVER, TestRedis};
 use crate::servers::instance::Instance;
 use crate::servers::port::Port;
@@ -19,6 +20,7 @@ pub struct RedisOptions {
     pub(super) append_only: bool,
     pub(super) unix_socket: bool,
     pub(super) in_cluster: bool,
+    pub(super) tls: Option<Tls>,
     /// A command for each time the server is ready, for what no configuration expresses.
     pub(super) after_start: &'static [&'static str],
 }
@@ -36,6 +38,7 @@ impl RedisOptions {
             append_only: false,
             unix_socket: false,
             in_cluster: false,
+            tls: None,
             after_start: &[],
         }
     }
@@ -99,6 +102,22 @@ impl RedisOptions {
         self
     }
 
+    /// Speaks TLS on the port and nothing else, with a certificate for `127.0.0.1` and `localhost`
+    /// of an authority made for this server or topology: [`TestRedis::ca_file`].
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = Some(Tls::with(Clients::Any));
+        self
+    }
+
+    /// Speaks TLS, and with those only who have a certificate of the same authority:
+    /// [`TestRedis::client_certificate_file`].
+    #[must_use]
+    pub fn tls_for_certified_clients(mut self) -> Self {
+        self.tls = Some(Tls::with(Clients::Certified));
+        self
+    }
+
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
@@ -119,13 +138,24 @@ impl RedisOptions {
         let (client, bus) = (port()?, self.in_cluster.then(port).transpose()?);
         std::fs::write(config_file(instance.directory()), &self.config)
             .map_err(|e| instance.io("configuring", e))?;
+        if let Some(tls) = &self.tls {
+            let certified = tls.certify(instance.directory());
+            certified.map_err(|e| instance.io("making certificates for", e))?;
+        }
         let redis = TestRedis { instance, port: client, bus, options: self };
         redis.launch().await?;
         Ok(redis)
     }
 
-    /// One that others replicate, or that replicates: at once, and with the password.
-    pub(super) fn replicating(mut self) -> Self {
+    /// One that others replicate, or that replicates: at once, and with the password and the
+    /// authority that all of the topology share.
+    pub(super) fn replicating(mut self) -> Result<Self, ServerError> {
+        let shared = self.tls.map(Tls::shared).transpose();
+        self.tls = shared.map_err(|source| ServerError::Io {
+            server: SERVER,
+            doing: "making certificates for",
+            source,
+        })?;
         let mut ours: Vec<OsString> =
             ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
                 .map(Into::into)
@@ -134,7 +164,7 @@ impl RedisOptions {
             ours.extend(["--masterauth", password].map(Into::into));
         }
         self.args.splice(..0, ours);
-        self
+        Ok(self)
     }
 }
 

@@ -28,7 +28,7 @@ impl RedisOptions {
     /// # Errors
     /// When Redis is not installed, or does not get ready.
     pub async fn sentinel(self) -> Result<TestSentinel, ServerError> {
-        let data = self.clone().replicating();
+        let data = self.replicating()?;
         let master = data.clone().start().await?;
         let port = master.port();
         let mut topology = TestSentinel { sentinels: Vec::new(), nodes: vec![master] };
@@ -41,7 +41,7 @@ impl RedisOptions {
             // Sentinels find replicas through their master, and now at their first look.
             eventually(SERVER, "replication", PATIENCE, || topology.replicated(port)).await?;
             for _ in 0..SENTINELS {
-                topology.sentinels.push(self.sentinel_of(port).start().await?);
+                topology.sentinels.push(data.sentinel_of(port).start().await?);
             }
             topology.settled().await
         }
@@ -61,6 +61,7 @@ impl RedisOptions {
             .config(&format!("sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT_MS}"))
             .config(&format!("sentinel parallel-syncs {SERVICE} 1"));
         options.after_start = QUICK;
+        options.tls.clone_from(&self.tls);
         if let Some(password) = &self.password {
             options = options.config(&format!("sentinel auth-pass {SERVICE} {}", quote(password)));
         }
@@ -147,7 +148,8 @@ impl TestSentinel {
         self.next_master(before).await
     }
 
-    /// Kills the master and waits for the next one as [`TestSentinel::next_master`] does.
+    /// Kills the master and waits for the next one as [`TestSentinel::next_master`] does. Writes
+    /// that no replica has yet are lost: [`TestSentinel::replicas_caught_up`].
     ///
     /// # Errors
     /// When there is no next one.
