@@ -4,6 +4,7 @@
 //! from time to time is to pass over a waiter whose turn has come and that does not take it, as a
 //! stopped process: every waiting claim looks once a second, without the latch.
 
+use std::borrow::Cow;
 use std::any::Any;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -34,7 +35,7 @@ const PATIENCE: Duration = Duration::from_millis(1_800);
 /// From how many locks on those that nobody uses are forgotten.
 const MANY_PLACES: usize = 256;
 
-const PROFILE: Profile = Profile {
+static PROFILE: Profile = Profile {
     store: "file",
     reach: Reach::Machine,
     liveness: Liveness::Process,
@@ -42,10 +43,10 @@ const PROFILE: Profile = Profile {
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: Tokens::Data,
-    exclusion_fails_when: &[
+    exclusion_fails_when: Cow::Borrowed(&[
         "the lock's files are deleted, replaced or edited by hand while it is held",
         "a person breaks the lock, until its holder has heard of it",
-    ],
+    ]),
 };
 
 /// What all claims of a connected store share.

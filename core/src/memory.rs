@@ -4,6 +4,7 @@
 //! lock is a lease here too: with fixed leases, holds that end and waiters that are passed over
 //! it behaves as a store across a network does.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -97,7 +98,7 @@ impl fmt::Debug for Memory {
 /// it asks again: a future that nobody polls must not hold up the queue.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
 
-const PROFILE: Profile = Profile {
+static PROFILE: Profile = Profile {
     store: "memory",
     reach: Reach::Process,
     liveness: Liveness::Lease,
@@ -105,7 +106,7 @@ const PROFILE: Profile = Profile {
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: Tokens::Process,
-    exclusion_fails_when: &[],
+    exclusion_fails_when: Cow::Borrowed(&[]),
 };
 
 #[derive(Default)]

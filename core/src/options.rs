@@ -216,6 +216,12 @@ impl Settings {
         self
     }
 
+    /// What stands before every lock name, for a driver that names other things after it.
+    #[must_use]
+    pub fn key_prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// How long a store may stay silent, for a driver that bounds its requests.
     #[must_use]
     pub fn silence_bound(&self) -> Duration {

@@ -1,6 +1,7 @@
 //! What a store promises, and when it cannot: facts that the conformance suite checks and the
 //! guarantee table is made of.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -24,7 +25,7 @@ pub struct Profile {
     /// How long its fencing tokens rise.
     pub tokens: Tokens,
     /// When exclusion does not hold; empty where it always does.
-    pub exclusion_fails_when: &'static [&'static str],
+    pub exclusion_fails_when: Cow<'static, [&'static str]>,
 }
 
 /// Whom a store's locks exclude.

@@ -9,7 +9,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Which stores there are is chosen by cargo features: `memory` and `file`, both on by default.
+//! Which stores there are is chosen by cargo features: `memory` and `file`, both on by default, and
+//! `redis`, with `tls` for encrypted connections.
 //! What each of them promises, and what it cannot, is in the repository's docs/guarantees.md.
 
 pub use fencelock_core::*;
@@ -22,6 +23,8 @@ pub const SCHEMES: &[Scheme] = &[
     memory::SCHEME,
     #[cfg(feature = "file")]
     fencelock_file::SCHEME,
+    #[cfg(feature = "redis")]
+    fencelock_redis::SCHEME,
 ];
 
 /// The environment variable that [`connect_from_env`] reads.

@@ -41,7 +41,7 @@ fn row(url: &str, profile: &Profile) -> String {
         Tokens::Data => "across crashes and reboots, with its data",
         Tokens::BeyondData => "even if the store loses its data",
     };
-    let fails = match profile.exclusion_fails_when {
+    let fails = match &*profile.exclusion_fails_when {
         [] => "never".to_owned(),
         reasons => reasons.join("; "),
     };

@@ -1,6 +1,7 @@
 //! The toy store's side of the trait: a driver as one across a network has it, with the mutants
 //! that are made on the client's side.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use fencelock_core::{
 use crate::mutant::Mutant;
 use crate::server::{Entry, Server, Stage};
 
-const PROFILE: Profile = Profile {
+static PROFILE: Profile = Profile {
     store: "toy",
     reach: Reach::Network,
     liveness: Liveness::Lease,
@@ -22,7 +23,7 @@ const PROFILE: Profile = Profile {
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: Tokens::BeyondData,
-    exclusion_fails_when: &[],
+    exclusion_fails_when: Cow::Borrowed(&[]),
 };
 
 const LOOK_IN: Duration = Duration::from_secs(1);

@@ -1,6 +1,7 @@
 //! The driver of the server with leases: one request for each step, each bounded in time, and
 //! pushes that ring.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -26,7 +27,7 @@ const PIPELINE: usize = 2;
 /// How many waiters one look verifies.
 const SAMPLE: usize = 8;
 
-pub(crate) const PROFILE: Profile = Profile {
+pub(crate) static PROFILE: Profile = Profile {
     store: "leases",
     reach: Reach::Network,
     liveness: Liveness::Lease,
@@ -34,7 +35,7 @@ pub(crate) const PROFILE: Profile = Profile {
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: Tokens::BeyondData,
-    exclusion_fails_when: &["the server loses its data"],
+    exclusion_fails_when: Cow::Borrowed(&["the server loses its data"]),
 };
 
 pub(crate) struct LeaseDriver {

@@ -1,6 +1,7 @@
 //! A store that answers what a test tells it to, when it tells it to, and remembers what it was
 //! asked: for races that chance meets too seldom.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -127,7 +128,7 @@ impl Scripted {
             order: Order::Arrival,
             modes: Modes::ALL,
             tokens: Tokens::Data,
-            exclusion_fails_when: &[],
+            exclusion_fails_when: Cow::Borrowed(&[]),
         };
         let store = Arc::new_cyclic(|me| Scripted {
             me: me.clone(),

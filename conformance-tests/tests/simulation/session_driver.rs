@@ -1,6 +1,7 @@
 //! The driver of the server with sessions: one session per process, whose newest committed write
 //! is what every hold is valid by.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -55,7 +56,7 @@ impl SessionDriver {
                 order: Order::Arrival,
                 modes: Modes::ALL,
                 tokens: Tokens::Data,
-                exclusion_fails_when: &[],
+                exclusion_fails_when: Cow::Borrowed(&[]),
             },
             own: Mutex::default(),
             opening: tokio::sync::Mutex::default(),

@@ -1,5 +1,6 @@
 //! A store that does what a test scripts, call by call, and remembers what it was asked and when.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -95,7 +96,7 @@ impl Script {
                 order: Order::Arrival,
                 modes: Modes::ALL,
                 tokens: Tokens::Data,
-                exclusion_fails_when: &[],
+                exclusion_fails_when: Cow::Borrowed(&[]),
             },
             settings: Settings::default(),
             clock: Arc::new(TokioClock::new()),

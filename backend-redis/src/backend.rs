@@ -1,0 +1,241 @@
+//! The store as core drives it: batches of renewals and looks, and people's questions.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_core::{
+    BootClock, Claim, Clock, Contender, DistributedLock, Look, LockName, OccupantId, Profile,
+    Removal, Renewal, Report, Result, Snapshot,
+};
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, join_all};
+use futures_util::stream;
+use redis::Value;
+
+use crate::contender::RedisContender;
+use crate::error::strange_answer;
+use crate::identity::{Identity, Keys, Process};
+use crate::listeners::Listeners;
+use crate::node::Step;
+use crate::route::Host;
+use crate::script::SCRIPTS;
+use crate::server::Server;
+use crate::snapshot::{self, Seen};
+
+/// Requests of one batch under way at one server: enough to keep it busy, not so many that others
+/// wait for them.
+const AT_ONCE: usize = 100;
+/// Waiters who do not look sooner look together, this often.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How many of a process's waiters each look asks about: the oldest, which a loss always hits, and
+/// others in turn.
+const SAMPLE: usize = 4;
+
+/// One connected store.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) server: Server,
+    pub(crate) clock: BootClock,
+    pub(crate) process: Process,
+    pub(crate) listeners: Arc<Listeners>,
+    pub(crate) profile: Profile,
+}
+
+impl Store {
+    /// Takes `identity` out of the lock or its queue.
+    pub(crate) async fn release(
+        &self,
+        keys: &Keys,
+        identity: &str,
+        more: &[&str],
+    ) -> Result<Removal> {
+        let values: Vec<&str> = std::iter::once(identity).chain(more.iter().copied()).collect();
+        let step = Step { script: &SCRIPTS.release, keys: keys.all(), values: &values };
+        match self.server.step(step).await? {
+            Value::Int(1) => Ok(Removal::Removed),
+            Value::Int(0) => Ok(Removal::Absent),
+            _ => Err(strange_answer("release")),
+        }
+    }
+
+    /// Looks for those of `waiting` at `indices`, which wait for the same lock.
+    async fn look_for(
+        &self,
+        waiting: &[Arc<dyn Contender>],
+        indices: Vec<usize>,
+        report: Report<'_, Look>,
+    ) {
+        let waiters: Vec<_> = indices.iter().filter_map(|at| own(&waiting[*at])).collect();
+        match self.look_at(&waiters).await {
+            Ok(looks) => indices.into_iter().zip(looks).for_each(|(at, look)| report(at, Ok(look))),
+            Err(error) => indices.into_iter().for_each(|at| report(at, Err(error.clone()))),
+        }
+    }
+
+    /// One look for all of `waiting`, which wait for the same lock; each one's own result.
+    async fn look_at(&self, waiting: &[&RedisContender]) -> Result<Vec<Look>> {
+        let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
+        let mut values = vec![self.process.as_str()];
+        values.extend(sample(waiting).map(RedisContender::identity));
+        let step = Step { script: &SCRIPTS.look, keys: keys.all(), values: &values };
+        let seen = read_look(self.server.step(step).await?)?;
+        for stray in seen.ours.iter().chain(&seen.head) {
+            self.release_if_stray(keys, stray).await?;
+        }
+        let look = |waiter: &&RedisContender| {
+            let identity = waiter.identity().as_bytes();
+            match seen.missing || seen.ours.iter().any(|ours| ours == identity) {
+                true => Look::Attempt,
+                false if seen.head.as_deref() == Some(identity) => Look::Again(seen.look_in),
+                false => Look::Again(LOOK_AGAIN),
+            }
+        };
+        Ok(waiting.iter().map(look).collect())
+    }
+
+    /// What the store has of this process that nobody here knows was put there by an attempt that
+    /// arrived after its claim's release. Nobody else would ever take it away.
+    async fn release_if_stray(&self, keys: &Keys, identity: &[u8]) -> Result<()> {
+        let known = Identity::parse(identity).is_none_or(|own| self.listeners.knows(own.owner));
+        if let (false, Ok(identity)) = (known, std::str::from_utf8(identity)) {
+            self.release(keys, identity, &[]).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The oldest of `waiting`, and a few others in turn.
+fn sample<'a>(waiting: &'a [&RedisContender]) -> impl Iterator<Item = &'a RedisContender> {
+    let oldest = waiting.iter().min_by_key(|waiter| waiter.claim().id()).copied();
+    let start = rand::random_range(0..waiting.len().max(1));
+    let others = waiting.iter().copied().cycle().skip(start).take(waiting.len().min(SAMPLE));
+    let others = others.filter(move |other| oldest.is_none_or(|one| !std::ptr::eq(one, *other)));
+    oldest.into_iter().chain(others.take(SAMPLE - 1))
+}
+
+/// What one look at a lock said.
+struct LookAnswer {
+    /// When the first in the queue should look again, if it is of this process.
+    look_in: Duration,
+    /// Waiters of this process may be missing from the queue.
+    missing: bool,
+    head: Option<Vec<u8>>,
+    /// Of this process, and holding or granted.
+    ours: Vec<Vec<u8>>,
+}
+
+fn read_look(answer: Value) -> Result<LookAnswer> {
+    let strange = || strange_answer("look");
+    let Value::Array(values) = answer else { return Err(strange()) };
+    let mut values = values.into_iter();
+    let (Some(Value::Int(look_in)), Some(Value::Int(missing)), Some(Value::BulkString(head))) =
+        (values.next(), values.next(), values.next())
+    else {
+        return Err(strange());
+    };
+    let ours = values.map(|value| match value {
+        Value::BulkString(identity) => Ok(identity),
+        _ => Err(strange()),
+    });
+    Ok(LookAnswer {
+        look_in: Duration::from_millis(u64::try_from(look_in).unwrap_or(1)),
+        missing: missing != 0,
+        head: (!head.is_empty()).then_some(head),
+        ours: ours.collect::<Result<_>>()?,
+    })
+}
+
+/// Does `each` for everything in `shards`, in each of them up to a limit at once.
+async fn in_parallel<'a, T>(shards: Vec<Vec<T>>, each: impl Fn(T) -> BoxFuture<'a, ()>) {
+    join_all(shards.into_iter().map(|shard| {
+        // The requests of one shard; another one's do not wait for them.
+        stream::iter(shard).map(&each).buffer_unordered(AT_ONCE).collect::<()>()
+    }))
+    .await;
+}
+
+async fn renew_one(contender: &Arc<dyn Contender>, index: usize, report: Report<'_, Renewal>) {
+    if let Some(contender) = own(contender) {
+        report(index, contender.renew().await);
+    }
+}
+
+/// The driver's own seat behind the trait.
+fn own(contender: &Arc<dyn Contender>) -> Option<&RedisContender> {
+    let any: &dyn Any = &**contender;
+    any.downcast_ref()
+}
+
+/// The store as core drives it.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) store: Arc<Store>,
+}
+
+impl Driver {
+    /// The indices of `contenders` by the server that has their lock: one that is slow or dead
+    /// holds up nobody else's.
+    fn by_shard(&self, contenders: &[Arc<dyn Contender>]) -> HashMap<Option<Host>, Vec<usize>> {
+        let mut shards: HashMap<_, Vec<_>> = HashMap::new();
+        for (index, contender) in contenders.iter().enumerate() {
+            if let Some(contender) = own(contender) {
+                let shard = self.store.server.shard_of(&contender.keys().lock);
+                shards.entry(shard).or_default().push(index);
+            }
+        }
+        shards
+    }
+}
+
+#[async_trait]
+impl DistributedLock for Driver {
+    fn profile(&self) -> &Profile {
+        &self.store.profile
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &self.store.clock
+    }
+
+    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+        Arc::new(RedisContender::new(self.store.clone(), claim))
+    }
+
+    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+        let shards = self.by_shard(held).into_values().collect();
+        in_parallel(shards, |index| Box::pin(renew_one(&held[index], index, report))).await;
+    }
+
+    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+        let by_lock = |shard: Vec<usize>| {
+            let mut locks: HashMap<&str, Vec<usize>> = HashMap::new();
+            for index in shard {
+                locks.entry(waiting[index].claim().name().key()).or_default().push(index);
+            }
+            locks.into_values().collect()
+        };
+        let shards = self.by_shard(waiting).into_values().map(by_lock).collect();
+        in_parallel(shards, |lock| Box::pin(self.store.look_for(waiting, lock, report))).await;
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
+        Ok(snapshot::of(&self.store.server, &Keys::of(name.key())).await?.into_snapshot())
+    }
+
+    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+        let keys = Keys::of(name.key());
+        let seen: Seen = snapshot::of(&self.store.server, &keys).await?;
+        match seen.value_of(who) {
+            Some(value) => self.store.release(&keys, &value, &["tell"]).await,
+            None => Ok(Removal::Absent),
+        }
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.store.server.close();
+        Ok(())
+    }
+}

@@ -1,0 +1,191 @@
+//! A look at the server's settings at connect: what they mean for locks.
+//!
+//! What is found is said once as a warning and stands in the profile. A server that refuses to
+//! tell, by its ACL, is unknown and no error.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use fencelock_core::{
+    Error, ErrorKind, Liveness, Modes, Order, Profile, Reach, RenewalPlan, Result, Tokens,
+};
+use redis::Value;
+
+use crate::error::meaning_of;
+use crate::link::Link;
+
+/// The oldest server whose commands the scripts use: `SET … KEEPTTL GET` is of 6.2.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// What the server said about itself.
+#[derive(Debug, Default)]
+pub(crate) struct Checkup {
+    facts: HashMap<String, String>,
+}
+
+impl Checkup {
+    /// Asks over `link`.
+    pub(crate) async fn of(link: &Link) -> Result<Checkup> {
+        let facts = match link.send(&redis::cmd("INFO")).await? {
+            Ok(Value::BulkString(text)) => read(&String::from_utf8_lossy(&text)),
+            Ok(Value::VerbatimString { text, .. }) => read(&text),
+            Ok(_) => HashMap::new(),
+            // The ACL may deny INFO and allow all that locks need; a server that is not ready yet
+            // will be asked for locks soon enough.
+            Err(error) => {
+                let meaning = meaning_of(&error);
+                tracing::debug!(?meaning, "the server does not tell its settings");
+                HashMap::new()
+            }
+        };
+        Ok(Checkup { facts })
+    }
+
+    fn fact(&self, name: &str) -> Option<&str> {
+        self.facts.get(name).map(String::as_str)
+    }
+
+    fn is(&self, name: &str, value: &str) -> bool {
+        self.fact(name) == Some(value)
+    }
+
+    /// Refuses a server that cannot carry locks.
+    pub(crate) fn require(&self, cluster: bool) -> Result<()> {
+        let refused = |message: String| Err(Error::new(ErrorKind::Refused, message));
+        // Valkey goes on counting where Redis was when they parted, at 7.2.
+        if let Some(version) = self.fact("redis_version")
+            && let Some(numbers) = version_of(version)
+            && numbers < OLDEST
+        {
+            return refused(format!("the server is Redis {version}; 6.2 or newer is needed"));
+        }
+        match (self.fact("redis_mode"), cluster) {
+            (Some("cluster"), false) => {
+                refused("the server is part of a cluster; use redis-cluster://".to_owned())
+            }
+            (Some("standalone"), true) => {
+                refused("the server is no part of a cluster; use redis://".to_owned())
+            }
+            (Some("sentinel"), _) => {
+                let url = "redis+sentinel://HOST/SERVICE";
+                refused(format!("the server is a sentinel; use {url}"))
+            }
+            _ if self.is("role", "slave") && !cluster => {
+                refused("the server is a replica; use its master, or redis+sentinel://".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// When exclusion fails on this server.
+    fn dangers(&self, failover: bool, replicas: u32) -> Vec<&'static str> {
+        let mut dangers = vec!["the server's clock jumps"];
+        let known = !self.facts.is_empty();
+        if !known {
+            dangers.push("the server restarts or evicts, unless its settings (unknown) prevent it");
+        } else {
+            match self.is("aof_enabled", "1") {
+                true => dangers.push("power fails before the server has synced its log"),
+                false => dangers.push("the server restarts: it keeps no append-only file"),
+            }
+            if self.evicts() {
+                dangers.push("memory runs out: maxmemory-policy evicts locks");
+            }
+        }
+        let has_replicas = self.fact("connected_slaves").is_some_and(|count| count != "0");
+        if failover || has_replicas || !known {
+            dangers.push(match replicas {
+                0 => "a failover loses the last writes",
+                _ => "a failover chooses a replica without the last writes",
+            });
+        }
+        dangers
+    }
+
+    fn evicts(&self) -> bool {
+        let policy = self.fact("maxmemory_policy");
+        policy.is_some_and(|policy| policy != "noeviction") && !self.is("maxmemory", "0")
+    }
+
+    /// Warns of settings that make locks less than a user may think.
+    pub(crate) fn warn(&self, shown: &str) {
+        if self.evicts() {
+            tracing::warn!(
+                store = shown,
+                policy = self.fact("maxmemory_policy"),
+                "redis may evict locks when its memory runs out; set maxmemory-policy noeviction"
+            );
+        }
+        if self.is("aof_enabled", "0") {
+            tracing::warn!(
+                store = shown,
+                "redis loses its locks when it restarts; set appendonly yes, or rely on fencing \
+                 tokens"
+            );
+        }
+    }
+
+    /// The profile of a store on this server.
+    pub(crate) fn profile(&self, failover: bool, replicas: u32) -> Profile {
+        Profile {
+            store: "redis",
+            reach: Reach::Network,
+            liveness: Liveness::Lease,
+            renewal: RenewalPlan::ThirdOfTtl,
+            order: Order::Arrival,
+            modes: Modes::ALL,
+            tokens: Tokens::BeyondData,
+            exclusion_fails_when: Cow::Owned(self.dangers(failover, replicas)),
+        }
+    }
+}
+
+fn read(info: &str) -> HashMap<String, String> {
+    let pairs = info.lines().filter_map(|line| line.trim_end().split_once(':'));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn version_of(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split('.').map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checkup(info: &str) -> Checkup {
+        Checkup { facts: read(info) }
+    }
+
+    #[test]
+    fn what_cannot_carry_locks_is_refused_with_a_way_out() {
+        for (info, cluster, says) in [
+            ("redis_version:6.0.9\r\n", false, "6.2 or newer"),
+            ("redis_version:7.0.15\r\nredis_mode:cluster\r\n", false, "redis-cluster://"),
+            ("redis_version:7.0.15\r\nredis_mode:standalone\r\n", true, "use redis://"),
+            ("redis_version:7.0.15\r\nredis_mode:sentinel\r\n", false, "redis+sentinel://"),
+            ("redis_version:7.0.15\r\nrole:slave\r\n", false, "is a replica"),
+        ] {
+            let error = checkup(info).require(cluster).unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        checkup("redis_version:6.2.0\r\nrole:master\r\nredis_mode:standalone\r\n")
+            .require(false)
+            .unwrap();
+        checkup("").require(false).unwrap();
+    }
+
+    #[test]
+    fn dangers_follow_from_the_settings() {
+        let safe = "maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\naof_enabled:1\r\n\
+                    connected_slaves:0\r\n";
+        let safe = checkup(safe).dangers(false, 0);
+        assert_eq!(safe.len(), 2, "{safe:?}");
+        let bad = "maxmemory:100\r\nmaxmemory_policy:volatile-lru\r\naof_enabled:0\r\n\
+                   connected_slaves:1\r\n";
+        let bad = checkup(bad).dangers(false, 0);
+        assert_eq!(bad.len(), 4, "{bad:?}");
+        assert_eq!(checkup("").dangers(false, 0).len(), 3, "what is unknown counts");
+    }
+}

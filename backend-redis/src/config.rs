@@ -1,0 +1,395 @@
+//! Which servers, and how a store on them is connected.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fencelock_core::url::{Params, StoreUrl};
+use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
+use tokio::runtime::Handle;
+
+use crate::backend::{Driver, Store};
+use crate::checkup::Checkup;
+use crate::identity::Process;
+use crate::link::Audience;
+use crate::listeners::Listeners;
+use crate::route::{Caller, Host, Login, Route, check};
+use crate::server::Server;
+use crate::tls::Tls;
+
+/// A Redis store that is not yet connected.
+///
+/// ```no_run
+/// # async fn f() -> fencelock_core::Result<()> {
+/// use fencelock_core::Settings;
+/// use fencelock_redis::RedisStore;
+/// let store = RedisStore::server("127.0.0.1", 6379);
+/// let locks = store.login("jobs", "password").locks(Settings::default()).await?;
+/// let guard = locks.lock("report").acquire().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RedisStore {
+    topology: Topology,
+    login: Login,
+    sentinel_login: Login,
+    database: u16,
+    tls: Option<Tls>,
+    replicas: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Topology {
+    Server(Host),
+    Socket(PathBuf),
+    Sentinel { sentinels: Vec<Host>, service: String },
+    Cluster(Vec<Host>),
+}
+
+const PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+/// The parameters of these URLs besides the common ones.
+const PARAMETERS: [&str; 7] =
+    ["db", "replicas", "tls_ca", "tls_cert", "tls_key", "sentinel_user", "sentinel_password"];
+
+impl RedisStore {
+    fn of(topology: Topology) -> RedisStore {
+        RedisStore {
+            topology,
+            login: Login::default(),
+            sentinel_login: Login::default(),
+            database: 0,
+            tls: None,
+            replicas: 0,
+        }
+    }
+
+    /// On one server.
+    #[must_use]
+    pub fn server(host: &str, port: u16) -> RedisStore {
+        RedisStore::of(Topology::Server(Host { name: host.to_owned(), port }))
+    }
+
+    /// On the server of a Unix socket.
+    #[must_use]
+    pub fn socket(path: impl AsRef<Path>) -> RedisStore {
+        RedisStore::of(Topology::Socket(path.as_ref().to_owned()))
+    }
+
+    /// On the master of `service`, as these sentinels know it; a failover is followed.
+    #[must_use]
+    pub fn sentinel<'a>(
+        sentinels: impl IntoIterator<Item = (&'a str, u16)>,
+        service: &str,
+    ) -> RedisStore {
+        let (sentinels, service) = (hosts(sentinels), service.to_owned());
+        RedisStore::of(Topology::Sentinel { sentinels, service })
+    }
+
+    /// On a cluster that some of these nodes belong to.
+    #[must_use]
+    pub fn cluster<'a>(nodes: impl IntoIterator<Item = (&'a str, u16)>) -> RedisStore {
+        RedisStore::of(Topology::Cluster(hosts(nodes)))
+    }
+
+    /// With this user and password; an empty user is the server's default one.
+    #[must_use]
+    pub fn login(mut self, user: &str, password: &str) -> RedisStore {
+        let user = (!user.is_empty()).then(|| user.to_owned());
+        self.login = Login { user, password: Some(password.to_owned()) };
+        self
+    }
+
+    /// With this user and password at the sentinels.
+    #[must_use]
+    pub fn sentinel_login(mut self, user: &str, password: &str) -> RedisStore {
+        let user = (!user.is_empty()).then(|| user.to_owned());
+        self.sentinel_login = Login { user, password: Some(password.to_owned()) };
+        self
+    }
+
+    /// In this database. Default: 0, the only one of a cluster.
+    #[must_use]
+    pub fn database(mut self, number: u16) -> RedisStore {
+        self.database = number;
+        self
+    }
+
+    /// Encrypted.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> RedisStore {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// A grant counts only once this many replicas have it, and is given back otherwise. It makes
+    /// losing a lock in a failover less likely, not impossible: the docs say when. Default: 0.
+    #[must_use]
+    pub fn replicas(mut self, count: u32) -> RedisStore {
+        self.replicas = count;
+        self
+    }
+
+    pub(crate) fn from_url(url: &StoreUrl) -> Result<(RedisStore, Settings)> {
+        let params = url.params(&PARAMETERS)?;
+        let settings = params.settings()?;
+        let scheme = url.scheme();
+        let (topology, database) = match scheme {
+            "redis+unix" => (socket_of(url)?, None),
+            "redis+sentinel" | "redis-sentinel" | "rediss+sentinel" => sentinel_of(url)?,
+            "redis-cluster" | "rediss-cluster" => {
+                let nodes = parse_hosts(url.authority(), PORT)?;
+                (Topology::Cluster(nodes), database_of(url.path().trim_matches('/'))?)
+            }
+            _ => server_of(url)?,
+        };
+        let mut store = RedisStore::of(topology);
+        store.database = match (database, params.number("db")?) {
+            (Some(_), Some(_)) => return Err(invalid("db is given twice, in path and parameter")),
+            (path, parameter) => path.or(parameter).unwrap_or(0),
+        };
+        if matches!(store.topology, Topology::Cluster(_)) && store.database != 0 {
+            return Err(invalid("a cluster has no database but 0"));
+        }
+        let text = |text: Option<&str>| text.map(str::to_owned);
+        store.login = Login { user: text(url.user()), password: text(url.password()) };
+        if store.login.user.is_some() && store.login.password.is_none() {
+            return Err(invalid("a user without a password; a password alone is :PASSWORD@host"));
+        }
+        store.sentinel_login = Login {
+            user: text(params.text("sentinel_user")),
+            password: text(params.text("sentinel_password")),
+        };
+        let is_sentinel = matches!(store.topology, Topology::Sentinel { .. });
+        if store.sentinel_login.password.is_some() && !is_sentinel {
+            return Err(invalid("sentinel_password is for redis+sentinel:// only"));
+        }
+        store.tls = tls_of(scheme, params)?;
+        store.replicas = params.number("replicas")?.unwrap_or(0);
+        Ok((store, settings))
+    }
+
+    /// Connects, on the current runtime.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::Unreachable`]: no server answers.
+    /// - [`ErrorKind::Refused`]: it refuses the login, or cannot carry locks: a replica, a
+    ///   sentinel, a cluster's node where one server is meant, one older than 6.2.
+    /// - [`ErrorKind::InvalidArgument`]: outside a tokio runtime, or a certificate that cannot be
+    ///   read.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn locks(self, settings: Settings) -> Result<Locks> {
+        Handle::try_current().map_err(|cause| {
+            invalid("a store is connected inside a tokio runtime; there is none here")
+                .caused_by(cause)
+        })?;
+        let shown = self.shown();
+        let tls = self.tls.map(Tls::load).transpose()?;
+        let caller = Caller { login: self.login, database: self.database, tls };
+        check(&caller)?;
+        let caller = Arc::new(caller);
+        let process = Process::fresh(settings.key_prefix());
+        let listeners = Arc::new(Listeners::default());
+        let audience = Audience { process: process.clone(), listeners: listeners.clone() };
+        let failover = !matches!(self.topology, Topology::Server(_) | Topology::Socket(_));
+        let is_cluster = matches!(self.topology, Topology::Cluster(_));
+        let one = async |route: Route| Server::one(&route, &caller, audience.clone(), self.replicas).await;
+        let server = match self.topology {
+            Topology::Server(host) => one(Route::To(host)).await?,
+            Topology::Socket(path) => one(Route::Socket(path)).await?,
+            Topology::Sentinel { sentinels, service } => {
+                let login = self.sentinel_login;
+                one(Route::Sentinels { sentinels, service, login }).await?
+            }
+            Topology::Cluster(seeds) => {
+                Server::cluster(seeds, caller.clone(), audience.clone(), self.replicas).await?
+            }
+        };
+        let checkup = Checkup::of(server.any()).await?;
+        checkup.require(is_cluster)?;
+        checkup.warn(&shown);
+        let clock = BootClock::start().map_err(|error| {
+            let message = "no file descriptor is free for the store's timer";
+            Error::new(ErrorKind::Unreachable, message).caused_by(error)
+        })?;
+        let profile = checkup.profile(failover, self.replicas);
+        let store = Arc::new(Store { server, clock, process, listeners, profile });
+        Locks::new(Arc::new(Driver { store }), &shown, settings)
+    }
+
+    /// The store's name in errors and logs.
+    fn shown(&self) -> String {
+        let list = |hosts: &[Host]| {
+            let hosts = hosts.iter().map(|host| format!("{}:{}", host.name, host.port));
+            hosts.collect::<Vec<_>>().join(",")
+        };
+        let secure = if self.tls.is_some() { "rediss" } else { "redis" };
+        match &self.topology {
+            Topology::Server(host) => {
+                format!("{secure}://{}/{}", list(std::slice::from_ref(host)), self.database)
+            }
+            Topology::Socket(path) => format!("redis+unix://{}?db={}", path.display(), self.database),
+            Topology::Sentinel { sentinels, service } => {
+                format!("{secure}+sentinel://{}/{service}/{}", list(sentinels), self.database)
+            }
+            Topology::Cluster(nodes) => format!("{secure}-cluster://{}", list(nodes)),
+        }
+    }
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidArgument, message)
+}
+
+fn hosts<'a>(list: impl IntoIterator<Item = (&'a str, u16)>) -> Vec<Host> {
+    list.into_iter().map(|(name, port)| Host { name: name.to_owned(), port }).collect()
+}
+
+/// `h1:6379,h2,[::1]:7000`.
+fn parse_hosts(authority: &str, port: u16) -> Result<Vec<Host>> {
+    if authority.is_empty() {
+        return Err(invalid("no host is named; expected HOST or HOST:PORT"));
+    }
+    authority.split(',').map(|text| parse_host(text, port)).collect()
+}
+
+fn parse_host(text: &str, default: u16) -> Result<Host> {
+    let wrong = || invalid(format!("{text:?} is no HOST or HOST:PORT"));
+    let (name, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (name, rest) = rest.split_once(']').ok_or_else(wrong)?;
+            (name, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")))
+        }
+        None => match text.split_once(':') {
+            Some((name, port)) => (name, Some(port)),
+            None => (text, Some("")),
+        },
+    };
+    let port = match port.ok_or_else(wrong)? {
+        "" if text.ends_with(':') => return Err(wrong()),
+        "" => default,
+        port => port.parse().map_err(|_| wrong())?,
+    };
+    match name.is_empty() || name.contains(char::is_whitespace) {
+        true => Err(wrong()),
+        false => Ok(Host { name: name.to_owned(), port }),
+    }
+}
+
+fn database_of(text: &str) -> Result<Option<u16>> {
+    match text {
+        "" => Ok(None),
+        text => {
+            let number = text.parse();
+            let wrong = |_| invalid(format!("{text:?} is no database; expected a number, as /0"));
+            number.map(Some).map_err(wrong)
+        }
+    }
+}
+
+/// `redis://host:port/db`.
+fn server_of(url: &StoreUrl) -> Result<(Topology, Option<u16>)> {
+    let mut hosts = parse_hosts(url.authority(), PORT)?;
+    match (hosts.pop(), hosts.is_empty()) {
+        (Some(host), true) => {
+            Ok((Topology::Server(host), database_of(url.path().trim_matches('/'))?))
+        }
+        _ => Err(invalid(
+            "redis:// names one server; several are redis-cluster://H1,H2, or \
+             redis+sentinel://H1,H2/SERVICE",
+        )),
+    }
+}
+
+/// `redis+unix:///run/redis.sock`.
+fn socket_of(url: &StoreUrl) -> Result<Topology> {
+    match (url.authority(), url.path()) {
+        ("", path) if path.len() > 1 => Ok(Topology::Socket(PathBuf::from(path))),
+        _ => Err(invalid("expected redis+unix:///PATH/TO/SOCKET, with ?db=N for a database")),
+    }
+}
+
+/// `redis+sentinel://h1,h2/service/db`.
+fn sentinel_of(url: &StoreUrl) -> Result<(Topology, Option<u16>)> {
+    let sentinels = parse_hosts(url.authority(), SENTINEL_PORT)?;
+    let path = url.path().trim_matches('/');
+    let (service, database) = path.split_once('/').unwrap_or((path, ""));
+    if service.is_empty() {
+        return Err(invalid("no service is named; expected redis+sentinel://H1,H2/SERVICE"));
+    }
+    let service = service.to_owned();
+    Ok((Topology::Sentinel { sentinels, service }, database_of(database)?))
+}
+
+fn tls_of(scheme: &str, params: Params<'_>) -> Result<Option<Tls>> {
+    let (ca, cert, key) = (params.text("tls_ca"), params.text("tls_cert"), params.text("tls_key"));
+    if !scheme.starts_with("rediss") {
+        return match ca.or(cert).or(key) {
+            Some(_) => Err(invalid("tls_ca, tls_cert and tls_key are for rediss:// only")),
+            None => Ok(None),
+        };
+    }
+    let mut tls = Tls::default();
+    if let Some(file) = ca {
+        tls = tls.authority(file);
+    }
+    match (cert, key) {
+        (Some(cert), Some(key)) => tls = tls.certificate(cert, key),
+        (None, None) => {}
+        _ => return Err(invalid("tls_cert and tls_key are given together or not at all")),
+    }
+    Ok(Some(tls))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(url: &str) -> Result<RedisStore> {
+        RedisStore::from_url(&StoreUrl::parse(url)?).map(|(store, _)| store)
+    }
+
+    #[test]
+    fn urls_mean_what_they_say() {
+        for (url, shown) in [
+            ("redis://h", "redis://h:6379/0"),
+            ("redis://:secret@h:1/3", "redis://h:1/3"),
+            ("rediss://me:secret@[::1]:7?db=2", "rediss://::1:7/2"),
+            ("redis+unix:///run/r.sock?db=4", "redis+unix:///run/r.sock?db=4"),
+            ("redis+sentinel://a,b:2/main/1", "redis+sentinel://a:26379,b:2/main/1"),
+            ("redis-sentinel://a/main", "redis+sentinel://a:26379/main/0"),
+            ("redis-cluster://a,b:7", "redis-cluster://a:6379,b:7"),
+            ("rediss-cluster://a", "rediss-cluster://a:6379"),
+        ] {
+            let store = store(url).unwrap();
+            assert_eq!(store.shown(), shown);
+            assert!(!format!("{store:?}").contains("secret"));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_says_what_was_expected() {
+        for (url, says) in [
+            ("redis://", "no host is named"),
+            ("redis://h:port", "HOST:PORT"),
+            ("redis://h:", "HOST:PORT"),
+            ("redis://a,b", "redis-cluster://"),
+            ("redis://h/one", "expected a number"),
+            ("redis://h/1?db=2", "given twice"),
+            ("redis://me@h", "a user without a password"),
+            ("redis://h?tls_ca=x", "rediss:// only"),
+            ("redis://h?sentinel_password=x", "redis+sentinel:// only"),
+            ("rediss://h?tls_cert=x", "together"),
+            ("redis+unix://host/sock", "redis+unix:///"),
+            ("redis+sentinel://h", "no service"),
+            ("redis-cluster://h/1", "no database but 0"),
+            ("redis://h?replica=1", "did you mean replicas?"),
+        ] {
+            let error = store(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}");
+            assert!(error.to_string().contains(says), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! One claim's seat: its identity, its keys, and the steps that change what it holds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_core::{
+    Attempt, Claim, Clock, Contender, FencingToken, IfBusy, Moment, Removal, Renewal, Rest, Result,
+    lease_end,
+};
+use redis::Value;
+
+use crate::backend::Store;
+use crate::error::strange_answer;
+use crate::identity::{Keys, identity};
+use crate::node::Step;
+use crate::script::SCRIPTS;
+
+/// The token's key lives for a day; a hold longer than that prolongs it this often.
+const FENCE_PERIOD: Duration = Duration::from_secs(6 * 3600);
+
+pub(crate) struct RedisContender {
+    store: Arc<Store>,
+    claim: Arc<Claim>,
+    keys: Keys,
+    identity: String,
+    ttl: String,
+    /// When the token's key was last certain to live for a day, in ns on the store's clock.
+    fence_renewed: AtomicU64,
+}
+
+impl RedisContender {
+    pub(crate) fn new(store: Arc<Store>, claim: Arc<Claim>) -> RedisContender {
+        store.listeners.enter(&claim);
+        RedisContender {
+            keys: Keys::of(claim.name().key()),
+            identity: identity(&claim, &store.process),
+            ttl: claim.ttl().as_millis().to_string(),
+            fence_renewed: AtomicU64::new(store.clock.now().as_nanos()),
+            store,
+            claim,
+        }
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    pub(crate) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Extends what is held.
+    pub(crate) async fn renew(&self) -> Result<Renewal> {
+        let sent = self.store.clock.now();
+        let fixed = self.claim.is_fixed_lease();
+        let since = Moment::from_nanos(self.fence_renewed.load(Ordering::Relaxed));
+        let old = sent.since(since) > FENCE_PERIOD;
+        let ttl = if fixed { "0" } else { &self.ttl };
+        let values = [self.identity.as_str(), ttl, if old { "old" } else { "" }];
+        let step = Step { script: &SCRIPTS.renew, keys: self.keys.all(), values: &values };
+        match self.store.server.step(step).await? {
+            Value::Int(1) => {
+                if old {
+                    self.fence_renewed.store(sent.as_nanos(), Ordering::Relaxed);
+                }
+                let valid_until = match fixed {
+                    // Still there, and that is all: an earlier end than is known moves nothing.
+                    true => sent,
+                    false => lease_end(sent, self.claim.ttl()),
+                };
+                Ok(Renewal::Renewed { valid_until })
+            }
+            Value::Int(0) => Ok(Renewal::Lost),
+            _ => Err(strange_answer("renew")),
+        }
+    }
+
+    /// A grant that counts only once the replicas have it, or is given back.
+    async fn replicated(&self, step: Step<'_>, granted: Attempt) -> Result<Attempt> {
+        let sent = self.store.clock.now();
+        let confirmed = match self.store.server.confirm(step).await {
+            None => return Ok(granted),
+            Some(confirmed) => confirmed,
+        };
+        match confirmed.and_then(|answer| self.read(answer, sent)) {
+            Err(error) => {
+                self.release().await?;
+                Err(error)
+            }
+            answer => answer,
+        }
+    }
+
+    fn read(&self, answer: Value, sent: Moment) -> Result<Attempt> {
+        match answer {
+            Value::Int(0) => Ok(Attempt::Busy { rest: Rest::Nothing }),
+            Value::Int(token) => {
+                let token = u64::try_from(token).map_err(|_| strange_answer("attempt"))?;
+                let valid_until = lease_end(sent, self.claim.ttl());
+                Ok(Attempt::Granted { token: FencingToken::new(token), valid_until })
+            }
+            Value::Array(values) => match values.as_slice() {
+                [Value::Int(look_in)] => {
+                    let look_in = Duration::from_millis(u64::try_from(*look_in).unwrap_or(1));
+                    Ok(Attempt::Waiting { look_in })
+                }
+                _ => Err(strange_answer("attempt")),
+            },
+            _ => Err(strange_answer("attempt")),
+        }
+    }
+}
+
+#[async_trait]
+impl Contender for RedisContender {
+    fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    async fn attempt(&self) -> Result<Attempt> {
+        let if_busy = match self.claim.if_busy() {
+            IfBusy::Refuse => "try",
+            IfBusy::Queue => "queue",
+        };
+        let values = [self.identity.as_str(), self.ttl.as_str(), if_busy];
+        let step = Step { script: &SCRIPTS.attempt, keys: self.keys.all(), values: &values };
+        let sent = self.store.clock.now();
+        let answer = self.store.server.step(step).await?;
+        match self.read(answer, sent)? {
+            granted @ Attempt::Granted { .. } => self.replicated(step, granted).await,
+            other => Ok(other),
+        }
+    }
+
+    async fn release(&self) -> Result<Removal> {
+        self.store.release(&self.keys, &self.identity, &[]).await
+    }
+}
+
+impl Drop for RedisContender {
+    fn drop(&mut self) {
+        self.store.listeners.leave(&self.claim);
+    }
+}

@@ -1,0 +1,271 @@
+//! One connection to one server, replaced by a new one for as long as the store lives.
+//!
+//! The client crate's own manager stops trying after six failures and never replaces a connection
+//! that only times out, as one whose peer has vanished does. This one does both, and every request
+//! has a deadline.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use fencelock_core::{Error, ErrorKind, Result};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::error::{Remedy, closed, explain, meaning_of};
+use crate::identity::Process;
+use crate::listeners::Listeners;
+use crate::route::{ANSWER_WITHIN, Caller, Route};
+
+/// A supervised connection. Dropping it ends the connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    line: Arc<watch::Sender<Line>>,
+    supervisor: AbortHandle,
+}
+
+/// What there is at the moment.
+#[derive(Clone, Debug)]
+enum Line {
+    /// Not yet.
+    Starting,
+    /// None, and why.
+    Down(Error),
+    Up(Live),
+    /// None any more.
+    Closed,
+}
+
+/// One connection.
+#[derive(Clone, Debug)]
+struct Live {
+    connection: MultiplexedConnection,
+    health: Arc<Health>,
+}
+
+#[derive(Debug, Default)]
+struct Health {
+    /// Somebody found the connection to be of no use any more.
+    broken: Notify,
+    /// Requests without an answer since the last answer.
+    silences: AtomicU32,
+}
+
+/// After this many requests in a row without an answer the connection is given up.
+const SILENCES: u32 = 2;
+
+/// Who hears the pushes of a link: the channel to subscribe to, and the claims.
+#[derive(Clone, Debug)]
+pub(crate) struct Audience {
+    pub(crate) process: Process,
+    pub(crate) listeners: Arc<Listeners>,
+}
+
+impl Link {
+    /// Begins to connect, on the current runtime.
+    pub(crate) fn start(route: Route, caller: Arc<Caller>, audience: Option<Audience>) -> Link {
+        let line = Arc::new(watch::Sender::new(Line::Starting));
+        let supervising = supervise(route, caller, audience, line.clone());
+        Link { line, supervisor: tokio::spawn(supervising).abort_handle() }
+    }
+
+    /// Waits for the first connection, or for the first reason why there is none that trying again
+    /// does not remove at once.
+    pub(crate) async fn first(&self) -> Result<()> {
+        let mut lines = self.line.subscribe();
+        loop {
+            match &*lines.borrow_and_update() {
+                Line::Starting => {}
+                Line::Up(_) => return Ok(()),
+                Line::Down(error) if is_passing(error) => {}
+                Line::Down(error) => return Err(error.clone()),
+                Line::Closed => return Err(closed()),
+            }
+            // The sender is ours: this does not fail.
+            let _ = lines.changed().await;
+        }
+    }
+
+    /// The present connection, waited for if it is being replaced.
+    async fn live(&self) -> Result<Live> {
+        if let Line::Up(live) = &*self.line.borrow() {
+            return Ok(live.clone());
+        }
+        let mut lines = self.line.subscribe();
+        let settled = lines.wait_for(|line| matches!(line, Line::Up(_) | Line::Closed));
+        // Whether it settled or not, the line says what there is.
+        let _ = tokio::time::timeout(ANSWER_WITHIN, settled).await;
+        match &*self.line.borrow() {
+            Line::Starting => {
+                Err(Error::new(ErrorKind::Unreachable, "there is no connection yet"))
+            }
+            Line::Up(live) => Ok(live.clone()),
+            Line::Down(error) => Err(error.clone()),
+            Line::Closed => Err(closed()),
+        }
+    }
+
+    /// Sends one command. The outer error is the connection's, the inner one the server's own.
+    pub(crate) async fn send(&self, command: &Cmd) -> Result<Result<Value, RedisError>> {
+        let mut live = self.live().await?;
+        let answer = live.connection.send_packed_command(command).await;
+        live.heard(answer.and_then(Value::extract_error))
+    }
+
+    /// Sends commands together; nobody's come between them.
+    pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>> {
+        let mut live = self.live().await?;
+        let count = commands.len();
+        let answer = live.connection.send_packed_commands(commands, 0, count).await;
+        live.heard(answer)?.map_err(|error| explain(&error))
+    }
+
+    /// Ends the connection; requests are errors from now on.
+    pub(crate) fn close(&self) {
+        self.line.send_replace(Line::Closed);
+        self.supervisor.abort();
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Live {
+    /// Draws the conclusions of an answer about the connection that it came from.
+    fn heard<T>(&self, answer: Result<T, RedisError>) -> Result<Result<T, RedisError>> {
+        let error = match answer {
+            Ok(value) => {
+                self.answered();
+                return Ok(Ok(value));
+            }
+            Err(error) => error,
+        };
+        let from_server = error.code().is_some();
+        match meaning_of(&error).remedy {
+            Remedy::None => self.answered(),
+            Remedy::Reconnect => self.health.broken.notify_one(),
+            Remedy::CountSilence => {
+                if self.health.silences.fetch_add(1, Ordering::Relaxed) + 1 >= SILENCES {
+                    self.health.broken.notify_one();
+                }
+            }
+        }
+        match from_server {
+            true => Ok(Err(error)),
+            false => Err(explain(&error)),
+        }
+    }
+
+    fn answered(&self) {
+        if self.health.silences.load(Ordering::Relaxed) != 0 {
+            self.health.silences.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether a first connection that fails like this is worth a moment's wait: the server is there,
+/// and will serve soon.
+fn is_passing(error: &Error) -> bool {
+    error.is_retryable() && error.to_string().contains("LOADING")
+}
+
+/// Connects again and again, with a growing pause and some jitter, so that a fleet does not come
+/// back in one instant.
+async fn supervise(
+    route: Route,
+    caller: Arc<Caller>,
+    audience: Option<Audience>,
+    line: Arc<watch::Sender<Line>>,
+) {
+    const SHORTEST: Duration = Duration::from_millis(10);
+    const LONGEST: Duration = Duration::from_secs(1);
+    let mut pause = SHORTEST;
+    let mut was_up = false;
+    loop {
+        let started = Instant::now();
+        match open(&route, &caller, audience.as_ref()).await {
+            Ok(live) => {
+                tracing::debug!(?route, again = was_up, "connected to redis");
+                set(&line, Line::Up(live.clone()));
+                if let (true, Some(audience)) = (was_up, &audience) {
+                    // Pushes of the time between are lost.
+                    audience.listeners.ring_all();
+                }
+                was_up = true;
+                live.health.broken.notified().await;
+                let error = Error::new(ErrorKind::Unreachable, "the connection was lost");
+                set(&line, Line::Down(error));
+                // One that keeps breaking at once is not to be opened without pause.
+                if started.elapsed() > LONGEST {
+                    pause = SHORTEST;
+                    continue;
+                }
+            }
+            Err(error) => {
+                tracing::debug!(?route, %error, "cannot connect to redis");
+                set(&line, Line::Down(error));
+            }
+        }
+        tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+        pause = (pause * 2).min(LONGEST);
+    }
+}
+
+/// Closed is for good, also when the supervisor is just about to say something else.
+fn set(line: &watch::Sender<Line>, now: Line) {
+    line.send_if_modified(|line| match line {
+        Line::Closed => false,
+        _ => {
+            *line = now;
+            true
+        }
+    });
+}
+
+/// One connection, subscribed if somebody listens.
+fn open(
+    route: &Route,
+    caller: &Caller,
+    audience: Option<&Audience>,
+) -> impl Future<Output = Result<Live>> {
+    let health = Arc::new(Health::default());
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(Some(ANSWER_WITHIN))
+        // The default of 50 makes a crowd wait for places in the channel.
+        .set_pipeline_buffer_size(1024)
+        .set_push_sender(push_sender(audience.cloned(), health.clone()));
+    async move {
+        let connecting = route.connect(caller, &config).await;
+        let mut connection = connecting.map_err(|error| explain(&error))?;
+        if let Some(audience) = audience {
+            let subscribed = connection.subscribe(audience.process.as_str()).await;
+            subscribed.map_err(|error| explain(&error))?;
+        }
+        Ok(Live { connection, health })
+    }
+}
+
+/// Takes the pushes, on the connection's own task: it must not block.
+fn push_sender(
+    audience: Option<Audience>,
+    health: Arc<Health>,
+) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static {
+    move |push| {
+        match (push.kind, &audience, push.data.as_slice()) {
+            (PushKind::Disconnection, ..) => health.broken.notify_one(),
+            (PushKind::Message, Some(audience), [_channel, Value::BulkString(message)]) => {
+                audience.listeners.told(message);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

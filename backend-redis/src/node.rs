@@ -1,0 +1,111 @@
+//! One server and the steps that are asked of it.
+
+use std::sync::Arc;
+
+use fencelock_core::Result;
+use redis::{Cmd, Pipeline, RedisError, Value};
+
+use crate::error::explain;
+use crate::link::{Audience, Link};
+use crate::replicas::Replicas;
+use crate::route::{Caller, Route};
+use crate::script::Script;
+
+/// One step: a script, its keys and its values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step<'a> {
+    pub(crate) script: &'static Script,
+    pub(crate) keys: [&'a str; 3],
+    pub(crate) values: &'a [&'a str],
+}
+
+impl Step<'_> {
+    /// As a command: by digest, or with the text for a server that does not know the digest.
+    pub(crate) fn command(&self, by: By) -> Cmd {
+        let (name, script) = match by {
+            By::Digest => ("EVALSHA", &self.script.digest),
+            By::Text => ("EVAL", &self.script.text),
+        };
+        let room = script.len() + self.keys.iter().chain(self.values).map(|v| v.len()).sum::<usize>();
+        let arguments = 3 + self.keys.len() + self.values.len();
+        let mut command = Cmd::with_capacity(arguments, room + 8);
+        command.arg(name).arg(script).arg(self.keys.len());
+        for value in self.keys.iter().chain(self.values) {
+            command.arg(value);
+        }
+        command
+    }
+}
+
+/// How a script is named to a server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum By {
+    Digest,
+    Text,
+}
+
+pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
+    error.code() == Some("NOSCRIPT")
+}
+
+/// One server.
+#[derive(Debug)]
+pub(crate) struct Node {
+    link: Link,
+    replicas: Option<Replicas>,
+}
+
+impl Node {
+    /// Begins to connect. With `replicas` above 0 grants can be confirmed by that many.
+    pub(crate) fn start(
+        route: &Route,
+        caller: &Arc<Caller>,
+        audience: Option<Audience>,
+        replicas: u32,
+    ) -> Node {
+        let link = Link::start(route.clone(), caller.clone(), audience);
+        let waits = || Link::start(route.clone(), caller.clone(), None);
+        let replicas = (replicas > 0).then(|| Replicas::new(waits(), replicas));
+        Node { link, replicas }
+    }
+
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Does one step. The inner error is the server's own.
+    pub(crate) async fn step(&self, step: Step<'_>) -> Result<Result<Value, RedisError>> {
+        match self.link.send(&step.command(By::Digest)).await? {
+            Err(error) if is_unknown_script(&error) => {
+                self.link.send(&step.command(By::Text)).await
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    /// The same for a slot that is moving here: the server takes it only right behind `ASKING`.
+    pub(crate) async fn asked_step(&self, step: Step<'_>) -> Result<Value> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        // With its text, since a second try would have to ask again.
+        pipeline.cmd("ASKING").add_command(step.command(By::Text));
+        let mut answers = self.link.send_all(&pipeline).await?;
+        let answer = answers.pop().unwrap_or(Value::Nil);
+        answer.extract_error().map_err(|error| explain(&error))
+    }
+
+    /// Confirms a grant and waits for as many replicas as the store wants; the confirmation's
+    /// answer. `None` where none are wanted.
+    pub(crate) async fn confirm(&self, step: Step<'_>) -> Option<Result<Value>> {
+        match &self.replicas {
+            Some(replicas) => Some(replicas.confirm(step).await),
+            None => None,
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.link.close();
+        if let Some(replicas) = &self.replicas {
+            replicas.close();
+        }
+    }
+}

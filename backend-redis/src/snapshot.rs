@@ -1,0 +1,122 @@
+//! Who holds a lock and who waits for it, read for people.
+
+use std::time::Duration;
+
+use fencelock_core::{FencingToken, Label, Mode, Occupant, OccupantId, Result, Snapshot};
+use redis::Value;
+use sha2::{Digest, Sha256};
+
+use crate::error::strange_answer;
+use crate::identity::{Identity, Keys};
+use crate::node::Step;
+use crate::script::SCRIPTS;
+use crate::server::Server;
+
+/// So many holders and waiters at most are shown: the script stops the server meanwhile.
+const MOST: &str = "1000";
+
+/// What the store has of one lock.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    now_us: u64,
+    holders: Vec<Holder>,
+    waiters: Vec<Waiter>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    value: Vec<u8>,
+    token: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    value: Vec<u8>,
+    arrival_us: u64,
+}
+
+/// Asks.
+pub(crate) async fn of(server: &Server, keys: &Keys) -> Result<Seen> {
+    let step = Step { script: &SCRIPTS.inspect, keys: keys.all(), values: &[MOST] };
+    read(server.step(step).await?).ok_or_else(|| strange_answer("inspect"))
+}
+
+fn read(answer: Value) -> Option<Seen> {
+    let Value::Array(parts) = answer else { return None };
+    let [now, Value::Array(holders), Value::Array(waiters)] = parts.as_slice() else { return None };
+    let holder = |row: &[Value]| match row {
+        [Value::BulkString(value), _ms_left, token] => {
+            Some(Holder { value: value.clone(), token: number(token)? })
+        }
+        _ => None,
+    };
+    let waiter = |row: &[Value]| match row {
+        [Value::BulkString(value), arrival] => {
+            Some(Waiter { value: value.clone(), arrival_us: number(arrival)? })
+        }
+        _ => None,
+    };
+    Some(Seen {
+        now_us: number(now)?,
+        holders: holders.chunks(3).map(holder).collect::<Option<_>>()?,
+        waiters: waiters.chunks(2).map(waiter).collect::<Option<_>>()?,
+    })
+}
+
+/// A number as an integer or as text; scores may come with an exponent.
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        Value::BulkString(text) => {
+            let text = std::str::from_utf8(text).ok()?;
+            text.parse().ok().or_else(|| text.parse::<f64>().ok().map(|number| number as u64))
+        }
+        Value::Double(number) => Some(*number as u64),
+        _ => None,
+    }
+}
+
+/// A name for the owner of `value` that does not prove its ownership.
+fn id(value: &[u8]) -> OccupantId {
+    let digest = Sha256::digest(value);
+    let short: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    OccupantId::new(short)
+}
+
+impl Seen {
+    /// For people, without owner tokens.
+    pub(crate) fn into_snapshot(self) -> Snapshot {
+        let holder = |holder: Holder| {
+            let foreign = "a client of another library";
+            let occupant = match Identity::parse(&holder.value) {
+                Some(own) => Occupant::new(id(&holder.value), own.mode).labelled(own.label),
+                None => Occupant::new(id(&holder.value), Mode::Exclusive)
+                    .labelled(Label::new(foreign)),
+            };
+            // A token of ours is the time of its grant, but for ties.
+            match (holder.token, Identity::parse(&holder.value)) {
+                (0, _) | (_, None) => occupant,
+                (token, Some(_)) => occupant
+                    .token(FencingToken::new(token))
+                    .since(Duration::from_micros(self.now_us.saturating_sub(token))),
+            }
+        };
+        let waiter = |waiter: Waiter| {
+            let own = Identity::parse(&waiter.value)?;
+            let since = Duration::from_micros(self.now_us.saturating_sub(waiter.arrival_us));
+            Some(Occupant::new(id(&waiter.value), own.mode).labelled(own.label).since(since))
+        };
+        Snapshot::new(
+            self.holders.into_iter().map(holder).collect(),
+            self.waiters.into_iter().filter_map(waiter).collect(),
+        )
+    }
+
+    /// The value that `who` of an earlier snapshot stands for, if it is still there.
+    pub(crate) fn value_of(&self, who: &OccupantId) -> Option<String> {
+        let holders = self.holders.iter().map(|holder| &holder.value);
+        let mut all = holders.chain(self.waiters.iter().map(|waiter| &waiter.value));
+        let value = all.find(|value| id(value) == *who)?;
+        String::from_utf8(value.clone()).ok()
+    }
+}

@@ -1,0 +1,50 @@
+//! What lies in a server, seen without the library under test.
+
+use std::error::Error as Cause;
+
+use fencelock_conformance::Params;
+use fencelock_conformance::servers::TestRedis;
+use fencelock_core::{Error, ErrorKind, Locks, Result, url};
+use fencelock_redis::SCHEME;
+
+pub(crate) fn cannot(doing: &str, cause: impl Into<Box<dyn Cause + Send + Sync>>) -> Error {
+    Error::new(ErrorKind::Refused, format!("cannot {doing}")).caused_by(cause)
+}
+
+/// As a user's program connects.
+pub(crate) async fn connect(address: &str, params: &Params) -> Result<Locks> {
+    url::connect(&[SCHEME], &params.on_url(address)).await
+}
+
+async fn ask(server: &TestRedis, command: &[&str]) -> Result<String> {
+    server.command(command).await.map_err(|cause| cannot("ask the server", cause))
+}
+
+/// The keys of holders and waiters. A lock's last token may stay, for a day.
+pub(crate) async fn leftovers(server: &TestRedis, prefix: &str) -> Result<Vec<String>> {
+    // A key may have a line's end in it.
+    let plain = "local keys = redis.call('KEYS', '*')
+        for i, key in ipairs(keys) do keys[i] = string.gsub(key, '%c', '?') end
+        return keys";
+    let keys = ask(server, &["EVAL", plain, "0"]).await?;
+    let of_claims = |key: &&str| !key.is_empty() && !key.ends_with("}:f") && key.contains(prefix);
+    Ok(keys.lines().filter(of_claims).map(str::to_owned).collect())
+}
+
+/// The key that clients in every language share for the lock of this prefix and name.
+pub(crate) fn key(prefix: &str, name: &str) -> String {
+    let key = format!("{prefix}{name}");
+    key.replace('%', "%25").replace('{', "%7B").replace('}', "%7D")
+}
+
+pub(crate) async fn is_locked(server: &TestRedis, prefix: &str, name: &str) -> Result<bool> {
+    Ok(ask(server, &["EXISTS", &key(prefix, name)]).await? == "1")
+}
+
+pub(crate) async fn expire(server: &TestRedis, prefix: &str, name: &str) -> Result<()> {
+    ask(server, &["DEL", &key(prefix, name)]).await.map(drop)
+}
+
+pub(crate) async fn lose_data(server: &TestRedis) -> Result<()> {
+    ask(server, &["FLUSHALL"]).await.map(drop)
+}

@@ -1,0 +1,103 @@
+//! One server for each behaviour, behind a proxy that breaks connections.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, Proxy, framing};
+use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_conformance::{Door, Harness, Params, Store};
+use fencelock_core::{Locks, Result};
+
+use crate::keys::{self, cannot, connect};
+
+const PASSWORD: &str = "correct-horse-battery";
+
+pub(crate) struct SingleHarness;
+
+pub(crate) struct Single {
+    server: TestRedis,
+    proxy: Proxy,
+    prefix: String,
+}
+
+#[async_trait]
+impl Harness for SingleHarness {
+    fn name(&self) -> &str {
+        "redis"
+    }
+
+    async fn open(&self, prefix: &str) -> Result<Box<dyn Store>> {
+        let server = RedisOptions::new().password(PASSWORD).start().await;
+        let server = server.map_err(|error| cannot("start a redis-server", error))?;
+        let proxy = Proxy::framed(server.addr(), framing::resp).await;
+        let proxy = proxy.map_err(|error| cannot("start the proxy", error))?;
+        Ok(Box::new(Single { server, proxy, prefix: prefix.to_owned() }))
+    }
+
+    async fn connect_peer(&self, address: &str, params: &Params) -> Result<Locks> {
+        connect(address, params).await
+    }
+}
+
+#[async_trait]
+impl Store for Single {
+    async fn connect(&self, params: &Params) -> Result<Locks> {
+        connect(&self.peer_address(), params).await
+    }
+
+    fn doors(&self) -> &[Door] {
+        &[
+            Door::Look,
+            Door::Expire,
+            Door::CutOff,
+            Door::SlowReplies,
+            Door::LoseReply,
+            Door::LoseData,
+            Door::Processes,
+        ]
+    }
+
+    fn secrets(&self) -> Vec<String> {
+        vec![PASSWORD.to_owned()]
+    }
+
+    async fn leftovers(&self) -> Result<Vec<String>> {
+        keys::leftovers(&self.server, "").await
+    }
+
+    async fn is_locked(&self, name: &str) -> Result<bool> {
+        keys::is_locked(&self.server, &self.prefix, name).await
+    }
+
+    async fn expire(&self, name: &str) -> Result<()> {
+        keys::expire(&self.server, &self.prefix, name).await
+    }
+
+    async fn cut_off(&self) -> Result<()> {
+        self.proxy.black_hole(Direction::ToServer);
+        self.proxy.black_hole(Direction::ToClient);
+        Ok(())
+    }
+
+    async fn heal(&self) -> Result<()> {
+        self.proxy.heal().await.map_err(|error| cannot("heal", error))
+    }
+
+    async fn delay_replies(&self, by: Duration) -> Result<()> {
+        self.proxy.delay(Direction::ToClient, by);
+        Ok(())
+    }
+
+    async fn lose_next_reply(&self) -> Result<()> {
+        let next = DropReply::first(AfterDrop::Reset);
+        self.proxy.drop_reply(next).map_err(|error| cannot("lose a reply", error))
+    }
+
+    async fn lose_data(&self) -> Result<()> {
+        keys::lose_data(&self.server).await
+    }
+
+    fn peer_address(&self) -> String {
+        format!("redis://:{PASSWORD}@{}/0", self.proxy.addr())
+    }
+}

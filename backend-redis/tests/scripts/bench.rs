@@ -1,0 +1,130 @@
+//! A server with the scripts loaded, and the steps as calls.
+
+use super::claim::Claim;
+use super::client::{Client, Value};
+use super::state::{READ, State};
+
+/// The names and texts of the scripts.
+pub(crate) type Texts = Vec<(&'static str, String)>;
+
+pub(crate) fn real_texts() -> Texts {
+    fencelock_redis::scripts().into_iter().map(|(name, text)| (name, text.to_owned())).collect()
+}
+
+/// What a claim or a process asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
+    Queue,
+    Try,
+    Release,
+    Evict,
+    Renew,
+    Look,
+}
+
+/// The keys of a lock.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    pub(crate) lock: String,
+    pub(crate) queue: String,
+    pub(crate) fence: String,
+}
+
+impl Keys {
+    pub(crate) fn of(name: &str) -> Keys {
+        Keys { lock: name.into(), queue: format!("{{{name}}}:q"), fence: format!("{{{name}}}:f") }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) client: Client,
+    digests: Vec<(&'static str, String)>,
+    /// How many scripts of ours ran.
+    pub(crate) calls: u64,
+}
+
+impl Bench {
+    /// An empty server that knows these texts; an error if it does not compile one.
+    pub(crate) fn new(port: u16, texts: &Texts) -> Result<Bench, String> {
+        let mut client = Client::connect(port);
+        client.call(&["FLUSHALL"]);
+        let mut digests = Vec::new();
+        for (name, text) in texts.iter().chain([&("read", READ.to_owned())]) {
+            match client.call(&["SCRIPT", "LOAD", text]) {
+                Value::Text(digest) => digests.push((*name, digest)),
+                refused => return Err(format!("{name}: {refused:?}")),
+            }
+        }
+        Ok(Bench { client, digests, calls: 0 })
+    }
+
+    pub(crate) fn digest(&self, name: &str) -> String {
+        self.digests.iter().find(|(known, _)| *known == name).unwrap().1.clone()
+    }
+
+    /// Puts a script into the next round trip.
+    pub(crate) fn send(&mut self, script: &str, keys: &Keys, args: &[&str]) {
+        self.calls += u64::from(script != "read");
+        let digest = self.digest(script);
+        let mut command = vec!["EVALSHA", &digest, "3", &keys.lock, &keys.queue, &keys.fence];
+        command.extend(args);
+        self.client.send(&command);
+    }
+
+    pub(crate) fn send_op(&mut self, op: Op, keys: &Keys, claim: &Claim) {
+        let (me, ttl) = (claim.text.as_str(), claim.ttl.to_string());
+        match op {
+            Op::Queue => self.send("attempt", keys, &[me, &ttl, "queue"]),
+            Op::Try => self.send("attempt", keys, &[me, &ttl, "try"]),
+            Op::Release => self.send("release", keys, &[me]),
+            Op::Evict => self.send("release", keys, &[me, "tell"]),
+            Op::Renew => self.send("renew", keys, &[me, &ttl, ""]),
+            Op::Look => self.send("look", keys, &[&claim.process, me]),
+        }
+    }
+
+    pub(crate) fn op(&mut self, op: Op, keys: &Keys, claim: &Claim) -> Value {
+        self.send_op(op, keys, claim);
+        self.client.receive()
+    }
+
+    pub(crate) fn send_look(&mut self, keys: &Keys, process: &str, samples: &[String]) {
+        let samples = samples.iter().map(String::as_str);
+        let args: Vec<_> = [process].into_iter().chain(samples).collect();
+        self.send("look", keys, &args);
+    }
+
+    pub(crate) fn state(&mut self, keys: &Keys) -> Result<State, String> {
+        self.send("read", keys, &[]);
+        State::of(&self.client.receive())
+    }
+
+    pub(crate) fn call(&mut self, command: &[&str]) -> Value {
+        self.client.call(command)
+    }
+
+    /// Lets time pass for all locks but their tokens, which no passing of time ends.
+    pub(crate) fn advance(&mut self, locks: &[Keys], ms: i64) {
+        const ADVANCE: &str = "
+        local by = tonumber(ARGV[1])
+        for i = 1, #KEYS, 2 do
+          for k = i, i + 1 do
+            local key = KEYS[k]
+            if redis.call('TYPE', key).ok == 'zset' then
+              for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, 1, 1e15)) do
+                redis.call('ZINCRBY', key, -by, member)
+              end
+            end
+            local left = redis.call('PTTL', key)
+            if left >= 0 then redis.call('PEXPIRE', key, left - by) end
+          end
+        end";
+        let (count, ms) = ((2 * locks.len()).to_string(), ms.to_string());
+        let mut command = vec!["EVAL", ADVANCE, &count];
+        command.extend(locks.iter().flat_map(|keys| [keys.lock.as_str(), &keys.queue]));
+        command.push(&ms);
+        let answer = self.call(&command);
+        assert_eq!(answer.error(), None);
+    }
+}

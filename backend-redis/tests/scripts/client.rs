@@ -1,0 +1,174 @@
+//! One connection in RESP3: answers and pushes come in one stream, in the order of their events.
+//!
+//! A step's pushes are therefore known when its answer is, and several steps can share a round
+//! trip.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
+
+/// An answer of the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Value {
+    Nil,
+    Int(i64),
+    Text(String),
+    Error(String),
+    List(Vec<Value>),
+}
+
+impl Value {
+    pub(crate) fn int(&self) -> Option<i64> {
+        if let Value::Int(number) = self { Some(*number) } else { None }
+    }
+
+    pub(crate) fn text(&self) -> Option<&str> {
+        if let Value::Text(text) = self { Some(text) } else { None }
+    }
+
+    pub(crate) fn list(&self) -> &[Value] {
+        if let Value::List(values) = self { values } else { &[] }
+    }
+
+    pub(crate) fn error(&self) -> Option<&str> {
+        if let Value::Error(text) = self { Some(text) } else { None }
+    }
+
+    /// The texts of a list.
+    pub(crate) fn texts(&self) -> Vec<&str> {
+        self.list().iter().filter_map(Value::text).collect()
+    }
+}
+
+/// A message to a process.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Push {
+    pub(crate) channel: String,
+    pub(crate) message: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    stream: TcpStream,
+    questions: Vec<u8>,
+    answers: Vec<u8>,
+    read: usize,
+    pushes: Vec<Push>,
+}
+
+impl Client {
+    pub(crate) fn connect(port: u16) -> Client {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (questions, answers) = (Vec::new(), Vec::new());
+        let mut client = Client { stream, questions, answers, read: 0, pushes: Vec::new() };
+        client.call(&["HELLO", "3"]);
+        client
+    }
+
+    pub(crate) fn subscribe(&mut self, channels: &[&str]) {
+        for channel in channels {
+            self.send(&["SUBSCRIBE", channel]);
+        }
+        // The confirmations are pushes.
+        self.call(&["PING"]);
+    }
+
+    /// Puts a command into the next round trip.
+    pub(crate) fn send(&mut self, command: &[&str]) {
+        write!(self.questions, "*{}\r\n", command.len()).unwrap();
+        for part in command {
+            write!(self.questions, "${}\r\n{part}\r\n", part.len()).unwrap();
+        }
+    }
+
+    /// The answer to the oldest command that has none yet.
+    pub(crate) fn receive(&mut self) -> Value {
+        if !self.questions.is_empty() {
+            self.stream.write_all(&self.questions).unwrap();
+            self.questions.clear();
+        }
+        self.value()
+    }
+
+    pub(crate) fn call(&mut self, command: &[&str]) -> Value {
+        self.send(command);
+        self.receive()
+    }
+
+    /// What was pushed before the last answer that was received.
+    pub(crate) fn take_pushes(&mut self) -> Vec<Push> {
+        std::mem::take(&mut self.pushes)
+    }
+
+    fn value(&mut self) -> Value {
+        loop {
+            let line = self.line();
+            let (kind, rest) = line.split_at(1);
+            let count = || rest.parse::<i64>().unwrap();
+            match kind {
+                "+" => return Value::Text(rest.into()),
+                "-" => return Value::Error(rest.into()),
+                ":" => return Value::Int(count()),
+                "_" => return Value::Nil,
+                "$" | "*" if rest == "-1" => return Value::Nil,
+                "$" => return Value::Text(self.bytes(count())),
+                "*" | "~" => return self.values(count()),
+                "%" => return self.values(2 * count()),
+                "," | "#" => return Value::Text(rest.into()),
+                ">" => {
+                    let Value::List(push) = self.values(count()) else { unreachable!() };
+                    if let [Value::Text(kind), Value::Text(channel), Value::Text(message)] =
+                        &push[..]
+                        && kind == "message"
+                    {
+                        let (channel, message) = (channel.clone(), message.clone());
+                        self.pushes.push(Push { channel, message });
+                    }
+                }
+                _ => panic!("not RESP3: {line:?}"),
+            }
+        }
+    }
+
+    fn values(&mut self, count: i64) -> Value {
+        Value::List((0..count).map(|_| self.value()).collect())
+    }
+
+    fn line(&mut self) -> String {
+        let mut from = self.read;
+        loop {
+            if let Some(at) = self.answers[from..].iter().position(|byte| *byte == b'\n') {
+                let end = from + at;
+                let line = String::from_utf8_lossy(&self.answers[self.read..end - 1]).into_owned();
+                self.read = end + 1;
+                return line;
+            }
+            from = self.answers.len();
+            let read = self.read;
+            self.more();
+            from -= read - self.read;
+        }
+    }
+
+    fn bytes(&mut self, count: i64) -> String {
+        let count = usize::try_from(count).unwrap();
+        while self.answers.len() < self.read + count + 2 {
+            self.more();
+        }
+        let text = String::from_utf8_lossy(&self.answers[self.read..self.read + count]);
+        self.read += count + 2;
+        text.into_owned()
+    }
+
+    fn more(&mut self) {
+        self.answers.drain(..self.read);
+        self.read = 0;
+        let mut chunk = [0; 16 * 1024];
+        let count = self.stream.read(&mut chunk).unwrap();
+        assert!(count > 0, "the server closed the connection");
+        self.answers.extend(&chunk[..count]);
+    }
+}

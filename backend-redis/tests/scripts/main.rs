@@ -1,0 +1,51 @@
+//! The Lua scripts on a real server, without the rest of the crate.
+
+mod bench;
+mod claim;
+mod client;
+mod driver;
+mod replies;
+mod repeats;
+mod rules;
+mod state;
+mod trouble;
+
+use std::time::Instant;
+
+use fencelock_conformance::servers::TestRedis;
+
+use self::bench::{Bench, real_texts};
+
+/// An error says which promise was broken.
+type Verdict = Result<(), String>;
+
+fn server() -> TestRedis {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(TestRedis::start()).unwrap()
+}
+
+fn from_env(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+/// `SCRIPT_SEED` repeats a run, `SCRIPT_RUNS` says how many seeds are tried from there on.
+#[test]
+fn every_step_of_random_clients_keeps_the_rules() {
+    const RUNS: u64 = 200;
+    let seed = from_env("SCRIPT_SEED");
+    let runs = from_env("SCRIPT_RUNS").unwrap_or(if seed.is_some() { 1 } else { RUNS });
+    let seed = seed.unwrap_or_else(rand::random);
+    let server = server();
+    let mut bench = Bench::new(server.port(), &real_texts()).unwrap();
+    bench.client.subscribe(&driver::PROCESSES);
+    let start = Instant::now();
+    for run in 0..runs {
+        if let Err(why) = driver::run(&mut bench, seed.wrapping_add(run)) {
+            panic!("{why}\nSCRIPT_SEED={} repeats it", seed.wrapping_add(run));
+        }
+    }
+    let (calls, seconds) = (bench.calls, start.elapsed().as_secs_f64());
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    let rate = calls as f64 / seconds;
+    println!("{runs} runs from seed {seed}, {calls} script calls, {rate:.0} a second");
+}
