@@ -86,7 +86,9 @@ async fn tiny(context: Arc<Context>) {
     let guard = context.hold(&locks, &name).await;
     let lock = locks.lock(&name).wait_at_most(Duration::from_nanos(1));
     let error = context.soon("the wait ends", lock.acquire()).await.expect_err("it is held");
-    work::assert_kind(&error, ErrorKind::WaitTimedOut);
+    // A store across a network has not even said that it is busy by then.
+    let kinds = [ErrorKind::WaitTimedOut, ErrorKind::Unreachable];
+    assert!(kinds.contains(&error.kind()), "{error}");
     context.give_back(guard).await;
 }
 
