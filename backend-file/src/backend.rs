@@ -4,8 +4,8 @@
 //! from time to time is to pass over a waiter whose turn has come and that does not take it, as a
 //! stopped process: every waiting claim looks once a second, without the latch.
 
-use std::borrow::Cow;
 use std::any::Any;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

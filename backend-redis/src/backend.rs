@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    BootClock, Claim, Clock, Contender, DistributedLock, Look, LockName, OccupantId, Profile,
+    BootClock, Claim, Clock, Contender, DistributedLock, LockName, Look, OccupantId, Profile,
     Removal, Renewal, Report, Result, Snapshot,
 };
 use futures_util::StreamExt;

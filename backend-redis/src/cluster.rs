@@ -69,12 +69,6 @@ impl Cluster {
         &self.any
     }
 
-    /// Waits for the first connection and the first map.
-    pub(crate) async fn first(&self) -> Result<()> {
-        self.any.first().await?;
-        self.ask_for_map().await
-    }
-
     fn map(&self) -> MutexGuard<'_, Map> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,7 +82,7 @@ impl Cluster {
         (*first <= slot).then(|| host.clone())
     }
 
-    fn node_of(&self, key: &str) -> Option<Arc<Node>> {
+    pub(crate) fn node_of(&self, key: &str) -> Option<Arc<Node>> {
         self.host_of(key).map(|host| self.node(&host))
     }
 
@@ -146,16 +140,12 @@ impl Cluster {
         Err(Error::new(ErrorKind::Unreachable, message))
     }
 
-    /// Confirms a grant by replicas, if any are wanted.
-    pub(crate) async fn confirm(&self, step: Step<'_>) -> Option<Result<Value>> {
-        match self.node_of(step.keys[0]) {
-            Some(node) => node.confirm(step).await,
-            None => Some(Err(uncovered())),
-        }
+    pub(crate) fn wants_replicas(&self) -> bool {
+        self.replicas > 0
     }
 
     /// Asks any node which node has which slot, unless that was just done.
-    async fn ask_for_map(&self) -> Result<()> {
+    pub(crate) async fn ask_for_map(&self) -> Result<()> {
         let mut asked = self.asking.lock().await;
         if asked.is_some_and(|asked| asked.elapsed() < MAP_PAUSE) {
             return Ok(());

@@ -195,7 +195,9 @@ impl RedisStore {
         let audience = Audience { process: process.clone(), listeners: listeners.clone() };
         let failover = !matches!(self.topology, Topology::Server(_) | Topology::Socket(_));
         let is_cluster = matches!(self.topology, Topology::Cluster(_));
-        let one = async |route: Route| Server::one(&route, &caller, audience.clone(), self.replicas).await;
+        let one = async |route: Route| {
+            Server::one(&route, &caller, audience.clone(), self.replicas).await
+        };
         let server = match self.topology {
             Topology::Server(host) => one(Route::To(host)).await?,
             Topology::Socket(path) => one(Route::Socket(path)).await?,
@@ -209,6 +211,7 @@ impl RedisStore {
         };
         let checkup = Checkup::of(server.any()).await?;
         checkup.require(is_cluster)?;
+        server.get_ready().await?;
         checkup.warn(&shown);
         let clock = BootClock::start().map_err(|error| {
             let message = "no file descriptor is free for the store's timer";
@@ -230,7 +233,9 @@ impl RedisStore {
             Topology::Server(host) => {
                 format!("{secure}://{}/{}", list(std::slice::from_ref(host)), self.database)
             }
-            Topology::Socket(path) => format!("redis+unix://{}?db={}", path.display(), self.database),
+            Topology::Socket(path) => {
+                format!("redis+unix://{}?db={}", path.display(), self.database)
+            }
             Topology::Sentinel { sentinels, service } => {
                 format!("{secure}+sentinel://{}/{service}/{}", list(sentinels), self.database)
             }

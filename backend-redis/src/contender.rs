@@ -78,12 +78,9 @@ impl RedisContender {
     }
 
     /// A grant that counts only once the replicas have it, or is given back.
-    async fn replicated(&self, step: Step<'_>, granted: Attempt) -> Result<Attempt> {
+    async fn replicated(&self, step: Step<'_>) -> Result<Attempt> {
         let sent = self.store.clock.now();
-        let confirmed = match self.store.server.confirm(step).await {
-            None => return Ok(granted),
-            Some(confirmed) => confirmed,
-        };
+        let confirmed = self.store.server.confirm(step).await;
         match confirmed.and_then(|answer| self.read(answer, sent)) {
             Err(error) => {
                 self.release().await?;
@@ -129,8 +126,10 @@ impl Contender for RedisContender {
         let sent = self.store.clock.now();
         let answer = self.store.server.step(step).await?;
         match self.read(answer, sent)? {
-            granted @ Attempt::Granted { .. } => self.replicated(step, granted).await,
-            other => Ok(other),
+            Attempt::Granted { .. } if self.store.server.wants_replicas() => {
+                Box::pin(self.replicated(step)).await
+            }
+            answer => Ok(answer),
         }
     }
 

@@ -46,10 +46,7 @@ const TABLE: &[(&str, Meaning)] = {
         ("BUSY", meaning(Unreachable, true, None, "the server is stopped by a long script")),
         ("READONLY", meaning(Unreachable, true, Reconnect, "the server became a replica")),
         ("MASTERDOWN", meaning(Unreachable, true, Reconnect, "a replica has lost its master")),
-        (
-            "MISCONF",
-            meaning(Unreachable, true, None, "the server cannot save and takes no writes"),
-        ),
+        ("MISCONF", meaning(Unreachable, true, None, "the server cannot save and takes no writes")),
         ("OOM", meaning(Unreachable, true, None, "the server is at its maxmemory")),
         (
             "NOREPLICAS",
@@ -65,7 +62,12 @@ const TABLE: &[(&str, Meaning)] = {
         ("WRONGPASS", WRONG_PASSWORD),
         (
             "NOPERM",
-            meaning(Refused, false, None, "the ACL denies it; docs/redis.md has the rules it needs"),
+            meaning(
+                Refused,
+                false,
+                None,
+                "the ACL denies it; docs/redis.md has the rules it needs",
+            ),
         ),
         ("DENIED", meaning(Refused, false, None, "the server is in protected mode")),
         ("WRONGTYPE", meaning(Foreign, false, None, "a key of the lock has another type")),

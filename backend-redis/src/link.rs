@@ -95,14 +95,16 @@ impl Link {
         if let Line::Up(live) = &*self.line.borrow() {
             return Ok(live.clone());
         }
+        Box::pin(self.next_live()).await
+    }
+
+    async fn next_live(&self) -> Result<Live> {
         let mut lines = self.line.subscribe();
         let settled = lines.wait_for(|line| matches!(line, Line::Up(_) | Line::Closed));
         // Whether it settled or not, the line says what there is.
         let _ = tokio::time::timeout(ANSWER_WITHIN, settled).await;
         match &*self.line.borrow() {
-            Line::Starting => {
-                Err(Error::new(ErrorKind::Unreachable, "there is no connection yet"))
-            }
+            Line::Starting => Err(Error::new(ErrorKind::Unreachable, "there is no connection yet")),
             Line::Up(live) => Ok(live.clone()),
             Line::Down(error) => Err(error.clone()),
             Line::Closed => Err(closed()),

@@ -26,7 +26,8 @@ impl Step<'_> {
             By::Digest => ("EVALSHA", &self.script.digest),
             By::Text => ("EVAL", &self.script.text),
         };
-        let room = script.len() + self.keys.iter().chain(self.values).map(|v| v.len()).sum::<usize>();
+        let room =
+            script.len() + self.keys.iter().chain(self.values).map(|v| v.len()).sum::<usize>();
         let arguments = 3 + self.keys.len() + self.values.len();
         let mut command = Cmd::with_capacity(arguments, room + 8);
         command.arg(name).arg(script).arg(self.keys.len());
@@ -77,7 +78,7 @@ impl Node {
     pub(crate) async fn step(&self, step: Step<'_>) -> Result<Result<Value, RedisError>> {
         match self.link.send(&step.command(By::Digest)).await? {
             Err(error) if is_unknown_script(&error) => {
-                self.link.send(&step.command(By::Text)).await
+                Box::pin(self.link.send(&step.command(By::Text))).await
             }
             answer => Ok(answer),
         }
@@ -93,13 +94,9 @@ impl Node {
         answer.extract_error().map_err(|error| explain(&error))
     }
 
-    /// Confirms a grant and waits for as many replicas as the store wants; the confirmation's
-    /// answer. `None` where none are wanted.
-    pub(crate) async fn confirm(&self, step: Step<'_>) -> Option<Result<Value>> {
-        match &self.replicas {
-            Some(replicas) => Some(replicas.confirm(step).await),
-            None => None,
-        }
+    /// The replicas that a grant waits for, if any.
+    pub(crate) fn replicas(&self) -> Option<&Replicas> {
+        self.replicas.as_ref()
     }
 
     pub(crate) fn close(&self) {

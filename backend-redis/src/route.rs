@@ -75,9 +75,7 @@ impl Route {
     ) -> RedisResult<MultiplexedConnection> {
         match self {
             Route::To(host) => caller.connect(address(host), config).await,
-            Route::Socket(path) => {
-                caller.connect(ConnectionAddr::Unix(path.clone()), config).await
-            }
+            Route::Socket(path) => caller.connect(ConnectionAddr::Unix(path.clone()), config).await,
             Route::Any(hosts) => {
                 let mut error = none_answered("no host is named");
                 for host in in_any_order(hosts) {
@@ -182,6 +180,11 @@ async fn ask_sentinels(
             Ok(None) => {
                 let words = format!("no sentinel that answered knows the service {service:?}");
                 error = none_answered(&words);
+            }
+            // Sure of it, and not a refusal: it does not know the command.
+            Err(failed) if failed.code() == Some("ERR") => {
+                let Host { name, port } = sentinel;
+                error = none_answered(&format!("{name}:{port} is no sentinel; use redis://"));
             }
             Err(failed) => error = failed,
         }

@@ -32,7 +32,7 @@ impl Server {
         Ok(Server::One(Box::new(node)))
     }
 
-    /// Connects to a cluster; waits for a connection and the map of its slots.
+    /// Connects to a cluster; waits for a connection to one of its nodes.
     pub(crate) async fn cluster(
         seeds: Vec<Host>,
         caller: Arc<Caller>,
@@ -40,23 +40,43 @@ impl Server {
         replicas: u32,
     ) -> Result<Server> {
         let cluster = Cluster::start(seeds, caller, audience, replicas);
-        cluster.first().await?;
+        cluster.any().first().await?;
         Ok(Server::Cluster(Box::new(cluster)))
+    }
+
+    /// Learns what it takes to send steps, once it is known to be what the URL says.
+    pub(crate) async fn get_ready(&self) -> Result<()> {
+        match self {
+            Server::One(_) => Ok(()),
+            Server::Cluster(cluster) => cluster.ask_for_map().await,
+        }
     }
 
     /// Does one step.
     pub(crate) async fn step(&self, step: Step<'_>) -> Result<Value> {
         match self {
             Server::One(node) => node.step(step).await?.map_err(|error| explain(&error)),
-            Server::Cluster(cluster) => cluster.step(step).await,
+            // In a box, so that the future for one server stays small.
+            Server::Cluster(cluster) => Box::pin(cluster.step(step)).await,
         }
     }
 
-    /// Confirms a grant by replicas, if the store wants any.
-    pub(crate) async fn confirm(&self, step: Step<'_>) -> Option<Result<Value>> {
+    /// Whether a grant counts only once [confirmed](Server::confirm) by replicas.
+    pub(crate) fn wants_replicas(&self) -> bool {
         match self {
-            Server::One(node) => node.confirm(step).await,
-            Server::Cluster(cluster) => cluster.confirm(step).await,
+            Server::One(node) => node.replicas().is_some(),
+            Server::Cluster(cluster) => cluster.wants_replicas(),
+        }
+    }
+
+    /// Does a step that confirms a grant, and waits for the replicas to have it.
+    pub(crate) async fn confirm(&self, step: Step<'_>) -> Result<Value> {
+        match self {
+            Server::One(node) => confirmed_by(node, step).await,
+            Server::Cluster(cluster) => match cluster.node_of(step.keys[0]) {
+                Some(node) => confirmed_by(&node, step).await,
+                None => cluster.step(step).await,
+            },
         }
     }
 
@@ -81,5 +101,12 @@ impl Server {
             Server::One(node) => node.close(),
             Server::Cluster(cluster) => cluster.close(),
         }
+    }
+}
+
+async fn confirmed_by(node: &Node, step: Step<'_>) -> Result<Value> {
+    match node.replicas() {
+        Some(replicas) => replicas.confirm(step).await,
+        None => node.step(step).await?.map_err(|error| explain(&error)),
     }
 }

@@ -90,8 +90,9 @@ impl Seen {
             let foreign = "a client of another library";
             let occupant = match Identity::parse(&holder.value) {
                 Some(own) => Occupant::new(id(&holder.value), own.mode).labelled(own.label),
-                None => Occupant::new(id(&holder.value), Mode::Exclusive)
-                    .labelled(Label::new(foreign)),
+                None => {
+                    Occupant::new(id(&holder.value), Mode::Exclusive).labelled(Label::new(foreign))
+                }
             };
             // A token of ours is the time of its grant, but for ties.
             match (holder.token, Identity::parse(&holder.value)) {

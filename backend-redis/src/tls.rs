@@ -39,10 +39,9 @@ impl Tls {
     pub(crate) fn load(mut self) -> Result<Tls> {
         let own = match &self.own {
             None => None,
-            Some((file, key)) => Some(redis::ClientTlsConfig {
-                client_cert: read(file)?,
-                client_key: read(key)?,
-            }),
+            Some((file, key)) => {
+                Some(redis::ClientTlsConfig { client_cert: read(file)?, client_key: read(key)? })
+            }
         };
         let root_cert = self.authority.as_deref().map(read).transpose()?;
         self.read = Some(redis::TlsCertificates { client_tls: own, root_cert });
