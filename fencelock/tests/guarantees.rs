@@ -2,6 +2,7 @@
 //! what it should be.
 
 use fencelock::{Liveness, Locks, Order, Profile, Reach, Tokens};
+use fencelock_conformance::servers::RedisOptions;
 
 const BEGIN: &str = "<!-- guarantees: made by `cargo test -p fencelock --test guarantees` -->\n";
 const END: &str = "<!-- end of guarantees -->";
@@ -52,9 +53,13 @@ fn row(url: &str, profile: &Profile) -> String {
 async fn the_readme_says_what_the_stores_promise() {
     let directory = tempfile::tempdir().unwrap();
     let file = format!("file://{}", directory.path().display());
+    // As durable as one server can be: what remains is what no setting prevents.
+    let server = RedisOptions::new().append_only().start().await.unwrap();
+    let redis = format!("redis://{}", server.addr());
     let stores = [
         ("mem://", fencelock::connect("mem://").await.unwrap()),
         ("file:///DIR", fencelock::connect(&file).await.unwrap()),
+        ("redis://HOST", fencelock::connect(&redis).await.unwrap()),
     ];
     let table = table(&stores);
     let readme = include_str!("../../README.md");
