@@ -1,0 +1,49 @@
+//! A foreign client that takes the lock again as soon as it has freed it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::peer::{Library, Peer};
+use crate::rig::Rig;
+
+const TRIES: usize = 30;
+const AT_MOST: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn one_redis_py_without_a_pause_does_not_starve_us() {
+    against(1).await;
+}
+
+#[tokio::test]
+async fn three_redis_py_without_a_pause_do_not_starve_us() {
+    against(3).await;
+}
+
+/// `FOREIGN_HOLD_MS` has them keep the lock for that long each time.
+async fn against(processes: usize) {
+    let hold = std::env::var("FOREIGN_HOLD_MS").unwrap_or_else(|_| "0".to_owned());
+    let rig = Rig::start().await;
+    let mut peers = Vec::new();
+    for _ in 0..processes {
+        let mut peer = Peer::start(Library::RedisPy, &rig.server).await;
+        assert_eq!(peer.ask(&format!("hammer lock:a {hold}")).await, "hammering");
+        peers.push(peer);
+    }
+    let lock = rig.locks.lock("a");
+    let mut waits = Vec::new();
+    for _ in 0..TRIES {
+        // They are at it again.
+        let before = rig.refused_attempts().await;
+        rig.until("their attempts", async || rig.refused_attempts().await > before + 3).await;
+        let asked = Instant::now();
+        let guard = lock.acquire().await.unwrap();
+        waits.push(asked.elapsed());
+        guard.release().await.unwrap();
+    }
+    waits.sort();
+    let at = |percent: usize| waits[(TRIES - 1) * percent / 100];
+    let (p50, p90, max) = (at(50), at(90), at(100));
+    println!("{processes} redis-py, held {hold} ms: p50 {p50:?}, p90 {p90:?}, max {max:?}");
+    assert!(max < AT_MOST, "granted after {waits:?}");
+}

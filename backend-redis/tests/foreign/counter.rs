@@ -1,0 +1,53 @@
+//! All libraries at one counter that nothing but the lock protects.
+
+use std::path::Path;
+use std::time::Duration;
+
+use fencelock_core::{FencingToken, Lock};
+
+use crate::peer::{Library, Peer};
+use crate::rig::Rig;
+
+/// Increments of each process.
+const TIMES: u32 = 60;
+
+#[tokio::test]
+async fn no_increment_is_lost_among_three_libraries() {
+    let rig = Rig::start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("counter");
+    std::fs::write(&file, "0").unwrap();
+
+    let mut peers = Vec::new();
+    for library in Library::ALL {
+        for _ in 0..2 {
+            peers.push(Peer::start(library, &rig.server).await);
+        }
+    }
+    let order = format!("count lock:counter {} {TIMES}", file.display());
+    for peer in &mut peers {
+        peer.tell(&order).await;
+    }
+    let (one, other) = (rig.locks.lock("counter"), rig.locks.rw_lock("counter").write());
+    tokio::join!(count(&one, &file), count(&other, &file));
+    for peer in &mut peers {
+        assert_eq!(peer.answer().await, "counted");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), (6 * TIMES).to_string());
+}
+
+async fn count(lock: &Lock, file: &Path) {
+    let mut last = FencingToken::new(0);
+    for _ in 0..TIMES {
+        let guard = lock.acquire().await.unwrap();
+        // Whoever held it in between had none.
+        assert!(guard.fencing_token() > last);
+        last = guard.fencing_token();
+        let number: u32 = std::fs::read_to_string(file).unwrap().parse().unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        std::fs::write(file, (number + 1).to_string()).unwrap();
+        guard.release().await.unwrap();
+        // Ours hand over to each other: without a pause nobody else would have a chance.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

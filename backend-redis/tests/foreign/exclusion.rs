@@ -1,0 +1,135 @@
+//! One holds, the other does not.
+
+use std::time::Duration;
+
+use fencelock_core::{ErrorKind, Guard, Locks};
+use tokio::time::Instant;
+
+use crate::peer::{Library, Peer};
+use crate::rig::Rig;
+
+const KEY: &str = "lock:a";
+/// From a foreign release, which tells nobody, to our grant.
+const SOON: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn their_lock_is_busy_for_us_and_ours_soon_after_their_release() {
+    for library in Library::ALL {
+        let rig = Rig::start().await;
+        let mut peer = Peer::start(library, &rig.server).await;
+        assert_eq!(peer.ask("try lock:a 30000").await, "held", "{library:?}");
+        assert_busy(&rig.locks).await;
+
+        let lock = rig.locks.lock("a");
+        let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        rig.until_queued(KEY).await;
+        assert_eq!(peer.ask("release").await, "released", "{library:?}");
+        let released = Instant::now();
+        let guard = waiting.await.unwrap();
+        assert!(released.elapsed() < SOON, "{library:?}: {:?}", released.elapsed());
+        assert_eq!(peer.ask("try lock:a 30000").await, "busy", "{library:?}");
+        guard.release().await.unwrap();
+    }
+}
+
+async fn assert_busy(locks: &Locks) {
+    let (lock, rw) = (locks.lock("a"), locks.rw_lock("a"));
+    for lock in [lock, rw.read(), rw.write(), locks.semaphore("a", 3)] {
+        assert!(lock.try_acquire().await.unwrap().is_none(), "{lock:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_we_hold_in_any_mode_is_theirs_only_after_our_release() {
+    for library in Library::ALL {
+        let rig = Rig::start().await;
+        let mut peer = Peer::start(library, &rig.server).await;
+        let (rw, permits) = (rig.locks.rw_lock("a"), rig.locks.semaphore("a", 3));
+        for ours in [rig.locks.lock("a"), rw.read(), rw.write(), permits.permits(2)] {
+            let guard = ours.acquire().await.unwrap();
+            assert_eq!(peer.ask("try lock:a 30000").await, "busy", "{library:?}, {ours:?}");
+            assert_kept_out(&rig, &mut peer, guard).await;
+            assert_eq!(peer.ask("release").await, "released", "{library:?}, {ours:?}");
+        }
+    }
+}
+
+/// It asks again and again, and is granted after the release and not before.
+async fn assert_kept_out(rig: &Rig, peer: &mut Peer, guard: Guard) {
+    let before = rig.refused_attempts().await;
+    peer.tell("acquire lock:a 30000").await;
+    rig.until("a foreign client asking", async || rig.refused_attempts().await >= before + 3).await;
+    let early = tokio::time::timeout(Duration::ZERO, peer.answer()).await;
+    assert!(early.is_err(), "it was told {early:?} beside {guard:?}");
+    guard.release().await.unwrap();
+    assert_eq!(peer.answer().await, "held");
+}
+
+#[tokio::test]
+async fn the_end_of_their_lease_lets_us_in_and_their_late_release_does_no_harm() {
+    for library in Library::ALL {
+        let rig = Rig::start().await;
+        let mut peer = Peer::start(library, &rig.server).await;
+        let lease = Duration::from_millis(400);
+        let asked = Instant::now();
+        assert_eq!(peer.ask("try lock:a 400").await, "held", "{library:?}");
+        let held = Instant::now();
+        let guard = rig.locks.lock("a").acquire().await.unwrap();
+        assert!(asked.elapsed() >= lease, "{library:?}: granted while they held it");
+        assert!(held.elapsed() < lease + SOON, "{library:?}: {:?}", held.elapsed());
+
+        assert_eq!(peer.ask("release").await, "not owned", "{library:?}");
+        assert!(rig.command(&["GET", KEY]).await.starts_with("x "), "{library:?}");
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn our_late_release_leaves_what_is_theirs() {
+    for library in Library::ALL {
+        let rig = Rig::start().await;
+        let mut peer = Peer::start(library, &rig.server).await;
+        for ours in [rig.locks.lock("a"), rig.locks.rw_lock("a").read()] {
+            let guard = ours.acquire().await.unwrap();
+            rig.command(&["DEL", KEY]).await;
+            assert_eq!(peer.ask("try lock:a 30000").await, "held", "{library:?}");
+            let error = guard.release().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotHeld, "{library:?}: {error}");
+            assert_busy(&rig.locks).await;
+            assert_eq!(peer.ask("release").await, "released", "{library:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_who_gives_up_leaves_what_is_theirs() {
+    for library in Library::ALL {
+        let rig = Rig::start().await;
+        let mut peer = Peer::start(library, &rig.server).await;
+        assert_eq!(peer.ask("try lock:a 30000").await, "held", "{library:?}");
+        let lock = rig.locks.lock("a").wait_at_most(Duration::from_millis(200));
+        let error = lock.acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WaitTimedOut, "{library:?}: {error}");
+        assert_eq!(peer.ask("release").await, "released", "{library:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_foreign_key_without_an_end_is_busy_until_it_is_deleted() {
+    let rig = Rig::start().await;
+    rig.command(&["SET", KEY, "somebody"]).await;
+    assert_busy(&rig.locks).await;
+    let seen = rig.locks.inspect("a").await.unwrap();
+    assert_eq!(seen.holders.len(), 1, "{seen:?}");
+
+    let lock = rig.locks.lock("a");
+    let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    rig.until_queued(KEY).await;
+    assert_eq!(rig.command(&["GET", KEY]).await, "somebody");
+    assert_eq!(rig.command(&["PTTL", KEY]).await, "-1");
+    let deleted = Instant::now();
+    rig.command(&["DEL", KEY]).await;
+    let guard = waiting.await.unwrap();
+    assert!(deleted.elapsed() < SOON, "{:?}", deleted.elapsed());
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,80 @@
+//! A process with a client of another library in it.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use fencelock_conformance::servers::TestRedis;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::packages;
+
+/// How long a busy machine may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Library {
+    RedisPy,
+    NodeRedlock,
+}
+
+impl Library {
+    pub(crate) const ALL: [Library; 2] = [Library::RedisPy, Library::NodeRedlock];
+
+    fn command(self) -> Command {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign");
+        match self {
+            Library::RedisPy => {
+                let mut python = Command::new(packages::python());
+                python.arg(source.join("peer.py"));
+                python
+            }
+            Library::NodeRedlock => {
+                let mut node = Command::new("node");
+                node.env("NODE_PATH", packages::node_modules()).arg(source.join("peer.cjs"));
+                node
+            }
+        }
+    }
+}
+
+/// Killed when it is dropped.
+pub(crate) struct Peer {
+    library: Library,
+    _child: Child,
+    questions: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Peer {
+    /// A connected one.
+    pub(crate) async fn start(library: Library, server: &TestRedis) -> Peer {
+        let mut command = library.command();
+        command.arg(server.url()).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let questions = child.stdin.take().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut peer = Peer { library, _child: child, questions, answers };
+        assert_eq!(peer.answer().await, "ready", "{library:?}");
+        peer
+    }
+
+    /// Asks, without waiting for the answer.
+    pub(crate) async fn tell(&mut self, question: &str) {
+        self.questions.write_all(format!("{question}\n").as_bytes()).await.unwrap();
+    }
+
+    pub(crate) async fn answer(&mut self) -> String {
+        match tokio::time::timeout(PATIENCE, self.answers.next_line()).await {
+            Ok(Ok(Some(line))) => line,
+            Ok(end) => panic!("{:?} ended: {end:?}; its own words are above", self.library),
+            Err(_) => panic!("{:?} gave no answer within {PATIENCE:?}", self.library),
+        }
+    }
+
+    pub(crate) async fn ask(&mut self, question: &str) -> String {
+        self.tell(question).await;
+        self.answer().await
+    }
+}
