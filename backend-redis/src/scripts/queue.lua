@@ -62,7 +62,6 @@ local function look_at_lock()
       local member = parse(text)
       if not member then foreign(L, 'is a sorted set') end
       take_out(member)
-      if not held then break end
     end
   elseif kind == 'none' then
     held = nil

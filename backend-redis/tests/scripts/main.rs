@@ -4,10 +4,12 @@ mod bench;
 mod claim;
 mod client;
 mod driver;
-mod replies;
+mod mutants;
 mod repeats;
+mod replies;
 mod rules;
 mod state;
+mod traps;
 mod trouble;
 
 use std::time::Instant;
@@ -31,7 +33,7 @@ fn from_env(name: &str) -> Option<u64> {
 /// `SCRIPT_SEED` repeats a run, `SCRIPT_RUNS` says how many seeds are tried from there on.
 #[test]
 fn every_step_of_random_clients_keeps_the_rules() {
-    const RUNS: u64 = 200;
+    const RUNS: u64 = 70;
     let seed = from_env("SCRIPT_SEED");
     let runs = from_env("SCRIPT_RUNS").unwrap_or(if seed.is_some() { 1 } else { RUNS });
     let seed = seed.unwrap_or_else(rand::random);
@@ -48,4 +50,14 @@ fn every_step_of_random_clients_keeps_the_rules() {
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     let rate = calls as f64 / seconds;
     println!("{runs} runs from seed {seed}, {calls} script calls, {rate:.0} a second");
+}
+
+#[test]
+fn no_trap_is_fallen_into() {
+    let server = server();
+    let mut bench = Bench::new(server.port(), &real_texts()).unwrap();
+    bench.client.subscribe(&driver::PROCESSES);
+    let failed: Vec<_> =
+        traps::all().into_iter().filter_map(|trap| traps::spring(&mut bench, trap).err()).collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }

@@ -6,7 +6,7 @@ use super::client::Value;
 use super::state::{State, Waiter, ensure};
 
 /// The first answer and the repeated ones, the state after the first and after the last; no end
-/// lies between them.
+/// lies between the step's begin and the last.
 pub(crate) fn judge(
     op: Op,
     (first, again): (&Value, &[Value]),

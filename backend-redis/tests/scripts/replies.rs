@@ -66,9 +66,7 @@ fn released(step: &Step<'_>) -> Verdict {
 
 fn renewed(step: &Step<'_>) -> Verdict {
     let held = step.before.holders.get(&step.me.text);
-    if held.is_some_and(|held| {
-        held.expiry > step.before.now() && held.expiry <= step.after.now()
-    }) {
+    if step.before.hold_ends_before(step.after) {
         return Ok(());
     }
     let holds = held.is_some_and(|held| held.expiry > step.before.now());
@@ -106,7 +104,8 @@ fn looked(step: &Step<'_>) -> Verdict {
         }
     }
     let known = |text: &str| {
-        step.before.is_granted(text).is_some() || step.after.holders.contains_key(text)
+        let holds = |state: &State| state.holders.contains_key(text);
+        step.before.is_granted(text).is_some() || holds(step.after) || holds(step.before)
     };
     let stray = found.iter().find(|text| !known(text));
     ensure(stray.is_none(), || format!("{stray:?} is not granted"))

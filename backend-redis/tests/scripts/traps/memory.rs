@@ -1,0 +1,75 @@
+//! A server out of memory refuses what is new, and nothing that gives back or goes on.
+
+use super::*;
+
+pub(super) const TRAPS: &[Trap] = &[
+    ("out of memory, nobody new is let in", nobody_new),
+    ("out of memory, holders renew", holders_renew),
+    ("out of memory, a release hands over and is confirmed", hand_over),
+    ("out of memory, a look serves", look_serves),
+];
+
+fn fill(bench: &mut Bench) {
+    bench.call(&["CONFIG", "SET", "maxmemory", "1"]);
+}
+
+fn nobody_new(bench: &mut Bench) -> Verdict {
+    fill(bench);
+    for claim in [exclusive(1), shared(2), permits(3, 1, 2)] {
+        for op in [Op::Queue, Op::Try] {
+            let answer = bench.op(op, &keys(), &claim);
+            let told = answer.error().is_some_and(|error| error.contains("OOM"));
+            ensure(told, || format!("{op:?} {}: {answer:?}", claim.text))?;
+            answers(bench, Op::Release, &claim, 0)?;
+        }
+    }
+    Ok(())
+}
+
+fn holders_renew(bench: &mut Bench) -> Verdict {
+    for claim in [exclusive(1), shared(2), permits(3, 1, 2)] {
+        acquire(bench, &claim)?;
+        bench.advance(&[keys()], 10_000);
+        fill(bench);
+        answers(bench, Op::Renew, &claim, 1)?;
+        near("the TTL", ttl(bench, &keys().lock), LONG)?;
+        release(bench, &claim)?;
+        bench.call(&["CONFIG", "SET", "maxmemory", "0"]);
+    }
+    Ok(())
+}
+
+fn hand_over(bench: &mut Bench) -> Verdict {
+    for (first, second) in
+        [(exclusive(1), exclusive(2)), (exclusive(1), shared(2)), (shared(1), permits(2, 1, 2))]
+    {
+        acquire(bench, &first)?;
+        queue(bench, &second)?;
+        fill(bench);
+        release(bench, &first)?;
+        equal("the pushes", &messages(bench).len(), &1)?;
+        acquire(bench, &second)?;
+        near("the TTL", ttl(bench, &keys().lock), LONG)?;
+        release(bench, &second)?;
+        let left = bench.call(&["EXISTS", &keys().lock, &keys().queue]);
+        equal("what is left", &left, &Value::Int(0))?;
+        bench.call(&["CONFIG", "SET", "maxmemory", "0"]);
+    }
+    Ok(())
+}
+
+fn look_serves(bench: &mut Bench) -> Verdict {
+    for (first, second) in [(exclusive(1), exclusive(2)), (shared(1), exclusive(2))] {
+        acquire(bench, &first)?;
+        queue(bench, &second)?;
+        bench.call(&["DEL", &keys().lock]);
+        fill(bench);
+        bench.send_look(&keys(), &second.process, &[]);
+        let answer = bench.client.receive();
+        equal("the error", &answer.error(), &None)?;
+        holds(bench, &second, true)?;
+        release(bench, &second)?;
+        bench.call(&["CONFIG", "SET", "maxmemory", "0"]);
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! Numbers that Lua, the server and its keys must not round, repeat or lose.
+
+use super::*;
+use crate::state::DAY;
+
+pub(super) const TRAPS: &[Trap] = &[
+    ("a token is the same in push, answer, look and key", same_everywhere),
+    ("a token past 2^53 is refused, not repeated", too_large),
+    ("a text at the token's key is refused and kept", text_as_token),
+    ("a list at the token's key is an error that a release cleans up", list_as_token),
+    ("a new token's key lives for a day", new_fence),
+    ("a token that crosses a half day prolongs its key", half_day),
+    ("an old renewal prolongs the token's key", old_renewal),
+    ("a renewal that asks only extends nothing", renewal_that_asks),
+    ("a token deleted while held is followed by a larger one", lost_while_held),
+    ("tokens rise over FLUSHDB", over_flush),
+];
+
+fn same_everywhere(bench: &mut Bench) -> Verdict {
+    for preset in [(1_i64 << 51) - 2, (1 << 51) + 1, 1 << 52, (1 << 53) - 9] {
+        for kind in [exclusive, shared] {
+            bench.call(&["FLUSHALL"]);
+            bench.call(&["SET", &keys().fence, &preset.to_string(), "EX", "80000"]);
+            let (first, second) = (exclusive(1), kind(2));
+            equal("the first token", &acquire(bench, &first)?, &(preset + 1))?;
+            queue(bench, &second)?;
+            release(bench, &first)?;
+            let told = messages(bench);
+            equal("the push", &told, &vec![second.granted(preset + 2)])?;
+            bench.send_look(&keys(), &second.process, &[]);
+            let found = bench.client.receive();
+            ensure(found.texts().contains(&second.text.as_str()), || format!("{found:?}"))?;
+            equal("the confirmed token", &acquire(bench, &second)?, &(preset + 2))?;
+            equal("the repeated token", &acquire(bench, &second)?, &(preset + 2))?;
+            let key = bench.call(&["GET", &keys().fence]);
+            equal("the key", &key, &Value::Text((preset + 2).to_string()))?;
+            bench.send("inspect", &keys(), &["9"]);
+            let shown = bench.client.receive();
+            let token = shown.list()[1].texts().last().map(ToString::to_string);
+            equal("the token shown", &token, &Some((preset + 2).to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+fn too_large(bench: &mut Bench) -> Verdict {
+    for text in ["9007199254740991", "9007199254740992", "1e300", "nan"] {
+        bench.call(&["FLUSHALL"]);
+        refuses_text(bench, text)?;
+    }
+    Ok(())
+}
+
+fn text_as_token(bench: &mut Bench) -> Verdict {
+    refuses_text(bench, "a text")
+}
+
+fn refuses_text(bench: &mut Bench, text: &str) -> Verdict {
+    bench.call(&["SET", &keys().fence, text, "EX", "80000"]);
+    for claim in [exclusive(1), shared(2)] {
+        let answer = bench.op(Op::Queue, &keys(), &claim);
+        let told = answer.error().is_some_and(|error| error.contains("fencelock: "));
+        ensure(told, || format!("{text}: {answer:?}"))?;
+        bench.op(Op::Release, &keys(), &claim);
+        let left = bench.call(&["EXISTS", &keys().lock]);
+        equal("the lock", &left, &Value::Int(0))?;
+    }
+    near("the TTL", ttl(bench, &keys().fence), 80_000_000)?;
+    equal("the text", &bench.call(&["GET", &keys().fence]), &Value::Text(text.into()))
+}
+
+fn list_as_token(bench: &mut Bench) -> Verdict {
+    bench.call(&["RPUSH", &keys().fence, "a"]);
+    for claim in [exclusive(1), shared(2)] {
+        let answer = bench.op(Op::Queue, &keys(), &claim);
+        ensure(answer.error().is_some(), || format!("{answer:?}"))?;
+        bench.op(Op::Release, &keys(), &claim);
+        answers(bench, Op::Release, &claim, 0)?;
+        let left = bench.call(&["EXISTS", &keys().lock, &keys().queue]);
+        equal("the lock", &left, &Value::Int(0))?;
+    }
+    equal("the list", &bench.call(&["LLEN", &keys().fence]), &Value::Int(1))
+}
+
+fn new_fence(bench: &mut Bench) -> Verdict {
+    acquire(bench, &exclusive(1))?;
+    near("the TTL", ttl(bench, &keys().fence), DAY)
+}
+
+fn half_day(bench: &mut Bench) -> Verdict {
+    const HALF_DAY_US: i64 = 43_200_000_000;
+    let now = bench.state(&keys())?.now_us;
+    let boundary = now - now % HALF_DAY_US;
+    for (last, expected) in [(boundary - 1, DAY), (boundary, 50_000_000), (5, DAY)] {
+        for claim in [exclusive(1), shared(2)] {
+            bench.call(&["SET", &keys().fence, &last.to_string(), "PX", "50000000"]);
+            let token = acquire(bench, &claim)?;
+            ensure(token >= now, || format!("{token} at {now}"))?;
+            near(&format!("the TTL after {last}"), ttl(bench, &keys().fence), expected)?;
+            release(bench, &claim)?;
+        }
+    }
+    Ok(())
+}
+
+fn old_renewal(bench: &mut Bench) -> Verdict {
+    for claim in [exclusive(1), shared(2)] {
+        acquire(bench, &claim)?;
+        bench.call(&["PEXPIRE", &keys().fence, "5000"]);
+        answers(bench, Op::Renew, &claim, 1)?;
+        near("the TTL", ttl(bench, &keys().fence), 5000)?;
+        bench.send("renew", &keys(), &[&claim.text, "1000", "old"]);
+        equal("the renewal", &bench.client.receive(), &Value::Int(1))?;
+        near("the TTL", ttl(bench, &keys().fence), DAY)?;
+        near("the lock's TTL", ttl(bench, &keys().lock), 1000.max(ttl(bench, &keys().lock)))?;
+        release(bench, &claim)?;
+    }
+    Ok(())
+}
+
+fn renewal_that_asks(bench: &mut Bench) -> Verdict {
+    for claim in [exclusive(1), shared(2)] {
+        acquire(bench, &claim)?;
+        bench.advance(&[keys()], 10_000);
+        bench.send("renew", &keys(), &[&claim.text, "0", ""]);
+        equal("the answer", &bench.client.receive(), &Value::Int(1))?;
+        near("the lock's TTL", ttl(bench, &keys().lock), LONG - 10_000)?;
+        answers(bench, Op::Renew, &claim, 1)?;
+        near("the lock's TTL", ttl(bench, &keys().lock), LONG)?;
+        release(bench, &claim)?;
+        bench.send("renew", &keys(), &[&claim.text, "0", ""]);
+        equal("the answer", &bench.client.receive(), &Value::Int(0))?;
+    }
+    Ok(())
+}
+
+fn lost_while_held(bench: &mut Bench) -> Verdict {
+    let claim = exclusive(1);
+    let token = acquire(bench, &claim)?;
+    bench.call(&["DEL", &keys().fence]);
+    let second = acquire(bench, &claim)?;
+    ensure(second > token, || format!("{second} after {token}"))?;
+    equal("the repeated token", &acquire(bench, &claim)?, &second)
+}
+
+fn over_flush(bench: &mut Bench) -> Verdict {
+    let mut last = 0;
+    for n in 1..50 {
+        let token = acquire(bench, &exclusive(n))?;
+        ensure(token > last, || format!("{token} after {last}"))?;
+        last = token;
+        bench.call(&["FLUSHDB"]);
+    }
+    Ok(())
+}
