@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, FencingToken, IfBusy, Moment, Removal, Renewal, Rest, Result,
-    lease_end,
+    Attempt, Claim, Clock, Contender, Error, ErrorKind, FencingToken, IfBusy, Moment, Removal,
+    Renewal, Rest, Result, lease_end,
 };
 use redis::Value;
 
@@ -78,15 +78,27 @@ impl RedisContender {
     }
 
     /// A grant that counts only once the replicas have it, or is given back.
-    async fn replicated(&self, step: Step<'_>) -> Result<Attempt> {
+    ///
+    /// What they confirm is a renewal: it travels on a connection of its own, and must not acquire
+    /// when it arrives behind this claim's release.
+    async fn replicated(&self, token: FencingToken) -> Result<Attempt> {
         let sent = self.store.clock.now();
-        let confirmed = self.store.server.confirm(step).await;
-        match confirmed.and_then(|answer| self.read(answer, sent)) {
+        let values = [self.identity.as_str(), self.ttl.as_str(), ""];
+        let step = Step { script: &SCRIPTS.renew, keys: self.keys.all(), values: &values };
+        match self.store.server.confirm(step).await {
+            Ok(Value::Int(1)) => {
+                let valid_until = lease_end(sent, self.claim.ttl());
+                Ok(Attempt::Granted { token, valid_until })
+            }
+            Ok(Value::Int(0)) => {
+                let message = "the grant was gone before the replicas had it";
+                Err(Error::new(ErrorKind::Unreachable, message))
+            }
+            Ok(_) => Err(strange_answer("renew")),
             Err(error) => {
                 self.release().await?;
                 Err(error)
             }
-            answer => answer,
         }
     }
 
@@ -126,8 +138,8 @@ impl Contender for RedisContender {
         let sent = self.store.clock.now();
         let answer = self.store.server.step(step).await?;
         match self.read(answer, sent)? {
-            Attempt::Granted { .. } if self.store.server.wants_replicas() => {
-                Box::pin(self.replicated(step)).await
+            Attempt::Granted { token, .. } if self.store.server.wants_replicas() => {
+                Box::pin(self.replicated(token)).await
             }
             answer => Ok(answer),
         }
