@@ -5,8 +5,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -131,9 +130,18 @@ struct Contention<'a> {
     gives_up: Moment,
     patience: Patience,
     spans: Spans,
-    /// The last answer was a place in the queue: when the wait is over, the lock is busy. Without
-    /// that nobody knows, and a store that cannot be asked must not look like a busy lock.
-    queued: AtomicBool,
+    last: Mutex<Last>,
+}
+
+/// What the store said last, which decides what the end of the wait means: a store that cannot be
+/// asked must not look like a busy lock.
+#[derive(Clone)]
+enum Last {
+    Nothing,
+    /// A place in the queue: the lock is busy.
+    Queued,
+    /// Why it could not say more.
+    Trouble(Error),
 }
 
 impl<'a> Contention<'a> {
@@ -149,8 +157,8 @@ impl<'a> Contention<'a> {
             Patience::None | Patience::Unlimited => Moment::NEVER,
         };
         let wait = Arc::new(Wait::new(seat.clone(), core.settings.unreachable_after));
-        let queued = AtomicBool::new(false);
-        Contention { core, seat, wait, started, gives_up, patience, spans, queued }
+        let last = Mutex::new(Last::Nothing);
+        Contention { core, seat, wait, started, gives_up, patience, spans, last }
     }
 
     async fn run(&self, request: &Request) -> Result<Guard> {
@@ -177,13 +185,13 @@ impl<'a> Contention<'a> {
                 }
                 Ok(Attempt::Waiting { look_in }) => {
                     self.wait.answered();
-                    self.queued.store(true, Ordering::Relaxed);
+                    self.store_said(Last::Queued);
                     pace = Pace::of(self.seat.claim());
                     self.wait_for_bell(look_in).await?;
                 }
                 Err(error) if error.is_retryable() => {
-                    self.queued.store(false, Ordering::Relaxed);
-                    self.back_off(error, pace.next()).await?;
+                    self.store_said(Last::Trouble(error));
+                    self.back_off(pace.next()).await?;
                 }
                 Err(error) => return Err(error),
             }
@@ -216,8 +224,8 @@ impl<'a> Contention<'a> {
             () = self.core.closing.cancelled() => Err(self.core.closed()),
             () = self.core.store.clock().sleep_until(self.gives_up.min(silence_ends)) => {
                 Err(match self.gives_up <= silence_ends {
-                    true => self.timed_out(None),
-                    false => self.core.silent(None),
+                    true => self.timed_out(),
+                    false => self.silent(),
                 })
             }
         }
@@ -236,7 +244,7 @@ impl<'a> Contention<'a> {
         let woken = tokio::select! {
             biased;
             () = core.closing.cancelled() => Err(core.closed()),
-            () = core.store.clock().sleep_until(self.gives_up) => Err(self.timed_out(None)),
+            () = core.store.clock().sleep_until(self.gives_up) => Err(self.timed_out()),
             () = claim.bell.notified() => Ok(()),
         };
         match self.wait.unpark() {
@@ -245,14 +253,14 @@ impl<'a> Contention<'a> {
         }
     }
 
-    async fn back_off(&self, error: Error, pause: Duration) -> Result<()> {
+    async fn back_off(&self, pause: Duration) -> Result<()> {
         let now = self.core.now();
         let silence_ends = self.wait.silence_ends();
         if now >= silence_ends {
-            return Err(self.core.silent(Some(error)));
+            return Err(self.silent());
         }
         if now >= self.gives_up {
-            return Err(self.timed_out(Some(error)));
+            return Err(self.timed_out());
         }
         let again = now.after(pause).min(self.gives_up).min(silence_ends);
         tokio::select! {
@@ -296,21 +304,38 @@ impl<'a> Contention<'a> {
         Error::new(ErrorKind::Busy, "held by somebody else, or others wait for it")
     }
 
-    fn timed_out(&self, cause: Option<Error>) -> Error {
+    fn store_said(&self, last: Last) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
+    }
+
+    fn last(&self) -> Last {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn silent(&self) -> Error {
+        match self.last() {
+            Last::Trouble(error) => self.core.silent(Some(error)),
+            Last::Nothing | Last::Queued => self.core.silent(None),
+        }
+    }
+
+    fn timed_out(&self) -> Error {
         let limit = match self.patience {
             Patience::AtMost(limit) => in_words(limit),
             Patience::None | Patience::Unlimited => in_words(Duration::MAX),
         };
-        let error = match self.queued.load(Ordering::Relaxed) {
-            true => Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}")),
-            false => Error::new(
+        let unknown = || {
+            Error::new(
                 ErrorKind::Unreachable,
                 format!("the store gave no useful answer within the wait limit of {limit}"),
-            ),
+            )
         };
-        match cause {
-            Some(cause) => error.caused_by(cause),
-            None => error,
+        match self.last() {
+            Last::Queued => {
+                Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
+            }
+            Last::Trouble(error) => unknown().caused_by(error),
+            Last::Nothing => unknown(),
         }
     }
 }

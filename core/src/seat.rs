@@ -93,13 +93,14 @@ impl Seat {
         // A repeat that finds nothing removed it the first time, or the reply was lost: the
         // validity had not ended when it was first sent.
         let mut repeated = false;
+        let mut trouble = unanswered();
         loop {
             let answer = tokio::select! {
                 biased;
                 answer = self.contender.release() => answer,
-                () = clock.sleep_until(bound) => return Err(self.silent(unanswered())),
+                () = clock.sleep_until(bound) => return Err(self.silent(trouble)),
             };
-            let error = match answer {
+            trouble = match answer {
                 Ok(Removal::Removed) => {
                     debt.unpaid = None;
                     return Ok(true);
@@ -118,7 +119,7 @@ impl Seat {
             // Past the bound, or the clock has ended with the runtime that connected, and paces
             // nothing any more.
             if clock.now() < again {
-                return Err(self.silent(error));
+                return Err(self.silent(trouble));
             }
         }
     }
