@@ -114,7 +114,7 @@ impl Client {
                 ":" => return Value::Int(count()),
                 "_" => return Value::Nil,
                 "$" | "*" if rest == "-1" => return Value::Nil,
-                "$" => return Value::Text(self.bytes(count())),
+                "$" | "=" => return Value::Text(self.bytes(count())),
                 "*" | "~" => return self.values(count()),
                 "%" => return self.values(2 * count()),
                 "," | "#" => return Value::Text(rest.into()),

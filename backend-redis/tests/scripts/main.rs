@@ -1,8 +1,11 @@
 //! The Lua scripts on a real server, without the rest of the crate.
 
+#![allow(clippy::unwrap_used)]
+
 mod bench;
 mod claim;
 mod client;
+mod costs;
 mod driver;
 mod mutants;
 mod repeats;
