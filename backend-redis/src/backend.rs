@@ -16,10 +16,9 @@ use futures_util::stream;
 use redis::Value;
 
 use crate::contender::RedisContender;
-use crate::error::strange_answer;
 use crate::identity::{Identity, Keys, Process};
 use crate::listeners::Listeners;
-use crate::node::Step;
+use crate::node::{Step, Watched};
 use crate::route::Host;
 use crate::script::SCRIPTS;
 use crate::server::Server;
@@ -30,6 +29,8 @@ use crate::snapshot::{self, Seen};
 const AT_ONCE: usize = 100;
 /// Waiters who do not look sooner look together, this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How often the first in the queue looks behind a client of another library.
+const FOREIGN_LOOK: Duration = Duration::from_millis(50);
 /// How many of a process's waiters each look asks about: the oldest, which a loss always hits, and
 /// others in turn.
 const SAMPLE: usize = 4;
@@ -57,7 +58,7 @@ impl Store {
         match self.server.step(step).await? {
             Value::Int(1) => Ok(Removal::Removed),
             Value::Int(0) => Ok(Removal::Absent),
-            _ => Err(strange_answer("release")),
+            _ => Err(self.server.strange_answer(&keys.lock, "release")),
         }
     }
 
@@ -81,7 +82,14 @@ impl Store {
         let mut values = vec![self.process.as_str()];
         values.extend(sample(waiting).map(RedisContender::identity));
         let step = Step { script: &SCRIPTS.look, keys: keys.all(), values: &values };
-        let seen = read_look(self.server.step(step).await?)?;
+        let answer = self.server.step(step).await?;
+        let mut seen =
+            read_look(answer).ok_or_else(|| self.server.strange_answer(&keys.lock, "look"))?;
+        let is_head =
+            |waiter: &&&RedisContender| seen.head.as_deref() == Some(waiter.identity().as_bytes());
+        if let (Duration::ZERO, Some(head)) = (seen.look_in, waiting.iter().find(is_head)) {
+            seen.look_in = self.watch_foreign(keys, head.claim()).await;
+        }
         for stray in seen.ours.iter().chain(&seen.head) {
             self.release_if_stray(keys, stray).await?;
         }
@@ -94,6 +102,18 @@ impl Store {
             }
         };
         Ok(waiting.iter().map(look).collect())
+    }
+
+    /// The lock is held by a client of another library, whose release tells nobody; `claim` is the
+    /// first to get it then. Asks the server to tell when the key changes; when to look again.
+    pub(crate) async fn watch_foreign(&self, keys: &Keys, claim: &Arc<Claim>) -> Duration {
+        self.listeners.watch(&keys.lock, claim);
+        match self.server.watch(&keys.lock).await {
+            // It changed before the server began to watch it.
+            Ok(Watched::Free) => Duration::from_millis(1),
+            // Told or not: a push can be lost, and an ACL may not allow to be told.
+            Ok(Watched::Held) | Err(_) => FOREIGN_LOOK,
+        }
     }
 
     /// What the store has of this process that nobody here knows was put there by an attempt that
@@ -127,24 +147,23 @@ struct LookAnswer {
     ours: Vec<Vec<u8>>,
 }
 
-fn read_look(answer: Value) -> Result<LookAnswer> {
-    let strange = || strange_answer("look");
-    let Value::Array(values) = answer else { return Err(strange()) };
+fn read_look(answer: Value) -> Option<LookAnswer> {
+    let Value::Array(values) = answer else { return None };
     let mut values = values.into_iter();
-    let (Some(Value::Int(look_in)), Some(Value::Int(missing)), Some(Value::BulkString(head))) =
-        (values.next(), values.next(), values.next())
+    let (Value::Int(look_in), Value::Int(missing), Value::BulkString(head)) =
+        (values.next()?, values.next()?, values.next()?)
     else {
-        return Err(strange());
+        return None;
     };
     let ours = values.map(|value| match value {
-        Value::BulkString(identity) => Ok(identity),
-        _ => Err(strange()),
+        Value::BulkString(identity) => Some(identity),
+        _ => None,
     });
-    Ok(LookAnswer {
-        look_in: Duration::from_millis(u64::try_from(look_in).unwrap_or(1)),
+    Some(LookAnswer {
+        look_in: Duration::from_millis(u64::try_from(look_in).ok()?),
         missing: missing != 0,
         head: (!head.is_empty()).then_some(head),
-        ours: ours.collect::<Result<_>>()?,
+        ours: ours.collect::<Option<_>>()?,
     })
 }
 

@@ -33,6 +33,8 @@ const MAP_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Cluster {
     caller: Arc<Caller>,
     replicas: u32,
+    /// Hears of the keys at each node, not of the hand-overs, which `any` hears of.
+    nodes_audience: Audience,
     /// To any node: carries the pushes, which every node gets, and tells the map of slots.
     any: Link,
     map: Mutex<Map>,
@@ -60,9 +62,10 @@ impl Cluster {
         audience: Audience,
         replicas: u32,
     ) -> Cluster {
-        let any = Link::start(Route::Any(seeds), caller.clone(), Some(audience));
+        let nodes_audience = Audience { channel: None, ..audience.clone() };
+        let any = Link::start(Route::Any(seeds), caller.clone(), audience);
         let (map, asking) = (Mutex::default(), tokio::sync::Mutex::default());
-        Cluster { caller, replicas, any, map, asking }
+        Cluster { caller, replicas, nodes_audience, any, map, asking }
     }
 
     pub(crate) fn any(&self) -> &Link {
@@ -92,7 +95,8 @@ impl Cluster {
             return node.clone();
         }
         let route = Route::To(host.clone());
-        let node = Arc::new(Node::start(&route, &self.caller, None, self.replicas));
+        let node =
+            Arc::new(Node::start(&route, &self.caller, self.nodes_audience.clone(), self.replicas));
         if map.closed {
             node.close();
         }

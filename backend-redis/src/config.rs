@@ -192,7 +192,8 @@ impl RedisStore {
         let caller = Arc::new(caller);
         let process = Process::fresh(settings.key_prefix());
         let listeners = Arc::new(Listeners::default());
-        let audience = Audience { process: process.clone(), listeners: listeners.clone() };
+        let audience =
+            Audience { channel: Some(process.clone()), listeners: Some(listeners.clone()) };
         let failover = !matches!(self.topology, Topology::Server(_) | Topology::Socket(_));
         let is_cluster = matches!(self.topology, Topology::Cluster(_));
         let one = async |route: Route| {

@@ -12,7 +12,6 @@ use fencelock_core::{
 use redis::Value;
 
 use crate::backend::Store;
-use crate::error::strange_answer;
 use crate::identity::{Keys, identity};
 use crate::node::Step;
 use crate::script::SCRIPTS;
@@ -73,7 +72,7 @@ impl RedisContender {
                 Ok(Renewal::Renewed { valid_until })
             }
             Value::Int(0) => Ok(Renewal::Lost),
-            _ => Err(strange_answer("renew")),
+            _ => Err(self.strange_answer("renew")),
         }
     }
 
@@ -94,7 +93,7 @@ impl RedisContender {
                 let message = "the grant was gone before the replicas had it";
                 Err(Error::new(ErrorKind::Unreachable, message))
             }
-            Ok(_) => Err(strange_answer("renew")),
+            Ok(_) => Err(self.strange_answer("renew")),
             Err(error) => {
                 self.release().await?;
                 Err(error)
@@ -102,22 +101,27 @@ impl RedisContender {
         }
     }
 
-    fn read(&self, answer: Value, sent: Moment) -> Result<Attempt> {
+    fn strange_answer(&self, script: &str) -> Error {
+        self.store.server.strange_answer(&self.keys.lock, script)
+    }
+
+    /// What an attempt's answer means.
+    fn read(&self, answer: &Value, sent: Moment) -> Option<Attempt> {
         match answer {
-            Value::Int(0) => Ok(Attempt::Busy { rest: Rest::Nothing }),
-            Value::Int(token) => {
-                let token = u64::try_from(token).map_err(|_| strange_answer("attempt"))?;
+            Value::Int(0) => Some(Attempt::Busy { rest: Rest::Nothing }),
+            Value::BulkString(token) => {
+                let token = std::str::from_utf8(token).ok()?.parse().ok()?;
                 let valid_until = lease_end(sent, self.claim.ttl());
-                Ok(Attempt::Granted { token: FencingToken::new(token), valid_until })
+                Some(Attempt::Granted { token: FencingToken::new(token), valid_until })
             }
             Value::Array(values) => match values.as_slice() {
                 [Value::Int(look_in)] => {
-                    let look_in = Duration::from_millis(u64::try_from(*look_in).unwrap_or(1));
-                    Ok(Attempt::Waiting { look_in })
+                    let look_in = Duration::from_millis(u64::try_from(*look_in).ok()?);
+                    Some(Attempt::Waiting { look_in })
                 }
-                _ => Err(strange_answer("attempt")),
+                _ => None,
             },
-            _ => Err(strange_answer("attempt")),
+            _ => None,
         }
     }
 }
@@ -137,9 +141,13 @@ impl Contender for RedisContender {
         let step = Step { script: &SCRIPTS.attempt, keys: self.keys.all(), values: &values };
         let sent = self.store.clock.now();
         let answer = self.store.server.step(step).await?;
-        match self.read(answer, sent)? {
+        match self.read(&answer, sent).ok_or_else(|| self.strange_answer("attempt"))? {
             Attempt::Granted { token, .. } if self.store.server.wants_replicas() => {
                 Box::pin(self.replicated(token)).await
+            }
+            Attempt::Waiting { look_in: Duration::ZERO } => {
+                let look_in = self.store.watch_foreign(&self.keys, &self.claim).await;
+                Ok(Attempt::Waiting { look_in })
             }
             answer => Ok(answer),
         }

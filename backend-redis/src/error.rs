@@ -137,10 +137,10 @@ fn foreign(error: &RedisError) -> Option<&str> {
     Some(&what[..end])
 }
 
-/// An answer that no script of ours gives.
-pub(crate) fn strange_answer(script: &str) -> Error {
-    let message = format!("the server gave {script} an answer that cannot be; is it a Redis?");
-    Error::new(ErrorKind::Refused, message)
+/// An answer that no script of ours gives: the connection is out of step, or not with a Redis.
+pub(crate) fn strange_answer(to: &str) -> Error {
+    let message = format!("the server gave {to} an answer that cannot be; is it a Redis?");
+    Error::new(ErrorKind::Unreachable, message)
 }
 
 /// After [`close`](fencelock_core::Locks::close).

@@ -58,16 +58,18 @@ struct Health {
 /// After this many requests in a row without an answer the connection is given up.
 const SILENCES: u32 = 2;
 
-/// Who hears the pushes of a link: the channel to subscribe to, and the claims.
-#[derive(Clone, Debug)]
+/// Who hears the pushes of a link.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Audience {
-    pub(crate) process: Process,
-    pub(crate) listeners: Arc<Listeners>,
+    /// Where hand-overs are told, if they are to be heard here.
+    pub(crate) channel: Option<Process>,
+    /// The claims; none hears nothing at all.
+    pub(crate) listeners: Option<Arc<Listeners>>,
 }
 
 impl Link {
     /// Begins to connect, on the current runtime.
-    pub(crate) fn start(route: Route, caller: Arc<Caller>, audience: Option<Audience>) -> Link {
+    pub(crate) fn start(route: Route, caller: Arc<Caller>, audience: Audience) -> Link {
         let line = Arc::new(watch::Sender::new(Line::Starting));
         let supervising = supervise(route, caller, audience, line.clone());
         Link { line, supervisor: tokio::spawn(supervising).abort_handle() }
@@ -108,6 +110,14 @@ impl Link {
             Line::Up(live) => Ok(live.clone()),
             Line::Down(error) => Err(error.clone()),
             Line::Closed => Err(closed()),
+        }
+    }
+
+    /// Gives up the present connection: what comes from it cannot be.
+    pub(crate) fn distrust(&self) {
+        if let Line::Up(live) = &*self.line.borrow() {
+            tracing::warn!("redis gave an answer that cannot be; the connection is replaced");
+            live.health.broken.notify_one();
         }
     }
 
@@ -183,7 +193,7 @@ fn is_passing(error: &Error) -> bool {
 async fn supervise(
     route: Route,
     caller: Arc<Caller>,
-    audience: Option<Audience>,
+    audience: Audience,
     line: Arc<watch::Sender<Line>>,
 ) {
     const SHORTEST: Duration = Duration::from_millis(10);
@@ -192,13 +202,15 @@ async fn supervise(
     let mut was_up = false;
     loop {
         let started = Instant::now();
-        match open(&route, &caller, audience.as_ref()).await {
+        match open(&route, &caller, &audience).await {
             Ok(live) => {
                 tracing::debug!(?route, again = was_up, "connected to redis");
                 set(&line, Line::Up(live.clone()));
-                if let (true, Some(audience)) = (was_up, &audience) {
+                if let (true, Some(_), Some(listeners)) =
+                    (was_up, &audience.channel, &audience.listeners)
+                {
                     // Pushes of the time between are lost.
-                    audience.listeners.ring_all();
+                    listeners.ring_all();
                 }
                 was_up = true;
                 live.health.broken.notified().await;
@@ -232,24 +244,29 @@ fn set(line: &watch::Sender<Line>, now: Line) {
 }
 
 /// One connection, subscribed if somebody listens.
-fn open(
-    route: &Route,
-    caller: &Caller,
-    audience: Option<&Audience>,
-) -> impl Future<Output = Result<Live>> {
+fn open(route: &Route, caller: &Caller, audience: &Audience) -> impl Future<Output = Result<Live>> {
     let health = Arc::new(Health::default());
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(Some(ANSWER_WITHIN))
         // The default of 50 makes a crowd wait for places in the channel.
         .set_pipeline_buffer_size(1024)
-        .set_push_sender(push_sender(audience.cloned(), health.clone()));
+        .set_push_sender(push_sender(audience.listeners.clone(), health.clone()));
     async move {
         let connecting = route.connect(caller, &config).await;
         let mut connection = connecting.map_err(|error| explain(&error))?;
-        if let Some(audience) = audience {
-            let subscribed = connection.subscribe(audience.process.as_str()).await;
+        if let Some(channel) = &audience.channel {
+            let subscribed = connection.subscribe(channel.as_str()).await;
             subscribed.map_err(|error| explain(&error))?;
+        }
+        if audience.listeners.is_some() {
+            // Only keys that are asked about one by one. Without the right to it, those are
+            // looked at more often.
+            let mut tracking = redis::cmd("CLIENT");
+            tracking.arg("TRACKING").arg("ON").arg("OPTIN");
+            if let Err(error) = tracking.query_async::<()>(&mut connection).await {
+                tracing::debug!(%error, "the server does not tell of foreign releases");
+            }
         }
         Ok(Live { connection, health })
     }
@@ -257,15 +274,20 @@ fn open(
 
 /// Takes the pushes, on the connection's own task: it must not block.
 fn push_sender(
-    audience: Option<Audience>,
+    listeners: Option<Arc<Listeners>>,
     health: Arc<Health>,
 ) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static {
     move |push| {
-        match (push.kind, &audience, push.data.as_slice()) {
+        match (push.kind, &listeners, push.data.as_slice()) {
             (PushKind::Disconnection, ..) => health.broken.notify_one(),
-            (PushKind::Message, Some(audience), [_channel, Value::BulkString(message)]) => {
-                audience.listeners.told(message);
+            (PushKind::Message, Some(listeners), [_channel, Value::BulkString(message)]) => {
+                listeners.told(message);
             }
+            (PushKind::Invalidate, Some(listeners), [Value::Array(keys)]) => {
+                keys.iter().for_each(|key| listeners.changed(key));
+            }
+            // All of them: FLUSHALL.
+            (PushKind::Invalidate, Some(listeners), _) => listeners.ring_all(),
             _ => {}
         }
         Ok(())

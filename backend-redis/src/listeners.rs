@@ -4,14 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use fencelock_core::Claim;
+use redis::Value;
 use uuid::Uuid;
 
-/// The claims by their owner.
+/// The claims by their owner, and those that wait for a key to change.
 ///
 /// A claim is entered before its first attempt is sent, since a push can overtake the answer.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     claims: Mutex<HashMap<Uuid, Weak<Claim>>>,
+    /// By the key of a lock that a foreign client holds: the first in its queue.
+    watchers: Mutex<HashMap<String, Weak<Claim>>>,
 }
 
 impl Listeners {
@@ -45,6 +48,28 @@ impl Listeners {
         let claim = self.claims().get(&owner).and_then(Weak::upgrade);
         if let Some(claim) = claim {
             // A claim that is over is being released by core.
+            claim.ring();
+        }
+    }
+
+    /// From now on `claim` is rung when the server tells that `key` has changed.
+    pub(crate) fn watch(&self, key: &str, claim: &Arc<Claim>) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        if watchers.len() == watchers.capacity() {
+            watchers.retain(|_, watcher| watcher.strong_count() > 0);
+        }
+        watchers.insert(key.to_owned(), Arc::downgrade(claim));
+    }
+
+    /// The server tells that `key` has changed. It does so once.
+    pub(crate) fn changed(&self, key: &Value) {
+        let Value::BulkString(key) = key else { return };
+        let Ok(key) = std::str::from_utf8(key) else { return };
+        let watcher = {
+            let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+            watchers.remove(key)
+        };
+        if let Some(claim) = watcher.and_then(|watcher| watcher.upgrade()) {
             claim.ring();
         }
     }

@@ -6,6 +6,7 @@ use fencelock_core::Result;
 use redis::{Cmd, Pipeline, RedisError, Value};
 
 use crate::error::explain;
+use crate::identity::Identity;
 use crate::link::{Audience, Link};
 use crate::replicas::Replicas;
 use crate::route::{Caller, Route};
@@ -49,6 +50,15 @@ pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
+/// What lies at a watched key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watched {
+    /// What a foreign client put there.
+    Held,
+    /// Nothing, or one of us.
+    Free,
+}
+
 /// One server.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -61,11 +71,11 @@ impl Node {
     pub(crate) fn start(
         route: &Route,
         caller: &Arc<Caller>,
-        audience: Option<Audience>,
+        audience: Audience,
         replicas: u32,
     ) -> Node {
         let link = Link::start(route.clone(), caller.clone(), audience);
-        let waits = || Link::start(route.clone(), caller.clone(), None);
+        let waits = || Link::start(route.clone(), caller.clone(), Audience::default());
         let replicas = (replicas > 0).then(|| Replicas::new(waits(), replicas));
         Node { link, replicas }
     }
@@ -92,6 +102,18 @@ impl Node {
         let mut answers = self.link.send_all(&pipeline).await?;
         let answer = answers.pop().unwrap_or(Value::Nil);
         answer.extract_error().map_err(|error| explain(&error))
+    }
+
+    /// Asks to be told when `key` changes; whether a foreign client holds it now. Once: what was
+    /// told has to be asked for again.
+    pub(crate) async fn watch(&self, key: &str) -> Result<Watched> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("CLIENT").arg("CACHING").arg("YES").cmd("GET").arg(key);
+        let answers = self.link.send_all(&pipeline).await?;
+        match answers.last() {
+            Some(Value::BulkString(value)) if Identity::parse(value).is_none() => Ok(Watched::Held),
+            _ => Ok(Watched::Free),
+        }
     }
 
     /// The replicas that a grant waits for, if any.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use fencelock_core::Result;
+use fencelock_core::{Error, Result};
 use redis::Value;
 
 use crate::cluster::Cluster;
-use crate::error::explain;
+use crate::error::{explain, strange_answer};
 use crate::link::{Audience, Link};
-use crate::node::{Node, Step};
+use crate::node::{Node, Step, Watched};
 use crate::route::{Caller, Host, Route};
 
 /// Where steps are done.
@@ -27,7 +27,7 @@ impl Server {
         audience: Audience,
         replicas: u32,
     ) -> Result<Server> {
-        let node = Node::start(route, caller, Some(audience), replicas);
+        let node = Node::start(route, caller, audience, replicas);
         node.link().first().await?;
         Ok(Server::One(Box::new(node)))
     }
@@ -59,6 +59,29 @@ impl Server {
             // In a box, so that the future for one server stays small.
             Server::Cluster(cluster) => Box::pin(cluster.step(step)).await,
         }
+    }
+
+    /// Asks to be told when `key` changes.
+    pub(crate) async fn watch(&self, key: &str) -> Result<Watched> {
+        match self {
+            Server::One(node) => node.watch(key).await,
+            Server::Cluster(cluster) => match cluster.node_of(key) {
+                Some(node) => node.watch(key).await,
+                None => Ok(Watched::Held),
+            },
+        }
+    }
+
+    /// What to say of an answer that no script gives to the lock at `key`. The connection that it
+    /// came from is replaced: it may be out of step, and answer one request with another's answer.
+    pub(crate) fn strange_answer(&self, key: &str, script: &str) -> Error {
+        match self {
+            Server::One(node) => node.link().distrust(),
+            Server::Cluster(cluster) => {
+                cluster.node_of(key).iter().for_each(|node| node.link().distrust());
+            }
+        }
+        strange_answer(script)
     }
 
     /// Whether a grant counts only once [confirmed](Server::confirm) by replicas.

@@ -6,7 +6,6 @@ use fencelock_core::{FencingToken, Label, Mode, Occupant, OccupantId, Result, Sn
 use redis::Value;
 use sha2::{Digest, Sha256};
 
-use crate::error::strange_answer;
 use crate::identity::{Identity, Keys};
 use crate::node::Step;
 use crate::script::SCRIPTS;
@@ -38,7 +37,8 @@ struct Waiter {
 /// Asks.
 pub(crate) async fn of(server: &Server, keys: &Keys) -> Result<Seen> {
     let step = Step { script: &SCRIPTS.inspect, keys: keys.all(), values: &[MOST] };
-    read(server.step(step).await?).ok_or_else(|| strange_answer("inspect"))
+    let answer = server.step(step).await?;
+    read(answer).ok_or_else(|| server.strange_answer(&keys.lock, "inspect"))
 }
 
 fn read(answer: Value) -> Option<Seen> {

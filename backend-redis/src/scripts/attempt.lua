@@ -2,15 +2,19 @@
 -- the same, token included.
 --
 -- ARGV  1 identity   2 ttl in ms   3 'queue', or 'try' to leave nothing behind
--- Reply token (granted) | 0 (busy, only after 'try') | {ms until the next look} (waits)
+-- Reply token, a text (granted) | 0 (busy, only after 'try') | {ms until the next look, 0: a foreign
+--       holder} (waits)
 -- O(log n) in the holders and waiters, but for up to 64 dead ones or grants.
 
 local ME, TTL = ARGV[1], ARGV[2]
 
--- Nobody queues and nobody holds: no more than this.
-if string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0
-  and redis.call('SET', L, ME, 'NX', 'PX', TTL) then
-  return mint()
+-- Nobody holds and nobody queues: no more than this.
+if string.byte(ME) == 120 and redis.call('SET', L, ME, 'NX', 'PX', TTL) then
+  local token, last = mint('')
+  if not last or string.byte(last, -1) ~= 113 then return token end
+  -- Somebody may queue, and comes first.
+  redis.call('DEL', L)
+  redis.call('SET', F, token .. 'q', 'KEEPTTL')
 end
 --<queue.lua>
 local me = parse(ME)
@@ -25,10 +29,10 @@ local function confirm()
   if held.group then
     redis.call('ZADD', L, 'XX', now + TTL, ME)
     settle(-held.out)
-    token = redis.call('ZSCORE', L, '#' .. me.owner)
+    token = string.format('%.0f', redis.call('ZSCORE', L, '#' .. me.owner) or 0)
   else
     redis.call('PEXPIRE', L, TTL)
-    token = redis.call('GET', F)
+    token = string.match(redis.call('GET', F) or '0', '^%d+')
   end
   if was_queued then
     -- A run of readers that one hand-over could not finish goes on.
@@ -36,7 +40,8 @@ local function confirm()
     tidy()
   end
   -- Somebody may have deleted the token.
-  return tonumber(token) or mint()
+  if token and token ~= '0' then return token end
+  return (mint('q'))
 end
 
 if held then
@@ -49,7 +54,7 @@ local score = redis.call('ZSCORE', Q, ME)
 if not score then
   serve()
   if not head() and is_free_for(me) then
-    local token = give(me, TTL)
+    local token = give(me, TTL, false)
     tidy()
     return token
   end
@@ -67,5 +72,6 @@ redis.call('ZADD', Q, now + SILENCE, '@' .. me.process)
 redis.call('PEXPIRE', Q, QUEUE)
 if score and serve(ME) then return confirm() end
 
+announce()
 local first = head()
 return {first and first.process == me.process and until_change() or 1000}

@@ -10,7 +10,7 @@ look_at_lock()
 local most = tonumber(ARGV[1])
 local holders = {}
 if held and held.text then
-  holders = {held.text, redis.call('PTTL', L), redis.call('GET', F) or '0'}
+  holders = {held.text, redis.call('PTTL', L), string.match(redis.call('GET', F) or '0', '^%d+') or '0'}
 elseif held then
   local members = redis.call('ZRANGEBYSCORE', L, 1, '(' .. BAND, 'WITHSCORES', 'LIMIT', 0, most)
   for i = 1, #members, 2 do

@@ -3,7 +3,7 @@
 -- pushes may have missed.
 --
 -- ARGV  1 process   2... identities of some of its waiters, the first one the oldest
--- Reply {ms until the next look of the first in the queue,
+-- Reply {ms until the next look of the first in the queue, 0: a foreign holder,
 --        1 when waiters of this process may be missing from the queue, else 0,
 --        identity of the first in the queue if it is of this process, else '',
 --        identities of this process that hold or are granted...}
@@ -48,5 +48,6 @@ if held and held.text then
   if holder and holder.process == PROCESS then found[#found + 1] = held.text end
 end
 local first = head()
+if first then announce() end
 local own = first and first.process == PROCESS
 return {own and until_change() or 1000, missing, own and first.text or '', unpack(found)}

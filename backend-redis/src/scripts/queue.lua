@@ -12,6 +12,8 @@ local SILENCE = 3000
 local CLAIM = 2000
 -- The queue's own end when nobody looks any more, in ms.
 local QUEUE = 5000
+-- Behind the identity of an exclusive holder whose release has to look into the queue.
+local MARK = '\n'
 -- Dead ones passed over, and grants made, at one call at most: a script stops the whole server.
 local MOST = 64
 
@@ -24,7 +26,7 @@ local function parse(identity)
     ttl = tonumber(ttl), process = process, owner = owner}
 end
 
--- Who holds: nil for nobody, {text} for a string, {group = 's' or 'p', out = the sum} for a group.
+-- Who holds: nil for nobody, {text, marked} for a string, {group = 's' or 'p', out = the sum} for a group.
 local held
 
 -- The group's own expiry is its longest member's; it goes with the last one. Told an expiry that
@@ -53,7 +55,9 @@ end
 local function look_at_lock()
   local kind = redis.call('TYPE', L).ok
   if kind == 'string' then
-    held = {text = redis.call('GET', L)}
+    local text = redis.call('GET', L)
+    local plain = string.match(text, '^(.+)' .. MARK .. '$')
+    held = plain and parse(plain) and {text = plain, marked = true} or {text = text}
   elseif kind == 'zset' then
     local readers, permits = redis.call('ZSCORE', L, '=s'), redis.call('ZSCORE', L, '=p')
     if not (readers or permits) then foreign(L, 'is a sorted set') end
@@ -76,12 +80,13 @@ local function is_free_for(claim)
   return claim.mode == 's' or held.out + claim.n <= claim.limit
 end
 
--- Gives the lock to `claim`, for which it is free, until `ttl` ms from now.
-local function give(claim, ttl)
-  local token = mint()
+-- Gives the lock to `claim`, for which it is free, until `ttl` ms from now; `marked` when somebody
+-- may queue.
+local function give(claim, ttl, marked)
+  local token = mint(marked and 'q' or '')
   if claim.mode == 'x' then
-    redis.call('SET', L, claim.text, 'PX', ttl)
-    held = {text = claim.text}
+    redis.call('SET', L, marked and claim.text .. MARK or claim.text, 'PX', ttl)
+    held = {text = claim.text, marked = marked}
     return token
   end
   held = held or {group = claim.mode}
@@ -114,12 +119,12 @@ local function serve(asking)
     elseif not is_free_for(claim) then
       break
     else
-      local token = give(claim, math.min(CLAIM, claim.ttl))
+      local token = give(claim, math.min(CLAIM, claim.ttl), true)
       redis.call('ZADD', Q, -claim.arrival, claim.text)
       if claim.text == asking then
         granted = true
       else
-        redis.call('PUBLISH', claim.process, claim.owner .. string.format(' %.0f', token))
+        redis.call('PUBLISH', claim.process, claim.owner .. ' ' .. token)
       end
       if claim.mode == 'x' then break end
     end
@@ -127,7 +132,21 @@ local function serve(asking)
   return granted
 end
 
--- Removes a queue of nobody but processes, so that the next claim finds none and is fast.
+-- Marks the holder and the token: somebody waits.
+local function announce()
+  if held and held.text and not held.marked and parse(held.text) then
+    redis.call('SET', L, held.text .. MARK, 'KEEPTTL')
+    held.marked = true
+  end
+  local last = redis.call('GET', F)
+  if not last then
+    redis.call('SET', F, '0q', 'PX', 86400000)
+  elseif string.find(last, '^%d+$') then
+    redis.call('SET', F, last .. 'q', 'KEEPTTL')
+  end
+end
+
+-- Removes a queue of nobody but processes.
 local function tidy()
   local last = redis.call('ZRANGE', Q, -1, -1)[1]
   if last and string.sub(last, 1, 1) == '@' then
@@ -136,8 +155,8 @@ local function tidy()
   end
 end
 
--- When the first in the queue should look again, in ms: as soon as a holder can expire. A foreign
--- holder's release tells nobody.
+-- When the first in the queue should look again, in ms: as soon as a holder can expire. 0 for a
+-- foreign holder, whose release tells nobody.
 local function until_change()
   if not held then return 1 end
   if held.group then
@@ -145,6 +164,6 @@ local function until_change()
     return math.min(1000, math.max(1, next[2] - now + 1))
   end
   local left = redis.call('PTTL', L)
-  if left < 0 or not parse(held.text) then return 50 end
+  if left < 0 or not parse(held.text) then return 0 end
   return math.min(1000, left + 1)
 end

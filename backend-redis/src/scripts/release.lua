@@ -6,15 +6,19 @@
 -- O(log n) in the holders and waiters, but for up to 64 dead ones or grants.
 
 local ME = ARGV[1]
-local was_there = 0
 -- A group lies in a sorted set, where GET is an error and not an answer.
-if redis.pcall('GET', L) == ME then
+local value = redis.pcall('GET', L)
+if value == ME and not ARGV[2] then
+  -- Not marked: nobody waits.
+  redis.call('DEL', L)
+  return 1
+end
+local was_there = 0
+if value == ME or value == ME .. '\n' then
   redis.call('DEL', L)
   was_there = 1
-end
-if not ARGV[2] and (was_there == 1 or string.byte(ME) == 120)
-  and redis.call('EXISTS', Q) == 0 then
-  return was_there
+elseif not ARGV[2] and string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0 then
+  return 0
 end
 --<queue.lua>
 local me = parse(ME)

@@ -8,7 +8,8 @@
 local ME, TTL = ARGV[1], tonumber(ARGV[2])
 local mode = string.byte(ME)
 if mode == 120 then
-  if redis.pcall('GET', L) ~= ME then return 0 end
+  local value = redis.pcall('GET', L)
+  if value ~= ME and value ~= ME .. '\n' then return 0 end
   if TTL > 0 then redis.call('PEXPIRE', L, TTL) end
 else
   local time = redis.call('TIME')
