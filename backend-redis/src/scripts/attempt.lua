@@ -8,13 +8,15 @@
 
 local ME, TTL = ARGV[1], ARGV[2]
 
--- Nobody holds and nobody queues: no more than this.
-if string.byte(ME) == 120 and redis.call('SET', L, ME, 'NX', 'PX', TTL) then
+-- Nobody holds and nobody queues: no more than this. A server out of memory refuses it, but not
+-- the confirmation of a grant.
+local set = string.byte(ME) == 120 and redis.pcall('SET', L, ME, 'NX', 'PX', TTL)
+if set and set.ok then
   local token, last = mint('')
   if not last or string.byte(last, -1) ~= 113 then return token end
   -- Somebody may queue, and comes first.
   redis.call('DEL', L)
-  redis.call('SET', F, token .. 'q', 'KEEPTTL')
+  redis.call('SET', F, last, 'KEEPTTL')
 end
 --<queue.lua>
 local me = parse(ME)
@@ -54,9 +56,8 @@ local score = redis.call('ZSCORE', Q, ME)
 if not score then
   serve()
   if not head() and is_free_for(me) then
-    local token = give(me, TTL, false)
-    tidy()
-    return token
+    -- Those who have not confirmed yet may come back to their places.
+    return give(me, TTL, tidy())
   end
   if ARGV[3] == 'try' then
     tidy()

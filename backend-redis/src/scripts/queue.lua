@@ -146,24 +146,25 @@ local function announce()
   end
 end
 
--- Removes a queue of nobody but processes.
+-- Removes a queue of nobody but processes. True if there is one left.
 local function tidy()
   local last = redis.call('ZRANGE', Q, -1, -1)[1]
-  if last and string.sub(last, 1, 1) == '@' then
-    local first = redis.call('ZRANGE', Q, 0, 0)[1]
-    if string.sub(first, 1, 1) == '@' then redis.call('DEL', Q) end
-  end
+  if not last then return false end
+  if string.sub(last, 1, 1) ~= '@' then return true end
+  local first = redis.call('ZRANGE', Q, 0, 0)[1]
+  if string.sub(first, 1, 1) ~= '@' then return true end
+  redis.call('DEL', Q)
+  return false
 end
 
 -- When the first in the queue should look again, in ms: as soon as a holder can expire. 0 for a
--- foreign holder, whose release tells nobody.
+-- foreign holder, whose release tells nobody, and for one without an end.
 local function until_change()
   if not held then return 1 end
   if held.group then
     local next = redis.call('ZRANGEBYSCORE', L, 1, '(' .. BAND, 'WITHSCORES', 'LIMIT', 0, 1)
     return math.min(1000, math.max(1, next[2] - now + 1))
   end
-  local left = redis.call('PTTL', L)
-  if left < 0 or not parse(held.text) then return 0 end
-  return math.min(1000, left + 1)
+  if not parse(held.text) then return 0 end
+  return math.min(1000, redis.call('PTTL', L) + 1)
 end

@@ -18,8 +18,13 @@ pub(crate) enum Value {
 }
 
 impl Value {
+    /// A number, or a text of one.
     pub(crate) fn int(&self) -> Option<i64> {
-        if let Value::Int(number) = self { Some(*number) } else { None }
+        match self {
+            Value::Int(number) => Some(*number),
+            Value::Text(text) => text.parse().ok(),
+            _ => None,
+        }
     }
 
     pub(crate) fn text(&self) -> Option<&str> {

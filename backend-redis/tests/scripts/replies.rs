@@ -3,7 +3,7 @@
 use super::Verdict;
 use super::bench::Op;
 use super::client::Value;
-use super::rules::Step;
+use super::rules::{FOREIGN, Step};
 use super::state::{Holder, SLACK, State, ensure};
 
 pub(crate) fn judge(step: &Step<'_>, granted: &[(i64, &Holder)]) -> Verdict {
@@ -21,27 +21,28 @@ fn attempted(step: &Step<'_>, granted: &[(i64, &Holder)]) -> Verdict {
     let text = &step.me.text;
     let (holds, waits) = (step.after.holders.get(text), step.after.waits(text));
     let is_granted = step.after.is_granted(text);
-    match (step.reply, step.op) {
-        (Value::Int(0), Op::Try) => {
+    match (step.reply.int(), step.reply, step.op) {
+        (Some(0), _, Op::Try) => {
             let left = holds.is_some() || waits.is_some() || is_granted.is_some();
             ensure(!left, || format!("{text} left something behind"))?;
             let nobody_waits = step.after.waiting.is_empty();
             let is_free = step.is_free_for(step.me);
             ensure(!(nobody_waits && is_free), || "it was free".into())
         }
-        (Value::Int(token), _) if *token > 0 => {
+        (Some(token), _, _) if token > 0 => {
             let holder = holds.ok_or_else(|| format!("{text} does not hold"))?;
-            ensure(waits.is_none() && is_granted.is_none(), || "still in the queue".into())?;
+            let left = waits.is_some() || is_granted.is_some();
+            ensure(!left || !step.before.marks.1, || "still in the queue".into())?;
             ensure(step.is_from_now(holder.expiry, step.me.ttl), || {
                 format!("it ends at {}", holder.expiry)
             })?;
             let held = step.token(holder);
-            ensure(held == Some(*token), || format!("the keys say {held:?}"))?;
+            ensure(held == Some(token), || format!("the keys say {held:?}"))?;
             let is_new = granted.iter().any(|(_, new)| new.claim.text == *text);
             let was = step.before.holders.get(text).and_then(|old| old.token.or(step.before.fence));
-            ensure(is_new || was.is_none_or(|was| was == *token), || format!("it was {was:?}"))
+            ensure(is_new || was.is_none_or(|was| was == token), || format!("it was {was:?}"))
         }
-        (Value::List(look), Op::Queue) => {
+        (None, Value::List(look), Op::Queue) => {
             ensure(waits.is_some() && is_granted.is_none(), || format!("{text} does not wait"))?;
             let own = step.after.waiting.first().is_some_and(is_of(step));
             ensure(look.len() == 1, || "it is too long".into())?;
@@ -117,7 +118,7 @@ fn next_look(step: &Step<'_>, own: bool, told: &Value) -> Verdict {
     let ends = step.after.holders.values().map(|holder| holder.expiry).min();
     let expected = match ends {
         _ if !own => 1000,
-        _ if step.after.foreign.is_some() => 50,
+        _ if step.after.foreign.is_some() => FOREIGN,
         Some(end) => (end - step.after.now() + 1).clamp(1, 1000),
         None => 1,
     };
@@ -125,7 +126,8 @@ fn next_look(step: &Step<'_>, own: bool, told: &Value) -> Verdict {
     if own && step.before.hold_ends_before(step.after) {
         return Ok(());
     }
-    ensure((told - expected).abs() <= slack && told > 0, || format!("look in {expected}"))
+    let is_positive = told > 0 || expected == FOREIGN;
+    ensure((told - expected).abs() <= slack && is_positive, || format!("look in {expected}"))
 }
 
 fn is_of<'a>(step: &'a Step<'_>) -> impl Fn(&super::state::Waiter) -> bool + 'a {

@@ -27,6 +27,8 @@ pub(crate) struct Step<'a> {
 pub(crate) const SILENCE: i64 = 3000;
 pub(crate) const CLAIM: i64 = 2000;
 const QUEUE: i64 = 5000;
+/// The look of the head behind another program, whose release tells nobody.
+pub(crate) const FOREIGN: i64 = 0;
 
 impl Step<'_> {
     pub(crate) fn judge(&self) -> Verdict {
@@ -40,6 +42,7 @@ impl Step<'_> {
         self.pushes_tell_of_grants(&granted)?;
         self.waiters_keep_their_places(&granted)?;
         self.deadlines_are_their_own()?;
+        self.marks_stay(&granted)?;
         self.nobody_is_stuck(&granted)?;
         self.queue_goes_with_the_last(&granted)?;
         super::replies::judge(self, &granted)
@@ -146,6 +149,10 @@ impl Step<'_> {
 
     /// Those before a grant are granted too, dead, or leave just now.
     fn grants_are_in_order(&self, granted: &[(i64, &Holder)]) -> Verdict {
+        if !self.before.marks.1 {
+            // Another program took the mark away.
+            return Ok(());
+        }
         for (token, holder) in granted {
             let text = &holder.claim.text;
             let place = self.before.waits(text).or_else(|| self.before.is_granted(text));
@@ -172,6 +179,10 @@ impl Step<'_> {
             let place = self.after.is_granted(text);
             let is_waiting = self.after.waits(text).is_some();
             let expected = if own { None } else { self.before.waits(text) };
+            if own && !self.before.marks.1 {
+                // Another program took the mark away: it did not see its own place.
+                continue;
+            }
             ensure(place == expected && !is_waiting && (own || place.is_some()), || {
                 format!("{text} has the place {place:?} after its grant, not {expected:?}")
             })?;
@@ -268,14 +279,39 @@ impl Step<'_> {
         Ok(())
     }
 
+    /// Whoever comes or goes must see that somebody may queue.
+    fn marks_stay(&self, granted: &[(i64, &Holder)]) -> Verdict {
+        let (before, after) = (self.before.marks, self.after.marks);
+        let queued = !self.after.waiting.is_empty() || !self.after.granted.is_empty();
+        let exclusive = |holder: &&Holder| holder.claim.mode == Mode::Exclusive;
+        let is_new = granted.iter().map(|(_, holder)| *holder).any(|holder| exclusive(&holder));
+        let stays = self.after.holders.keys().any(|text| self.before.holders.contains_key(text));
+        let holder_marked = after.0 || !(is_new || (before.0 && stays));
+        ensure(!(queued && before.1) || (after.1 && holder_marked), || {
+            format!("the marks were {before:?}, they are {after:?}")
+        })
+    }
+
     /// The first in the queue is alive, and not served only as long as somebody holds.
     fn nobody_is_stuck(&self, granted: &[(i64, &Holder)]) -> Verdict {
         let busy = self.is_attempt() && self.reply.int().unwrap_or(0) == 0;
         let Some(first) = self.after.waiting.first() else { return Ok(()) };
+        let text = &first.claim.text;
+        let waits = self.op == Op::Look || !self.reply.list().is_empty();
+        let is_held =
+            self.after.holders.values().any(|holder| holder.claim.mode == Mode::Exclusive);
+        ensure(!waits || (self.after.marks.1 && (self.after.marks.0 || !is_held)), || {
+            format!("{text} waits without marks: {:?}", self.after.marks)
+        })?;
+        if self.op == Op::Release
+            && self.before.holders.contains_key(&self.me.text)
+            && !self.before.marks.0
+        {
+            return Ok(());
+        }
         if !(self.op == Op::Look || busy || self.was_there()) || self.reply.error().is_some() {
             return Ok(());
         }
-        let text = &first.claim.text;
         let deadline = self.after.deadlines.get(&first.claim.process);
         // Who comes after an exclusive grant is looked at by the next step.
         let served = granted.iter().any(|(_, new)| new.claim.mode == Mode::Exclusive);

@@ -55,6 +55,8 @@ pub(crate) struct State {
     /// In ms.
     pub(crate) queue_ttl: Option<i64>,
     pub(crate) fence: Option<i64>,
+    /// Whether an exclusive holder, and the token, say that somebody may wait.
+    pub(crate) marks: (bool, bool),
     /// In ms.
     pub(crate) fence_ttl: i64,
 }
@@ -75,6 +77,7 @@ impl State {
             deadlines: BTreeMap::new(),
             queue_ttl: None,
             fence: None,
+            marks: (false, false),
             fence_ttl: 0,
         };
         state.read_lock(&Key::of(lock)?)?;
@@ -140,8 +143,10 @@ impl State {
         }
         match key.kind.as_str() {
             "none" => {}
-            "string" => match Claim::parse(&key.content[0]) {
+            // A line's end marks a holder for whom somebody waits.
+            "string" => match Claim::parse(key.content[0].trim_end_matches('\n')) {
                 Some(claim) => {
+                    self.marks.0 = key.content[0].ends_with('\n');
                     ensure(key.ttl >= 0, || "the lock's key has no TTL".into())?;
                     ensure(claim.mode.group() == "x", || format!("{} alone", claim.text))?;
                     let text = claim.text.clone();
@@ -214,8 +219,11 @@ impl State {
         if key.kind == "none" {
             return Ok(());
         }
-        let token = key.content.first().and_then(|text| text.parse().ok());
-        self.fence = Some(token.ok_or_else(|| format!("no token: {key:?}"))?);
+        // Marked when somebody may wait; there may have been no token yet.
+        let token = key.content.first().and_then(|text| text.trim_end_matches('q').parse().ok());
+        self.marks.1 = key.content.first().is_some_and(|text| text.ends_with('q'));
+        let token: i64 = token.ok_or_else(|| format!("no token: {key:?}"))?;
+        self.fence = (token > 0).then_some(token);
         self.fence_ttl = key.ttl;
         ensure((1..=DAY).contains(&key.ttl), || format!("the token's TTL is {}", key.ttl))
     }

@@ -4,27 +4,34 @@ use super::Mutant;
 
 pub(super) const MUTANTS: &[Mutant] = &[
     // mint.lua
-    ("no TTL is kept", "token, 'KEEPTTL', 'GET'", "token, 'GET'"),
-    ("a new fence has no TTL", "86400000)\n    return token", "3600000)\n    return token"),
-    ("a token that does not rise", "token = number + 1", "token = number"),
+    ("no TTL is kept", "token .. mark, 'KEEPTTL', 'GET'", "token .. mark, 'GET'"),
+    (
+        "a new fence lasts an hour",
+        "86400000)\n  return token, last",
+        "3600000)\n  return token, last",
+    ),
+    ("a token that does not rise", "format('%.0f', number + 1)", "format('%.0f', number)"),
+    ("a rounded token", "string.format('%.0f', number + 1)", "tostring(number + 1)"),
     (
         "a token that is forgotten",
-        "number + 1\n    redis.call('SET', F, token, 'KEEPTTL')",
-        "number + 1",
+        "number + 1)\n      redis.call('SET', F, token .. mark, 'KEEPTTL')",
+        "number + 1)",
     ),
-    ("no look at the last token", "if number >= token then", "if false then"),
-    ("no end of exact numbers", "number < 9007199254740991", "true"),
-    ("a text that is overwritten", "redis.call('SET', F, last, 'KEEPTTL')\n    foreign", "foreign"),
+    ("no look at the last token", "if number >= tonumber(token) then", "if false then"),
+    ("no look at the last token of these hours", "if last and last < token and", "if last and"),
+    ("no end of exact numbers", "not number or number >= 9007199254740991", "not number"),
+    (
+        "a text that is overwritten",
+        "redis.call('SET', F, last, 'KEEPTTL')\n      foreign",
+        "foreign",
+    ),
     (
         "a fence that is never prolonged",
-        "if token - number > token % 43200000000 then",
-        "if false then",
+        " and string.sub(last, 1, 6) == string.sub(token, 1, 6)",
+        "",
     ),
-    (
-        "a fence prolonged at each token",
-        "if token - number > token % 43200000000 then",
-        "if true then",
-    ),
+    ("a fence prolonged at each token", "if last and last < token and", "if false and"),
+    ("short microseconds", "string.rep('0', 6 - #us) .. us", "us"),
     // queue.lua
     ("the dead are served", "tonumber(deadline) < now then", "false then"),
     ("unbounded runs", "local MOST = 64", "local MOST = 1000"),
@@ -41,8 +48,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "redis.call('ZADD', Q, -claim.arrival, claim.text)",
         "redis.call('ZREM', Q, claim.text)",
     ),
-    ("a rounded token is pushed", "string.format(' %.0f', token)", "' ' .. token"),
-    ("nobody is told", "redis.call('PUBLISH', claim.process, claim.owner", "tostring(claim.owner"),
     ("a grant of its own is told by a push", "if claim.text == asking then", "if false then"),
     ("a group's key never ends", "redis.call('PEXPIREAT', L, expiry)", ""),
     ("an end that has passed is set", "if expiry <= now then", "if sum >= 0 then"),
@@ -65,27 +70,78 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "redis.call('ZRANGEBYSCORE', L, 1, now, ",
         "redis.call('ZRANGEBYSCORE', L, 1, 0, ",
     ),
-    (
-        "a lock without TTL",
-        "redis.call('SET', L, claim.text, 'PX', ttl)",
-        "redis.call('SET', L, claim.text)",
-    ),
+    ("a lock without TTL", "or claim.text, 'PX', ttl)", "or claim.text)"),
     (
         "an unconfirmed place is tidied away",
         "if string.sub(first, 1, 1) == '@' then",
         "if true then",
     ),
-    ("a holder without TTL is asked for each ms", "left < 0 or ", ""),
+    ("nobody is told", "redis.call('PUBLISH', claim.process, claim.owner .. ' ' .. token)", ""),
+    ("another program is waited for", "if not parse(held.text) then return 0 end", ""),
+    ("a hand-over unmarks the token", "mint(marked and 'q' or '')", "mint('')"),
+    ("a hand-over marks no holder", "marked and claim.text .. MARK or claim.text", "claim.text"),
     (
-        "another program is waited for",
-        "or not parse(held.text) then return 50 end",
-        "then return 50 end",
+        "a hand-over does not say that it marks",
+        "math.min(CLAIM, claim.ttl), true)",
+        "math.min(CLAIM, claim.ttl), false)",
     ),
+    ("a marked holder is not known", "parse(plain) and {text = plain, marked = true}", "false"),
+    ("the mark ends the TTL", "held.text .. MARK, 'KEEPTTL'", "held.text .. MARK"),
+    ("the token's mark ends the TTL", "last .. 'q', 'KEEPTTL'", "last .. 'q'"),
+    ("the holder is not marked", "redis.call('SET', L, held.text .. MARK, 'KEEPTTL')", ""),
+    (
+        "another program is marked",
+        "not held.marked and parse(held.text) then",
+        "not held.marked then",
+    ),
+    ("the token is not marked", "redis.call('SET', F, last .. 'q', 'KEEPTTL')", ""),
+    ("no token is not marked", "redis.call('SET', F, '0q', 'PX', 86400000)", ""),
     // attempt.lua
     (
         "the fast path overtakes the queue",
-        "redis.call('EXISTS', Q) == 0\n  and redis.call('SET'",
-        "redis.call('SET'",
+        "if not last or string.byte(last, -1) ~= 113 then",
+        "if true then",
+    ),
+    (
+        "the fast path keeps what it took",
+        "  redis.call('DEL', L)\n  redis.call('SET', F, last, 'KEEPTTL')",
+        "  redis.call('SET', F, last, 'KEEPTTL')",
+    ),
+    (
+        "the fast path unmarks the token",
+        "  redis.call('DEL', L)\n  redis.call('SET', F, last, 'KEEPTTL')",
+        "  redis.call('DEL', L)",
+    ),
+    (
+        "the fast path refuses a grant out of memory",
+        "redis.pcall('SET', L, ME",
+        "redis.call('SET', L, ME",
+    ),
+    (
+        "a deleted token stays away",
+        "if token and token ~= '0' then return token end",
+        "if token then return token end",
+    ),
+    (
+        "a mark is part of the token",
+        "token = string.match(redis.call('GET', F) or '0', '^%d+')",
+        "token = redis.call('GET', F)",
+    ),
+    (
+        "a token of a member is rounded",
+        "token = string.format('%.0f', redis.call('ZSCORE', L, '#' .. me.owner) or 0)",
+        "token = tostring(tonumber(redis.call('ZSCORE', L, '#' .. me.owner)))",
+    ),
+    ("a grant beside an empty queue", "give(me, TTL, tidy())", "give(me, TTL, true)"),
+    (
+        "a grant beside a queue unmarks the token",
+        "give(me, TTL, tidy())",
+        "give(me, TTL, tidy() and false)",
+    ),
+    (
+        "a waiter marks nothing",
+        "announce()\nlocal first = head()\nreturn {first and",
+        "local first = head()\nreturn {first and",
     ),
     ("the fast path steals", "ME, 'NX', 'PX', TTL", "ME, 'PX', TTL"),
     ("a confirmation extends nothing", "redis.call('PEXPIRE', L, TTL)\n    token", "token"),
@@ -101,20 +157,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     ("a run of readers that ends", "if held.group then serve() end", ""),
     ("a confirmation leaves an empty queue", "serve() end\n    tidy()", "serve() end"),
-    (
-        "a deleted token stays away",
-        "return tonumber(token) or mint()",
-        "return tonumber(token) or now_us",
-    ),
     ("a newcomer overtakes", "if not head() and is_free_for(me) then", "if is_free_for(me) then"),
     ("a newcomer serves nobody", "if not score then\n  serve()", "if not score then"),
     ("a try leaves an empty queue", "tidy()\n    return 0", "return 0"),
     ("a try that waits", "if ARGV[3] == 'try' then", "if false then"),
-    (
-        "a grant beside an empty queue",
-        "local token = give(me, TTL)\n    tidy()",
-        "local token = give(me, TTL)",
-    ),
     ("arrivals before the last", "(tonumber(last) or 0) + 1", "0"),
     (
         "a late one goes to the end",
@@ -126,6 +172,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("a waiter does not see that it is free", "if score and serve(ME) then", "if false then"),
     ("the head looks late", "first.process == me.process and until_change() or 1000", "1000"),
     // look.lua
+    ("a look marks nothing", "if first then announce() end", ""),
     ("a look does not count", "redis.call('ZADD', Q, 'XX', now + SILENCE, '@' .. PROCESS)", ""),
     (
         "a look that memory refuses",
@@ -153,15 +200,34 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // release.lua
     (
         "a release frees another's lock",
-        "redis.pcall('GET', L) == ME then",
-        "redis.pcall('GET', L) then",
+        "if value == ME and not ARGV[2] then",
+        "if value and not ARGV[2] then",
     ),
     (
-        "a release hands over to nobody",
-        "and redis.call('EXISTS', Q) == 0 then\n  return was_there",
-        "then\n  return was_there",
+        "a marked release frees another's lock",
+        "if value == ME or value == ME .. '\\n' then",
+        "if value then",
     ),
-    ("a fast release of a member", "(was_there == 1 or string.byte(ME) == 120)", "true"),
+    (
+        "a marked lock is not released",
+        "if value == ME or value == ME .. '\\n' then",
+        "if value == ME then",
+    ),
+    (
+        "an unmarked eviction is silent",
+        "if value == ME and not ARGV[2] then",
+        "if value == ME then",
+    ),
+    (
+        "a member is released like a string",
+        "not ARGV[2] and string.byte(ME) == 120 and",
+        "not ARGV[2] and",
+    ),
+    (
+        "leaving an exclusive wait is not seen",
+        "string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0 then",
+        "string.byte(ME) == 120 then",
+    ),
     (
         "leaving the queue goes unsaid",
         "if redis.call('ZREM', Q, ME) == 1 then was_there = 1 end",
@@ -185,7 +251,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "  serve()\nend\nreturn",
     ),
     // renew.lua
-    ("anybody renews", "if redis.pcall('GET', L) ~= ME then return 0 end", ""),
+    ("anybody renews", "if value ~= ME and value ~= ME .. '\\n' then return 0 end", ""),
+    (
+        "a marked lock is not renewed",
+        "if value ~= ME and value ~= ME .. '\\n' then",
+        "if value ~= ME then",
+    ),
     ("nothing is renewed", "if TTL > 0 then redis.call('PEXPIRE', L, TTL) end", ""),
     (
         "a renewal that asks ends the lock",
@@ -201,5 +272,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("a renewal cuts the others short", "math.max(now + TTL, tonumber(last[2]))", "now + TTL"),
     ("an old fence is forgotten", "if ARGV[3] == 'old' then", "if false then"),
     // inspect.lua
+    (
+        "a mark is shown",
+        "string.match(redis.call('GET', F) or '0', '^%d+') or '0'}",
+        "redis.call('GET', F)}",
+    ),
     ("all are shown", "'WITHSCORES', 'LIMIT', 0, most)\nreturn", "'WITHSCORES')\nreturn"),
 ];

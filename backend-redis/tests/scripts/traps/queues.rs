@@ -1,6 +1,7 @@
 //! Places, hand-overs and looks.
 
 use super::*;
+use crate::rules::FOREIGN;
 
 pub(super) const TRAPS: &[Trap] = &[
     ("a hand-over waits for its confirmation two seconds at most", claim_ttl),
@@ -63,7 +64,7 @@ fn late_behind_foreign(bench: &mut Bench) -> Verdict {
     bench.send_look(&keys(), &late.process, &[]);
     let found = bench.client.receive();
     ensure(found.texts().contains(&late.text.as_str()), || format!("not told: {found:?}"))?;
-    equal("the next look", &queue(bench, &late)?, &50)?;
+    equal("the next look", &queue(bench, &late)?, &FOREIGN)?;
     let state = bench.state(&keys())?;
     let order: Vec<_> = state.waiting.iter().map(|waiter| &waiter.claim.text).collect();
     equal("the order", &order, &vec![&late.text, &next.text])
@@ -72,7 +73,7 @@ fn late_behind_foreign(bench: &mut Bench) -> Verdict {
 fn foreign_without_end(bench: &mut Bench) -> Verdict {
     let (first, second) = (exclusive(1), exclusive(2));
     bench.call(&["SET", &keys().lock, "other program"]);
-    equal("the head's look", &queue(bench, &first)?, &50)?;
+    equal("the head's look", &queue(bench, &first)?, &FOREIGN)?;
     equal("the second's look", &queue(bench, &second)?, &1000)?;
     answers(bench, Op::Try, &exclusive(3), 0)?;
     bench.call(&["DEL", &keys().lock]);
@@ -85,7 +86,7 @@ fn foreign_without_end(bench: &mut Bench) -> Verdict {
 fn holder_without_end(bench: &mut Bench) -> Verdict {
     acquire(bench, &exclusive(1))?;
     bench.call(&["PERSIST", &keys().lock]);
-    equal("the next look", &queue(bench, &exclusive(2))?, &50)
+    equal("the next look", &queue(bench, &exclusive(2))?, &FOREIGN)
 }
 
 fn last_ms(bench: &mut Bench) -> Verdict {

@@ -5,11 +5,12 @@ use crate::state::DAY;
 
 pub(super) const TRAPS: &[Trap] = &[
     ("a token is the same in push, answer, look and key", same_everywhere),
+    ("a clock that fell repeats no token", fallen_clock),
     ("a token past 2^53 is refused, not repeated", too_large),
     ("a text at the token's key is refused and kept", text_as_token),
     ("a list at the token's key is an error that a release cleans up", list_as_token),
     ("a new token's key lives for a day", new_fence),
-    ("a token that crosses a half day prolongs its key", half_day),
+    ("a token of other three hours prolongs its key", three_hours),
     ("an old renewal prolongs the token's key", old_renewal),
     ("a renewal that asks only extends nothing", renewal_that_asks),
     ("a token deleted while held is followed by a larger one", lost_while_held),
@@ -32,12 +33,27 @@ fn same_everywhere(bench: &mut Bench) -> Verdict {
             ensure(found.texts().contains(&second.text.as_str()), || format!("{found:?}"))?;
             equal("the confirmed token", &acquire(bench, &second)?, &(preset + 2))?;
             equal("the repeated token", &acquire(bench, &second)?, &(preset + 2))?;
-            let key = bench.call(&["GET", &keys().fence]);
-            equal("the key", &key, &Value::Text((preset + 2).to_string()))?;
+            equal("the key", &bench.state(&keys())?.fence, &Some(preset + 2))?;
             bench.send("inspect", &keys(), &["9"]);
             let shown = bench.client.receive();
             let token = shown.list()[1].texts().last().map(ToString::to_string);
             equal("the token shown", &token, &Some((preset + 2).to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+fn fallen_clock(bench: &mut Bench) -> Verdict {
+    for mark in ["", "q"] {
+        for ahead in [5_000_000, 20_000_000_000] {
+            for claim in [exclusive(1), shared(2)] {
+                let last = bench.state(&keys())?.now_us + ahead;
+                bench.call(&["SET", &keys().fence, &format!("{last}{mark}"), "EX", "80000"]);
+                equal("the token", &acquire(bench, &claim)?, &(last + 1))?;
+                release(bench, &claim)?;
+                equal("the next token", &acquire(bench, &claim)?, &(last + 2))?;
+                release(bench, &claim)?;
+            }
         }
     }
     Ok(())
@@ -87,10 +103,10 @@ fn new_fence(bench: &mut Bench) -> Verdict {
     near("the TTL", ttl(bench, &keys().fence), DAY)
 }
 
-fn half_day(bench: &mut Bench) -> Verdict {
-    const HALF_DAY_US: i64 = 43_200_000_000;
+fn three_hours(bench: &mut Bench) -> Verdict {
+    const THREE_HOURS_US: i64 = 10_000_000_000;
     let now = bench.state(&keys())?.now_us;
-    let boundary = now - now % HALF_DAY_US;
+    let boundary = now - now % THREE_HOURS_US;
     for (last, expected) in [(boundary - 1, DAY), (boundary, 50_000_000), (5, DAY)] {
         for claim in [exclusive(1), shared(2)] {
             bench.call(&["SET", &keys().fence, &last.to_string(), "PX", "50000000"]);
