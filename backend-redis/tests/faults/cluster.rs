@@ -1,0 +1,196 @@
+//! A cluster whose slots move, and whose masters fail.
+
+use fencelock_conformance::servers::{TestCluster, TestRedis};
+use fencelock_core::{Guard, Locks};
+
+use crate::support::*;
+
+async fn client(servers: &TestCluster, params: &str) -> Locks {
+    let nodes = servers.nodes().iter().map(|server| server.addr().to_string());
+    let nodes = nodes.collect::<Vec<_>>().join(",");
+    connect(&format!("redis-cluster://{nodes}?{params}")).await
+}
+
+fn slot(name: &str) -> u16 {
+    TestCluster::slot_of(&format!("lock:{name}"))
+}
+
+/// Names of locks at the first, second and third master of a fresh cluster.
+fn names(what: &str) -> [String; 3] {
+    let of_third = |third: u32| {
+        let names = (0..).map(|n| format!("{what}-{n}"));
+        let mut there = names.filter(|name| u32::from(slot(name)) * 3 / 16384 == third);
+        there.next().expect("there is no end of names")
+    };
+    [0, 1, 2].map(of_third)
+}
+
+async fn all_drained(servers: &TestCluster) {
+    for node in servers.nodes() {
+        if ask(node, &["ROLE"]).await.starts_with("master") {
+            drained(node).await;
+        }
+    }
+}
+
+/// Another master than the slot's.
+async fn elsewhere(servers: &TestCluster, slot: u16) -> &TestRedis {
+    let master = servers.master_of(slot).await.expect("a master").port();
+    servers.nodes()[..3].iter().find(|node| node.port() != master).expect("two others")
+}
+
+/// Row 29: MOVED, and back again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_moves_takes_its_holders_and_waiters_along() {
+    let servers = TestCluster::start().await.unwrap();
+    let (one, other) = (client(&servers, "ttl=6s").await, client(&servers, "ttl=6s").await);
+    let held = hold(&one, "lock").await;
+    let waiters = [&other, &one, &other].map(|locks| wait_for(locks, "lock"));
+    queued(&one, "lock", 3).await;
+    for _ in 0..2 {
+        let to = elsewhere(&servers, slot("lock")).await;
+        servers.migrate_slot(slot("lock"), to).await.unwrap();
+        assert!(is_busy(&other, "lock").await);
+        renewed(&one, &held, ms(6000)).await;
+        queued(&other, "lock", 3).await;
+    }
+    let token = held.fencing_token();
+    give_back(held).await;
+    let tokens = in_turns(waiters).await;
+    assert!(tokens.len() == 3 && tokens.is_sorted() && token < tokens[0], "{tokens:?}");
+    all_drained(&servers).await;
+}
+
+/// Row 29. Of the keys of a lock some may be here and others there, or nowhere: then the cluster
+/// says TRYAGAIN until the slot has moved. All of them are served here, or there by ASK.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later() {
+    let servers = TestCluster::start().await.unwrap();
+    let (one, other) = (client(&servers, "ttl=20s").await, client(&servers, "ttl=20s").await);
+    let to = elsewhere(&servers, slot("lock")).await;
+    let held = hold(&one, "lock").await;
+    let first = wait_for(&other, "lock");
+    queued(&one, "lock", 1).await;
+    let second = wait_for(&one, "lock");
+    queued(&one, "lock", 2).await;
+    let migration = servers.begin_migration(slot("lock"), to).await.unwrap();
+    // All here.
+    assert!(is_busy(&other, "lock").await);
+    renewed(&one, &held, ms(20_000)).await;
+    // Torn apart.
+    migration.move_key("lock:lock").await.unwrap();
+    let in_between = tokio::spawn(held.release());
+    assert_in_vain(&in_vain(&one, "lock").await, "moving");
+    // All there, where the slot does not yet belong.
+    migration.move_keys().await.unwrap();
+    soon("the release goes through", in_between).await.unwrap().unwrap();
+    let guard = granted(first).await;
+    assert!(is_busy(&one, "lock").await);
+    renewed(&other, &guard, ms(20_000)).await;
+    give_back(guard).await;
+    let guard = granted(second).await;
+    // Nobody waits: the queue is nowhere.
+    let waiter = wait_for(&other, "lock");
+    let release = tokio::spawn(guard.release());
+    assert_in_vain(&in_vain(&one, "lock").await, "moving");
+    migration.finish().await.unwrap();
+    soon("the release goes through", release).await.unwrap().unwrap();
+    give_back(granted(waiter).await).await;
+    all_drained(&servers).await;
+}
+
+/// Row 29: a migration may take longer than a lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_held_lock_is_renewed_while_its_slot_is_half_way() {
+    let servers = TestCluster::start().await.unwrap();
+    let locks = client(&servers, "ttl=2s").await;
+    let to = elsewhere(&servers, slot("lock")).await;
+    let held = hold(&locks, "lock").await;
+    let migration = servers.begin_migration(slot("lock"), to).await.unwrap();
+    renewed(&locks, &held, ms(2000)).await;
+    migration.move_key("lock:lock").await.unwrap();
+    renewed(&locks, &held, ms(2000)).await;
+    migration.move_keys().await.unwrap();
+    renewed(&locks, &held, ms(2000)).await;
+    migration.finish().await.unwrap();
+    renewed(&locks, &held, ms(2000)).await;
+    give_back(held).await;
+    all_drained(&servers).await;
+}
+
+/// Row 26, with the replica in step.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_and_waiters_go_with_the_master_of_their_slot() {
+    let servers = TestCluster::start().await.unwrap();
+    let (one, other) = (client(&servers, "ttl=15s").await, client(&servers, "ttl=15s").await);
+    let held = hold(&one, "lock").await;
+    let waiter = wait_for(&other, "lock");
+    queued(&one, "lock", 1).await;
+    servers.replicas_caught_up().await.unwrap();
+    servers.failover(slot("lock")).await.unwrap();
+    assert!(is_busy(&other, "lock").await);
+    renewed(&one, &held, ms(15_000)).await;
+    servers.settled().await.unwrap();
+    servers.replicas_caught_up().await.unwrap();
+    servers.kill_master_of(slot("lock")).await.unwrap();
+    assert!(is_busy(&other, "lock").await);
+    renewed(&one, &held, ms(15_000)).await;
+    give_back(held).await;
+    give_back(granted(waiter).await).await;
+}
+
+/// Lesson 11: for as long as one master is dead or frozen, nobody takes over for it, and the
+/// locks of the others are renewed, acquired and handed over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_or_frozen_master_starves_no_lock_of_the_others() {
+    let servers = TestCluster::start().await.unwrap();
+    for node in servers.nodes() {
+        ask(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
+    }
+    for replica in &servers.nodes()[3..] {
+        ask(replica, &["CONFIG", "SET", "cluster-replica-no-failover", "yes"]).await;
+    }
+    let (one, other) = (client(&servers, "ttl=3s").await, client(&servers, "ttl=3s").await);
+    let [on_ill, healthy @ ..] = names("kept");
+    let [doomed, wanted @ ..] = names("wanted");
+    for frozen in [true, false] {
+        let ill_held: Vec<Guard> = [hold(&one, &on_ill).await, hold(&one, &doomed).await].into();
+        let mut kept = Vec::new();
+        for name in &healthy {
+            kept.push(hold(&one, name).await);
+        }
+        let waiting_in_vain = wait_for(&other, &on_ill);
+        queued(&one, &on_ill, 1).await;
+        let ill = servers.master_of(slot(&on_ill)).await.unwrap();
+        let since = one.now();
+        match frozen {
+            true => ill.freeze().await.unwrap(),
+            false => ill.kill().unwrap(),
+        }
+        for held in &ill_held {
+            lost_in_time(&one, held, since, ms(3000)).await;
+        }
+        // Twice as long as a lease, with everything else going on.
+        while one.now().since(since) < ms(6000) {
+            for name in &wanted {
+                let blocker = hold(&one, name).await;
+                let waiter = wait_for(&other, name);
+                queued(&one, name, 1).await;
+                give_back(blocker).await;
+                give_back(granted(waiter).await).await;
+            }
+            assert!(kept.iter().all(Guard::is_held), "starved");
+        }
+        match frozen {
+            true => ill.thaw().unwrap(),
+            false => ill.restart().await.unwrap(),
+        }
+        give_back(granted(waiting_in_vain).await).await;
+        for guard in kept {
+            give_back(guard).await;
+        }
+        drop(ill_held);
+        servers.settled().await.unwrap();
+    }
+    all_drained(&servers).await;
+}

@@ -1,0 +1,13 @@
+//! What the Redis store does when servers and connections fail: each promise against real servers
+//! that are frozen, killed, cut off, full, moved, and healed again.
+//!
+//! The conformance suite tests what every store must do; here are the faults that only Redis has.
+
+mod cluster;
+mod connection;
+mod refusals;
+mod replicas;
+mod sentinel;
+mod server;
+mod strangers;
+mod support;

@@ -1,0 +1,185 @@
+//! Servers that answer, and refuse: full, read-only, without replicas, without permission.
+
+use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_core::ErrorKind;
+use tokio::time::Instant;
+
+use crate::support::*;
+
+async fn set(server: &TestRedis, name: &str, value: &str) {
+    ask(server, &["CONFIG", "SET", name, value]).await;
+}
+
+/// Row 27: a redis:// URL names one server, which an operator may change back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=20s").await;
+    let kept = hold(&locks, "kept").await;
+    let waiter = wait_for(&locks, "kept");
+    queued(&locks, "kept", 1).await;
+    // Of a master that is nowhere, so that its data stays.
+    ask(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
+    assert_in_vain(&in_vain(&locks, "fresh").await, "became a replica");
+    let fresh = wait_for(&locks, "fresh");
+    let release = tokio::spawn(kept.release());
+    assert_in_vain(&in_vain(&locks, "other").await, "became a replica");
+    let error = try_connect(&format!("redis://{}", server.addr())).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Refused);
+    ask(&server, &["REPLICAOF", "NO", "ONE"]).await;
+    soon("the release goes through", release).await.unwrap().unwrap();
+    give_back(granted(fresh).await).await;
+    give_back(granted(waiter).await).await;
+    drained(&server).await;
+}
+
+/// Row 28: the server refuses the release too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_refused_for_want_of_replicas_goes_on_in_the_background() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=60s&unreachable_after=1s").await;
+    let (dropped, released) = (hold(&locks, "dropped").await, hold(&locks, "released").await);
+    let other = direct(&server, "ttl=60s").await;
+    let waiters = [wait_for(&other, "dropped"), wait_for(&other, "released")];
+    for name in ["dropped", "released"] {
+        queued(&other, name, 1).await;
+    }
+    set(&server, "min-replicas-to-write", "1").await;
+    assert_in_vain(&in_vain(&locks, "fresh").await, "min-replicas-to-write");
+    drop(dropped);
+    let error = soon("a release ends", released.release()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(error.to_string().contains("goes on in the background"), "{error}");
+    set(&server, "min-replicas-to-write", "0").await;
+    for waiter in waiters {
+        give_back(granted(waiter).await).await;
+    }
+    drained(&server).await;
+}
+
+/// Row 37: a full server takes no new claims, and goes on with the old ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "bug: F6, confirmations need memory"]
+async fn a_full_server_refuses_claims_and_nothing_else() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=2s").await;
+    let held = hold(&locks, "lock").await;
+    let readers = [locks.rw_lock("doc").read(), locks.rw_lock("doc").read()];
+    let reader = readers[0].acquire().await.unwrap();
+    let writer = locks.rw_lock("doc").write();
+    let writer = tokio::spawn(async move { writer.acquire().await });
+    queued(&locks, "doc", 1).await;
+    let waiter = wait_for(&locks, "lock");
+    queued(&locks, "lock", 1).await;
+    set(&server, "maxmemory", "1").await;
+    assert_in_vain(&in_vain(&locks, "fresh").await, "maxmemory");
+    renewed(&locks, &held, ms(2000)).await;
+    renewed(&locks, &reader, ms(2000)).await;
+    give_back(held).await;
+    let next = granted(waiter).await;
+    renewed(&locks, &next, ms(2000)).await;
+    give_back(next).await;
+    give_back(reader).await;
+    let writer = granted(writer).await;
+    renewed(&locks, &writer, ms(2000)).await;
+    give_back(writer).await;
+    let fresh = wait_for(&locks, "fresh");
+    set(&server, "maxmemory", "0").await;
+    give_back(granted(fresh).await).await;
+    drained(&server).await;
+}
+
+/// Row 37: the other policies take locks away; what the store says of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_may_evict_locks_is_told_in_the_profile() {
+    let server = TestRedis::start().await.unwrap();
+    let dangers = async || {
+        let profile = direct(&server, "").await.profile().clone();
+        profile.exclusion_fails_when.join("; ")
+    };
+    assert!(!dangers().await.contains("evict"));
+    set(&server, "maxmemory", "100mb").await;
+    assert!(!dangers().await.contains("evict"));
+    set(&server, "maxmemory-policy", "volatile-ttl").await;
+    assert!(dangers().await.contains("evict"), "{}", dangers().await);
+}
+
+/// Row 38: the disk is full, or its directory gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_cannot_save_is_waited_for() {
+    // Else nobody may change the directory.
+    let options = RedisOptions::new().arg("--enable-protected-configs").arg("local");
+    let server = options.start().await.unwrap();
+    let locks = direct(&server, "ttl=20s").await;
+    let held = hold(&locks, "held").await;
+    let gone = server.directory().join("gone");
+    std::fs::create_dir(&gone).unwrap();
+    set(&server, "dir", gone.to_str().unwrap()).await;
+    set(&server, "save", "3600 1").await;
+    std::fs::remove_dir(&gone).unwrap();
+    ask(&server, &["BGSAVE"]).await;
+    until("saving has failed", async || {
+        ask(&server, &["INFO", "persistence"]).await.contains("rdb_last_bgsave_status:err")
+    })
+    .await;
+    assert_in_vain(&in_vain(&locks, "fresh").await, "cannot save");
+    let fresh = wait_for(&locks, "fresh");
+    let release = tokio::spawn(held.release());
+    assert_in_vain(&in_vain(&locks, "other").await, "cannot save");
+    set(&server, "stop-writes-on-bgsave-error", "no").await;
+    soon("the release goes through", release).await.unwrap().unwrap();
+    give_back(granted(fresh).await).await;
+    drained(&server).await;
+}
+
+/// Row 40.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_no_room_for_clients_says_so_and_is_waited_for() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=20s").await;
+    let kept = hold(&locks, "kept").await;
+    let mut operator = Operator::of(&server).await;
+    assert_eq!(operator.says("CONFIG SET maxclients 2").await, "+OK\r\n");
+    let error = try_connect(&format!("redis://{}", server.addr())).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(words(&error).contains("no room"), "{}", words(&error));
+    // Nor is there any for the one that is connected, once it has to reconnect.
+    assert_eq!(operator.says("CONFIG SET maxclients 1").await, "+OK\r\n");
+    assert_eq!(operator.says("CLIENT KILL TYPE pubsub").await, ":1\r\n");
+    assert_in_vain(&in_vain(&locks, "fresh").await, "no room");
+    let fresh = wait_for(&locks, "fresh");
+    assert_in_vain(&in_vain(&locks, "other").await, "no room");
+    assert_eq!(operator.says("CONFIG SET maxclients 100").await, "+OK\r\n");
+    give_back(granted(fresh).await).await;
+    renewed(&locks, &kept, ms(20_000)).await;
+    give_back(kept).await;
+    drained(&server).await;
+}
+
+/// Row 41, lesson 30.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_is_final_at_once() {
+    let server = RedisOptions::new().password("correct").start().await.unwrap();
+    let asked = Instant::now();
+    for login in ["", ":wr0ng@", "nobody:wr0ng@"] {
+        let url = format!("redis://{login}{}", server.addr());
+        let error = try_connect(&url).await.unwrap_err();
+        assert_kind(&error, ErrorKind::Refused);
+        assert!(!error.is_retryable());
+        assert!(!format!("{error} {error:?} {}", words(&error)).contains("wr0ng"));
+    }
+    assert!(asked.elapsed() < ms(3000), "three refusals took {:?}", asked.elapsed());
+    // One that is changed behind a client's back, which notices when it reconnects.
+    let locks = connect(&server.url()).await;
+    set(&server, "requirepass", "changed").await;
+    let mut operator = Operator::of(&server).await;
+    operator.says("AUTH changed").await;
+    operator.says("CLIENT KILL TYPE pubsub").await;
+    let asked = Instant::now();
+    let error = soon("it is final", locks.lock("lock").acquire()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Refused);
+    assert!(asked.elapsed() < ms(3000), "the refusal took {:?}", asked.elapsed());
+    operator.says("CONFIG SET requirepass correct").await;
+    until("the client is let in again", async || locks.lock("lock").acquire().await.is_ok()).await;
+    drained(&server).await;
+}

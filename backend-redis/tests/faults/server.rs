@@ -1,0 +1,246 @@
+//! Servers that restart, freeze, load, are stopped by a script, or forget.
+
+use fencelock_conformance::ProtectedRegister;
+use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_core::{ErrorKind, LostReason};
+use tokio::time::Instant;
+
+use crate::support::*;
+
+/// Row 17: this is what a server without persistence cannot promise, and what the token is for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_without_persistence_the_token_still_rises() {
+    let server = TestRedis::start().await.unwrap();
+    let (one, other) = (direct(&server, "ttl=3s").await, direct(&server, "ttl=30s").await);
+    let register = ProtectedRegister::checking();
+    let forgotten = hold(&one, "lock").await;
+    assert!(register.write(forgotten.fencing_token().get(), 1));
+    let waiters = [wait_for(&one, "lock"), wait_for(&other, "lock")];
+    queued(&one, "lock", 2).await;
+    server.restart().await.unwrap();
+    let tokens = in_turns(waiters).await;
+    assert!(tokens.len() == 2 && tokens[0] > forgotten.fencing_token(), "{tokens:?}");
+    assert!(register.write(tokens[0].get(), 2));
+    soon("the holder is told", forgotten.lost()).await;
+    assert!(!register.write(forgotten.fencing_token().get(), 3), "a stale write was taken");
+    let release = soon("its release ends", forgotten.release()).await;
+    assert_kind(&release.unwrap_err(), ErrorKind::NotHeld);
+    drained(&server).await;
+}
+
+/// Row 18, also by SIGKILL: what was answered has been written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_append_only_file_carries_holders_and_waiters_over_a_restart() {
+    let server = RedisOptions::new().append_only().start().await.unwrap();
+    let (one, other) = (direct(&server, "ttl=8s").await, direct(&server, "ttl=8s").await);
+    let kept = hold(&one, "lock").await;
+    let mut waiters = Vec::new();
+    for locks in [&other, &one, &other] {
+        waiters.push(wait_for(locks, "lock"));
+        queued(locks, "lock", waiters.len()).await;
+    }
+    server.kill().unwrap();
+    server.restart().await.unwrap();
+    assert!(is_busy(&other, "lock").await);
+    renewed(&one, &kept, ms(8000)).await;
+    server.restart().await.unwrap();
+    let mut token = kept.fencing_token();
+    give_back(kept).await;
+    for waiter in waiters {
+        let guard = granted(waiter).await;
+        assert!(guard.fencing_token() > token);
+        token = guard.fencing_token();
+        give_back(guard).await;
+    }
+    drained(&server).await;
+}
+
+/// Row 19.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_server_loses_holders_in_time_and_works_again_when_it_thaws() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=1s").await;
+    let held = hold(&locks, "lock").await;
+    let waiter = wait_for(&locks, "lock");
+    queued(&locks, "lock", 1).await;
+    let frozen = locks.now();
+    server.freeze().await.unwrap();
+    let asked = Instant::now();
+    let lock = locks.lock("other").wait_at_most(ms(1500));
+    let error = soon("a bounded wait ends", lock.acquire()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(asked.elapsed() < ms(1500) + SLACK);
+    lost_in_time(&locks, &held, frozen, ms(1000)).await;
+    server.thaw().unwrap();
+    let next = granted(waiter).await;
+    assert!(next.fencing_token() > held.fencing_token());
+    renewed(&locks, &next, ms(1000)).await;
+    give_back(next).await;
+    drop(held);
+    drained(&server).await;
+}
+
+/// Row 20.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_server_loads_its_data_claims_wait_and_holds_stay() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=20s").await;
+    let kept = hold(&locks, "kept").await;
+    let waiter = wait_for(&locks, "kept");
+    queued(&locks, "kept", 1).await;
+    ask(&server, &["DEBUG", "POPULATE", "2000", "ballast"]).await;
+    // 1 ms for each key, and a look at the clients behind each.
+    ask(&server, &["CONFIG", "SET", "key-load-delay", "1000"]).await;
+    ask(&server, &["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]).await;
+    let loading = async || ask(&server, &["INFO", "persistence"]).await.contains("loading:1");
+    let reload = server.command(&["DEBUG", "RELOAD"]);
+    let meanwhile = async {
+        until("it loads", async || loading().await).await;
+        let fresh = wait_for(&locks, "fresh");
+        let newcomer = direct(&server, "ttl=20s").await;
+        assert_in_vain(&in_vain(&newcomer, "other").await, "loads its data");
+        assert!(loading().await, "it was ready too soon to test anything");
+        (fresh, newcomer)
+    };
+    let (reloaded, (fresh, newcomer)) = tokio::join!(reload, meanwhile);
+    reloaded.unwrap();
+    give_back(granted(fresh).await).await;
+    give_back(hold(&newcomer, "other").await).await;
+    assert!(kept.is_held());
+    give_back(kept).await;
+    give_back(granted(waiter).await).await;
+    ask(&server, &["EVAL", "for i = 0, 1999 do redis.call('DEL', 'ballast:' .. i) end", "0"]).await;
+    drained(&server).await;
+}
+
+/// Row 21.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_long_script_runs_claims_wait_and_holds_stay() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=20s").await;
+    let kept = hold(&locks, "kept").await;
+    let waiter = wait_for(&locks, "kept");
+    queued(&locks, "kept", 1).await;
+    ask(&server, &["CONFIG", "SET", "busy-reply-threshold", "20"]).await;
+    let endless = server.command(&["EVAL", "while true do end", "0"]);
+    let meanwhile = async {
+        until("it is busy", async || {
+            server.command(&["PING"]).await.is_err_and(|error| error.to_string().contains("BUSY"))
+        })
+        .await;
+        assert_in_vain(&in_vain(&locks, "other").await, "long script");
+        let fresh = wait_for(&locks, "fresh");
+        let release = tokio::spawn(kept.release());
+        assert_in_vain(&in_vain(&locks, "other").await, "long script");
+        ask(&server, &["SCRIPT", "KILL"]).await;
+        (fresh, release)
+    };
+    let (killed, (fresh, release)) = tokio::join!(endless, meanwhile);
+    assert!(killed.is_err(), "the script was to be killed");
+    soon("the release goes through", release).await.unwrap().unwrap();
+    give_back(granted(fresh).await).await;
+    give_back(granted(waiter).await).await;
+    drained(&server).await;
+}
+
+/// Row 22.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_writes_are_paused_everything_is_bounded_and_then_goes_on() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=20s").await;
+    let (kept, given) = (hold(&locks, "kept").await, hold(&locks, "given").await);
+    let waiter = wait_for(&locks, "kept");
+    queued(&locks, "kept", 1).await;
+    ask(&server, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
+    let fresh = wait_for(&locks, "fresh");
+    let release = tokio::spawn(given.release());
+    let asked = Instant::now();
+    let error = locks.lock("other").wait_at_most(ms(2500)).acquire().await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(asked.elapsed() < ms(2500) + SLACK);
+    ask(&server, &["CLIENT", "UNPAUSE"]).await;
+    soon("the release goes through", release).await.unwrap().unwrap();
+    give_back(granted(fresh).await).await;
+    renewed(&locks, &kept, ms(20_000)).await;
+    give_back(kept).await;
+    give_back(granted(waiter).await).await;
+    drained(&server).await;
+}
+
+/// Row 24.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn script_flush_is_not_noticed() {
+    let server = TestRedis::start().await.unwrap();
+    let (one, other) = (direct(&server, "ttl=900ms").await, direct(&server, "").await);
+    let flush = async || ask(&server, &["SCRIPT", "FLUSH"]).await;
+    for name in ["first", "second"] {
+        flush().await;
+        let guard = hold(&one, name).await;
+        flush().await;
+        let waiter = wait_for(&other, name);
+        queued(&one, name, 1).await;
+        flush().await;
+        renewed(&one, &guard, ms(900)).await;
+        flush().await;
+        assert!(is_busy(&other, name).await);
+        flush().await;
+        give_back(guard).await;
+        flush().await;
+        give_back(granted(waiter).await).await;
+    }
+    drained(&server).await;
+}
+
+/// Row 25; the suite looks at the holder, this at those behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_outlive_a_flushall_and_deleted_queues_and_fences() {
+    let server = TestRedis::start().await.unwrap();
+    let clients = [direct(&server, "ttl=2s").await, direct(&server, "ttl=2s").await];
+    for forget in [
+        &["FLUSHALL"][..],
+        &["DEL", "{lock:one}:q"],
+        &["DEL", "lock:one", "{lock:one}:q"],
+        &["DEL", "lock:one", "{lock:one}:q", "{lock:one}:f"],
+    ] {
+        let held = hold(&clients[0], "one").await;
+        let mut waiters = Vec::new();
+        for client in clients.iter().cycle().take(6) {
+            waiters.push(wait_for(client, "one"));
+            queued(client, "one", waiters.len()).await;
+        }
+        assert!(ask(&server, &["EXISTS", "lock:one"]).await == "1", "the prefix has changed");
+        ask(&server, forget).await;
+        let lost = if forget[1..].contains(&"lock:one") || forget[0] == "FLUSHALL" {
+            let reason = soon("the holder is told", held.lost()).await;
+            assert_eq!(reason, LostReason::TakenAway);
+            Some(held)
+        } else {
+            give_back(held).await;
+            None
+        };
+        let token = lost.as_ref().map(fencelock_core::Guard::fencing_token);
+        let tokens = in_turns(waiters).await;
+        assert_eq!(tokens.len(), 6, "after {forget:?}");
+        assert!(tokens.is_sorted() && token < Some(tokens[0]), "{token:?} {tokens:?}");
+        drop(lost);
+        drained(&server).await;
+    }
+}
+
+/// Lesson 27: "no answer in time" alone sends people to look at the network.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn giving_up_says_what_the_server_said() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "unreachable_after=1s").await;
+    let held = hold(&locks, "held").await;
+    ask(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let errors = [
+        in_vain(&locks, "wanted").await,
+        soon("patience ends", locks.lock("wanted").acquire()).await.unwrap_err(),
+        soon("a release ends", held.release()).await.unwrap_err(),
+    ];
+    for error in errors {
+        assert_kind(&error, ErrorKind::Unreachable);
+        assert!(words(&error).contains("min-replicas-to-write"), "{}", words(&error));
+    }
+}

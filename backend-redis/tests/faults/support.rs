@@ -1,0 +1,251 @@
+//! What the tests share: a server behind a proxy, clients, and waiting for events.
+//!
+//! Bounds are generous: they tell late on a busy machine from never, and are no promises.
+
+use std::future::Future;
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::Duration;
+
+use fencelock_conformance::proxy::{Proxy, framing};
+use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Moment, Result, url};
+use fencelock_redis::SCHEME;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+/// For what should happen at once.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// By how much a busy machine may make a timer late.
+pub(crate) const SLACK: Duration = Duration::from_secs(1);
+
+pub(crate) const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// As a user's program connects.
+pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
+    catch_panics();
+    url::connect(&[SCHEME], url).await
+}
+
+pub(crate) async fn connect(url: &str) -> Locks {
+    try_connect(url).await.expect("the store connects")
+}
+
+/// A server, past the proxy and through it.
+pub(crate) struct Rig {
+    pub(crate) server: TestRedis,
+    pub(crate) proxy: Proxy,
+}
+
+impl Rig {
+    pub(crate) async fn start() -> Rig {
+        Rig::with(RedisOptions::new()).await
+    }
+
+    pub(crate) async fn with(options: RedisOptions) -> Rig {
+        let server = options.start().await.expect("a redis-server starts");
+        let proxy = Proxy::framed(server.addr(), framing::resp).await.expect("a proxy starts");
+        Rig { server, proxy }
+    }
+
+    /// A client behind the proxy, with these URL parameters.
+    pub(crate) async fn behind(&self, params: &str) -> Locks {
+        connect(&format!("redis://{}/0?{params}", self.proxy.addr())).await
+    }
+
+    /// A client that the proxy's faults do not reach.
+    pub(crate) async fn direct(&self, params: &str) -> Locks {
+        direct(&self.server, params).await
+    }
+}
+
+pub(crate) async fn direct(server: &TestRedis, params: &str) -> Locks {
+    connect(&format!("redis://{}/0?{params}", server.addr())).await
+}
+
+/// Awaits what should happen at once.
+pub(crate) async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
+    within(PATIENCE, what, event).await
+}
+
+pub(crate) async fn within<T>(bound: Duration, what: &str, event: impl Future<Output = T>) -> T {
+    timeout(bound, event).await.unwrap_or_else(|_| panic!("not within {bound:?}: {what}"))
+}
+
+/// Awaits a condition that no event announces.
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition().await {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        sleep(ms(5)).await;
+    }
+}
+
+pub(crate) async fn hold(locks: &Locks, name: &str) -> Guard {
+    let lock = locks.lock(name);
+    soon(&format!("{name} is acquired"), lock.acquire()).await.expect("acquired")
+}
+
+pub(crate) async fn give_back(guard: Guard) {
+    let what = format!("{} is released", guard.name());
+    soon(&what, guard.release()).await.expect("released");
+}
+
+/// Waits in a task of its own for as long as it takes.
+pub(crate) fn wait_for(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
+    let lock = locks.lock(name);
+    tokio::spawn(async move { lock.acquire().await })
+}
+
+pub(crate) async fn granted(waiter: JoinHandle<Result<Guard>>) -> Guard {
+    soon("a waiter is granted", waiter).await.expect("no panic").expect("granted")
+}
+
+/// Has all waiters take turns, in whatever order; the tokens in the order of the grants.
+pub(crate) async fn in_turns(
+    waiters: impl IntoIterator<Item = JoinHandle<Result<Guard>>>,
+) -> Vec<FencingToken> {
+    let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
+    for waiter in waiters {
+        let report = report.clone();
+        tokio::spawn(async move {
+            let guard = granted(waiter).await;
+            // Who asked listens until all have said something.
+            let _ = report.send(guard.fencing_token());
+            give_back(guard).await;
+        });
+    }
+    drop(report);
+    let mut tokens = Vec::new();
+    while let Some(token) = soon("the next is granted", reports.recv()).await {
+        tokens.push(token);
+    }
+    tokens
+}
+
+/// Awaits that the server has so many waiters for `name` in its queue.
+pub(crate) async fn queued(locks: &Locks, name: &str, count: usize) {
+    until(&format!("{count} wait for {name}"), async || {
+        locks.inspect(name).await.is_ok_and(|seen| seen.waiters.len() == count)
+    })
+    .await;
+}
+
+pub(crate) async fn is_busy(locks: &Locks, name: &str) -> bool {
+    let lock = locks.lock(name);
+    soon("a try is answered", lock.try_acquire()).await.expect("a try works").is_none()
+}
+
+/// Awaits a renewal that was sent after this was called.
+pub(crate) async fn renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
+    let now = locks.now();
+    let wanted = now.after(ttl).before(ttl / 50 + ms(10));
+    until(&format!("{} is renewed", guard.name()), async || {
+        assert!(guard.is_held(), "{} was lost", guard.name());
+        guard.valid_until() >= wanted
+    })
+    .await;
+}
+
+/// Awaits the loss of a lock that no renewal can have reached since `cut`.
+pub(crate) async fn lost_in_time(locks: &Locks, guard: &Guard, cut: Moment, ttl: Duration) {
+    soon("the holder is told", guard.lost()).await;
+    assert!(!guard.is_held());
+    let late = locks.now().since(cut.after(ttl));
+    assert!(late < SLACK, "told {late:?} after the end of its lease");
+}
+
+pub(crate) fn assert_kind(error: &Error, kind: ErrorKind) {
+    assert_eq!(error.kind(), kind, "{error}");
+}
+
+/// Asserts that the store was asked in vain, and that the error says why, if it says why.
+pub(crate) fn assert_in_vain(error: &Error, says: &str) {
+    assert_kind(error, ErrorKind::Unreachable);
+    let words = words(error);
+    assert!(std::error::Error::source(error).is_none() || words.contains(says), "{words}");
+}
+
+/// The words of an error and of what caused it.
+pub(crate) fn words(error: &Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        words = format!("{words}: {error}");
+        cause = error.source();
+    }
+    words
+}
+
+/// The error of a short wait for a lock that the server cannot give.
+pub(crate) async fn in_vain(locks: &Locks, name: &str) -> Error {
+    let lock = locks.lock(name).wait_at_most(ms(200));
+    soon("a short wait ends", lock.acquire()).await.expect_err("there is nothing to get")
+}
+
+pub(crate) async fn ask(server: &TestRedis, command: &[&str]) -> String {
+    server.command(command).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// A connection that sends what it is told to.
+pub(crate) struct Operator(TcpStream);
+
+impl Operator {
+    pub(crate) async fn of(server: &TestRedis) -> Operator {
+        Operator(TcpStream::connect(server.addr()).await.expect("a connection"))
+    }
+
+    pub(crate) async fn says(&mut self, command: &str) -> String {
+        self.0.write_all(format!("{command}\r\n").as_bytes()).await.expect("a question");
+        let mut answer = [0; 256];
+        let read = soon("an answer", self.0.read(&mut answer)).await.expect("an answer");
+        String::from_utf8_lossy(&answer[..read]).into_owned()
+    }
+}
+
+/// The keys of holders and waiters. A lock's last token may stay, for a day.
+pub(crate) async fn leftovers(server: &TestRedis) -> Vec<String> {
+    let keys = ask(server, &["KEYS", "*"]).await;
+    let of_claims = |key: &&str| !key.is_empty() && !key.ends_with("}:f");
+    keys.lines().filter(of_claims).map(str::to_owned).collect()
+}
+
+pub(crate) async fn drained(server: &TestRedis) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let left = leftovers(server).await;
+        if left.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "still there: {left:?}");
+        sleep(ms(10)).await;
+    }
+    assert_no_panics();
+}
+
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Remembers panics in tasks that nobody awaits: the tests' own have other places.
+fn catch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let place = panic.location().map(std::panic::Location::file).unwrap_or_default();
+            if !place.contains("tests/") {
+                let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+                panics.push(panic.to_string());
+            }
+            usual(panic);
+        }));
+    });
+}
+
+/// Nothing outside of the tests has panicked so far, in any test.
+pub(crate) fn assert_no_panics() {
+    let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(panics.is_empty(), "{panics:?}");
+}
