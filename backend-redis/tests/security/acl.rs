@@ -1,0 +1,178 @@
+//! The least that a user must be allowed: every word of the documented rules, and no more.
+
+use std::time::Duration;
+
+use fencelock_conformance::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
+use fencelock_core::ErrorKind;
+use tokio::time::Instant;
+
+use crate::document::{more_for, rules};
+use crate::support::{connect, use_all, use_once, words};
+
+const LOGIN: &str = "jobs:correct-horse";
+/// A topic of the document's list.
+const FOREIGN: &str = "to hear of a foreign client's release at once";
+
+/// Gives the user these rules and no others, on a server where it has used nothing yet.
+async fn allow(server: &TestRedis, rules: &[&str]) {
+    let user = ["ACL", "SETUSER", "jobs", "reset", "on", ">correct-horse"];
+    server.command(&[&user, rules].concat()).await.unwrap();
+    for command in [["FLUSHALL", "SYNC"], ["SCRIPT", "FLUSH"]] {
+        server.command(&command).await.unwrap();
+    }
+}
+
+fn url(server: &TestRedis, end: &str) -> String {
+    format!("redis://{LOGIN}@{}{end}", server.addr())
+}
+
+#[tokio::test]
+async fn the_documented_rules_suffice_and_none_can_go() {
+    let server = TestRedis::start().await.unwrap();
+    let rules = rules();
+    allow(&server, &rules).await;
+    use_all(&url(&server, "")).await.unwrap();
+    for gone in &rules {
+        let rest: Vec<_> = rules.iter().copied().filter(|rule| rule != gone).collect();
+        allow(&server, &rest).await;
+        let start = Instant::now();
+        let error = use_all(&url(&server, "")).await.expect_err(gone);
+        println!("without {gone}, after {:?}: {error}", start.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn what_a_parameter_needs_besides_is_documented() {
+    let options = RedisOptions::new().append_only();
+    let topology = options.sentinel().await.unwrap();
+    let master = topology.master().await.unwrap();
+    for (topic, end) in [("a database other than 0", "/3"), ("`replicas=N`", "?replicas=2")] {
+        allow(master, &rules()).await;
+        let error = use_all(&url(master, end)).await.expect_err(topic);
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        allow(master, &[rules(), more_for(topic)].concat()).await;
+        use_all(&url(master, end)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_rules_to_hear_of_foreign_releases_are_optional() {
+    let server = TestRedis::start().await.unwrap();
+    for (more, heard) in
+        [(Vec::new(), "tracking_clients:0"), (more_for(FOREIGN), "tracking_clients:1")]
+    {
+        allow(&server, &[rules(), more].concat()).await;
+        let locks = connect(&url(&server, "")).await.unwrap();
+        server.command(&["SET", "lock:a", "somebody"]).await.unwrap();
+        let lock = locks.lock("a");
+        let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        while locks.inspect("a").await.unwrap().waiters.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let clients = server.command(&["INFO", "clients"]).await.unwrap();
+        assert!(clients.contains(heard), "{heard}: {clients}");
+        server.command(&["DEL", "lock:a"]).await.unwrap();
+        waiting.await.unwrap().release().await.unwrap();
+        locks.close().await.unwrap();
+        // The server notices the end of a connection by itself.
+        while server.command(&["CLIENT", "LIST"]).await.unwrap().contains("user=jobs") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_rules_for_sentinel_suffice() {
+    let topology = TestSentinel::start().await.unwrap();
+    for node in topology.nodes() {
+        let more = more_for("`redis+sentinel://`");
+        // Replicas take no FLUSHALL, and have nothing.
+        let user = ["ACL", "SETUSER", "jobs", "on", ">correct-horse"];
+        node.command(&[&user[..], &rules(), &more].concat()).await.unwrap();
+    }
+    let at_sentinels = more_for("`redis+sentinel://`, at the sentinels");
+    let sentinels = topology.sentinels().iter().map(|server| server.addr().to_string());
+    let sentinels = sentinels.collect::<Vec<_>>().join(",");
+    let login = "sentinel_user=looker&sentinel_password=battery";
+    let url = format!("redis+sentinel://{LOGIN}@{sentinels}/{}?{login}", topology.service());
+    for (rules, suffice) in [(&[][..], false), (&at_sentinels[..], true)] {
+        for sentinel in topology.sentinels() {
+            let user = ["ACL", "SETUSER", "looker", "on", ">battery"];
+            sentinel.command(&[&user[..], rules].concat()).await.unwrap();
+        }
+        let used = use_all(&url).await;
+        assert_eq!(used.is_ok(), suffice, "{used:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_rules_for_a_cluster_suffice_and_none_can_go() {
+    let cluster = TestCluster::start().await.unwrap();
+    let nodes = cluster.nodes().iter().map(|server| server.addr().to_string());
+    let url = format!("redis-cluster://{LOGIN}@{}", nodes.collect::<Vec<_>>().join(","));
+    let more = more_for("`redis-cluster://`");
+    allow_all(&cluster, &[&rules()[..], &more].concat()).await;
+    use_all(&url).await.unwrap();
+
+    // While a slot moves, those locks can be used whose keys have all gone: held, and waited for.
+    let locks = connect(&url).await.unwrap();
+    let guard = locks.lock("once").acquire().await.unwrap();
+    let lock = locks.lock("once");
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    while locks.inspect("once").await.unwrap().waiters.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let slot = TestCluster::slot_of("lock:once");
+    let from = cluster.master_of(slot).await.unwrap();
+    let to = cluster.nodes()[..3].iter().find(|node| node.port() != from.port()).unwrap();
+    let moving = cluster.begin_migration(slot, to).await.unwrap();
+    moving.move_keys().await.unwrap();
+    for gone in &more {
+        let rest: Vec<_> = more.iter().copied().filter(|rule| rule != gone).collect();
+        allow_all(&cluster, &[&rules()[..], &rest].concat()).await;
+        let used = use_once(&format!("{url}?unreachable_after=1s")).await;
+        println!("without {gone}: {}", used.expect_err(gone));
+    }
+    allow_all(&cluster, &[&rules()[..], &more].concat()).await;
+    guard.release().await.unwrap();
+    let next = waiting.await.unwrap().unwrap();
+    moving.finish().await.unwrap();
+    next.release().await.unwrap();
+}
+
+async fn allow_all(cluster: &TestCluster, rules: &[&str]) {
+    for node in cluster.nodes() {
+        let user = ["ACL", "SETUSER", "jobs", "reset", "on", ">correct-horse"];
+        node.command(&[&user, rules].concat()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn another_prefix_is_refused_at_once() {
+    let server = TestRedis::start().await.unwrap();
+    allow(&server, &rules()).await;
+    let start = Instant::now();
+    let error = connect(&url(&server, "?prefix=other:")).await.unwrap_err();
+    assert_refused(&error, start);
+
+    // The channels are allowed, the keys are not.
+    allow(&server, &[&rules()[..], &["allchannels"]].concat()).await;
+    let locks = connect(&url(&server, "?prefix=other:")).await.unwrap();
+    let start = Instant::now();
+    let error = locks.lock("a").acquire().await.unwrap_err();
+    assert_refused(&error, start);
+    let error = locks.rw_lock("a").read().try_acquire().await.unwrap_err();
+    assert_refused(&error, start);
+    let error = locks.inspect("a").await.unwrap_err();
+    assert_refused(&error, start);
+    locks.close().await.unwrap();
+    assert_eq!(server.command(&["DBSIZE"]).await.unwrap(), "0");
+}
+
+fn assert_refused(error: &fencelock_core::Error, start: Instant) {
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert!(!error.is_retryable(), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(1), "{error} after {:?}", start.elapsed());
+    assert!(words(error).contains("docs/redis.md"), "{error}");
+    assert!(!words(error).contains("correct-horse"), "{error}");
+}

@@ -1,0 +1,10 @@
+//! Who may do what, and who may read along: ACLs, TLS, Unix sockets, passwords, databases.
+
+#![allow(clippy::unwrap_used)]
+
+mod acl;
+mod document;
+mod passwords;
+mod places;
+mod support;
+mod tls;

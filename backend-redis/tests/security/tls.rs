@@ -1,0 +1,103 @@
+//! Encrypted connections, and those that must fail.
+
+use std::path::Path;
+use std::time::Duration;
+
+use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_core::{Error, ErrorKind};
+use tokio::time::Instant;
+
+use crate::support::{connect, use_all, words};
+
+const PASSWORD: &str = "battery-staple";
+
+fn trusting(server: &TestRedis) -> String {
+    format!("tls_ca={}", server.ca_file().unwrap().display())
+}
+
+fn certified(server: &TestRedis) -> String {
+    let file = |file: Option<std::path::PathBuf>| file.unwrap().display().to_string();
+    let (cert, key) = (file(server.client_certificate_file()), file(server.client_key_file()));
+    format!("{}&tls_cert={cert}&tls_key={key}", trusting(server))
+}
+
+#[tokio::test]
+async fn a_server_of_the_named_authority_is_used() {
+    let server = RedisOptions::new().tls().password(PASSWORD).start().await.unwrap();
+    let url = server.url();
+    assert!(url.starts_with("rediss://"), "{url}");
+    use_all(&format!("{url}?{}", trusting(&server))).await.unwrap();
+    // By name too, as its certificate has it.
+    let by_name = url.replace("127.0.0.1", "localhost");
+    use_all(&format!("{by_name}?{}", trusting(&server))).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_with_a_certificate_is_let_in_and_one_without_is_told() {
+    let server = RedisOptions::new().tls_for_certified_clients().start().await.unwrap();
+    use_all(&format!("{}?{}", server.url(), certified(&server))).await.unwrap();
+    let error = fails_soon(&format!("{}?{}", server.url(), trusting(&server))).await;
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+}
+
+#[tokio::test]
+async fn a_server_of_another_authority_is_not_trusted() {
+    let server = RedisOptions::new().tls().password(PASSWORD).start().await.unwrap();
+    let other = RedisOptions::new().tls().start().await.unwrap();
+    for end in [trusting(&other), String::new()] {
+        let error = fails_soon(&format!("{}?{end}", server.url())).await;
+        assert!(words(&error).contains("certificate"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn one_side_without_tls_is_an_error_and_no_hang() {
+    let plain = RedisOptions::new().password(PASSWORD).start().await.unwrap();
+    let secure = RedisOptions::new().tls().password(PASSWORD).start().await.unwrap();
+    for (server, from, to) in [(&plain, "redis:", "rediss:"), (&secure, "rediss:", "redis:")] {
+        let error = fails_soon(&server.url().replace(from, to)).await;
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_file_that_cannot_be_used_is_named() {
+    let server = RedisOptions::new().tls().password(PASSWORD).start().await.unwrap();
+    let missing = Path::new("/nonexistent/authority.pem");
+    let error = fails_soon(&format!("{}?tls_ca={}", server.url(), missing.display())).await;
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(error.to_string().contains("/nonexistent/authority.pem"), "{error}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let text = directory.path().join("no.pem");
+    std::fs::write(&text, "this is no certificate").unwrap();
+    fails_soon(&format!("{}?tls_ca={}", server.url(), text.display())).await;
+}
+
+#[tokio::test]
+async fn a_cluster_is_used_by_tls_with_certificates() {
+    let options = RedisOptions::new().tls_for_certified_clients().password(PASSWORD);
+    let cluster = options.cluster().await.unwrap();
+    let nodes = cluster.nodes().iter().map(|server| server.addr().to_string());
+    let nodes = nodes.collect::<Vec<_>>().join(",");
+    let end = certified(&cluster.nodes()[0]);
+    use_all(&format!("rediss-cluster://:{PASSWORD}@{nodes}?{end}")).await.unwrap();
+}
+
+#[tokio::test]
+async fn sentinels_and_their_master_are_used_by_tls() {
+    let topology = RedisOptions::new().tls().password(PASSWORD).sentinel().await.unwrap();
+    let sentinels = topology.sentinels().iter().map(|server| server.addr().to_string());
+    let sentinels = sentinels.collect::<Vec<_>>().join(",");
+    let end = format!("{}?{}", topology.service(), trusting(&topology.nodes()[0]));
+    use_all(&format!("rediss+sentinel://:{PASSWORD}@{sentinels}/{end}")).await.unwrap();
+}
+
+/// The error of a connect that says so without delay, and without the password.
+async fn fails_soon(url: &str) -> Error {
+    let start = Instant::now();
+    let error = connect(url).await.expect_err(url);
+    assert!(start.elapsed() < Duration::from_secs(5), "{error} after {:?}", start.elapsed());
+    assert!(!words(&error).contains(PASSWORD), "{error}");
+    error
+}
