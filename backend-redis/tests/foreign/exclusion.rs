@@ -115,13 +115,20 @@ async fn a_waiter_who_gives_up_leaves_what_is_theirs() {
 }
 
 #[tokio::test]
+async fn a_foreign_holder_can_be_seen_and_evicted() {
+    let rig = Rig::start().await;
+    rig.command(&["SET", KEY, "somebody"]).await;
+    let seen = rig.locks.inspect("a").await.unwrap();
+    assert_eq!(seen.holders.len(), 1, "{seen:?}");
+    assert!(rig.locks.evict("a", &seen.holders[0].id).await.unwrap());
+    assert_eq!(rig.command(&["EXISTS", KEY]).await, "0");
+}
+
+#[tokio::test]
 async fn a_foreign_key_without_an_end_is_busy_until_it_is_deleted() {
     let rig = Rig::start().await;
     rig.command(&["SET", KEY, "somebody"]).await;
     assert_busy(&rig.locks).await;
-    let seen = rig.locks.inspect("a").await.unwrap();
-    assert_eq!(seen.holders.len(), 1, "{seen:?}");
-
     let lock = rig.locks.lock("a");
     let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
     rig.until_queued(KEY).await;
