@@ -66,7 +66,7 @@ async fn a_slot_that_moves_takes_its_holders_and_waiters_along() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later() {
     let servers = TestCluster::start().await.unwrap();
-    let (one, other) = (client(&servers, "ttl=20s").await, client(&servers, "ttl=20s").await);
+    let (one, other) = (client(&servers, "ttl=6s").await, client(&servers, "ttl=6s").await);
     let to = elsewhere(&servers, slot("lock")).await;
     let held = hold(&one, "lock").await;
     let first = wait_for(&other, "lock");
@@ -76,7 +76,7 @@ async fn a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later() {
     let migration = servers.begin_migration(slot("lock"), to).await.unwrap();
     // All here.
     assert!(is_busy(&other, "lock").await);
-    renewed(&one, &held, ms(20_000)).await;
+    renewed(&one, &held, ms(6000)).await;
     // Torn apart.
     migration.move_key("lock:lock").await.unwrap();
     let in_between = tokio::spawn(held.release());
@@ -86,7 +86,7 @@ async fn a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later() {
     soon("the release goes through", in_between).await.unwrap().unwrap();
     let guard = granted(first).await;
     assert!(is_busy(&one, "lock").await);
-    renewed(&other, &guard, ms(20_000)).await;
+    renewed(&other, &guard, ms(6000)).await;
     give_back(guard).await;
     let guard = granted(second).await;
     // Nobody waits: the queue is nowhere.
@@ -122,19 +122,19 @@ async fn a_held_lock_is_renewed_while_its_slot_is_half_way() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_go_with_the_master_of_their_slot() {
     let servers = TestCluster::start().await.unwrap();
-    let (one, other) = (client(&servers, "ttl=15s").await, client(&servers, "ttl=15s").await);
+    let (one, other) = (client(&servers, "ttl=10s").await, client(&servers, "ttl=10s").await);
     let held = hold(&one, "lock").await;
     let waiter = wait_for(&other, "lock");
     queued(&one, "lock", 1).await;
     servers.replicas_caught_up().await.unwrap();
     servers.failover(slot("lock")).await.unwrap();
     assert!(is_busy(&other, "lock").await);
-    renewed(&one, &held, ms(15_000)).await;
+    renewed(&one, &held, ms(10_000)).await;
     servers.settled().await.unwrap();
     servers.replicas_caught_up().await.unwrap();
     servers.kill_master_of(slot("lock")).await.unwrap();
     assert!(is_busy(&other, "lock").await);
-    renewed(&one, &held, ms(15_000)).await;
+    renewed(&one, &held, ms(10_000)).await;
     give_back(held).await;
     give_back(granted(waiter).await).await;
 }
@@ -150,7 +150,7 @@ async fn a_dead_or_frozen_master_starves_no_lock_of_the_others() {
     for replica in &servers.nodes()[3..] {
         ask(replica, &["CONFIG", "SET", "cluster-replica-no-failover", "yes"]).await;
     }
-    let (one, other) = (client(&servers, "ttl=3s").await, client(&servers, "ttl=3s").await);
+    let (one, other) = (client(&servers, "ttl=2s").await, client(&servers, "ttl=2s").await);
     let [on_ill, healthy @ ..] = names("kept");
     let [doomed, wanted @ ..] = names("wanted");
     for frozen in [true, false] {
@@ -168,10 +168,10 @@ async fn a_dead_or_frozen_master_starves_no_lock_of_the_others() {
             false => ill.kill().unwrap(),
         }
         for held in &ill_held {
-            lost_in_time(&one, held, since, ms(3000)).await;
+            lost_in_time(&one, held, since, ms(2000)).await;
         }
-        // Twice as long as a lease, with everything else going on.
-        while one.now().since(since) < ms(6000) {
+        // Twice a lease, with everything else going on.
+        while one.now().since(since) < ms(4000) {
             for name in &wanted {
                 let blocker = hold(&one, name).await;
                 let waiter = wait_for(&other, name);

@@ -3,11 +3,14 @@
 //!
 //! The conformance suite tests what every store must do; here are the faults that only Redis has.
 
+mod clock;
 mod cluster;
 mod connection;
+mod limits;
 mod refusals;
 mod replicas;
 mod sentinel;
 mod server;
 mod strangers;
 mod support;
+mod waking;

@@ -59,7 +59,6 @@ async fn a_release_refused_for_want_of_replicas_goes_on_in_the_background() {
 
 /// Row 37: a full server takes no new claims, and goes on with the old ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "bug: F6, confirmations need memory"]
 async fn a_full_server_refuses_claims_and_nothing_else() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=2s").await;

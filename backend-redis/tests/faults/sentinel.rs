@@ -16,7 +16,7 @@ async fn client(servers: &TestSentinel, params: &str) -> Locks {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_go_with_the_master() {
     let servers = TestSentinel::start().await.unwrap();
-    let (one, other) = (client(&servers, "ttl=15s").await, client(&servers, "ttl=15s").await);
+    let (one, other) = (client(&servers, "ttl=9s").await, client(&servers, "ttl=9s").await);
     let mut held = hold(&one, "lock").await;
     let kept = hold(&other, "kept").await;
     for killed in [false, true] {
@@ -28,8 +28,8 @@ async fn holders_and_waiters_go_with_the_master() {
             true => servers.kill_master().await.unwrap(),
         };
         assert!(is_busy(&other, "lock").await);
-        renewed(&one, &held, ms(15_000)).await;
-        renewed(&other, &kept, ms(15_000)).await;
+        renewed(&one, &held, ms(9000)).await;
+        renewed(&other, &kept, ms(9000)).await;
         let token = held.fencing_token();
         give_back(held).await;
         let tokens = in_turns(waiters.map(|(_, waiter)| waiter)).await;
@@ -46,7 +46,7 @@ async fn holders_and_waiters_go_with_the_master() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_a_failover_lost_is_told_and_its_writes_are_rejected() {
     let servers = TestSentinel::start().await.unwrap();
-    let (one, other) = (client(&servers, "ttl=12s").await, client(&servers, "ttl=12s").await);
+    let (one, other) = (client(&servers, "ttl=9s").await, client(&servers, "ttl=9s").await);
     assert!(one.profile().exclusion_fails_when.join("; ").contains("failover"));
     let register = ProtectedRegister::checking();
     let earlier = hold(&other, "lock").await;
@@ -71,7 +71,7 @@ async fn a_lock_that_a_failover_lost_is_told_and_its_writes_are_rejected() {
     soon("the holder is told", lost.lost()).await;
     drop(lost);
     // Its release frees nobody else's.
-    renewed(&other, &second, ms(12_000)).await;
+    renewed(&other, &second, ms(9000)).await;
     give_back(second).await;
     drained(servers.master().await.unwrap()).await;
 }
@@ -80,7 +80,7 @@ async fn a_lock_that_a_failover_lost_is_told_and_its_writes_are_rejected() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_master_is_left_for_the_next_one() {
     let servers = TestSentinel::start().await.unwrap();
-    let locks = client(&servers, "ttl=20s").await;
+    let locks = client(&servers, "ttl=10s").await;
     let held = hold(&locks, "lock").await;
     let waiter = wait_for(&locks, "lock");
     queued(&locks, "lock", 1).await;
@@ -90,7 +90,7 @@ async fn a_frozen_master_is_left_for_the_next_one() {
     // A sentinel that answers nobody either is passed over.
     servers.sentinels()[2].freeze().await.unwrap();
     servers.next_master(before).await.unwrap();
-    renewed(&locks, &held, ms(20_000)).await;
+    renewed(&locks, &held, ms(10_000)).await;
     before.thaw().unwrap();
     give_back(held).await;
     give_back(granted(waiter).await).await;

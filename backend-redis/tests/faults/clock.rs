@@ -1,0 +1,112 @@
+//! Servers whose wall clock jumps: all that a lease on Redis rests on.
+//!
+//! The server runs with a shim before the C library, which adds to the time what stands in a file.
+
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use tempfile::TempDir;
+
+use crate::support::*;
+
+/// A server, and the file that moves its clock.
+struct Skewed {
+    server: TestRedis,
+    offset: std::fs::File,
+    _shim: TempDir,
+}
+
+impl Skewed {
+    async fn start() -> Skewed {
+        let shim = tempfile::tempdir().expect("a directory");
+        let script = build(shim.path());
+        let offset = std::fs::File::options().write(true).open(shim.path().join("offset"));
+        let server = RedisOptions::new().program(script).start().await;
+        Skewed {
+            server: server.expect("a server starts"),
+            offset: offset.expect("a file"),
+            _shim: shim,
+        }
+    }
+
+    /// Puts the clock to so many seconds after the right time.
+    async fn is_ahead_by(&self, seconds: i64) {
+        self.offset.write_all_at(&(seconds * 1_000_000).to_ne_bytes(), 0).expect("written");
+        let right = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let right = i64::try_from(right.expect("later").as_secs()).expect("soon");
+        until("the clock has jumped", async || {
+            let time = ask(&self.server, &["TIME"]).await;
+            let shown: i64 = time.lines().next().and_then(|s| s.parse().ok()).expect("a time");
+            (shown - right - seconds).abs() < 30
+        })
+        .await;
+    }
+}
+
+/// The program to start instead of redis-server.
+fn build(directory: &Path) -> std::path::PathBuf {
+    let file = |name: &str| directory.join(name);
+    std::fs::write(file("offset"), [0; 8]).expect("written");
+    std::fs::write(file("shim.c"), include_str!("clock/shim.c")).expect("written");
+    // Whoever links Rust has a C compiler.
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args([file("shim.so"), file("shim.c")])
+        .arg("-ldl")
+        .status();
+    assert!(built.is_ok_and(|status| status.success()), "cc cannot build the shim");
+    let script = format!(
+        "#!/bin/sh\nLD_PRELOAD={} CLOCK_OFFSET={} exec redis-server \"$@\"\n",
+        file("shim.so").display(),
+        file("offset").display()
+    );
+    std::fs::write(file("redis"), script).expect("written");
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(file("redis"), executable).expect("executable");
+    file("redis")
+}
+
+/// Row 33. A clock that jumps ahead ends leases too early, as the docs say: the holder is told, and
+/// the token still rises, also when the clock jumps back. (The token's key lives for a day: a jump
+/// ahead by more is a loss of data, which the token does not outlive together with a jump back.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_whatever_the_servers_clock_does() {
+    let skewed = Skewed::start().await;
+    let server = &skewed.server;
+    let (one, other) = (direct(server, "ttl=4s").await, direct(server, "ttl=30s").await);
+    let mut last = None;
+    for seconds in [0, 40, 0, -40, 3600, -3600, 0] {
+        let held = hold(&one, "lock").await;
+        assert!(last < Some(held.fencing_token()), "before {seconds}");
+        let waiters = [wait_for(&other, "lock"), wait_for(&one, "lock")];
+        queued(&one, "lock", 2).await;
+        skewed.is_ahead_by(seconds).await;
+        // Kept or lost, but never a holder without an end.
+        drop(held);
+        let tokens = in_turns(waiters).await;
+        assert!(tokens.len() == 2 && tokens.is_sorted(), "{seconds}: {tokens:?}");
+        assert!(last < Some(tokens[0]), "{seconds}: {tokens:?} after {last:?}");
+        last = tokens.last().copied();
+        drained(server).await;
+    }
+}
+
+/// Row 33: the lock is gone at once, and the one who held it hears of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_jump_ahead_ends_a_lease_and_the_holder_is_told() {
+    let skewed = Skewed::start().await;
+    let (one, other) = (direct(&skewed.server, "ttl=4s").await, direct(&skewed.server, "").await);
+    let lost = hold(&one, "lock").await;
+    let waiter = wait_for(&other, "lock");
+    queued(&one, "lock", 1).await;
+    skewed.is_ahead_by(40).await;
+    let next = granted(waiter).await;
+    assert!(next.fencing_token() > lost.fencing_token());
+    soon("the holder is told", lost.lost()).await;
+    drop(lost);
+    assert!(is_busy(&one, "lock").await);
+    give_back(next).await;
+    drained(&skewed.server).await;
+}
