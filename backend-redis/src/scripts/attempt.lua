@@ -13,10 +13,14 @@ local ME, TTL = ARGV[1], ARGV[2]
 local set = string.byte(ME) == 120 and redis.pcall('SET', L, ME, 'NX', 'PX', TTL)
 if set and set.ok then
   local token, last = mint('')
-  if not last or string.byte(last, -1) ~= 113 then return token end
+  if last then
+    if string.byte(last, -1) ~= 113 then return token end
+  elseif redis.call('EXISTS', Q) == 0 then
+    return token
+  end
   -- Somebody may queue, and comes first.
   redis.call('DEL', L)
-  redis.call('SET', F, last, 'KEEPTTL')
+  redis.call('SET', F, last or token .. 'q', 'KEEPTTL')
 end
 --<queue.lua>
 local me = parse(ME)

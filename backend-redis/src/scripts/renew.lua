@@ -1,7 +1,7 @@
 -- Extends a held lock, never one that is not held.
 --
 -- ARGV  1 identity   2 ttl in ms, 0 to ask only whether it is still there
---       3 '' or 'old' when the token's own key may be close to its end
+--       3 '' or 'old' when the token's own key may be close to its end; else KEYS may end behind L
 -- Reply 1 (extended) | 0 (not held)
 -- O(log n) in the holders.
 
@@ -9,12 +9,17 @@ local ME, TTL = ARGV[1], tonumber(ARGV[2])
 local mode = string.byte(ME)
 if mode == 120 then
   local value = redis.pcall('GET', L)
+  -- Of another type: not held. Any other error leaves it unknown.
+  if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
+    return value
+  end
   if value ~= ME and value ~= ME .. '\n' then return 0 end
   if TTL > 0 then redis.call('PEXPIRE', L, TTL) end
 else
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local ends = redis.pcall('ZSCORE', L, ME)
+  if type(ends) == 'table' and not string.find(ends.err, 'WRONGTYPE', 1, true) then return ends end
   if type(ends) ~= 'string' or tonumber(ends) <= now then return 0 end
   if TTL > 0 then
     local last = redis.call('ZREVRANGEBYSCORE', L, '(1000000000000000', 1, 'WITHSCORES', 'LIMIT', 0, 1)

@@ -114,7 +114,6 @@ impl Client {
             let (kind, rest) = line.split_at(1);
             let count = || rest.parse::<i64>().unwrap();
             match kind {
-                "+" => return Value::Text(rest.into()),
                 "-" => return Value::Error(rest.into()),
                 ":" => return Value::Int(count()),
                 "_" => return Value::Nil,
@@ -122,7 +121,7 @@ impl Client {
                 "$" | "=" => return Value::Text(self.bytes(count())),
                 "*" | "~" => return self.values(count()),
                 "%" => return self.values(2 * count()),
-                "," | "#" => return Value::Text(rest.into()),
+                "+" | "," | "#" => return Value::Text(rest.into()),
                 ">" => {
                     let Value::List(push) = self.values(count()) else { unreachable!() };
                     if let [Value::Text(kind), Value::Text(channel), Value::Text(message)] =

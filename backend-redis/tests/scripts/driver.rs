@@ -301,7 +301,7 @@ impl Driver<'_> {
                 .judge()
                 .map_err(|why| format!("repeated: {why}"))?;
             if !before.ends_before(&last) && !after.ends_before(&last) {
-                super::repeats::judge(op, (&reply, &again), (&after, &last))?;
+                super::repeats::judge(op, (step.reply, &again), (&after, &last))?;
             }
             self.highest[lock] = highest.max(last.fence.unwrap_or(0));
         }

@@ -32,7 +32,7 @@ fn attempted(step: &Step<'_>, granted: &[(i64, &Holder)]) -> Verdict {
         (Some(token), _, _) if token > 0 => {
             let holder = holds.ok_or_else(|| format!("{text} does not hold"))?;
             let left = waits.is_some() || is_granted.is_some();
-            ensure(!left || !step.before.marks.1, || "still in the queue".into())?;
+            ensure(!left, || "still in the queue".into())?;
             ensure(step.is_from_now(holder.expiry, step.me.ttl), || {
                 format!("it ends at {}", holder.expiry)
             })?;

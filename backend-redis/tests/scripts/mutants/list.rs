@@ -73,8 +73,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("a lock without TTL", "or claim.text, 'PX', ttl)", "or claim.text)"),
     (
         "an unconfirmed place is tidied away",
-        "if string.sub(first, 1, 1) == '@' then",
-        "if true then",
+        "if string.sub(first, 1, 1) ~= '@' then return true end",
+        "",
     ),
     ("nobody is told", "redis.call('PUBLISH', claim.process, claim.owner .. ' ' .. token)", ""),
     ("another program is waited for", "if not parse(held.text) then return 0 end", ""),
@@ -97,20 +97,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("the token is not marked", "redis.call('SET', F, last .. 'q', 'KEEPTTL')", ""),
     ("no token is not marked", "redis.call('SET', F, '0q', 'PX', 86400000)", ""),
     // attempt.lua
+    ("the fast path overtakes the queue", "if string.byte(last, -1) ~= 113 then", "if true then"),
     (
-        "the fast path overtakes the queue",
-        "if not last or string.byte(last, -1) ~= 113 then",
-        "if true then",
+        "a lost mark is no queue",
+        "elseif redis.call('EXISTS', Q) == 0 then\n    return token",
+        "else\n    return token",
     ),
     (
         "the fast path keeps what it took",
-        "  redis.call('DEL', L)\n  redis.call('SET', F, last, 'KEEPTTL')",
-        "  redis.call('SET', F, last, 'KEEPTTL')",
+        "  redis.call('DEL', L)\n  redis.call('SET', F, last or",
+        "  redis.call('SET', F, last or",
     ),
     (
         "the fast path unmarks the token",
-        "  redis.call('DEL', L)\n  redis.call('SET', F, last, 'KEEPTTL')",
-        "  redis.call('DEL', L)",
+        "  redis.call('SET', F, last or token .. 'q', 'KEEPTTL')\n",
+        "",
     ),
     (
         "the fast path refuses a grant out of memory",

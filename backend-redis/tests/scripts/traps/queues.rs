@@ -13,6 +13,7 @@ pub(super) const TRAPS: &[Trap] = &[
     ("a hundred dead waiters are passed over in two steps", many_dead),
     ("a queue of the dead is not left behind", queue_of_the_dead),
     ("the dead leave a queue in use", dead_among_living),
+    ("a deleted token lets nobody overtake", lost_mark),
     ("a lost queue is told until it is entered", lost_queue),
     ("a lost place is told by a sample", lost_place),
     ("a release frees nobody else's lock", foreign_release),
@@ -155,6 +156,19 @@ fn dead_among_living(bench: &mut Bench) -> Verdict {
     ensure(!state.deadlines.contains_key(&late.process), || format!("{:?}", state.deadlines))?;
     equal("the granted", &state.granted.len(), &0)?;
     equal("the waiters", &state.waiting.len(), &1)
+}
+
+fn lost_mark(bench: &mut Bench) -> Verdict {
+    let (holder, waiter, newcomer) = (exclusive(1), exclusive(2), exclusive(3));
+    let token = acquire(bench, &holder)?;
+    queue(bench, &waiter)?;
+    bench.call(&["DEL", &keys().lock, &keys().fence]);
+    queue(bench, &newcomer)?;
+    holds(bench, &waiter, true)?;
+    let next = acquire(bench, &waiter)?;
+    ensure(next > token, || format!("{next} after {token}"))?;
+    release(bench, &waiter)?;
+    acquire(bench, &newcomer).map(drop)
 }
 
 fn lost_queue(bench: &mut Bench) -> Verdict {
