@@ -54,7 +54,7 @@ impl Store {
         more: &[&str],
     ) -> Result<Removal> {
         let values: Vec<&str> = std::iter::once(identity).chain(more.iter().copied()).collect();
-        let step = Step { script: &SCRIPTS.release, keys: keys.all(), values: &values };
+        let step = Step { script: &SCRIPTS.release, keys: &keys.all(), values: &values };
         match self.server.step(step).await? {
             Value::Int(1) => Ok(Removal::Removed),
             Value::Int(0) => Ok(Removal::Absent),
@@ -81,7 +81,7 @@ impl Store {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
         let mut values = vec![self.process.as_str()];
         values.extend(sample(waiting).map(RedisContender::identity));
-        let step = Step { script: &SCRIPTS.look, keys: keys.all(), values: &values };
+        let step = Step { script: &SCRIPTS.look, keys: &keys.all(), values: &values };
         let answer = self.server.step(step).await?;
         let mut seen =
             read_look(answer).ok_or_else(|| self.server.strange_answer(&keys.lock, "look"))?;

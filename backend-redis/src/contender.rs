@@ -58,7 +58,10 @@ impl RedisContender {
         let old = sent.since(since) > FENCE_PERIOD;
         let ttl = if fixed { "0" } else { &self.ttl };
         let values = [self.identity.as_str(), ttl, if old { "old" } else { "" }];
-        let step = Step { script: &SCRIPTS.renew, keys: self.keys.all(), values: &values };
+        // One key alone is served also while its slot moves from server to server.
+        let keys = self.keys.all();
+        let keys = if old { &keys[..] } else { &keys[..1] };
+        let step = Step { script: &SCRIPTS.renew, keys, values: &values };
         match self.store.server.step(step).await? {
             Value::Int(1) => {
                 if old {
@@ -83,7 +86,7 @@ impl RedisContender {
     async fn replicated(&self, token: FencingToken) -> Result<Attempt> {
         let sent = self.store.clock.now();
         let values = [self.identity.as_str(), self.ttl.as_str(), ""];
-        let step = Step { script: &SCRIPTS.renew, keys: self.keys.all(), values: &values };
+        let step = Step { script: &SCRIPTS.renew, keys: &self.keys.all()[..1], values: &values };
         match self.store.server.confirm(step).await {
             Ok(Value::Int(1)) => {
                 let valid_until = lease_end(sent, self.claim.ttl());
@@ -138,7 +141,8 @@ impl Contender for RedisContender {
             IfBusy::Queue => "queue",
         };
         let values = [self.identity.as_str(), self.ttl.as_str(), if_busy];
-        let step = Step { script: &SCRIPTS.attempt, keys: self.keys.all(), values: &values };
+        let keys = self.keys.all();
+        let step = Step { script: &SCRIPTS.attempt, keys: &keys, values: &values };
         let sent = self.store.clock.now();
         let answer = self.store.server.step(step).await?;
         match self.read(&answer, sent).ok_or_else(|| self.strange_answer("attempt"))? {

@@ -75,6 +75,13 @@ const TABLE: &[(&str, Meaning)] = {
     ]
 };
 
+/// How a server says inside a script that the ACL denies something.
+const DENIED: [&str; 3] = [
+    "can't run this command",
+    "can't access at least one of the keys",
+    "can't publish to the channel",
+];
+
 /// The scripts say this of keys that another program wrote.
 const FOREIGN: &str = "fencelock: ";
 
@@ -88,7 +95,11 @@ pub(crate) fn meaning_of(error: &RedisError) -> Meaning {
         let advice = "the server has no room for another client";
         return meaning(ErrorKind::Unreachable, true, Remedy::Reconnect, advice);
     }
-    let code = error.code().unwrap_or_default();
+    let code = match error.detail() {
+        // Before 7.2 a command that the ACL denies inside a script has the plain code ERR.
+        Some(text) if DENIED.iter().any(|denied| text.contains(denied)) => "NOPERM",
+        _ => error.code().unwrap_or_default(),
+    };
     if let Some((_, known)) = TABLE.iter().find(|(known, _)| *known == code) {
         return *known;
     }

@@ -16,7 +16,8 @@ use crate::script::Script;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step<'a> {
     pub(crate) script: &'static Script,
-    pub(crate) keys: [&'a str; 3],
+    /// In one slot. The first one is the lock's.
+    pub(crate) keys: &'a [&'a str],
     pub(crate) values: &'a [&'a str],
 }
 
@@ -99,9 +100,12 @@ impl Node {
         let mut pipeline = Pipeline::with_capacity(2);
         // With its text, since a second try would have to ask again.
         pipeline.cmd("ASKING").add_command(step.command(By::Text));
-        let mut answers = self.link.send_all(&pipeline).await?;
-        let answer = answers.pop().unwrap_or(Value::Nil);
-        answer.extract_error().map_err(|error| explain(&error))
+        let answers = self.link.send_all(&pipeline).await?;
+        let mut last = Value::Nil;
+        for answer in answers {
+            last = answer.extract_error().map_err(|error| explain(&error))?;
+        }
+        Ok(last)
     }
 
     /// Asks to be told when `key` changes; whether a foreign client holds it now. Once: what was

@@ -92,8 +92,9 @@ impl Agenda {
         entries.map(|entry| entry.what).collect()
     }
 
-    /// Takes what is due now, with the renewals due soon, and says when to come again.
-    pub(crate) fn take_due(&mut self, now: Moment) -> (Due, Moment) {
+    /// Takes what is due now, with the renewals due soon, and says when to come again: when the
+    /// next is due, but not after `at_latest`.
+    pub(crate) fn take_due(&mut self, now: Moment, at_latest: Moment) -> (Due, Moment) {
         let mut due = Due::default();
         let horizon = self.horizon(now);
         let candidates: Vec<u64> =
@@ -112,7 +113,7 @@ impl Agenda {
                 What::Wait(_) => {}
             }
         }
-        let next = self.by_due.first().map_or(Moment::NEVER, |(due, _)| *due);
+        let next = self.by_due.first().map_or(at_latest, |(due, _)| at_latest.min(*due));
         self.sleeps_until = Some(next);
         (due, next)
     }

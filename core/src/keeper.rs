@@ -21,6 +21,8 @@ use crate::hold::{Ending, Hold};
 use crate::validity::Moment;
 use crate::wait::Wait;
 
+/// How long the task goes on looking by itself after it was woken.
+const LINGER: Duration = Duration::from_secs(1);
 /// When to look again after a look that failed.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -121,19 +123,23 @@ impl Keeper {
         store: Arc<dyn DistributedLock>,
         mut rung: UnboundedReceiver<u64>,
     ) {
+        // A hold that is short, and the only one, is gone again when this task comes to look. If
+        // that left it without a time to come, each of them would wake it anew.
+        let mut busy = false;
         loop {
             // All that were rung together, as after a reconnect, make one batch.
             while let Ok(id) = rung.try_recv() {
                 self.renew_now(id);
             }
             let now = store.clock().now();
-            let (due, next) = self.agenda().take_due(now);
+            let at_latest = if busy { now.after(LINGER) } else { Moment::NEVER };
+            let (due, next) = self.agenda().take_due(now, at_latest);
             self.carry_out(due, &store, now);
             tokio::select! {
                 biased;
-                () = self.earlier.notified() => {}
+                () = self.earlier.notified() => busy = true,
                 Some(id) = rung.recv() => self.renew_now(id),
-                () = store.clock().sleep_until(next) => {}
+                () = store.clock().sleep_until(next) => busy = false,
             }
         }
     }
@@ -226,9 +232,9 @@ impl Keeper {
                             Look::Again(after) => *after,
                         }
                     }
-                    Err(_) => {
+                    Err(error) => {
                         // Its own attempt finds out, and answers the caller.
-                        find_out |= when.now >= wait.silence_ends();
+                        find_out |= !error.is_retryable() || when.now >= wait.silence_ends();
                         LOOK_AGAIN
                     }
                 };
