@@ -222,7 +222,8 @@ impl<'a> Contention<'a> {
             biased;
             answer = attempt => Ok(answer),
             () = self.core.closing.cancelled() => Err(self.core.closed()),
-            () = self.core.store.clock().sleep_until(self.gives_up.min(silence_ends)) => {
+            slept = self.sleep_until(self.gives_up.min(silence_ends)) => {
+                slept?;
                 Err(match self.gives_up <= silence_ends {
                     true => self.timed_out(),
                     false => self.silent(),
@@ -244,7 +245,7 @@ impl<'a> Contention<'a> {
         let woken = tokio::select! {
             biased;
             () = core.closing.cancelled() => Err(core.closed()),
-            () = core.store.clock().sleep_until(self.gives_up) => Err(self.timed_out()),
+            slept = self.sleep_until(self.gives_up) => slept.and(Err(self.timed_out())),
             () = claim.bell.notified() => Ok(()),
         };
         match self.wait.unpark() {
@@ -266,7 +267,17 @@ impl<'a> Contention<'a> {
         tokio::select! {
             biased;
             () = self.core.closing.cancelled() => Err(self.core.closed()),
-            () = self.core.store.clock().sleep_until(again) => Ok(()),
+            slept = self.sleep_until(again) => slept,
+        }
+    }
+
+    /// An error when the clock has ended, with the runtime that connected: it lets everybody go
+    /// early, perhaps before anybody else tells.
+    async fn sleep_until(&self, at: Moment) -> Result<()> {
+        self.core.store.clock().sleep_until(at).await;
+        match self.core.now() < at {
+            true => Err(self.core.closed()),
+            false => Ok(()),
         }
     }
 
