@@ -98,6 +98,8 @@ pub(crate) fn meaning_of(error: &RedisError) -> Meaning {
     let code = match error.detail() {
         // Before 7.2 a command that the ACL denies inside a script has the plain code ERR.
         Some(text) if DENIED.iter().any(|denied| text.contains(denied)) => "NOPERM",
+        // An error that a script caught and raised again has the plain code too.
+        Some(text) if text.contains("WRONGTYPE ") => "WRONGTYPE",
         _ => error.code().unwrap_or_default(),
     };
     if let Some((_, known)) = TABLE.iter().find(|(known, _)| *known == code) {

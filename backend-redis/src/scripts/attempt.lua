@@ -12,7 +12,12 @@ local ME, TTL = ARGV[1], ARGV[2]
 -- the confirmation of a grant.
 local set = string.byte(ME) == 120 and redis.pcall('SET', L, ME, 'NX', 'PX', TTL)
 if set and set.ok then
-  local token, last = mint('')
+  local minted, token, last = pcall(mint, '')
+  if not minted then
+    -- The token's key is of another program.
+    redis.call('DEL', L)
+    error(token, 0)
+  end
   if last then
     if string.byte(last, -1) ~= 113 then return token end
   elseif redis.call('EXISTS', Q) == 0 then

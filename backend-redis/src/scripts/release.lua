@@ -31,7 +31,8 @@ end
 if me and held and held.group == me.mode and take_out(me) then was_there = 1 end
 if was_there == 1 then
   if me and ARGV[2] then redis.call('PUBLISH', me.process, me.owner .. ' 0') end
-  serve()
+  -- Given back is given back; why nobody can have it is told to those who ask.
+  pcall(serve)
   tidy()
 end
 return was_there

@@ -131,7 +131,6 @@ async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
 
 /// Row 43, of the key that is written last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "bug: F3, a foreign fence is found only after the lock was taken"]
 async fn a_foreign_fence_is_told_to_everybody_who_asks() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "").await;

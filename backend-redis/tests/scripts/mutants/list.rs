@@ -248,8 +248,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("an eviction is silent", "if me and ARGV[2] then", "if false then"),
     (
         "a release leaves an empty queue",
-        "  serve()\n  tidy()\nend\nreturn",
-        "  serve()\nend\nreturn",
+        "  pcall(serve)\n  tidy()\nend\nreturn",
+        "  pcall(serve)\nend\nreturn",
     ),
     // renew.lua
     ("anybody renews", "if value ~= ME and value ~= ME .. '\\n' then return 0 end", ""),
