@@ -14,8 +14,8 @@ async fn an_unknown_scheme_names_the_ones_there_are() {
     let error = refused("mme://").await.to_string();
     assert!(error.contains("did you mean mem?"), "{error}");
     assert!(error.contains("mem://") && error.contains("file://"), "{error}");
-    let error = refused("redis://me:hunter2@host/").await.to_string();
-    assert!(error.starts_with("connect: invalid argument: no store for redis://"), "{error}");
+    let error = refused("pigeon://me:hunter2@host/").await.to_string();
+    assert!(error.starts_with("connect: invalid argument: no store for pigeon://"), "{error}");
 }
 
 #[tokio::test]

@@ -84,7 +84,7 @@ fn a_wait_limit_is_kept_in_fractions() {
 #[test]
 fn a_bad_store_is_78_and_shows_no_password() {
     let here = Scratch::new();
-    let unknown = here.output(&["--url", "redis://me:hunter2@host/", "job", "--", "true"]);
+    let unknown = here.output(&["--url", "pigeon://me:hunter2@host/", "job", "--", "true"]);
     assert_eq!(unknown.status.code(), Some(78));
     assert!(!String::from_utf8_lossy(&unknown.stderr).contains("hunter2"));
     assert_eq!(here.code(&["--url", "file:///tmp?tll=2s", "job", "--", "true"]), 78);
