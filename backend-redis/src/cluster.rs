@@ -35,6 +35,9 @@ pub(crate) struct Cluster {
     replicas: u32,
     /// Hears of the keys at each node, not of the hand-overs, which `any` hears of.
     nodes_audience: Audience,
+    /// Those that the user named, and behind them in `known` those of the last map.
+    seeds: Vec<Host>,
+    known: Arc<Mutex<Vec<Host>>>,
     /// To any node: carries the pushes, which every node gets, and tells the map of slots.
     any: Link,
     map: Mutex<Map>,
@@ -63,9 +66,10 @@ impl Cluster {
         replicas: u32,
     ) -> Cluster {
         let nodes_audience = Audience { channel: None, ..audience.clone() };
-        let any = Link::start(Route::Any(seeds), caller.clone(), audience);
+        let known = Arc::new(Mutex::new(seeds.clone()));
+        let any = Link::start(Route::Any(known.clone()), caller.clone(), audience);
         let (map, asking) = (Mutex::default(), tokio::sync::Mutex::default());
-        Cluster { caller, replicas, nodes_audience, any, map, asking }
+        Cluster { caller, replicas, nodes_audience, seeds, known, any, map, asking }
     }
 
     pub(crate) fn any(&self) -> &Link {
@@ -128,8 +132,8 @@ impl Cluster {
                 Some(Redirection::Moved(host)) => {
                     node = self.node(&host);
                     // Where one slot has gone others may have too. Whoever cannot tell is no
-                    // reason to fail: the way is known.
-                    let _ = self.ask_for_map().await;
+                    // reason to fail or to wait: the way is known.
+                    let _ = tokio::time::timeout(MAP_PAUSE, self.ask_for_map()).await;
                 }
                 Some(Redirection::Ask(host)) => return self.node(&host).asked_step(step).await,
                 None => {
@@ -154,15 +158,24 @@ impl Cluster {
         if asked.is_some_and(|asked| asked.elapsed() < MAP_PAUSE) {
             return Ok(());
         }
+        // Also when it fails: those who wait behind must not each try in turn.
+        *asked = Some(Instant::now());
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let answer = self.any.send(&command).await?.map_err(|error| explain(&error))?;
         let ranges = read_map(answer).ok_or_else(|| strange_answer("CLUSTER SLOTS"))?;
-        let mut map = self.map();
+        if ranges.is_empty() {
+            // A node that was removed from the cluster goes on by itself, with nothing.
+            self.any.distrust("it is a node without a cluster");
+            return Err(uncovered());
+        }
         let hosts: Vec<&Host> = ranges.iter().map(|(_, _, host)| host).collect();
+        let mut known = self.seeds.clone();
+        known.extend(hosts.iter().copied().filter(|host| !self.seeds.contains(host)).cloned());
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        let mut map = self.map();
         map.nodes.retain(|host, _| hosts.contains(&host));
         map.ranges = ranges;
-        *asked = Some(Instant::now());
         Ok(())
     }
 
@@ -176,7 +189,7 @@ impl Cluster {
     }
 }
 
-fn uncovered() -> Error {
+pub(crate) fn uncovered() -> Error {
     Error::new(ErrorKind::Unreachable, "no node of the cluster has the slot of this lock")
 }
 

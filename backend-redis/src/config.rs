@@ -181,13 +181,13 @@ impl RedisStore {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
-        Handle::try_current().map_err(|cause| {
+        let runtime = Handle::try_current().map_err(|cause| {
             invalid("a store is connected inside a tokio runtime; there is none here")
                 .caused_by(cause)
         })?;
         let shown = self.shown();
         let tls = self.tls.map(Tls::load).transpose()?;
-        let caller = Caller { login: self.login, database: self.database, tls };
+        let caller = Caller { login: self.login, database: self.database, tls, runtime };
         check(&caller)?;
         let caller = Arc::new(caller);
         let process = Process::fresh(settings.key_prefix());

@@ -79,7 +79,7 @@ impl RedisContender {
         }
     }
 
-    /// A grant that counts only once the replicas have it, or is given back.
+    /// A grant that counts only once the replicas have it.
     ///
     /// What they confirm is a renewal: it travels on a connection of its own, and must not acquire
     /// when it arrives behind this claim's release.
@@ -97,10 +97,9 @@ impl RedisContender {
                 Err(Error::new(ErrorKind::Unreachable, message))
             }
             Ok(_) => Err(self.strange_answer("renew")),
-            Err(error) => {
-                self.release().await?;
-                Err(error)
-            }
+            // Asked again, or given back by this claim's one release, which is its last step: a
+            // release between two attempts could arrive behind the second.
+            Err(error) => Err(error),
         }
     }
 

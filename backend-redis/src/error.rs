@@ -57,6 +57,7 @@ const TABLE: &[(&str, Meaning)] = {
         ("ASK", meaning(Unreachable, true, None, "the slot is moving")),
         ("TRYAGAIN", meaning(Unreachable, true, None, "the slot is moving")),
         ("NOSCRIPT", meaning(Unreachable, true, None, "the script is not loaded")),
+        ("UNBLOCKED", meaning(Unreachable, true, Reconnect, "the server became a replica")),
         ("UNKILLABLE", meaning(Unreachable, true, None, "the server is stopped by a long script")),
         ("NOAUTH", meaning(Refused, false, None, "give a password: redis://:PASSWORD@host")),
         ("WRONGPASS", WRONG_PASSWORD),
@@ -100,6 +101,11 @@ pub(crate) fn meaning_of(error: &RedisError) -> Meaning {
         Some(text) if DENIED.iter().any(|denied| text.contains(denied)) => "NOPERM",
         // An error that a script caught and raised again has the plain code too.
         Some(text) if text.contains("WRONGTYPE ") => "WRONGTYPE",
+        // Before 7.0 a command's error inside a script stands in the middle of the text.
+        Some(text) if text.contains("Error running script") => match text.rsplit_once(": -") {
+            Some((_, words)) => words.split(' ').next().unwrap_or_default(),
+            None => error.code().unwrap_or_default(),
+        },
         _ => error.code().unwrap_or_default(),
     };
     if let Some((_, known)) = TABLE.iter().find(|(known, _)| *known == code) {
@@ -135,8 +141,10 @@ pub(crate) fn explain(error: &RedisError) -> Error {
         return Error::new(ErrorKind::Foreign, message).retryable(false);
     }
     let words = error.to_string();
+    // What a server does not know it repeats: a password, or an identity.
+    let words = words.split(", with args beginning with").next().unwrap_or_default();
     let message = match meaning.advice {
-        "" => words,
+        "" => words.to_owned(),
         advice => format!("{advice} ({words})"),
     };
     Error::new(meaning.kind, message).retryable(meaning.retryable)
@@ -183,6 +191,19 @@ mod tests {
             assert!(explained.to_string().contains("words"), "{explained}");
         }
         assert_eq!(meaning_of(&error("READONLY", "")).remedy, Remedy::Reconnect);
+    }
+
+    #[test]
+    fn a_code_inside_a_script_is_found() {
+        let words = "Error running script (call to f_1): @user_script:12: @user_script: 12: \
+                     -READONLY You can't write against a read only replica.";
+        assert_eq!(meaning_of(&error("ERR", words)).remedy, Remedy::Reconnect);
+    }
+
+    #[test]
+    fn what_a_server_repeats_is_not_repeated() {
+        let words = "unknown command 'hello', with args beginning with: '3' 'auth' 'me' 'hunter2'";
+        assert!(!explain(&error("ERR", words)).to_string().contains("hunter2"));
     }
 
     #[test]

@@ -68,11 +68,13 @@ pub(crate) struct Audience {
 }
 
 impl Link {
-    /// Begins to connect, on the current runtime.
+    /// Begins to connect, on the runtime that the store was connected on.
     pub(crate) fn start(route: Route, caller: Arc<Caller>, audience: Audience) -> Link {
         let line = Arc::new(watch::Sender::new(Line::Starting));
+        let runtime = caller.runtime.clone();
         let supervising = supervise(route, caller, audience, line.clone());
-        Link { line, supervisor: tokio::spawn(supervising).abort_handle() }
+        let supervisor = runtime.spawn(supervising).abort_handle();
+        Link { line, supervisor }
     }
 
     /// Waits for the first connection, or for the first reason why there is none that trying again
@@ -113,10 +115,10 @@ impl Link {
         }
     }
 
-    /// Gives up the present connection: what comes from it cannot be.
-    pub(crate) fn distrust(&self) {
+    /// Gives up the present connection.
+    pub(crate) fn distrust(&self, why: &str) {
         if let Line::Up(live) = &*self.line.borrow() {
-            tracing::warn!("redis gave an answer that cannot be; the connection is replaced");
+            tracing::warn!(why, "the connection to redis is replaced");
             live.health.broken.notify_one();
         }
     }
@@ -133,7 +135,13 @@ impl Link {
         let mut live = self.live().await?;
         let count = commands.len();
         let answer = live.connection.send_packed_commands(commands, 0, count).await;
-        live.heard(answer)?.map_err(|error| explain(&error))
+        let answers = live.heard(answer)?.map_err(|error| explain(&error))?;
+        for answer in &answers {
+            if let Value::ServerError(error) = answer {
+                let _ = live.heard::<()>(Err(error.clone().into()))?;
+            }
+        }
+        Ok(answers)
     }
 
     /// Ends the connection; requests are errors from now on.
@@ -206,10 +214,8 @@ async fn supervise(
             Ok(live) => {
                 tracing::debug!(?route, again = was_up, "connected to redis");
                 set(&line, Line::Up(live.clone()));
-                if let (true, Some(_), Some(listeners)) =
-                    (was_up, &audience.channel, &audience.listeners)
-                {
-                    // Pushes of the time between are lost.
+                if let (true, Some(listeners)) = (was_up, &audience.listeners) {
+                    // Pushes of the time between are lost, and perhaps places in queues.
                     listeners.ring_all();
                 }
                 was_up = true;

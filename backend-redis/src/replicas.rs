@@ -40,8 +40,8 @@ impl Replicas {
         Replicas { link, wanted, waiting, sending }
     }
 
-    /// Does the step, and answers once enough replicas have it. Cancel safe: others are not
-    /// harmed, but may have to ask again.
+    /// Does the step, and answers once enough replicas have it. Cancel safe: others may have to ask
+    /// again.
     pub(crate) async fn confirm(&self, step: Step<'_>) -> Result<Value> {
         // With its text when the digest is unknown: replicas that became masters know none.
         match self.confirm_by(step, By::Digest).await? {
@@ -108,13 +108,21 @@ impl Replicas {
             Ok(Value::Int(reached)) => {
                 let message = format!(
                     "{reached} of the {} replicas that replicas={0} asks for had the grant within \
-                     {REPLICAS_WITHIN:?}; it was given back",
+                     {REPLICAS_WITHIN:?}",
                     self.wanted
                 );
                 Err(Error::new(ErrorKind::Unreachable, message))
             }
             Ok(_) => Err(strange_answer("WAIT")),
-            Err(error) => Err(explain(&error)),
+            Err(error) => {
+                let explained = explain(&error);
+                // A demoted server says so in several ways, none of them final.
+                let denied = error.code() == Some("NOPERM");
+                if !denied {
+                    self.link.distrust("WAIT failed");
+                }
+                Err(explained.retryable(!denied))
+            }
         }
     }
 

@@ -13,7 +13,10 @@ use redis::{
     RedisConnectionInfo, RedisError, RedisResult, Value,
 };
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use tokio::runtime::Handle;
 
 use crate::error::explain;
 use crate::tls::Tls;
@@ -38,6 +41,8 @@ pub(crate) struct Caller {
     pub(crate) login: Login,
     pub(crate) database: u16,
     pub(crate) tls: Option<Tls>,
+    /// Carries the connections, whichever runtime asks for them.
+    pub(crate) runtime: Handle,
 }
 
 /// User and password, which no `Debug` shows.
@@ -60,8 +65,8 @@ pub(crate) enum Route {
     To(Host),
     /// To this socket.
     Socket(PathBuf),
-    /// To the first of these that answers.
-    Any(Vec<Host>),
+    /// To the first of these that answers; more may become known.
+    Any(Arc<Mutex<Vec<Host>>>),
     /// To the master of `service`, as these sentinels know it.
     Sentinels { sentinels: Vec<Host>, service: String, login: Login },
 }
@@ -78,7 +83,8 @@ impl Route {
             Route::Socket(path) => caller.connect(ConnectionAddr::Unix(path.clone()), config).await,
             Route::Any(hosts) => {
                 let mut error = none_answered("no host is named");
-                for host in in_any_order(hosts) {
+                let hosts = hosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                for host in in_any_order(&hosts) {
                     match caller.connect(address(host), config).await {
                         Ok(connection) => return Ok(connection),
                         Err(failed) => error = failed,
@@ -165,7 +171,7 @@ async fn ask_sentinels(
     login: &Login,
     caller: &Caller,
 ) -> RedisResult<Host> {
-    let asking = Caller { login: login.clone(), database: 0, tls: caller.tls.clone() };
+    let asking = Caller { login: login.clone(), database: 0, ..caller.clone() };
     let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_WITHIN));
     let mut error = none_answered("no sentinel is named");
     for sentinel in in_any_order(sentinels) {

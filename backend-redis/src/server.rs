@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fencelock_core::{Error, Result};
 use redis::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, uncovered};
 use crate::error::{explain, strange_answer};
 use crate::link::{Audience, Link};
 use crate::node::{Node, Step, Watched};
@@ -75,10 +75,11 @@ impl Server {
     /// What to say of an answer that no script gives to the lock at `key`. The connection that it
     /// came from is replaced: it may be out of step, and answer one request with another's answer.
     pub(crate) fn strange_answer(&self, key: &str, script: &str) -> Error {
+        const WHY: &str = "it gave an answer that cannot be";
         match self {
-            Server::One(node) => node.link().distrust(),
+            Server::One(node) => node.link().distrust(WHY),
             Server::Cluster(cluster) => {
-                cluster.node_of(key).iter().for_each(|node| node.link().distrust());
+                cluster.node_of(key).iter().for_each(|node| node.link().distrust(WHY));
             }
         }
         strange_answer(script)
@@ -98,7 +99,7 @@ impl Server {
             Server::One(node) => confirmed_by(node, step).await,
             Server::Cluster(cluster) => match cluster.node_of(step.keys[0]) {
                 Some(node) => confirmed_by(&node, step).await,
-                None => cluster.step(step).await,
+                None => Err(uncovered()),
             },
         }
     }

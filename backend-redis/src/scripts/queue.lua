@@ -115,7 +115,8 @@ local function serve(asking)
     if not claim then break end
     local deadline = redis.call('ZSCORE', Q, '@' .. claim.process)
     if not deadline or tonumber(deadline) < now then
-      redis.call('ZREM', Q, claim.text)
+      -- With its process, so that a look of it, should it go on, says that places are missing.
+      redis.call('ZREM', Q, claim.text, '@' .. claim.process)
     elseif not is_free_for(claim) then
       break
     else

@@ -86,6 +86,7 @@ async fn more_replicas_than_there_are_is_an_error_in_time() {
     let error = soon("patience ends", locks.lock("lock").acquire()).await.unwrap_err();
     assert_in_vain(&error, "replicas=2");
     assert!(asked.elapsed() < ms(1500) + SLACK);
+    drained(&master).await;
     let error = soon("a try ends", locks.lock("lock").try_acquire()).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     drained(&master).await;

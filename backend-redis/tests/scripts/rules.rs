@@ -266,7 +266,7 @@ impl Step<'_> {
         ensure(!waits || self.after.deadlines.contains_key(own), || "waits for dead".into())?;
         if self.after.queue_ttl.is_some() {
             for (process, deadline) in &self.before.deadlines {
-                let is_over = self.op == Op::Look && *deadline < self.after.now();
+                let is_over = *deadline < self.after.now();
                 ensure(is_over || self.after.deadlines.contains_key(process), || {
                     format!("{process} is no longer known")
                 })?;

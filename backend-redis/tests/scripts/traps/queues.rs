@@ -128,6 +128,8 @@ fn queue_of_the_dead(bench: &mut Bench) -> Verdict {
         acquire(bench, &holder)?;
         queue(bench, &dead)?;
         bench.advance(&[keys()], 3001);
+        // A process whose last waiter has left is no queue either.
+        bench.call(&["ZADD", &keys().queue, "999999999999999", "@elsewhere"]);
         match n {
             0 => answers(bench, Op::Try, &alive, 0)?,
             1 => {
