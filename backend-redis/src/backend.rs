@@ -46,15 +46,9 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Takes `identity` out of the lock or its queue.
-    pub(crate) async fn release(
-        &self,
-        keys: &Keys,
-        identity: &str,
-        more: &[&str],
-    ) -> Result<Removal> {
-        let values: Vec<&str> = std::iter::once(identity).chain(more.iter().copied()).collect();
-        let step = Step { script: &SCRIPTS.release, keys: &keys.all(), values: &values };
+    /// Takes an identity, the first of `values`, out of the lock or its queue.
+    pub(crate) async fn release(&self, keys: &Keys, values: &[&str]) -> Result<Removal> {
+        let step = Step { script: &SCRIPTS.release, keys: &keys.all(), values };
         match self.server.step(step).await? {
             Value::Int(1) => Ok(Removal::Removed),
             Value::Int(0) => Ok(Removal::Absent),
@@ -121,7 +115,7 @@ impl Store {
     async fn release_if_stray(&self, keys: &Keys, identity: &[u8]) -> Result<()> {
         let known = Identity::parse(identity).is_none_or(|own| self.listeners.knows(own.owner));
         if let (false, Ok(identity)) = (known, std::str::from_utf8(identity)) {
-            self.release(keys, identity, &[]).await?;
+            self.release(keys, &[identity]).await?;
         }
         Ok(())
     }
@@ -248,7 +242,7 @@ impl DistributedLock for Driver {
         let keys = Keys::of(name.key());
         let seen: Seen = snapshot::of(&self.store.server, &keys).await?;
         match seen.value_of(who) {
-            Some(value) => self.store.release(&keys, &value, &["tell"]).await,
+            Some(value) => self.store.release(&keys, &[&value, "tell"]).await,
             None => Ok(Removal::Absent),
         }
     }

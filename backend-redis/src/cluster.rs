@@ -241,8 +241,8 @@ mod tests {
     }
 
     #[test]
-    fn a_redirection_names_a_host() {
-        let moved = redis::make_extension_error("X".to_owned(), None);
-        assert!(redirection(&moved).is_none());
+    fn another_error_is_no_redirection() {
+        let other = redis::make_extension_error("X".to_owned(), None);
+        assert!(redirection(&other).is_none());
     }
 }

@@ -157,7 +157,7 @@ impl Contender for RedisContender {
     }
 
     async fn release(&self) -> Result<Removal> {
-        self.store.release(&self.keys, &self.identity, &[]).await
+        self.store.release(&self.keys, &[&self.identity]).await
     }
 }
 

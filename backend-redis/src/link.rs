@@ -4,7 +4,6 @@
 //! that only times out, as one whose peer has vanished does. This one does both, and every request
 //! has a deadline.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -250,7 +249,7 @@ fn set(line: &watch::Sender<Line>, now: Line) {
 }
 
 /// One connection, subscribed if somebody listens.
-fn open(route: &Route, caller: &Caller, audience: &Audience) -> impl Future<Output = Result<Live>> {
+async fn open(route: &Route, caller: &Caller, audience: &Audience) -> Result<Live> {
     let health = Arc::new(Health::default());
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
@@ -258,24 +257,22 @@ fn open(route: &Route, caller: &Caller, audience: &Audience) -> impl Future<Outp
         // The default of 50 makes a crowd wait for places in the channel.
         .set_pipeline_buffer_size(1024)
         .set_push_sender(push_sender(audience.listeners.clone(), health.clone()));
-    async move {
-        let connecting = route.connect(caller, &config).await;
-        let mut connection = connecting.map_err(|error| explain(&error))?;
-        if let Some(channel) = &audience.channel {
-            let subscribed = connection.subscribe(channel.as_str()).await;
-            subscribed.map_err(|error| explain(&error))?;
-        }
-        if audience.listeners.is_some() {
-            // Only keys that are asked about one by one. Without the right to it, those are
-            // looked at more often.
-            let mut tracking = redis::cmd("CLIENT");
-            tracking.arg("TRACKING").arg("ON").arg("OPTIN");
-            if let Err(error) = tracking.query_async::<()>(&mut connection).await {
-                tracing::debug!(%error, "the server does not tell of foreign releases");
-            }
-        }
-        Ok(Live { connection, health })
+    let connecting = route.connect(caller, &config).await;
+    let mut connection = connecting.map_err(|error| explain(&error))?;
+    if let Some(channel) = &audience.channel {
+        let subscribed = connection.subscribe(channel.as_str()).await;
+        subscribed.map_err(|error| explain(&error))?;
     }
+    if audience.listeners.is_some() {
+        // Only keys that are asked about one by one. Without the right to it, those are looked at
+        // more often.
+        let mut tracking = redis::cmd("CLIENT");
+        tracking.arg("TRACKING").arg("ON").arg("OPTIN");
+        if let Err(error) = tracking.query_async::<()>(&mut connection).await {
+            tracing::debug!(%error, "the server does not tell of foreign releases");
+        }
+    }
+    Ok(Live { connection, health })
 }
 
 /// Takes the pushes, on the connection's own task: it must not block.

@@ -47,9 +47,8 @@ pub(crate) enum By {
     Text,
 }
 
-pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
-    error.code() == Some("NOSCRIPT")
-}
+/// What a server answers that does not know a script's digest.
+pub(crate) const UNKNOWN_SCRIPT: &str = "NOSCRIPT";
 
 /// What lies at a watched key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +87,7 @@ impl Node {
     /// Does one step. The inner error is the server's own.
     pub(crate) async fn step(&self, step: Step<'_>) -> Result<Result<Value, RedisError>> {
         match self.link.send(&step.command(By::Digest)).await? {
-            Err(error) if is_unknown_script(&error) => {
+            Err(error) if error.code() == Some(UNKNOWN_SCRIPT) => {
                 Box::pin(self.link.send(&step.command(By::Text))).await
             }
             answer => Ok(answer),

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::error::{explain, strange_answer};
 use crate::link::Link;
-use crate::node::{By, Step};
+use crate::node::{By, Step, UNKNOWN_SCRIPT};
 
 /// How long the replicas may take; within the time that an answer may take.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
@@ -45,7 +45,7 @@ impl Replicas {
     pub(crate) async fn confirm(&self, step: Step<'_>) -> Result<Value> {
         // With its text when the digest is unknown: replicas that became masters know none.
         match self.confirm_by(step, By::Digest).await? {
-            Value::ServerError(error) if error.code() == "NOSCRIPT" => {
+            Value::ServerError(error) if error.code() == UNKNOWN_SCRIPT => {
                 self.confirm_by(step, By::Text).await
             }
             answer => Ok(answer),
