@@ -47,8 +47,8 @@ pub(crate) enum Patience {
 }
 
 pub(crate) async fn acquire(
-    core: Arc<Connected>,
-    request: Request,
+    core: &Arc<Connected>,
+    request: &Request,
     patience: Patience,
 ) -> Result<Guard> {
     let profile = core.store.profile();
@@ -56,9 +56,9 @@ pub(crate) async fn acquire(
         caller: Span::current(),
         acquire: observe::acquire_span(&request.name, profile.store, request.mode),
     };
-    let (name, span) = (request.name.clone(), spans.acquire.clone());
-    let contending = contend(core.clone(), request, patience, spans).instrument(span);
-    contending.await.map_err(|error| core.explain(error, Operation::Acquire, &name))
+    let span = spans.acquire.clone();
+    let contending = contend(core, request, patience, &spans).instrument(span);
+    contending.await.map_err(|error| core.explain(error, Operation::Acquire, &request.name))
 }
 
 struct Spans {
@@ -67,10 +67,10 @@ struct Spans {
 }
 
 async fn contend(
-    core: Arc<Connected>,
-    request: Request,
+    core: &Arc<Connected>,
+    request: &Request,
     patience: Patience,
-    spans: Spans,
+    spans: &Spans,
 ) -> Result<Guard> {
     // A store that answers at once must not let one task keep its worker thread for ever.
     tokio::task::coop::consume_budget().await;
@@ -97,7 +97,7 @@ async fn contend(
             seat.nothing_left();
             Err(core.closed())
         }
-        false => Contention::new(&core, &seat, patience, spans).run(&request).await,
+        false => Contention::new(core, &seat, patience, spans).run(request).await,
     };
     outcome.outcome = match &result {
         Ok(_) => Outcome::Granted,
@@ -129,7 +129,7 @@ struct Contention<'a> {
     started: Moment,
     gives_up: Moment,
     patience: Patience,
-    spans: Spans,
+    spans: &'a Spans,
     last: Mutex<Last>,
 }
 
@@ -149,7 +149,7 @@ impl<'a> Contention<'a> {
         core: &'a Arc<Connected>,
         seat: &'a Arc<Seat>,
         patience: Patience,
-        spans: Spans,
+        spans: &'a Spans,
     ) -> Contention<'a> {
         let started = core.now();
         let gives_up = match patience {
@@ -162,7 +162,7 @@ impl<'a> Contention<'a> {
     }
 
     async fn run(&self, request: &Request) -> Result<Guard> {
-        let mut pace = Pace::of(self.seat.claim());
+        let mut pace = Pace::start();
         loop {
             let asked = self.core.now();
             match self.attempt().await? {
@@ -186,12 +186,12 @@ impl<'a> Contention<'a> {
                 Ok(Attempt::Waiting { look_in }) => {
                     self.wait.answered();
                     self.store_said(Last::Queued);
-                    pace = Pace::of(self.seat.claim());
+                    pace = Pace::start();
                     self.wait_for_bell(look_in).await?;
                 }
                 Err(error) if error.is_retryable() => {
                     self.store_said(Last::Trouble(error));
-                    self.back_off(pace.next()).await?;
+                    self.back_off(pace.next(self.seat.claim())).await?;
                 }
                 Err(error) => return Err(error),
             }

@@ -351,7 +351,7 @@ impl Lock {
 
     async fn acquire_with(&self, patience: Patience) -> Result<Guard> {
         match &self.request {
-            Ok(request) => acquire(self.core.clone(), request.clone(), patience).await,
+            Ok(request) => acquire(&self.core, request, patience).await,
             Err(error) => {
                 Err(error.clone().during(Operation::Acquire).with_store(&self.core.shown))
             }

@@ -12,19 +12,23 @@ const LONGEST: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Pace {
     next: Duration,
+    /// 0 until it is asked for.
     random: u64,
 }
 
 impl Pace {
-    /// Differs between hosts, processes and claims, and repeats with them, so that a seeded
-    /// simulation repeats too.
-    pub(crate) fn of(claim: &Claim) -> Pace {
-        let mut hasher = DefaultHasher::new();
-        (claim.label().as_str(), claim.id()).hash(&mut hasher);
-        Pace { next: FIRST, random: hasher.finish() | 1 }
+    pub(crate) const fn start() -> Pace {
+        Pace { next: FIRST, random: 0 }
     }
 
-    pub(crate) fn next(&mut self) -> Duration {
+    /// How long to wait. It differs between hosts, processes and claims, and repeats with them, so
+    /// that a seeded simulation repeats too.
+    pub(crate) fn next(&mut self, claim: &Claim) -> Duration {
+        if self.random == 0 {
+            let mut hasher = DefaultHasher::new();
+            (claim.label().as_str(), claim.id()).hash(&mut hasher);
+            self.random = hasher.finish() | 1;
+        }
         let step = self.next;
         self.next = (step * 2).min(LONGEST);
         // xorshift64 (Marsaglia, 2003): plenty for spreading retries.

@@ -89,11 +89,11 @@ impl Seat {
         let mut debt = Debt { seat: self, unpaid: Some(debt) };
         let clock = self.yard.store.clock();
         let bound = clock.now().after(self.yard.unreachable_after);
-        let mut pace = Pace::of(self.claim());
+        let mut pace = Pace::start();
         // A repeat that finds nothing removed it the first time, or the reply was lost: the
         // validity had not ended when it was first sent.
         let mut repeated = false;
-        let mut trouble = unanswered();
+        let mut trouble = None;
         loop {
             let answer = tokio::select! {
                 biased;
@@ -111,10 +111,10 @@ impl Seat {
                 }
                 Ok(Removal::Partly { was_held }) => return Ok(was_held || repeated),
                 Err(error) if !error.is_retryable() => return Err(error),
-                Err(error) => error,
+                Err(error) => Some(error),
             };
             repeated = true;
-            let again = clock.now().after(pace.next());
+            let again = clock.now().after(pace.next(self.claim()));
             clock.sleep_until(again.min(bound)).await;
             // Past the bound, or the clock has ended with the runtime that connected, and paces
             // nothing any more.
@@ -124,7 +124,7 @@ impl Seat {
         }
     }
 
-    fn silent(&self, cause: Error) -> Error {
+    fn silent(&self, cause: Option<Error>) -> Error {
         Error::new(
             ErrorKind::Unreachable,
             format!(
@@ -132,7 +132,7 @@ impl Seat {
                 crate::options::in_words(self.yard.unreachable_after)
             ),
         )
-        .caused_by(cause)
+        .caused_by(cause.unwrap_or_else(unanswered))
     }
 }
 
@@ -177,7 +177,7 @@ async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn Contender>) {
         // when the node or the session is gone; giving up earlier leaked nodes.
         Liveness::Session(_) | Liveness::Process => Moment::NEVER,
     };
-    let mut pace = Pace::of(claim);
+    let mut pace = Pace::start();
     loop {
         let answer = tokio::select! {
             biased;
@@ -194,6 +194,6 @@ async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn Contender>) {
             // What a silent minority of a quorum still has ends with its lease too.
             return rest.iter().for_each(|error| observe::left_behind(claim, error));
         }
-        clock.sleep_until(clock.now().after(pace.next())).await;
+        clock.sleep_until(clock.now().after(pace.next(claim))).await;
     }
 }
