@@ -52,7 +52,7 @@ impl Store {
         match self.server.step(step).await? {
             Value::Int(1) => Ok(Removal::Removed),
             Value::Int(0) => Ok(Removal::Absent),
-            _ => Err(self.server.strange_answer(&keys.lock, "release")),
+            _ => Err(self.server.strange_answer(keys.lock(), "release")),
         }
     }
 
@@ -78,7 +78,7 @@ impl Store {
         let step = Step { script: &SCRIPTS.look, keys: &keys.all(), values: &values };
         let answer = self.server.step(step).await?;
         let mut seen =
-            read_look(answer).ok_or_else(|| self.server.strange_answer(&keys.lock, "look"))?;
+            read_look(answer).ok_or_else(|| self.server.strange_answer(keys.lock(), "look"))?;
         let is_head =
             |waiter: &&&RedisContender| seen.head.as_deref() == Some(waiter.identity().as_bytes());
         if let (Duration::ZERO, Some(head)) = (seen.look_in, waiting.iter().find(is_head)) {
@@ -101,8 +101,8 @@ impl Store {
     /// The lock is held by a client of another library, whose release tells nobody; `claim` is the
     /// first to get it then. Asks the server to tell when the key changes; when to look again.
     pub(crate) async fn watch_foreign(&self, keys: &Keys, claim: &Arc<Claim>) -> Duration {
-        self.listeners.watch(&keys.lock, claim);
-        match self.server.watch(&keys.lock).await {
+        self.listeners.watch(keys.lock(), claim);
+        match self.server.watch(keys.lock()).await {
             // It changed before the server began to watch it.
             Ok(Watched::Free) => Duration::from_millis(1),
             // Told or not: a push can be lost, and an ACL may not allow to be told.
@@ -195,7 +195,7 @@ impl Driver {
         let mut shards: HashMap<_, Vec<_>> = HashMap::new();
         for (index, contender) in contenders.iter().enumerate() {
             if let Some(contender) = own(contender) {
-                let shard = self.store.server.shard_of(&contender.keys().lock);
+                let shard = self.store.server.shard_of(contender.keys().lock());
                 shards.entry(shard).or_default().push(index);
             }
         }

@@ -12,7 +12,7 @@ use fencelock_core::{
 use redis::Value;
 
 use crate::backend::Store;
-use crate::identity::{Keys, identity};
+use crate::identity::{Keys, identity, ttl_of};
 use crate::node::Step;
 use crate::script::SCRIPTS;
 
@@ -24,7 +24,6 @@ pub(crate) struct RedisContender {
     claim: Arc<Claim>,
     keys: Keys,
     identity: String,
-    ttl: String,
     /// When the token's key was last certain to live for a day, in ns on the store's clock.
     fence_renewed: AtomicU64,
 }
@@ -35,7 +34,6 @@ impl RedisContender {
         RedisContender {
             keys: Keys::of(claim.name().key()),
             identity: identity(&claim, &store.process),
-            ttl: claim.ttl().as_millis().to_string(),
             fence_renewed: AtomicU64::new(store.clock.now().as_nanos()),
             store,
             claim,
@@ -56,7 +54,7 @@ impl RedisContender {
         let fixed = self.claim.is_fixed_lease();
         let since = Moment::from_nanos(self.fence_renewed.load(Ordering::Relaxed));
         let old = sent.since(since) > FENCE_PERIOD;
-        let ttl = if fixed { "0" } else { &self.ttl };
+        let ttl = if fixed { "0" } else { ttl_of(&self.identity) };
         let values = [self.identity.as_str(), ttl, if old { "old" } else { "" }];
         // One key alone is served also while its slot moves from server to server.
         let keys = self.keys.all();
@@ -85,7 +83,7 @@ impl RedisContender {
     /// when it arrives behind this claim's release.
     async fn replicated(&self, token: FencingToken) -> Result<Attempt> {
         let sent = self.store.clock.now();
-        let values = [self.identity.as_str(), self.ttl.as_str(), ""];
+        let values = [self.identity.as_str(), ttl_of(&self.identity), ""];
         let step = Step { script: &SCRIPTS.renew, keys: &self.keys.all()[..1], values: &values };
         match self.store.server.confirm(step).await {
             Ok(Value::Int(1)) => {
@@ -104,7 +102,7 @@ impl RedisContender {
     }
 
     fn strange_answer(&self, script: &str) -> Error {
-        self.store.server.strange_answer(&self.keys.lock, script)
+        self.store.server.strange_answer(self.keys.lock(), script)
     }
 
     /// What an attempt's answer means.
@@ -139,7 +137,7 @@ impl Contender for RedisContender {
             IfBusy::Refuse => "try",
             IfBusy::Queue => "queue",
         };
-        let values = [self.identity.as_str(), self.ttl.as_str(), if_busy];
+        let values = [self.identity.as_str(), ttl_of(&self.identity), if_busy];
         let keys = self.keys.all();
         let step = Step { script: &SCRIPTS.attempt, keys: &keys, values: &values };
         let sent = self.store.clock.now();
@@ -149,7 +147,8 @@ impl Contender for RedisContender {
                 Box::pin(self.replicated(token)).await
             }
             Attempt::Waiting { look_in: Duration::ZERO } => {
-                let look_in = self.store.watch_foreign(&self.keys, &self.claim).await;
+                let watching = self.store.watch_foreign(&self.keys, &self.claim);
+                let look_in = Box::pin(watching).await;
                 Ok(Attempt::Waiting { look_in })
             }
             answer => Ok(answer),

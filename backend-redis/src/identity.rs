@@ -5,8 +5,6 @@
 //! `<mode> <ttl in ms> <process> <owner> <label>`, mode `x`, `s` or `p<n>/<limit>`. Any other text
 //! at a lock's key was written by another program.
 
-use std::fmt;
-
 use fencelock_core::{Claim, Label, Mode, Permits};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use uuid::Uuid;
@@ -32,19 +30,33 @@ impl Process {
 
 /// Writes down `claim` of `process`.
 pub(crate) fn identity(claim: &Claim, process: &Process) -> String {
-    struct Word(Mode);
-    impl fmt::Display for Word {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            match self.0 {
-                Mode::Exclusive => f.write_str("x"),
-                Mode::Shared => f.write_str("s"),
-                Mode::Permits(permits) => write!(f, "p{}/{}", permits.n(), permits.limit()),
-            }
+    let (process, label) = (process.as_str(), claim.label().as_str());
+    let mut buffer = Uuid::encode_buffer();
+    let owner = claim.owner().reveal().simple().encode_lower(&mut buffer);
+    // Enough for the largest numbers: every acquisition writes one.
+    let mut text = String::with_capacity(64 + process.len() + owner.len() + label.len());
+    match claim.mode() {
+        Mode::Exclusive => text.push('x'),
+        Mode::Shared => text.push('s'),
+        Mode::Permits(permits) => {
+            text.push('p');
+            text.push_str(&permits.n().to_string());
+            text.push('/');
+            text.push_str(&permits.limit().to_string());
         }
     }
-    let (mode, ttl) = (Word(claim.mode()), claim.ttl().as_millis());
-    let (owner, label) = (claim.owner().reveal(), claim.label().as_str());
-    format!("{mode} {ttl} {} {} {label}", process.as_str(), owner.simple())
+    text.push(' ');
+    text.push_str(&claim.ttl().as_millis().to_string());
+    for word in [process, owner, label] {
+        text.push(' ');
+        text.push_str(word);
+    }
+    text
+}
+
+/// The TTL in an identity that was written here.
+pub(crate) fn ttl_of(identity: &str) -> &str {
+    identity.split(' ').nth(1).unwrap_or_default()
 }
 
 /// An identity that was read from the store.
@@ -82,24 +94,31 @@ impl Identity {
 /// Braces would choose a slot and are percent-encoded, and so is the percent sign.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
-    pub(crate) lock: String,
-    pub(crate) queue: String,
-    pub(crate) fence: String,
+    /// `{lock}:q{lock}:f`: every claim has its own, and one piece of memory is enough.
+    text: String,
+    /// The length of `lock`.
+    length: usize,
 }
 
 impl Keys {
     pub(crate) fn of(key: &str) -> Keys {
-        let lock = match key.contains(['{', '}', '%']) {
-            true => key.replace('%', "%25").replace('{', "%7B").replace('}', "%7D"),
-            false => key.to_owned(),
-        };
-        let queue = format!("{{{lock}}}:q");
-        let fence = format!("{{{lock}}}:f");
-        Keys { lock, queue, fence }
+        if key.contains(['{', '}', '%']) {
+            return Keys::join(&key.replace('%', "%25").replace('{', "%7B").replace('}', "%7D"));
+        }
+        Keys::join(key)
+    }
+
+    fn join(lock: &str) -> Keys {
+        Keys { text: ["{", lock, "}:q{", lock, "}:f"].concat(), length: lock.len() }
+    }
+
+    pub(crate) fn lock(&self) -> &str {
+        &self.text[1..=self.length]
     }
 
     pub(crate) fn all(&self) -> [&str; 3] {
-        [&self.lock, &self.queue, &self.fence]
+        let (queue, fence) = self.text.split_at(self.text.len() / 2);
+        [self.lock(), queue, fence]
     }
 }
 
@@ -138,10 +157,13 @@ mod tests {
         #[test]
         fn keys_are_injective_and_choose_no_slot(a in "[{}%a7BD:]{1,9}", b in "[{}%a7BD:]{1,9}") {
             let (one, two) = (Keys::of(&a), Keys::of(&b));
-            prop_assert_eq!(a == b, one.lock == two.lock);
-            let chooses_a_slot = one.lock.contains(['{', '}']);
+            prop_assert_eq!(a == b, one.lock() == two.lock());
+            let chooses_a_slot = one.lock().contains(['{', '}']);
             prop_assert!(!chooses_a_slot);
-            prop_assert!(one.queue != two.lock && one.fence != two.lock);
+            let [lock, queue, fence] = one.all();
+            prop_assert_eq!(queue, format!("{{{lock}}}:q"));
+            prop_assert_eq!(fence, format!("{{{lock}}}:f"));
+            prop_assert!(queue != two.lock() && fence != two.lock());
         }
     }
 }

@@ -17,6 +17,7 @@
 //! front as `USER:PASSWORD@`.
 
 mod backend;
+mod batch;
 mod checkup;
 mod cluster;
 mod config;

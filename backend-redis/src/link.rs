@@ -4,18 +4,21 @@
 //! that only times out, as one whose peer has vanished does. This one does both, and every request
 //! has a deadline.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
+use futures_util::poll;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::error::{Remedy, closed, explain, meaning_of};
+use crate::error::{Remedy, closed, explain, meaning_of, strange_answer};
 use crate::identity::Process;
 use crate::listeners::Listeners;
 use crate::route::{ANSWER_WITHIN, Caller, Route};
@@ -126,7 +129,29 @@ impl Link {
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Result<Value, RedisError>> {
         let mut live = self.live().await?;
         let answer = live.connection.send_packed_command(command).await;
-        live.heard(answer.and_then(Value::extract_error))
+        live.health.heard(answer.and_then(Value::extract_error))
+    }
+
+    /// Sends one command that answers with many answers, some of which may be errors. `leaving` is
+    /// dropped as soon as it is on the connection, or will never be.
+    pub(crate) async fn send_batch(
+        &self,
+        command: &Cmd,
+        leaving: impl Sized,
+    ) -> Result<Result<Vec<Value>, RedisError>> {
+        let Live { mut connection, health } = self.live().await?;
+        let mut sending = pin!(connection.send_packed_command(command));
+        let first = poll!(sending.as_mut());
+        drop(leaving);
+        let answer = match first {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => sending.await,
+        };
+        match health.heard(answer.and_then(own_error))? {
+            Ok(Value::Array(answers)) => health.heard_all(answers).map(Ok),
+            Ok(_) => Err(strange_answer("a batch")),
+            Err(error) => Ok(Err(error)),
+        }
     }
 
     /// Sends commands together; nobody's come between them.
@@ -134,13 +159,8 @@ impl Link {
         let mut live = self.live().await?;
         let count = commands.len();
         let answer = live.connection.send_packed_commands(commands, 0, count).await;
-        let answers = live.heard(answer)?.map_err(|error| explain(&error))?;
-        for answer in &answers {
-            if let Value::ServerError(error) = answer {
-                let _ = live.heard::<()>(Err(error.clone().into()))?;
-            }
-        }
-        Ok(answers)
+        let answers = live.health.heard(answer)?.map_err(|error| explain(&error))?;
+        live.health.heard_all(answers)
     }
 
     /// Ends the connection; requests are errors from now on.
@@ -156,7 +176,7 @@ impl Drop for Link {
     }
 }
 
-impl Live {
+impl Health {
     /// Draws the conclusions of an answer about the connection that it came from.
     fn heard<T>(&self, answer: Result<T, RedisError>) -> Result<Result<T, RedisError>> {
         let error = match answer {
@@ -169,10 +189,10 @@ impl Live {
         let from_server = error.code().is_some();
         match meaning_of(&error).remedy {
             Remedy::None => self.answered(),
-            Remedy::Reconnect => self.health.broken.notify_one(),
+            Remedy::Reconnect => self.broken.notify_one(),
             Remedy::CountSilence => {
-                if self.health.silences.fetch_add(1, Ordering::Relaxed) + 1 >= SILENCES {
-                    self.health.broken.notify_one();
+                if self.silences.fetch_add(1, Ordering::Relaxed) + 1 >= SILENCES {
+                    self.broken.notify_one();
                 }
             }
         }
@@ -182,10 +202,28 @@ impl Live {
         }
     }
 
-    fn answered(&self) {
-        if self.health.silences.load(Ordering::Relaxed) != 0 {
-            self.health.silences.store(0, Ordering::Relaxed);
+    /// The same for many, each of which may be an error of the server's.
+    fn heard_all(&self, answers: Vec<Value>) -> Result<Vec<Value>> {
+        for answer in &answers {
+            if let Value::ServerError(error) = answer {
+                let _ = self.heard::<()>(Err(error.clone().into()))?;
+            }
         }
+        Ok(answers)
+    }
+
+    fn answered(&self) {
+        if self.silences.load(Ordering::Relaxed) != 0 {
+            self.silences.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// An error that is the whole answer.
+fn own_error(answer: Value) -> Result<Value, RedisError> {
+    match answer {
+        Value::ServerError(error) => Err(error.into()),
+        answer => Ok(answer),
     }
 }
 

@@ -8,24 +8,41 @@ use std::sync::LazyLock;
 /// One script and its digest.
 #[derive(Debug)]
 pub(crate) struct Script {
+    pub(crate) name: &'static str,
     pub(crate) text: String,
     pub(crate) digest: String,
 }
 
+const KEYS: &str = include_str!("scripts/keys.lua");
 const MINT: &str = include_str!("scripts/mint.lua");
 const QUEUE: &str = include_str!("scripts/queue.lua");
 
 impl Script {
-    /// `body` behind the beginning of all scripts. What they share about queues stands in the
-    /// middle, where a body asks for it, so that an uncontended step ends before it is even run.
-    fn of(body: &str) -> Script {
-        let text = format!("{MINT}{}", body.replace("--<queue.lua>\n", QUEUE));
+    fn new(name: &'static str, text: String) -> Script {
         let digest = redis::Script::new(&text).get_hash().to_owned();
-        Script { text, digest }
+        Script { name, text, digest }
+    }
+
+    /// `body` behind the keys. What steps share stands where a body asks for it, so that an
+    /// uncontended step ends before it is even run.
+    fn step(name: &'static str, body: &str) -> Script {
+        let body = body.replace("--<queue.lua>\n", QUEUE).replace("--<mint.lua>\n", MINT);
+        Script::new(name, format!("{KEYS}{body}"))
+    }
+
+    /// Any number of `steps` in one call.
+    fn batch(steps: &[&Script]) -> Script {
+        let function = |step: &&Script| {
+            let text = step.text.replace("redis.call('TIME')", "TIME");
+            format!("{} = function(KEYS, ARGV)\n{text}end,\n", step.name)
+        };
+        let functions: String = steps.iter().map(function).collect();
+        let text = include_str!("scripts/batch.lua").replace("--<steps>\n", &functions);
+        Script::new("batch", text)
     }
 }
 
-/// All steps.
+/// All of them.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) attempt: Script,
@@ -33,31 +50,28 @@ pub(crate) struct Scripts {
     pub(crate) renew: Script,
     pub(crate) look: Script,
     pub(crate) inspect: Script,
+    pub(crate) batch: Script,
 }
 
 impl Scripts {
-    pub(crate) fn all(&self) -> [(&'static str, &Script); 5] {
-        [
-            ("attempt", &self.attempt),
-            ("release", &self.release),
-            ("renew", &self.renew),
-            ("look", &self.look),
-            ("inspect", &self.inspect),
-        ]
+    pub(crate) fn all(&self) -> [&Script; 6] {
+        [&self.attempt, &self.release, &self.renew, &self.look, &self.inspect, &self.batch]
     }
 }
 
-pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
-    attempt: Script::of(include_str!("scripts/attempt.lua")),
-    release: Script::of(include_str!("scripts/release.lua")),
-    renew: Script::of(include_str!("scripts/renew.lua")),
-    look: Script::of(include_str!("scripts/look.lua")),
-    inspect: Script::of(include_str!("scripts/inspect.lua")),
+pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
+    let attempt = Script::step("attempt", include_str!("scripts/attempt.lua"));
+    let release = Script::step("release", include_str!("scripts/release.lua"));
+    let renew = Script::step("renew", include_str!("scripts/renew.lua"));
+    let look = Script::step("look", include_str!("scripts/look.lua"));
+    let inspect = Script::step("inspect", include_str!("scripts/inspect.lua"));
+    let batch = Script::batch(&[&attempt, &release, &renew, &look, &inspect]);
+    Scripts { attempt, release, renew, look, inspect, batch }
 });
 
 /// The scripts' names and texts, for tests that drive them without the rest of this crate.
 #[doc(hidden)]
 #[must_use]
 pub fn scripts() -> Vec<(&'static str, &'static str)> {
-    SCRIPTS.all().into_iter().map(|(name, script)| (name, script.text.as_str())).collect()
+    SCRIPTS.all().into_iter().map(|script| (script.name, script.text.as_str())).collect()
 }

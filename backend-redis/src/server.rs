@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fencelock_core::{Error, Result};
 use redis::Value;
 
+use crate::batch::Batches;
 use crate::cluster::{Cluster, uncovered};
 use crate::error::{explain, strange_answer};
 use crate::link::{Audience, Link};
@@ -15,7 +16,7 @@ use crate::route::{Caller, Host, Route};
 #[derive(Debug)]
 pub(crate) enum Server {
     /// One server, perhaps found by Sentinel.
-    One(Box<Node>),
+    One(Arc<Batches>),
     Cluster(Box<Cluster>),
 }
 
@@ -29,7 +30,7 @@ impl Server {
     ) -> Result<Server> {
         let node = Node::start(route, caller, audience, replicas);
         node.link().first().await?;
-        Ok(Server::One(Box::new(node)))
+        Ok(Server::One(Batches::new(node, caller.runtime.clone())))
     }
 
     /// Connects to a cluster; waits for a connection to one of its nodes.
@@ -55,7 +56,7 @@ impl Server {
     /// Does one step.
     pub(crate) async fn step(&self, step: Step<'_>) -> Result<Value> {
         match self {
-            Server::One(node) => node.step(step).await?.map_err(|error| explain(&error)),
+            Server::One(batches) => batches.step(step).await,
             // In a box, so that the future for one server stays small.
             Server::Cluster(cluster) => Box::pin(cluster.step(step)).await,
         }
@@ -64,7 +65,7 @@ impl Server {
     /// Asks to be told when `key` changes.
     pub(crate) async fn watch(&self, key: &str) -> Result<Watched> {
         match self {
-            Server::One(node) => node.watch(key).await,
+            Server::One(batches) => batches.node().watch(key).await,
             Server::Cluster(cluster) => match cluster.node_of(key) {
                 Some(node) => node.watch(key).await,
                 None => Ok(Watched::Held),
@@ -77,7 +78,7 @@ impl Server {
     pub(crate) fn strange_answer(&self, key: &str, script: &str) -> Error {
         const WHY: &str = "it gave an answer that cannot be";
         match self {
-            Server::One(node) => node.link().distrust(WHY),
+            Server::One(batches) => batches.node().link().distrust(WHY),
             Server::Cluster(cluster) => {
                 cluster.node_of(key).iter().for_each(|node| node.link().distrust(WHY));
             }
@@ -88,7 +89,7 @@ impl Server {
     /// Whether a grant counts only once [confirmed](Server::confirm) by replicas.
     pub(crate) fn wants_replicas(&self) -> bool {
         match self {
-            Server::One(node) => node.replicas().is_some(),
+            Server::One(batches) => batches.node().replicas().is_some(),
             Server::Cluster(cluster) => cluster.wants_replicas(),
         }
     }
@@ -96,7 +97,7 @@ impl Server {
     /// Does a step that confirms a grant, and waits for the replicas to have it.
     pub(crate) async fn confirm(&self, step: Step<'_>) -> Result<Value> {
         match self {
-            Server::One(node) => confirmed_by(node, step).await,
+            Server::One(batches) => confirmed_by(batches.node(), step).await,
             Server::Cluster(cluster) => match cluster.node_of(step.keys[0]) {
                 Some(node) => confirmed_by(&node, step).await,
                 None => Err(uncovered()),
@@ -115,14 +116,14 @@ impl Server {
     /// A connection for questions about the server itself.
     pub(crate) fn any(&self) -> &Link {
         match self {
-            Server::One(node) => node.link(),
+            Server::One(batches) => batches.node().link(),
             Server::Cluster(cluster) => cluster.any(),
         }
     }
 
     pub(crate) fn close(&self) {
         match self {
-            Server::One(node) => node.close(),
+            Server::One(batches) => batches.node().close(),
             Server::Cluster(cluster) => cluster.close(),
         }
     }

@@ -38,7 +38,7 @@ struct Waiter {
 pub(crate) async fn of(server: &Server, keys: &Keys) -> Result<Seen> {
     let step = Step { script: &SCRIPTS.inspect, keys: &keys.all(), values: &[MOST] };
     let answer = server.step(step).await?;
-    read(answer).ok_or_else(|| server.strange_answer(&keys.lock, "inspect"))
+    read(answer).ok_or_else(|| server.strange_answer(keys.lock(), "inspect"))
 }
 
 fn read(answer: Value) -> Option<Seen> {

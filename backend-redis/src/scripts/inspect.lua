@@ -5,6 +5,7 @@
 --        {identity or foreign value, ms left (-1 without an end), token, ...} of holders,
 --        {identity, arrival in us, ...} of waiters in order}
 -- O(n) in what is answered.
+--<mint.lua>
 --<queue.lua>
 look_at_lock()
 local most = tonumber(ARGV[1])

@@ -11,6 +11,7 @@
 -- O(log n) in the holders and waiters, but for up to 64 dead ones or grants.
 
 local PROCESS = ARGV[1]
+--<mint.lua>
 --<queue.lua>
 look_at_lock()
 local missing = 1

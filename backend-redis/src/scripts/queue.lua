@@ -164,7 +164,8 @@ local function until_change()
   if not held then return 1 end
   if held.group then
     local next = redis.call('ZRANGEBYSCORE', L, 1, '(' .. BAND, 'WITHSCORES', 'LIMIT', 0, 1)
-    return math.min(1000, math.max(1, next[2] - now + 1))
+    -- None: the server looks at its clock again at each command, and found that all have ended.
+    return next[2] and math.min(1000, math.max(1, next[2] - now + 1)) or 1
   end
   if not parse(held.text) then return 0 end
   return math.min(1000, redis.call('PTTL', L) + 1)

@@ -20,6 +20,7 @@ if value == ME or value == ME .. '\n' then
 elseif not ARGV[2] and string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0 then
   return 0
 end
+--<mint.lua>
 --<queue.lua>
 local me = parse(ME)
 if redis.call('ZREM', Q, ME) == 1 then was_there = 1 end

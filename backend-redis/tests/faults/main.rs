@@ -6,6 +6,7 @@
 mod clock;
 mod cluster;
 mod connection;
+mod crowd;
 mod limits;
 mod refusals;
 mod replicas;

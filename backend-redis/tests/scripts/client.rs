@@ -3,6 +3,7 @@
 //! A step's pushes are therefore known when its answer is, and several steps can share a round
 //! trip.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
@@ -59,6 +60,8 @@ pub(crate) struct Client {
     answers: Vec<u8>,
     read: usize,
     pushes: Vec<Push>,
+    /// Whether the next answers are lists of one, whose content is meant.
+    in_lists: VecDeque<bool>,
 }
 
 impl Client {
@@ -68,21 +71,33 @@ impl Client {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let (questions, answers) = (Vec::new(), Vec::new());
-        let mut client = Client { stream, questions, answers, read: 0, pushes: Vec::new() };
+        let (pushes, in_lists) = (Vec::new(), VecDeque::new());
+        let mut client = Client { stream, questions, answers, read: 0, pushes, in_lists };
         client.call(&["HELLO", "3"]);
         client
     }
 
     pub(crate) fn subscribe(&mut self, channels: &[&str]) {
         for channel in channels {
-            self.send(&["SUBSCRIBE", channel]);
+            // Its answer is a push.
+            self.write(&["SUBSCRIBE", channel]);
         }
-        // The confirmations are pushes.
         self.call(&["PING"]);
     }
 
     /// Puts a command into the next round trip.
     pub(crate) fn send(&mut self, command: &[&str]) {
+        self.in_lists.push_back(false);
+        self.write(command);
+    }
+
+    /// The same for a command whose answer is a list of one answer, which is then received.
+    pub(crate) fn send_for_one(&mut self, command: &[&str]) {
+        self.in_lists.push_back(true);
+        self.write(command);
+    }
+
+    fn write(&mut self, command: &[&str]) {
         write!(self.questions, "*{}\r\n", command.len()).unwrap();
         for part in command {
             write!(self.questions, "${}\r\n{part}\r\n", part.len()).unwrap();
@@ -95,7 +110,13 @@ impl Client {
             self.stream.write_all(&self.questions).unwrap();
             self.questions.clear();
         }
-        self.value()
+        match (self.in_lists.pop_front(), self.value()) {
+            (Some(true), Value::List(mut one)) if one.len() == 1 => one.remove(0),
+            (Some(true), answer) if answer.error().is_none() => {
+                panic!("no list of one: {answer:?}")
+            }
+            (_, answer) => answer,
+        }
     }
 
     pub(crate) fn call(&mut self, command: &[&str]) -> Value {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod batches;
 mod bench;
 mod claim;
 mod client;

@@ -5,11 +5,7 @@ use super::Mutant;
 pub(super) const MUTANTS: &[Mutant] = &[
     // mint.lua
     ("no TTL is kept", "token .. mark, 'KEEPTTL', 'GET'", "token .. mark, 'GET'"),
-    (
-        "a new fence lasts an hour",
-        "86400000)\n  return token, last",
-        "3600000)\n  return token, last",
-    ),
+    ("a new fence lasts an hour", "86400000)\n  return token\n", "3600000)\n  return token\n"),
     ("a token that does not rise", "format('%.0f', number + 1)", "format('%.0f', number)"),
     ("a rounded token", "string.format('%.0f', number + 1)", "tostring(number + 1)"),
     (
@@ -32,6 +28,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     ("a fence prolonged at each token", "if last and last < token and", "if false and"),
     ("short microseconds", "string.rep('0', 6 - #us) .. us", "us"),
+    (
+        "a text of digits and more is a token",
+        "string.match(last, '^(%d+)q?$')",
+        "string.match(last, '^(%d+)')",
+    ),
     // queue.lua
     ("the dead are served", "tonumber(deadline) < now then", "false then"),
     ("unbounded runs", "local MOST = 64", "local MOST = 1000"),
@@ -97,11 +98,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("the token is not marked", "redis.call('SET', F, last .. 'q', 'KEEPTTL')", ""),
     ("no token is not marked", "redis.call('SET', F, '0q', 'PX', 86400000)", ""),
     // attempt.lua
+    ("the fast path keeps no TTL", "F, token, 'KEEPTTL', 'GET'", "F, token, 'GET'"),
+    (
+        "the fast path does not look at the last token",
+        "#last == #token and last < token and",
+        "#last == #token and",
+    ),
+    (
+        "the fast path does not look for a mark",
+        "#last == #token and last < token and string.sub(last, 1, 6) == string.sub(token, 1, 6)",
+        "true",
+    ),
     ("the fast path overtakes the queue", "if string.byte(last, -1) ~= 113 then", "if true then"),
     (
         "a lost mark is no queue",
-        "elseif redis.call('EXISTS', Q) == 0 then\n    return token",
-        "else\n    return token",
+        "elseif redis.call('EXISTS', Q) == 0 then\n    return answer",
+        "else\n    return answer",
     ),
     (
         "the fast path keeps what it took",
@@ -110,7 +122,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     (
         "the fast path unmarks the token",
-        "  redis.call('SET', F, last or token .. 'q', 'KEEPTTL')\n",
+        "  redis.call('SET', F, last or answer .. 'q', 'KEEPTTL')\n",
         "",
     ),
     (

@@ -1,0 +1,248 @@
+//! Steps of many callers in one call to the server.
+//!
+//! A call costs the server, and this process, more than most steps do in it. While few calls are
+//! under way each step is a call of its own, with no detour; steps that come while enough are under
+//! way wait for a place, and go together. So a crowd gets more done, and one caller waits for
+//! nobody.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fencelock_core::{Error, Result};
+use redis::{Cmd, Value};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::error::{closed, explain};
+use crate::node::{By, Node, Step, UNKNOWN_SCRIPT};
+use crate::script::{SCRIPTS, Script};
+
+/// With fewer steps under way each one goes alone.
+const ALONE: usize = 16;
+/// Batches under way: the server works at one while this process reads the answers of the other.
+const BATCHES: usize = 2;
+/// Steps in one call: while it runs, the server serves nobody else.
+const MOST: usize = 64;
+
+/// One server, and the calls to it.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    node: Node,
+    runtime: Handle,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Steps under way.
+    steps: usize,
+    /// Batches under way.
+    batches: usize,
+    /// Those of them whose steps are not on the connection yet. Nobody overtakes them: a claim's
+    /// release must not arrive before its attempt, which is sent even if nobody waits for it.
+    leaving: usize,
+    waiting: Vec<Waiting>,
+}
+
+/// How a step is done.
+enum Way {
+    /// In a call of its own.
+    Alone(Place),
+    /// With others.
+    Together(oneshot::Receiver<Result<Value>>),
+}
+
+impl Batches {
+    pub(crate) fn new(node: Node, runtime: Handle) -> Arc<Batches> {
+        Arc::new(Batches { node, runtime, queue: Mutex::default() })
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Does one step. Dropped half-way, it may or may not be done, but not later than what is asked
+    /// for behind it.
+    pub(crate) async fn step(self: &Arc<Self>, step: Step<'_>) -> Result<Value> {
+        match self.enter(step) {
+            // In a box, so that those who wait in a crowd stay small.
+            Way::Alone(_place) => {
+                Box::pin(self.node.step(step)).await?.map_err(|error| explain(&error))
+            }
+            // Only the end of the runtime drops an answer.
+            Way::Together(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(self: &Arc<Self>, step: Step<'_>) -> Way {
+        let mut queue = self.queue();
+        if queue.steps < ALONE && queue.leaving == 0 && queue.waiting.is_empty() {
+            queue.steps += 1;
+            return Way::Alone(Place { of: self.clone(), steps: 1, batches: 0 });
+        }
+        let (answer, answered) = oneshot::channel();
+        queue.waiting.push(Waiting::new(step, answer));
+        Way::Together(answered)
+    }
+
+    /// Sends the steps that have waited longest, if there is a place for a call.
+    fn depart(self: &Arc<Self>) {
+        let (steps, place, leaving) = {
+            let mut queue = self.queue();
+            if queue.batches >= BATCHES || queue.leaving > 0 || queue.waiting.is_empty() {
+                return;
+            }
+            let count = queue.waiting.len().min(MOST);
+            queue.steps += count;
+            queue.batches += 1;
+            queue.leaving += 1;
+            let steps: Vec<Waiting> = queue.waiting.drain(..count).collect();
+            let place = Place { of: self.clone(), steps: count, batches: 1 };
+            (steps, place, Leaving(self.clone()))
+        };
+        let batches = self.clone();
+        // Nobody's cancellation may keep the others from their answers.
+        self.runtime.spawn(async move {
+            let _place = place;
+            batches.call(steps, leaving).await;
+        });
+    }
+
+    async fn call(self: &Arc<Self>, steps: Vec<Waiting>, leaving: Leaving) {
+        let link = self.node.link();
+        let mut steps = wanted(steps);
+        let mut answer = link.send_batch(&command(&steps, By::Digest), leaving).await;
+        if matches!(&answer, Ok(Err(error)) if error.code() == Some(UNKNOWN_SCRIPT)) {
+            let leaving = self.leaving();
+            steps = wanted(steps);
+            answer = link.send_batch(&command(&steps, By::Text), leaving).await;
+        }
+        match answer {
+            Ok(Ok(answers)) => {
+                for (step, answer) in steps.into_iter().zip(answers) {
+                    step.tell(answer.extract_error().map_err(|error| explain(&error)));
+                }
+            }
+            Ok(Err(error)) => match explain(&error) {
+                error if error.is_retryable() => tell_all(steps, &error),
+                // What an ACL denies to one must not be denied to the others.
+                _ => self.one_by_one(steps).await,
+            },
+            Err(error) => {
+                tell_all(steps, &error);
+                // They have waited for the same.
+                let waiting = std::mem::take(&mut self.queue().waiting);
+                tell_all(waiting, &error);
+            }
+        }
+    }
+
+    async fn one_by_one(self: &Arc<Self>, steps: Vec<Waiting>) {
+        let _leaving = self.leaving();
+        for waiting in wanted(steps) {
+            let words = waiting.words();
+            let (keys, values) = words.split_at(waiting.keys);
+            let answer = self.node.step(Step { script: waiting.script, keys, values }).await;
+            let answer = answer.and_then(|answer| answer.map_err(|error| explain(&error)));
+            waiting.tell(answer);
+        }
+    }
+
+    fn leaving(self: &Arc<Self>) -> Leaving {
+        self.queue().leaving += 1;
+        Leaving(self.clone())
+    }
+}
+
+/// A call under way.
+struct Place {
+    of: Arc<Batches>,
+    steps: usize,
+    batches: usize,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        {
+            let mut queue = self.of.queue();
+            queue.steps -= self.steps;
+            queue.batches -= self.batches;
+        }
+        self.of.depart();
+    }
+}
+
+/// Steps that are not on the connection yet.
+struct Leaving(Arc<Batches>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.queue().leaving -= 1;
+        self.0.depart();
+    }
+}
+
+/// A step that waits for a place, or for its answer.
+#[derive(Debug)]
+struct Waiting {
+    script: &'static Script,
+    keys: usize,
+    values: usize,
+    /// The keys and the values, one behind the other.
+    text: String,
+    ends: Vec<usize>,
+    answer: oneshot::Sender<Result<Value>>,
+}
+
+impl Waiting {
+    fn new(step: Step<'_>, answer: oneshot::Sender<Result<Value>>) -> Waiting {
+        let words = || step.keys.iter().chain(step.values);
+        let mut text = String::with_capacity(words().map(|word| word.len()).sum());
+        let ends = words().map(|word| {
+            text.push_str(word);
+            text.len()
+        });
+        let ends = ends.collect();
+        let (script, keys, values) = (step.script, step.keys.len(), step.values.len());
+        Waiting { script, keys, values, text, ends, answer }
+    }
+
+    fn words(&self) -> Vec<&str> {
+        let mut start = 0;
+        let word = |end: &usize| &self.text[std::mem::replace(&mut start, *end)..*end];
+        self.ends.iter().map(word).collect()
+    }
+
+    fn tell(self, answer: Result<Value>) {
+        // Nobody listens any more: its claim's release follows.
+        let _ = self.answer.send(answer);
+    }
+}
+
+/// Those that somebody still waits for: the others need not be asked.
+fn wanted(mut steps: Vec<Waiting>) -> Vec<Waiting> {
+    steps.retain(|step| !step.answer.is_closed());
+    steps
+}
+
+fn tell_all(steps: Vec<Waiting>, error: &Error) {
+    steps.into_iter().for_each(|step| step.tell(Err(error.clone())));
+}
+
+/// As `scripts/batch.lua` takes it.
+fn command(steps: &[Waiting], by: By) -> Cmd {
+    let counts: Vec<String> =
+        steps.iter().map(|step| format!("{}{}", step.keys, step.values)).collect();
+    let (mut keys, mut values) = (Vec::new(), Vec::new());
+    for (step, counts) in steps.iter().zip(&counts) {
+        let words = step.words();
+        let (its_keys, its_values) = words.split_at(step.keys);
+        keys.extend_from_slice(its_keys);
+        values.extend([step.script.name, counts.as_str()]);
+        values.extend_from_slice(its_values);
+    }
+    Step { script: &SCRIPTS.batch, keys: &keys, values: &values }.command(by)
+}

@@ -1,0 +1,26 @@
+-- Several steps in one call, each as if it were alone: for many callers at once, since a call costs
+-- the server as much as what a step does in it. An error of one is its own answer.
+--
+-- KEYS  those of the steps, one step after the other
+-- ARGV  for each step: its name, the numbers of its keys and values as two digits, its values
+-- Reply the steps' replies, in order
+
+-- It does not go on while a script runs.
+local TIME = redis.call('TIME')
+local STEPS = {
+--<steps>
+}
+local keys, values, answers = KEYS, ARGV, {}
+local key, value = 0, 1
+while values[value] do
+  local step, count = STEPS[values[value]], values[value + 1]
+  local n, m = string.byte(count, 1, 2)
+  n, m = n - 48, m - 48
+  local done, answer =
+    pcall(step, {unpack(keys, key + 1, key + n)}, {unpack(values, value + 2, value + 1 + m)})
+  -- A command's error is a table, from 7.0 on.
+  if not done and type(answer) == 'string' then answer = {err = 'ERR ' .. answer} end
+  answers[#answers + 1] = answer
+  key, value = key + n, value + 2 + m
+end
+return answers

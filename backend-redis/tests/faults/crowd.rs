@@ -1,0 +1,131 @@
+//! Many claims of one process at once, whose steps share calls to the server.
+
+use fencelock_conformance::proxy::Direction;
+use fencelock_conformance::servers::TestRedis;
+use fencelock_core::{ErrorKind, Guard, Locks, Result};
+use futures_util::future::join_all;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::support::*;
+
+const CROWD: usize = 300;
+
+/// How often the server did this command.
+async fn done(server: &TestRedis, command: &str) -> u64 {
+    let stats = ask(server, &["INFO", "commandstats"]).await;
+    let start = format!("cmdstat_{command}:calls=");
+    let count = stats.lines().find_map(|line| line.strip_prefix(&start)?.split(',').next());
+    count.map_or(0, |count| count.parse().expect("a number"))
+}
+
+/// All at once, each with a lock of its own.
+async fn acquire_all(locks: &Locks) -> Vec<Result<Guard>> {
+    let acquiring = (0..CROWD).map(|n| wait_for(locks, &format!("lock-{n}")));
+    let all = within(PATIENCE, "everybody has an answer", join_all(acquiring)).await;
+    all.into_iter().map(|joined| joined.expect("no panic")).collect()
+}
+
+#[tokio::test]
+async fn a_crowd_shares_calls() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=60s").await;
+    // So that the text of the batches is known, and only they are counted.
+    acquire_all(&locks).await.into_iter().for_each(|guard| drop(guard.unwrap()));
+    drained(&server).await;
+    let before = [done(&server, "evalsha").await, done(&server, "set").await];
+    let guards: Vec<Guard> = acquire_all(&locks).await.into_iter().map(Result::unwrap).collect();
+    let calls = done(&server, "evalsha").await - before[0];
+    let sets = done(&server, "set").await - before[1];
+    assert_eq!(sets, 2 * CROWD as u64, "each was done once");
+    // One thread: all have asked before the first answer is read.
+    let (alone, together) = (16, (CROWD as u64 - 16).div_ceil(64));
+    assert!(calls <= alone + together, "{calls} calls");
+    for guard in guards {
+        assert!(guard.is_held());
+        give_back(guard).await;
+    }
+    drained(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn script_flush_is_not_noticed_by_a_crowd() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=60s").await;
+    for _ in 0..5 {
+        ask(&server, &["SCRIPT", "FLUSH"]).await;
+        for guard in acquire_all(&locks).await {
+            give_back(guard.unwrap()).await;
+        }
+    }
+    drained(&server).await;
+}
+
+/// Lesson 5, in a crowd: a step that waits for its place in a batch is sent, or not, but never
+/// behind the release that undoes it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_a_crowd_leaves_nothing() {
+    let rig = Rig::start().await;
+    // What is left behind would stay longer than this test is patient.
+    let locks = rig.behind("ttl=60s").await;
+    let delay = ms(4);
+    rig.proxy.delay(Direction::ToServer, delay);
+    for round in 0..20u32 {
+        let acquiring: Vec<_> =
+            (0..CROWD).map(|n| wait_for(&locks, &format!("lock-{n}"))).collect();
+        // From before the first is sent to after the last is answered.
+        tokio::time::sleep(delay * round / 4).await;
+        acquiring.iter().skip(1).step_by(2).for_each(JoinHandle::abort);
+        for (n, acquired) in join_all(acquiring).await.into_iter().enumerate() {
+            match acquired {
+                Ok(guard) => drop(guard.unwrap()),
+                Err(gone) => assert!(gone.is_cancelled() && n % 2 == 1),
+            }
+        }
+    }
+    rig.proxy.heal().await.unwrap();
+    drained(&rig.server).await;
+}
+
+/// One that is wrong is told so, and is the only one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_key_is_no_harm_to_the_crowd_around_it() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=60s").await;
+    for n in (0..CROWD).step_by(10) {
+        ask(&server, &["RPUSH", &format!("lock:lock-{n}"), "foreign"]).await;
+    }
+    for (n, acquired) in acquire_all(&locks).await.into_iter().enumerate() {
+        match acquired {
+            Ok(guard) => give_back(guard).await,
+            Err(error) => {
+                assert_kind(&error, ErrorKind::Foreign);
+                assert_eq!(n % 10, 0, "{error}");
+                let key = format!("lock:lock-{n}");
+                assert!(words(&error).contains(&key), "{error}");
+                assert_eq!(ask(&server, &["DEL", &key]).await, "1", "it was left as it was");
+            }
+        }
+    }
+    drained(&server).await;
+}
+
+/// Rows 12 and 19: however many wait for their places, each learns in time that nobody answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_is_told_in_time_that_the_server_is_frozen() {
+    let server = TestRedis::start().await.unwrap();
+    let patient = direct(&server, "ttl=60s&unreachable_after=60s").await;
+    let hasty = direct(&server, "ttl=60s&unreachable_after=3s").await;
+    server.freeze().await.unwrap();
+    let waiting: Vec<_> = (0..CROWD).map(|n| wait_for(&patient, &format!("lock-{n}"))).collect();
+    let asked = Instant::now();
+    for refused in acquire_all(&hasty).await {
+        assert_kind(&refused.unwrap_err(), ErrorKind::Unreachable);
+    }
+    assert!(asked.elapsed() < ms(3000) + 2 * SLACK, "{:?}", asked.elapsed());
+    server.thaw().unwrap();
+    for guard in within(PATIENCE, "the others are granted", join_all(waiting)).await {
+        give_back(guard.unwrap().unwrap()).await;
+    }
+    drained(&server).await;
+}
