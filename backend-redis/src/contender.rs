@@ -24,7 +24,8 @@ pub(crate) struct RedisContender {
     claim: Arc<Claim>,
     keys: Keys,
     identity: String,
-    /// When the token's key was last certain to live for a day, in ns on the store's clock.
+    /// When the token's key was last certain to live for most of a day, in ns on the store's clock;
+    /// 0 before the grant.
     fence_renewed: AtomicU64,
 }
 
@@ -34,7 +35,7 @@ impl RedisContender {
         RedisContender {
             keys: Keys::of(claim.name().key()),
             identity: identity(&claim, &store.process),
-            fence_renewed: AtomicU64::new(store.clock.now().as_nanos()),
+            fence_renewed: AtomicU64::new(0),
             store,
             claim,
         }
@@ -112,6 +113,7 @@ impl RedisContender {
             Value::BulkString(token) => {
                 let token = std::str::from_utf8(token).ok()?.parse().ok()?;
                 let valid_until = lease_end(sent, self.claim.ttl());
+                self.fence_renewed.store(sent.as_nanos(), Ordering::Relaxed);
                 Some(Attempt::Granted { token: FencingToken::new(token), valid_until })
             }
             Value::Array(values) => match values.as_slice() {
@@ -133,13 +135,13 @@ impl Contender for RedisContender {
     }
 
     async fn attempt(&self) -> Result<Attempt> {
-        let if_busy = match self.claim.if_busy() {
-            IfBusy::Refuse => "try",
-            IfBusy::Queue => "queue",
+        let values = [self.identity.as_str(), ttl_of(&self.identity), "try"];
+        let values = match self.claim.if_busy() {
+            IfBusy::Refuse => &values[..],
+            IfBusy::Queue => &values[..2],
         };
-        let values = [self.identity.as_str(), ttl_of(&self.identity), if_busy];
         let keys = self.keys.all();
-        let step = Step { script: &SCRIPTS.attempt, keys: &keys, values: &values };
+        let step = Step { script: &SCRIPTS.attempt, keys: &keys, values };
         let sent = self.store.clock.now();
         let answer = self.store.server.step(step).await?;
         match self.read(&answer, sent).ok_or_else(|| self.strange_answer("attempt"))? {

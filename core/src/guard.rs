@@ -206,7 +206,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.hold.end(Ending::Released, self.core.now()) {
+        let ended = self.hold.valid_until().is_none();
+        if !ended && self.hold.end(Ending::Released, self.core.now()) {
             self.core.keeper.remove(self.hold.claim().id);
         }
         self.hold.seat().leave();

@@ -163,14 +163,14 @@ impl<'a> Contention<'a> {
 
     async fn run(&self, request: &Request) -> Result<Guard> {
         let mut pace = Pace::start();
+        let mut asked = self.started;
         loop {
-            let asked = self.core.now();
-            match self.attempt().await? {
+            match self.attempt(asked).await? {
                 Ok(Attempt::Granted { token, valid_until }) => {
                     let token = token.in_epoch(self.core.settings.token_epoch);
-                    let limit = hold_limit(request, asked, self.core.now());
-                    let period = self.period(request);
                     let since = self.core.now();
+                    let limit = hold_limit(request, asked, since);
+                    let period = self.period(request);
                     return self.grant(&Grant { token, asked, since, valid_until, limit, period });
                 }
                 Ok(Attempt::Busy { rest }) => {
@@ -195,6 +195,7 @@ impl<'a> Contention<'a> {
                 }
                 Err(error) => return Err(error),
             }
+            asked = self.core.now();
         }
     }
 
@@ -208,8 +209,8 @@ impl<'a> Contention<'a> {
     }
 
     /// One attempt and its answer, unless the wait limit or the store's silence ends it.
-    async fn attempt(&self) -> Result<Result<Attempt>> {
-        self.wait.asked(self.core.now());
+    async fn attempt(&self, asked: Moment) -> Result<Result<Attempt>> {
+        self.wait.asked(asked);
         let contender = self.seat.contender();
         let mut attempt = contender.attempt();
         // The store may answer at once; then there is no timer to set up.

@@ -1,7 +1,7 @@
 -- Acquires, queues, or confirms a grant: whatever comes next for one claim. Asked again, it answers
 -- the same, token included.
 --
--- ARGV  1 identity   2 ttl in ms   3 'queue', or 'try' to leave nothing behind
+-- ARGV  1 identity   2 ttl in ms   3 'try' to leave nothing behind; without it, to queue
 -- Reply token, a text (granted) | 0 (busy, only after 'try') | {ms until the next look, 0: a foreign
 --       holder} (waits)
 -- O(log n) in the holders and waiters, but for up to 64 dead ones or grants.

@@ -16,15 +16,15 @@ fn steps_of_a_batch_see_what_those_before_them_did() {
     let [first, next, other] = [0, 1, 2].map(claim);
     let [first_text, next_text, other_text] = [&first.text, &next.text, &other.text];
     let command = bench.batch(&[
-        ("attempt", &lock, &[first_text, "30000", "queue"]),
-        ("attempt", &lock, &[next_text, "30000", "queue"]),
+        ("attempt", &lock, &[first_text, "30000"]),
+        ("attempt", &lock, &[next_text, "30000"]),
         ("renew", &lock, &[first_text, "30000", ""]),
-        ("attempt", &foreign, &[other_text, "30000", "queue"]),
+        ("attempt", &foreign, &[other_text, "30000"]),
         ("attempt", &lock, &[other_text, "30000", "try"]),
         ("look", &lock, &[driver::PROCESSES[1], next_text]),
         ("release", &lock, &[first_text]),
         ("release", &lock, &[first_text]),
-        ("attempt", &lock, &[next_text, "30000", "queue"]),
+        ("attempt", &lock, &[next_text, "30000"]),
     ]);
     let command: Vec<&str> = command.iter().map(String::as_str).collect();
     let answer = bench.call(&command);

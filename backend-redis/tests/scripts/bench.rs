@@ -96,7 +96,7 @@ impl Bench {
     pub(crate) fn send_op(&mut self, op: Op, keys: &Keys, claim: &Claim) {
         let (me, ttl) = (claim.text.as_str(), claim.ttl.to_string());
         match op {
-            Op::Queue => self.send("attempt", keys, &[me, &ttl, "queue"]),
+            Op::Queue => self.send("attempt", keys, &[me, &ttl]),
             Op::Try => self.send("attempt", keys, &[me, &ttl, "try"]),
             Op::Release => self.send("release", keys, &[me]),
             Op::Evict => self.send("release", keys, &[me, "tell"]),

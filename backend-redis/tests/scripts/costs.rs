@@ -40,7 +40,7 @@ fn identity(mode: &str) -> String {
 }
 
 fn pair(bench: &mut Bench, keys: &Keys, me: &str) {
-    bench.send("attempt", keys, &[me, "30000", "queue"]);
+    bench.send("attempt", keys, &[me, "30000"]);
     bench.send("release", keys, &[me]);
 }
 
