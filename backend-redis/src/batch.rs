@@ -142,12 +142,18 @@ impl Batches {
 
     async fn one_by_one(self: &Arc<Self>, steps: Vec<Waiting>) {
         let _leaving = self.leaving();
-        for waiting in wanted(steps) {
+        let mut steps = wanted(steps).into_iter();
+        while let Some(waiting) = steps.next() {
             let words = waiting.words();
             let (keys, values) = words.split_at(waiting.keys);
-            let answer = self.node.step(Step { script: waiting.script, keys, values }).await;
-            let answer = answer.and_then(|answer| answer.map_err(|error| explain(&error)));
-            waiting.tell(answer);
+            match self.node.step(Step { script: waiting.script, keys, values }).await {
+                Ok(answer) => waiting.tell(answer.map_err(|error| explain(&error))),
+                // The connection is gone, or silent: the others need not find that out in turn.
+                Err(error) => {
+                    waiting.tell(Err(error.clone()));
+                    return tell_all(steps.collect(), &error);
+                }
+            }
         }
     }
 

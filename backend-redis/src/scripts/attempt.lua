@@ -19,7 +19,8 @@ if set and set.ok then
   if #us < 6 then us = string.rep('0', 6 - #us) .. us end
   token = time[1] .. us
   last = redis.pcall('SET', F, token, 'KEEPTTL', 'GET')
-  if last and #last == #token and last < token and string.sub(last, 1, 6) == string.sub(token, 1, 6) then
+  -- A mark makes it longer; the last three hours begin with the same digits.
+  if last and #last == #token and last < token and last > string.sub(token, 1, 6) then
     return token
   end
 end

@@ -10,7 +10,7 @@ end
 -- day, prolonged when a token is not of the same three hours as the last one.
 local function risen(token, mark, last)
   if type(last) == 'table' then error(last.err, 0) end
-  if last and last < token and #last - #token < 2 and string.sub(last, 1, 6) == string.sub(token, 1, 6) then
+  if last and last < token and #last - #token < 2 and last > string.sub(token, 1, 6) then
     return token
   end
   if last then
