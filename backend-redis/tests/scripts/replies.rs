@@ -56,9 +56,10 @@ fn released(step: &Step<'_>) -> Verdict {
     let text = &step.me.text;
     let queued = |state: &State| state.waits(text).or(state.is_granted(text)).is_some();
     let held = step.before.holders.get(text);
-    let ended = held.is_some_and(|held| held.expiry <= step.after.now());
-    let was_there =
-        held.is_some() || queued(step.before) || step.before.foreign.as_ref() == Some(text);
+    let foreign = step.before.foreign.as_ref() == Some(text);
+    let ended = held.is_some_and(|held| held.expiry <= step.after.now())
+        || (foreign && step.before.hold_ends_before(step.after));
+    let was_there = held.is_some() || queued(step.before) || foreign;
     let expected = i64::from(was_there);
     ensure(step.reply.int() == Some(expected) || ended, || format!("{text} was {expected}"))?;
     let is_there = step.after.holders.contains_key(text) || queued(step.after);
