@@ -49,10 +49,23 @@ pub enum IfBusy {
     Queue,
 }
 
+/// By which call a lock was asked for. They are one lock on every store; a driver whose names in
+/// the store are shared with other libraries writes each as these do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// [`Locks::lock`](crate::Locks::lock).
+    Lock,
+    /// [`Locks::rw_lock`](crate::Locks::rw_lock).
+    ReadWrite,
+    /// [`Locks::semaphore`](crate::Locks::semaphore).
+    Semaphore,
+}
+
 /// One request for a lock: who wants it, how, and how to wake them.
 pub struct Claim {
     pub(crate) id: u64,
     name: LockName,
+    family: Family,
     mode: Mode,
     owner: OwnerToken,
     ttl: Duration,
@@ -73,6 +86,7 @@ const OVER: u8 = 2;
 /// What a new claim asks for.
 pub(crate) struct Wanted {
     pub(crate) name: LockName,
+    pub(crate) family: Family,
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
     pub(crate) renewed: bool,
@@ -90,6 +104,7 @@ impl Claim {
         Claim {
             id,
             name: wanted.name,
+            family: wanted.family,
             mode: wanted.mode,
             owner: OwnerToken::fresh(),
             ttl: wanted.ttl,
@@ -113,6 +128,12 @@ impl Claim {
     #[must_use]
     pub fn name(&self) -> &LockName {
         &self.name
+    }
+
+    /// By which call it was asked for.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.family
     }
 
     /// How it is wanted.

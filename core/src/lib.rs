@@ -32,7 +32,7 @@ pub use backend::{
     Attempt, Contender, DistributedLock, Look, Occupant, OccupantId, Removal, Renewal, Report,
     Rest, Snapshot,
 };
-pub use claim::{Armed, Claim, IfBusy, OwnerToken};
+pub use claim::{Armed, Claim, Family, IfBusy, OwnerToken};
 pub use clock::BootClock;
 pub use error::{Error, ErrorKind, LostReason, Operation, Result};
 pub use guard::Guard;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tracing::{Instrument, Span};
 
 use crate::backend::{Attempt, Rest};
-use crate::claim::{Claim, IfBusy, Wanted};
+use crate::claim::{Claim, Family, IfBusy, Wanted};
 use crate::connected::Connected;
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::guard::Guard;
@@ -31,6 +31,7 @@ use crate::wait::Wait;
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) name: LockName,
+    pub(crate) family: Family,
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
     pub(crate) renewed: bool,
@@ -77,6 +78,7 @@ async fn contend(
     core.store.profile().require(request.mode)?;
     let wanted = Wanted {
         name: request.name.clone(),
+        family: request.family,
         mode: request.mode,
         ttl: request.ttl,
         renewed: request.renewed,

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backend::{DistributedLock, OccupantId, Removal, Snapshot};
+use crate::claim::Family;
 use crate::connected::Connected;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::guard::Guard;
@@ -73,7 +74,7 @@ impl Locks {
     /// The lock `name`, to be held by one at a time. A name that cannot be is an error of the
     /// acquisition.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        self.in_mode(name.as_ref(), Ok(Mode::Exclusive))
+        self.in_mode(Family::Lock, name.as_ref(), Ok(Mode::Exclusive))
     }
 
     /// The lock `name`, for many readers or one writer.
@@ -84,14 +85,16 @@ impl Locks {
     /// The lock `name`, of which at most `limit` permits are out together. An acquisition takes
     /// one, unless [`permits`](Lock::permits) says otherwise.
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Lock {
-        self.in_mode(name.as_ref(), Permits::new(1, limit).map(Mode::Permits))
+        let mode = Permits::new(1, limit).map(Mode::Permits);
+        self.in_mode(Family::Semaphore, name.as_ref(), mode)
     }
 
-    fn in_mode(&self, name: &str, mode: Result<Mode>) -> Lock {
+    fn in_mode(&self, family: Family, name: &str, mode: Result<Mode>) -> Lock {
         let settings = &self.core.settings;
         let request = LockName::with_prefix(&settings.prefix, name).and_then(|name| {
             Ok(Request {
                 name,
+                family,
                 mode: mode?,
                 ttl: settings.ttl.get(),
                 renewed: true,
@@ -203,12 +206,12 @@ pub struct RwLock {
 impl RwLock {
     /// To be held together with other readers.
     pub fn read(&self) -> Lock {
-        self.locks.in_mode(&self.name, Ok(Mode::Shared))
+        self.locks.in_mode(Family::ReadWrite, &self.name, Ok(Mode::Shared))
     }
 
     /// To be held alone.
     pub fn write(&self) -> Lock {
-        self.locks.in_mode(&self.name, Ok(Mode::Exclusive))
+        self.locks.in_mode(Family::ReadWrite, &self.name, Ok(Mode::Exclusive))
     }
 }
 
