@@ -1,0 +1,87 @@
+//! How sessions are made: the transport's settings, the negotiation, and the root.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{BootClock, Clock, Result};
+use zookeeper_client::{Acls, Client, Connector, CreateMode, Error as ZkError};
+
+use crate::error::Trouble;
+use crate::session::Session;
+
+/// What every session of one store has in common.
+#[derive(Debug)]
+pub(crate) struct Access {
+    /// With login and certificates.
+    pub(crate) connector: Connector,
+    pub(crate) cluster: String,
+    pub(crate) is_secure: bool,
+    pub(crate) root: Arc<str>,
+    pub(crate) acls: Acls<'static>,
+}
+
+impl Access {
+    /// A new session that asks for this timeout.
+    ///
+    /// The transport's signs of life and its patience with a connection follow from the timeout,
+    /// so with another one than was asked for it is asked again.
+    pub(crate) async fn open(&self, clock: &Arc<BootClock>, timeout: Duration) -> Result<Session> {
+        let mut sent = clock.now();
+        let mut client = self.connect(timeout).await?;
+        let negotiated = client.session_timeout();
+        if negotiated != timeout {
+            sent = clock.now();
+            client = self.connect(negotiated).await?;
+        }
+        self.make_root(&client).await.map_err(Trouble::from)?;
+        Ok(Session::new(client, self.root.clone(), clock.clone(), sent))
+    }
+
+    async fn connect(&self, timeout: Duration) -> Result<Client> {
+        let connector = self
+            .connector
+            .clone()
+            .with_session_timeout(timeout)
+            // A dead connection is found in a fifth of the timeout, and there is a sign of life
+            // each tenth of it.
+            .with_connection_timeout(timeout / 5)
+            .with_fail_eagerly();
+        let connected = match self.is_secure {
+            #[cfg(feature = "tls")]
+            true => connector.secure_connect(&self.cluster).await,
+            #[cfg(not(feature = "tls"))]
+            true => Err(ZkError::Unimplemented),
+            false => connector.connect(&self.cluster).await,
+        };
+        Ok(connected.map_err(Trouble::from)?)
+    }
+
+    /// The root and what is above it. It stays: only locks come and go.
+    pub(crate) async fn make_root(&self, client: &Client) -> Result<(), ZkError> {
+        let options = CreateMode::Persistent.with_acls(self.acls);
+        let ends = self.root.char_indices().skip(1).filter(|(_, c)| *c == '/').map(|(at, _)| at);
+        for end in ends.chain([self.root.len()]) {
+            let path = &self.root[..end];
+            // Whoever may not create it may find it there.
+            if path == "/" || client.check_stat(path).await?.is_some() {
+                continue;
+            }
+            match client.create(path, b"", &options).await {
+                Ok(_) | Err(ZkError::NodeExists) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The node of a lock, which the servers remove some time after its last child. With the root
+    /// gone, that too.
+    pub(crate) async fn make_lock(&self, client: &Client, lock: &str) -> Result<(), ZkError> {
+        let options = CreateMode::Container.with_acls(self.acls);
+        match client.create(lock, b"", &options).await {
+            Ok(_) | Err(ZkError::NodeExists) => Ok(()),
+            Err(ZkError::NoNode) => self.make_root(client).await,
+            Err(error) => Err(error),
+        }
+    }
+}

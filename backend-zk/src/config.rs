@@ -1,0 +1,412 @@
+//! Which servers, under which path and as whom, and how a store on them is connected.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::url::{Params, StoreUrl};
+use fencelock_core::{BootClock, Error, ErrorKind, Guard, Locks, Result, Settings};
+use tokio::runtime::Handle;
+use zookeeper_client::{Acls, Client};
+
+use crate::access::Access;
+use crate::backend::{Driver, Store};
+use crate::tls::Tls;
+use crate::{guarded, path};
+
+/// A ZooKeeper store that is not yet connected.
+///
+/// ```no_run
+/// # async fn f() -> fencelock_core::Result<()> {
+/// use fencelock_core::Settings;
+/// use fencelock_zk::ZkStore;
+/// let store = ZkStore::servers([("zk1", 2181), ("zk2", 2181), ("zk3", 2181)]).root("/locks");
+/// let locks = store.locks(Settings::default()).await?;
+/// let guard = locks.lock("report").acquire().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ZkStore {
+    hosts: Vec<(String, u16)>,
+    root: String,
+    session: Duration,
+    login: Option<Login>,
+    rights: Option<Rights>,
+    tls: Option<Tls>,
+}
+
+#[derive(Clone)]
+struct Login {
+    scheme: String,
+    secret: String,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:***", self.scheme)
+    }
+}
+
+/// Who may do what with the nodes that a store makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Everybody may do everything.
+    Open,
+    /// Whoever has the login that made them may do everything, everybody else nothing.
+    Creator,
+}
+
+const PORT: u16 = 2181;
+const SESSION: Duration = Duration::from_secs(10);
+/// What a session timeout may be; the servers have bounds of their own within.
+const SESSIONS: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(500)..=Duration::from_secs(600);
+
+/// The parameters of these URLs besides the common ones.
+const PARAMETERS: [&str; 6] = ["session", "auth", "acl", "tls_ca", "tls_cert", "tls_key"];
+
+impl ZkStore {
+    /// On these servers, of one ensemble.
+    #[must_use]
+    pub fn servers<'a>(servers: impl IntoIterator<Item = (&'a str, u16)>) -> ZkStore {
+        ZkStore {
+            hosts: servers.into_iter().map(|(name, port)| (name.to_owned(), port)).collect(),
+            root: "/".to_owned(),
+            session: SESSION,
+            login: None,
+            rights: None,
+            tls: None,
+        }
+    }
+
+    /// With all locks below this path, which is made if it is not there. Default: `/`.
+    #[must_use]
+    pub fn root(mut self, path: &str) -> ZkStore {
+        path.clone_into(&mut self.root);
+        self
+    }
+
+    /// With this session timeout, 500 ms to 10 min: how long the servers keep the locks of a
+    /// process that went silent. They have bounds of their own, by default 4 s to 40 s. Default:
+    /// 10 s.
+    #[must_use]
+    pub fn session(mut self, timeout: Duration) -> ZkStore {
+        self.session = timeout;
+        self
+    }
+
+    /// With this login: `digest` and `USER:PASSWORD`.
+    #[must_use]
+    pub fn login(mut self, scheme: &str, secret: &str) -> ZkStore {
+        self.login = Some(Login { scheme: scheme.to_owned(), secret: secret.to_owned() });
+        self
+    }
+
+    /// With these rights for what it makes. Default: [`Rights::Creator`] with a login,
+    /// [`Rights::Open`] without.
+    #[must_use]
+    pub fn rights(mut self, rights: Rights) -> ZkStore {
+        self.rights = Some(rights);
+        self
+    }
+
+    /// Encrypted.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> ZkStore {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// What a URL of the scheme [`SCHEME`](crate::SCHEME) says, with the settings common to all
+    /// stores.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for one that cannot be meant.
+    pub fn from_url(url: &StoreUrl) -> Result<(ZkStore, Settings)> {
+        let params = url.params(&PARAMETERS)?;
+        if url.user().is_some() || url.password().is_some() {
+            return Err(invalid("a login is given as auth=digest:USER:PASSWORD"));
+        }
+        let hosts = parse_hosts(url.authority())?;
+        let mut store = ZkStore::servers(hosts.iter().map(|(name, port)| (name.as_str(), *port)));
+        store.root = match url.path().trim_end_matches('/') {
+            "" => "/".to_owned(),
+            path => path.to_owned(),
+        };
+        if let Some(timeout) = params.duration("session")? {
+            store.session = timeout;
+        }
+        store.login = params.text("auth").map(parse_login).transpose()?;
+        store.rights = match params.text("acl") {
+            None => None,
+            Some("open") => Some(Rights::Open),
+            Some("creator") => Some(Rights::Creator),
+            Some(_) => return Err(invalid("acl is open or creator")),
+        };
+        store.tls = tls_of(params)?;
+        Ok((store, params.settings()?))
+    }
+
+    /// Connects, on the current runtime.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::Unreachable`]: no server answers, or none that can be written to.
+    /// - [`ErrorKind::Refused`]: they refuse the login, or to make the root.
+    /// - [`ErrorKind::InvalidArgument`]: outside a tokio runtime, a root that is no path, a session
+    ///   timeout that cannot be, or a certificate that cannot be read.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn locks(self, settings: Settings) -> Result<Locks> {
+        let runtime = Handle::try_current().map_err(|cause| {
+            invalid("a store is connected inside a tokio runtime; there is none here")
+                .caused_by(cause)
+        })?;
+        self.check()?;
+        let mut connector = Client::connector();
+        if let Some(login) = &self.login {
+            connector = connector.with_auth(&login.scheme, login.secret.as_bytes());
+        }
+        if let Some(tls) = &self.tls {
+            connector = tls.put_into(connector)?;
+        }
+        let clock = BootClock::start().map_err(|error| {
+            let message = "no file descriptor is free for the store's timer";
+            Error::new(ErrorKind::Unreachable, message).caused_by(error)
+        })?;
+        let rights = match &self.login {
+            Some(_) => self.rights.unwrap_or(Rights::Creator),
+            None => self.rights.unwrap_or(Rights::Open),
+        };
+        let access = Access {
+            connector,
+            cluster: self.cluster(),
+            is_secure: self.tls.is_some(),
+            root: self.root.as_str().into(),
+            acls: match rights {
+                Rights::Open => Acls::anyone_all(),
+                Rights::Creator => Acls::creator_all(),
+            },
+        };
+        let store = Store::connect(access, self.session, Arc::new(clock), runtime).await?;
+        Locks::new(Arc::new(Driver::new(store)), &self.shown(), settings)
+    }
+
+    /// The path of the node by which `guard` holds its lock, as `client`, a connection of the
+    /// caller's own, sees it now: the first operation of a write that is to fail when the lock is
+    /// no longer held.
+    ///
+    /// The data that a lock protects may lie in the same ensemble. Then no fencing token has to be
+    /// stored and compared: a `multi` that checks the lock's node is carried out whole or not at
+    /// all, at one moment at which the lock is held.
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// use fencelock_core::Settings;
+    /// use fencelock_zk::{ZkStore, zookeeper_client::Client};
+    /// let store = ZkStore::servers([("zk1", 2181)]).root("/locks");
+    /// let locks = store.clone().locks(Settings::default()).await?;
+    /// let client = Client::connect("zk1:2181").await?;
+    ///
+    /// let guard = locks.lock("orders").acquire().await?;
+    /// let node = store.held_node(&client, &guard).await?;
+    /// let mut writer = client.new_check_writer(&node, None)?;
+    /// writer.add_set_data("/orders/next", b"43", None)?;
+    /// writer.commit().await?; // CheckFailed: the lock is lost, and nothing was written
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// `client` must see the whole tree, without a chroot of its own, and may use any session.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::Lost`]: the lock is no longer held.
+    /// - [`ErrorKind::Unreachable`], [`ErrorKind::Refused`]: as the servers answer. This method
+    ///   sets no bound of its own to its two requests for each child of the lock.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn held_node(&self, client: &Client, guard: &Guard) -> Result<String> {
+        let lock = path::of_lock(&self.root, guard.name().key())?;
+        guarded::held_node(client, &lock, guard).await
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.hosts.is_empty() {
+            return Err(invalid("no host is named; expected HOST or HOST:PORT"));
+        }
+        if !SESSIONS.contains(&self.session) {
+            return Err(invalid("session must be 500ms to 10m"));
+        }
+        if self.rights == Some(Rights::Creator) && self.login.is_none() {
+            return Err(invalid("acl=creator needs a login: auth=digest:USER:PASSWORD"));
+        }
+        check_root(&self.root)
+    }
+
+    /// For the transport. It waits longer and longer from round to round through its list, and a
+    /// server that is away for a moment must not cost a session, so a short list is repeated.
+    fn cluster(&self) -> String {
+        let hosts: Vec<_> = self.hosts.iter().map(address).collect();
+        let rounds = 8usize.div_ceil(hosts.len().max(1));
+        vec![hosts.join(","); rounds].join(",")
+    }
+
+    /// The store's name in errors and logs.
+    fn shown(&self) -> String {
+        let hosts: Vec<_> = self.hosts.iter().map(address).collect();
+        format!("zk://{}{}", hosts.join(","), self.root)
+    }
+}
+
+fn address((name, port): &(String, u16)) -> String {
+    match name.contains(':') {
+        true => format!("[{name}]:{port}"),
+        false => format!("{name}:{port}"),
+    }
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidArgument, message)
+}
+
+/// `h1:2181,h2,[::1]:2182`.
+fn parse_hosts(authority: &str) -> Result<Vec<(String, u16)>> {
+    if authority.is_empty() {
+        return Err(invalid("no host is named; expected HOST or HOST:PORT"));
+    }
+    authority.split(',').map(parse_host).collect()
+}
+
+fn parse_host(text: &str) -> Result<(String, u16)> {
+    let wrong = || invalid(format!("{text:?} is no HOST or HOST:PORT"));
+    let (name, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (name, rest) = rest.split_once(']').ok_or_else(wrong)?;
+            if name.parse::<std::net::Ipv6Addr>().is_err() {
+                return Err(wrong());
+            }
+            (name, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")))
+        }
+        None => match text.split_once(':') {
+            Some((name, port)) => (name, Some(port)),
+            None => (text, Some("")),
+        },
+    };
+    let port = match port.ok_or_else(wrong)? {
+        "" if text.ends_with(':') => return Err(wrong()),
+        "" => PORT,
+        port => port.parse().map_err(|_| wrong())?,
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:".contains(c);
+    match name.is_empty() || port == 0 || !name.chars().all(plain) {
+        true => Err(wrong()),
+        false => Ok((name.to_owned(), port)),
+    }
+}
+
+/// `digest:USER:PASSWORD`. What is wrong with it is said without repeating it.
+fn parse_login(text: &str) -> Result<Login> {
+    let wrong = || invalid("auth is SCHEME:SECRET, as auth=digest:USER:PASSWORD");
+    let (scheme, secret) = text.split_once(':').ok_or_else(wrong)?;
+    let fits = match scheme {
+        "digest" => secret.split_once(':').is_some_and(|(user, _)| !user.is_empty()),
+        _ => !scheme.is_empty() && !secret.is_empty(),
+    };
+    match fits {
+        true => Ok(Login { scheme: scheme.to_owned(), secret: secret.to_owned() }),
+        false => Err(wrong()),
+    }
+}
+
+fn tls_of(params: Params<'_>) -> Result<Option<Tls>> {
+    let file = |name| params.text(name).map(PathBuf::from);
+    let own = match (file("tls_cert"), file("tls_key")) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => return Err(invalid("tls_cert and tls_key belong together")),
+    };
+    match (file("tls_ca"), own) {
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(invalid("tls_ca is missing: which authority signed the servers'?")),
+        (Some(authority), None) => Ok(Some(Tls::authority(authority))),
+        (Some(authority), Some((certificate, key))) => {
+            Ok(Some(Tls::authority(authority).certificate(certificate, key)))
+        }
+    }
+}
+
+fn check_root(root: &str) -> Result<()> {
+    let odd = |part: &str| {
+        part.is_empty() || part == "." || part == ".." || part.contains(char::is_control)
+    };
+    match root.strip_prefix('/') {
+        Some("") => Ok(()),
+        Some(rest) if rest.len() > 1024 => Err(invalid("the root is longer than 1024 bytes")),
+        Some(rest) if rest == "zookeeper" || rest.starts_with("zookeeper/") => {
+            Err(invalid("/zookeeper is the servers' own; name another root"))
+        }
+        Some(rest) if !rest.split('/').any(odd) => Ok(()),
+        _ => Err(invalid(format!("{root:?} is no path for locks; expected one as /app/locks"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<ZkStore> {
+        let (store, _) = ZkStore::from_url(&StoreUrl::parse(url)?)?;
+        store.check()?;
+        Ok(store)
+    }
+
+    #[test]
+    fn a_url_says_it_all() {
+        let store = parse(
+            "zk://h1:2182,h2,[::1]/app/locks/?session=4s&auth=digest:me:hunter2&acl=creator&ttl=2s",
+        )
+        .unwrap();
+        assert_eq!(store.shown(), "zk://h1:2182,h2:2181,[::1]:2181/app/locks");
+        assert_eq!(store.cluster().split(',').count(), 9);
+        assert_eq!(store.session, Duration::from_secs(4));
+        assert_eq!(store.rights, Some(Rights::Creator));
+        assert!(!format!("{store:?}").contains("hunter2"));
+        let plain = parse("zookeeper://h").unwrap();
+        assert_eq!((plain.shown().as_str(), plain.session), ("zk://h:2181/", SESSION));
+        assert_eq!(plain.cluster().split(',').count(), 8);
+        let tls = parse("zk://h?tls_ca=/ca.pem&tls_cert=/c.pem&tls_key=/k.pem").unwrap();
+        assert!(tls.tls.is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_a_way_out() {
+        for (url, says) in [
+            ("zk:///locks", "no host"),
+            ("zk://h:x", "is no HOST"),
+            ("zk://h:0", "is no HOST"),
+            ("zk://h:2181:2181", "is no HOST"),
+            ("zk://[h]", "is no HOST"),
+            ("zk://h 1", "is no HOST"),
+            ("zk://h,,g", "is no HOST"),
+            ("zk://me:hunter2@h", "auth=digest:USER:PASSWORD"),
+            ("zk://h?auth=hunter2", "auth=digest:USER:PASSWORD"),
+            ("zk://h?auth=digest:hunter2", "auth=digest:USER:PASSWORD"),
+            ("zk://h?acl=hunter2", "open or creator"),
+            ("zk://h?acl=creator", "needs a login"),
+            ("zk://h?session=1ms", "500ms to 10m"),
+            ("zk://h?session=1h", "500ms to 10m"),
+            ("zk://h//a", "no path"),
+            ("zk://h/a/../b", "no path"),
+            ("zk://h/zookeeper/locks", "servers' own"),
+            ("zk://h?tls_cert=/c", "belong together"),
+            ("zk://h?tls_cert=/c&tls_key=/k", "tls_ca is missing"),
+            ("zk://h?chroot=/a", "unknown parameter"),
+        ] {
+            let error = parse(url).expect_err(url);
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            let text = format!("{error} {error:?}");
+            assert!(text.contains(says) && !text.contains("hunter2"), "{url}: {text}");
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! One claim's seat: where its node is, what it waits for, and the steps that change that.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use fencelock_core::{Attempt, Claim, Contender, Error, IfBusy, Removal, Rest, Result};
+use futures_util::future::join_all;
+
+use crate::backend::Store;
+use crate::error::{Fate, unsettled};
+use crate::names;
+use crate::node::{self, Made, Node};
+use crate::order::{Standing, is_free, standing};
+use crate::session::Session;
+use crate::vigil::Vigil;
+
+/// How often the lock's nodes may change under one attempt before it is put off.
+const LOOKS: usize = 16;
+
+pub(crate) struct ZkContender {
+    store: Arc<Store>,
+    claim: Arc<Claim>,
+    /// The path of the lock, unless it has none.
+    lock: Result<String>,
+    seat: Mutex<Seat>,
+}
+
+#[derive(Default)]
+struct Seat {
+    place: Place,
+    vigil: Option<Vigil>,
+}
+
+#[derive(Clone, Default)]
+enum Place {
+    #[default]
+    Nowhere,
+    /// A node was asked for in this session, and it is not known whether it was made.
+    Unsure(Arc<Session>),
+    At(Arc<Node>),
+}
+
+impl Place {
+    fn session(&self) -> Option<&Arc<Session>> {
+        match self {
+            Place::Nowhere => None,
+            Place::Unsure(session) => Some(session),
+            Place::At(node) => Some(&node.session),
+        }
+    }
+}
+
+impl ZkContender {
+    pub(crate) fn new(store: Arc<Store>, claim: Arc<Claim>) -> ZkContender {
+        store.enter(&claim);
+        let lock = store.path_of(claim.name());
+        ZkContender { store, claim, lock, seat: Mutex::default() }
+    }
+
+    fn seat(&self) -> MutexGuard<'_, Seat> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> Result<&str> {
+        match &self.lock {
+            Ok(lock) => Ok(lock),
+            Err(error) => Err(error.clone()),
+        }
+    }
+
+    /// The session that has, or may have, its node; none once either is known to be gone.
+    pub(crate) fn lives_by(&self) -> Option<Arc<Session>> {
+        let seat = self.seat();
+        if let Place::At(node) = &seat.place
+            && node.is_gone()
+        {
+            return None;
+        }
+        seat.place.session().filter(|session| !session.is_over()).cloned()
+    }
+
+    /// What is in `session`. Whatever an older one had is gone with it, and is never taken over.
+    fn place_in(&self, session: &Arc<Session>) -> Place {
+        let place = self.seat().place.clone();
+        let is_here = place.session().is_some_and(|own| Arc::ptr_eq(own, session));
+        match &place {
+            Place::At(node) if is_here && node.is_gone() => self.leave(),
+            _ if is_here => return place,
+            Place::Nowhere => {}
+            _ => self.leave(),
+        }
+        Place::Nowhere
+    }
+
+    /// Nothing is left of it.
+    fn leave(&self) {
+        *self.seat() = Seat::default();
+    }
+
+    fn put(&self, place: Place) {
+        self.seat().place = place;
+    }
+
+    fn set_vigil(&self, vigil: Vigil) {
+        // Outside of the lock: its end sends requests.
+        let _before = self.seat().vigil.replace(vigil);
+    }
+
+    /// Makes a node. `None`: look again.
+    async fn queue(&self, session: &Arc<Session>, lock: &str) -> Result<Option<Attempt>> {
+        let claim = &self.claim;
+        if claim.if_busy() == IfBusy::Refuse {
+            let names = node::list(session, lock).await?;
+            if !is_free(&names, claim.mode()) {
+                return Ok(Some(Attempt::Busy { rest: Rest::Nothing }));
+            }
+        }
+        let stem = names::stem(claim);
+        let access = &self.store.access;
+        // Before it is sent: from here on a release has to look for it.
+        self.put(Place::Unsure(session.clone()));
+        let made = node::make(session, access, lock, &stem, claim.label().as_str()).await;
+        let Made { node, names } = match made {
+            Ok(made) => made,
+            Err(trouble) => {
+                self.leave();
+                return Err(trouble.into());
+            }
+        };
+        let node = match node {
+            Ok(node) => Arc::new(node),
+            Err(trouble) => {
+                if !node::may_have_made(&trouble) {
+                    self.leave();
+                }
+                if trouble.is_no_node() {
+                    node::make_lock(session, access, lock).await?;
+                    return Ok(None);
+                }
+                return Err(trouble.into());
+            }
+        };
+        self.put(Place::At(node.clone()));
+        let names = names?;
+        self.stand(&node, lock, &names).await
+    }
+
+    /// Finds out what became of an unsure node.
+    async fn find(&self, session: &Arc<Session>, lock: &str) -> Result<Option<Arc<Node>>> {
+        let owner = self.claim.owner().reveal();
+        let found = node::find(session, lock, owner).await?.map(Arc::new);
+        match &found {
+            Some(node) => self.put(Place::At(node.clone())),
+            None => self.leave(),
+        }
+        Ok(found)
+    }
+
+    /// Whether it is the turn of `node`, which has waited or may be granted already.
+    async fn look_around(&self, node: &Arc<Node>, lock: &str) -> Result<Option<Attempt>> {
+        let has_passed = self.seat().vigil.as_ref().is_some_and(|vigil| vigil.has_passed(node));
+        if has_passed {
+            return self.grant(node).await.map(Some);
+        }
+        let names = node::list(&node.session, lock).await?;
+        self.stand(node, lock, &names).await
+    }
+
+    /// Where `node` stands among `names`. `None`: look again.
+    async fn stand(
+        &self,
+        node: &Arc<Node>,
+        lock: &str,
+        names: &[String],
+    ) -> Result<Option<Attempt>> {
+        match standing(names, &node.name, node.written) {
+            Standing::Free => self.grant(node).await.map(Some),
+            // Somebody has deleted it.
+            Standing::Missing => {
+                node.set_gone();
+                Ok(None)
+            }
+            Standing::Behind { .. } if self.claim.if_busy() == IfBusy::Refuse => {
+                Ok(Some(Attempt::Busy { rest: Rest::Perhaps }))
+            }
+            Standing::Behind { watch, alone } => {
+                let waiting = Attempt::Waiting { look_in: node.session.heartbeat() };
+                if self.seat().vigil.as_ref().is_some_and(|vigil| vigil.waits_for(&watch)) {
+                    return Ok(Some(waiting));
+                }
+                let watch = watch.into_iter().map(str::to_owned).collect();
+                match Vigil::behind(&self.claim, node, lock, watch, alone).await? {
+                    Some(vigil) => {
+                        self.set_vigil(vigil);
+                        Ok(Some(waiting))
+                    }
+                    None => Ok(None),
+                }
+            }
+        }
+    }
+
+    async fn grant(&self, node: &Arc<Node>) -> Result<Attempt> {
+        node.session.fresh().await?;
+        if self.seat().vigil.is_none() {
+            self.set_vigil(Vigil::over(&self.claim, node));
+        }
+        Ok(Attempt::Granted { token: node.token(), valid_until: node.session.deadline() })
+    }
+
+    /// Whether it watches nodes that may have gone without a word since the connection came back.
+    fn is_in_doubt(&self, session: &Session) -> bool {
+        let seat = self.seat();
+        seat.vigil.as_ref().is_some_and(|vigil| vigil.returns() != session.returns())
+    }
+
+    /// Whether what it watches, and its own node, are among these, as of a return of the
+    /// connection.
+    fn finds_all_in(&self, names: &HashSet<&str>, returns: u64) -> bool {
+        let seat = self.seat();
+        let (Place::At(node), Some(vigil)) = (&seat.place, &seat.vigil) else { return false };
+        let all_there = names.contains(node.name.as_str())
+            && vigil.watched.iter().all(|name| names.contains(name.as_str()));
+        if all_there {
+            vigil.set_returns(returns);
+        }
+        all_there
+    }
+}
+
+#[async_trait]
+impl Contender for ZkContender {
+    fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    async fn attempt(&self) -> Result<Attempt> {
+        let lock = self.lock()?;
+        for _ in 0..LOOKS {
+            let session = self.store.session().await?;
+            let answer = match self.place_in(&session) {
+                Place::Nowhere => self.queue(&session, lock).await?,
+                Place::Unsure(_) => self.find(&session, lock).await.map(|_| None)?,
+                Place::At(node) => self.look_around(&node, lock).await?,
+            };
+            if let Some(answer) = answer {
+                return Ok(answer);
+            }
+        }
+        Err(unsettled())
+    }
+
+    async fn release(&self) -> Result<Removal> {
+        let place = self.seat().place.clone();
+        let node = match place {
+            Place::Nowhere => return Ok(Removal::Absent),
+            place if place.session().is_some_and(|session| session.is_over()) => {
+                // With the session goes everything that it had.
+                self.leave();
+                return Ok(Removal::Absent);
+            }
+            Place::Unsure(session) => match self.find(&session, self.lock()?).await? {
+                Some(node) => node,
+                None => return Ok(Removal::Absent),
+            },
+            Place::At(node) => node,
+        };
+        match node.delete().await {
+            // Only now the watches: the event of this has taken the one on the own node along.
+            Ok(removal) => {
+                self.leave();
+                Ok(removal)
+            }
+            Err(trouble) if trouble.fate() == Fate::SessionOver => {
+                self.leave();
+                Ok(Removal::Absent)
+            }
+            Err(trouble) => Err(Error::from(trouble)),
+        }
+    }
+}
+
+impl Drop for ZkContender {
+    fn drop(&mut self) {
+        self.store.leave(&self.claim);
+    }
+}
+
+/// What a look at waiters has found: nothing, unless the connection has come back since the last.
+#[derive(Default)]
+pub(crate) struct Upkeep {
+    /// The ids of claims whose watches may have missed something.
+    missed: HashSet<u64>,
+}
+
+impl Upkeep {
+    /// Of `waiters` in `session`, by one list for each lock.
+    pub(crate) async fn of<'a>(
+        session: &Session,
+        waiters: impl Iterator<Item = &'a ZkContender>,
+    ) -> Upkeep {
+        let mut locks: HashMap<&str, Vec<&ZkContender>> = HashMap::new();
+        for waiter in waiters.filter(|waiter| waiter.is_in_doubt(session)) {
+            if let Ok(lock) = &waiter.lock {
+                locks.entry(lock).or_default().push(waiter);
+            }
+        }
+        let mut upkeep = Upkeep::default();
+        let returns = session.returns();
+        let looks = locks
+            .into_iter()
+            .map(async |(lock, waiters)| (node::list(session, lock).await, waiters));
+        for (names, waiters) in join_all(looks).await {
+            // Unknown stays in doubt.
+            let Ok(names) = names else { continue };
+            let names = names.iter().map(String::as_str).collect();
+            let missed = waiters.iter().filter(|waiter| !waiter.finds_all_in(&names, returns));
+            upkeep.missed.extend(missed.map(|waiter| waiter.claim.id()));
+        }
+        upkeep
+    }
+
+    pub(crate) fn must_attempt(&self, waiter: &ZkContender) -> bool {
+        waiter.lives_by().is_none() || self.missed.contains(&waiter.claim.id())
+    }
+}

@@ -1,0 +1,158 @@
+//! The node of one claim: made once in one session, found again when its making was unsure,
+//! deleted until it is gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fencelock_core::{FencingToken, Removal};
+use futures_util::future::join;
+use uuid::Uuid;
+use zookeeper_client::{CreateMode, Stat};
+
+use crate::access::Access;
+use crate::error::{Asked, Fate, Trouble};
+use crate::names::{self, Written};
+use crate::path::below;
+use crate::session::Session;
+
+/// A node that is known to have been made for a claim.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) session: Arc<Session>,
+    pub(crate) name: String,
+    pub(crate) path: String,
+    pub(crate) written: Written,
+    czxid: i64,
+    /// It was seen that it is gone.
+    gone: AtomicBool,
+    /// Its end would be seen.
+    watched: AtomicBool,
+}
+
+impl Node {
+    fn new(session: &Arc<Session>, lock: &str, name: String, stat: &Stat) -> Asked<Node> {
+        let Some(written) = names::read(&name) else {
+            let what = "a node of ours has no sequence number".to_owned();
+            return Err(zookeeper_client::Error::UnexpectedError(what).into());
+        };
+        if stat.ephemeral_owner != session.id() {
+            // The transport came back with another session and did not say so.
+            session.end();
+            return Err(Trouble::Over);
+        }
+        Ok(Node {
+            session: session.clone(),
+            path: below(lock, &name),
+            name,
+            written,
+            czxid: stat.czxid,
+            gone: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
+        })
+    }
+
+    /// The transaction that made it: they rise over restarts, and when the lock's node has gone
+    /// and come again with new sequence numbers.
+    pub(crate) fn token(&self) -> FencingToken {
+        FencingToken::new(u64::try_from(self.czxid).unwrap_or_default())
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Whether it would be known that it is gone.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Acquire) && !self.is_gone()
+    }
+
+    pub(crate) fn set_watched(&self, watched: bool) {
+        self.watched.store(watched, Ordering::Release);
+    }
+
+    /// Deletes it.
+    pub(crate) async fn delete(&self) -> Asked<Removal> {
+        let session = &self.session;
+        let client = session.client()?;
+        let sent = session.sending();
+        match session.write(sent, client.delete(&self.path, None)).await {
+            Ok(()) => Ok(Removal::Removed),
+            Err(trouble) if trouble.is_no_node() => Ok(Removal::Absent),
+            Err(trouble) => Err(trouble),
+        }
+    }
+}
+
+/// What came of making a node.
+pub(crate) struct Made {
+    pub(crate) node: Asked<Node>,
+    /// The lock's nodes just after it.
+    pub(crate) names: Asked<Vec<String>>,
+}
+
+/// Makes a node for a claim and lists the lock's, neither waiting for the other: the servers take
+/// the requests of a session in turn, so the list has all that is ahead.
+pub(crate) async fn make(
+    session: &Arc<Session>,
+    access: &Access,
+    lock: &str,
+    stem: &str,
+    label: &str,
+) -> Asked<Made> {
+    let client = session.client()?;
+    let prefix = below(lock, stem);
+    let options = CreateMode::EphemeralSequential.with_acls(access.acls);
+    let sent = session.sending();
+    let create = client.create(&prefix, label.as_bytes(), &options);
+    let list = client.list_children(lock);
+    let (created, names) = join(session.write(sent, create), session.read(list)).await;
+    let node = created
+        .and_then(|(stat, sequence)| Node::new(session, lock, format!("{stem}{sequence}"), &stat));
+    Ok(Made { node, names })
+}
+
+/// The names of a lock's nodes; none when it has not even a node of its own.
+pub(crate) async fn list(session: &Session, lock: &str) -> Asked<Vec<String>> {
+    let client = session.client()?;
+    let listed = session.read(client.list_children(lock)).await;
+    match listed {
+        Err(trouble) if trouble.is_no_node() => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+/// Finds out whether a node was made for `owner` in `session`, when that was unsure. That there is
+/// none is final: whatever was sent before has been carried out, or never will be.
+pub(crate) async fn find(session: &Arc<Session>, lock: &str, owner: Uuid) -> Asked<Option<Node>> {
+    let client = session.client()?;
+    // The server that we are with now may be behind the one that made the node.
+    let (synced, names) = join(session.read(client.sync(lock)), list(session, lock)).await;
+    synced?;
+    let own = names::owner_part(owner);
+    for name in names?.into_iter().filter(|name| name.starts_with(&own)) {
+        let path = below(lock, &name);
+        match session.read(client.get_data(&path)).await {
+            // One of an older session goes with that.
+            Ok((_, stat)) if stat.ephemeral_owner != session.id() => {}
+            Ok((_, stat)) => return Node::new(session, lock, name, &stat).map(Some),
+            Err(trouble) if trouble.is_no_node() => {}
+            Err(trouble) => return Err(trouble),
+        }
+    }
+    Ok(None)
+}
+
+/// Makes the node of the lock itself.
+pub(crate) async fn make_lock(session: &Session, access: &Access, lock: &str) -> Asked<()> {
+    let client = session.client()?;
+    session.read(access.make_lock(&client, lock)).await
+}
+
+/// Whether a request with this answer may have made a node.
+pub(crate) fn may_have_made(trouble: &Trouble) -> bool {
+    trouble.fate() == Fate::Unknown
+}

@@ -1,0 +1,296 @@
+//! One session with the servers: what every claim of a connected store lives by.
+//!
+//! A server deletes a session's nodes when it has heard nothing for the negotiated timeout T. What
+//! it has heard is known from one thing alone: a write that a quorum committed. Reads and pings
+//! prove nothing, for a server that is cut off from its leader answers them by itself. So whatever
+//! the session holds is valid until 0.64 T after the newest committed write was **sent**, and the
+//! transport's own word that a session has expired, which comes long after T, is not waited for.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fencelock_core::{BootClock, Clock, Moment};
+use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
+
+use crate::error::{Asked, Fate, Trouble};
+
+pub(crate) struct Session {
+    /// Until the session is over: dropping the last one has the transport close the session.
+    client: Mutex<Option<Arc<Client>>>,
+    states: StateWatcher,
+    id: i64,
+    timeout: Duration,
+    /// The node that the heartbeat looks at.
+    root: Arc<str>,
+    clock: Arc<BootClock>,
+    /// When the newest write that was committed was sent.
+    committed: AtomicU64,
+    /// When the first write was sent that none has been committed after; never, if there is none.
+    unanswered: AtomicU64,
+    over: AtomicBool,
+    /// How often the connection has come back.
+    returns: AtomicU64,
+    beating: tokio::sync::Mutex<()>,
+}
+
+impl Session {
+    /// Of `client`, whose connection was asked for at `sent`.
+    pub(crate) fn new(
+        client: Client,
+        root: Arc<str>,
+        clock: Arc<BootClock>,
+        sent: Moment,
+    ) -> Session {
+        Session {
+            states: client.state_watcher(),
+            id: client.session_id().0,
+            timeout: client.session_timeout(),
+            client: Mutex::new(Some(Arc::new(client))),
+            root,
+            clock,
+            // To make a session is a write.
+            committed: AtomicU64::new(sent.as_nanos()),
+            unanswered: AtomicU64::new(Moment::NEVER.as_nanos()),
+            over: AtomicBool::new(false),
+            returns: AtomicU64::new(0),
+            beating: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// The timeout that the servers granted.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// A view of the connection's states, of which those from now on count as changes.
+    pub(crate) fn states(&self) -> StateWatcher {
+        let mut states = self.states.clone();
+        states.state();
+        states
+    }
+
+    /// The owner of the nodes made in it.
+    pub(crate) fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// How often a session of this `timeout` has to be heard of while anything depends on it.
+    pub(crate) fn heartbeat_of(timeout: Duration) -> Duration {
+        timeout / 10
+    }
+
+    pub(crate) fn heartbeat(&self) -> Duration {
+        Session::heartbeat_of(self.timeout)
+    }
+
+    /// Until when what it holds may be believed in.
+    pub(crate) fn deadline(&self) -> Moment {
+        self.committed().after(self.patience())
+    }
+
+    /// How long after a committed write was sent the servers are certain to keep the session:
+    /// T less 0.25 T, by which a follower may be late in telling its leader of us, 0.1 T between
+    /// two signs of life, and a hundredth for clocks of different rates.
+    fn patience(&self) -> Duration {
+        self.timeout * 16 / 25
+    }
+
+    fn committed(&self) -> Moment {
+        Moment::from_nanos(self.committed.load(Ordering::Acquire))
+    }
+
+    /// How often the connection has come back: watches may have been lost each time.
+    pub(crate) fn returns(&self) -> u64 {
+        self.returns.load(Ordering::Acquire)
+    }
+
+    /// Nothing of it is held, waits or is adopted any more, whatever the servers still have.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Ends it for this process, for good. What the servers still have of it goes as soon as the
+    /// transport reaches them, or with their own timeout.
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        self.slot().take();
+    }
+
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<Client>>> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The transport. It sends a request when its method is called, in that order, whether or not
+    /// the future is polled or dropped.
+    pub(crate) fn client(&self) -> Asked<Arc<Client>> {
+        self.slot().clone().ok_or(Trouble::Over)
+    }
+
+    /// To be called before a write is sent.
+    pub(crate) fn sending(&self) -> Moment {
+        let now = self.clock.now();
+        self.unanswered.fetch_min(now.as_nanos(), Ordering::AcqRel);
+        now
+    }
+
+    /// The answer to a write that was sent at `sent`.
+    pub(crate) async fn write<T, E: Into<Trouble>>(
+        &self,
+        sent: Moment,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> Asked<T> {
+        let answer = self.read(request).await?;
+        // The server has looked at the session before it committed this.
+        self.committed.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+        self.unanswered.store(Moment::NEVER.as_nanos(), Ordering::Release);
+        Ok(answer)
+    }
+
+    /// The answer to a request that proves nothing.
+    pub(crate) async fn read<T, E: Into<Trouble>>(
+        &self,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> Asked<T> {
+        self.bounded(self.timeout / 2, request).await
+    }
+
+    async fn bounded<T, E: Into<Trouble>>(
+        &self,
+        bound: Duration,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> Asked<T> {
+        let until = self.clock.now().after(bound);
+        let answer = tokio::select! {
+            biased;
+            answer = request => answer.map_err(Into::into),
+            () = self.clock.sleep_until(until) => Err(Trouble::Silent(bound)),
+        };
+        answer.inspect_err(|trouble| self.judge(trouble))
+    }
+
+    /// Whether the session can be believed in after this.
+    fn judge(&self, trouble: &Trouble) {
+        let unanswered = Moment::from_nanos(self.unanswered.load(Ordering::Acquire));
+        // Nothing depends on a session that nothing was asked of, so its silence is none.
+        let silent_since = self.committed().max(unanswered);
+        let silent = trouble.fate() == Fate::Unknown
+            && unanswered != Moment::NEVER
+            && self.clock.now() >= silent_since.after(self.patience());
+        if (silent || trouble.fate() == Fate::SessionOver) && !self.is_over() {
+            tracing::warn!(session = %self, silent, ?trouble, "the session is over");
+            self.end();
+        }
+    }
+
+    /// A sign of life that a quorum commits, for all that the session holds, unless there was one
+    /// just now. It changes nothing and fires no watch.
+    pub(crate) async fn beat(&self) -> Asked<()> {
+        let enough = self.clock.now().before(self.heartbeat() / 4);
+        let mut trouble = Trouble::Over;
+        // Once more at once: the first may have been sent on a connection that was dead already.
+        for _ in 0..2 {
+            let _one_at_a_time = self.beating.lock().await;
+            if self.is_over() {
+                return Err(Trouble::Over);
+            }
+            if self.committed() >= enough {
+                return Ok(());
+            }
+            let client = self.client()?;
+            let sent = self.sending();
+            let mut writer = client.new_multi_writer();
+            writer.add_check_version(&self.root, -1)?;
+            let answer = self.bounded(self.timeout / 5, writer.commit()).await;
+            match answer {
+                Ok(_) => {
+                    self.committed.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+                    self.unanswered.store(Moment::NEVER.as_nanos(), Ordering::Release);
+                    return Ok(());
+                }
+                Err(error) if error.fate() == Fate::Declined => return Err(error),
+                Err(error) => trouble = error,
+            }
+        }
+        Err(trouble)
+    }
+
+    /// A sign of life, unless the last one is recent enough for a grant.
+    pub(crate) async fn fresh(&self) -> Asked<()> {
+        match self.clock.now().since(self.committed()) < self.heartbeat() * 2 {
+            true => Ok(()),
+            false => self.beat().await,
+        }
+    }
+
+    /// Goes along with the connection until the session is over. `changed` is called when the
+    /// connection came back, and at the end.
+    pub(crate) async fn accompany(self: Arc<Session>, changed: impl Fn() + Send) {
+        let mut states = self.states.clone();
+        let _at_the_end = EndOnDrop(&self, &changed);
+        while !self.is_over() {
+            match states.changed().await {
+                SessionState::SyncConnected => {
+                    tracing::debug!(session = %self, "connected again");
+                    self.returns.fetch_add(1, Ordering::AcqRel);
+                    // What was sent in between may be lost, and the deadline be near.
+                    let _ = self.beat().await;
+                    changed();
+                }
+                SessionState::Disconnected => {
+                    tracing::debug!(session = %self, "the connection is lost, the session is not");
+                }
+                state => {
+                    tracing::debug!(session = %self, %state, "the session has ended");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends it and waits, for a fifth of T at most, until the servers know.
+    pub(crate) async fn close(&self) {
+        self.end();
+        let ended = async {
+            let mut states = self.states.clone();
+            let mut state = states.state();
+            while !is_final(state) {
+                state = states.changed().await;
+            }
+            Ok::<_, ZkError>(())
+        };
+        let _ = self.bounded(self.timeout / 5, ended).await;
+    }
+}
+
+fn is_final(state: SessionState) -> bool {
+    matches!(state, SessionState::AuthFailed | SessionState::Expired | SessionState::Closed)
+}
+
+/// However its companion ends, by a panic of the transport too, the session does.
+struct EndOnDrop<'a, F: Fn()>(&'a Session, &'a F);
+
+impl<F: Fn()> Drop for EndOnDrop<'_, F> {
+    fn drop(&mut self) {
+        self.0.end();
+        (self.1)();
+    }
+}
+
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.id)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("id", &format_args!("{:#x}", self.id))
+            .field("timeout", &self.timeout)
+            .field("over", &self.is_over())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,168 @@
+//! Watching for one claim, in one task: the nodes in its way, while it waits, and its own node.
+//!
+//! Both in one task, because their order matters. A waiter whose own node was deleted must not take
+//! the end of the node before it for its turn, and the transport tells in the servers' order only
+//! what one task looks at in that order.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use fencelock_core::{Armed, Claim};
+use futures_util::future::{BoxFuture, FutureExt, join_all, select_all};
+use zookeeper_client::{EventType, StateWatcher};
+
+use crate::error::Asked;
+use crate::node::Node;
+use crate::path::below;
+
+/// The own node is watched only so much later: most locks are given back before, and a watch costs
+/// more than a list.
+const LATER: Duration = Duration::from_millis(50);
+
+/// What happened to the nodes in the way.
+const NOTHING: u8 = 0;
+const ONE_DELETED: u8 = 1;
+const LOOK_AGAIN: u8 = 2;
+
+/// A task that rings the claim; dropping it ends the watching, on the servers too.
+pub(crate) struct Vigil {
+    _armed: Armed,
+    /// The names of the nodes in the way.
+    pub(crate) watched: Vec<String>,
+    alone: bool,
+    event: Arc<AtomicU8>,
+    /// Up to which return of the connection it is known to watch what is there.
+    returns: AtomicU64,
+}
+
+impl Vigil {
+    /// Over a node that nothing is in the way of.
+    pub(crate) fn over(claim: &Arc<Claim>, node: &Arc<Node>) -> Vigil {
+        let states = node.session.states();
+        Vigil::start(claim, node, Vec::new(), Vec::new(), false, states)
+    }
+
+    /// Over a node that waits for one of `watch` to go; `alone` when only one is in its way.
+    /// `None` when one of them has gone already.
+    pub(crate) async fn behind(
+        claim: &Arc<Claim>,
+        node: &Arc<Node>,
+        lock: &str,
+        watch: Vec<String>,
+        alone: bool,
+    ) -> Asked<Option<Vigil>> {
+        let session = &node.session;
+        // Before the watches: what is told after a return of the connection is told in no order.
+        let states = session.states();
+        let client = session.client()?;
+        let paths: Vec<_> = watch.iter().map(|name| below(lock, name)).collect();
+        let requests = paths.iter().map(|path| session.read(client.get_and_watch_data(path)));
+        let mut events = Vec::new();
+        for answer in join_all(requests).await {
+            match answer {
+                Ok((_, _, watcher)) => {
+                    events.push(watcher.changed().map(|event| event.event_type).boxed());
+                }
+                Err(trouble) if trouble.is_no_node() => return Ok(None),
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        Ok(Some(Vigil::start(claim, node, events, watch, alone, states)))
+    }
+
+    fn start(
+        claim: &Arc<Claim>,
+        node: &Arc<Node>,
+        ahead: Vec<BoxFuture<'static, EventType>>,
+        watched: Vec<String>,
+        alone: bool,
+        states: StateWatcher,
+    ) -> Vigil {
+        let event = Arc::new(AtomicU8::new(NOTHING));
+        let returns = AtomicU64::new(node.session.returns());
+        let watching = watch(Arc::downgrade(claim), node.clone(), ahead, states, event.clone());
+        Vigil { _armed: claim.ring_when(watching), watched, alone, event, returns }
+    }
+
+    /// Whether nothing can be in the way any more: the only node that was has gone, and the own one
+    /// is known to be there.
+    pub(crate) fn has_passed(&self, node: &Node) -> bool {
+        self.alone && self.event.load(Ordering::Acquire) == ONE_DELETED && node.is_watched()
+    }
+
+    /// Whether it still waits for just these.
+    pub(crate) fn waits_for(&self, watch: &[&str]) -> bool {
+        self.event.load(Ordering::Acquire) == NOTHING && self.watched == watch
+    }
+
+    pub(crate) fn returns(&self) -> u64 {
+        self.returns.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_returns(&self, returns: u64) {
+        self.returns.store(returns, Ordering::Release);
+    }
+}
+
+/// Ends when the own node is gone; rings when something in the way is.
+async fn watch(
+    claim: Weak<Claim>,
+    node: Arc<Node>,
+    ahead: Vec<BoxFuture<'static, EventType>>,
+    mut states: StateWatcher,
+    event: Arc<AtomicU8>,
+) {
+    let mut own = pin!(own_is_gone(&node));
+    if !ahead.is_empty() {
+        let told = tokio::select! {
+            biased;
+            () = &mut own => return,
+            (told, ..) = select_all(ahead) => told,
+        };
+        // The end of the own node was told before, if it was; look whether it has been.
+        if is_ready(own.as_mut()).await {
+            return;
+        }
+        let is_in_order = !is_ready(pin!(states.changed())).await;
+        let what = match told == EventType::NodeDeleted && is_in_order {
+            true => ONE_DELETED,
+            false => LOOK_AGAIN,
+        };
+        event.store(what, Ordering::Release);
+        if let Some(claim) = claim.upgrade() {
+            claim.ring();
+        }
+    }
+    own.await;
+}
+
+async fn is_ready<T>(mut future: Pin<&mut impl Future<Output = T>>) -> bool {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
+}
+
+/// Completes when the node is gone, or its session over.
+async fn own_is_gone(node: &Node) {
+    let session = &node.session;
+    loop {
+        tokio::time::sleep(LATER).await;
+        let Ok(client) = session.client() else { return };
+        match session.read(client.get_and_watch_data(&node.path)).await {
+            Ok((_, _, watcher)) => {
+                drop(client);
+                node.set_watched(true);
+                let event = watcher.changed().await;
+                if event.event_type == EventType::NodeDeleted {
+                    return node.set_gone();
+                }
+                // Somebody wrote into it.
+                node.set_watched(false);
+            }
+            Err(trouble) if trouble.is_no_node() => return node.set_gone(),
+            Err(_) => {}
+        }
+    }
+}
