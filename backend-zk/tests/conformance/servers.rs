@@ -1,0 +1,142 @@
+//! Servers shared by all behaviours, each of which has a path to them of its own through proxies
+//! that break connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, Proxy, framing};
+use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
+use fencelock_conformance::{Door, Harness, Params, Store};
+use fencelock_core::{Locks, Result, url};
+use fencelock_zk::SCHEME;
+use fencelock_zk::zookeeper_client::Client;
+use tokio::sync::OnceCell;
+
+use crate::look::{self, ROOT, cannot};
+
+const LOGIN: &str = "digest:suite:correct-horse-battery";
+
+pub(crate) struct Servers {
+    name: &'static str,
+    count: usize,
+    servers: OnceCell<Arc<TestZooKeeper>>,
+}
+
+impl Servers {
+    pub(crate) fn new(name: &'static str, count: usize) -> Servers {
+        Servers { name, count, servers: OnceCell::new() }
+    }
+}
+
+struct Part {
+    servers: Arc<TestZooKeeper>,
+    proxies: Vec<Proxy>,
+    client: Client,
+    prefix: String,
+}
+
+/// As a user's program connects.
+async fn connect(address: &str, params: &Params) -> Result<Locks> {
+    url::connect(&[SCHEME], &params.on_url(address)).await
+}
+
+#[async_trait]
+impl Harness for Servers {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn open(&self, prefix: &str) -> Result<Box<dyn Store>> {
+        let start = async || {
+            let servers = ZooKeeperOptions::new().ensemble(self.count).await;
+            servers.map(Arc::new).map_err(|error| cannot("start ZooKeeper", error))
+        };
+        let servers = self.servers.get_or_try_init(start).await?.clone();
+        let mut proxies = Vec::new();
+        for server in servers.servers() {
+            let proxy = Proxy::framed(server.connect_string(), framing::zookeeper).await;
+            proxies.push(proxy.map_err(|error| cannot("start a proxy", error))?);
+        }
+        let (scheme, secret) = LOGIN.split_once(':').expect("a scheme");
+        let client = Client::connector().with_auth(scheme, secret.as_bytes());
+        let client = client.connect(&servers.connect_string()).await;
+        let client = client.map_err(|error| cannot("connect", error))?;
+        Ok(Box::new(Part { servers, proxies, client, prefix: prefix.to_owned() }))
+    }
+
+    async fn connect_peer(&self, address: &str, params: &Params) -> Result<Locks> {
+        connect(address, params).await
+    }
+}
+
+#[async_trait]
+impl Store for Part {
+    async fn connect(&self, params: &Params) -> Result<Locks> {
+        connect(&self.peer_address(), params).await
+    }
+
+    fn doors(&self) -> &[Door] {
+        &[
+            Door::Look,
+            Door::Expire,
+            Door::CutOff,
+            Door::SlowReplies,
+            Door::LoseReply,
+            Door::Processes,
+        ]
+    }
+
+    fn why_not(&self, _: Door) -> String {
+        "the servers are shared by all behaviours".to_owned()
+    }
+
+    fn secrets(&self) -> Vec<String> {
+        vec!["correct-horse-battery".to_owned()]
+    }
+
+    async fn leftovers(&self) -> Result<Vec<String>> {
+        look::leftovers(&self.client, &self.servers, &self.prefix).await
+    }
+
+    async fn is_locked(&self, name: &str) -> Result<bool> {
+        Ok(!look::nodes(&self.client, &self.prefix, name).await?.is_empty())
+    }
+
+    async fn expire(&self, name: &str) -> Result<()> {
+        look::expire(&self.client, &self.prefix, name).await
+    }
+
+    async fn cut_off(&self) -> Result<()> {
+        for proxy in &self.proxies {
+            proxy.black_hole(Direction::ToServer);
+            proxy.black_hole(Direction::ToClient);
+        }
+        Ok(())
+    }
+
+    async fn heal(&self) -> Result<()> {
+        for proxy in &self.proxies {
+            proxy.heal().await.map_err(|error| cannot("heal", error))?;
+        }
+        Ok(())
+    }
+
+    async fn delay_replies(&self, by: Duration) -> Result<()> {
+        self.proxies.iter().for_each(|proxy| proxy.delay(Direction::ToClient, by));
+        Ok(())
+    }
+
+    async fn lose_next_reply(&self) -> Result<()> {
+        for proxy in &self.proxies {
+            let next = DropReply::first(AfterDrop::Reset);
+            proxy.drop_reply(next).map_err(|error| cannot("lose a reply", error))?;
+        }
+        Ok(())
+    }
+
+    fn peer_address(&self) -> String {
+        let hosts: Vec<_> = self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+        format!("zk://{}{ROOT}?session=2s&auth={LOGIN}", hosts.join(","))
+    }
+}
