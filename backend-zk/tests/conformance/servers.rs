@@ -31,7 +31,7 @@ impl Servers {
 
 struct Part {
     servers: Arc<TestZooKeeper>,
-    proxies: Vec<Proxy>,
+    proxies: Arc<[Proxy]>,
     client: Client,
     prefix: String,
 }
@@ -62,6 +62,7 @@ impl Harness for Servers {
         let client = Client::connector().with_auth(scheme, secret.as_bytes());
         let client = client.connect(&servers.connect_string()).await;
         let client = client.map_err(|error| cannot("connect", error))?;
+        let proxies = proxies.into();
         Ok(Box::new(Part { servers, proxies, client, prefix: prefix.to_owned() }))
     }
 
@@ -108,7 +109,7 @@ impl Store for Part {
     }
 
     async fn cut_off(&self) -> Result<()> {
-        for proxy in &self.proxies {
+        for proxy in self.proxies.iter() {
             proxy.black_hole(Direction::ToServer);
             proxy.black_hole(Direction::ToClient);
         }
@@ -116,7 +117,7 @@ impl Store for Part {
     }
 
     async fn heal(&self) -> Result<()> {
-        for proxy in &self.proxies {
+        for proxy in self.proxies.iter() {
             proxy.heal().await.map_err(|error| cannot("heal", error))?;
         }
         Ok(())
@@ -128,10 +129,19 @@ impl Store for Part {
     }
 
     async fn lose_next_reply(&self) -> Result<()> {
-        for proxy in &self.proxies {
+        for proxy in self.proxies.iter() {
             let next = DropReply::first(AfterDrop::Reset);
             proxy.drop_reply(next).map_err(|error| cannot("lose a reply", error))?;
         }
+        // Which of them the next request takes is not known: the others are spared afterwards.
+        let proxies = self.proxies.clone();
+        tokio::spawn(async move {
+            let dropped = proxies.iter().map(|proxy| Box::pin(proxy.dropped_reply()));
+            let (_, struck, _) = futures_util::future::select_all(dropped).await;
+            for (at, proxy) in proxies.iter().enumerate().filter(|(at, _)| *at != struck) {
+                proxy.heal().await.unwrap_or_else(|error| panic!("proxy {at}: {error}"));
+            }
+        });
         Ok(())
     }
 
