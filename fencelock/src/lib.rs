@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Which stores there are is chosen by cargo features: `memory` and `file`, both on by default, and
-//! `redis`, with `tls` for encrypted connections.
+//! `redis` and `zk`, with `tls` for encrypted connections.
 //! What each of them promises, and what it cannot, is in the repository's docs/guarantees.md.
 
 pub use fencelock_core::*;
@@ -25,6 +25,8 @@ pub const SCHEMES: &[Scheme] = &[
     fencelock_file::SCHEME,
     #[cfg(feature = "redis")]
     fencelock_redis::SCHEME,
+    #[cfg(feature = "zk")]
+    fencelock_zk::SCHEME,
 ];
 
 /// The environment variable that [`connect_from_env`] reads.

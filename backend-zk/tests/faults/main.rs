@@ -1,0 +1,14 @@
+//! What the ZooKeeper store does when servers, connections and sessions fail: each promise against
+//! real servers that are cut off, frozen, killed and healed again.
+//!
+//! The conformance suite tests what every store must do; here are the faults that only ZooKeeper
+//! has.
+
+mod cancel;
+mod ensemble;
+mod queue;
+mod replies;
+mod requests;
+mod rights;
+mod session;
+mod support;

@@ -1,0 +1,252 @@
+//! The queue: order, nodes that vanish, and what others find in the same place.
+
+use fencelock_core::{ErrorKind, LostReason};
+use fencelock_zk::ZkStore;
+use fencelock_zk::zookeeper_client::{Acls, CheckWriteError, CreateMode};
+use tokio::time::{Instant, sleep};
+
+use crate::support::*;
+
+/// One event for each release: each waiter watches the node before it and no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_clients_are_granted_in_order_and_each_watches_the_one_before_it() {
+    let rig = Rig::start().await;
+    let holder = rig.direct().await;
+    let guard = hold(&holder, "one").await;
+    let mut waiters = Vec::new();
+    for count in 0..50 {
+        let locks = rig.direct().await;
+        waiters.push((wait_for(&locks, "one"), locks));
+        rig.queued("one", count + 2).await;
+    }
+    // Each node has its own claim's watch, and the next one's.
+    until("every node is watched", async || rig.watches().await.len() == 51).await;
+    let watchers = rig.servers.servers()[0].four_letter("wchp").await.unwrap();
+    let last = rig.nodes("one").await[50].clone();
+    let of_last = watchers.split(&last).nth(1).unwrap().lines().skip(1);
+    assert_eq!(of_last.take_while(|line| line.starts_with('\t')).count(), 1, "the last one's own");
+    let mut last = guard.fencing_token();
+    give_back(guard).await;
+    for (waiter, _locks) in waiters {
+        let guard = granted(waiter).await;
+        assert!(guard.fencing_token() > last);
+        last = guard.fencing_token();
+        give_back(guard).await;
+    }
+    rig.drained(&["one"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_vanishes_from_the_middle_grants_nobody() {
+    let rig = Rig::start().await;
+    let locks = [rig.direct().await, rig.direct().await, rig.direct().await];
+    for kind in 0..3 {
+        let guard = hold(&locks[0], "one").await;
+        let middle = wait_for(&locks[1], "one");
+        rig.queued("one", 2).await;
+        let last = wait_for(&locks[2], "one");
+        rig.queued("one", 3).await;
+        match kind {
+            0 => middle.abort(),
+            // By somebody's hand, early and late; it queues again behind the last.
+            early_or_late => {
+                if early_or_late == 2 {
+                    sleep(ms(100)).await;
+                }
+                let node = rig.nodes("one").await[1].clone();
+                rig.client.delete(&node, None).await.unwrap();
+                rig.queued("one", 3).await;
+            }
+        }
+        sleep(ms(100)).await;
+        assert!(!last.is_finished() && guard.is_held());
+        give_back(guard).await;
+        let guard = granted(last).await;
+        sleep(ms(50)).await;
+        assert!(kind == 0 || !middle.is_finished());
+        give_back(guard).await;
+        if kind != 0 {
+            give_back(granted(middle).await).await;
+        }
+        rig.drained(&["one"]).await;
+    }
+}
+
+/// A waiter whose own node was deleted must not take the end of the one before it for its turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_without_a_node_is_granted_nothing() {
+    let rig = Rig::start().await;
+    let locks = [rig.direct().await, rig.direct().await, rig.direct().await];
+    for round in 0..20u64 {
+        let guard = hold(&locks[0], "one").await;
+        let evicted = wait_for(&locks[1], "one");
+        rig.queued("one", 2).await;
+        let last = wait_for(&locks[2], "one");
+        rig.queued("one", 3).await;
+        // Before and after the own node is watched.
+        sleep(ms(round * 7 % 100)).await;
+        let nodes = rig.nodes("one").await;
+        let (own, before) =
+            tokio::join!(rig.client.delete(&nodes[1], None), rig.client.delete(&nodes[0], None),);
+        own.and(before).unwrap();
+        let last = granted(last).await;
+        assert!(!evicted.is_finished(), "round {round}: two hold it");
+        give_back(last).await;
+        give_back(granted(evicted).await).await;
+        drop(guard);
+        rig.drained(&["one"]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_node_was_deleted_is_told_at_once() {
+    let rig = Rig::start().await;
+    let locks = rig.direct().await;
+    for pause in [0, 10, 200] {
+        let guard = hold(&locks, "one").await;
+        sleep(ms(pause)).await;
+        let node = rig.nodes("one").await[0].clone();
+        let deleted = Instant::now();
+        rig.client.delete(&node, None).await.unwrap();
+        let reason = soon("the holder is told", guard.lost()).await;
+        assert_eq!(reason, LostReason::TakenAway);
+        assert!(deleted.elapsed() < ms(400), "told after {:?}", deleted.elapsed());
+    }
+    rig.drained(&["one"]).await;
+}
+
+/// The servers remove the node of an unused lock at any time, and its numbers start again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_whose_own_node_vanishes_goes_on_with_larger_tokens() {
+    let rig = Rig::start().await;
+    let locks = rig.direct().await;
+    let mut last = None;
+    for round in 0..20 {
+        let guard = hold(&locks, "one").await;
+        let node = rig.nodes("one").await[0].clone();
+        assert!(node.ends_with("0000000000"), "{node}");
+        assert!(Some(guard.fencing_token()) > last, "round {round}");
+        last = Some(guard.fencing_token());
+        give_back(guard).await;
+        rig.client.delete(&format!("{}/one", rig.root), None).await.unwrap();
+        if round == 10 {
+            rig.client.delete(&rig.root, None).await.unwrap();
+        }
+    }
+    // While it goes and comes, nobody is left behind.
+    let lock = format!("{}/one", rig.root);
+    let remover = rig.client.clone();
+    let removing = tokio::spawn(async move {
+        loop {
+            let _ = remover.delete(&lock, None).await;
+        }
+    });
+    for _ in 0..200 {
+        give_back(hold(&locks, "one").await).await;
+    }
+    removing.abort();
+    rig.drained(&["one"]).await;
+}
+
+/// CURATOR-621 and kazoo 649: a reader between two writers, and no way around a waiting writer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writer_reader_writer_take_turns() {
+    let rig = Rig::start().await;
+    let locks = rig.direct().await;
+    let rw = locks.rw_lock("one");
+    let first = soon("written", rw.write().acquire()).await.unwrap();
+    let waiting = |lock: fencelock_core::Lock| tokio::spawn(async move { lock.acquire().await });
+    let reader = waiting(rw.read());
+    rig.queued("one", 2).await;
+    let second = waiting(rw.write());
+    rig.queued("one", 3).await;
+    let late = waiting(rw.read());
+    rig.queued("one", 4).await;
+    let token = first.fencing_token();
+    give_back(first).await;
+    let reader = granted(reader).await;
+    sleep(ms(50)).await;
+    assert!(!second.is_finished() && !late.is_finished());
+    give_back(reader).await;
+    let second = granted(second).await;
+    assert!(second.fencing_token() > token && !late.is_finished());
+    give_back(second).await;
+    give_back(granted(late).await).await;
+    rig.drained(&["one"]).await;
+}
+
+/// The names that Curator's two classes look for, and that both are one lock here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_are_named_as_curator_names_them() {
+    let rig = Rig::start().await;
+    let locks = rig.direct().await;
+    let semaphore = locks.semaphore("one", 3).permits(2);
+    for (lock, name) in [
+        (locks.lock("one"), "-lock-"),
+        (locks.rw_lock("one").read(), "-__READ__"),
+        (locks.rw_lock("one").write(), "-__WRIT__"),
+        (semaphore, "-permits-2-3-"),
+    ] {
+        let guard = soon("acquired", lock.acquire()).await.unwrap();
+        let nodes = rig.nodes("one").await;
+        let own = nodes[0].rsplit('/').next().unwrap();
+        assert!(own.starts_with("_c_") && own.contains(name), "{own}");
+        assert_eq!(own.len(), "_c_".len() + 36 + name.len() + 10);
+        let label = rig.client.get_data(&nodes[0]).await.unwrap().0;
+        assert!(String::from_utf8(label).unwrap().contains("pid"), "people see who holds it");
+        give_back(guard).await;
+    }
+    // Somebody else's nodes, with no session of ours: whatever ends in a number is in the way.
+    for foreign in ["_c_0-lock-", "x__lock__", "_c_0-__WRIT__"] {
+        let path = format!("{}/one/{foreign}", rig.root);
+        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let (_, number) = rig.client.create(&path, b"", &options).await.unwrap();
+        assert!(is_busy(&locks, "one").await, "{foreign}");
+        let waiter = wait_for(&locks, "one");
+        rig.queued("one", 2).await;
+        rig.client.delete(&format!("{path}{number}"), None).await.unwrap();
+        give_back(granted(waiter).await).await;
+    }
+    rig.drained(&["one"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guarded_write_fails_as_a_whole_when_the_lock_is_gone() {
+    let rig = Rig::start().await;
+    let [server] = rig.servers.servers() else { panic!("one server") };
+    let store = ZkStore::servers([("127.0.0.1", server.port())]).root(&rig.root).session(T);
+    let settings = fencelock_core::Settings::default()
+        .token_epoch(fencelock_core::TokenEpoch::new(3).unwrap());
+    let locks = store.clone().locks(settings).await.unwrap();
+    let data = format!("{}/data", rig.root);
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    rig.client.create(&data, b"0", &options).await.unwrap();
+    let guard = hold(&locks, "orders").await;
+    let node = store.held_node(&rig.client, &guard).await.unwrap();
+    let write = async |value: &[u8]| {
+        let mut writer = rig.client.new_check_writer(&node, None).unwrap();
+        writer.add_set_data(&data, value, None).unwrap();
+        writer.commit().await
+    };
+    write(b"1").await.unwrap();
+    give_back(guard).await;
+    let next = hold(&locks, "orders").await;
+    let error = write(b"2").await.unwrap_err();
+    assert!(matches!(error, CheckWriteError::CheckFailed { .. }), "{error}");
+    assert_eq!(rig.client.get_data(&data).await.unwrap().0, b"1");
+    rig.client.delete(&store.held_node(&rig.client, &next).await.unwrap(), None).await.unwrap();
+    let error = store.held_node(&rig.client, &next).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Lost);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_huge_name_is_refused_before_it_reaches_the_servers() {
+    let rig = Rig::start().await;
+    let prefix = "x".repeat(9000);
+    let url = format!("zk://{}{}?session=2s", rig.servers.connect_string(), rig.root);
+    let locks = connect(&format!("{url}&prefix={prefix}")).await;
+    let error = soon("refused", locks.lock("a").acquire()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::InvalidArgument);
+    let locks = connect(&format!("{url}&prefix={}", &prefix[..4000])).await;
+    give_back(hold(&locks, &"\u{1}".repeat(512)).await).await;
+}

@@ -1,0 +1,96 @@
+//! How many requests things cost. They are counted on the wire, without pings and events.
+
+use std::time::Duration;
+
+use fencelock_conformance::proxy::Stats;
+use tokio::time::sleep;
+
+use crate::support::*;
+
+/// The session's heartbeats come between: so many in this time at most.
+fn beats(during: Duration) -> u64 {
+    u64::try_from(during.as_millis() / (T / 10).as_millis()).unwrap() + 2
+}
+
+async fn counted(rig: &Rig, act: impl AsyncFnOnce()) -> (u64, Duration) {
+    let (before, started) = (rig.proxy.stats(), std::time::Instant::now());
+    act().await;
+    let all: Stats = rig.proxy.stats();
+    (all.requests - before.requests, started.elapsed())
+}
+
+#[track_caller]
+fn assert_costs(what: &str, (requests, during): (u64, Duration), expected: u64) {
+    println!("{what}: {requests} requests in {during:?}, {expected} expected");
+    assert!(requests >= expected, "{what}: {requests} requests are too few to be true");
+    assert!(requests <= expected + beats(during), "{what}: {requests} requests, not {expected}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn short_holds_cost_three_requests_and_a_try_on_a_held_lock_one() {
+    let rig = Rig::start().await;
+    let (near, far) = (rig.direct().await, rig.behind().await);
+    give_back(hold(&far, "one").await).await;
+    let pairs = counted(&rig, async || {
+        for _ in 0..50 {
+            give_back(hold(&far, "one").await).await;
+        }
+    });
+    assert_costs("50 pairs", pairs.await, 150);
+    let guard = hold(&near, "one").await;
+    let before = rig.nodes("one").await;
+    let tries = counted(&rig, async || {
+        for _ in 0..50 {
+            assert!(is_busy(&far, "one").await);
+        }
+    });
+    assert_costs("50 tries", tries.await, 50);
+    assert_eq!(rig.nodes("one").await, before);
+    give_back(guard).await;
+    rig.drained(&["one"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_to_the_next_in_line_costs_no_request_of_the_next() {
+    let rig = Rig::start().await;
+    let (near, far) = (rig.direct().await, rig.behind().await);
+    let mut waiters = Vec::new();
+    let mut guards = Vec::new();
+    for at in 0..20 {
+        let name = format!("lock-{at}");
+        guards.push(hold(&near, &name).await);
+        waiters.push(wait_for(&far, &name));
+        rig.queued(&name, 2).await;
+    }
+    // Until their own nodes are watched.
+    sleep(ms(150)).await;
+    let mut held = Vec::new();
+    let granting = counted(&rig, async || {
+        for guard in guards {
+            give_back(guard).await;
+        }
+        for waiter in waiters {
+            held.push(granted(waiter).await);
+        }
+    });
+    assert_costs("20 hand-overs", granting.await, 0);
+    for guard in held {
+        give_back(guard).await;
+    }
+    until("no watch is left", async || rig.watches().await.is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_locks_are_kept_by_one_heartbeat() {
+    let rig = Rig::start().await;
+    let far = rig.behind().await;
+    let mut guards = Vec::new();
+    for at in 0..300 {
+        guards.push(hold(&far, &format!("lock-{at}")).await);
+    }
+    sleep(ms(500)).await;
+    let (requests, during) = counted(&rig, async || sleep(T).await).await;
+    println!("{requests} requests in {during:?} for 300 locks");
+    assert!(requests >= 5 && requests <= 5 * beats(during), "{requests} in {during:?}");
+    assert!(guards.iter().all(fencelock_core::Guard::is_held));
+}

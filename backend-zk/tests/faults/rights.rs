@@ -1,0 +1,72 @@
+//! Logins, ACLs and roots.
+
+use fencelock_core::ErrorKind;
+use fencelock_zk::zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
+
+use crate::support::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_login_the_locks_are_its_own() {
+    let rig = Rig::start().await;
+    let host = rig.servers.connect_string();
+    let own = connect(&rig.url(&host, "auth=digest:me:hunter2")).await;
+    let same = connect(&rig.url(&host, "auth=digest:me:hunter2&acl=creator")).await;
+    let guard = hold(&own, "one").await;
+    assert!(is_busy(&same, "one").await);
+    // Nobody else even sees it.
+    assert!(rig.client.list_children(&format!("{}/one", rig.root)).await.is_err());
+    for stranger in ["", "auth=digest:me:wrong", "auth=digest:you:hunter2"] {
+        let stranger = try_connect(&rig.url(&host, stranger)).await;
+        let error = match stranger {
+            // The root is not theirs either.
+            Err(error) => error,
+            Ok(locks) => soon("refused", locks.lock("one").acquire()).await.unwrap_err(),
+        };
+        assert_kind(&error, ErrorKind::Refused);
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("ACL") && !text.contains("hunter2"), "{text}");
+    }
+    give_back(guard).await;
+    give_back(hold(&same, "one").await).await;
+    let open = format!("zk://{host}{}-open?session=2s&auth=digest:me:pw&acl=open", rig.root);
+    let guard = hold(&connect(&open).await, "one").await;
+    let anybody = format!("zk://{host}{}-open?session=2s", rig.root);
+    assert!(is_busy(&connect(&anybody).await, "one").await);
+    give_back(guard).await;
+}
+
+/// A root that somebody else has made is used as it is; one that must not be made is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_root_is_made_or_found() {
+    let rig = Rig::start().await;
+    let host = rig.servers.connect_string();
+    let deep = format!("zk://{host}{}/a/b/c/?session=2s&prefix=", rig.root);
+    let locks = connect(&deep).await;
+    let guard = hold(&locks, "one").await;
+    let children = rig.client.list_children(&format!("{}/a/b/c/one", rig.root)).await.unwrap();
+    assert_eq!(children.len(), 1);
+    // Other roots are other locks.
+    assert!(!is_busy(&rig.direct().await, "one").await);
+    give_back(guard).await;
+
+    let closed = format!("{}/closed", rig.root);
+    let only_read = [Acl::new(Permission::READ, AuthId::anyone())];
+    let options = CreateMode::Persistent.with_acls(Acls::new(&only_read));
+    rig.client.create(&closed, b"", &options).await.unwrap();
+    let url = format!("zk://{host}{closed}/below?session=2s");
+    assert_kind(&try_connect(&url).await.unwrap_err(), ErrorKind::Refused);
+    let url = format!("zk://{host}{closed}?session=2s");
+    let locks = connect(&url).await;
+    let error = soon("refused", locks.lock("one").acquire()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Refused);
+    assert!(!error.is_retryable());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_there_is_said_soon() {
+    let started = std::time::Instant::now();
+    let error = try_connect("zk://127.0.0.1:1/locks").await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(error.to_string().contains("zk://127.0.0.1:1/locks"), "{error}");
+    assert!(started.elapsed() < ms(6000));
+}
