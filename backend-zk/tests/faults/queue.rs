@@ -139,6 +139,7 @@ async fn a_lock_whose_own_node_vanishes_goes_on_with_larger_tokens() {
     let removing = tokio::spawn(async move {
         loop {
             let _ = remover.delete(&lock, None).await;
+            sleep(ms(1)).await;
         }
     });
     for _ in 0..200 {
@@ -195,6 +196,21 @@ async fn nodes_are_named_as_curator_names_them() {
         let label = rig.client.get_data(&nodes[0]).await.unwrap().0;
         assert!(String::from_utf8(label).unwrap().contains("pid"), "people see who holds it");
         give_back(guard).await;
+    }
+    // Numbers below zero come after the largest, and so before those that follow them.
+    let (below, largest) = ("_c_0-lock--000000005", "_c_0-lock-2147483647");
+    let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    for (name, in_the_way) in [(below, true), (largest, false)] {
+        rig.client.delete(&format!("{}/one", rig.root), None).await.unwrap();
+        give_back(hold(&locks, "one").await).await;
+        let path = format!("{}/one/{name}", rig.root);
+        rig.client.create(&path, b"", &options).await.unwrap();
+        let waiter = wait_for(&locks, "one");
+        rig.queued("one", 2).await;
+        sleep(ms(50)).await;
+        assert_eq!(waiter.is_finished(), !in_the_way, "{name}");
+        rig.client.delete(&path, None).await.unwrap();
+        give_back(granted(waiter).await).await;
     }
     // Somebody else's nodes, with no session of ours: whatever ends in a number is in the way.
     for foreign in ["_c_0-lock-", "x__lock__", "_c_0-__WRIT__"] {

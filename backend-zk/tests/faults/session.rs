@@ -95,6 +95,7 @@ async fn a_new_session_takes_over_nothing_of_the_old_one() {
     let owner = rig.stat(&old).await.unwrap().ephemeral_owner;
     black_hole(&rig);
     soon("the holder is told", held.lost()).await;
+    rig.queued("wanted", 1).await;
     rig.proxy.heal().await.unwrap();
     // It queues again, in the new session.
     until("the waiter has a new place", async || {
