@@ -274,8 +274,10 @@ impl DistributedLock for Driver {
         homeless.into_iter().for_each(|index| report(index, Ok(Look::Attempt)));
         join_all(sessions.into_iter().map(async |(session, indices)| {
             let beat = session.beat().await;
-            let waiters = indices.iter().filter_map(|at| own(&waiting[*at]));
-            let upkeep = Upkeep::of(&session, waiters).await;
+            let waiters = || indices.iter().filter_map(|at| own(&waiting[*at]));
+            let now = self.store.clock.now();
+            join_all(waiters().map(|waiter| waiter.pass_over(now))).await;
+            let upkeep = Upkeep::of(&session, waiters()).await;
             for index in indices {
                 let Some(waiter) = own(&waiting[index]) else { continue };
                 report(

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use fencelock_core::{Attempt, Claim, Contender, Error, IfBusy, Removal, Rest, Result};
+use fencelock_core::{Attempt, Claim, Contender, Error, IfBusy, Moment, Removal, Rest, Result};
 use futures_util::future::join_all;
 
 use crate::backend::Store;
@@ -159,9 +159,18 @@ impl ZkContender {
 
     /// Whether it is the turn of `node`, which has waited or may be granted already.
     async fn look_around(&self, node: &Arc<Node>, lock: &str) -> Result<Option<Attempt>> {
+        let is_passed_over = self.seat().vigil.as_ref().is_some_and(|vigil| {
+            vigil.heard();
+            vigil.is_passed_over()
+        });
+        if is_passed_over {
+            node.delete().await?;
+            self.leave();
+            return Ok(None);
+        }
         let has_passed = self.seat().vigil.as_ref().is_some_and(|vigil| vigil.has_passed(node));
         if has_passed {
-            return self.grant(node).await.map(Some);
+            return self.grant(node).await;
         }
         let names = node::list(&node.session, lock).await?;
         self.stand(node, lock, &names).await
@@ -175,7 +184,7 @@ impl ZkContender {
         names: &[String],
     ) -> Result<Option<Attempt>> {
         match standing(names, &node.name, node.written) {
-            Standing::Free => self.grant(node).await.map(Some),
+            Standing::Free => self.grant(node).await,
             // Somebody has deleted it.
             Standing::Missing => {
                 node.set_gone();
@@ -201,12 +210,33 @@ impl ZkContender {
         }
     }
 
-    async fn grant(&self, node: &Arc<Node>) -> Result<Attempt> {
+    /// `None`: it was passed over just now.
+    async fn grant(&self, node: &Arc<Node>) -> Result<Option<Attempt>> {
         node.session.fresh().await?;
-        if self.seat().vigil.is_none() {
-            self.set_vigil(Vigil::over(&self.claim, node));
+        let taken = self.seat().vigil.as_ref().map(Vigil::take_turn);
+        match taken {
+            Some(true) => {}
+            Some(false) => return Ok(None),
+            None => self.set_vigil(Vigil::over(&self.claim, node)),
         }
-        Ok(Attempt::Granted { token: node.token(), valid_until: node.session.deadline() })
+        let (token, valid_until) = (node.token(), node.session.deadline());
+        Ok(Some(Attempt::Granted { token, valid_until }))
+    }
+
+    /// Gives up a place whose turn may have come and that nobody looks after. It queues again when
+    /// somebody does.
+    pub(crate) async fn pass_over(&self, now: Moment) {
+        let node = match &*self.seat() {
+            Seat { place: Place::At(node), vigil: Some(vigil) } if vigil.pass_over(now) => {
+                node.clone()
+            }
+            _ => return,
+        };
+        tracing::debug!(claim = ?self.claim, "it was rung and did not come: it is passed over");
+        // If that fails, the next attempt does it, or the release.
+        if node.delete().await.is_ok() {
+            node.set_gone();
+        }
     }
 
     /// Whether it watches nodes that may have gone without a word since the connection came back.

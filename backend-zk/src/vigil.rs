@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use fencelock_core::{Armed, Claim};
+use fencelock_core::{Armed, Claim, Moment};
 use futures_util::future::{BoxFuture, FutureExt, join_all, select_all};
 use zookeeper_client::{EventType, StateWatcher};
 
@@ -23,10 +23,19 @@ use crate::path::below;
 /// more than a list.
 const LATER: Duration = Duration::from_millis(50);
 
+/// How long a waiter that was rung may take to come.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// What happened to the nodes in the way.
 const NOTHING: u8 = 0;
 const ONE_DELETED: u8 = 1;
 const LOOK_AGAIN: u8 = 2;
+
+/// Its turn.
+const OPEN: u8 = 0;
+const TAKEN: u8 = 1;
+/// Nobody came for so long that the node is given up.
+const PASSED_OVER: u8 = 2;
 
 /// A task that rings the claim; dropping it ends the watching, on the servers too.
 pub(crate) struct Vigil {
@@ -35,6 +44,9 @@ pub(crate) struct Vigil {
     pub(crate) watched: Vec<String>,
     alone: bool,
     event: Arc<AtomicU8>,
+    turn: AtomicU8,
+    /// Since when looks have found that it was rung and did not come.
+    unheard: AtomicU64,
     /// Up to which return of the connection it is known to watch what is there.
     returns: AtomicU64,
 }
@@ -85,7 +97,15 @@ impl Vigil {
         let event = Arc::new(AtomicU8::new(NOTHING));
         let returns = AtomicU64::new(node.session.returns());
         let watching = watch(Arc::downgrade(claim), node.clone(), ahead, states, event.clone());
-        Vigil { _armed: claim.ring_when(watching), watched, alone, event, returns }
+        Vigil {
+            _armed: claim.ring_when(watching),
+            watched,
+            alone,
+            event,
+            turn: AtomicU8::new(OPEN),
+            unheard: AtomicU64::new(Moment::NEVER.as_nanos()),
+            returns,
+        }
     }
 
     /// Whether nothing can be in the way any more: the only node that was has gone, and the own one
@@ -97,6 +117,35 @@ impl Vigil {
     /// Whether it still waits for just these.
     pub(crate) fn waits_for(&self, watch: &[&str]) -> bool {
         self.event.load(Ordering::Acquire) == NOTHING && self.watched == watch
+    }
+
+    /// An attempt looks after it.
+    pub(crate) fn heard(&self) {
+        self.unheard.store(Moment::NEVER.as_nanos(), Ordering::Release);
+    }
+
+    /// Takes the turn that may have come. `false` when it was passed over before.
+    pub(crate) fn take_turn(&self) -> bool {
+        let taken = self.turn.compare_exchange(OPEN, TAKEN, Ordering::AcqRel, Ordering::Acquire);
+        taken != Err(PASSED_OVER)
+    }
+
+    pub(crate) fn is_passed_over(&self) -> bool {
+        self.turn.load(Ordering::Acquire) == PASSED_OVER
+    }
+
+    /// Whether it was rung [`PATIENCE`] ago and nobody came: a future that is not polled must not
+    /// keep a lock that it does not use. True once, and no attempt has it from then on.
+    pub(crate) fn pass_over(&self, now: Moment) -> bool {
+        if self.event.load(Ordering::Acquire) == NOTHING {
+            return false;
+        }
+        let since = self.unheard.fetch_min(now.as_nanos(), Ordering::AcqRel).min(now.as_nanos());
+        now.since(Moment::from_nanos(since)) >= PATIENCE
+            && self
+                .turn
+                .compare_exchange(OPEN, PASSED_OVER, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
     }
 
     pub(crate) fn returns(&self) -> u64 {

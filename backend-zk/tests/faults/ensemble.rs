@@ -10,7 +10,7 @@ use crate::support::*;
 
 async fn leader_at(servers: &TestZooKeeper) -> usize {
     let leader = servers.leader().await.expect("a leader").port();
-    servers.servers().iter().position(|server| server.port() == leader).unwrap()
+    servers.servers().iter().position(|server| server.port() == leader).expect("one of them")
 }
 
 fn others(servers: &TestZooKeeper, but: usize) -> Vec<&ZooKeeperServer> {

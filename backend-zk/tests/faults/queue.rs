@@ -72,6 +72,29 @@ async fn a_waiter_that_vanishes_from_the_middle_grants_nobody() {
     }
 }
 
+/// Its session goes on living with its process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_nobody_polls_is_passed_over_and_queues_again() {
+    let rig = Rig::start().await;
+    let locks = [rig.direct().await, rig.direct().await];
+    let guard = hold(&locks[0], "one").await;
+    let lock = locks[1].lock("one");
+    let mut frozen = Box::pin(lock.acquire());
+    assert!(tokio::time::timeout(ms(300), &mut frozen).await.is_err());
+    rig.queued("one", 2).await;
+    let last = wait_for(&locks[0], "one");
+    rig.queued("one", 3).await;
+    let released = Instant::now();
+    give_back(guard).await;
+    let last = granted(last).await;
+    assert!(released.elapsed() < ms(4000), "passed over after {:?}", released.elapsed());
+    assert!(tokio::time::timeout(ms(300), &mut frozen).await.is_err(), "two hold it");
+    rig.queued("one", 2).await;
+    give_back(last).await;
+    give_back(soon("granted at last", frozen).await.unwrap()).await;
+    rig.drained(&["one"]).await;
+}
+
 /// A waiter whose own node was deleted must not take the end of the one before it for its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_without_a_node_is_granted_nothing() {

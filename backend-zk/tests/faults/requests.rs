@@ -9,7 +9,7 @@ use crate::support::*;
 
 /// The session's heartbeats come between: so many in this time at most.
 fn beats(during: Duration) -> u64 {
-    u64::try_from(during.as_millis() / (T / 10).as_millis()).unwrap() + 2
+    u64::try_from(during.as_millis() / (T / 10).as_millis()).expect("a short time") + 2
 }
 
 async fn counted(rig: &Rig, act: impl AsyncFnOnce()) -> (u64, Duration) {
