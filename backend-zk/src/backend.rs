@@ -26,6 +26,12 @@ use crate::{path, snapshot};
 /// For connecting, whatever the session timeout is.
 const CONNECTING: Duration = Duration::from_secs(5);
 
+/// What no margin covers: docs/zookeeper.md has more words for it.
+const FAILS_WHEN: &[&str] = &[
+    "the servers have different bounds for session timeouts",
+    "a follower is cut off from its leader in the moment in which it thaws",
+];
+
 pub(crate) struct Store {
     pub(crate) access: Access,
     pub(crate) clock: Arc<BootClock>,
@@ -61,7 +67,7 @@ impl Store {
             order: Order::Arrival,
             modes: Modes::ALL,
             tokens: Tokens::Data,
-            exclusion_fails_when: Cow::Borrowed(&[]),
+            exclusion_fails_when: Cow::Borrowed(FAILS_WHEN),
         };
         let store = Arc::new(Store {
             access,

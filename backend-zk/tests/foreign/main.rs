@@ -1,0 +1,74 @@
+//! Apache Curator on the same paths: its locks and ours exclude each other, in both directions.
+
+mod peer;
+
+use std::time::Duration;
+
+use fencelock_conformance::servers::TestZooKeeper;
+use fencelock_core::{Guard, Lock, Locks, url};
+use fencelock_zk::SCHEME;
+use peer::Peer;
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn acquire(lock: Lock) -> Guard {
+    timeout(PATIENCE, lock.acquire()).await.expect("in time").expect("acquired")
+}
+
+async fn is_busy(lock: Lock) -> bool {
+    timeout(PATIENCE, lock.try_acquire()).await.expect("in time").expect("no error").is_none()
+}
+
+fn ways(locks: &Locks, name: &str) -> [(&'static str, Lock); 3] {
+    let both = locks.rw_lock(name);
+    [("mutex", locks.lock(name)), ("read", both.read()), ("write", both.write())]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn curators_locks_and_ours_exclude_each_other() {
+    let server = TestZooKeeper::standalone().await.expect("ZooKeeper starts");
+    let host = server.connect_string();
+    let locks = url::connect(&[SCHEME], &format!("zk://{host}/app?prefix=")).await.unwrap();
+    let mut peer = Peer::start(&host).await;
+    for (ours, lock) in ways(&locks, "orders") {
+        for theirs in ["mutex", "read", "write"] {
+            // Its two classes do not know each other.
+            if (ours == "mutex") != (theirs == "mutex") {
+                continue;
+            }
+            let together = ours == "read" && theirs == "read";
+            let expected = if together { "held" } else { "busy" };
+            let guard = acquire(lock.clone()).await;
+            let answer = peer.ask(&format!("{theirs} /app/orders 300")).await;
+            assert_eq!(answer, expected, "{theirs} of Curator beside our {ours}");
+            if together {
+                assert_eq!(peer.ask("release").await, "released");
+            } else {
+                // It waits, and is granted by our release.
+                peer.tell(&format!("{theirs} /app/orders 20000")).await;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            guard.release().await.unwrap();
+            if !together {
+                assert_eq!(peer.answer().await, "held");
+                assert!(is_busy(lock.clone()).await, "our {ours} beside {theirs} of Curator");
+                // We wait, and are granted by its release.
+                let waiter = tokio::spawn(acquire(lock.clone()));
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                assert!(!waiter.is_finished());
+                assert_eq!(peer.ask("release").await, "released");
+                waiter.await.unwrap().release().await.unwrap();
+            }
+        }
+    }
+    // Whatever Curator holds is in the way of ours, also in the other class.
+    for theirs in ["mutex", "write"] {
+        assert_eq!(peer.ask(&format!("{theirs} /app/orders 1000")).await, "held");
+        for (ours, lock) in ways(&locks, "orders") {
+            assert!(is_busy(lock).await, "our {ours} beside {theirs} of Curator");
+        }
+        assert!(is_busy(locks.semaphore("orders", 3)).await);
+        assert_eq!(peer.ask("release").await, "released");
+    }
+}

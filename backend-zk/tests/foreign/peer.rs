@@ -1,0 +1,80 @@
+//! A Java program that uses Curator's locks, told by lines what to do.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::time::timeout;
+
+/// Starting Java, with a source file to compile, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Peer {
+    _child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+/// Where Curator is: in `FENCELOCK_CURATOR`, a class path, or as Debian installs it.
+fn class_path() -> String {
+    const JARS: [&str; 13] = [
+        "curator-recipes",
+        "curator-framework",
+        "curator-client",
+        "zookeeper",
+        "zookeeper-jute",
+        "guava",
+        "failureaccess",
+        "slf4j-api",
+        "slf4j-nop",
+        "netty-all",
+        "snappy-java",
+        "metrics-core",
+        "jackson-databind",
+    ];
+    if let Ok(path) = std::env::var("FENCELOCK_CURATOR") {
+        return path;
+    }
+    let jars = JARS.map(|jar| format!("/usr/share/java/{jar}.jar"));
+    assert!(
+        Path::new(&jars[0]).is_file(),
+        "{} not found; on Debian and Ubuntu: apt-get install libcurator-recipes-java",
+        jars[0]
+    );
+    jars.join(":")
+}
+
+impl Peer {
+    pub(crate) async fn start(servers: &str) -> Peer {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/foreign/Peer.java");
+        let mut child = Command::new("java")
+            .args(["-Xmx96m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", &class_path()])
+            .args([source, servers])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("java starts");
+        let input = child.stdin.take().expect("its input");
+        let output = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let mut peer = Peer { _child: child, input, output };
+        assert_eq!(peer.answer().await, "ready");
+        peer
+    }
+
+    pub(crate) async fn tell(&mut self, line: &str) {
+        self.input.write_all(format!("{line}\n").as_bytes()).await.expect("it listens");
+    }
+
+    pub(crate) async fn answer(&mut self) -> String {
+        let line = timeout(PATIENCE, self.output.next_line()).await.expect("it answers in time");
+        line.expect("it answers").expect("it runs")
+    }
+
+    pub(crate) async fn ask(&mut self, line: &str) -> String {
+        self.tell(line).await;
+        self.answer().await
+    }
+}
