@@ -12,3 +12,4 @@ mod requests;
 mod rights;
 mod session;
 mod support;
+mod tls;
