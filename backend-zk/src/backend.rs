@@ -262,12 +262,13 @@ impl DistributedLock for Driver {
             for index in indices {
                 // Looked at again: a node may have gone meanwhile, or all of them.
                 let is_there = own(&held[index]).and_then(ZkContender::lives_by).is_some();
+                let valid_until = session.deadline().filter(|_| is_there);
                 report(
                     index,
-                    match &beat {
-                        _ if !is_there => Ok(Renewal::Lost),
-                        Ok(()) => Ok(Renewal::Renewed { valid_until: session.deadline() }),
-                        Err(trouble) => Err(trouble.clone().into()),
+                    match (&beat, valid_until) {
+                        (_, None) => Ok(Renewal::Lost),
+                        (Ok(()), Some(valid_until)) => Ok(Renewal::Renewed { valid_until }),
+                        (Err(trouble), Some(_)) => Err(trouble.clone().into()),
                     },
                 );
             }

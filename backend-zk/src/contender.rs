@@ -8,7 +8,7 @@ use fencelock_core::{Attempt, Claim, Contender, Error, IfBusy, Moment, Removal, 
 use futures_util::future::join_all;
 
 use crate::backend::Store;
-use crate::error::{Fate, unsettled};
+use crate::error::{Fate, Trouble, unsettled};
 use crate::names;
 use crate::node::{self, Made, Node};
 use crate::order::{Standing, is_free, standing};
@@ -219,8 +219,9 @@ impl ZkContender {
             Some(false) => return Ok(None),
             None => self.set_vigil(Vigil::over(&self.claim, node)),
         }
-        let (token, valid_until) = (node.token(), node.session.deadline());
-        Ok(Some(Attempt::Granted { token, valid_until }))
+        // Not in a session that was given up meanwhile, whatever it has committed last.
+        let valid_until = node.session.deadline().ok_or(Trouble::Over)?;
+        Ok(Some(Attempt::Granted { token: node.token(), valid_until }))
     }
 
     /// Gives up a place whose turn may have come and that nobody looks after. It queues again when

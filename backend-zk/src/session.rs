@@ -8,8 +8,8 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fencelock_core::{BootClock, Clock, Moment};
@@ -26,14 +26,21 @@ pub(crate) struct Session {
     /// The node that the heartbeat looks at.
     root: Arc<str>,
     clock: Arc<BootClock>,
-    /// When the newest write that was committed was sent.
-    committed: AtomicU64,
-    /// When the first write was sent that none has been committed after; never, if there is none.
-    unanswered: AtomicU64,
-    over: AtomicBool,
+    life: Mutex<Life>,
     /// How often the connection has come back.
     returns: AtomicU64,
     beating: tokio::sync::Mutex<()>,
+}
+
+/// What is known of the servers' view. Of one piece: an answer that arrives while the session is
+/// given up must not make anything in it valid.
+#[derive(Clone, Copy)]
+struct Life {
+    /// When the newest write that was committed was sent.
+    committed: Moment,
+    /// When the first write was sent that none has been committed after; never, if there is none.
+    unanswered: Moment,
+    over: bool,
 }
 
 impl Session {
@@ -52,9 +59,7 @@ impl Session {
             root,
             clock,
             // To make a session is a write.
-            committed: AtomicU64::new(sent.as_nanos()),
-            unanswered: AtomicU64::new(Moment::NEVER.as_nanos()),
-            over: AtomicBool::new(false),
+            life: Mutex::new(Life { committed: sent, unanswered: Moment::NEVER, over: false }),
             returns: AtomicU64::new(0),
             beating: tokio::sync::Mutex::default(),
         }
@@ -86,9 +91,14 @@ impl Session {
         Session::heartbeat_of(self.timeout)
     }
 
-    /// Until when what it holds may be believed in.
-    pub(crate) fn deadline(&self) -> Moment {
-        self.committed().after(self.patience())
+    fn life(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until when what it holds may be believed in, unless it is over.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        let life = *self.life();
+        (!life.over).then(|| life.committed.after(self.patience()))
     }
 
     /// How long after a committed write was sent the servers are certain to keep the session:
@@ -99,7 +109,19 @@ impl Session {
     }
 
     fn committed(&self) -> Moment {
-        Moment::from_nanos(self.committed.load(Ordering::Acquire))
+        self.life().committed
+    }
+
+    /// A write that was sent at `sent` has been committed. The server has looked at the session
+    /// before.
+    fn commit(&self, sent: Moment) -> Asked<()> {
+        let mut life = self.life();
+        if life.over {
+            return Err(Trouble::Over);
+        }
+        life.committed = life.committed.max(sent);
+        life.unanswered = Moment::NEVER;
+        Ok(())
     }
 
     /// How often the connection has come back: watches may have been lost each time.
@@ -109,17 +131,17 @@ impl Session {
 
     /// Nothing of it is held, waits or is adopted any more, whatever the servers still have.
     pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+        self.life().over
     }
 
     /// Ends it for this process, for good. What the servers still have of it goes as soon as the
     /// transport reaches them, or with their own timeout.
     pub(crate) fn end(&self) {
-        self.over.store(true, Ordering::Release);
+        self.life().over = true;
         self.slot().take();
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<Client>>> {
+    fn slot(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,7 +154,8 @@ impl Session {
     /// To be called before a write is sent.
     pub(crate) fn sending(&self) -> Moment {
         let now = self.clock.now();
-        self.unanswered.fetch_min(now.as_nanos(), Ordering::AcqRel);
+        let mut life = self.life();
+        life.unanswered = life.unanswered.min(now);
         now
     }
 
@@ -143,9 +166,7 @@ impl Session {
         request: impl Future<Output = Result<T, E>>,
     ) -> Asked<T> {
         let answer = self.read(request).await?;
-        // The server has looked at the session before it committed this.
-        self.committed.fetch_max(sent.as_nanos(), Ordering::AcqRel);
-        self.unanswered.store(Moment::NEVER.as_nanos(), Ordering::Release);
+        self.commit(sent)?;
         Ok(answer)
     }
 
@@ -173,14 +194,18 @@ impl Session {
 
     /// Whether the session can be believed in after this.
     fn judge(&self, trouble: &Trouble) {
-        let unanswered = Moment::from_nanos(self.unanswered.load(Ordering::Acquire));
-        // Nothing depends on a session that nothing was asked of, so its silence is none.
-        let silent_since = self.committed().max(unanswered);
-        let silent = trouble.fate() == Fate::Unknown
-            && unanswered != Moment::NEVER
-            && self.clock.now() >= silent_since.after(self.patience());
-        if (silent || trouble.fate() == Fate::SessionOver) && !self.is_over() {
-            tracing::warn!(session = %self, silent, ?trouble, "the session is over");
+        let is_over = {
+            let mut life = self.life();
+            // Nothing depends on a session that nothing was asked of, so its silence is none.
+            let silent = trouble.fate() == Fate::Unknown
+                && life.unanswered != Moment::NEVER
+                && self.clock.now() >= life.committed.max(life.unanswered).after(self.patience());
+            let is_over = !life.over && (silent || trouble.fate() == Fate::SessionOver);
+            life.over |= is_over;
+            is_over
+        };
+        if is_over {
+            tracing::warn!(session = %self, ?trouble, "the session is over");
             self.end();
         }
     }
@@ -205,11 +230,7 @@ impl Session {
             writer.add_check_version(&self.root, -1)?;
             let answer = self.bounded(self.timeout / 5, writer.commit()).await;
             match answer {
-                Ok(_) => {
-                    self.committed.fetch_max(sent.as_nanos(), Ordering::AcqRel);
-                    self.unanswered.store(Moment::NEVER.as_nanos(), Ordering::Release);
-                    return Ok(());
-                }
+                Ok(_) => return self.commit(sent),
                 Err(error) if error.fate() == Fate::Declined => return Err(error),
                 Err(error) => trouble = error,
             }
@@ -225,22 +246,22 @@ impl Session {
         }
     }
 
-    /// Goes along with the connection until the session is over. `changed` is called when the
-    /// connection came back, and at the end.
-    pub(crate) async fn accompany(self: Arc<Session>, changed: impl Fn() + Send) {
+    /// Goes along with the connection until the session is over, and then calls `ended`. What
+    /// waits or is held needs no word of a return: its watches come back with the connection, and
+    /// its renewal is asked for again and again.
+    pub(crate) async fn accompany(self: Arc<Session>, ended: impl Fn() + Send) {
         let mut states = self.states.clone();
-        let _at_the_end = EndOnDrop(&self, &changed);
+        let _at_the_end = EndOnDrop(&self, &ended);
         while !self.is_over() {
             match states.changed().await {
                 SessionState::SyncConnected => {
-                    tracing::debug!(session = %self, "connected again");
+                    tracing::info!(session = %self, "connected again, in the same session");
                     self.returns.fetch_add(1, Ordering::AcqRel);
                     // What was sent in between may be lost, and the deadline be near.
                     let _ = self.beat().await;
-                    changed();
                 }
                 SessionState::Disconnected => {
-                    tracing::debug!(session = %self, "the connection is lost, the session is not");
+                    tracing::info!(session = %self, "the connection is lost, the session not yet");
                 }
                 state => {
                     tracing::debug!(session = %self, %state, "the session has ended");

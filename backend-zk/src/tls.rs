@@ -73,8 +73,12 @@ fn invalid(message: String) -> fencelock_core::Error {
 #[cfg(not(feature = "tls"))]
 impl Tls {
     pub(crate) fn put_into(&self, _: Connector) -> Result<Connector> {
-        let message = "this program was built without the feature tls of fencelock-zk, which \
-                       tls_ca needs";
+        let (file, own) = (self.authority.display(), self.own.is_some());
+        let message = format!(
+            "this program was built without the feature tls of fencelock-zk, which tls_ca={file}{} \
+             needs",
+            if own { ", with a certificate," } else { "" }
+        );
         Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 }
