@@ -24,6 +24,7 @@ mod config;
 mod contender;
 mod error;
 mod guarded;
+mod life;
 mod names;
 mod node;
 mod order;

@@ -16,6 +16,7 @@ use fencelock_core::{BootClock, Clock, Moment};
 use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
 
 use crate::error::{Asked, Fate, Trouble};
+use crate::life::Life;
 
 pub(crate) struct Session {
     /// Until the session is over: dropping the last one has the transport close the session.
@@ -32,17 +33,6 @@ pub(crate) struct Session {
     beating: tokio::sync::Mutex<()>,
 }
 
-/// What is known of the servers' view. Of one piece: an answer that arrives while the session is
-/// given up must not make anything in it valid.
-#[derive(Clone, Copy)]
-struct Life {
-    /// When the newest write that was committed was sent.
-    committed: Moment,
-    /// When the first write was sent that none has been committed after; never, if there is none.
-    unanswered: Moment,
-    over: bool,
-}
-
 impl Session {
     /// Of `client`, whose connection was asked for at `sent`.
     pub(crate) fn new(
@@ -51,6 +41,7 @@ impl Session {
         clock: Arc<BootClock>,
         sent: Moment,
     ) -> Session {
+        let life = Life::new(client.session_timeout(), sent);
         Session {
             states: client.state_watcher(),
             id: client.session_id().0,
@@ -58,8 +49,7 @@ impl Session {
             client: Mutex::new(Some(Arc::new(client))),
             root,
             clock,
-            // To make a session is a write.
-            life: Mutex::new(Life { committed: sent, unanswered: Moment::NEVER, over: false }),
+            life: Mutex::new(life),
             returns: AtomicU64::new(0),
             beating: tokio::sync::Mutex::default(),
         }
@@ -82,13 +72,9 @@ impl Session {
         self.id
     }
 
-    /// How often a session of this `timeout` has to be heard of while anything depends on it.
-    pub(crate) fn heartbeat_of(timeout: Duration) -> Duration {
-        timeout / 10
-    }
-
+    /// How often it has to be heard of while anything depends on it.
     pub(crate) fn heartbeat(&self) -> Duration {
-        Session::heartbeat_of(self.timeout)
+        self.timeout / 10
     }
 
     fn life(&self) -> MutexGuard<'_, Life> {
@@ -97,31 +83,20 @@ impl Session {
 
     /// Until when what it holds may be believed in, unless it is over.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        let life = *self.life();
-        (!life.over).then(|| life.committed.after(self.patience()))
-    }
-
-    /// How long after a committed write was sent the servers are certain to keep the session:
-    /// T less 0.25 T, by which a follower may be late in telling its leader of us, 0.1 T between
-    /// two signs of life, and a hundredth for clocks of different rates.
-    fn patience(&self) -> Duration {
-        self.timeout * 16 / 25
+        self.life().deadline()
     }
 
     fn committed(&self) -> Moment {
-        self.life().committed
+        self.life().committed()
     }
 
     /// A write that was sent at `sent` has been committed. The server has looked at the session
     /// before.
     fn commit(&self, sent: Moment) -> Asked<()> {
-        let mut life = self.life();
-        if life.over {
-            return Err(Trouble::Over);
+        match self.life().commit(sent) {
+            true => Ok(()),
+            false => Err(Trouble::Over),
         }
-        life.committed = life.committed.max(sent);
-        life.unanswered = Moment::NEVER;
-        Ok(())
     }
 
     /// How often the connection has come back: watches may have been lost each time.
@@ -131,13 +106,13 @@ impl Session {
 
     /// Nothing of it is held, waits or is adopted any more, whatever the servers still have.
     pub(crate) fn is_over(&self) -> bool {
-        self.life().over
+        self.life().is_over()
     }
 
     /// Ends it for this process, for good. What the servers still have of it goes as soon as the
     /// transport reaches them, or with their own timeout.
     pub(crate) fn end(&self) {
-        self.life().over = true;
+        self.life().end();
         self.slot().take();
     }
 
@@ -154,8 +129,7 @@ impl Session {
     /// To be called before a write is sent.
     pub(crate) fn sending(&self) -> Moment {
         let now = self.clock.now();
-        let mut life = self.life();
-        life.unanswered = life.unanswered.min(now);
+        self.life().sending(now);
         now
     }
 
@@ -196,12 +170,11 @@ impl Session {
     fn judge(&self, trouble: &Trouble) {
         let is_over = {
             let mut life = self.life();
-            // Nothing depends on a session that nothing was asked of, so its silence is none.
-            let silent = trouble.fate() == Fate::Unknown
-                && life.unanswered != Moment::NEVER
-                && self.clock.now() >= life.committed.max(life.unanswered).after(self.patience());
-            let is_over = !life.over && (silent || trouble.fate() == Fate::SessionOver);
-            life.over |= is_over;
+            let silent = trouble.fate() == Fate::Unknown && life.is_silent(self.clock.now());
+            let is_over = !life.is_over() && (silent || trouble.fate() == Fate::SessionOver);
+            if is_over {
+                life.end();
+            }
             is_over
         };
         if is_over {
