@@ -30,6 +30,7 @@ const CONNECTING: Duration = Duration::from_secs(5);
 const FAILS_WHEN: &[&str] = &[
     "the servers have different bounds for session timeouts",
     "a follower is cut off from its leader in the moment in which it thaws",
+    "a person breaks the lock, until its holder has heard of it",
 ];
 
 pub(crate) struct Store {

@@ -1,8 +1,10 @@
 //! The guarantee table of the README is what the stores' profiles say, or this fails and prints
 //! what it should be.
 
+use std::time::Duration;
+
 use fencelock::{Liveness, Locks, Order, Profile, Reach, Tokens};
-use fencelock_conformance::servers::RedisOptions;
+use fencelock_conformance::servers::{RedisOptions, ZooKeeperOptions};
 
 const BEGIN: &str = "<!-- guarantees: made by `cargo test -p fencelock --test guarantees` -->\n";
 const END: &str = "<!-- end of guarantees -->";
@@ -56,10 +58,15 @@ async fn the_readme_says_what_the_stores_promise() {
     // As durable as one server can be: what remains is what no setting prevents.
     let server = RedisOptions::new().append_only().start().await.unwrap();
     let redis = format!("redis://{}", server.addr());
+    // With the tick of the server's own example, so that its bounds are those of most.
+    let ticks = ZooKeeperOptions::new().tick_time(Duration::from_secs(2));
+    let ensemble = ticks.standalone().await.unwrap();
+    let zookeeper = format!("zk://{}", ensemble.connect_string());
     let stores = [
         ("mem://", fencelock::connect("mem://").await.unwrap()),
         ("file:///DIR", fencelock::connect(&file).await.unwrap()),
         ("redis://HOST", fencelock::connect(&redis).await.unwrap()),
+        ("zk://HOSTS", fencelock::connect(&zookeeper).await.unwrap()),
     ];
     let table = table(&stores);
     let readme = include_str!("../../README.md");
