@@ -138,7 +138,7 @@ impl RedisStore {
             "redis+unix" => (socket_of(url)?, None),
             "redis+sentinel" | "redis-sentinel" | "rediss+sentinel" => sentinel_of(url)?,
             "redis-cluster" | "rediss-cluster" => {
-                let nodes = parse_hosts(url.authority(), PORT)?;
+                let nodes = hosts_of(url, PORT)?;
                 (Topology::Cluster(nodes), database_of(url.path().trim_matches('/'))?)
             }
             _ => server_of(url)?,
@@ -253,35 +253,9 @@ fn hosts<'a>(list: impl IntoIterator<Item = (&'a str, u16)>) -> Vec<Host> {
     list.into_iter().map(|(name, port)| Host { name: name.to_owned(), port }).collect()
 }
 
-/// `h1:6379,h2,[::1]:7000`.
-fn parse_hosts(authority: &str, port: u16) -> Result<Vec<Host>> {
-    if authority.is_empty() {
-        return Err(invalid("no host is named; expected HOST or HOST:PORT"));
-    }
-    authority.split(',').map(|text| parse_host(text, port)).collect()
-}
-
-fn parse_host(text: &str, default: u16) -> Result<Host> {
-    let wrong = || invalid(format!("{text:?} is no HOST or HOST:PORT"));
-    let (name, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (name, rest) = rest.split_once(']').ok_or_else(wrong)?;
-            (name, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")))
-        }
-        None => match text.split_once(':') {
-            Some((name, port)) => (name, Some(port)),
-            None => (text, Some("")),
-        },
-    };
-    let port = match port.ok_or_else(wrong)? {
-        "" if text.ends_with(':') => return Err(wrong()),
-        "" => default,
-        port => port.parse().map_err(|_| wrong())?,
-    };
-    match name.is_empty() || name.contains(char::is_whitespace) {
-        true => Err(wrong()),
-        false => Ok(Host { name: name.to_owned(), port }),
-    }
+fn hosts_of(url: &StoreUrl, port: u16) -> Result<Vec<Host>> {
+    let hosts = url.hosts(port)?;
+    Ok(hosts.into_iter().map(|(name, port)| Host { name, port }).collect())
 }
 
 fn database_of(text: &str) -> Result<Option<u16>> {
@@ -297,7 +271,7 @@ fn database_of(text: &str) -> Result<Option<u16>> {
 
 /// `redis://host:port/db`.
 fn server_of(url: &StoreUrl) -> Result<(Topology, Option<u16>)> {
-    let mut hosts = parse_hosts(url.authority(), PORT)?;
+    let mut hosts = hosts_of(url, PORT)?;
     match (hosts.pop(), hosts.is_empty()) {
         (Some(host), true) => {
             Ok((Topology::Server(host), database_of(url.path().trim_matches('/'))?))
@@ -319,7 +293,7 @@ fn socket_of(url: &StoreUrl) -> Result<Topology> {
 
 /// `redis+sentinel://h1,h2/service/db`.
 fn sentinel_of(url: &StoreUrl) -> Result<(Topology, Option<u16>)> {
-    let sentinels = parse_hosts(url.authority(), SENTINEL_PORT)?;
+    let sentinels = hosts_of(url, SENTINEL_PORT)?;
     let path = url.path().trim_matches('/');
     let (service, database) = path.split_once('/').unwrap_or((path, ""));
     if service.is_empty() {

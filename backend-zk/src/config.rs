@@ -128,7 +128,7 @@ impl ZkStore {
         if url.user().is_some() || url.password().is_some() {
             return Err(invalid("a login is given as auth=digest:USER:PASSWORD"));
         }
-        let hosts = parse_hosts(url.authority())?;
+        let hosts = hosts_of(url)?;
         let mut store = ZkStore::servers(hosts.iter().map(|(name, port)| (name.as_str(), *port)));
         store.root = match url.path().trim_end_matches('/') {
             "" => "/".to_owned(),
@@ -270,39 +270,17 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
-/// `h1:2181,h2,[::1]:2182`.
-fn parse_hosts(authority: &str) -> Result<Vec<(String, u16)>> {
-    if authority.is_empty() {
-        return Err(invalid("no host is named; expected HOST or HOST:PORT"));
-    }
-    authority.split(',').map(parse_host).collect()
-}
-
-fn parse_host(text: &str) -> Result<(String, u16)> {
-    let wrong = || invalid(format!("{text:?} is no HOST or HOST:PORT"));
-    let (name, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (name, rest) = rest.split_once(']').ok_or_else(wrong)?;
-            if name.parse::<std::net::Ipv6Addr>().is_err() {
-                return Err(wrong());
-            }
-            (name, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")))
-        }
-        None => match text.split_once(':') {
-            Some((name, port)) => (name, Some(port)),
-            None => (text, Some("")),
-        },
-    };
-    let port = match port.ok_or_else(wrong)? {
-        "" if text.ends_with(':') => return Err(wrong()),
-        "" => PORT,
-        port => port.parse().map_err(|_| wrong())?,
-    };
+/// `h1:2181,h2,[::1]:2182`, in no other characters: the transport splits the list by itself.
+fn hosts_of(url: &StoreUrl) -> Result<Vec<(String, u16)>> {
     let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:".contains(c);
-    match name.is_empty() || port == 0 || !name.chars().all(plain) {
-        true => Err(wrong()),
-        false => Ok((name.to_owned(), port)),
+    let hosts = url.hosts(PORT)?;
+    for ((name, port), text) in hosts.iter().zip(url.authority().split(',')) {
+        let odd = text.starts_with('[') && name.parse::<std::net::Ipv6Addr>().is_err();
+        if odd || *port == 0 || !name.chars().all(plain) {
+            return Err(invalid(format!("{text:?} is no HOST or HOST:PORT")));
+        }
     }
+    Ok(hosts)
 }
 
 /// `digest:USER:PASSWORD`. What is wrong with it is said without repeating it.

@@ -158,6 +158,18 @@ impl StoreUrl {
         &self.authority
     }
 
+    /// The hosts of the authority with their ports, `port` where none is given: `h1:6379,h2` or
+    /// `[::1]:7000`, without the brackets.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] when none is named, or one is no `HOST` or `HOST:PORT`.
+    pub fn hosts(&self, port: u16) -> Result<Vec<(String, u16)>> {
+        if self.authority.is_empty() {
+            return Err(invalid("no host is named; expected HOST or HOST:PORT"));
+        }
+        self.authority.split(',').map(|text| parse_host(text, port)).collect()
+    }
+
     /// The path with its leading `/`, or nothing.
     #[must_use]
     pub fn path(&self) -> &str {
@@ -181,6 +193,29 @@ impl StoreUrl {
             }
         }
         Ok(Params { params: &self.params })
+    }
+}
+
+fn parse_host(text: &str, default: u16) -> Result<(String, u16)> {
+    let wrong = || invalid(format!("{text:?} is no HOST or HOST:PORT"));
+    let (name, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (name, rest) = rest.split_once(']').ok_or_else(wrong)?;
+            (name, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")))
+        }
+        None => match text.split_once(':') {
+            Some((name, port)) => (name, Some(port)),
+            None => (text, Some("")),
+        },
+    };
+    let port = match port.ok_or_else(wrong)? {
+        "" if text.ends_with(':') => return Err(wrong()),
+        "" => default,
+        port => port.parse().map_err(|_| wrong())?,
+    };
+    match name.is_empty() || name.contains(char::is_whitespace) {
+        true => Err(wrong()),
+        false => Ok((name.to_owned(), port)),
     }
 }
 
