@@ -196,7 +196,6 @@ impl Drop for Leaving {
 struct Waiting {
     script: &'static Script,
     keys: usize,
-    values: usize,
     /// The keys and the values, one behind the other.
     text: String,
     ends: Vec<usize>,
@@ -212,8 +211,7 @@ impl Waiting {
             text.len()
         });
         let ends = ends.collect();
-        let (script, keys, values) = (step.script, step.keys.len(), step.values.len());
-        Waiting { script, keys, values, text, ends, answer }
+        Waiting { script: step.script, keys: step.keys.len(), text, ends, answer }
     }
 
     fn words(&self) -> Vec<&str> {
@@ -240,8 +238,8 @@ fn tell_all(steps: Vec<Waiting>, error: &Error) {
 
 /// As `scripts/batch.lua` takes it.
 fn command(steps: &[Waiting], by: By) -> Cmd {
-    let counts: Vec<String> =
-        steps.iter().map(|step| format!("{}{}", step.keys, step.values)).collect();
+    let counts = |step: &Waiting| format!("{}{}", step.keys, step.ends.len() - step.keys);
+    let counts: Vec<String> = steps.iter().map(counts).collect();
     let (mut keys, mut values) = (Vec::new(), Vec::new());
     for (step, counts) in steps.iter().zip(&counts) {
         let words = step.words();
