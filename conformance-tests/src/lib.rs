@@ -10,8 +10,9 @@
 //! the store from behind or break it; [`BEHAVIOURS`] is the list of what is demanded. Each pair of
 //! store and behaviour is a test of its own, which passes, fails, or is ignored with a reason.
 //! [`checker`] judges recorded histories, [`proxy`] breaks connections, and [`servers`] are real
-//! servers on demand; all three are of use without the suite.
+//! servers on demand; all three are of use without the suite, and so are the [`acts`] of a fault test.
 
+pub mod acts;
 pub mod behaviours;
 pub mod checker;
 mod context;

@@ -2,10 +2,10 @@
 //!
 //! Bounds are generous: they tell late on a busy machine from never, and are no promises.
 
-use std::future::Future;
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
+pub(crate) use fencelock_conformance::acts::*;
 use fencelock_conformance::proxy::{Proxy, framing};
 use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Moment, Result, url};
@@ -13,16 +13,10 @@ use fencelock_redis::SCHEME;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-/// For what should happen at once.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// By how much a busy machine may make a timer late.
 pub(crate) const SLACK: Duration = Duration::from_secs(1);
-
-pub(crate) const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
 
 /// As a user's program connects.
 pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
@@ -66,44 +60,6 @@ pub(crate) async fn direct(server: &TestRedis, params: &str) -> Locks {
     connect(&format!("redis://{}/0?{params}", server.addr())).await
 }
 
-/// Awaits what should happen at once.
-pub(crate) async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
-    within(PATIENCE, what, event).await
-}
-
-pub(crate) async fn within<T>(bound: Duration, what: &str, event: impl Future<Output = T>) -> T {
-    timeout(bound, event).await.unwrap_or_else(|_| panic!("not within {bound:?}: {what}"))
-}
-
-/// Awaits a condition that no event announces.
-pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition().await {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        sleep(ms(5)).await;
-    }
-}
-
-pub(crate) async fn hold(locks: &Locks, name: &str) -> Guard {
-    let lock = locks.lock(name);
-    soon(&format!("{name} is acquired"), lock.acquire()).await.expect("acquired")
-}
-
-pub(crate) async fn give_back(guard: Guard) {
-    let what = format!("{} is released", guard.name());
-    soon(&what, guard.release()).await.expect("released");
-}
-
-/// Waits in a task of its own for as long as it takes.
-pub(crate) fn wait_for(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
-    let lock = locks.lock(name);
-    tokio::spawn(async move { lock.acquire().await })
-}
-
-pub(crate) async fn granted(waiter: JoinHandle<Result<Guard>>) -> Guard {
-    soon("a waiter is granted", waiter).await.expect("no panic").expect("granted")
-}
-
 /// Has all waiters take turns, in whatever order; the tokens in the order of the grants.
 pub(crate) async fn in_turns(
     waiters: impl IntoIterator<Item = JoinHandle<Result<Guard>>>,
@@ -134,11 +90,6 @@ pub(crate) async fn queued(locks: &Locks, name: &str, count: usize) {
     .await;
 }
 
-pub(crate) async fn is_busy(locks: &Locks, name: &str) -> bool {
-    let lock = locks.lock(name);
-    soon("a try is answered", lock.try_acquire()).await.expect("a try works").is_none()
-}
-
 /// Awaits a renewal that was sent after this was called.
 pub(crate) async fn renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
     let now = locks.now();
@@ -156,10 +107,6 @@ pub(crate) async fn lost_in_time(locks: &Locks, guard: &Guard, cut: Moment, ttl:
     assert!(!guard.is_held());
     let late = locks.now().since(cut.after(ttl));
     assert!(late < SLACK, "told {late:?} after the end of its lease");
-}
-
-pub(crate) fn assert_kind(error: &Error, kind: ErrorKind) {
-    assert_eq!(error.kind(), kind, "{error}");
 }
 
 /// Asserts that the store was asked in vain, and that the error says why, if it says why.

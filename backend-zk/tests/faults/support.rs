@@ -3,30 +3,22 @@
 //!
 //! Bounds are generous: they tell late on a busy machine from never, and are no promises.
 
-use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+pub(crate) use fencelock_conformance::acts::*;
 use fencelock_conformance::proxy::{Proxy, framing};
 use fencelock_conformance::servers::TestZooKeeper;
-use fencelock_core::{Error, ErrorKind, Guard, Locks, Result, url};
+use fencelock_core::{Locks, Result, url};
 use fencelock_zk::SCHEME;
 use fencelock_zk::zookeeper_client::{Client, Error as ZkError, Stat};
 use tokio::sync::Mutex;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
 
-/// For what should happen at once.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// The session timeout of clients that do not ask for their own.
 pub(crate) const T: Duration = Duration::from_secs(2);
 /// By how much a busy machine may make a timer late.
 pub(crate) const SLACK: Duration = Duration::from_millis(400);
-
-pub(crate) const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
 
 /// One server for all tests that run at the same time: it ends with the last of them.
 async fn shared_server() -> Arc<TestZooKeeper> {
@@ -135,49 +127,6 @@ pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
 
 pub(crate) async fn connect(url: &str) -> Locks {
     try_connect(url).await.expect("the store connects")
-}
-
-/// Awaits what should happen at once.
-pub(crate) async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, event).await.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
-}
-
-/// Awaits a condition that no event announces.
-pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition().await {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        sleep(ms(5)).await;
-    }
-}
-
-pub(crate) async fn hold(locks: &Locks, name: &str) -> Guard {
-    let lock = locks.lock(name);
-    soon(&format!("{name} is acquired"), lock.acquire()).await.expect("acquired")
-}
-
-pub(crate) async fn give_back(guard: Guard) {
-    let what = format!("{} is released", guard.name());
-    soon(&what, guard.release()).await.expect("released");
-}
-
-/// Waits in a task of its own for as long as it takes.
-pub(crate) fn wait_for(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
-    let lock = locks.lock(name);
-    tokio::spawn(async move { lock.acquire().await })
-}
-
-pub(crate) async fn granted(waiter: JoinHandle<Result<Guard>>) -> Guard {
-    soon("a waiter is granted", waiter).await.expect("no panic").expect("granted")
-}
-
-pub(crate) async fn is_busy(locks: &Locks, name: &str) -> bool {
-    let lock = locks.lock(name);
-    soon("a try is answered", lock.try_acquire()).await.expect("a try works").is_none()
-}
-
-pub(crate) fn assert_kind(error: &Error, kind: ErrorKind) {
-    assert_eq!(error.kind(), kind, "{error}");
 }
 
 /// A request's operation, as the protocol numbers them.
