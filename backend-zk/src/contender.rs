@@ -217,7 +217,7 @@ impl ZkContender {
         match taken {
             Some(true) => {}
             Some(false) => return Ok(None),
-            None => self.set_vigil(Vigil::over(&self.claim, node)),
+            None => node.session.watch_later(&self.claim, node),
         }
         // Not in a session that was given up meanwhile, whatever it has committed last.
         let valid_until = node.session.deadline().ok_or(Trouble::Over)?;

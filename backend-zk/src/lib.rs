@@ -25,6 +25,7 @@ mod contender;
 mod error;
 mod guarded;
 mod life;
+mod lookout;
 mod names;
 mod node;
 mod order;

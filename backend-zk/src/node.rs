@@ -1,10 +1,10 @@
 //! The node of one claim: made once in one session, found again when its making was unsure,
 //! deleted until it is gone.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use fencelock_core::{FencingToken, Removal};
+use fencelock_core::{Armed, FencingToken, Removal};
 use futures_util::future::join;
 use uuid::Uuid;
 use zookeeper_client::{CreateMode, Stat};
@@ -27,6 +27,8 @@ pub(crate) struct Node {
     gone: AtomicBool,
     /// Its end would be seen.
     watched: AtomicBool,
+    /// While it is held.
+    watch: OnceLock<Armed>,
 }
 
 impl Node {
@@ -48,6 +50,7 @@ impl Node {
             czxid: stat.czxid,
             gone: AtomicBool::new(false),
             watched: AtomicBool::new(false),
+            watch: OnceLock::new(),
         })
     }
 
@@ -72,6 +75,12 @@ impl Node {
 
     pub(crate) fn set_watched(&self, watched: bool) {
         self.watched.store(watched, Ordering::Release);
+    }
+
+    /// Keeps a watch on it for as long as it is wanted.
+    pub(crate) fn keep(&self, watch: Armed) {
+        // A second one is not needed.
+        let _ = self.watch.set(watch);
     }
 
     /// Deletes it.

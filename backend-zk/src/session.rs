@@ -12,11 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fencelock_core::{BootClock, Clock, Moment};
+use fencelock_core::{BootClock, Claim, Clock, Moment};
 use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
 
 use crate::error::{Asked, Fate, Trouble};
 use crate::life::Life;
+use crate::lookout::Lookout;
+use crate::node::Node;
 
 pub(crate) struct Session {
     /// Until the session is over: dropping the last one has the transport close the session.
@@ -31,6 +33,7 @@ pub(crate) struct Session {
     /// How often the connection has come back.
     returns: AtomicU64,
     beating: tokio::sync::Mutex<()>,
+    lookout: Lookout,
 }
 
 impl Session {
@@ -52,6 +55,7 @@ impl Session {
             life: Mutex::new(life),
             returns: AtomicU64::new(0),
             beating: tokio::sync::Mutex::default(),
+            lookout: Lookout::default(),
         }
     }
 
@@ -219,12 +223,25 @@ impl Session {
         }
     }
 
-    /// Goes along with the connection until the session is over, and then calls `ended`. What
-    /// waits or is held needs no word of a return: its watches come back with the connection, and
-    /// its renewal is asked for again and again.
+    /// Has the claim rung when `node`, which it holds, is gone.
+    pub(crate) fn watch_later(&self, claim: &Arc<Claim>, node: &Arc<Node>) {
+        self.lookout.expect(claim, node, self.clock.now());
+    }
+
+    /// Goes along with the session until it is over, and then calls `ended`.
     pub(crate) async fn accompany(self: Arc<Session>, ended: impl Fn() + Send) {
-        let mut states = self.states.clone();
         let _at_the_end = EndOnDrop(&self, &ended);
+        tokio::select! {
+            () = self.follow() => {}
+            () = self.lookout.keep(&self.clock) => {}
+        }
+    }
+
+    /// Goes along with the connection until the session is over. What waits or is held needs no
+    /// word of a return: its watches come back with the connection, and its renewal is asked for
+    /// again and again.
+    async fn follow(&self) {
+        let mut states = self.states.clone();
         while !self.is_over() {
             match states.changed().await {
                 SessionState::SyncConnected => {

@@ -1,4 +1,4 @@
-//! Watching for one claim, in one task: the nodes in its way, while it waits, and its own node.
+//! Watching for one waiting claim: the nodes in its way, and its own node, from then on to its end.
 //!
 //! Both in one task, because their order matters. A waiter whose own node was deleted must not take
 //! the end of the node before it for its turn, and the transport tells in the servers' order only
@@ -16,12 +16,9 @@ use futures_util::future::{BoxFuture, FutureExt, join_all, select_all};
 use zookeeper_client::{EventType, StateWatcher};
 
 use crate::error::Asked;
+use crate::lookout::{LATER, end_of};
 use crate::node::Node;
 use crate::path::below;
-
-/// The own node is watched only so much later: most locks are given back before, and a watch costs
-/// more than a list.
-const LATER: Duration = Duration::from_millis(50);
 
 /// How long a waiter that was rung may take to come.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -52,12 +49,6 @@ pub(crate) struct Vigil {
 }
 
 impl Vigil {
-    /// Over a node that nothing is in the way of.
-    pub(crate) fn over(claim: &Arc<Claim>, node: &Arc<Node>) -> Vigil {
-        let states = node.session.states();
-        Vigil::start(claim, node, Vec::new(), Vec::new(), false, states)
-    }
-
     /// Over a node that waits for one of `watch` to go; `alone` when only one is in its way.
     /// `None` when one of them has gone already.
     pub(crate) async fn behind(
@@ -83,29 +74,19 @@ impl Vigil {
                 Err(trouble) => return Err(trouble),
             }
         }
-        Ok(Some(Vigil::start(claim, node, events, watch, alone, states)))
-    }
-
-    fn start(
-        claim: &Arc<Claim>,
-        node: &Arc<Node>,
-        ahead: Vec<BoxFuture<'static, EventType>>,
-        watched: Vec<String>,
-        alone: bool,
-        states: StateWatcher,
-    ) -> Vigil {
         let event = Arc::new(AtomicU8::new(NOTHING));
-        let returns = AtomicU64::new(node.session.returns());
-        let watching = watch(Arc::downgrade(claim), node.clone(), ahead, states, event.clone());
-        Vigil {
+        let returns = AtomicU64::new(session.returns());
+        let watching =
+            watch_over(Arc::downgrade(claim), node.clone(), events, states, event.clone());
+        Ok(Some(Vigil {
             _armed: claim.ring_when(watching),
-            watched,
+            watched: watch,
             alone,
             event,
             turn: AtomicU8::new(OPEN),
             unheard: AtomicU64::new(Moment::NEVER.as_nanos()),
             returns,
-        }
+        }))
     }
 
     /// Whether nothing can be in the way any more: the only node that was has gone, and the own one
@@ -158,60 +139,39 @@ impl Vigil {
 }
 
 /// Ends when the own node is gone; rings when something in the way is.
-async fn watch(
+async fn watch_over(
     claim: Weak<Claim>,
     node: Arc<Node>,
     ahead: Vec<BoxFuture<'static, EventType>>,
     mut states: StateWatcher,
     event: Arc<AtomicU8>,
 ) {
-    let mut own = pin!(own_is_gone(&node));
-    if !ahead.is_empty() {
-        let told = tokio::select! {
-            biased;
-            () = &mut own => return,
-            (told, ..) = select_all(ahead) => told,
-        };
-        // The end of the own node was told before, if it was; look whether it has been.
-        if is_ready(own.as_mut()).await {
-            return;
-        }
-        let is_in_order = !is_ready(pin!(states.changed())).await;
-        let what = match told == EventType::NodeDeleted && is_in_order {
-            true => ONE_DELETED,
-            false => LOOK_AGAIN,
-        };
-        event.store(what, Ordering::Release);
-        if let Some(claim) = claim.upgrade() {
-            claim.ring();
-        }
+    let mut own = pin!(async {
+        tokio::time::sleep(LATER).await;
+        end_of(&node.session, &node.path, |watched| node.set_watched(watched)).await;
+        node.set_gone();
+    });
+    let told = tokio::select! {
+        biased;
+        () = &mut own => return,
+        (told, ..) = select_all(ahead) => told,
+    };
+    // The end of the own node was told before, if it was; look whether it has been.
+    if is_ready(own.as_mut()).await {
+        return;
+    }
+    let is_in_order = !is_ready(pin!(states.changed())).await;
+    let what = match told == EventType::NodeDeleted && is_in_order {
+        true => ONE_DELETED,
+        false => LOOK_AGAIN,
+    };
+    event.store(what, Ordering::Release);
+    if let Some(claim) = claim.upgrade() {
+        claim.ring();
     }
     own.await;
 }
 
 async fn is_ready<T>(mut future: Pin<&mut impl Future<Output = T>>) -> bool {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
-}
-
-/// Completes when the node is gone, or its session over.
-async fn own_is_gone(node: &Node) {
-    let session = &node.session;
-    loop {
-        tokio::time::sleep(LATER).await;
-        let Ok(client) = session.client() else { return };
-        match session.read(client.get_and_watch_data(&node.path)).await {
-            Ok((_, _, watcher)) => {
-                drop(client);
-                node.set_watched(true);
-                let event = watcher.changed().await;
-                if event.event_type == EventType::NodeDeleted {
-                    return node.set_gone();
-                }
-                // Somebody wrote into it.
-                node.set_watched(false);
-            }
-            Err(trouble) if trouble.is_no_node() => return node.set_gone(),
-            Err(_) => {}
-        }
-    }
 }
