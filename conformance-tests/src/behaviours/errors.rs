@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencelock_core::{Error, ErrorKind, Operation};
 
 use super::behaviour;
-use super::work::{self, BRIEFLY};
+use super::work::{self, BRIEFLY, SHORT_WAIT};
 use crate::context::Context;
 use crate::suite::Behaviour;
 
@@ -31,7 +31,7 @@ async fn errors(context: &Context, name: &str) -> Vec<(ErrorKind, Operation, Err
     let lock = other.lock(name).wait_at_most(Duration::ZERO);
     let error = context.soon("busy", lock.acquire()).await.expect_err("held");
     add(ErrorKind::Busy, Operation::Acquire, error);
-    let lock = other.lock(name).wait_at_most(Duration::from_millis(250));
+    let lock = other.lock(name).wait_at_most(SHORT_WAIT);
     let error = context.soon("timed out", lock.acquire()).await.expect_err("held");
     add(ErrorKind::WaitTimedOut, Operation::Acquire, error);
     context.give_back(guard).await;

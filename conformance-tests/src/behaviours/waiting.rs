@@ -8,7 +8,7 @@ use fencelock_core::ErrorKind;
 use tokio::time::Instant;
 
 use super::behaviour;
-use super::work;
+use super::work::{self, SHORT_WAIT};
 use crate::context::Context;
 use crate::island::Island;
 use crate::needs::Need;
@@ -55,7 +55,7 @@ async fn limit(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let guard = context.hold(&locks, &name).await;
-    for limit in [Duration::from_millis(30), Duration::from_millis(150)] {
+    for limit in [SHORT_WAIT, SHORT_WAIT * 2] {
         let started = Instant::now();
         let lock = locks.lock(&name).wait_at_most(limit);
         let error = context.soon("the wait ends", lock.acquire()).await.expect_err("it is held");
@@ -111,7 +111,7 @@ async fn patient_try(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let guard = context.hold(&locks, &name).await;
-    let lock = locks.lock(&name).wait_at_most(Duration::from_millis(30));
+    let lock = locks.lock(&name).wait_at_most(SHORT_WAIT);
     let tried = context.soon("the wait ends", lock.try_acquire()).await.expect("no error");
     assert!(tried.is_none(), "held, and yet granted");
     let lock = locks.lock(&name).wait_at_most(Duration::from_secs(600));
@@ -185,7 +185,7 @@ async fn undisturbed(context: Arc<Context>) {
     let guard = context.hold(&locks, &name).await;
     let before = work::wait_for(&locks, &name, How::Exclusive);
     context.queued(&locks, &name, 1).await;
-    let short = locks.lock(&name).wait_at_most(Duration::from_millis(50));
+    let short = locks.lock(&name).wait_at_most(SHORT_WAIT);
     let short = tokio::spawn(async move { short.acquire().await });
     let after = work::wait_for(&locks, &name, How::Exclusive);
     let ended = context.soon("the short wait ends", short).await.expect("no panic");
@@ -203,7 +203,7 @@ async fn timed_out(context: Arc<Context>) {
     let (one, two) = (context.client().await, context.client().await);
     let guard = context.hold(&one, &name).await;
     for how in work::single_modes(&context) {
-        let lock = how.lock(&two, &name).wait_at_most(Duration::from_millis(20));
+        let lock = how.lock(&two, &name).wait_at_most(SHORT_WAIT);
         let tried = context.soon("the wait ends", lock.try_acquire()).await;
         assert!(tried.expect("no error").is_none());
     }

@@ -121,6 +121,10 @@ pub(super) const BRIEFLY: Duration = Duration::from_millis(60);
 /// Short enough to outlive, long enough to renew three times on a busy machine.
 pub(super) const SHORT_TTL: Duration = Duration::from_secs(1);
 
+/// The shortest wait in which a store on a busy machine can be expected to say that a lock is held:
+/// one that commits to disk takes its time.
+pub(super) const SHORT_WAIT: Duration = Duration::from_millis(300);
+
 /// Acquires in the background.
 pub(super) fn wait_for(locks: &Locks, name: &str, how: How) -> JoinHandle<Result<Guard>> {
     let lock = how.lock(locks, name);
