@@ -1,12 +1,8 @@
-//! Steps of many callers in one call to the server.
-//!
-//! A call costs the server, and this process, more than most steps do in it. While few calls are
-//! under way each step is a call of its own, with no detour; steps that come while enough are under
-//! way wait for a place, and go together. So a crowd gets more done, and one caller waits for
-//! nobody.
+//! Steps of many callers in one call to a server, by `scripts/batch.lua`.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use fencelock_core::crowd::{Carrier, Crowd, Leaving, Limits, Way};
 use fencelock_core::{Error, Result};
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
@@ -16,102 +12,28 @@ use crate::error::{closed, explain};
 use crate::node::{By, Node, Step, UNKNOWN_SCRIPT};
 use crate::script::{SCRIPTS, Script};
 
-/// With fewer steps under way each one goes alone.
-const ALONE: usize = 16;
-/// Batches under way: the server works at one while this process reads the answers of the other.
-const BATCHES: usize = 2;
-/// Steps in one call: while it runs, the server serves nobody else.
-const MOST: usize = 64;
+const LIMITS: Limits = Limits { alone: 16, calls: 2, most: 64 };
 
 /// One server, and the calls to it.
 #[derive(Debug)]
 pub(crate) struct Batches {
     node: Node,
     runtime: Handle,
-    queue: Mutex<Queue>,
+    crowd: Crowd<Waiting>,
 }
 
-#[derive(Debug, Default)]
-struct Queue {
-    /// Steps under way.
-    steps: usize,
-    /// Batches under way.
-    batches: usize,
-    /// Those of them whose steps are not on the connection yet. Nobody overtakes them: a claim's
-    /// release must not arrive before its attempt, which is sent even if nobody waits for it.
-    leaving: usize,
-    waiting: Vec<Waiting>,
-}
+impl Carrier for Batches {
+    type Step = Waiting;
 
-/// How a step is done.
-enum Way {
-    /// In a call of its own.
-    Alone(Place),
-    /// With others.
-    Together(oneshot::Receiver<Result<Value>>),
-}
-
-impl Batches {
-    pub(crate) fn new(node: Node, runtime: Handle) -> Arc<Batches> {
-        Arc::new(Batches { node, runtime, queue: Mutex::default() })
+    fn crowd(&self) -> &Crowd<Waiting> {
+        &self.crowd
     }
 
-    pub(crate) fn node(&self) -> &Node {
-        &self.node
+    fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
-    /// Does one step. Dropped half-way, it may or may not be done, but not later than what is asked
-    /// for behind it.
-    pub(crate) async fn step(self: &Arc<Self>, step: Step<'_>) -> Result<Value> {
-        match self.enter(step) {
-            // In a box, so that those who wait in a crowd stay small.
-            Way::Alone(_place) => {
-                Box::pin(self.node.step(step)).await?.map_err(|error| explain(&error))
-            }
-            // Only the end of the runtime drops an answer.
-            Way::Together(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
-        }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn enter(self: &Arc<Self>, step: Step<'_>) -> Way {
-        let mut queue = self.queue();
-        if queue.steps < ALONE && queue.leaving == 0 && queue.waiting.is_empty() {
-            queue.steps += 1;
-            return Way::Alone(Place { of: self.clone(), steps: 1, batches: 0 });
-        }
-        let (answer, answered) = oneshot::channel();
-        queue.waiting.push(Waiting::new(step, answer));
-        Way::Together(answered)
-    }
-
-    /// Sends the steps that have waited longest, if there is a place for a call.
-    fn depart(self: &Arc<Self>) {
-        let (steps, place, leaving) = {
-            let mut queue = self.queue();
-            if queue.batches >= BATCHES || queue.leaving > 0 || queue.waiting.is_empty() {
-                return;
-            }
-            let count = queue.waiting.len().min(MOST);
-            queue.steps += count;
-            queue.batches += 1;
-            queue.leaving += 1;
-            let steps: Vec<Waiting> = queue.waiting.drain(..count).collect();
-            let place = Place { of: self.clone(), steps: count, batches: 1 };
-            (steps, place, Leaving(self.clone()))
-        };
-        let batches = self.clone();
-        // Nobody's cancellation may keep the others from their answers.
-        self.runtime.spawn(async move {
-            let _place = place;
-            batches.call(steps, leaving).await;
-        });
-    }
-
-    async fn call(self: &Arc<Self>, steps: Vec<Waiting>, leaving: Leaving) {
+    async fn carry(self: Arc<Self>, steps: Vec<Waiting>, leaving: Leaving<Self>) {
         let link = self.node.link();
         let mut steps = wanted(steps);
         let mut answer = link.send_batch(&command(&steps, By::Digest), leaving).await;
@@ -134,9 +56,35 @@ impl Batches {
             Err(error) => {
                 tell_all(steps, &error);
                 // They have waited for the same.
-                let waiting = std::mem::take(&mut self.queue().waiting);
-                tell_all(waiting, &error);
+                tell_all(self.crowd.take_waiting(), &error);
             }
+        }
+    }
+}
+
+impl Batches {
+    pub(crate) fn new(node: Node, runtime: Handle) -> Arc<Batches> {
+        Arc::new(Batches { node, runtime, crowd: Crowd::new(LIMITS) })
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Does one step. Dropped half-way, it may or may not be done, but not later than what is asked
+    /// for behind it.
+    pub(crate) async fn step(self: &Arc<Self>, step: Step<'_>) -> Result<Value> {
+        let waiting = || {
+            let (answer, answered) = oneshot::channel();
+            (Waiting::new(step, answer), answered)
+        };
+        match self.enter(waiting) {
+            // In a box, so that those who wait in a crowd stay small.
+            Way::Alone(_place) => {
+                Box::pin(self.node.step(step)).await?.map_err(|error| explain(&error))
+            }
+            // Only the end of the runtime drops an answer.
+            Way::Together(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
         }
     }
 
@@ -156,44 +104,11 @@ impl Batches {
             }
         }
     }
-
-    fn leaving(self: &Arc<Self>) -> Leaving {
-        self.queue().leaving += 1;
-        Leaving(self.clone())
-    }
-}
-
-/// A call under way.
-struct Place {
-    of: Arc<Batches>,
-    steps: usize,
-    batches: usize,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        {
-            let mut queue = self.of.queue();
-            queue.steps -= self.steps;
-            queue.batches -= self.batches;
-        }
-        self.of.depart();
-    }
-}
-
-/// Steps that are not on the connection yet.
-struct Leaving(Arc<Batches>);
-
-impl Drop for Leaving {
-    fn drop(&mut self) {
-        self.0.queue().leaving -= 1;
-        self.0.depart();
-    }
 }
 
 /// A step that waits for a place, or for its answer.
 #[derive(Debug)]
-struct Waiting {
+pub(crate) struct Waiting {
     script: &'static Script,
     keys: usize,
     /// The keys and the values, one behind the other.

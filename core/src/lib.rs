@@ -9,6 +9,7 @@ mod batch;
 mod claim;
 mod clock;
 mod connected;
+pub mod crowd;
 mod error;
 mod guard;
 mod hold;

@@ -1,0 +1,164 @@
+//! Steps of many callers in one call to the store, for stores in which a call costs more than most
+//! steps do.
+//!
+//! While few steps are under way each one goes alone, with no detour; steps that come while enough
+//! are under way wait for a place, and go together. So a crowd gets more done, and one caller waits
+//! for nobody. docs/decisions/0007 and 0009 have what that gives.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime::Handle;
+
+/// How many go how.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// With fewer steps under way each one goes alone.
+    pub alone: usize,
+    /// Calls with many steps under way: the store works at one while this process reads the
+    /// answers of another.
+    pub calls: usize,
+    /// Steps in one call: while it runs, the store may serve nobody else.
+    pub most: usize,
+}
+
+/// What takes the steps of a crowd to the store: one connection to it.
+pub trait Carrier: Send + Sync + Sized + 'static {
+    /// A step that waits for a place, or for its answer.
+    type Step: Send + 'static;
+
+    /// Those who go by it.
+    fn crowd(&self) -> &Crowd<Self::Step>;
+
+    /// Where calls are awaited, to their end: nobody's cancellation may keep the others from their
+    /// answers.
+    fn runtime(&self) -> &Handle;
+
+    /// Does steps in one call. `leaving` is dropped as soon as they are on the connection, or will
+    /// never be.
+    fn carry(
+        self: Arc<Self>,
+        steps: Vec<Self::Step>,
+        leaving: Leaving<Self>,
+    ) -> impl Future<Output = ()> + Send;
+
+    /// Takes up one step: what `wait` makes of it, if it has to, is a step and where its answer
+    /// will be.
+    fn enter<A>(self: &Arc<Self>, wait: impl FnOnce() -> (Self::Step, A)) -> Way<Self, A> {
+        let crowd = self.crowd();
+        let mut queue = crowd.queue();
+        let is_early = queue.steps < crowd.limits.alone;
+        if is_early && queue.leaving == 0 && queue.waiting.is_empty() {
+            queue.steps += 1;
+            return Way::Alone(Place { of: self.clone(), steps: 1, calls: 0 });
+        }
+        let (step, answer) = wait();
+        queue.waiting.push(step);
+        Way::Together(answer)
+    }
+
+    /// Has everybody else wait until steps that are sent now are on the connection.
+    fn leaving(self: &Arc<Self>) -> Leaving<Self> {
+        self.crowd().queue().leaving += 1;
+        Leaving(self.clone())
+    }
+}
+
+/// How a step is done.
+#[derive(Debug)]
+pub enum Way<C: Carrier, A> {
+    /// By its caller, in a call of its own, who keeps the place until then.
+    Alone(Place<C>),
+    /// With others: the answer comes.
+    Together(A),
+}
+
+/// The steps at one connection.
+#[derive(Debug)]
+pub struct Crowd<S> {
+    limits: Limits,
+    queue: Mutex<Queue<S>>,
+}
+
+#[derive(Debug)]
+struct Queue<S> {
+    /// Steps under way.
+    steps: usize,
+    /// Calls with many steps under way.
+    calls: usize,
+    /// Those of them whose steps are not on the connection yet. Nobody overtakes them: a claim's
+    /// release must not arrive before its attempt, which is sent even if nobody waits for it.
+    leaving: usize,
+    waiting: Vec<S>,
+}
+
+impl<S> Crowd<S> {
+    /// Nobody yet.
+    #[must_use]
+    pub fn new(limits: Limits) -> Crowd<S> {
+        let queue = Queue { steps: 0, calls: 0, leaving: 0, waiting: Vec::new() };
+        Crowd { limits, queue: Mutex::new(queue) }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue<S>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes those that still wait for a place, to tell them that the connection failed.
+    pub fn take_waiting(&self) -> Vec<S> {
+        std::mem::take(&mut self.queue().waiting)
+    }
+}
+
+/// Sends the steps that have waited longest, if there is a place for a call.
+fn depart<C: Carrier>(carrier: &Arc<C>) {
+    let (steps, place, leaving) = {
+        let crowd = carrier.crowd();
+        let mut queue = crowd.queue();
+        if queue.calls >= crowd.limits.calls || queue.leaving > 0 || queue.waiting.is_empty() {
+            return;
+        }
+        let count = queue.waiting.len().min(crowd.limits.most);
+        queue.steps += count;
+        queue.calls += 1;
+        queue.leaving += 1;
+        let steps: Vec<C::Step> = queue.waiting.drain(..count).collect();
+        let place = Place { of: carrier.clone(), steps: count, calls: 1 };
+        (steps, place, Leaving(carrier.clone()))
+    };
+    let going = carrier.clone();
+    carrier.runtime().spawn(async move {
+        let _place = place;
+        going.carry(steps, leaving).await;
+    });
+}
+
+/// Room for a call, until it is dropped.
+#[derive(Debug)]
+pub struct Place<C: Carrier> {
+    of: Arc<C>,
+    steps: usize,
+    calls: usize,
+}
+
+impl<C: Carrier> Drop for Place<C> {
+    fn drop(&mut self) {
+        {
+            let mut queue = self.of.crowd().queue();
+            queue.steps -= self.steps;
+            queue.calls -= self.calls;
+        }
+        depart(&self.of);
+    }
+}
+
+/// Steps that are not on the connection yet.
+#[derive(Debug)]
+pub struct Leaving<C: Carrier>(Arc<C>);
+
+impl<C: Carrier> Drop for Leaving<C> {
+    fn drop(&mut self) {
+        self.0.crowd().queue().leaving -= 1;
+        depart(&self.0);
+    }
+}
