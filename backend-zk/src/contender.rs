@@ -328,7 +328,7 @@ pub(crate) struct Upkeep {
 impl Upkeep {
     /// Of `waiters` in `session`, by one list for each lock.
     pub(crate) async fn of<'a>(
-        session: &Session,
+        session: &Arc<Session>,
         waiters: impl Iterator<Item = &'a ZkContender>,
     ) -> Upkeep {
         let mut locks: HashMap<&str, Vec<&ZkContender>> = HashMap::new();

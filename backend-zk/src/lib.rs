@@ -20,6 +20,7 @@
 
 mod access;
 mod backend;
+mod batch;
 mod config;
 mod contender;
 mod error;

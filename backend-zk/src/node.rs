@@ -10,6 +10,7 @@ use uuid::Uuid;
 use zookeeper_client::{CreateMode, Stat};
 
 use crate::access::Access;
+use crate::batch::Names;
 use crate::error::{Asked, Fate, Trouble};
 use crate::names::{self, Written};
 use crate::path::below;
@@ -85,10 +86,7 @@ impl Node {
 
     /// Deletes it.
     pub(crate) async fn delete(&self) -> Asked<Removal> {
-        let session = &self.session;
-        let client = session.client()?;
-        let sent = session.sending();
-        match session.write(sent, client.delete(&self.path, None)).await {
+        match self.session.delete(&self.path).await {
             Ok(()) => Ok(Removal::Removed),
             Err(trouble) if trouble.is_no_node() => Ok(Removal::Absent),
             Err(trouble) => Err(trouble),
@@ -100,7 +98,7 @@ impl Node {
 pub(crate) struct Made {
     pub(crate) node: Asked<Node>,
     /// The lock's nodes just after it.
-    pub(crate) names: Asked<Vec<String>>,
+    pub(crate) names: Asked<Names>,
 }
 
 /// Makes a node for a claim and lists the lock's, neither waiting for the other: the servers take
@@ -117,19 +115,20 @@ pub(crate) async fn make(
     let options = CreateMode::EphemeralSequential.with_acls(access.acls);
     let sent = session.sending();
     let create = client.create(&prefix, label.as_bytes(), &options);
-    let list = client.list_children(lock);
-    let (created, names) = join(session.write(sent, create), session.read(list)).await;
+    let (created, names) = join(session.write(sent, create), session.list(lock)).await;
     let node = created
         .and_then(|(stat, sequence)| Node::new(session, lock, format!("{stem}{sequence}"), &stat));
     Ok(Made { node, names })
 }
 
 /// The names of a lock's nodes; none when it has not even a node of its own.
-pub(crate) async fn list(session: &Session, lock: &str) -> Asked<Vec<String>> {
-    let client = session.client()?;
-    let listed = session.read(client.list_children(lock)).await;
+pub(crate) async fn list(session: &Arc<Session>, lock: &str) -> Asked<Names> {
+    none_without_lock(session.list(lock).await)
+}
+
+fn none_without_lock(listed: Asked<Names>) -> Asked<Names> {
     match listed {
-        Err(trouble) if trouble.is_no_node() => Ok(Vec::new()),
+        Err(trouble) if trouble.is_no_node() => Ok(Names::default()),
         listed => listed,
     }
 }
@@ -139,15 +138,16 @@ pub(crate) async fn list(session: &Session, lock: &str) -> Asked<Vec<String>> {
 pub(crate) async fn find(session: &Arc<Session>, lock: &str, owner: Uuid) -> Asked<Option<Node>> {
     let client = session.client()?;
     // The server that we are with now may be behind the one that made the node.
-    let (synced, names) = join(session.read(client.sync(lock)), list(session, lock)).await;
+    let sync = session.read(client.sync(lock));
+    let (synced, names) = join(sync, session.list_alone(lock)).await;
     synced?;
     let own = names::owner_part(owner);
-    for name in names?.into_iter().filter(|name| name.starts_with(&own)) {
-        let path = below(lock, &name);
+    for name in none_without_lock(names)?.iter().filter(|name| name.starts_with(&own)) {
+        let path = below(lock, name);
         match session.read(client.get_data(&path)).await {
             // One of an older session goes with that.
             Ok((_, stat)) if stat.ephemeral_owner != session.id() => {}
-            Ok((_, stat)) => return Node::new(session, lock, name, &stat).map(Some),
+            Ok((_, stat)) => return Node::new(session, lock, name.clone(), &stat).map(Some),
             Err(trouble) if trouble.is_no_node() => {}
             Err(trouble) => return Err(trouble),
         }

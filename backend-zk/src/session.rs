@@ -12,9 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use fencelock_core::crowd::Crowd;
 use fencelock_core::{BootClock, Claim, Clock, Moment};
+use tokio::runtime::Handle;
 use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
 
+use crate::batch::{LIMITS, Step};
 use crate::error::{Asked, Fate, Trouble};
 use crate::life::Life;
 use crate::lookout::Lookout;
@@ -34,6 +37,8 @@ pub(crate) struct Session {
     returns: AtomicU64,
     beating: tokio::sync::Mutex<()>,
     lookout: Lookout,
+    pub(crate) crowd: Crowd<Step>,
+    pub(crate) runtime: Handle,
 }
 
 impl Session {
@@ -56,6 +61,8 @@ impl Session {
             returns: AtomicU64::new(0),
             beating: tokio::sync::Mutex::default(),
             lookout: Lookout::default(),
+            crowd: Crowd::new(LIMITS),
+            runtime: Handle::current(),
         }
     }
 

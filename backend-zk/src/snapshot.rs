@@ -57,9 +57,7 @@ pub(crate) async fn evict(session: &Arc<Session>, lock: &str, who: &OccupantId) 
     let Some(entry) = seen.0.iter().find(|entry| id(entry) == *who) else {
         return Ok(Removal::Absent);
     };
-    let client = session.client()?;
-    let sent = session.sending();
-    match session.write(sent, client.delete(&entry.path, None)).await {
+    match session.delete(&entry.path).await {
         Ok(()) => Ok(Removal::Removed),
         Err(trouble) if trouble.is_no_node() => Ok(Removal::Absent),
         Err(trouble) => Err(trouble.into()),

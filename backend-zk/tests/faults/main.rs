@@ -5,6 +5,7 @@
 //! has.
 
 mod cancel;
+mod crowd;
 mod ensemble;
 mod queue;
 mod replies;

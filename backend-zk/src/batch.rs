@@ -1,0 +1,190 @@
+//! The lists and deletes of a crowd, many in one request.
+//!
+//! A request costs the servers far more than what most do: with 64 claims of one process under way,
+//! their lists and deletes take longer than their creates. Creates are not shared: in one
+//! transaction they would have one czxid, which is the fencing token.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fencelock_core::crowd::{Carrier, Crowd, Leaving, Limits, Way};
+use futures_util::future::{OptionFuture, join, join_all};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use zookeeper_client::{Error as ZkError, MultiReadResult};
+
+use crate::error::{Asked, Fate, Trouble};
+use crate::session::Session;
+
+pub(crate) const LIMITS: Limits = Limits { alone: 16, calls: 2, most: 64 };
+
+/// The names of a lock's nodes, for all who asked at the same time.
+pub(crate) type Names = Arc<[String]>;
+
+type Answer<T> = oneshot::Sender<Asked<T>>;
+
+/// A request that may go with others.
+#[derive(Debug)]
+pub(crate) enum Step {
+    List(String, Answer<Names>),
+    Delete(String, Answer<()>),
+}
+
+impl Step {
+    fn fail(self, trouble: Trouble) {
+        // Nobody may listen any more: its claim's release follows.
+        match self {
+            Step::List(_, answer) => drop(answer.send(Err(trouble))),
+            Step::Delete(_, answer) => drop(answer.send(Err(trouble))),
+        }
+    }
+}
+
+/// Only the end of the runtime drops an answer: nobody knows what became of the request.
+fn unanswered() -> Trouble {
+    ZkError::UnexpectedError("the runtime of the connection ended".to_owned()).into()
+}
+
+impl Session {
+    /// The names of the children of `lock`, all of those whose creation was sent before.
+    pub(crate) async fn list(self: &Arc<Self>, lock: &str) -> Asked<Names> {
+        let wait = || {
+            let (answer, answered) = oneshot::channel();
+            (Step::List(lock.to_owned(), answer), answered)
+        };
+        match self.enter(wait) {
+            Way::Alone(_place) => self.list_alone(lock).await,
+            Way::Together(answer) => answer.await.unwrap_or_else(|_| Err(unanswered())),
+        }
+    }
+
+    /// Deletes a node.
+    pub(crate) async fn delete(self: &Arc<Self>, path: &str) -> Asked<()> {
+        let wait = || {
+            let (answer, answered) = oneshot::channel();
+            (Step::Delete(path.to_owned(), answer), answered)
+        };
+        match self.enter(wait) {
+            Way::Alone(_place) => self.delete_alone(path).await,
+            Way::Together(answer) => answer.await.unwrap_or_else(|_| Err(unanswered())),
+        }
+    }
+
+    /// The same in a request that is sent at once.
+    pub(crate) async fn list_alone(&self, lock: &str) -> Asked<Names> {
+        let client = self.client()?;
+        self.read(client.list_children(lock)).await.map(Names::from)
+    }
+
+    async fn delete_alone(&self, path: &str) -> Asked<()> {
+        let client = self.client()?;
+        let sent = self.sending();
+        self.write(sent, client.delete(path, None)).await
+    }
+
+    async fn list_all(&self, lists: HashMap<String, Vec<Answer<Names>>>) {
+        let tell = |answers: Vec<Answer<Names>>, names: Asked<Names>| {
+            answers.into_iter().for_each(|answer| drop(answer.send(names.clone())));
+        };
+        match self.try_list_all(lists.keys()).await {
+            Ok(all) => {
+                lists.into_values().zip(all).for_each(|(answers, names)| tell(answers, names));
+            }
+            Err(trouble) if trouble.fate() == Fate::Declined => {
+                let lists = lists.into_iter();
+                join_all(
+                    lists.map(async |(lock, answers)| tell(answers, self.list_alone(&lock).await)),
+                )
+                .await;
+            }
+            Err(trouble) => {
+                lists.into_values().for_each(|answers| tell(answers, Err(trouble.clone())));
+                self.fail_waiting(&trouble);
+            }
+        }
+    }
+
+    async fn try_list_all(&self, locks: impl Iterator<Item = &String>) -> Asked<Vec<Asked<Names>>> {
+        let client = self.client()?;
+        let mut reader = client.new_multi_reader();
+        for lock in locks {
+            reader.add_get_children(lock)?;
+        }
+        let all = self.read(reader.commit()).await?;
+        let names = |result| match result {
+            MultiReadResult::Children { children } => Ok(children.into()),
+            MultiReadResult::Error { err } => Err(err.into()),
+            other => Err(ZkError::UnexpectedError(format!("no list: {other:?}")).into()),
+        };
+        Ok(all.into_iter().map(names).collect())
+    }
+
+    async fn delete_all(&self, deletes: Vec<(String, Answer<()>)>) {
+        match self.try_delete_all(&deletes).await {
+            Ok(()) => deletes.into_iter().for_each(|(_, answer)| drop(answer.send(Ok(())))),
+            // One of them is gone, and none was deleted.
+            Err(trouble) if trouble.fate() == Fate::Declined => {
+                let deletes = deletes.into_iter();
+                join_all(deletes.map(async |(path, answer)| {
+                    let _ = answer.send(self.delete_alone(&path).await);
+                }))
+                .await;
+            }
+            Err(trouble) => {
+                let deletes = deletes.into_iter();
+                deletes.for_each(|(_, answer)| drop(answer.send(Err(trouble.clone()))));
+                self.fail_waiting(&trouble);
+            }
+        }
+    }
+
+    /// Of one at least: no request would be no sign of life.
+    async fn try_delete_all(&self, deletes: &[(String, Answer<()>)]) -> Asked<()> {
+        let client = self.client()?;
+        let mut writer = client.new_multi_writer();
+        for (path, _) in deletes {
+            writer.add_delete(path, None)?;
+        }
+        let sent = self.sending();
+        self.write(sent, writer.commit()).await.map(drop)
+    }
+
+    /// They have waited for the same.
+    fn fail_waiting(&self, trouble: &Trouble) {
+        self.crowd.take_waiting().into_iter().for_each(|step| step.fail(trouble.clone()));
+    }
+}
+
+impl Carrier for Session {
+    type Step = Step;
+
+    fn crowd(&self) -> &Crowd<Step> {
+        &self.crowd
+    }
+
+    fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    async fn carry(self: Arc<Self>, steps: Vec<Step>, leaving: Leaving<Self>) {
+        // Nothing overtakes them to anybody's harm: a claim's list and delete are asked for after
+        // its create was sent.
+        drop(leaving);
+        let mut lists: HashMap<_, Vec<_>> = HashMap::new();
+        let mut deletes = Vec::new();
+        for step in steps {
+            match step {
+                // Nobody listens any more: its claim's release follows.
+                Step::List(_, answer) if answer.is_closed() => {}
+                Step::Delete(_, answer) if answer.is_closed() => {}
+                Step::List(lock, answer) => lists.entry(lock).or_default().push(answer),
+                Step::Delete(path, answer) => deletes.push((path, answer)),
+            }
+        }
+        join(
+            OptionFuture::from((!deletes.is_empty()).then(|| self.delete_all(deletes))),
+            OptionFuture::from((!lists.is_empty()).then(|| self.list_all(lists))),
+        )
+        .await;
+    }
+}

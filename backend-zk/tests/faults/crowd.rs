@@ -1,0 +1,125 @@
+//! Many claims of one process at once, whose lists and deletes share requests.
+
+use fencelock_conformance::proxy::Direction;
+use fencelock_conformance::servers::TestZooKeeper;
+use fencelock_core::{ErrorKind, Guard, Locks, Result};
+use futures_util::future::join_all;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::support::*;
+
+const CROWD: usize = 300;
+
+/// All at once, each with a lock of its own.
+async fn acquire_all(locks: &Locks) -> Vec<Guard> {
+    let acquiring = (0..CROWD).map(|n| wait_for(locks, &format!("lock-{n}")));
+    let all = within(PATIENCE, "everybody has a lock", join_all(acquiring)).await;
+    all.into_iter().map(|joined| joined.expect("no panic").expect("granted")).collect()
+}
+
+/// All at once.
+async fn release_all(guards: Vec<Guard>) -> Vec<Result<()>> {
+    let releasing = guards.into_iter().map(|guard| tokio::spawn(guard.release()));
+    let all = within(PATIENCE, "everybody has an answer", join_all(releasing)).await;
+    all.into_iter().map(|joined| joined.expect("no panic")).collect()
+}
+
+async fn all_drained(rig: &Rig) {
+    let names: Vec<String> = (0..CROWD).map(|n| format!("lock-{n}")).collect();
+    rig.drained(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+}
+
+#[tokio::test]
+async fn a_crowd_shares_requests() {
+    // One of its own, whose containers are young enough to stay.
+    let rig = Rig::on(TestZooKeeper::standalone().await.unwrap().into(), 0).await;
+    let far = rig.behind().await;
+    release_all(acquire_all(&far).await).await;
+    let (before, started) = (rig.proxy.stats().requests, Instant::now());
+    let guards = acquire_all(&far).await;
+    until("all are watched", async || rig.watches().await.len() == CROWD).await;
+    let acquired = rig.proxy.stats().requests;
+    for released in release_all(guards).await {
+        released.unwrap();
+    }
+    let deletes = rig.proxy.stats().requests - acquired;
+    // Each was created and watched by itself.
+    let lists = acquired - before - 2 * CROWD as u64;
+    println!("{lists} requests for {CROWD} lists, {deletes} for the deletes");
+    let beats = u64::try_from(started.elapsed().as_millis() / (T / 10).as_millis()).unwrap() + 2;
+    // One thread: nearly all have asked before the first answer is read.
+    assert!((1..CROWD as u64 / 5 + beats).contains(&lists), "{lists}");
+    assert!((1..CROWD as u64 / 5 + beats).contains(&deletes), "{deletes}");
+    all_drained(&rig).await;
+}
+
+/// One that is gone already is told so, and is the only one: a transaction fails as a whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_deleted_by_hand_is_no_harm_to_the_crowd_around_it() {
+    let rig = Rig::start().await;
+    let locks = rig.direct().await;
+    let guards = acquire_all(&locks).await;
+    for n in (0..CROWD).step_by(10) {
+        let [node] = &rig.nodes(&format!("lock-{n}")).await[..] else { panic!("one node") };
+        rig.client.delete(node, None).await.unwrap();
+    }
+    for (n, released) in release_all(guards).await.into_iter().enumerate() {
+        match released {
+            Ok(()) => assert_ne!(n % 10, 0, "it was not held any more"),
+            Err(error) => {
+                assert_kind(&error, ErrorKind::NotHeld);
+                assert_eq!(n % 10, 0, "{error}");
+            }
+        }
+    }
+    all_drained(&rig).await;
+}
+
+/// Lesson 5, in a crowd.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_a_crowd_leaves_nothing() {
+    let rig = Rig::start().await;
+    let locks = rig.behind().await;
+    let delay = ms(4);
+    rig.proxy.delay(Direction::ToServer, delay);
+    for round in 0..10u32 {
+        let acquiring: Vec<_> =
+            (0..CROWD).map(|n| wait_for(&locks, &format!("lock-{n}"))).collect();
+        // From before the first is sent to after the last is answered.
+        tokio::time::sleep(delay * round).await;
+        acquiring.iter().skip(1).step_by(2).for_each(JoinHandle::abort);
+        for (n, acquired) in join_all(acquiring).await.into_iter().enumerate() {
+            match acquired {
+                Ok(guard) => drop(guard.unwrap()),
+                Err(gone) => assert!(gone.is_cancelled() && n % 2 == 1),
+            }
+        }
+    }
+    rig.proxy.heal().await.unwrap();
+    all_drained(&rig).await;
+}
+
+/// Rows 10 and 19: however many wait for their places, each learns in time that nobody answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_that_is_cut_off_is_told_in_time_and_leaves_nothing() {
+    let rig = Rig::start().await;
+    let url = rig.url(&rig.proxy.addr().to_string(), "unreachable_after=3s");
+    let far = connect(&url).await;
+    let guards = acquire_all(&far).await;
+    rig.proxy.black_hole(Direction::ToServer);
+    let cut = Instant::now();
+    let waiting: Vec<_> = (0..CROWD).map(|n| wait_for(&far, &format!("other-{n}"))).collect();
+    let lost = join_all(guards.iter().map(Guard::lost));
+    within(T, "all holders are told", lost).await;
+    for waiter in within(PATIENCE, "all waiters are told", join_all(waiting)).await {
+        assert_kind(&waiter.unwrap().unwrap_err(), ErrorKind::Unreachable);
+    }
+    assert!(cut.elapsed() < ms(3000) + T, "told after {:?}", cut.elapsed());
+    rig.proxy.heal().await.unwrap();
+    drop(guards);
+    for guard in acquire_all(&far).await {
+        give_back(guard).await;
+    }
+    all_drained(&rig).await;
+}
