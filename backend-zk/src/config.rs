@@ -1,6 +1,5 @@
 //! Which servers, under which path and as whom, and how a store on them is connected.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use zookeeper_client::{Acls, Client};
 
 use crate::access::Access;
 use crate::backend::{Driver, Store};
+use crate::login::Login;
 use crate::tls::Tls;
 use crate::{guarded, path};
 
@@ -34,18 +34,6 @@ pub struct ZkStore {
     login: Option<Login>,
     rights: Option<Rights>,
     tls: Option<Tls>,
-}
-
-#[derive(Clone)]
-struct Login {
-    scheme: String,
-    secret: String,
-}
-
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:***", self.scheme)
-    }
 }
 
 /// Who may do what with the nodes that a store makes.
@@ -99,7 +87,16 @@ impl ZkStore {
     /// With this login: `digest` and `USER:PASSWORD`.
     #[must_use]
     pub fn login(mut self, scheme: &str, secret: &str) -> ZkStore {
-        self.login = Some(Login { scheme: scheme.to_owned(), secret: secret.to_owned() });
+        self.login = Some(Login::Auth { scheme: scheme.to_owned(), secret: secret.to_owned() });
+        self
+    }
+
+    /// With this login by SASL. `SaslOptions::gssapi()` is there for whoever builds the transport
+    /// with its feature `sasl-gssapi`, which needs the system's Kerberos library.
+    #[cfg(feature = "sasl")]
+    #[must_use]
+    pub fn sasl(mut self, options: impl Into<zookeeper_client::SaslOptions>) -> ZkStore {
+        self.login = Some(Login::Sasl(options.into()));
         self
     }
 
@@ -137,7 +134,7 @@ impl ZkStore {
         if let Some(timeout) = params.duration("session")? {
             store.session = timeout;
         }
-        store.login = params.text("auth").map(parse_login).transpose()?;
+        store.login = params.text("auth").map(Login::parse).transpose()?;
         store.rights = match params.text("acl") {
             None => None,
             Some("open") => Some(Rights::Open),
@@ -166,7 +163,7 @@ impl ZkStore {
         self.check()?;
         let mut connector = Client::connector();
         if let Some(login) = &self.login {
-            connector = connector.with_auth(&login.scheme, login.secret.as_bytes());
+            connector = login.put_into(connector);
         }
         if let Some(tls) = &self.tls {
             connector = tls.put_into(connector)?;
@@ -266,7 +263,7 @@ fn address((name, port): &(String, u16)) -> String {
     }
 }
 
-fn invalid(message: impl Into<String>) -> Error {
+pub(crate) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
@@ -281,20 +278,6 @@ fn hosts_of(url: &StoreUrl) -> Result<Vec<(String, u16)>> {
         }
     }
     Ok(hosts)
-}
-
-/// `digest:USER:PASSWORD`. What is wrong with it is said without repeating it.
-fn parse_login(text: &str) -> Result<Login> {
-    let wrong = || invalid("auth is SCHEME:SECRET, as auth=digest:USER:PASSWORD");
-    let (scheme, secret) = text.split_once(':').ok_or_else(wrong)?;
-    let fits = match scheme {
-        "digest" => secret.split_once(':').is_some_and(|(user, _)| !user.is_empty()),
-        _ => !scheme.is_empty() && !secret.is_empty(),
-    };
-    match fits {
-        true => Ok(Login { scheme: scheme.to_owned(), secret: secret.to_owned() }),
-        false => Err(wrong()),
-    }
 }
 
 fn tls_of(params: Params<'_>) -> Result<Option<Tls>> {

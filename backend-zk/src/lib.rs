@@ -26,6 +26,7 @@ mod contender;
 mod error;
 mod guarded;
 mod life;
+mod login;
 mod lookout;
 mod names;
 mod node;

@@ -1,5 +1,6 @@
 //! Logins, ACLs and roots.
 
+use fencelock_conformance::servers::ZooKeeperOptions;
 use fencelock_core::ErrorKind;
 use fencelock_zk::zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
@@ -33,6 +34,41 @@ async fn with_a_login_the_locks_are_its_own() {
     let anybody = format!("zk://{host}{}-open?session=2s", rig.root);
     assert!(is_busy(&connect(&anybody).await, "one").await);
     give_back(guard).await;
+}
+
+/// A server that knows one login, by SASL.
+#[cfg(feature = "sasl")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_by_sasl_owns_its_locks() {
+    let mut jaas = tempfile::NamedTempFile::new().unwrap();
+    let login = "org.apache.zookeeper.server.auth.DigestLoginModule";
+    std::io::Write::write_all(
+        &mut jaas,
+        format!("Server {{ {login} required user_me=\"hunter2\"; }};").as_bytes(),
+    )
+    .unwrap();
+    let servers = ZooKeeperOptions::new()
+        .java_arg(format!("-Djava.security.auth.login.config={}", jaas.path().display()))
+        .config("authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider")
+        .standalone()
+        .await
+        .expect("ZooKeeper starts");
+    let rig = Rig::on(servers.into(), 0).await;
+    let host = rig.servers.connect_string();
+    let own = connect(&rig.url(&host, "auth=sasl-digest-md5:me:hunter2")).await;
+    let same = connect(&rig.url(&host, "auth=sasl-digest-md5:me:hunter2&acl=creator")).await;
+    let guard = hold(&own, "one").await;
+    assert!(is_busy(&same, "one").await);
+    assert!(rig.client.list_children(&format!("{}/one", rig.root)).await.is_err());
+    give_back(guard).await;
+    give_back(hold(&same, "one").await).await;
+    for wrong in ["me:wrong", "you:hunter3"] {
+        let url = rig.url(&host, &format!("auth=sasl-digest-md5:{wrong}"));
+        let error = try_connect(&url).await.unwrap_err();
+        assert_kind(&error, ErrorKind::Refused);
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("auth=") && !text.contains(wrong), "{text}");
+    }
 }
 
 /// A root that somebody else has made is used as it is; one that must not be made is refused.

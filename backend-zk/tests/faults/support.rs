@@ -12,7 +12,7 @@ use fencelock_conformance::proxy::{Proxy, framing};
 use fencelock_conformance::servers::TestZooKeeper;
 use fencelock_core::{Locks, Result, url};
 use fencelock_zk::SCHEME;
-use fencelock_zk::zookeeper_client::{Client, Error as ZkError, Stat};
+use fencelock_zk::zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, Stat};
 use tokio::sync::Mutex;
 
 /// The session timeout of clients that do not ask for their own.
@@ -56,6 +56,12 @@ impl Rig {
         let upstream = servers.servers()[server].connect_string();
         let proxy = Proxy::framed(upstream, framing::zookeeper).await.expect("a proxy starts");
         let client = Client::connect(&servers.connect_string()).await.expect("a connection");
+        // Not by whoever comes first, with a login.
+        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        match client.create("/faults", b"", &options).await {
+            Ok(_) | Err(ZkError::NodeExists) => {}
+            Err(error) => panic!("no root: {error}"),
+        }
         Rig { servers, proxy, client, root }
     }
 
