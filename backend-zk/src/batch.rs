@@ -16,7 +16,7 @@ use zookeeper_client::{Error as ZkError, MultiReadResult};
 use crate::error::{Asked, Fate, Trouble};
 use crate::session::Session;
 
-pub(crate) const LIMITS: Limits = Limits { alone: 16, calls: 2, most: 64 };
+pub(crate) const LIMITS: Limits = Limits { alone: 6, calls: 2, most: 64 };
 
 /// The names of a lock's nodes, for all who asked at the same time.
 pub(crate) type Names = Arc<[String]>;

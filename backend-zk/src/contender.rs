@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use fencelock_core::{Attempt, Claim, Contender, Error, IfBusy, Moment, Removal, Rest, Result};
+use fencelock_core::{
+    Attempt, Claim, Contender, Error, IfBusy, Mode, Moment, Removal, Rest, Result,
+};
 use futures_util::future::join_all;
 
 use crate::backend::Store;
@@ -212,6 +214,9 @@ impl ZkContender {
 
     /// `None`: it was passed over just now.
     async fn grant(&self, node: &Arc<Node>) -> Result<Option<Attempt>> {
+        if self.claim.mode() == Mode::Exclusive {
+            node.set_first();
+        }
         node.session.fresh().await?;
         let taken = self.seat().vigil.as_ref().map(Vigil::take_turn);
         match taken {

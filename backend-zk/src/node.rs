@@ -28,6 +28,8 @@ pub(crate) struct Node {
     gone: AtomicBool,
     /// Its end would be seen.
     watched: AtomicBool,
+    /// Nothing is ahead of it, and so nothing ever will be.
+    first: AtomicBool,
     /// While it is held.
     watch: OnceLock<Armed>,
 }
@@ -51,6 +53,7 @@ impl Node {
             czxid: stat.czxid,
             gone: AtomicBool::new(false),
             watched: AtomicBool::new(false),
+            first: AtomicBool::new(false),
             watch: OnceLock::new(),
         })
     }
@@ -76,6 +79,15 @@ impl Node {
 
     pub(crate) fn set_watched(&self, watched: bool) {
         self.watched.store(watched, Ordering::Release);
+    }
+
+    pub(crate) fn is_first(&self) -> bool {
+        self.first.load(Ordering::Acquire)
+    }
+
+    /// It was granted, which nothing ahead of it would have been beside.
+    pub(crate) fn set_first(&self) {
+        self.first.store(true, Ordering::Release);
     }
 
     /// Keeps a watch on it for as long as it is wanted.

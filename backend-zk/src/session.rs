@@ -22,6 +22,7 @@ use crate::error::{Asked, Fate, Trouble};
 use crate::life::Life;
 use crate::lookout::Lookout;
 use crate::node::Node;
+use crate::vigil::Waiting;
 
 pub(crate) struct Session {
     /// Until the session is over: dropping the last one has the transport close the session.
@@ -37,6 +38,7 @@ pub(crate) struct Session {
     returns: AtomicU64,
     beating: tokio::sync::Mutex<()>,
     lookout: Lookout,
+    pub(crate) waiting: Waiting,
     pub(crate) crowd: Crowd<Step>,
     pub(crate) runtime: Handle,
 }
@@ -61,6 +63,7 @@ impl Session {
             returns: AtomicU64::new(0),
             beating: tokio::sync::Mutex::default(),
             lookout: Lookout::default(),
+            waiting: Waiting::default(),
             crowd: Crowd::new(LIMITS),
             runtime: Handle::current(),
         }

@@ -4,14 +4,15 @@
 //! the end of the node before it for its turn, and the transport tells in the servers' order only
 //! what one task looks at in that order.
 
+use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use fencelock_core::{Armed, Claim, Moment};
+use fencelock_core::{Armed, Claim, Mode, Moment};
 use futures_util::future::{BoxFuture, FutureExt, join_all, select_all};
 use zookeeper_client::{EventType, StateWatcher};
 
@@ -40,6 +41,9 @@ pub(crate) struct Vigil {
     /// The names of the nodes in the way.
     pub(crate) watched: Vec<String>,
     alone: bool,
+    /// The one in the way, if it waits for the same process.
+    ahead: Option<Arc<Node>>,
+    _known: Known,
     event: Arc<AtomicU8>,
     turn: AtomicU8,
     /// Since when looks have found that it was rung and did not come.
@@ -61,6 +65,7 @@ impl Vigil {
         let session = &node.session;
         // Before the watches: what is told after a return of the connection is told in no order.
         let states = session.states();
+        let known = Known::new(node);
         let client = session.client()?;
         let paths: Vec<_> = watch.iter().map(|name| below(lock, name)).collect();
         let requests = paths.iter().map(|path| session.read(client.get_and_watch_data(path)));
@@ -80,6 +85,8 @@ impl Vigil {
             watch_over(Arc::downgrade(claim), node.clone(), events, states, event.clone());
         Ok(Some(Vigil {
             _armed: claim.ring_when(watching),
+            ahead: known.ahead(claim.mode(), &paths),
+            _known: known,
             watched: watch,
             alone,
             event,
@@ -89,10 +96,11 @@ impl Vigil {
         }))
     }
 
-    /// Whether nothing can be in the way any more: the only node that was has gone, and the own one
-    /// is known to be there.
+    /// Whether nothing can be in the way any more: the only node that was has gone, or one that had
+    /// nothing ahead of it, and the own one is known to be there.
     pub(crate) fn has_passed(&self, node: &Node) -> bool {
-        self.alone && self.event.load(Ordering::Acquire) == ONE_DELETED && node.is_watched()
+        let was_last = self.alone || self.ahead.as_ref().is_some_and(|ahead| ahead.is_first());
+        was_last && self.event.load(Ordering::Acquire) == ONE_DELETED && node.is_watched()
     }
 
     /// Whether it still waits for just these.
@@ -135,6 +143,44 @@ impl Vigil {
 
     pub(crate) fn set_returns(&self, returns: u64) {
         self.returns.store(returns, Ordering::Release);
+    }
+}
+
+/// The waiting nodes of one session, by their paths.
+pub(crate) type Waiting = Mutex<HashMap<String, Weak<Node>>>;
+
+/// Lets those behind a waiting node know it.
+struct Known(Arc<Node>);
+
+impl Known {
+    fn new(node: &Arc<Node>) -> Known {
+        let known = Known(node.clone());
+        known.waiting().insert(node.path.clone(), Arc::downgrade(node));
+        known
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<String, Weak<Node>>> {
+        self.0.session.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The one node in the way of a claim in `mode`, if it is known, and if nothing else can be in
+    /// the way behind it: permits may be, for permits.
+    fn ahead(&self, mode: Mode, paths: &[String]) -> Option<Arc<Node>> {
+        match (mode, paths) {
+            (Mode::Exclusive | Mode::Shared, [path]) => self.waiting().get(path)?.upgrade(),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        let mut waiting = self.waiting();
+        waiting.remove(&self.0.path);
+        // Not for ever as large as the largest crowd.
+        if waiting.capacity() > 4096 && waiting.len() < waiting.capacity() / 8 {
+            waiting.shrink_to_fit();
+        }
     }
 }
 
