@@ -24,7 +24,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -121,6 +121,12 @@ impl Proxy {
         Self::with(upstream.to_string(), Some(framing)).await
     }
 
+    /// A proxy for connections that others accept and make, as [`carry`](Self::carry) says. Its own
+    /// port leads nowhere.
+    pub(crate) async fn wire() -> io::Result<Self> {
+        Self::with(String::new(), None).await
+    }
+
     async fn with(upstream: String, framing: Option<Framing>) -> io::Result<Self> {
         let shared = Shared::new(upstream, framing);
         let (orders, inbox) = mpsc::channel(1);
@@ -139,6 +145,13 @@ impl Proxy {
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port.number()))
+    }
+
+    /// Takes over a client's connection and the server's that belongs to it, and breaks them like
+    /// those that it has made itself. While the proxy is cut, both are closed.
+    pub(crate) async fn carry(&self, client: TcpStream, server: TcpStream) {
+        // It fails when the proxy has ended, and closes both.
+        let _ = self.control.orders.send(Order::Carry { client, server }).await;
     }
 
     /// Holds each chunk of this direction back for this long. The order is kept and chunks wait
@@ -363,7 +376,7 @@ impl Control {
     async fn switch(&self, door: Door) -> io::Result<()> {
         let ended = || io::Error::other("the proxy has ended");
         let (done, answer) = oneshot::channel();
-        self.orders.send(Order { door, done }).await.map_err(|_| ended())?;
+        self.orders.send(Order::Switch { door, done }).await.map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
     }
 }

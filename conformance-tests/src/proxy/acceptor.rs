@@ -25,9 +25,16 @@ pub(super) enum Door {
     Shut(NewConnections),
 }
 
-pub(super) struct Order {
-    pub(super) door: Door,
-    pub(super) done: oneshot::Sender<io::Result<()>>,
+pub(super) enum Order {
+    Switch {
+        door: Door,
+        done: oneshot::Sender<io::Result<()>>,
+    },
+    /// A client that was accepted elsewhere, with its way on.
+    Carry {
+        client: TcpStream,
+        server: TcpStream,
+    },
 }
 
 pub(super) struct Acceptor {
@@ -63,12 +70,22 @@ impl Acceptor {
             tokio::select! {
                 biased;
                 order = self.orders.recv() => {
-                    // The proxy is gone.
-                    let Some(Order { door, done }) = order else { return };
-                    // Nobody waits for the answer of an interrupted flap.
-                    let _ = done.send(self.switch(door).await);
+                    match order {
+                        Some(Order::Switch { door, done }) => {
+                            // Nobody waits for the answer of an interrupted flap.
+                            let _ = done.send(self.switch(door).await);
+                        }
+                        Some(Order::Carry { client, server }) => self.admit(client, Some(server)),
+                        // The proxy is gone.
+                        None => return,
+                    }
                 }
-                client = accept(self.listener.as_ref()) => self.admit(client).await,
+                client = accept(self.listener.as_ref()) => match client {
+                    Ok(client) => self.admit(client, None),
+                    // Out of file descriptors, say: it lasts, and accepting fails at once each
+                    // time.
+                    Err(_) => sleep(Duration::from_millis(10)).await,
+                },
                 Some(_) = self.connections.join_next() => {}
             }
         }
@@ -96,11 +113,7 @@ impl Acceptor {
         TcpListener::bind(self.address).await
     }
 
-    async fn admit(&mut self, client: io::Result<TcpStream>) {
-        let Ok(client) = client else {
-            // Out of file descriptors, say: it lasts, and accepting fails at once each time.
-            return sleep(Duration::from_millis(10)).await;
-        };
+    fn admit(&mut self, client: TcpStream, server: Option<TcpStream>) {
         if self.door != Door::Open {
             connection::close(client, Close::Fin);
             self.shared.stats.send_modify(|stats| stats.turned_away += 1);
@@ -111,7 +124,7 @@ impl Acceptor {
         // Here and not in the task: who cuts the proxy next must find the connection.
         let registered = self.shared.enter(&link);
         let shared = Arc::clone(&self.shared);
-        self.connections.spawn(connection::serve(registered, client, shared, link, ends));
+        self.connections.spawn(connection::serve(registered, client, server, shared, link, ends));
     }
 }
 

@@ -66,14 +66,18 @@ pub(super) fn link(id: u64) -> (Arc<Link>, LinkEnds) {
 pub(super) async fn serve(
     mut registered: Registered,
     client: TcpStream,
+    server: Option<TcpStream>,
     shared: Arc<Shared>,
     link: Arc<Link>,
     ends: LinkEnds,
 ) {
     let LinkEnds { mut end, to_client } = ends;
-    let connected = tokio::select! {
-        how = asked_to_end(&mut end) => Err(how),
-        upstream = TcpStream::connect(&shared.upstream) => upstream.map_err(|_| Close::Reset),
+    let connected = match server {
+        Some(server) => Ok(server),
+        None => tokio::select! {
+            how = asked_to_end(&mut end) => Err(how),
+            upstream = TcpStream::connect(&shared.upstream) => upstream.map_err(|_| Close::Reset),
+        },
     };
     let upstream = match connected {
         Ok(upstream) => upstream,

@@ -16,6 +16,11 @@ use super::instance::{Instance, ask};
 use super::port::Port;
 use super::process::Invocation;
 use super::{STARTS, ServerError};
+use crate::proxy::Proxy;
+
+mod wires;
+
+use wires::Wires;
 
 const SERVER: &str = "ZooKeeper";
 const READY: Duration = Duration::from_secs(60);
@@ -28,6 +33,7 @@ pub struct ZooKeeperOptions {
     java_args: Vec<OsString>,
     tick: Duration,
     sync_ticks: u32,
+    wired: bool,
     config: String,
 }
 
@@ -41,6 +47,7 @@ impl ZooKeeperOptions {
             java_args: Vec::new(),
             tick: Duration::from_millis(200),
             sync_ticks: 10,
+            wired: false,
             config: String::new(),
         }
     }
@@ -77,6 +84,15 @@ impl ZooKeeperOptions {
     #[must_use]
     pub fn sync_limit(mut self, ticks: u32) -> Self {
         self.sync_ticks = ticks;
+        self
+    }
+
+    /// Leads everything that the servers of an ensemble say to each other, elections included,
+    /// through proxies: [`TestZooKeeper::wires_of`] cuts one off from the others, while clients
+    /// go on talking to it. Below the [sync limit](Self::sync_limit) it does not notice.
+    #[must_use]
+    pub fn peers_through_proxies(mut self) -> Self {
+        self.wired = true;
         self
     }
 
@@ -120,7 +136,19 @@ impl ZooKeeperOptions {
         for (index, server) in servers.iter().enumerate() {
             server.configure(self, index + 1, &peers)?;
         }
-        let zookeeper = TestZooKeeper { servers };
+        let mut wires = None;
+        if self.wired {
+            let ports = servers.iter().map(|server| [&server.quorum, &server.election]);
+            let between =
+                Wires::between(&ports.map(|own| own.map(Port::number)).collect::<Vec<_>>())
+                    .await
+                    .map_err(|source| ServerError::Io { server: SERVER, doing: "wiring", source })?;
+            for (index, server) in servers.iter_mut().enumerate() {
+                server.invocation.args.splice(0..0, between.java_args(index));
+            }
+            wires = Some(between);
+        }
+        let zookeeper = TestZooKeeper { servers, wires };
         zookeeper.launch_all().await?;
         Ok(zookeeper)
     }
@@ -136,6 +164,7 @@ impl Default for ZooKeeperOptions {
 #[derive(Debug)]
 pub struct TestZooKeeper {
     servers: Vec<ZooKeeperServer>,
+    wires: Option<Wires>,
 }
 
 impl TestZooKeeper {
@@ -177,6 +206,13 @@ impl TestZooKeeper {
             }
         }
         None
+    }
+
+    /// The proxies between one server, by its place in [`servers`](Self::servers), and each of the
+    /// others; none without [`ZooKeeperOptions::peers_through_proxies`]. Either of the two may
+    /// have connected, so a cut is one of both directions.
+    pub fn wires_of(&self, server: usize) -> impl Iterator<Item = &Proxy> {
+        self.wires.iter().flat_map(move |wires| wires.of(server))
     }
 
     /// Ends all servers and starts them again, with their data, and waits until all serve.

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use fencelock_conformance::proxy::{AfterDrop, DropReply, Proxy, framing};
+use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, Proxy, framing};
 use fencelock_conformance::servers::{
     ServerError, TestZooKeeper, ZooKeeperOptions, ZooKeeperServer,
 };
@@ -92,6 +92,39 @@ async fn an_ensemble_elects_again_when_its_leader_is_killed() {
     let pids: Vec<_> = zookeeper.servers().iter().map(ZooKeeperServer::pid).collect();
     drop(zookeeper);
     assert!(!pids.into_iter().any(is_running));
+}
+
+/// With a small sync limit it notices, and so tells that nothing has got past the proxies.
+#[tokio::test]
+async fn a_follower_is_cut_off_from_its_peers_but_not_from_clients() {
+    let options = ZooKeeperOptions::new().sync_limit(3).peers_through_proxies();
+    let zookeeper = options.ensemble(3).await.unwrap();
+    let leader = zookeeper.leader().await.unwrap().port();
+    let servers = zookeeper.servers().iter();
+    let follower = servers.clone().position(|server| server.port() != leader).unwrap();
+    let says = async |what| {
+        let answer = zookeeper.servers()[follower].four_letter("srvr").await.unwrap();
+        answer.contains(what)
+    };
+    assert!(says("Mode: follower").await);
+    assert_eq!(zookeeper.wires_of(follower).count(), 2);
+    for wire in zookeeper.wires_of(follower) {
+        within(wire.wait_for(|stats| stats.open > 0 && stats.to_client.forwarded > 0)).await;
+        wire.stall(Direction::ToServer);
+        wire.stall(Direction::ToClient);
+    }
+    for (what, heals) in [("not currently serving", true), ("Mode: follower", false)] {
+        within(async {
+            while !says(what).await {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        assert_eq!(zookeeper.leader().await.unwrap().port(), leader);
+        for wire in zookeeper.wires_of(follower).filter(|_| heals) {
+            wire.heal().await.unwrap();
+        }
+    }
 }
 
 #[tokio::test]
