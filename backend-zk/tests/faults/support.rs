@@ -8,17 +8,28 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub(crate) use fencelock_conformance::acts::*;
-use fencelock_conformance::proxy::{Proxy, framing};
-use fencelock_conformance::servers::TestZooKeeper;
-use fencelock_core::{Locks, Result, url};
+use fencelock_conformance::proxy::{Direction, Proxy, framing};
+use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperServer};
+use fencelock_core::{Guard, Locks, Result, url};
 use fencelock_zk::SCHEME;
 use fencelock_zk::zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, Stat};
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// The session timeout of clients that do not ask for their own.
 pub(crate) const T: Duration = Duration::from_secs(2);
 /// By how much a busy machine may make a timer late.
 pub(crate) const SLACK: Duration = Duration::from_millis(400);
+
+/// How often a test repeats what must not go wrong even once: `FENCELOCK_ROUNDS` for people with
+/// more time.
+pub(crate) fn rounds(usual: u32) -> u32 {
+    match std::env::var("FENCELOCK_ROUNDS") {
+        Ok(rounds) => rounds.parse().expect("FENCELOCK_ROUNDS is a number"),
+        Err(_) => usual,
+    }
+}
 
 /// One server for all tests that run at the same time: it ends with the last of them.
 async fn shared_server() -> Arc<TestZooKeeper> {
@@ -34,10 +45,12 @@ async fn shared_server() -> Arc<TestZooKeeper> {
     }
 }
 
-/// Servers, a path to them that can be broken, and one that cannot.
+/// Servers, a path to one of them that can be broken, and one that cannot.
 pub(crate) struct Rig {
     pub(crate) servers: Arc<TestZooKeeper>,
     pub(crate) proxy: Proxy,
+    /// Where the unbroken path leads: to the other servers, if there are any.
+    past: String,
     /// The transport alone, past the proxy.
     pub(crate) client: Client,
     pub(crate) root: String,
@@ -55,14 +68,20 @@ impl Rig {
         let root = format!("/faults/{}", ROOTS.fetch_add(1, Ordering::Relaxed));
         let upstream = servers.servers()[server].connect_string();
         let proxy = Proxy::framed(upstream, framing::zookeeper).await.expect("a proxy starts");
-        let client = Client::connect(&servers.connect_string()).await.expect("a connection");
+        let past = match others(&servers, server) {
+            alone if alone.is_empty() => servers.connect_string(),
+            others => {
+                others.iter().map(|other| other.connect_string()).collect::<Vec<_>>().join(",")
+            }
+        };
+        let client = Client::connect(&past).await.expect("a connection");
         // Not by whoever comes first, with a login.
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
         match client.create("/faults", b"", &options).await {
             Ok(_) | Err(ZkError::NodeExists) => {}
             Err(error) => panic!("no root: {error}"),
         }
-        Rig { servers, proxy, client, root }
+        Rig { servers, proxy, past, client, root }
     }
 
     pub(crate) fn url(&self, host: &str, params: &str) -> String {
@@ -76,7 +95,7 @@ impl Rig {
 
     /// A client that the proxy's faults do not reach.
     pub(crate) async fn direct(&self) -> Locks {
-        connect(&self.url(&self.servers.connect_string(), "")).await
+        connect(&self.url(&self.past, "")).await
     }
 
     /// The paths of the nodes of a lock, in the order of their numbers, seen from behind.
@@ -123,6 +142,72 @@ impl Rig {
     pub(crate) async fn queued(&self, lock: &str, count: usize) {
         let what = format!("{count} nodes for {lock}");
         until(&what, async || self.nodes(lock).await.len() == count).await;
+    }
+}
+
+/// All servers but one.
+pub(crate) fn others(servers: &TestZooKeeper, but: usize) -> Vec<&ZooKeeperServer> {
+    let all = servers.servers().iter().enumerate();
+    all.filter(|(at, _)| *at != but).map(|(_, server)| server).collect()
+}
+
+/// A fault of both directions.
+pub(crate) fn both_ways(fault: impl Fn(Direction)) {
+    fault(Direction::ToServer);
+    fault(Direction::ToClient);
+}
+
+/// A lock that one client holds and another waits for.
+pub(crate) struct Contest {
+    told: JoinHandle<(Instant, Guard)>,
+    granted: JoinHandle<(Instant, Guard)>,
+}
+
+/// How a lock changed hands when its holder was cut off.
+pub(crate) struct Outcome {
+    /// How long after the cut the holder was told.
+    pub(crate) told: Duration,
+    /// How long after the cut the waiter was granted.
+    pub(crate) given_away: Duration,
+    pub(crate) loser: Guard,
+    pub(crate) winner: Guard,
+}
+
+impl Contest {
+    pub(crate) async fn between(rig: &Rig, holder: &Locks, waiter: &Locks, lock: &str) -> Contest {
+        let guard = hold(holder, lock).await;
+        let next = wait_for(waiter, lock);
+        rig.queued(lock, 2).await;
+        Contest {
+            told: tokio::spawn(async move {
+                guard.lost().await;
+                (Instant::now(), guard)
+            }),
+            granted: tokio::spawn(async move {
+                let guard = granted(next).await;
+                (Instant::now(), guard)
+            }),
+        }
+    }
+
+    /// Awaits that it has changed hands after the cut, and asserts the promise itself: for the time
+    /// between the two moments there would be two owners.
+    pub(crate) async fn decided(self, cut: Instant) -> Outcome {
+        let (told, loser) = soon("the holder is told", self.told).await.expect("no panic");
+        let (given_away, winner) =
+            soon("the waiter is granted", self.granted).await.expect("no panic");
+        assert!(told > cut, "lost before the cut");
+        assert!(told < given_away, "told {:?} after the lock was given away", told - given_away);
+        assert!(!loser.is_held() && winner.is_held());
+        assert!(told - cut < T * 16 / 25 + SLACK, "told {:?} after the cut", told - cut);
+        Outcome { told: told - cut, given_away: given_away - cut, loser, winner }
+    }
+}
+
+/// Prints when the locks of a cut changed hands, for the figures of the documentation.
+pub(crate) fn print(round: u32, outcomes: &[Outcome]) {
+    for Outcome { told, given_away, .. } in outcomes {
+        println!("round {round}: told {told:?} and given away {given_away:?} after the cut");
     }
 }
 
