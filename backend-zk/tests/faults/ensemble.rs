@@ -26,7 +26,7 @@ async fn a_holder_whose_follower_is_cut_off_knows_its_loss_before_the_lock_is_gi
     for round in 0..rounds(3) {
         let follower = (leader_at(&servers).await + 1) % 3;
         let rig = Rig::on(servers.clone(), follower).await;
-        let near = rig.direct().await;
+        let near = rig.patient().await;
         let mut contests = Vec::new();
         let mut holders = Vec::new();
         for lock in LOCKS {

@@ -15,7 +15,7 @@ fn black_hole(rig: &Rig) {
 async fn a_holder_that_is_cut_off_knows_its_loss_before_the_servers_give_the_lock_away() {
     const LOCKS: [&str; 3] = ["zero", "one", "two"];
     let rig = Rig::start().await;
-    let (near, far) = (rig.direct().await, rig.behind().await);
+    let (near, far) = (rig.patient().await, rig.behind().await);
     for round in 0..rounds(5) {
         let mut contests = Vec::new();
         for lock in LOCKS {

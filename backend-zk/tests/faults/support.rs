@@ -85,7 +85,11 @@ impl Rig {
     }
 
     pub(crate) fn url(&self, host: &str, params: &str) -> String {
-        format!("zk://{host}{}?prefix=&session=2s&{params}", self.root)
+        self.url_for(T, host, params)
+    }
+
+    fn url_for(&self, session: Duration, host: &str, params: &str) -> String {
+        format!("zk://{host}{}?prefix=&session={}s&{params}", self.root, session.as_secs())
     }
 
     /// A client behind the proxy.
@@ -96,6 +100,11 @@ impl Rig {
     /// A client that the proxy's faults do not reach.
     pub(crate) async fn direct(&self) -> Locks {
         connect(&self.url(&self.past, "")).await
+    }
+
+    /// The same, with a session that lives on where a busy machine may end those of the others.
+    pub(crate) async fn patient(&self) -> Locks {
+        connect(&self.url_for(T * 2, &self.past, "")).await
     }
 
     /// The paths of the nodes of a lock, in the order of their numbers, seen from behind.
