@@ -12,7 +12,7 @@ fn some_time(round: u64) -> std::time::Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_acquisitions_cancelled_on_their_way_leave_nothing() {
-    let rig = Rig::start().await;
+    let rig = Rig::alone().await;
     let locks = rig.behind().await;
     let tasks = (0..1000).map(|round| {
         let lock = locks.lock(format!("lock-{}", round % 7));
@@ -25,18 +25,22 @@ async fn a_thousand_acquisitions_cancelled_on_their_way_leave_nothing() {
         soon("a task ends", task).await.unwrap();
     }
     rig.drained(&["lock-0", "lock-1", "lock-2", "lock-3", "lock-4", "lock-5", "lock-6"]).await;
+    rig.bare().await;
     give_back(hold(&locks, "lock-0").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_waiters_cancelled_leave_nothing() {
-    let rig = Rig::start().await;
+    let rig = Rig::alone().await;
     let (near, far) = (rig.direct().await, rig.behind().await);
     let guard = hold(&near, "one").await;
-    for _ in 0..10 {
+    for batch in 0..10 {
         let waiters: Vec<_> = (0..100).map(|_| wait_for(&far, "one")).collect();
-        // Most of them wait, and watch the one before them.
         rig.queued("one", 101).await;
+        if batch % 2 == 0 {
+            until("each watches the one before it", async || rig.watches().await.len() >= 100)
+                .await;
+        }
         for (round, waiter) in (0..).zip(waiters) {
             sleep(some_time(round) / 20).await;
             waiter.abort();
@@ -46,6 +50,7 @@ async fn a_thousand_waiters_cancelled_leave_nothing() {
     assert!(guard.is_held());
     give_back(guard).await;
     rig.drained(&["one"]).await;
+    rig.bare().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -62,6 +62,11 @@ impl Rig {
         Rig::on(shared_server().await, 0).await
     }
 
+    /// On a server of its own.
+    pub(crate) async fn alone() -> Rig {
+        Rig::on(Arc::new(TestZooKeeper::standalone().await.expect("ZooKeeper starts")), 0).await
+    }
+
     /// On these servers; the proxy leads to one of them.
     pub(crate) async fn on(servers: Arc<TestZooKeeper>, server: usize) -> Rig {
         static ROOTS: AtomicUsize = AtomicUsize::new(0);
@@ -127,7 +132,7 @@ impl Rig {
     pub(crate) async fn watches(&self) -> Vec<String> {
         let mut all = Vec::new();
         for server in self.servers.servers() {
-            let watches = server.four_letter("wchp").await.unwrap_or_default();
+            let watches = server.four_letter("wchp").await.expect("an answer");
             let below = format!("{}/", self.root);
             all.extend(watches.lines().filter(|line| line.contains(&below)).map(str::to_owned));
         }
@@ -145,6 +150,21 @@ impl Rig {
             self.watches().await.is_empty()
         })
         .await;
+    }
+
+    /// Awaits that there is neither a session's node nor a watch on the whole server, which must be
+    /// the test's own: watches on children too, which `wchp` and `wchc` leave out.
+    pub(crate) async fn bare(&self) {
+        let [server] = self.servers.servers() else { panic!("one server") };
+        until("the server is bare", async || {
+            let counts = server.four_letter("mntr").await.expect("an answer");
+            let none = ["zk_ephemerals_count\t0\n", "zk_watch_count\t0\n"];
+            none.iter().all(|none| counts.contains(none))
+        })
+        .await;
+        // Sessions that once watched are listed, with the paths that they watch.
+        let watches = server.four_letter("wchc").await.expect("an answer");
+        assert!(!watches.contains('/'), "{watches}");
     }
 
     /// Awaits that so many nodes are in the queue of a lock, its holder included.
