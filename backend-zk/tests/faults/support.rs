@@ -15,7 +15,7 @@ use fencelock_zk::SCHEME;
 use fencelock_zk::zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, Stat};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 /// The session timeout of clients that do not ask for their own.
 pub(crate) const T: Duration = Duration::from_secs(2);
@@ -245,8 +245,17 @@ pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
     url::connect(&[SCHEME], url).await
 }
 
+/// The same, in more than one try where a busy machine needs longer than a connection may take.
 pub(crate) async fn connect(url: &str) -> Locks {
-    try_connect(url).await.expect("the store connects")
+    let connecting = async {
+        loop {
+            match try_connect(url).await {
+                Err(error) if error.is_retryable() => sleep(ms(50)).await,
+                connected => return connected.expect("the store connects"),
+            }
+        }
+    };
+    soon("the store connects", connecting).await
 }
 
 /// A request's operation, as the protocol numbers them.
