@@ -5,7 +5,6 @@ use std::sync::Arc;
 use fencelock_conformance::proxy::{Proxy, Stats};
 use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_core::ErrorKind;
-use fencelock_zk::zookeeper_client::Client;
 use tokio::time::{Instant, sleep};
 
 use crate::support::*;
@@ -37,7 +36,7 @@ async fn a_holder_whose_follower_is_cut_off_knows_its_loss_before_the_lock_is_gi
             sleep(T / 50).await;
         }
         let window = Proxy::start(servers.servers()[follower].connect_string()).await.unwrap();
-        let bystander = Client::connect(&window.addr().to_string()).await.expect("a connection");
+        let bystander = transport(&window.addr().to_string()).await;
         let [node, _] = &rig.nodes(LOCKS[0]).await[..] else { panic!("a holder and a waiter") };
         // At some point between two heartbeats, and between two words of follower and leader.
         sleep(T * (round % 10) / 100).await;

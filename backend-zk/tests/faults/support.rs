@@ -79,7 +79,7 @@ impl Rig {
                 others.iter().map(|other| other.connect_string()).collect::<Vec<_>>().join(",")
             }
         };
-        let client = Client::connect(&past).await.expect("a connection");
+        let client = transport(&past).await;
         // Not by whoever comes first, with a login.
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
         match client.create("/faults", b"", &options).await {
@@ -256,6 +256,19 @@ pub(crate) async fn connect(url: &str) -> Locks {
         }
     };
     soon("the store connects", connecting).await
+}
+
+/// The transport alone; tried again like that.
+pub(crate) async fn transport(servers: &str) -> Client {
+    let connecting = async {
+        loop {
+            match Client::connect(servers).await {
+                Err(ZkError::Timeout) => sleep(ms(50)).await,
+                connected => return connected.expect("a connection"),
+            }
+        }
+    };
+    soon("the transport connects", connecting).await
 }
 
 /// A request's operation, as the protocol numbers them.
