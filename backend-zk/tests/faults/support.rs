@@ -250,7 +250,10 @@ pub(crate) async fn connect(url: &str) -> Locks {
     let connecting = async {
         loop {
             match try_connect(url).await {
-                Err(error) if error.is_retryable() => sleep(ms(50)).await,
+                Err(error) if error.is_retryable() => {
+                    println!("again: {error}");
+                    sleep(ms(50)).await;
+                }
                 connected => return connected.expect("the store connects"),
             }
         }

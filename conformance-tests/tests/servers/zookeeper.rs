@@ -109,6 +109,7 @@ async fn a_follower_is_cut_off_from_its_peers_but_not_from_clients() {
     assert!(says("Mode: follower").await);
     assert_eq!(zookeeper.wires_of(follower).count(), 2);
     for wire in zookeeper.wires_of(follower) {
+        // With the other follower it has nothing but elections to talk about.
         within(wire.wait_for(|stats| stats.open > 0 && stats.to_client.forwarded > 0)).await;
         wire.stall(Direction::ToServer);
         wire.stall(Direction::ToClient);

@@ -11,10 +11,12 @@ use std::ffi::OsString;
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::proxy::Proxy;
 
@@ -87,7 +89,7 @@ async fn keep(door: TcpListener, network: Arc<Network>, server: usize) {
                     });
                 }
                 // Out of file descriptors, say: it lasts.
-                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+                Err(_) => sleep(Duration::from_millis(10)).await,
             },
             Some(_) = guests.join_next() => {}
         }
