@@ -199,6 +199,31 @@ async fn writer_reader_writer_take_turns() {
     rig.drained(&["one"]).await;
 }
 
+/// The reader nearest to a writer was granted, which does not make it the first: others read too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_waits_for_all_readers_of_its_own_process() {
+    let rig = Rig::start().await;
+    let locks = rig.direct().await;
+    let rw = locks.rw_lock("one");
+    let waiting = |lock: fencelock_core::Lock| tokio::spawn(async move { lock.acquire().await });
+    let first = soon("written", rw.write().acquire()).await.unwrap();
+    let mut waiters = Vec::new();
+    for (queued, lock) in (2..).zip([rw.read(), rw.read(), rw.write()]) {
+        waiters.push(waiting(lock));
+        rig.queued("one", queued).await;
+    }
+    let [far, near, writer] = waiters.try_into().expect("three");
+    until("own nodes are watched", async || rig.watches().await.len() == 4).await;
+    give_back(first).await;
+    let (far, near) = (granted(far).await, granted(near).await);
+    give_back(near).await;
+    sleep(ms(100)).await;
+    assert!(!writer.is_finished(), "beside a reader");
+    give_back(far).await;
+    give_back(granted(writer).await).await;
+    rig.drained(&["one"]).await;
+}
+
 /// The names that Curator's two classes look for, and that both are one lock here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_are_named_as_curator_names_them() {

@@ -62,8 +62,9 @@ async fn a_hand_over_to_the_next_in_line_costs_no_request_of_the_next() {
         waiters.push(wait_for(&far, &name));
         rig.queued(&name, 2).await;
     }
-    // Until their own nodes are watched.
-    sleep(ms(150)).await;
+    until("all nodes are watched", async || rig.watches().await.len() == 40).await;
+    // And known to be.
+    sleep(ms(100)).await;
     let mut held = Vec::new();
     let granting = counted(&rig, async || {
         for guard in guards {
@@ -78,6 +79,31 @@ async fn a_hand_over_to_the_next_in_line_costs_no_request_of_the_next() {
         give_back(guard).await;
     }
     until("no watch is left", async || rig.watches().await.is_empty()).await;
+}
+
+/// Who is behind a node of the same process knows when that was granted, and asks nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hand_overs_down_a_queue_of_one_process_cost_its_releases() {
+    let rig = Rig::start().await;
+    let far = rig.behind().await;
+    let mut guard = hold(&far, "one").await;
+    let mut waiters = Vec::new();
+    for queued in 2..=20 {
+        waiters.push(wait_for(&far, "one"));
+        rig.queued("one", queued).await;
+    }
+    until("all nodes are watched", async || rig.watches().await.len() == 20).await;
+    // And known to be.
+    sleep(ms(50)).await;
+    let passing = counted(&rig, async || {
+        for waiter in waiters {
+            give_back(guard).await;
+            guard = granted(waiter).await;
+        }
+        give_back(guard).await;
+    });
+    assert_costs("19 hand-overs and a release", passing.await, 20);
+    rig.drained(&["one"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

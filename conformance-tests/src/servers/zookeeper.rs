@@ -267,6 +267,9 @@ impl ZooKeeperServer {
                 .map(Into::into)
                 .into();
         args.push(classpath);
+        // What a killed process has written survives without it, and a disk that is busy with what
+        // was just built would stall the servers for longer than a session of a test lives.
+        args.push("-Dzookeeper.forceSync=no".into());
         args.extend(options.java_args.iter().cloned());
         // It runs a standalone server when the configuration names no others.
         args.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".into());
