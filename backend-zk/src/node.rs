@@ -30,6 +30,8 @@ pub(crate) struct Node {
     watched: AtomicBool,
     /// Nothing is ahead of it, and so nothing ever will be.
     first: AtomicBool,
+    /// Others may look for it.
+    introduced: AtomicBool,
     /// While it is held.
     watch: OnceLock<Armed>,
 }
@@ -54,6 +56,7 @@ impl Node {
             gone: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             first: AtomicBool::new(false),
+            introduced: AtomicBool::new(false),
             watch: OnceLock::new(),
         })
     }
@@ -90,6 +93,13 @@ impl Node {
         self.first.store(true, Ordering::Release);
     }
 
+    /// Lets those behind it, in the same session, find it for as long as it is of use to anybody.
+    pub(crate) fn introduce(self: &Arc<Self>) {
+        if !self.introduced.swap(true, Ordering::AcqRel) {
+            self.session.waiting().insert(self.path.clone(), Arc::downgrade(self));
+        }
+    }
+
     /// Keeps a watch on it for as long as it is wanted.
     pub(crate) fn keep(&self, watch: Armed) {
         // A second one is not needed.
@@ -102,6 +112,20 @@ impl Node {
             Ok(()) => Ok(Removal::Removed),
             Err(trouble) if trouble.is_no_node() => Ok(Removal::Absent),
             Err(trouble) => Err(trouble),
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if !*self.introduced.get_mut() {
+            return;
+        }
+        let mut waiting = self.session.waiting();
+        waiting.remove(&self.path);
+        // Not for ever as large as the largest crowd.
+        if waiting.capacity() > 4096 && waiting.len() < waiting.capacity() / 8 {
+            waiting.shrink_to_fit();
         }
     }
 }

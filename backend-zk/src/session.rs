@@ -6,10 +6,11 @@
 //! the session holds is valid until 0.64 T after the newest committed write was **sent**, and the
 //! transport's own word that a session has expired, which comes long after T, is not waited for.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use fencelock_core::crowd::Crowd;
@@ -22,7 +23,6 @@ use crate::error::{Asked, Fate, Trouble};
 use crate::life::Life;
 use crate::lookout::Lookout;
 use crate::node::Node;
-use crate::vigil::Waiting;
 
 pub(crate) struct Session {
     /// Until the session is over: dropping the last one has the transport close the session.
@@ -38,7 +38,8 @@ pub(crate) struct Session {
     returns: AtomicU64,
     beating: tokio::sync::Mutex<()>,
     lookout: Lookout,
-    pub(crate) waiting: Waiting,
+    /// The nodes that wait, or have waited, in it, by their paths.
+    waiting: Mutex<HashMap<String, Weak<Node>>>,
     pub(crate) crowd: Crowd<Step>,
     pub(crate) runtime: Handle,
 }
@@ -63,7 +64,7 @@ impl Session {
             returns: AtomicU64::new(0),
             beating: tokio::sync::Mutex::default(),
             lookout: Lookout::default(),
-            waiting: Waiting::default(),
+            waiting: Mutex::default(),
             crowd: Crowd::new(LIMITS),
             runtime: Handle::current(),
         }
@@ -231,6 +232,11 @@ impl Session {
             true => Ok(()),
             false => self.beat().await,
         }
+    }
+
+    /// The nodes that wait, or have waited, in it, by their paths.
+    pub(crate) fn waiting(&self) -> MutexGuard<'_, HashMap<String, Weak<Node>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the claim rung when `node`, which it holds, is gone.

@@ -4,11 +4,10 @@
 //! the end of the node before it for its turn, and the transport tells in the servers' order only
 //! what one task looks at in that order.
 
-use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use crate::error::Asked;
 use crate::lookout::{LATER, end_of};
 use crate::node::Node;
 use crate::path::below;
+use crate::session::Session;
 
 /// How long a waiter that was rung may take to come.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -41,9 +41,8 @@ pub(crate) struct Vigil {
     /// The names of the nodes in the way.
     pub(crate) watched: Vec<String>,
     alone: bool,
-    /// The one in the way, if it waits for the same process.
+    /// The one in the way, if it waited in the same session.
     ahead: Option<Arc<Node>>,
-    _known: Known,
     event: Arc<AtomicU8>,
     turn: AtomicU8,
     /// Since when looks have found that it was rung and did not come.
@@ -65,7 +64,7 @@ impl Vigil {
         let session = &node.session;
         // Before the watches: what is told after a return of the connection is told in no order.
         let states = session.states();
-        let known = Known::new(node);
+        node.introduce();
         let client = session.client()?;
         let paths: Vec<_> = watch.iter().map(|name| below(lock, name)).collect();
         let requests = paths.iter().map(|path| session.read(client.get_and_watch_data(path)));
@@ -85,8 +84,7 @@ impl Vigil {
             watch_over(Arc::downgrade(claim), node.clone(), events, states, event.clone());
         Ok(Some(Vigil {
             _armed: claim.ring_when(watching),
-            ahead: known.ahead(claim.mode(), &paths),
-            _known: known,
+            ahead: known(session, claim.mode(), &paths),
             watched: watch,
             alone,
             event,
@@ -146,41 +144,12 @@ impl Vigil {
     }
 }
 
-/// The waiting nodes of one session, by their paths.
-pub(crate) type Waiting = Mutex<HashMap<String, Weak<Node>>>;
-
-/// Lets those behind a waiting node know it.
-struct Known(Arc<Node>);
-
-impl Known {
-    fn new(node: &Arc<Node>) -> Known {
-        let known = Known(node.clone());
-        known.waiting().insert(node.path.clone(), Arc::downgrade(node));
-        known
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, HashMap<String, Weak<Node>>> {
-        self.0.session.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The one node in the way of a claim in `mode`, if it is known, and if nothing else can be in
-    /// the way behind it: permits may be, for permits.
-    fn ahead(&self, mode: Mode, paths: &[String]) -> Option<Arc<Node>> {
-        match (mode, paths) {
-            (Mode::Exclusive | Mode::Shared, [path]) => self.waiting().get(path)?.upgrade(),
-            _ => None,
-        }
-    }
-}
-
-impl Drop for Known {
-    fn drop(&mut self) {
-        let mut waiting = self.waiting();
-        waiting.remove(&self.0.path);
-        // Not for ever as large as the largest crowd.
-        if waiting.capacity() > 4096 && waiting.len() < waiting.capacity() / 8 {
-            waiting.shrink_to_fit();
-        }
+/// The one node in the way of a claim in `mode`, if it is known, and if nothing behind it can be in
+/// the way: permits may be, for permits.
+fn known(session: &Session, mode: Mode, paths: &[String]) -> Option<Arc<Node>> {
+    match (mode, paths) {
+        (Mode::Exclusive | Mode::Shared, [path]) => session.waiting().get(path)?.upgrade(),
+        _ => None,
     }
 }
 
