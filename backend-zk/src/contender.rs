@@ -185,6 +185,9 @@ impl ZkContender {
         lock: &str,
         names: &[String],
     ) -> Result<Option<Attempt>> {
+        if names::is_spent(node.written.sequence) {
+            return self.start_over(node, lock).await;
+        }
         match standing(names, &node.name, node.written) {
             Standing::Free => self.grant(node).await,
             // Somebody has deleted it.
@@ -210,6 +213,22 @@ impl ZkContender {
                 }
             }
         }
+    }
+
+    /// Gives back a place whose number others may have too, and has the numbers begin again, unless
+    /// somebody is still in the queue.
+    async fn start_over(&self, node: &Arc<Node>, lock: &str) -> Result<Option<Attempt>> {
+        tracing::warn!(claim = ?self.claim, "the lock has no sequence numbers left");
+        node.delete().await?;
+        self.leave();
+        if node::remove_lock(&node.session, lock).await? {
+            return Ok(None);
+        }
+        Ok(Some(match self.claim.if_busy() {
+            IfBusy::Refuse => Attempt::Busy { rest: Rest::Nothing },
+            // Without a node it is told to attempt again.
+            IfBusy::Queue => Attempt::Waiting { look_in: node.session.heartbeat() },
+        }))
     }
 
     /// `None`: it was passed over just now.

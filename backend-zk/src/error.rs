@@ -48,6 +48,11 @@ impl Trouble {
     pub(crate) fn is_no_node(&self) -> bool {
         matches!(self, Trouble::Zk(ZkError::NoNode))
     }
+
+    /// The node has children.
+    pub(crate) fn is_not_empty(&self) -> bool {
+        matches!(self, Trouble::Zk(ZkError::NotEmpty))
+    }
 }
 
 impl From<ZkError> for Trouble {

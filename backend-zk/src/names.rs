@@ -45,6 +45,15 @@ pub(crate) fn is_before(one: i32, other: i32) -> bool {
     one.wrapping_sub(other) < 0
 }
 
+/// Whether nodes of one lock may share this number, so that two could both believe to be the first.
+///
+/// The servers document that numbers go on below zero after the largest. ZooKeeper 3.8.0 gives the
+/// largest again and again, and numbers below zero, again and again too, to nodes that are asked
+/// for before the one before them is there.
+pub(crate) fn is_spent(sequence: i32) -> bool {
+    sequence == i32::MAX || sequence < 0
+}
+
 /// Reads a node's name. One that no sequence number ends is nobody's place in a queue; any other
 /// that is not known counts as exclusive, whatever library wrote it.
 pub(crate) fn read(name: &str) -> Option<Written> {

@@ -197,6 +197,15 @@ pub(crate) async fn make_lock(session: &Session, access: &Access, lock: &str) ->
     session.read(access.make_lock(&client, lock)).await
 }
 
+/// Removes the node of the lock itself, unless somebody is in its queue.
+pub(crate) async fn remove_lock(session: &Arc<Session>, lock: &str) -> Asked<bool> {
+    match session.delete(lock).await {
+        Err(trouble) if trouble.is_not_empty() => Ok(false),
+        Err(trouble) if !trouble.is_no_node() => Err(trouble),
+        _ => Ok(true),
+    }
+}
+
 /// Whether a request with this answer may have made a node.
 pub(crate) fn may_have_made(trouble: &Trouble) -> bool {
     trouble.fate() == Fate::Unknown

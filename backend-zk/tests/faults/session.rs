@@ -59,7 +59,9 @@ async fn a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock
             2 => rig.proxy.cut(Close::Reset, NewConnections::Refused).await.unwrap(),
             _ => rig.proxy.cut(Close::Fin, NewConnections::Closed).await.unwrap(),
         }
-        sleep(T * 2 / 5).await;
+        // Whoever wants to know is told that it is not renewed any more, while it is still held.
+        soon("the holder is warned", held.expiring(T / 5)).await;
+        assert!(held.is_held(), "lost by break {break_by}");
         rig.proxy.heal().await.unwrap();
         let before = held.valid_until();
         until("the hold is renewed", async || {

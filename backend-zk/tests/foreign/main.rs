@@ -1,5 +1,7 @@
-//! Apache Curator on the same paths: its locks and ours exclude each other, in both directions.
+//! Apache Curator on the same paths: its locks and ours exclude each other, in both directions. And
+//! a server that has seen more claims than any test can make.
 
+mod numbers;
 mod peer;
 
 use std::time::Duration;

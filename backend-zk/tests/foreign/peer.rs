@@ -46,15 +46,29 @@ fn class_path() -> String {
     jars.join(":")
 }
 
+/// Java with one of this directory's programs.
+fn java(source: &str) -> Command {
+    let mut command = Command::new("java");
+    command.args(["-Xmx96m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", &class_path()]);
+    command.arg(format!("{}/tests/foreign/{source}", env!("CARGO_MANIFEST_DIR")));
+    command.kill_on_drop(true);
+    command
+}
+
+/// Has the log of a stopped server say that so many children were made under `path`.
+pub(crate) async fn make_numbers(data: &Path, path: &str, count: i32) {
+    let mut program = java("Numbers.java");
+    program.arg(data).args([path, &count.to_string()]);
+    let ended = timeout(PATIENCE, program.status()).await.expect("it ends in time");
+    assert!(ended.expect("java starts").success());
+}
+
 impl Peer {
     pub(crate) async fn start(servers: &str) -> Peer {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/foreign/Peer.java");
-        let mut child = Command::new("java")
-            .args(["-Xmx96m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", &class_path()])
-            .args([source, servers])
+        let mut child = java("Peer.java")
+            .arg(servers)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .kill_on_drop(true)
             .spawn()
             .expect("java starts");
         let input = child.stdin.take().expect("its input");
