@@ -10,7 +10,6 @@ use crate::error::Trouble;
 use crate::session::Session;
 
 /// What every session of one store has in common: it has secrets, and is not for `Debug`.
-#[allow(missing_debug_implementations)]
 pub(crate) struct Access {
     /// With login and certificates.
     pub(crate) connector: Connector,

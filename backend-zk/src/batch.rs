@@ -40,33 +40,32 @@ impl Step {
     }
 }
 
-/// Only the end of the runtime drops an answer: nobody knows what became of the request.
-fn unanswered() -> Trouble {
-    ZkError::UnexpectedError("the runtime of the connection ended".to_owned()).into()
+/// A step, and where its answer will be.
+fn waiting<T>(step: impl FnOnce(Answer<T>) -> Step) -> (Step, oneshot::Receiver<Asked<T>>) {
+    let (answer, answered) = oneshot::channel();
+    (step(answer), answered)
+}
+
+async fn answer_of<T>(answered: oneshot::Receiver<Asked<T>>) -> Asked<T> {
+    // Only the end of the runtime drops an answer: nobody knows what became of the request.
+    let ended = || ZkError::UnexpectedError("the runtime of the connection ended".to_owned());
+    answered.await.unwrap_or_else(|_| Err(ended().into()))
 }
 
 impl Session {
     /// The names of the children of `lock`, all of those whose creation was sent before.
     pub(crate) async fn list(self: &Arc<Self>, lock: &str) -> Asked<Names> {
-        let wait = || {
-            let (answer, answered) = oneshot::channel();
-            (Step::List(lock.to_owned(), answer), answered)
-        };
-        match self.enter(wait) {
+        match self.enter(|| waiting(|answer| Step::List(lock.to_owned(), answer))) {
             Way::Alone(_place) => self.list_alone(lock).await,
-            Way::Together(answer) => answer.await.unwrap_or_else(|_| Err(unanswered())),
+            Way::Together(answered) => answer_of(answered).await,
         }
     }
 
     /// Deletes a node.
     pub(crate) async fn delete(self: &Arc<Self>, path: &str) -> Asked<()> {
-        let wait = || {
-            let (answer, answered) = oneshot::channel();
-            (Step::Delete(path.to_owned(), answer), answered)
-        };
-        match self.enter(wait) {
+        match self.enter(|| waiting(|answer| Step::Delete(path.to_owned(), answer))) {
             Way::Alone(_place) => self.delete_alone(path).await,
-            Way::Together(answer) => answer.await.unwrap_or_else(|_| Err(unanswered())),
+            Way::Together(answered) => answer_of(answered).await,
         }
     }
 
