@@ -27,6 +27,8 @@ mod identity;
 mod link;
 mod listeners;
 mod node;
+#[doc(hidden)]
+pub mod redlock;
 mod replicas;
 mod route;
 mod script;

@@ -1,0 +1,171 @@
+//! What the answers of the nodes mean together. Pure: the model in `tests/model` checks what runs.
+
+/// How many of `nodes` are a majority: of all that are configured, since a majority of those that
+/// answer is no majority of the others'.
+#[must_use]
+pub const fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+/// What one node has said in a round of questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Vote {
+    /// Asked, and not heard from yet.
+    Pending,
+    /// The lock is the claim's there, with this fence.
+    Yes(u64),
+    /// It is somebody else's there, or nobody's where it should be the claim's.
+    No,
+    /// Not to be counted: not asked, silent, or too young to vote.
+    Absent,
+}
+
+/// What a round of acquiring has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Poll {
+    /// Too few have answered.
+    Open,
+    /// A majority says yes, and a majority has this fence.
+    Won(u64),
+    /// A majority says yes, but this fence, its largest, has to be written back to the others:
+    /// else a later majority could be told a smaller one.
+    Uneven(u64),
+    /// There is no majority to come.
+    Failed,
+}
+
+/// Counts the votes of a round of acquiring.
+#[must_use]
+pub fn poll(votes: &[Vote]) -> Poll {
+    match largest(votes) {
+        Some(fence) if yes(votes) >= majority(votes.len()) => match settled(votes, fence) {
+            Settled::Yes => Poll::Won(fence),
+            Settled::Open | Settled::No => Poll::Uneven(fence),
+        },
+        _ if is_possible(votes) => Poll::Open,
+        _ => Poll::Failed,
+    }
+}
+
+/// What writing a fence back has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Settled {
+    /// Too few have acknowledged it.
+    Open,
+    /// A majority has it, or a larger one, and still has the lock as the claim's.
+    Yes,
+    /// There is no such majority to come.
+    No,
+}
+
+/// Counts who has `fence`. Whoever is being told it is `Pending`; an acknowledgement is `Yes` only
+/// from a node that is open and has the lock still as the claim's.
+#[must_use]
+pub fn settled(votes: &[Vote], fence: u64) -> Settled {
+    let has_it = |vote: &&Vote| matches!(vote, Vote::Yes(its) if *its >= fence);
+    let pending = votes.iter().filter(|vote| **vote == Vote::Pending).count();
+    let have = votes.iter().filter(has_it).count();
+    match majority(votes.len()) {
+        needed if have >= needed => Settled::Yes,
+        needed if have + pending >= needed => Settled::Open,
+        _ => Settled::No,
+    }
+}
+
+/// What a round of extending has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Extension {
+    /// Too few have answered.
+    Open,
+    /// A majority has extended it.
+    Kept,
+    /// So many do not have it that no majority can: for good.
+    Lost,
+    /// Neither: the old end stands.
+    Unknown,
+}
+
+/// Counts the votes of a round of extending.
+#[must_use]
+pub fn extension(votes: &[Vote]) -> Extension {
+    let no = votes.iter().filter(|vote| **vote == Vote::No).count();
+    if yes(votes) >= majority(votes.len()) {
+        Extension::Kept
+    } else if no > votes.len() - majority(votes.len()) {
+        Extension::Lost
+    } else if is_possible(votes) {
+        Extension::Open
+    } else {
+        Extension::Unknown
+    }
+}
+
+/// Whether so many have said yes or no that the lock is busy, and not the nodes away.
+#[must_use]
+pub fn is_busy(votes: &[Vote]) -> bool {
+    let said = votes.iter().filter(|vote| matches!(vote, Vote::Yes(_) | Vote::No)).count();
+    said >= majority(votes.len())
+}
+
+fn yes(votes: &[Vote]) -> usize {
+    votes.iter().filter(|vote| matches!(vote, Vote::Yes(_))).count()
+}
+
+fn largest(votes: &[Vote]) -> Option<u64> {
+    let fences = votes.iter().filter_map(|vote| match vote {
+        Vote::Yes(fence) => Some(*fence),
+        _ => None,
+    });
+    fences.max()
+}
+
+/// Whether a majority can still say yes.
+fn is_possible(votes: &[Vote]) -> bool {
+    let pending = votes.iter().filter(|vote| **vote == Vote::Pending).count();
+    pending > 0 && yes(votes) + pending >= majority(votes.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Vote::{Absent, No, Pending, Yes};
+    use super::*;
+
+    #[test]
+    fn a_majority_is_of_all_that_are_configured() {
+        assert_eq!(poll(&[Yes(7), Absent, Absent]), Poll::Failed);
+        assert_eq!(poll(&[Yes(7), Pending, Absent]), Poll::Open);
+        assert_eq!(poll(&[Yes(7), Yes(7), Absent]), Poll::Won(7));
+        assert_eq!(poll(&[Yes(7), Yes(7), Pending]), Poll::Won(7), "nobody waits for the last");
+        assert_eq!(poll(&[Yes(7), No, No]), Poll::Failed);
+        assert_eq!(poll(&[No, No, Pending, Pending, Yes(1)]), Poll::Open);
+        assert_eq!(poll(&[No, No, No, Pending, Pending]), Poll::Failed);
+    }
+
+    #[test]
+    fn a_token_is_won_once_a_majority_has_it() {
+        assert_eq!(poll(&[Yes(7), Yes(9), Pending]), Poll::Uneven(9));
+        assert_eq!(settled(&[Pending, Yes(9), Pending], 9), Settled::Open);
+        assert_eq!(settled(&[Yes(9), Yes(9), Absent], 9), Settled::Yes);
+        assert_eq!(settled(&[No, Yes(9), Absent], 9), Settled::No);
+        assert_eq!(settled(&[Yes(12), Yes(9), Absent], 9), Settled::Yes);
+        assert_eq!(poll(&[Yes(9), Yes(9), Yes(3), Pending, Pending]), Poll::Uneven(9));
+    }
+
+    #[test]
+    fn an_extension_is_lost_only_when_no_majority_can_have_it() {
+        assert_eq!(extension(&[Yes(1), Yes(1), No]), Extension::Kept);
+        assert_eq!(extension(&[Yes(1), No, No]), Extension::Lost);
+        assert_eq!(extension(&[Yes(1), No, Absent]), Extension::Unknown);
+        assert_eq!(extension(&[Yes(1), No, Pending]), Extension::Open);
+        assert_eq!(extension(&[Absent, Absent, Absent]), Extension::Unknown);
+        assert_eq!(extension(&[No, No, Pending, Pending, Pending]), Extension::Open);
+        assert_eq!(extension(&[No, No, No, Pending, Pending]), Extension::Lost);
+    }
+
+    #[test]
+    fn busy_is_what_a_majority_has_answered() {
+        assert!(is_busy(&[No, No, Absent]));
+        assert!(is_busy(&[Yes(1), No, Absent]), "a split is busy too");
+        assert!(!is_busy(&[No, Absent, Absent]));
+    }
+}
