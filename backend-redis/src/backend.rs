@@ -26,7 +26,7 @@ use crate::snapshot::{self, Seen};
 
 /// Requests of one batch under way at one server: enough to keep it busy, not so many that others
 /// wait for them.
-const AT_ONCE: usize = 100;
+pub(crate) const AT_ONCE: usize = 100;
 /// Waiters who do not look sooner look together, this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How often the first in the queue looks behind a client of another library.
@@ -162,7 +162,7 @@ fn read_look(answer: Value) -> Option<LookAnswer> {
 }
 
 /// Does `each` for everything in `shards`, in each of them up to a limit at once.
-async fn in_parallel<'a, T>(shards: Vec<Vec<T>>, each: impl Fn(T) -> BoxFuture<'a, ()>) {
+pub(crate) async fn in_parallel<'a, T>(shards: Vec<Vec<T>>, each: impl Fn(T) -> BoxFuture<'a, ()>) {
     join_all(shards.into_iter().map(|shard| {
         // The requests of one shard; another one's do not wait for them.
         stream::iter(shard).map(&each).buffer_unordered(AT_ONCE).collect::<()>()

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::error::{closed, explain};
 use crate::node::{By, Node, Step, UNKNOWN_SCRIPT};
-use crate::script::{SCRIPTS, Script};
+use crate::script::Script;
 
 const LIMITS: Limits = Limits { alone: 16, calls: 2, most: 64 };
 
@@ -19,6 +19,8 @@ const LIMITS: Limits = Limits { alone: 16, calls: 2, most: 64 };
 pub(crate) struct Batches {
     node: Node,
     runtime: Handle,
+    /// Does many steps in one call.
+    script: &'static Script,
     crowd: Crowd<Waiting>,
 }
 
@@ -36,11 +38,11 @@ impl Carrier for Batches {
     async fn carry(self: Arc<Self>, steps: Vec<Waiting>, leaving: Leaving<Self>) {
         let link = self.node.link();
         let mut steps = wanted(steps);
-        let mut answer = link.send_batch(&command(&steps, By::Digest), leaving).await;
+        let mut answer = link.send_batch(&command(self.script, &steps, By::Digest), leaving).await;
         if matches!(&answer, Ok(Err(error)) if error.code() == Some(UNKNOWN_SCRIPT)) {
             let leaving = self.leaving();
             steps = wanted(steps);
-            answer = link.send_batch(&command(&steps, By::Text), leaving).await;
+            answer = link.send_batch(&command(self.script, &steps, By::Text), leaving).await;
         }
         match answer {
             Ok(Ok(answers)) => {
@@ -63,8 +65,8 @@ impl Carrier for Batches {
 }
 
 impl Batches {
-    pub(crate) fn new(node: Node, runtime: Handle) -> Arc<Batches> {
-        Arc::new(Batches { node, runtime, crowd: Crowd::new(LIMITS) })
+    pub(crate) fn new(node: Node, runtime: Handle, script: &'static Script) -> Arc<Batches> {
+        Arc::new(Batches { node, runtime, script, crowd: Crowd::new(LIMITS) })
     }
 
     pub(crate) fn node(&self) -> &Node {
@@ -152,7 +154,7 @@ fn tell_all(steps: Vec<Waiting>, error: &Error) {
 }
 
 /// As `scripts/batch.lua` takes it.
-fn command(steps: &[Waiting], by: By) -> Cmd {
+fn command(script: &'static Script, steps: &[Waiting], by: By) -> Cmd {
     let counts = |step: &Waiting| format!("{}{}", step.keys, step.ends.len() - step.keys);
     let counts: Vec<String> = steps.iter().map(counts).collect();
     let (mut keys, mut values) = (Vec::new(), Vec::new());
@@ -163,5 +165,5 @@ fn command(steps: &[Waiting], by: By) -> Cmd {
         values.extend([step.script.name, counts.as_str()]);
         values.extend_from_slice(its_values);
     }
-    Step { script: &SCRIPTS.batch, keys: &keys, values: &values }.command(by)
+    Step { script, keys: &keys, values: &values }.command(by)
 }

@@ -26,19 +26,31 @@ pub(crate) struct Checkup {
 impl Checkup {
     /// Asks over `link`.
     pub(crate) async fn of(link: &Link) -> Result<Checkup> {
-        let facts = match link.send(&redis::cmd("INFO")).await? {
-            Ok(Value::BulkString(text)) => read(&String::from_utf8_lossy(&text)),
-            Ok(Value::VerbatimString { text, .. }) => read(&text),
-            Ok(_) => HashMap::new(),
+        match link.send(&redis::cmd("INFO")).await? {
+            Ok(info) => Ok(Checkup::read(&info)),
             // The ACL may deny INFO and allow all that locks need; a server that is not ready yet
             // will be asked for locks soon enough.
             Err(error) => {
                 let meaning = meaning_of(&error);
                 tracing::debug!(?meaning, "the server does not tell its settings");
-                HashMap::new()
+                Ok(Checkup::default())
             }
+        }
+    }
+
+    /// What an answer to `INFO` says.
+    pub(crate) fn read(info: &Value) -> Checkup {
+        let facts = match info {
+            Value::BulkString(text) => read(&String::from_utf8_lossy(text)),
+            Value::VerbatimString { text, .. } => read(text),
+            _ => HashMap::new(),
         };
-        Ok(Checkup { facts })
+        Checkup { facts }
+    }
+
+    /// Which run of the server this is.
+    pub(crate) fn run_id(&self) -> Option<&str> {
+        self.fact("run_id")
     }
 
     fn fact(&self, name: &str) -> Option<&str> {
@@ -109,18 +121,23 @@ impl Checkup {
 
     /// Warns of settings that make locks less than a user may think.
     pub(crate) fn warn(&self, shown: &str) {
-        if self.evicts() {
-            tracing::warn!(
-                store = shown,
-                policy = self.fact("maxmemory_policy"),
-                "redis may evict locks when its memory runs out; set maxmemory-policy noeviction"
-            );
-        }
+        self.warn_of_eviction(shown);
         if self.is("aof_enabled", "0") {
             tracing::warn!(
                 store = shown,
                 "redis loses its locks when it restarts; set appendonly yes, or rely on fencing \
                  tokens"
+            );
+        }
+    }
+
+    /// The same of what one node of a quorum must not do, though it may restart.
+    pub(crate) fn warn_of_eviction(&self, shown: &str) {
+        if self.evicts() {
+            tracing::warn!(
+                store = shown,
+                policy = self.fact("maxmemory_policy"),
+                "redis may evict locks when its memory runs out; set maxmemory-policy noeviction"
             );
         }
     }

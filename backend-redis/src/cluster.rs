@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::error::{explain, strange_answer};
 use crate::link::{Audience, Link};
 use crate::node::{Node, Step};
-use crate::route::{Caller, Host, Route};
+use crate::route::{ANSWER_WITHIN, Caller, Host, Route};
 
 const SLOTS: u16 = 16384;
 const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
@@ -67,7 +67,7 @@ impl Cluster {
     ) -> Cluster {
         let nodes_audience = Audience { channel: None, ..audience.clone() };
         let known = Arc::new(Mutex::new(seeds.clone()));
-        let any = Link::start(Route::Any(known.clone()), caller.clone(), audience);
+        let any = Link::start(Route::Any(known.clone()), caller.clone(), audience, ANSWER_WITHIN);
         let (map, asking) = (Mutex::default(), tokio::sync::Mutex::default());
         Cluster { caller, replicas, nodes_audience, seeds, known, any, map, asking }
     }

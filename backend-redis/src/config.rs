@@ -45,7 +45,7 @@ enum Topology {
     Cluster(Vec<Host>),
 }
 
-const PORT: u16 = 6379;
+pub(crate) const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
 /// The parameters of these URLs besides the common ones.
@@ -164,7 +164,7 @@ impl RedisStore {
         if store.sentinel_login.password.is_some() && !is_sentinel {
             return Err(invalid("sentinel_password is for redis+sentinel:// only"));
         }
-        store.tls = tls_of(scheme, params)?;
+        store.tls = tls_of(scheme.starts_with("rediss"), params)?;
         store.replicas = params.number("replicas")?.unwrap_or(0);
         Ok((store, settings))
     }
@@ -192,8 +192,7 @@ impl RedisStore {
         let caller = Arc::new(caller);
         let process = Process::fresh(settings.key_prefix());
         let listeners = Arc::new(Listeners::default());
-        let audience =
-            Audience { channel: Some(process.clone()), listeners: Some(listeners.clone()) };
+        let audience = Audience { channel: Some(process.clone()), ear: Some(listeners.clone()) };
         let failover = !matches!(self.topology, Topology::Server(_) | Topology::Socket(_));
         let is_cluster = matches!(self.topology, Topology::Cluster(_));
         let one = async |route: Route| {
@@ -245,20 +244,20 @@ impl RedisStore {
     }
 }
 
-fn invalid(message: impl Into<String>) -> Error {
+pub(crate) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
-fn hosts<'a>(list: impl IntoIterator<Item = (&'a str, u16)>) -> Vec<Host> {
+pub(crate) fn hosts<'a>(list: impl IntoIterator<Item = (&'a str, u16)>) -> Vec<Host> {
     list.into_iter().map(|(name, port)| Host { name: name.to_owned(), port }).collect()
 }
 
-fn hosts_of(url: &StoreUrl, port: u16) -> Result<Vec<Host>> {
+pub(crate) fn hosts_of(url: &StoreUrl, port: u16) -> Result<Vec<Host>> {
     let hosts = url.hosts(port)?;
     Ok(hosts.into_iter().map(|(name, port)| Host { name, port }).collect())
 }
 
-fn database_of(text: &str) -> Result<Option<u16>> {
+pub(crate) fn database_of(text: &str) -> Result<Option<u16>> {
     match text {
         "" => Ok(None),
         text => {
@@ -303,9 +302,10 @@ fn sentinel_of(url: &StoreUrl) -> Result<(Topology, Option<u16>)> {
     Ok((Topology::Sentinel { sentinels, service }, database_of(database)?))
 }
 
-fn tls_of(scheme: &str, params: Params<'_>) -> Result<Option<Tls>> {
+/// What is said of TLS, for a scheme that is for it or not.
+pub(crate) fn tls_of(is_tls: bool, params: Params<'_>) -> Result<Option<Tls>> {
     let (ca, cert, key) = (params.text("tls_ca"), params.text("tls_cert"), params.text("tls_key"));
-    if !scheme.starts_with("rediss") {
+    if !is_tls {
         return match ca.or(cert).or(key) {
             Some(_) => Err(invalid("tls_ca, tls_cert and tls_key are for rediss:// only")),
             None => Ok(None),

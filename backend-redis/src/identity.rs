@@ -3,11 +3,14 @@
 //! stale when somebody deletes a key.
 //!
 //! `<mode> <ttl in ms> <process> <owner> <label>`, mode `x`, `s` or `p<n>/<limit>`. Any other text
-//! at a lock's key was written by another program.
+//! at a lock's key was written by another program. On a quorum each round of a claim has an identity
+//! of its own: the number of the round stands behind the mode, as `x3`.
 
 use fencelock_core::{Claim, Label, Mode, Permits};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use uuid::Uuid;
+
+use crate::redlock::marker;
 
 /// One connected store among all: the channel that its claims are told on, and its name in the
 /// queues. It begins with the prefix of the keys, so that one ACL pattern covers both.
@@ -54,6 +57,12 @@ pub(crate) fn identity(claim: &Claim, process: &Process) -> String {
     text
 }
 
+/// The identity of a round of the waiter's `identity`, which is of one letter's mode.
+pub(crate) fn of_round(identity: &str, round: u32) -> String {
+    let (mode, rest) = identity.split_at(1);
+    format!("{mode}{round}{rest}")
+}
+
 /// The TTL in an identity that was written here.
 pub(crate) fn ttl_of(identity: &str) -> &str {
     identity.split(' ').nth(1).unwrap_or_default()
@@ -73,8 +82,8 @@ impl Identity {
         let text = std::str::from_utf8(text).ok()?;
         let mut words = text.splitn(5, ' ');
         let mode = match words.next()? {
-            "x" => Mode::Exclusive,
-            "s" => Mode::Shared,
+            exclusive if is_round(exclusive, 'x') => Mode::Exclusive,
+            shared if is_round(shared, 's') => Mode::Shared,
             permits => {
                 let (n, limit) = permits.strip_prefix('p')?.split_once('/')?;
                 Mode::Permits(Permits::new(n.parse().ok()?, limit.parse().ok()?).ok()?)
@@ -86,6 +95,12 @@ impl Identity {
         let label = Label::new(words.next()?);
         Some(Identity { mode, owner, label })
     }
+}
+
+/// `x`, or `x` and the number of a round.
+fn is_round(word: &str, mode: char) -> bool {
+    let round = word.strip_prefix(mode);
+    round.is_some_and(|round| round.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 /// The keys of one lock, in one slot of a cluster.
@@ -116,6 +131,12 @@ impl Keys {
         &self.text[1..=self.length]
     }
 
+    /// With the marker of a quorum's node.
+    pub(crate) fn of_node(&self) -> [&str; 4] {
+        let [lock, queue, fence] = self.all();
+        [lock, queue, fence, marker::KEY]
+    }
+
     pub(crate) fn all(&self) -> [&str; 3] {
         let (queue, fence) = self.text.split_at(self.text.len() / 2);
         [self.lock(), queue, fence]
@@ -144,6 +165,15 @@ mod tests {
         let own = Identity::parse(own.as_bytes()).expect("our own");
         assert_eq!(own.mode, Mode::Permits(Permits::new(2, 3).unwrap()));
         assert_eq!(own.label.as_str(), "host pid 7");
+    }
+
+    #[test]
+    fn a_round_is_its_claim_s_own() {
+        let waiter = "x 30000 lock:@1 67e5504410b1426f9247bb680e5fe0c8 host";
+        let round = of_round(waiter, 12);
+        assert_eq!(round, "x12 30000 lock:@1 67e5504410b1426f9247bb680e5fe0c8 host");
+        assert_eq!(Identity::parse(round.as_bytes()), Identity::parse(waiter.as_bytes()));
+        assert_eq!(ttl_of(&round), "30000");
     }
 
     #[test]

@@ -39,7 +39,8 @@ mod tls;
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 
 pub use config::RedisStore;
-pub use script::scripts;
+pub use redlock::{RedlockStore, SCHEME as REDLOCK_SCHEME};
+pub use script::{quorum_scripts, scripts};
 pub use tls::Tls;
 
 /// `redis://` and its like.

@@ -4,12 +4,14 @@
 //! that only times out, as one whose peer has vanished does. This one does both, and every request
 //! has a deadline.
 
+use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::poll;
 use redis::aio::MultiplexedConnection;
@@ -20,13 +22,13 @@ use tokio::time::Instant;
 
 use crate::error::{Remedy, closed, explain, meaning_of, strange_answer};
 use crate::identity::Process;
-use crate::listeners::Listeners;
 use crate::route::{ANSWER_WITHIN, Caller, Route};
 
 /// A supervised connection. Dropping it ends the connection.
 #[derive(Debug)]
 pub(crate) struct Link {
     line: Arc<watch::Sender<Line>>,
+    patience: Duration,
     supervisor: AbortHandle,
 }
 
@@ -65,18 +67,40 @@ const SILENCES: u32 = 2;
 pub(crate) struct Audience {
     /// Where hand-overs are told, if they are to be heard here.
     pub(crate) channel: Option<Process>,
-    /// The claims; none hears nothing at all.
-    pub(crate) listeners: Option<Arc<Listeners>>,
+    /// None hears nothing at all.
+    pub(crate) ear: Option<Arc<dyn Ear>>,
+}
+
+/// Hears what the connections of a link push, on the connection's own task: it must not block.
+#[async_trait]
+pub(crate) trait Ear: Debug + Send + Sync {
+    /// A new connection, which nobody has used yet. An error gives it up.
+    async fn meet(&self, connection: &mut MultiplexedConnection) -> Result<()>;
+
+    /// A message to the channel.
+    fn told(&self, message: &[u8]);
+
+    /// The server has tracked this key, and it has changed.
+    fn changed(&self, key: &Value);
+
+    /// Any number of pushes may have been lost.
+    fn missed(&self);
 }
 
 impl Link {
-    /// Begins to connect, on the runtime that the store was connected on.
-    pub(crate) fn start(route: Route, caller: Arc<Caller>, audience: Audience) -> Link {
+    /// Begins to connect, on the runtime that the store was connected on. A request waits for a
+    /// connection for as long as `patience`.
+    pub(crate) fn start(
+        route: Route,
+        caller: Arc<Caller>,
+        audience: Audience,
+        patience: Duration,
+    ) -> Link {
         let line = Arc::new(watch::Sender::new(Line::Starting));
         let runtime = caller.runtime.clone();
         let supervising = supervise(route, caller, audience, line.clone());
         let supervisor = runtime.spawn(supervising).abort_handle();
-        Link { line, supervisor }
+        Link { line, patience, supervisor }
     }
 
     /// Waits for the first connection, or for the first reason why there is none that trying again
@@ -96,6 +120,36 @@ impl Link {
         }
     }
 
+    /// Whether there is a connection; if not, why.
+    pub(crate) fn state(&self) -> Result<()> {
+        match &*self.line.borrow() {
+            Line::Starting => Err(starting()),
+            Line::Up(_) => Ok(()),
+            Line::Down(error) => Err(error.clone()),
+            Line::Closed => Err(closed()),
+        }
+    }
+
+    pub(crate) fn is_starting(&self) -> bool {
+        matches!(&*self.line.borrow(), Line::Starting)
+    }
+
+    /// Waits for the first connection, or for the first failure.
+    pub(crate) async fn started(&self) -> Result<()> {
+        self.until(|line| !matches!(line, Line::Starting)).await
+    }
+
+    /// Waits for a connection, however long it takes; an error when there will be none.
+    pub(crate) async fn up(&self) -> Result<()> {
+        self.until(|line| matches!(line, Line::Up(_) | Line::Closed)).await
+    }
+
+    async fn until(&self, reached: impl FnMut(&Line) -> bool) -> Result<()> {
+        // The sender is ours: this does not fail.
+        let _ = self.line.subscribe().wait_for(reached).await;
+        self.state()
+    }
+
     /// The present connection, waited for if it is being replaced.
     async fn live(&self) -> Result<Live> {
         if let Line::Up(live) = &*self.line.borrow() {
@@ -108,9 +162,9 @@ impl Link {
         let mut lines = self.line.subscribe();
         let settled = lines.wait_for(|line| matches!(line, Line::Up(_) | Line::Closed));
         // Whether it settled or not, the line says what there is.
-        let _ = tokio::time::timeout(ANSWER_WITHIN, settled).await;
+        let _ = tokio::time::timeout(self.patience, settled).await;
         match &*self.line.borrow() {
-            Line::Starting => Err(Error::new(ErrorKind::Unreachable, "there is no connection yet")),
+            Line::Starting => Err(starting()),
             Line::Up(live) => Ok(live.clone()),
             Line::Down(error) => Err(error.clone()),
             Line::Closed => Err(closed()),
@@ -219,6 +273,10 @@ impl Health {
     }
 }
 
+fn starting() -> Error {
+    Error::new(ErrorKind::Unreachable, "there is no connection yet")
+}
+
 /// An error that is the whole answer.
 fn own_error(answer: Value) -> Result<Value, RedisError> {
     match answer {
@@ -251,9 +309,8 @@ async fn supervise(
             Ok(live) => {
                 tracing::debug!(?route, again = was_up, "connected to redis");
                 set(&line, Line::Up(live.clone()));
-                if let (true, Some(listeners)) = (was_up, &audience.listeners) {
-                    // Pushes of the time between are lost, and perhaps places in queues.
-                    listeners.ring_all();
+                if let (true, Some(ear)) = (was_up, &audience.ear) {
+                    ear.missed();
                 }
                 was_up = true;
                 live.health.broken.notified().await;
@@ -294,41 +351,35 @@ async fn open(route: &Route, caller: &Caller, audience: &Audience) -> Result<Liv
         .set_response_timeout(Some(ANSWER_WITHIN))
         // The default of 50 makes a crowd wait for places in the channel.
         .set_pipeline_buffer_size(1024)
-        .set_push_sender(push_sender(audience.listeners.clone(), health.clone()));
+        .set_push_sender(push_sender(audience.ear.clone(), health.clone()));
     let connecting = route.connect(caller, &config).await;
     let mut connection = connecting.map_err(|error| explain(&error))?;
     if let Some(channel) = &audience.channel {
         let subscribed = connection.subscribe(channel.as_str()).await;
         subscribed.map_err(|error| explain(&error))?;
     }
-    if audience.listeners.is_some() {
-        // Only keys that are asked about one by one. Without the right to it, those are looked at
-        // more often.
-        let mut tracking = redis::cmd("CLIENT");
-        tracking.arg("TRACKING").arg("ON").arg("OPTIN");
-        if let Err(error) = tracking.query_async::<()>(&mut connection).await {
-            tracing::debug!(%error, "the server does not tell of foreign releases");
-        }
+    if let Some(ear) = &audience.ear {
+        ear.meet(&mut connection).await?;
     }
     Ok(Live { connection, health })
 }
 
-/// Takes the pushes, on the connection's own task: it must not block.
+/// Takes the pushes.
 fn push_sender(
-    listeners: Option<Arc<Listeners>>,
+    ear: Option<Arc<dyn Ear>>,
     health: Arc<Health>,
 ) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static {
     move |push| {
-        match (push.kind, &listeners, push.data.as_slice()) {
+        match (push.kind, &ear, push.data.as_slice()) {
             (PushKind::Disconnection, ..) => health.broken.notify_one(),
-            (PushKind::Message, Some(listeners), [_channel, Value::BulkString(message)]) => {
-                listeners.told(message);
+            (PushKind::Message, Some(ear), [_channel, Value::BulkString(message)]) => {
+                ear.told(message);
             }
-            (PushKind::Invalidate, Some(listeners), [Value::Array(keys)]) => {
-                keys.iter().for_each(|key| listeners.changed(key));
+            (PushKind::Invalidate, Some(ear), [Value::Array(keys)]) => {
+                keys.iter().for_each(|key| ear.changed(key));
             }
             // All of them: FLUSHALL.
-            (PushKind::Invalidate, Some(listeners), _) => listeners.ring_all(),
+            (PushKind::Invalidate, Some(ear), _) => ear.missed(),
             _ => {}
         }
         Ok(())

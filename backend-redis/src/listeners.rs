@@ -3,9 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use fencelock_core::Claim;
+use async_trait::async_trait;
+use fencelock_core::{Claim, Result};
 use redis::Value;
+use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
+
+use crate::link::Ear;
 
 /// The claims by their owner, and those that wait for a key to change.
 ///
@@ -40,9 +44,32 @@ impl Listeners {
         self.claims().contains_key(&owner)
     }
 
+    /// From now on `claim` is rung when the server tells that `key` has changed.
+    pub(crate) fn watch(&self, key: &str, claim: &Arc<Claim>) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        if watchers.len() == watchers.capacity() {
+            watchers.retain(|_, watcher| watcher.strong_count() > 0);
+        }
+        watchers.insert(key.to_owned(), Arc::downgrade(claim));
+    }
+}
+
+#[async_trait]
+impl Ear for Listeners {
+    async fn meet(&self, connection: &mut MultiplexedConnection) -> Result<()> {
+        // Only keys that are asked about one by one. Without the right to it, those are looked at
+        // more often.
+        let mut tracking = redis::cmd("CLIENT");
+        tracking.arg("TRACKING").arg("ON").arg("OPTIN");
+        if let Err(error) = tracking.query_async::<()>(connection).await {
+            tracing::debug!(%error, "the server does not tell of foreign releases");
+        }
+        Ok(())
+    }
+
     /// Rings the claim that a push names: `owner token`. The token is for people who watch the
     /// channel; the claim asks for its own.
-    pub(crate) fn told(&self, message: &[u8]) {
+    fn told(&self, message: &[u8]) {
         let owner = message.split(|byte| *byte == b' ').next().unwrap_or_default();
         let Ok(owner) = Uuid::try_parse_ascii(owner) else { return };
         let claim = self.claims().get(&owner).and_then(Weak::upgrade);
@@ -52,17 +79,8 @@ impl Listeners {
         }
     }
 
-    /// From now on `claim` is rung when the server tells that `key` has changed.
-    pub(crate) fn watch(&self, key: &str, claim: &Arc<Claim>) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        if watchers.len() == watchers.capacity() {
-            watchers.retain(|_, watcher| watcher.strong_count() > 0);
-        }
-        watchers.insert(key.to_owned(), Arc::downgrade(claim));
-    }
-
-    /// The server tells that `key` has changed. It does so once.
-    pub(crate) fn changed(&self, key: &Value) {
+    /// It is told once.
+    fn changed(&self, key: &Value) {
         let Value::BulkString(key) = key else { return };
         let Ok(key) = std::str::from_utf8(key) else { return };
         let watcher = {
@@ -74,8 +92,8 @@ impl Listeners {
         }
     }
 
-    /// Rings everybody: pushes may have been lost.
-    pub(crate) fn ring_all(&self) {
+    /// Rings everybody: hand-overs are lost, and perhaps places in queues.
+    fn missed(&self) {
         let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
         for claim in claims {
             claim.ring();

@@ -1,6 +1,7 @@
 //! One server and the steps that are asked of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fencelock_core::Result;
 use redis::{Cmd, Pipeline, RedisError, Value};
@@ -9,7 +10,7 @@ use crate::error::explain;
 use crate::identity::Identity;
 use crate::link::{Audience, Link};
 use crate::replicas::Replicas;
-use crate::route::{Caller, Route};
+use crate::route::{ANSWER_WITHIN, Caller, Route};
 use crate::script::Script;
 
 /// One step: a script, its keys and its values.
@@ -74,10 +75,17 @@ impl Node {
         audience: Audience,
         replicas: u32,
     ) -> Node {
-        let link = Link::start(route.clone(), caller.clone(), audience);
-        let waits = || Link::start(route.clone(), caller.clone(), Audience::default());
+        let start = |audience| Link::start(route.clone(), caller.clone(), audience, ANSWER_WITHIN);
+        let link = start(audience);
+        let waits = || start(Audience::default());
         let replicas = (replicas > 0).then(|| Replicas::new(waits(), replicas));
         Node { link, replicas }
+    }
+
+    /// The same for one of several that do without any of them: nobody waits until it is there.
+    pub(crate) fn start_one_of_many(route: Route, caller: Arc<Caller>, audience: Audience) -> Node {
+        let link = Link::start(route, caller, audience, Duration::ZERO);
+        Node { link, replicas: None }
     }
 
     pub(crate) fn link(&self) -> &Link {

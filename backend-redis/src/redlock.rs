@@ -2,9 +2,39 @@
 //! its data is kept out until nothing of before can be held, and fencing tokens rise over
 //! majorities.
 //!
+//! What decides is pure, in `votes`, `fence`, `clocks` and `marker`, and checked by a model in
+//! `tests/model`. docs/guarantees.md has the timelines.
 //! <https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>
 
+mod backend;
 pub mod clocks;
+mod config;
+mod contender;
+mod deployment;
+mod fan;
 pub mod fence;
 pub mod marker;
+mod member;
+mod quorum;
+mod refusals;
 pub mod votes;
+mod waiters;
+
+use fencelock_core::url::{Connecting, Scheme, StoreUrl};
+
+pub use config::RedlockStore;
+pub use deployment::init;
+
+/// `redlock://`.
+pub const SCHEME: Scheme = Scheme {
+    names: &["redlock", "rediss+redlock"],
+    example: "redlock://H1:6379,H2:6379,H3:6379",
+    connect,
+};
+
+fn connect(url: StoreUrl) -> Connecting {
+    Box::pin(async move {
+        let (store, settings) = RedlockStore::from_url(&url)?;
+        store.locks(settings).await
+    })
+}

@@ -35,6 +35,12 @@ pub(crate) struct Host {
     pub(crate) port: u16,
 }
 
+impl std::fmt::Display for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.name, self.port)
+    }
+}
+
 /// Who is asking, and how: the same for every server of a store.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {

@@ -14,8 +14,16 @@ pub(crate) struct Script {
 }
 
 const KEYS: &str = include_str!("scripts/keys.lua");
-const MINT: &str = include_str!("scripts/mint.lua");
-const QUEUE: &str = include_str!("scripts/queue.lua");
+
+/// What steps share, by the lines that ask for it; a part may ask for one behind it.
+const PARTS: [(&str, &str); 6] = [
+    ("--<mint.lua>\n", include_str!("scripts/mint.lua")),
+    ("--<queue.lua>\n", include_str!("scripts/queue.lua")),
+    ("--<fence.lua>\n", include_str!("scripts/redlock/fence.lua")),
+    ("--<hint.lua>\n", include_str!("scripts/redlock/hint.lua")),
+    ("--<lock.lua>\n", include_str!("scripts/lock.lua")),
+    ("--<foreign.lua>\n", include_str!("scripts/foreign.lua")),
+];
 
 impl Script {
     fn new(name: &'static str, text: String) -> Script {
@@ -26,8 +34,9 @@ impl Script {
     /// `body` behind the keys. What steps share stands where a body asks for it, so that an
     /// uncontended step ends before it is even run.
     fn step(name: &'static str, body: &str) -> Script {
-        let body = body.replace("--<queue.lua>\n", QUEUE).replace("--<mint.lua>\n", MINT);
-        Script::new(name, format!("{KEYS}{body}"))
+        let text =
+            PARTS.iter().fold(body.to_owned(), |text, (line, part)| text.replace(line, part));
+        Script::new(name, format!("{KEYS}{text}"))
     }
 
     /// Any number of `steps` in one call.
@@ -69,9 +78,47 @@ pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
     Scripts { attempt, release, renew, look, inspect, batch }
 });
 
+/// Those of a quorum's nodes: each does its part of what one server would do alone.
+#[derive(Debug)]
+pub(crate) struct QuorumScripts {
+    pub(crate) vote: Script,
+    pub(crate) raise: Script,
+    pub(crate) extend: Script,
+    pub(crate) free: Script,
+    pub(crate) look: Script,
+    pub(crate) batch: Script,
+}
+
+impl QuorumScripts {
+    fn all(&self) -> [&Script; 6] {
+        [&self.vote, &self.raise, &self.extend, &self.free, &self.look, &self.batch]
+    }
+}
+
+pub(crate) static QUORUM: LazyLock<QuorumScripts> = LazyLock::new(|| {
+    let vote = Script::step("vote", include_str!("scripts/redlock/vote.lua"));
+    let raise = Script::step("raise", include_str!("scripts/redlock/raise.lua"));
+    let extend = Script::step("extend", include_str!("scripts/redlock/extend.lua"));
+    let free = Script::step("free", include_str!("scripts/redlock/free.lua"));
+    let look = Script::step("look", include_str!("scripts/redlock/look.lua"));
+    let batch = Script::batch(&[&vote, &raise, &extend, &free, &look, &SCRIPTS.inspect]);
+    QuorumScripts { vote, raise, extend, free, look, batch }
+});
+
 /// The scripts' names and texts, for tests that drive them without the rest of this crate.
 #[doc(hidden)]
 #[must_use]
 pub fn scripts() -> Vec<(&'static str, &'static str)> {
-    SCRIPTS.all().into_iter().map(|script| (script.name, script.text.as_str())).collect()
+    texts(&SCRIPTS.all())
+}
+
+/// The same of a quorum's.
+#[doc(hidden)]
+#[must_use]
+pub fn quorum_scripts() -> Vec<(&'static str, &'static str)> {
+    texts(&QUORUM.all())
+}
+
+fn texts(scripts: &[&'static Script]) -> Vec<(&'static str, &'static str)> {
+    scripts.iter().map(|script| (script.name, script.text.as_str())).collect()
 }

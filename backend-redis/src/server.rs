@@ -11,6 +11,7 @@ use crate::error::{explain, strange_answer};
 use crate::link::{Audience, Link};
 use crate::node::{Node, Step, Watched};
 use crate::route::{Caller, Host, Route};
+use crate::script::SCRIPTS;
 
 /// Where steps are done.
 #[derive(Debug)]
@@ -30,7 +31,7 @@ impl Server {
     ) -> Result<Server> {
         let node = Node::start(route, caller, audience, replicas);
         node.link().first().await?;
-        Ok(Server::One(Batches::new(node, caller.runtime.clone())))
+        Ok(Server::One(Batches::new(node, caller.runtime.clone(), &SCRIPTS.batch)))
     }
 
     /// Connects to a cluster; waits for a connection to one of its nodes.

@@ -12,7 +12,7 @@ use crate::script::SCRIPTS;
 use crate::server::Server;
 
 /// So many holders and waiters at most are shown: the script stops the server meanwhile.
-const MOST: &str = "1000";
+pub(crate) const MOST: &str = "1000";
 
 /// What the store has of one lock.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) async fn of(server: &Server, keys: &Keys) -> Result<Seen> {
     read(answer).ok_or_else(|| server.strange_answer(keys.lock(), "inspect"))
 }
 
-fn read(answer: Value) -> Option<Seen> {
+pub(crate) fn read(answer: Value) -> Option<Seen> {
     let Value::Array(parts) = answer else { return None };
     let [now, Value::Array(holders), Value::Array(waiters)] = parts.as_slice() else { return None };
     let holder = |row: &[Value]| match row {
@@ -84,6 +84,33 @@ fn id(value: &[u8]) -> OccupantId {
 }
 
 impl Seen {
+    /// What several nodes have of one lock: the holders whom at least `needed` of them know, and
+    /// whoever waits at any of them.
+    pub(crate) fn merge(all: Vec<Seen>, needed: usize) -> Seen {
+        let now_us = all.iter().map(|seen| seen.now_us).max().unwrap_or_default();
+        let mut holders: Vec<(usize, Holder)> = Vec::new();
+        let mut waiters: Vec<Waiter> = Vec::new();
+        for seen in all {
+            for holder in seen.holders {
+                match holders.iter_mut().find(|(_, known)| known.value == holder.value) {
+                    Some((count, known)) => {
+                        *count += 1;
+                        known.token = known.token.max(holder.token);
+                    }
+                    None => holders.push((1, holder)),
+                }
+            }
+            for waiter in seen.waiters {
+                if waiters.iter().all(|known| known.value != waiter.value) {
+                    waiters.push(waiter);
+                }
+            }
+        }
+        holders.retain(|(count, _)| *count >= needed);
+        waiters.sort_by_key(|waiter| waiter.arrival_us);
+        Seen { now_us, holders: holders.into_iter().map(|(_, holder)| holder).collect(), waiters }
+    }
+
     /// For people, without owner tokens.
     pub(crate) fn into_snapshot(self) -> Snapshot {
         let holder = |holder: Holder| {

@@ -217,7 +217,8 @@ impl Error {
     }
 
     /// The message alone, for an error that says more.
-    pub(crate) fn message(&self) -> &str {
+    #[must_use]
+    pub fn message(&self) -> &str {
         &self.inner.message
     }
 

@@ -222,6 +222,12 @@ impl Settings {
         &self.prefix
     }
 
+    /// The TTL of locks that do not ask for their own, for a driver that bounds it.
+    #[must_use]
+    pub fn default_ttl(&self) -> Duration {
+        self.ttl.get()
+    }
+
     /// How long a store may stay silent, for a driver that bounds its requests.
     #[must_use]
     pub fn silence_bound(&self) -> Duration {

@@ -25,6 +25,8 @@ pub const SCHEMES: &[Scheme] = &[
     fencelock_file::SCHEME,
     #[cfg(feature = "redis")]
     fencelock_redis::SCHEME,
+    #[cfg(feature = "redis")]
+    fencelock_redis::REDLOCK_SCHEME,
     #[cfg(feature = "zk")]
     fencelock_zk::SCHEME,
 ];

@@ -5,8 +5,8 @@
 --        {identity or foreign value, ms left (-1 without an end), token, ...} of holders,
 --        {identity, arrival in us, ...} of waiters in order}
 -- O(n) in what is answered.
---<mint.lua>
---<queue.lua>
+--<foreign.lua>
+--<lock.lua>
 look_at_lock()
 local most = tonumber(ARGV[1])
 local holders = {}

@@ -1,9 +1,5 @@
--- The next fencing token, and what to say of keys that are not ours.
-
--- Ends the script: `key` was not written by this library.
-local function foreign(key, what)
-  error('fencelock: ' .. key .. ' ' .. what .. ' of another program')
-end
+-- The next fencing token.
+--<foreign.lua>
 
 -- What the token becomes, `last` having been at F before `token` and `mark` were put there:
 -- max(last + 1, server time in us), which rises also when the last one was lost. The key lives for a

@@ -1,0 +1,255 @@
+//! The store as core drives it: batches of renewals and looks, and people's questions.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_core::{
+    Claim, Clock, Contender, DistributedLock, Error, ErrorKind, LockName, Look, OccupantId,
+    Profile, Removal, Renewal, Report, Result, Snapshot,
+};
+use redis::Value;
+use tokio::time::{Instant, timeout_at};
+
+use super::contender::RedlockContender;
+use super::fan::Fan;
+use super::member::{By, free};
+use super::quorum::Quorum;
+use super::refusals::{LOOK_AGAIN, nth_change};
+use crate::backend::in_parallel;
+use crate::error::strange_answer;
+use crate::identity::{Keys, Process};
+use crate::node::Step;
+use crate::script::{QUORUM, SCRIPTS};
+use crate::snapshot::{self, Seen};
+
+/// How many of a process's waiters each look asks about.
+const SAMPLE: usize = 4;
+
+/// One connected store.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) quorum: Quorum,
+    pub(crate) process: Process,
+    pub(crate) profile: Profile,
+    /// The longest TTL that `restart_delay` covers.
+    pub(crate) longest_ttl: Duration,
+}
+
+impl Store {
+    /// A node that lost its data is kept out for `restart_delay`, and no lock may outlive that.
+    pub(crate) fn require_ttl(&self, ttl: Duration) -> Result<()> {
+        if ttl <= self.longest_ttl {
+            return Ok(());
+        }
+        let deployment = self.quorum.circle.deployment;
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "a TTL of {ttl:?} is too long for restart_delay={:?} and clock_tolerance={:?}; \
+                 expected at most {:?}",
+                deployment.delay, self.quorum.circle.tolerance, self.longest_ttl
+            ),
+        ))
+    }
+
+    /// Looks for those of `waiting` at `indices`, which wait for the same lock.
+    async fn look_for(
+        &self,
+        waiting: &[Arc<dyn Contender>],
+        indices: Vec<usize>,
+        report: Report<'_, Look>,
+    ) {
+        let waiters: Vec<_> = indices.iter().filter_map(|at| own(&waiting[*at])).collect();
+        match self.look_at(&waiters).await {
+            Ok(looks) => indices.into_iter().zip(looks).for_each(|(at, look)| report(at, Ok(look))),
+            Err(error) => indices.into_iter().for_each(|at| report(at, Err(error.clone()))),
+        }
+    }
+
+    /// One look for all of `waiting`, which wait for the same lock; each one's own result.
+    async fn look_at(&self, waiting: &[&RedlockContender]) -> Result<Vec<Look>> {
+        let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
+        let quorum = &self.quorum;
+        let mut values = vec![self.process.as_str()];
+        values.extend(sample(waiting).map(RedlockContender::waiter));
+        let step = Step { script: &QUORUM.look, keys: &keys.all(), values: &values };
+        let mut slate = quorum.slate(quorum.now())?;
+        let mut fan = Fan::new();
+        for (node, _) in slate.ballots.iter().enumerate().filter(|(_, ballot)| ballot.is_some()) {
+            fan.ask(node, quorum.members[node].batches.step(step));
+        }
+        let deadline = Instant::now() + quorum.node_timeout;
+        let mut seen = Vec::new();
+        while let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await {
+            match answer.map(|answer| read_look(&answer)) {
+                Ok(Some(look)) => {
+                    quorum.members[node].heard(quorum.now());
+                    seen.push(look);
+                }
+                Ok(None) => slate.words.fail(node, strange_answer("look")),
+                Err(error) => slate.words.fail(node, error),
+            }
+        }
+        fan.pending().for_each(|node| quorum.members[node].doubt(quorum.now()));
+        if seen.len() < quorum.majority() {
+            return Err(quorum.no_majority(&slate.words));
+        }
+        let missing = seen.iter().filter(|look| look.missing).count();
+        let look = |waiter: &&RedlockContender| {
+            let is_first = |look: &&Seeing| look.first == waiter.waiter().as_bytes();
+            let changes: Vec<_> = seen.iter().filter(is_first).map(|look| look.look_in).collect();
+            if missing >= quorum.majority() {
+                return Look::Attempt;
+            }
+            match changes.is_empty() {
+                true => Look::Again(LOOK_AGAIN),
+                false => match nth_change(changes, quorum.majority()) {
+                    Duration::ZERO => Look::Attempt,
+                    again => Look::Again(again),
+                },
+            }
+        };
+        Ok(waiting.iter().map(look).collect())
+    }
+
+    /// What each node that answers has of a lock.
+    async fn inspect_all(&self, keys: &Keys) -> Result<Vec<Seen>> {
+        let quorum = &self.quorum;
+        let step = Step { script: &SCRIPTS.inspect, keys: &keys.all(), values: &[snapshot::MOST] };
+        let mut words = quorum.silence();
+        let mut fan = Fan::new();
+        for (node, member) in quorum.members.iter().enumerate() {
+            fan.ask(node, member.batches.step(step));
+        }
+        let deadline = Instant::now() + quorum.node_timeout;
+        let mut seen = Vec::new();
+        while let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await {
+            match answer.map(snapshot::read) {
+                Ok(Some(one)) => seen.push(one),
+                Ok(None) => words.fail(node, strange_answer("inspect")),
+                Err(error) => words.fail(node, error),
+            }
+        }
+        match seen.len() >= quorum.majority() {
+            true => Ok(seen),
+            false => Err(quorum.no_majority(&words)),
+        }
+    }
+}
+
+/// A few of `waiting`, in turn.
+fn sample<'a>(waiting: &'a [&RedlockContender]) -> impl Iterator<Item = &'a RedlockContender> {
+    let start = rand::random_range(0..waiting.len().max(1));
+    waiting.iter().copied().cycle().skip(start).take(waiting.len().min(SAMPLE))
+}
+
+/// What one node said to a look.
+struct Seeing {
+    look_in: Duration,
+    missing: bool,
+    /// Empty if it is of another process.
+    first: Vec<u8>,
+}
+
+fn read_look(answer: &Value) -> Option<Seeing> {
+    let Value::Array(values) = answer else { return None };
+    let [Value::Int(look_in), Value::Int(missing), Value::BulkString(first)] = values.as_slice()
+    else {
+        return None;
+    };
+    let look_in = Duration::from_millis(u64::try_from(*look_in).ok()?);
+    Some(Seeing { look_in, missing: *missing != 0, first: first.clone() })
+}
+
+async fn renew_one(contender: &Arc<dyn Contender>, index: usize, report: Report<'_, Renewal>) {
+    if let Some(contender) = own(contender) {
+        report(index, contender.renew().await);
+    }
+}
+
+/// The driver's own seat behind the trait.
+fn own(contender: &Arc<dyn Contender>) -> Option<&RedlockContender> {
+    let any: &dyn Any = &**contender;
+    any.downcast_ref()
+}
+
+/// The store as core drives it.
+pub(crate) struct Driver {
+    pub(crate) store: Arc<Store>,
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Driver").field(&self.store).finish()
+    }
+}
+
+#[async_trait]
+impl DistributedLock for Driver {
+    fn profile(&self) -> &Profile {
+        &self.store.profile
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &*self.store.quorum.circle.clock
+    }
+
+    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+        Arc::new(RedlockContender::new(self.store.clone(), claim))
+    }
+
+    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+        let all = vec![(0..held.len()).collect()];
+        in_parallel(all, |index| Box::pin(renew_one(&held[index], index, report))).await;
+    }
+
+    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+        let mut locks: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (index, contender) in waiting.iter().enumerate() {
+            locks.entry(contender.claim().name().key()).or_default().push(index);
+        }
+        let all = vec![locks.into_values().collect()];
+        in_parallel(all, |lock| Box::pin(self.store.look_for(waiting, lock, report))).await;
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
+        let seen = self.store.inspect_all(&Keys::of(name.key())).await?;
+        let quorum = &self.store.quorum;
+        // Who is not seen by those that do not answer may be held by them.
+        let silent = quorum.members.len() - seen.len();
+        Ok(Seen::merge(seen, quorum.majority().saturating_sub(silent).max(1)).into_snapshot())
+    }
+
+    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+        let keys = Keys::of(name.key());
+        let seen = self.store.inspect_all(&keys).await?;
+        let Some(value) = seen.iter().find_map(|seen| seen.value_of(who)) else {
+            return Ok(Removal::Absent);
+        };
+        let quorum = &self.store.quorum;
+        let mut fan = Fan::new();
+        for (node, member) in quorum.members.iter().enumerate() {
+            fan.ask(node, free(&member.batches, &keys, &value, "", By::Order));
+        }
+        let deadline = Instant::now() + quorum.node_timeout;
+        let (mut removed, mut answered) = (0, 0);
+        while let Ok(Some((_, answer))) = timeout_at(deadline, fan.next()).await {
+            answered += usize::from(answer.is_ok());
+            removed += usize::from(matches!(answer, Ok(true)));
+        }
+        match (removed > 0, answered == quorum.members.len()) {
+            (false, _) => Ok(Removal::Absent),
+            (true, true) => Ok(Removal::Removed),
+            (true, false) => Ok(Removal::Partly { was_held: true }),
+        }
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.store.quorum.close();
+        Ok(())
+    }
+}

@@ -1,0 +1,365 @@
+//! Which nodes, and how a store on them is connected.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::url::StoreUrl;
+use fencelock_core::{
+    BootClock, Error, ErrorKind, Liveness, Locks, Modes, Order, Profile, Reach, RenewalPlan,
+    Result, Settings, Tokens,
+};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout_at};
+
+use super::backend::{Driver, Store};
+use super::fence::MOST_NODES;
+use super::marker::Deployment;
+use super::member::{Circle, Member};
+use super::quorum::Quorum;
+use crate::config::{PORT, database_of, hosts, hosts_of, invalid, tls_of};
+use crate::identity::Process;
+use crate::route::{Caller, Host, Login, check};
+use crate::tls::Tls;
+
+/// Between the longest TTL and the shortest `restart_delay`, besides twice the clocks' tolerance: a
+/// hundredth of the TTL and this, as in [`lease_end`](fencelock_core::lease_end).
+const GRANULARITY: Duration = Duration::from_millis(2);
+/// How long connecting waits for nodes, and for the last ones once a majority is there.
+const MEET_WITHIN: Duration = Duration::from_secs(4);
+const LAST_WITHIN: Duration = Duration::from_millis(200);
+
+/// The parameters of these URLs besides the common ones.
+const PARAMETERS: [&str; 8] = [
+    "db",
+    "restart_delay",
+    "clock_tolerance",
+    "node_timeout",
+    "set_epoch",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+];
+
+/// A store on a majority of independent Redis servers that is not yet connected.
+///
+/// ```no_run
+/// # async fn f() -> fencelock_core::Result<()> {
+/// use fencelock_core::Settings;
+/// use fencelock_redis::RedlockStore;
+/// let nodes = [("10.0.0.1", 6379), ("10.0.0.2", 6379), ("10.0.0.3", 6379)];
+/// let locks = RedlockStore::nodes(nodes).locks(Settings::default()).await?;
+/// let guard = locks.lock("report").acquire().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RedlockStore {
+    nodes: Vec<Host>,
+    login: Login,
+    database: u16,
+    tls: Option<Tls>,
+    restart_delay: Duration,
+    clock_tolerance: Duration,
+    node_timeout: Duration,
+    set_epoch: u32,
+}
+
+impl RedlockStore {
+    /// On these servers, each a master of its own: 3 or more, an odd number, all that there are.
+    #[must_use]
+    pub fn nodes<'a>(nodes: impl IntoIterator<Item = (&'a str, u16)>) -> RedlockStore {
+        RedlockStore::of(hosts(nodes))
+    }
+
+    fn of(nodes: Vec<Host>) -> RedlockStore {
+        RedlockStore {
+            nodes,
+            login: Login::default(),
+            database: 0,
+            tls: None,
+            restart_delay: Duration::from_secs(60),
+            clock_tolerance: Duration::from_secs(10),
+            node_timeout: Duration::from_millis(250),
+            set_epoch: 1,
+        }
+    }
+
+    /// With this user and password at every node; an empty user is the servers' default one.
+    #[must_use]
+    pub fn login(mut self, user: &str, password: &str) -> RedlockStore {
+        let user = (!user.is_empty()).then(|| user.to_owned());
+        self.login = Login { user, password: Some(password.to_owned()) };
+        self
+    }
+
+    /// In this database. Default: 0.
+    #[must_use]
+    pub fn database(mut self, number: u16) -> RedlockStore {
+        self.database = number;
+        self
+    }
+
+    /// Encrypted.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> RedlockStore {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// For how long a node that lost its data takes no part: longer than the longest TTL by twice
+    /// the clocks' tolerance and the drift margin. All clients must say the same. Default: 60 s.
+    #[must_use]
+    pub fn restart_delay(mut self, delay: Duration) -> RedlockStore {
+        self.restart_delay = delay;
+        self
+    }
+
+    /// How far the nodes' clocks may be apart. Nodes beyond it take no part. Default: 10 s.
+    #[must_use]
+    pub fn clock_tolerance(mut self, tolerance: Duration) -> RedlockStore {
+        self.clock_tolerance = tolerance;
+        self
+    }
+
+    /// How long a node's answer is waited for while the others' leave it open who has the lock.
+    /// Default: 250 ms.
+    #[must_use]
+    pub fn node_timeout(mut self, timeout: Duration) -> RedlockStore {
+        self.node_timeout = timeout;
+        self
+    }
+
+    /// Which set of nodes this is: raised by one with each change of the set. Default: 1.
+    #[must_use]
+    pub fn set_epoch(mut self, epoch: u32) -> RedlockStore {
+        self.set_epoch = epoch;
+        self
+    }
+
+    /// Lets nodes that lost their data take part at once: two clients can then hold one lock. For
+    /// tests that show it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without_restart_delay(self) -> RedlockStore {
+        self.restart_delay(Duration::ZERO)
+    }
+
+    pub(crate) fn from_url(url: &StoreUrl) -> Result<(RedlockStore, Settings)> {
+        let params = url.params(&PARAMETERS)?;
+        let settings = params.settings()?;
+        let mut store = RedlockStore::of(hosts_of(url, PORT)?);
+        store.database = match (database_of(url.path().trim_matches('/'))?, params.number("db")?) {
+            (Some(_), Some(_)) => return Err(invalid("db is given twice, in path and parameter")),
+            (path, parameter) => path.or(parameter).unwrap_or(0),
+        };
+        let text = |text: Option<&str>| text.map(str::to_owned);
+        store.login = Login { user: text(url.user()), password: text(url.password()) };
+        if store.login.user.is_some() && store.login.password.is_none() {
+            return Err(invalid("a user without a password; a password alone is :PASSWORD@host"));
+        }
+        store.tls = tls_of(url.scheme() == "rediss+redlock", params)?;
+        let positive = |name: &str, default| match params.duration(name)? {
+            Some(Duration::ZERO) => Err(invalid(format!("{name} must be longer than 0"))),
+            given => Ok(given.unwrap_or(default)),
+        };
+        store.restart_delay = positive("restart_delay", store.restart_delay)?;
+        store.clock_tolerance = positive("clock_tolerance", store.clock_tolerance)?;
+        store.node_timeout = positive("node_timeout", store.node_timeout)?;
+        store.set_epoch = params.number("set_epoch")?.unwrap_or(store.set_epoch);
+        store.check()?;
+        store.require_ttl(settings.default_ttl())?;
+        Ok((store, settings))
+    }
+
+    fn check(&self) -> Result<()> {
+        let count = self.nodes.len();
+        if count < 3 || count.is_multiple_of(2) || count > MOST_NODES {
+            return Err(invalid(format!(
+                "{count} nodes; expected an odd number from 3 to {MOST_NODES}, as \
+                 redlock://H1,H2,H3"
+            )));
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            if self.nodes[..index].contains(node) {
+                return Err(invalid(format!("{node} is named twice: it has one vote")));
+            }
+        }
+        if !self.restart_delay.is_zero() && self.longest_ttl().is_zero() {
+            return Err(invalid(format!(
+                "restart_delay={:?} must be more than twice clock_tolerance={:?}",
+                self.restart_delay, self.clock_tolerance
+            )));
+        }
+        Ok(())
+    }
+
+    fn require_ttl(&self, ttl: Duration) -> Result<()> {
+        let longest = self.longest_ttl();
+        if ttl > longest {
+            return Err(invalid(format!(
+                "ttl={ttl:?} is too long for restart_delay={:?} and clock_tolerance={:?}; expected \
+                 at most {longest:?}",
+                self.restart_delay, self.clock_tolerance
+            )));
+        }
+        Ok(())
+    }
+
+    /// The longest TTL that the restart delay covers.
+    fn longest_ttl(&self) -> Duration {
+        if self.restart_delay.is_zero() {
+            return Duration::MAX;
+        }
+        let rest = self.restart_delay.saturating_sub(self.clock_tolerance * 2 + GRANULARITY);
+        rest * 100 / 101
+    }
+
+    pub(crate) fn deployment(&self) -> Deployment {
+        Deployment { nodes: self.nodes.len(), epoch: self.set_epoch, delay: self.restart_delay }
+    }
+
+    pub(crate) fn hosts(&self) -> &[Host] {
+        &self.nodes
+    }
+
+    /// Who asks, and how.
+    pub(crate) fn caller(&self) -> Result<Arc<Caller>> {
+        let runtime = Handle::try_current().map_err(|cause| {
+            invalid("a store is connected inside a tokio runtime; there is none here")
+                .caused_by(cause)
+        })?;
+        let tls = self.tls.clone().map(Tls::load).transpose()?;
+        let caller = Caller { login: self.login.clone(), database: self.database, tls, runtime };
+        check(&caller)?;
+        Ok(Arc::new(caller))
+    }
+
+    /// Connects, on the current runtime. Nodes that are away or too young do not matter as long as
+    /// a majority answers.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::Unreachable`]: no majority answers.
+    /// - [`ErrorKind::Refused`]: a node says that it belongs to another set of nodes, or the clocks
+    ///   of a majority do not agree.
+    /// - [`ErrorKind::InvalidArgument`]: not an odd number of nodes from 3, a TTL that the restart
+    ///   delay does not cover, outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn locks(self, settings: Settings) -> Result<Locks> {
+        self.check()?;
+        self.require_ttl(settings.default_ttl())?;
+        let caller = self.caller()?;
+        let clock = BootClock::start().map_err(|error| {
+            let message = "no file descriptor is free for the store's timer";
+            Error::new(ErrorKind::Unreachable, message).caused_by(error)
+        })?;
+        let circle = Circle::new(self.deployment(), self.clock_tolerance, Arc::new(clock));
+        let circle = Arc::new(circle);
+        let process = Process::fresh(settings.key_prefix());
+        let members = self.nodes.iter().enumerate().map(|(index, host)| {
+            let (host, process) = (host.clone(), process.clone());
+            Arc::new(Member::start(index, host, &caller, process, circle.clone()))
+        });
+        let quorum = Quorum {
+            members: members.collect(),
+            circle,
+            node_timeout: self.node_timeout,
+            runtime: caller.runtime.clone(),
+        };
+        meet(&quorum).await?;
+        let longest_ttl = self.longest_ttl();
+        let store = Store { quorum, process, profile: profile(), longest_ttl };
+        Locks::new(Arc::new(Driver { store: Arc::new(store) }), &self.shown(), settings)
+    }
+
+    /// The store's name in errors and logs.
+    pub(crate) fn shown(&self) -> String {
+        let secure = if self.tls.is_some() { "rediss+" } else { "" };
+        let nodes: Vec<String> = self.nodes.iter().map(Host::to_string).collect();
+        format!("{secure}redlock://{}/{}", nodes.join(","), self.database)
+    }
+}
+
+/// Waits until every node has said whether it takes part, or a majority has and the others are slow.
+async fn meet(quorum: &Quorum) -> Result<()> {
+    let started = Instant::now();
+    let mut news = quorum.circle.news.subscribe();
+    loop {
+        if let Some(error) = quorum.members.iter().find_map(|member| member.never()) {
+            return Err(error);
+        }
+        let is_enough = quorum.slate(quorum.now()).is_ok();
+        let deadline = started + if is_enough { LAST_WITHIN } else { MEET_WITHIN };
+        let is_complete = !quorum.members.iter().any(|member| member.is_being_met());
+        if is_complete || Instant::now() >= deadline {
+            break;
+        }
+        // The sender is ours: this ends with news or in time.
+        let _ = timeout_at(deadline, news.changed()).await;
+    }
+    let connected = quorum.members.iter().filter(|member| member.link().state().is_ok()).count();
+    match quorum.slate(quorum.now()) {
+        // Nodes that are too young will not be for ever; who asks for a lock is told.
+        Err(error) if connected < quorum.majority() || error.kind() != ErrorKind::Unreachable => {
+            Err(error)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn profile() -> Profile {
+    Profile {
+        store: "redlock",
+        reach: Reach::Network,
+        liveness: Liveness::Lease,
+        renewal: RenewalPlan::ThirdOfTtl,
+        order: Order::Any,
+        modes: Modes { shared: true, permits: false },
+        tokens: Tokens::BeyondData,
+        exclusion_fails_when: Cow::Borrowed(&[
+            "the clock of a node jumps forward while a lock or a restart_delay runs",
+            "a node's maxmemory-policy evicts locks",
+        ]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(url: &str) -> Result<RedlockStore> {
+        RedlockStore::from_url(&StoreUrl::parse(url)?).map(|(store, _)| store)
+    }
+
+    #[test]
+    fn urls_mean_what_they_say() {
+        let url = "redlock://:secret@a,b:2,c/1?restart_delay=10s&clock_tolerance=1s&set_epoch=3";
+        let parsed = store(url).unwrap();
+        assert_eq!(parsed.shown(), "redlock://a:6379,b:2,c:6379/1");
+        assert_eq!(parsed.deployment().epoch, 3);
+        assert_eq!(parsed.deployment().delay, Duration::from_secs(10));
+        assert!(!format!("{parsed:?}").contains("secret"));
+        let longest = store("redlock://a,b,c").unwrap().longest_ttl();
+        assert!(longest > Duration::from_secs(39) && longest < Duration::from_secs(40));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_says_what_was_expected() {
+        for (url, says) in [
+            ("redlock://a", "odd number from 3"),
+            ("redlock://a,b,c,d", "odd number from 3"),
+            ("redlock://a,b,a", "named twice"),
+            ("redlock://a,b,c?restart_delay=0s", "longer than 0"),
+            ("redlock://a,b,c?restart_delay=20s", "twice clock_tolerance"),
+            ("redlock://a,b,c?ttl=1m", "too long for restart_delay"),
+            ("redlock://a,b,c?restart_dely=60s", "did you mean restart_delay?"),
+            ("redlock://me@a,b,c", "a user without a password"),
+            ("redlock://a,b,c?tls_ca=x", "only"),
+        ] {
+            let error = store(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}");
+            assert!(error.to_string().contains(says), "{url}: {error}");
+        }
+    }
+}

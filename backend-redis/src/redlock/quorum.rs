@@ -1,0 +1,172 @@
+//! All nodes of a store, and who of them can be asked now.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
+use tokio::runtime::Handle;
+
+use super::clocks::Offset;
+use super::fence;
+use super::member::{Ballot, Circle, Member};
+use super::votes::majority;
+
+/// The nodes.
+#[derive(Debug)]
+pub(crate) struct Quorum {
+    pub(crate) members: Vec<Arc<Member>>,
+    pub(crate) circle: Arc<Circle>,
+    /// How long a round waits for answers.
+    pub(crate) node_timeout: Duration,
+    pub(crate) runtime: Handle,
+}
+
+/// What there is to say of each node, for errors.
+#[derive(Debug)]
+pub(crate) struct Words(Vec<Word>);
+
+/// Of one node.
+#[derive(Clone, Debug)]
+pub(crate) enum Word {
+    Said(&'static str),
+    Failed(Error),
+}
+
+/// Who can be asked, at one moment.
+pub(crate) struct Slate {
+    pub(crate) ballots: Vec<Option<Ballot>>,
+    pub(crate) words: Words,
+    /// By how much the nodes' clocks are ahead of ours at most, in µs.
+    lead: i64,
+    /// Ours.
+    now_us: u64,
+}
+
+impl Slate {
+    /// The fence to propose.
+    pub(crate) fn proposal(&self) -> u64 {
+        fence::proposal(self.now_us, self.lead)
+    }
+
+    /// The time that waiters are ordered by, in µs.
+    pub(crate) fn arrival(&self) -> u64 {
+        self.now_us.saturating_add_signed(self.lead)
+    }
+}
+
+impl Quorum {
+    pub(crate) fn majority(&self) -> usize {
+        majority(self.members.len())
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.circle.clock.now()
+    }
+
+    /// The nodes that can be asked at `now`; an error when they are too few.
+    pub(crate) fn slate(&self, now: Moment) -> Result<Slate> {
+        let agreement = match self.circle.agreement() {
+            Ok(agreement) => agreement,
+            Err(offsets) => return Err(self.no_clocks(&offsets)),
+        };
+        let mut words = Words(Vec::with_capacity(self.members.len()));
+        let mut ballots = Vec::with_capacity(self.members.len());
+        for (member, agrees) in self.members.iter().zip(&agreement.members) {
+            let ballot = match member.ballot() {
+                Ok(_) if !agrees => Err(Error::new(
+                    ErrorKind::Unreachable,
+                    format!(
+                        "its clock and the others' are more than clock_tolerance={:?} apart",
+                        self.circle.tolerance
+                    ),
+                )),
+                ballot => ballot,
+            };
+            words.0.push(match &ballot {
+                Ok(_) => Word::Said("no answer in time"),
+                Err(error) => Word::Failed(error.clone()),
+            });
+            ballots.push(ballot.ok());
+        }
+        if ballots.iter().flatten().count() < self.majority() {
+            return Err(self.no_majority(&words));
+        }
+        Ok(Slate { ballots, words, lead: agreement.lead, now_us: now.as_nanos() / 1000 })
+    }
+
+    /// Before anybody has answered.
+    pub(crate) fn silence(&self) -> Words {
+        Words(vec![Word::Said("no answer in time"); self.members.len()])
+    }
+
+    /// Too few nodes can take part: for now, or for good if that many are sure of it.
+    pub(crate) fn no_majority(&self, words: &Words) -> Error {
+        let finals = words.0.iter().filter_map(|word| match word {
+            Word::Failed(error) if !error.is_retryable() => Some(error),
+            _ => None,
+        });
+        let finals: Vec<&Error> = finals.collect();
+        let others = self.members.len() - finals.len();
+        let kind = match finals.first() {
+            Some(error) if others < self.majority() => error.kind(),
+            _ => ErrorKind::Unreachable,
+        };
+        let mut text = format!(
+            "{} of {} nodes must agree, and too few can:",
+            self.majority(),
+            self.members.len()
+        );
+        for (member, word) in self.members.iter().zip(&words.0) {
+            // Writing to a string cannot fail.
+            let _ = match word {
+                Word::Said(said) => write!(text, " {}: {said};", member.host),
+                Word::Failed(error) => write!(text, " {}: {};", member.host, error.message()),
+            };
+        }
+        text.truncate(text.len() - 1);
+        Error::new(kind, text)
+    }
+
+    fn no_clocks(&self, offsets: &[Option<Offset>]) -> Error {
+        let seen: Vec<Result<Ballot>> = self.members.iter().map(|member| member.ballot()).collect();
+        if seen.iter().filter(|ballot| ballot.is_ok()).count() < self.majority() {
+            // Their clocks are not the trouble.
+            let words = seen.into_iter().map(|ballot| match ballot {
+                Ok(_) => Word::Said("ready"),
+                Err(error) => Word::Failed(error),
+            });
+            return self.no_majority(&Words(words.collect()));
+        }
+        let mut text = format!(
+            "the clocks of a majority are not within clock_tolerance={:?}; seconds ahead of this \
+             machine's uptime:",
+            self.circle.tolerance
+        );
+        for (member, offset) in self.members.iter().zip(offsets) {
+            let _ = match offset {
+                Some(offset) => {
+                    write!(text, " {}: {:.3};", member.host, offset.at_least as f64 / 1e6)
+                }
+                None => write!(text, " {}: not known;", member.host),
+            };
+        }
+        text.truncate(text.len() - 1);
+        Error::new(ErrorKind::Refused, text).retryable(true)
+    }
+
+    /// Ends connections.
+    pub(crate) fn close(&self) {
+        self.members.iter().for_each(|member| member.close());
+    }
+}
+
+impl Words {
+    pub(crate) fn set(&mut self, node: usize, word: Word) {
+        self.0[node] = word;
+    }
+
+    pub(crate) fn fail(&mut self, node: usize, error: Error) {
+        self.set(node, Word::Failed(error));
+    }
+}

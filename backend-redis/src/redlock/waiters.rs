@@ -1,0 +1,71 @@
+//! Who is rung by what the nodes push: a waiter whom a majority of them has told that it is its turn.
+//!
+//! One node's word is not enough: the others have not seen the release yet, and whoever asked
+//! them now would be refused by them. Words are hints; what is lost is found by the next look.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use fencelock_core::Claim;
+use uuid::Uuid;
+
+use super::votes::majority;
+
+/// The claims of a store that may be told.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    nodes: usize,
+    claims: Mutex<HashMap<Uuid, Waiter>>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    claim: Weak<Claim>,
+    /// The nodes that have told it since it last asked, as bits.
+    told_by: u16,
+}
+
+impl Waiters {
+    pub(crate) fn at(nodes: usize) -> Waiters {
+        Waiters { nodes, claims: Mutex::default() }
+    }
+
+    fn claims(&self) -> MutexGuard<'_, HashMap<Uuid, Waiter>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `claim` asks the nodes: what they told before is answered.
+    pub(crate) fn asks(&self, claim: &Arc<Claim>) {
+        let waiter = Waiter { claim: Arc::downgrade(claim), told_by: 0 };
+        self.claims().insert(claim.owner().reveal(), waiter);
+    }
+
+    pub(crate) fn leave(&self, claim: &Claim) {
+        let mut claims = self.claims();
+        claims.remove(&claim.owner().reveal());
+        // Not for ever as large as the largest crowd.
+        if claims.capacity() > 4096 && claims.len() < claims.capacity() / 8 {
+            claims.shrink_to_fit();
+        }
+    }
+
+    /// What node `node` published: `owner`, or `owner 0` when a person took its lock away.
+    pub(crate) fn told(&self, node: usize, message: &[u8]) {
+        let mut words = message.split(|byte| *byte == b' ');
+        let owner = Uuid::try_parse_ascii(words.next().unwrap_or_default());
+        let Ok(owner) = owner else { return };
+        let claim = {
+            let mut claims = self.claims();
+            let Some(waiter) = claims.get_mut(&owner) else { return };
+            let needed = majority(self.nodes);
+            let before = waiter.told_by.count_ones() as usize;
+            waiter.told_by |= 1 << node;
+            let now = waiter.told_by.count_ones() as usize;
+            let is_enough = before < needed && now >= needed;
+            (is_enough || words.next().is_some()).then(|| waiter.claim.upgrade()).flatten()
+        };
+        if let Some(claim) = claim {
+            claim.ring();
+        }
+    }
+}

@@ -1,0 +1,35 @@
+-- One node's part of an extension: prolongs what is held here, and plants it anew where it was lost
+-- with the node's data.
+--
+-- KEYS  4 the node's marker
+-- ARGV  1 the marker's text as the client knows it   2 the round's identity   3 ttl in ms, 0 to ask only
+--       whether it is still there   4 the grant's fence
+--       5 'plant' on a node that never had it in this life: else what a person took away would come back
+-- Reply 1 (it is held here) | 0 (not) | -1 (not the node that the client knows)
+-- O(log n) in the holders.
+
+if redis.call('GET', KEYS[4]) ~= ARGV[1] then return -1 end
+local ME, TTL, FENCE = ARGV[2], tonumber(ARGV[3]), ARGV[4]
+--<foreign.lua>
+--<fence.lua>
+--<lock.lua>
+local me = parse(ME)
+if not pcall(look_at_lock) then return 0 end
+local is_mine = held and (held.text == ME or held.group == me.mode and redis.call('ZSCORE', L, ME))
+if TTL == 0 then return is_mine and 1 or 0 end
+if is_mine then
+  if held.group then
+    -- First: a server out of memory lets a script go on that has written already.
+    redis.call('PEXPIRE', L, TTL)
+    redis.call('ZADD', L, 'XX', now + TTL, ME)
+    settle(-held.out)
+  else
+    redis.call('PEXPIRE', L, TTL)
+  end
+elseif ARGV[5] == 'plant' and is_free_for(me) then
+  put(me, TTL, FENCE)
+else
+  return 0
+end
+raise_fence(FENCE)
+return 1

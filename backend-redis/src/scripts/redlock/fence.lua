@@ -1,0 +1,34 @@
+-- The next fence of one node: the next multiple of 16 above the last one, or what the round proposes
+-- if that is larger, and for a shared grant its node's own number more, so that no two nodes ever
+-- give the same. `proposal` is a text, since `..` rounds numbers.
+local function next_fence(proposal, more)
+  local token = more == '' and proposal or string.format('%.0f', proposal + more)
+  local last = redis.call('SET', F, token, 'KEEPTTL', 'GET')
+  -- The last three hours begin with the same digits; then the key need not be prolonged.
+  if last and #last == #proposal and last < proposal and last > string.sub(proposal, 1, 6) then
+    return token
+  end
+  if last then
+    local number = tonumber(string.match(last, '^(%d+)q?$'))
+    -- From 2^53 on, a number could be its own successor.
+    if not number or number >= 9007199254740000 then
+      redis.call('SET', F, last, 'KEEPTTL')
+      foreign(F, 'is the text')
+    end
+    local above = number - number % 16 + 16
+    if above > tonumber(proposal) then
+      token = string.format('%.0f', above + (tonumber(more) or 0))
+      redis.call('SET', F, token, 'KEEPTTL')
+    end
+  end
+  redis.call('PEXPIRE', F, 86400000)
+  return token
+end
+
+-- Nobody will be given `token` again by this node, or less.
+local function raise_fence(token)
+  local last = tonumber(string.match(redis.call('GET', F) or '0', '^(%d+)q?$'))
+  if not last then foreign(F, 'is the text') end
+  if last < tonumber(token) then redis.call('SET', F, token) end
+  redis.call('PEXPIRE', F, 86400000)
+end

@@ -1,0 +1,33 @@
+-- Gives one node's part of a lock back, or a place in its queue, and tells who is next. Whatever the
+-- marker says: it removes only what is the claim's. Asked again, it changes nothing and answers 0.
+--
+-- ARGV  1 the round's identity, or a foreign holder's value   2 the waiter's identity, or ''
+--       3 '' to leave the queue, or the waiter's arrival in us to stay in it
+--       4 'tell' when it is not the claim's own will
+-- Reply 1 (it was there) | 0
+-- O(log n) in the holders and waiters, but for up to 64 dead ones.
+
+local ME, WAITER, ARRIVAL = ARGV[1], ARGV[2], ARGV[3]
+-- A group lies in a sorted set, where GET is an error and not an answer.
+local value = redis.pcall('GET', L)
+local was_there = 0
+if value == ME or value == ME .. '\n' then
+  redis.call('DEL', L)
+  was_there = 1
+end
+if ARRIVAL == '' and not ARGV[4] and string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0 then
+  return was_there
+end
+--<foreign.lua>
+--<hint.lua>
+local me = parse(ME)
+if redis.call('ZREM', Q, ME, ARRIVAL == '' and WAITER or ME) > 0 then was_there = 1 end
+-- What another program put at the lock's key is not ours to release.
+if pcall(look_at_lock) then
+  if me and held and held.group == me.mode and take_out(me) then was_there = 1 end
+  if me and ARGV[4] then redis.call('PUBLISH', me.process, me.owner .. ' 0') end
+  if ARRIVAL ~= '' then pcall(enqueue, WAITER, ARRIVAL) end
+  if was_there == 1 then pcall(hint) end
+end
+tidy()
+return was_there

@@ -1,0 +1,61 @@
+-- One node's vote in one round of one claim: takes the lock here if it is free. Asked again, it answers
+-- the same, fence included.
+--
+-- KEYS  4 the node's marker
+-- ARGV  1 the marker's text as the client knows it   2 the round's identity   3 ttl in ms
+--       4 the proposed fence   5 '' or, for a shared grant, the node's number
+--       6 the waiter's identity, '' to leave nothing behind   7 its arrival in us
+-- Reply fence, a text (yes) | {whose it is, ms until that may change, 1 if the waiter is first} (no):
+--       an owner, 'group', 'foreign', or '' when it is free but others come first | -1 (not the node
+--       that the client knows: it does not vote)
+-- O(log n) in the holders and waiters, but for up to 64 dead ones.
+
+-- A node that lost its data, or had its set of nodes changed, has another marker or none.
+if redis.call('GET', KEYS[4]) ~= ARGV[1] then return -1 end
+local ME, TTL, PROPOSAL, MORE, WAITER = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+--<foreign.lua>
+--<fence.lua>
+
+-- Nobody holds and nobody queues: no more than this.
+if MORE == '' and redis.call('EXISTS', Q) == 0 then
+  local set = redis.pcall('SET', L, ME, 'NX', 'PX', TTL)
+  if set and set.ok then
+    local done, answer = pcall(next_fence, PROPOSAL, '')
+    if done then return answer end
+    -- The fence's key is of another program.
+    redis.call('DEL', L)
+    error(answer, 0)
+  elseif set and set.err and not string.find(set.err, 'WRONGTYPE', 1, true) then
+    return set
+  end
+end
+--<hint.lua>
+local me = parse(ME)
+look_at_lock()
+if held and held.text == ME then
+  return string.match(redis.call('GET', F) or '', '^%d+') or next_fence(PROPOSAL, MORE)
+end
+if held and held.group == me.mode then
+  local mine = redis.call('ZSCORE', L, '#' .. me.owner)
+  if mine then return string.format('%.0f', mine) end
+end
+
+if is_free_for(me) and is_turn(WAITER, me.mode) then
+  local token = next_fence(PROPOSAL, MORE)
+  put(me, tonumber(TTL), token)
+  if WAITER ~= '' then redis.call('ZREM', Q, WAITER) end
+  if me.mode == 's' then hint() end
+  tidy()
+  return token
+end
+
+if WAITER ~= '' then enqueue(WAITER, ARGV[7]) else tidy() end
+local whose = ''
+if held and held.group then
+  whose = 'group'
+elseif held then
+  local holder = parse(held.text)
+  whose = holder and holder.owner or 'foreign'
+end
+local first = head()
+return {whose, until_change(), first and first.text == WAITER and 1 or 0}
