@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use fencelock_core::{
     BootClock, Claim, Clock, Contender, DistributedLock, FencingToken, Liveness, LockName, Look,
     Modes, Occupant, OccupantId, Order, Profile, Reach, Removal, Renewal, RenewalPlan, Report,
-    Result, Snapshot, Tokens,
+    Result, Snapshot, Tokens, Ttl,
 };
 
 use crate::contender::FileContender;
@@ -40,6 +40,7 @@ static PROFILE: Profile = Profile {
     reach: Reach::Machine,
     liveness: Liveness::Process,
     renewal: RenewalPlan::None,
+    longest_ttl: Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: Tokens::Data,

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::error::{closed, explain};
-use crate::node::{By, Node, Step, UNKNOWN_SCRIPT};
+use crate::node::{By, Node, Step};
 use crate::script::Script;
 
 const LIMITS: Limits = Limits { alone: 16, calls: 2, most: 64 };
@@ -39,7 +39,7 @@ impl Carrier for Batches {
         let link = self.node.link();
         let mut steps = wanted(steps);
         let mut answer = link.send_batch(&command(self.script, &steps, By::Digest), leaving).await;
-        if matches!(&answer, Ok(Err(error)) if error.code() == Some(UNKNOWN_SCRIPT)) {
+        if matches!(&answer, Ok(Err(error)) if self.node.wants_text(error)) {
             let leaving = self.leaving();
             steps = wanted(steps);
             answer = link.send_batch(&command(self.script, &steps, By::Text), leaving).await;

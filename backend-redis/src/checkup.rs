@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use fencelock_core::{
-    Error, ErrorKind, Liveness, Modes, Order, Profile, Reach, RenewalPlan, Result, Tokens,
+    Error, ErrorKind, Liveness, Modes, Order, Profile, Reach, RenewalPlan, Result, Tokens, Ttl,
 };
 use redis::Value;
 
@@ -149,6 +149,7 @@ impl Checkup {
             reach: Reach::Network,
             liveness: Liveness::Lease,
             renewal: RenewalPlan::ThirdOfTtl,
+            longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
             tokens: Tokens::BeyondData,

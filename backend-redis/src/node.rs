@@ -65,6 +65,17 @@ pub(crate) enum Watched {
 pub(crate) struct Node {
     link: Link,
     replicas: Option<Replicas>,
+    unknown_scripts: UnknownScripts,
+}
+
+/// What becomes of a step whose script the server does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnknownScripts {
+    /// It is asked again, with the script's text.
+    Sent,
+    /// It fails: asked again, it would come behind what was asked for meanwhile, as its claim's
+    /// release. A new connection brings the scripts.
+    Missing,
 }
 
 impl Node {
@@ -79,13 +90,13 @@ impl Node {
         let link = start(audience);
         let waits = || start(Audience::default());
         let replicas = (replicas > 0).then(|| Replicas::new(waits(), replicas));
-        Node { link, replicas }
+        Node { link, replicas, unknown_scripts: UnknownScripts::Sent }
     }
 
     /// The same for one of several that do without any of them: nobody waits until it is there.
     pub(crate) fn start_one_of_many(route: Route, caller: Arc<Caller>, audience: Audience) -> Node {
         let link = Link::start(route, caller, audience, Duration::ZERO);
-        Node { link, replicas: None }
+        Node { link, replicas: None, unknown_scripts: UnknownScripts::Missing }
     }
 
     pub(crate) fn link(&self) -> &Link {
@@ -95,11 +106,21 @@ impl Node {
     /// Does one step. The inner error is the server's own.
     pub(crate) async fn step(&self, step: Step<'_>) -> Result<Result<Value, RedisError>> {
         match self.link.send(&step.command(By::Digest)).await? {
-            Err(error) if error.code() == Some(UNKNOWN_SCRIPT) => {
+            Err(error) if self.wants_text(&error) => {
                 Box::pin(self.link.send(&step.command(By::Text))).await
             }
             answer => Ok(answer),
         }
+    }
+
+    /// Whether the script's text is to be sent after this error.
+    pub(crate) fn wants_text(&self, error: &RedisError) -> bool {
+        let is_unknown = error.code() == Some(UNKNOWN_SCRIPT);
+        if is_unknown && self.unknown_scripts == UnknownScripts::Missing {
+            self.link.distrust("the server has forgotten the scripts");
+            return false;
+        }
+        is_unknown
     }
 
     /// The same for a slot that is moving here: the server takes it only right behind `ASKING`.

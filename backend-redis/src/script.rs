@@ -90,8 +90,9 @@ pub(crate) struct QuorumScripts {
 }
 
 impl QuorumScripts {
-    fn all(&self) -> [&Script; 6] {
-        [&self.vote, &self.raise, &self.extend, &self.free, &self.look, &self.batch]
+    pub(crate) fn all(&self) -> [&Script; 7] {
+        let QuorumScripts { vote, raise, extend, free, look, batch } = self;
+        [vote, raise, extend, free, look, batch, &SCRIPTS.inspect]
     }
 }
 

@@ -101,12 +101,20 @@ impl Seen {
                 }
             }
             for waiter in seen.waiters {
-                if waiters.iter().all(|known| known.value != waiter.value) {
+                let is_known = waiters.iter().any(|known| known.value == waiter.value);
+                if !is_known {
                     waiters.push(waiter);
                 }
             }
         }
         holders.retain(|(count, _)| *count >= needed);
+        // A holder still waits at nodes that were not of the majority that granted it.
+        let owner = |value: &[u8]| Identity::parse(value).map(|identity| identity.owner);
+        let holds = |waiter: &Waiter| {
+            let waiting = owner(&waiter.value);
+            waiting.is_some() && holders.iter().any(|(_, holder)| owner(&holder.value) == waiting)
+        };
+        waiters.retain(|waiter| !holds(waiter));
         waiters.sort_by_key(|waiter| waiter.arrival_us);
         Seen { now_us, holders: holders.into_iter().map(|(_, holder)| holder).collect(), waiters }
     }

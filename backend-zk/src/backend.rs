@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use fencelock_core::{
     BootClock, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, Liveness, LockName,
     Look, Modes, OccupantId, Order, Profile, Reach, Removal, Renewal, RenewalPlan, Report, Result,
-    Snapshot, Tokens,
+    Snapshot, Tokens, Ttl,
 };
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
@@ -65,6 +65,7 @@ impl Store {
             reach: Reach::Network,
             liveness: Liveness::Session(timeout),
             renewal: RenewalPlan::Every(session.heartbeat()),
+            longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
             tokens: Tokens::Data,

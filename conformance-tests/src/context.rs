@@ -10,7 +10,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fencelock_core::{Error, ErrorKind, Guard, Liveness, Locks, Moment, Profile, Result};
+use fencelock_core::{Error, ErrorKind, Guard, Liveness, Locks, Moment, Profile, Result, Ttl};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, timeout};
@@ -138,6 +138,12 @@ impl Context {
             Liveness::Session(session) => session,
         };
         promise + self.patience
+    }
+
+    /// The longest TTL that the store takes.
+    #[must_use]
+    pub fn longest_ttl(&self) -> Duration {
+        self.profile.longest_ttl.min(Ttl::MAX)
     }
 
     /// A generator that repeats with the seed.

@@ -75,7 +75,7 @@ async fn contend(
 ) -> Result<Guard> {
     // A store that answers at once must not let one task keep its worker thread for ever.
     tokio::task::coop::consume_budget().await;
-    core.store.profile().require(request.mode)?;
+    core.store.profile().require(request.mode, request.ttl)?;
     let wanted = Wanted {
         name: request.name.clone(),
         family: request.family,

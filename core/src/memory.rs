@@ -103,6 +103,7 @@ static PROFILE: Profile = Profile {
     reach: Reach::Process,
     liveness: Liveness::Lease,
     renewal: RenewalPlan::ThirdOfTtl,
+    longest_ttl: crate::options::Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: Tokens::Process,

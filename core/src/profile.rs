@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::mode::Mode;
+use crate::options::in_words;
 
 /// The promises of one connected store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Profile {
     pub liveness: Liveness,
     /// How held locks are renewed.
     pub renewal: RenewalPlan,
+    /// The longest TTL that it keeps its promises for; [`Ttl::MAX`](crate::Ttl::MAX) where no TTL is too long.
+    pub longest_ttl: Duration,
     /// In which order waiters are granted.
     pub order: Order,
     /// Which modes it has.
@@ -108,15 +111,15 @@ pub enum Tokens {
 }
 
 impl Profile {
-    /// Refuses a mode that the store does not have.
-    pub(crate) fn require(&self, mode: Mode) -> Result<()> {
+    /// Refuses what the store does not have.
+    pub(crate) fn require(&self, mode: Mode, ttl: Duration) -> Result<()> {
         let has = match mode {
             Mode::Exclusive => true,
             Mode::Shared => self.modes.shared,
             Mode::Permits(_) => self.modes.permits,
         };
         if has {
-            return Ok(());
+            return self.require_ttl(ttl);
         }
         Err(Error::new(
             ErrorKind::Unsupported,
@@ -124,6 +127,23 @@ impl Profile {
                 "the {} store has no {} locks; see docs/guarantees.md",
                 self.store,
                 mode.word()
+            ),
+        ))
+    }
+    /// Refuses a TTL that the store cannot keep its promises for.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`].
+    pub fn require_ttl(&self, ttl: Duration) -> Result<()> {
+        if ttl <= self.longest_ttl {
+            return Ok(());
+        }
+        let (ttl, longest) = (in_words(ttl), in_words(self.longest_ttl));
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "a TTL of {ttl} is longer than this {} store allows; expected at most {longest}",
+                self.store
             ),
         ))
     }

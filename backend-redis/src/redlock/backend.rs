@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Claim, Clock, Contender, DistributedLock, Error, ErrorKind, LockName, Look, OccupantId,
-    Profile, Removal, Renewal, Report, Result, Snapshot,
+    Claim, Clock, Contender, DistributedLock, LockName, Look, OccupantId, Profile, Removal,
+    Renewal, Report, Result, Snapshot,
 };
 use redis::Value;
 use tokio::time::{Instant, timeout_at};
@@ -35,27 +35,9 @@ pub(crate) struct Store {
     pub(crate) quorum: Quorum,
     pub(crate) process: Process,
     pub(crate) profile: Profile,
-    /// The longest TTL that `restart_delay` covers.
-    pub(crate) longest_ttl: Duration,
 }
 
 impl Store {
-    /// A node that lost its data is kept out for `restart_delay`, and no lock may outlive that.
-    pub(crate) fn require_ttl(&self, ttl: Duration) -> Result<()> {
-        if ttl <= self.longest_ttl {
-            return Ok(());
-        }
-        let deployment = self.quorum.circle.deployment;
-        Err(Error::new(
-            ErrorKind::InvalidArgument,
-            format!(
-                "a TTL of {ttl:?} is too long for restart_delay={:?} and clock_tolerance={:?}; \
-                 expected at most {:?}",
-                deployment.delay, self.quorum.circle.tolerance, self.longest_ttl
-            ),
-        ))
-    }
-
     /// Looks for those of `waiting` at `indices`, which wait for the same lock.
     async fn look_for(
         &self,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{
     BootClock, Error, ErrorKind, Liveness, Locks, Modes, Order, Profile, Reach, RenewalPlan,
-    Result, Settings, Tokens,
+    Result, Settings, Tokens, Ttl,
 };
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
@@ -167,7 +167,7 @@ impl RedlockStore {
         store.node_timeout = positive("node_timeout", store.node_timeout)?;
         store.set_epoch = params.number("set_epoch")?.unwrap_or(store.set_epoch);
         store.check()?;
-        store.require_ttl(settings.default_ttl())?;
+        store.profile().require_ttl(settings.default_ttl())?;
         Ok((store, settings))
     }
 
@@ -193,25 +193,31 @@ impl RedlockStore {
         Ok(())
     }
 
-    fn require_ttl(&self, ttl: Duration) -> Result<()> {
-        let longest = self.longest_ttl();
-        if ttl > longest {
-            return Err(invalid(format!(
-                "ttl={ttl:?} is too long for restart_delay={:?} and clock_tolerance={:?}; expected \
-                 at most {longest:?}",
-                self.restart_delay, self.clock_tolerance
-            )));
-        }
-        Ok(())
-    }
-
     /// The longest TTL that the restart delay covers.
     fn longest_ttl(&self) -> Duration {
         if self.restart_delay.is_zero() {
-            return Duration::MAX;
+            return Ttl::MAX;
         }
         let rest = self.restart_delay.saturating_sub(self.clock_tolerance * 2 + GRANULARITY);
-        rest * 100 / 101
+        let millis = u64::try_from(rest.as_millis()).unwrap_or(u64::MAX) / 101 * 100;
+        Duration::from_millis(millis).min(Ttl::MAX)
+    }
+
+    fn profile(&self) -> Profile {
+        Profile {
+            store: "redlock",
+            reach: Reach::Network,
+            liveness: Liveness::Lease,
+            renewal: RenewalPlan::ThirdOfTtl,
+            longest_ttl: self.longest_ttl(),
+            order: Order::Any,
+            modes: Modes { shared: true, permits: false },
+            tokens: Tokens::BeyondData,
+            exclusion_fails_when: Cow::Borrowed(&[
+                "the clock of a node jumps forward while a lock or a restart_delay runs",
+                "a node's maxmemory-policy evicts locks",
+            ]),
+        }
     }
 
     pub(crate) fn deployment(&self) -> Deployment {
@@ -248,7 +254,8 @@ impl RedlockStore {
     /// Cancel safe.
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
         self.check()?;
-        self.require_ttl(settings.default_ttl())?;
+        let profile = self.profile();
+        profile.require_ttl(settings.default_ttl())?;
         let caller = self.caller()?;
         let clock = BootClock::start().map_err(|error| {
             let message = "no file descriptor is free for the store's timer";
@@ -268,8 +275,7 @@ impl RedlockStore {
             runtime: caller.runtime.clone(),
         };
         meet(&quorum).await?;
-        let longest_ttl = self.longest_ttl();
-        let store = Store { quorum, process, profile: profile(), longest_ttl };
+        let store = Store { quorum, process, profile };
         Locks::new(Arc::new(Driver { store: Arc::new(store) }), &self.shown(), settings)
     }
 
@@ -308,22 +314,6 @@ async fn meet(quorum: &Quorum) -> Result<()> {
     }
 }
 
-fn profile() -> Profile {
-    Profile {
-        store: "redlock",
-        reach: Reach::Network,
-        liveness: Liveness::Lease,
-        renewal: RenewalPlan::ThirdOfTtl,
-        order: Order::Any,
-        modes: Modes { shared: true, permits: false },
-        tokens: Tokens::BeyondData,
-        exclusion_fails_when: Cow::Borrowed(&[
-            "the clock of a node jumps forward while a lock or a restart_delay runs",
-            "a node's maxmemory-policy evicts locks",
-        ]),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,7 +342,10 @@ mod tests {
             ("redlock://a,b,a", "named twice"),
             ("redlock://a,b,c?restart_delay=0s", "longer than 0"),
             ("redlock://a,b,c?restart_delay=20s", "twice clock_tolerance"),
-            ("redlock://a,b,c?ttl=1m", "too long for restart_delay"),
+            (
+                "redlock://a,b,c?ttl=1m",
+                "longer than this redlock store allows; expected at most 39s",
+            ),
             ("redlock://a,b,c?restart_dely=60s", "did you mean restart_delay?"),
             ("redlock://me@a,b,c", "a user without a password"),
             ("redlock://a,b,c?tls_ca=x", "only"),

@@ -5,11 +5,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Contender, FencingToken, IfBusy, Mode, Removal, Renewal, Rest, Result,
-    lease_end,
+    Attempt, Claim, Contender, Error, ErrorKind, FencingToken, IfBusy, Mode, Removal, Renewal,
+    Rest, Result, lease_end,
 };
 use redis::Value;
 use tokio::time::{Instant, timeout_at};
@@ -53,6 +54,39 @@ struct State {
     /// The nodes in whose queues the waiter may stand, as bits.
     queued_at: u16,
     freeing: Option<Freeing>,
+    freed: Freed,
+}
+
+/// What the nodes have said to the release of what was granted, as bits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Freed {
+    had_it: u16,
+    lacked_it: u16,
+    /// They cannot say: they are away, or an answer that got lost may have said that it had it.
+    unsure: u16,
+    asked: u16,
+    asked_again: u16,
+}
+
+/// Whether a majority had what was released.
+enum WasHeld {
+    Yes,
+    No,
+    Open,
+}
+
+impl Freed {
+    fn was_held(self, nodes: usize) -> WasHeld {
+        let needed = votes::majority(nodes) as u32;
+        let lacking = nodes as u32 - self.asked.count_ones() + self.lacked_it.count_ones();
+        if lacking > nodes as u32 - needed {
+            WasHeld::No
+        } else if (self.had_it | self.unsure).count_ones() >= needed {
+            WasHeld::Yes
+        } else {
+            WasHeld::Open
+        }
+    }
 }
 
 /// A round that nodes may still have something of.
@@ -60,6 +94,8 @@ struct Owed {
     identity: Arc<str>,
     /// As bits.
     nodes: u16,
+    /// Nobody won it: it is never asked for again.
+    is_over: bool,
 }
 
 /// What was granted.
@@ -75,10 +111,10 @@ struct Freeing {
     fan: Fan<'static, Result<bool>>,
     /// What each question is about.
     identities: Vec<Arc<str>>,
-    /// The nodes that had the granted round.
-    had_it: usize,
-    asked: usize,
 }
+
+/// How soon a retreat that a node did not hear is repeated.
+const RETREAT_AGAIN: Duration = Duration::from_millis(100);
 
 /// A fan's index: which identity, at which node.
 const NODES: usize = 16;
@@ -120,8 +156,12 @@ impl RedlockContender {
             let plant = if grant.had(node, &ballot.life) { "" } else { "plant" };
             fan.ask(node, desk.extend(&quorum.members[node], ballot, &grant, ttl, plant));
         }
+        let asked = ballots.iter().enumerate().filter(|(_, ballot)| ballot.is_some());
+        let asked = asked.fold(0, |bits, (node, _)| bits | 1 << node);
         let is_here = || {
-            let state = desk.state();
+            let mut state = desk.state();
+            // It may be planted wherever it is asked for.
+            state.owe(&grant.identity, asked);
             (!desk.over.load(Ordering::SeqCst)).then_some(state)
         };
         if !fan.send(is_here).await {
@@ -135,7 +175,6 @@ impl RedlockContender {
                     if let Some(ballot) = &ballots[node] {
                         grant.confirmed()[node] = Some(ballot.life.clone());
                     }
-                    desk.note_owed(&grant.identity, node);
                     Vote::Yes(0)
                 }
                 Some(Value::Int(0)) => {
@@ -160,6 +199,19 @@ impl RedlockContender {
             }),
             Extension::Lost => Ok(Renewal::Lost),
             Extension::Open | Extension::Unknown => Err(quorum.no_majority(&words)),
+        }
+    }
+}
+
+impl State {
+    /// These nodes may have something of the round.
+    fn owe(&mut self, identity: &Arc<str>, nodes: u16) {
+        match self.owed.iter_mut().find(|owed| owed.identity == *identity) {
+            Some(owed) => owed.nodes |= nodes,
+            None => {
+                let identity = identity.clone();
+                self.owed.push(Owed { identity, nodes, is_over: false });
+            }
         }
     }
 }
@@ -280,14 +332,6 @@ impl Desk {
         fan.pending().for_each(|node| quorum.members[node % NODES].doubt(quorum.now()));
     }
 
-    /// A node may have something of the round.
-    fn note_owed(&self, identity: &Arc<str>, node: usize) {
-        let mut state = self.state();
-        if let Some(owed) = state.owed.iter_mut().find(|owed| owed.identity == *identity) {
-            owed.nodes |= 1 << node;
-        }
-    }
-
     /// A node is certain to have nothing of the round.
     fn note_freed(&self, identity: &Arc<str>, node: usize) {
         let mut state = self.state();
@@ -302,22 +346,26 @@ impl Desk {
     /// Asks all of `slate` for their votes, in a round of its own.
     async fn ask_for_votes(self: &Arc<Self>, slate: &mut Slate) -> Outcome {
         let quorum = &self.store.quorum;
+        let was_sent_away = quorum.circle.waiters.asks(&self.claim);
         let round = {
             let mut state = self.state();
             state.rounds += 1;
+            if was_sent_away {
+                // To the end of the queue.
+                state.arrival = None;
+            }
             let arrival = *state.arrival.get_or_insert_with(|| slate.arrival());
             let identity: Arc<str> = of_round(&self.waiter, state.rounds).into();
             let asked = slate.ballots.iter().enumerate();
             let asked = asked.filter(|(_, ballot)| ballot.is_some());
             let nodes = asked.fold(0, |bits, (node, _)| bits | 1 << node);
-            state.owed.push(Owed { identity: identity.clone(), nodes });
+            state.owe(&identity, nodes);
             if self.queues() {
                 state.queued_at |= nodes;
             }
             let (proposal, arrival) = (slate.proposal().to_string(), arrival.to_string());
             Arc::new(Round { identity, proposal, arrival })
         };
-        quorum.circle.waiters.asks(&self.claim);
         let mut fan = Fan::new();
         let mut outcome = Outcome::new(round.clone(), slate.ballots.len());
         for (node, ballot) in slate.ballots.iter().enumerate() {
@@ -393,100 +441,137 @@ impl Desk {
         outcome.votes = votes;
     }
 
-    /// Gives back what a round got that nobody won, and goes on waiting if it is to. Sent before
-    /// this returns, so that it arrives before the next round.
-    async fn retreat(self: &Arc<Self>, round: &Arc<Round>) {
-        let nodes = {
-            let state = self.state();
-            let owed = state.owed.iter().find(|owed| owed.identity == round.identity);
-            owed.map_or(0, |owed| owed.nodes)
-        };
-        if nodes == 0 {
+    /// Gives back what rounds got that nobody won, and goes on waiting if it is to. Sent before this
+    /// returns, so that it arrives before the next round.
+    async fn retreat(self: &Arc<Self>) {
+        self.state().owed.iter_mut().for_each(|owed| owed.is_over = true);
+        let mut fan = self.retreats();
+        if fan.pending().next().is_none() {
             return;
         }
-        let mut fan = Fan::new();
-        for (node, member) in self.store.quorum.members.iter().enumerate() {
-            if nodes & 1 << node == 0 {
-                continue;
-            }
-            let (desk, member, round) = (self.clone(), member.clone(), round.clone());
-            fan.ask(node, async move {
-                let (waiter, arrival) = match desk.queues() {
-                    true => (&*desk.waiter, round.arrival.as_str()),
-                    false => ("", ""),
-                };
-                let values = [&*round.identity, waiter, arrival];
-                let keys = desk.keys.all();
-                let step = Step { script: &QUORUM.free, keys: &keys, values: &values };
-                member.batches.step(step).await
-            });
-        }
         fan.send(|| Some(())).await;
-        let (desk, round) = (self.clone(), round.clone());
+        let desk = self.clone();
         self.store.quorum.runtime.spawn(async move {
-            while let Some((node, answer)) = fan.next().await {
-                // What fails is freed by the claim's release.
-                if answer.is_ok() {
-                    desk.note_freed(&round.identity, node);
+            let ends = desk.store.quorum.now().after(desk.claim.ttl());
+            loop {
+                while let Some((node, answer)) = fan.next().await {
+                    if let Ok(identity) = answer {
+                        desk.note_freed(&identity, node);
+                    }
+                }
+                if desk.over.load(Ordering::SeqCst) || desk.store.quorum.now() >= ends {
+                    return;
+                }
+                tokio::time::sleep(RETREAT_AGAIN).await;
+                let is_granted = desk.state().grant.is_some();
+                fan = desk.retreats();
+                // What is left behind a grant is freed with it.
+                if is_granted || fan.pending().next().is_none() {
+                    return;
                 }
             }
         });
     }
 
+    /// The questions of a retreat, each answered with what it has freed.
+    fn retreats(self: &Arc<Self>) -> Fan<'static, Result<Arc<str>>> {
+        let mut fan = Fan::new();
+        let state = self.state();
+        let arrival = state.arrival.filter(|_| self.queues()).map(|arrival| arrival.to_string());
+        let arrival: Arc<str> = arrival.unwrap_or_default().into();
+        for owed in state.owed.iter().filter(|owed| owed.is_over) {
+            for (node, member) in self.store.quorum.members.iter().enumerate() {
+                if owed.nodes & 1 << node == 0 {
+                    continue;
+                }
+                let (desk, member) = (self.clone(), member.clone());
+                let (identity, arrival) = (owed.identity.clone(), arrival.clone());
+                fan.ask(node, async move {
+                    let waiter = if desk.queues() { &*desk.waiter } else { "" };
+                    let values = [&*identity, waiter, &*arrival];
+                    let keys = desk.keys.all();
+                    let step = Step { script: &QUORUM.free, keys: &keys, values: &values };
+                    member.batches.step(step).await.map(|_| identity)
+                });
+            }
+        }
+        fan
+    }
+
     /// Begins to free everything that is owed. The first call is the end of asking.
     async fn free_all(self: &Arc<Self>) -> Freeing {
         let quorum = &self.store.quorum;
-        let mut freeing = Freeing { fan: Fan::new(), identities: Vec::new(), had_it: 0, asked: 0 };
-        let had_it = |state: &State| state.grant.as_ref().map(|grant| grant.identity.clone());
+        let mut freeing = Freeing { fan: Fan::new(), identities: Vec::new() };
         {
-            let state = self.state();
+            let mut state = self.state();
             self.over.store(true, Ordering::SeqCst);
             let last = state.owed.len().saturating_sub(1);
+            let granted = state.grant.as_ref().map(|grant| grant.identity.clone());
+            let mut asked = 0;
             for (index, owed) in state.owed.iter().enumerate() {
                 // The last one takes the waiter out of the queues too.
                 let nodes = if index == last { owed.nodes | state.queued_at } else { owed.nodes };
                 freeing.identities.push(owed.identity.clone());
-                let is_granted = had_it(&state).as_ref() == Some(&owed.identity);
+                if granted.as_ref() == Some(&owed.identity) {
+                    asked = owed.nodes;
+                }
                 for (node, member) in quorum.members.iter().enumerate() {
-                    if nodes & 1 << node == 0 {
-                        continue;
+                    if nodes & 1 << node != 0 {
+                        let freeing_it = self.clone().free_at(member.clone(), &owed.identity);
+                        freeing.fan.ask(index * NODES + node, freeing_it);
                     }
-                    freeing.asked += usize::from(is_granted);
-                    let (desk, member) = (self.clone(), member.clone());
-                    let identity = owed.identity.clone();
-                    freeing.fan.ask(index * NODES + node, async move {
-                        let waiter = if desk.queues() { &*desk.waiter } else { "" };
-                        let Desk { keys, .. } = &*desk;
-                        let freed =
-                            free(&member.batches, keys, &identity, waiter, By::Itself).await?;
-                        Ok(freed && is_granted)
-                    });
                 }
             }
+            state.freed.asked_again |= asked & state.freed.asked;
+            state.freed.asked |= asked;
         }
         // Under the lock, so that no extension is sent behind it.
         freeing.fan.send(|| Some(self.state())).await;
         freeing
     }
 
+    fn free_at(
+        self: Arc<Self>,
+        member: Arc<Member>,
+        identity: &Arc<str>,
+    ) -> impl Future<Output = Result<bool>> + Send + use<> {
+        let identity = identity.clone();
+        async move {
+            let waiter = if self.queues() { &*self.waiter } else { "" };
+            free(&member.batches, &self.keys, &identity, waiter, By::Itself).await
+        }
+    }
+
     /// What a node said to a release.
     fn freed(&self, node: usize, identity: &Arc<str>, answer: &Result<bool>) {
-        let member = &self.store.quorum.members[node];
-        if answer.is_err() {
-            if member.link().state().is_ok() {
-                return;
-            }
+        let quorum = &self.store.quorum;
+        let member = &quorum.members[node];
+        match answer {
+            Ok(_) => member.heard(quorum.now()),
+            Err(_) if member.link().state().is_ok() => return,
             // Nobody waits for a node that is away: it is freed when it is back.
-            let ends = self.store.quorum.now().after(self.claim.ttl());
-            member.owe(Debt {
-                keys: self.keys.clone(),
-                identity: identity.clone(),
-                waiter: self.waiter.clone(),
-                ends,
-            });
+            Err(_) => self.owe_later(member, identity),
         }
         self.note_freed(identity, node);
-        self.state().queued_at &= !(1 << node);
+        let mut state = self.state();
+        state.queued_at &= !(1 << node);
+        if state.grant.as_ref().is_some_and(|grant| grant.identity == *identity) {
+            let freed = &mut state.freed;
+            match answer {
+                Ok(true) => freed.had_it |= 1 << node,
+                Ok(false) if freed.asked_again & 1 << node == 0 => freed.lacked_it |= 1 << node,
+                Ok(false) | Err(_) => freed.unsure |= 1 << node,
+            }
+        }
+    }
+
+    fn owe_later(&self, member: &Member, identity: &Arc<str>) {
+        member.owe(Debt {
+            keys: self.keys.clone(),
+            identity: identity.clone(),
+            waiter: self.waiter.clone(),
+            ends: self.store.quorum.now().after(self.claim.ttl()),
+        });
     }
 }
 
@@ -529,7 +614,8 @@ impl Contender for RedlockContender {
     async fn attempt(&self) -> Result<Attempt> {
         let desk = &self.desk;
         let quorum = &desk.store.quorum;
-        desk.store.require_ttl(desk.claim.ttl())?;
+        // What earlier rounds may still have stands in the way of this one.
+        desk.retreat().await;
         let sent = quorum.now();
         let mut slate = quorum.slate(sent)?;
         let outcome = desk.ask_for_votes(&mut slate).await;
@@ -547,7 +633,7 @@ impl Contender for RedlockContender {
             desk.state().grant = Some(Arc::new(grant));
             return Ok(Attempt::Granted { token: FencingToken::new(fence), valid_until });
         }
-        desk.retreat(&outcome.round).await;
+        desk.retreat().await;
         if !votes::is_busy(&outcome.votes) {
             return Err(quorum.no_majority(&slate.words));
         }
@@ -567,7 +653,7 @@ impl Contender for RedlockContender {
 
     async fn release(&self) -> Result<Removal> {
         let desk = &self.desk;
-        let quorum = &desk.store.quorum;
+        let nodes = desk.store.quorum.members.len();
         let under_way = desk.state().freeing.take();
         let mut freeing = match under_way {
             Some(freeing) => freeing,
@@ -575,29 +661,30 @@ impl Contender for RedlockContender {
         };
         let deadline = desk.deadline();
         while let Ok(Some((at, answer))) = timeout_at(deadline, freeing.fan.next()).await {
-            let (index, node) = (at / NODES, at % NODES);
-            freeing.had_it += usize::from(matches!(answer, Ok(true)));
-            if answer.is_ok() {
-                quorum.members[node].heard(quorum.now());
-            }
-            desk.freed(node, &freeing.identities[index], &answer);
-            // A majority is free: the rest is finished in the background.
-            if freeing.had_it == quorum.majority() && freeing.fan.pending().next().is_some() {
-                desk.state().freeing = Some(freeing);
+            desk.freed(at % NODES, &freeing.identities[at / NODES], &answer);
+            let mut state = desk.state();
+            let is_free = matches!(state.freed.was_held(nodes), WasHeld::Yes);
+            if is_free && freeing.fan.pending().next().is_some() {
+                // At a majority: the rest is finished in the background.
+                state.freeing = Some(freeing);
                 return Ok(Removal::Partly { was_held: true });
             }
         }
         desk.doubt(&freeing.fan);
-        let silent = freeing.fan.pending().count();
-        let was_held = freeing.had_it > 0 && freeing.had_it + silent >= quorum.majority();
-        let is_done = {
-            let state = desk.state();
-            state.queued_at == 0 && state.owed.iter().all(|owed| owed.nodes == 0)
-        };
-        match (is_done, was_held) {
-            (true, true) => Ok(Removal::Removed),
-            (true, false) => Ok(Removal::Absent),
-            (false, was_held) => Ok(Removal::Partly { was_held }),
+        let mut state = desk.state();
+        let is_done = state.queued_at == 0 && state.owed.iter().all(|owed| owed.nodes == 0);
+        if freeing.fan.pending().next().is_some() {
+            state.freeing = Some(freeing);
+        }
+        match (is_done, state.freed.was_held(nodes)) {
+            (true, WasHeld::Yes) => Ok(Removal::Removed),
+            (true, _) => Ok(Removal::Absent),
+            (false, WasHeld::Yes) => Ok(Removal::Partly { was_held: true }),
+            (false, WasHeld::No) => Ok(Removal::Partly { was_held: false }),
+            (false, WasHeld::Open) => Err(Error::new(
+                ErrorKind::Unreachable,
+                "too few nodes have answered to say whether it was held",
+            )),
         }
     }
 }

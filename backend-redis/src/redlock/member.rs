@@ -377,6 +377,11 @@ impl Ear for Sight {
         let checkup = Checkup::read(&info);
         checkup.require(false)?;
         checkup.warn_of_eviction(&self.name);
+        let mut scripts = Pipeline::new();
+        for script in QUORUM.all() {
+            scripts.cmd("SCRIPT").arg("LOAD").arg(&script.text).ignore();
+        }
+        scripts.query_async::<()>(connection).await.map_err(|error| explain(&error))?;
         let run_id = checkup.run_id().ok_or_else(|| {
             let message = "the server does not tell its run_id; its ACL must allow INFO";
             Error::new(ErrorKind::Refused, message)

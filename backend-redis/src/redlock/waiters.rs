@@ -23,6 +23,8 @@ struct Waiter {
     claim: Weak<Claim>,
     /// The nodes that have told it since it last asked, as bits.
     told_by: u16,
+    /// A person has taken its place away.
+    sent_away: bool,
 }
 
 impl Waiters {
@@ -34,10 +36,12 @@ impl Waiters {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `claim` asks the nodes: what they told before is answered.
-    pub(crate) fn asks(&self, claim: &Arc<Claim>) {
-        let waiter = Waiter { claim: Arc::downgrade(claim), told_by: 0 };
-        self.claims().insert(claim.owner().reveal(), waiter);
+    /// `claim` asks the nodes: what they told before is answered. Whether a person has taken its
+    /// place away since it asked last.
+    pub(crate) fn asks(&self, claim: &Arc<Claim>) -> bool {
+        let waiter = Waiter { claim: Arc::downgrade(claim), told_by: 0, sent_away: false };
+        let before = self.claims().insert(claim.owner().reveal(), waiter);
+        before.is_some_and(|waiter| waiter.sent_away)
     }
 
     pub(crate) fn leave(&self, claim: &Claim) {
@@ -49,7 +53,7 @@ impl Waiters {
         }
     }
 
-    /// What node `node` published: `owner`, or `owner 0` when a person took its lock away.
+    /// What node `node` published: `owner`, or `owner 0` when a person took its lock or place away.
     pub(crate) fn told(&self, node: usize, message: &[u8]) {
         let mut words = message.split(|byte| *byte == b' ');
         let owner = Uuid::try_parse_ascii(words.next().unwrap_or_default());
@@ -62,7 +66,9 @@ impl Waiters {
             waiter.told_by |= 1 << node;
             let now = waiter.told_by.count_ones() as usize;
             let is_enough = before < needed && now >= needed;
-            (is_enough || words.next().is_some()).then(|| waiter.claim.upgrade()).flatten()
+            let by_a_person = words.next().is_some();
+            waiter.sent_away |= by_a_person;
+            (is_enough || by_a_person).then(|| waiter.claim.upgrade()).flatten()
         };
         if let Some(claim) = claim {
             claim.ring();

@@ -1,8 +1,9 @@
-//! The public conformance suite on the Redis store: one server, Sentinel and a cluster, all real
-//! and started here.
+//! The public conformance suite on the Redis stores: one server, Sentinel, a cluster, and quorums
+//! with none and some of their nodes dead, all real and started here.
 
 mod cluster;
 mod keys;
+mod redlock;
 mod sentinel;
 mod single;
 
@@ -11,10 +12,16 @@ use std::sync::Arc;
 use fencelock_conformance::Harness;
 
 fn main() {
-    let harnesses: [Arc<dyn Harness>; 3] = [
+    let quorum = |name, nodes, dead| Arc::new(redlock::RedlockHarness { name, nodes, dead });
+    let harnesses: [Arc<dyn Harness>; 8] = [
         Arc::new(single::SingleHarness),
         Arc::new(sentinel::SentinelHarness::default()),
         Arc::new(cluster::ClusterHarness::default()),
+        quorum("redlock3", 3, 0),
+        quorum("redlock3-1dead", 3, 1),
+        quorum("redlock5", 5, 0),
+        quorum("redlock5-1dead", 5, 1),
+        quorum("redlock5-2dead", 5, 2),
     ];
     fencelock_conformance::main_of(&harnesses);
 }

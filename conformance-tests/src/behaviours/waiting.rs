@@ -231,7 +231,8 @@ async fn frozen(context: Arc<Context>) {
     let client = context.client_on(&island).await;
     let locks = context.client().await;
     let guard = context.hold(&locks, &name).await;
-    let lock = client.lock(&name).ttl(Duration::from_secs(600));
+    let ttl = Duration::from_secs(600).min(context.longest_ttl());
+    let lock = client.lock(&name).ttl(ttl);
     let (looks, looked) = (locks.clone(), name.clone());
     let (waiting, acquired) = tokio::sync::oneshot::channel();
     let queued = island.run(async move {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use fencelock_core::{
     Attempt, Claim, Clock, Contender, DistributedLock, FencingToken, IfBusy, Liveness, LockName,
     Look, Modes, Moment, Occupant, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Rest, Result, Snapshot, Tokens, lease_end,
+    RenewalPlan, Report, Rest, Result, Snapshot, Tokens, Ttl, lease_end,
 };
 
 use crate::mutant::Mutant;
@@ -20,6 +20,7 @@ static PROFILE: Profile = Profile {
     reach: Reach::Network,
     liveness: Liveness::Lease,
     renewal: RenewalPlan::ThirdOfTtl,
+    longest_ttl: Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: Tokens::BeyondData,

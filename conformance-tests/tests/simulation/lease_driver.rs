@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use fencelock_core::{
     Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
     LockName, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Rest, Result, Snapshot, Tokens, lease_end,
+    RenewalPlan, Report, Rest, Result, Snapshot, Tokens, Ttl, lease_end,
 };
 
 use crate::gate::GatedClock;
@@ -32,6 +32,7 @@ pub(crate) static PROFILE: Profile = Profile {
     reach: Reach::Network,
     liveness: Liveness::Lease,
     renewal: RenewalPlan::ThirdOfTtl,
+    longest_ttl: Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: Tokens::BeyondData,

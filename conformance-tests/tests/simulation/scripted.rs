@@ -125,6 +125,7 @@ impl Scripted {
             reach: Reach::Network,
             liveness,
             renewal,
+            longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
             tokens: Tokens::Data,

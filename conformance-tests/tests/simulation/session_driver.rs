@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use fencelock_core::{
     Claim, Clock, Contender, DistributedLock, Error, ErrorKind, Liveness, LockName, Look, Modes,
     Moment, OccupantId, Order, Profile, Reach, Removal, Renewal, RenewalPlan, Report, Result,
-    Snapshot, Tokens,
+    Snapshot, Tokens, Ttl,
 };
 
 use crate::gate::GatedClock;
@@ -53,6 +53,7 @@ impl SessionDriver {
                 reach: Reach::Network,
                 liveness: Liveness::Session(server.timeout),
                 renewal: RenewalPlan::Every(server.timeout / 10),
+                longest_ttl: Ttl::MAX,
                 order: Order::Arrival,
                 modes: Modes::ALL,
                 tokens: Tokens::Data,

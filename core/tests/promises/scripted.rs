@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use fencelock_core::{
     Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
     LockName, Locks, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Result, Settings, Snapshot, Tokens, TokioClock, lease_end,
+    RenewalPlan, Report, Result, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
 };
 use tokio::sync::Notify;
 
@@ -93,6 +93,7 @@ impl Script {
                 reach: Reach::Network,
                 liveness: Liveness::Lease,
                 renewal: RenewalPlan::ThirdOfTtl,
+                longest_ttl: Ttl::MAX,
                 order: Order::Arrival,
                 modes: Modes::ALL,
                 tokens: Tokens::Data,

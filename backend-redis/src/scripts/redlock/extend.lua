@@ -12,20 +12,28 @@ if redis.call('GET', KEYS[4]) ~= ARGV[1] then return -1 end
 local ME, TTL, FENCE = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 --<foreign.lua>
 --<fence.lua>
+
+-- What an exclusive holder has is a text: no more than this.
+local value = redis.pcall('GET', L)
+if value == ME or value == ME .. '\n' then
+  if TTL > 0 then
+    redis.call('PEXPIRE', L, TTL)
+    raise_fence(FENCE)
+  end
+  return 1
+elseif type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
+  return value
+end
 --<lock.lua>
 local me = parse(ME)
 if not pcall(look_at_lock) then return 0 end
-local is_mine = held and (held.text == ME or held.group == me.mode and redis.call('ZSCORE', L, ME))
+local is_mine = held and held.group == me.mode and redis.call('ZSCORE', L, ME)
 if TTL == 0 then return is_mine and 1 or 0 end
 if is_mine then
-  if held.group then
-    -- First: a server out of memory lets a script go on that has written already.
-    redis.call('PEXPIRE', L, TTL)
-    redis.call('ZADD', L, 'XX', now + TTL, ME)
-    settle(-held.out)
-  else
-    redis.call('PEXPIRE', L, TTL)
-  end
+  -- First: a server out of memory lets a script go on that has written already.
+  redis.call('PEXPIRE', L, TTL)
+  redis.call('ZADD', L, 'XX', now + TTL, ME)
+  settle(-held.out)
 elseif ARGV[5] == 'plant' and is_free_for(me) then
   put(me, TTL, FENCE)
 else
