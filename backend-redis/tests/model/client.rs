@@ -1,0 +1,249 @@
+//! The clients' side: what is sent, and what becomes of the answers. The decisions themselves are
+//! those of `fencelock_redis::redlock`.
+
+use fencelock_redis::redlock::clocks::{Offset, agreement};
+use fencelock_redis::redlock::fence;
+use fencelock_redis::redlock::marker::{Acquaintance, Standing};
+use fencelock_redis::redlock::votes::{self, Extension, Poll, Settled, Vote};
+
+use crate::rules::{Dropped, Setting, TOO_MUCH};
+use crate::server::deployment;
+use crate::state::{CLIENTS, Kind, Life, Node, Owner, Request, Stage, State};
+use crate::units::{end_of_lease, fence_us, moment, ticks};
+
+/// How well a client knows the nodes' clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    Exact,
+    /// This node's answer took a tick.
+    Slow(usize),
+    /// This node never answered.
+    Without(usize),
+}
+
+impl State {
+    /// Begins a round; `None` where the clocks do not agree.
+    pub(crate) fn start(
+        &mut self,
+        client: usize,
+        reading: Reading,
+        setting: &Setting,
+    ) -> Option<()> {
+        let now = self.now;
+        let ours = fence_us(now);
+        let offset = |(at, node): (usize, &Node)| match reading {
+            _ if !node.traits.asked_by[client] => None,
+            Reading::Without(unknown) if unknown == at => None,
+            Reading::Slow(slow) if slow == at => {
+                Some(Offset::read(fence_us(now - 1 + node.traits.lead), fence_us(now - 1), ours))
+            }
+            // Clocks are read now and then: a step is not seen yet.
+            _ => Some(Offset::read(fence_us(now + node.traits.lead), ours, ours)),
+        };
+        let mut offsets: Vec<_> = self.nodes.iter().enumerate().map(offset).collect();
+        // Nobody's fourth node is silent: it is none.
+        let mut asked = self.nodes.iter().map(|node| node.traits.asked_by[client]);
+        offsets.retain(|_| asked.next() == Some(true));
+        let tolerance = match setting.dropped {
+            Dropped::ClockAgreement => u64::MAX,
+            _ => fence_us(setting.tolerance),
+        };
+        let agreed = agreement(&offsets, tolerance)?;
+        let mut members = agreed.members.into_iter();
+
+        let mine = &mut self.clients[client];
+        let is_first = mine.rounds == 0;
+        mine.rounds += 1;
+        mine.stage = Stage::Voting;
+        mine.sent = now;
+        mine.until = end_of_lease(now, setting.ttl);
+        mine.fence = fence::proposal(ours, agreed.lead);
+        if setting.dropped == Dropped::FreshProposal {
+            mine.first_proposal = if is_first { mine.fence } else { mine.first_proposal };
+            mine.fence = mine.first_proposal;
+        }
+        let fence = mine.fence;
+        let owner = self.owner(client, setting);
+        for node in &mut self.nodes {
+            let takes_part = node.traits.asked_by[client] && members.next() == Some(true);
+            let life = takes_part.then(|| node.judge(client, now, setting)).flatten();
+            let ask = &mut node.asks[client];
+            ask.forget();
+            ask.life = life;
+            ask.sent = life.map(|life| Request { kind: Kind::Vote, owner, life, fence });
+            ask.vote = if life.is_some() { Vote::Pending } else { Vote::Absent };
+        }
+        Some(())
+    }
+
+    pub(crate) fn owner(&self, client: usize, setting: &Setting) -> Owner {
+        let round = match setting.dropped {
+            Dropped::FreshOwner => 1,
+            _ => self.clients[client].rounds,
+        };
+        Owner { client: client as u8, round }
+    }
+
+    /// Takes all answers that were not given for never to come.
+    pub(crate) fn give_up(&mut self, client: usize) {
+        for node in &mut self.nodes {
+            let ask = &mut node.asks[client];
+            if ask.vote == Vote::Pending {
+                ask.vote = Vote::Absent;
+                ask.sent = None;
+            }
+        }
+    }
+
+    /// Whether the answers given are enough to go on.
+    pub(crate) fn is_decided(&self, client: usize, setting: &Setting) -> bool {
+        let votes = self.votes(client);
+        match self.clients[client].stage {
+            Stage::Idle | Stage::Held => false,
+            Stage::Voting => poll(&votes, setting) != Poll::Open,
+            Stage::Settling => votes::settled(&votes, self.clients[client].fence) != Settled::Open,
+            Stage::Extending => votes::extension(&votes) != Extension::Open,
+        }
+    }
+
+    /// Goes on from there.
+    pub(crate) fn decide(&mut self, client: usize, setting: &Setting) {
+        let votes = self.votes(client);
+        let Stage::Extending = self.clients[client].stage else {
+            return self.decide_round(client, &votes, setting);
+        };
+        let mine = &mut self.clients[client];
+        let is_in_time = self.now < mine.until;
+        match votes::extension(&votes) {
+            Extension::Kept if is_in_time => {
+                mine.until = end_of_lease(mine.sent, setting.ttl);
+                mine.stage = Stage::Held;
+            }
+            Extension::Kept if setting.dropped == Dropped::ExtensionInTime => {
+                mine.until = end_of_lease(mine.sent, setting.ttl);
+                mine.stage = Stage::Held;
+                // It is held again, and somebody may have been granted more meanwhile.
+                self.fell |= mine.believes(self.now) && mine.fence < self.last;
+            }
+            Extension::Unknown if is_in_time => mine.stage = Stage::Held,
+            Extension::Kept | Extension::Unknown | Extension::Lost | Extension::Open => {
+                self.end(client, setting);
+            }
+        }
+    }
+
+    fn decide_round(&mut self, client: usize, votes: &[Vote], setting: &Setting) {
+        let mine = &self.clients[client];
+        let is_in_time = self.now < mine.until;
+        let outcome = match mine.stage {
+            Stage::Voting => poll(votes, setting),
+            _ if votes::settled(votes, mine.fence) == Settled::Yes => Poll::Won(mine.fence),
+            _ => Poll::Failed,
+        };
+        match outcome {
+            Poll::Won(fence) if is_in_time => {
+                self.clients[client].fence = fence;
+                self.hold(client);
+            }
+            Poll::Uneven(fence) if is_in_time && setting.dropped == Dropped::WriteBack => {
+                self.clients[client].fence = fence;
+                self.hold(client);
+            }
+            Poll::Uneven(fence) if is_in_time => self.settle(client, fence, setting),
+            Poll::Won(_) | Poll::Uneven(_) | Poll::Failed | Poll::Open => self.end(client, setting),
+        }
+    }
+
+    /// Tells all whom it asked and who do not have it: also who said no, since that may have changed.
+    fn settle(&mut self, client: usize, fence: u64, setting: &Setting) {
+        let owner = self.owner(client, setting);
+        let mine = &mut self.clients[client];
+        mine.stage = Stage::Settling;
+        mine.fence = fence;
+        for node in &mut self.nodes {
+            let ask = &mut node.asks[client];
+            let has_it = matches!(ask.vote, Vote::Yes(its) if its >= fence);
+            if let (Some(life), false) = (ask.life, has_it) {
+                ask.sent = Some(Request { kind: Kind::Settle, owner, life, fence });
+                ask.vote = Vote::Pending;
+            }
+        }
+    }
+
+    fn hold(&mut self, client: usize) {
+        let mine = &mut self.clients[client];
+        mine.stage = Stage::Held;
+        self.fell |= mine.fence <= self.last;
+        self.last = self.last.max(mine.fence);
+    }
+
+    pub(crate) fn extend(&mut self, client: usize, setting: &Setting) {
+        let owner = self.owner(client, setting);
+        let now = self.now;
+        let mine = &mut self.clients[client];
+        mine.stage = Stage::Extending;
+        mine.extensions += 1;
+        mine.sent = now;
+        let fence = mine.fence;
+        for node in self.nodes.iter_mut().filter(|node| node.traits.asked_by[client]) {
+            let life = node.judge(client, now, setting);
+            let ask = &mut node.asks[client];
+            ask.planted = false;
+            let may_plant = ask.confirmed != life;
+            let kind = Kind::Extend { may_plant };
+            ask.life = life;
+            ask.sent = life.map(|life| Request { kind, owner, life, fence });
+            ask.vote = if life.is_some() { Vote::Pending } else { Vote::Absent };
+        }
+    }
+
+    /// Releases on all nodes, also on those that never answered.
+    pub(crate) fn end(&mut self, client: usize, setting: &Setting) {
+        let owner = self.owner(client, setting);
+        for node in self.nodes.iter_mut().filter(|node| node.traits.asked_by[client]) {
+            let ask = &mut node.asks[client];
+            ask.forget();
+            ask.release = Some(owner);
+        }
+        let mine = &mut self.clients[client];
+        mine.stage = Stage::Idle;
+        (mine.sent, mine.until, mine.fence) = (0, 0, 0);
+    }
+
+    /// Whether both clients believe that they hold the lock.
+    pub(crate) fn overlaps(&self) -> bool {
+        CLIENTS.iter().all(|client| self.clients[*client].believes(self.now))
+    }
+}
+
+impl Node {
+    /// The life in which a client would ask it now, if it would.
+    fn judge(&self, client: usize, now: u8, setting: &Setting) -> Option<Life> {
+        let epoch = setting.epochs[client];
+        let ours = match setting.dropped {
+            Dropped::OneSetOfNodes => self.deployment(setting),
+            _ => deployment(epoch, setting),
+        };
+        let Standing::Open(marker) = self.standing(now, setting, ours) else { return None };
+        if let (true, Some(lost)) = (setting.all_are_known, self.lost()) {
+            let fast = if setting.dropped == Dropped::OwnAgeWithinMargin { TOO_MUCH } else { 0 };
+            let mut known = Acquaintance::default();
+            let mut meet =
+                |life: &str, tick| known.meet(life, moment(tick), ticks(setting.delay()));
+            let _ = meet("the one of before", 0);
+            let _ = meet(&marker.life(), lost);
+            if !meet(&marker.life(), now + fast).is_zero() {
+                return None;
+            }
+        }
+        Some(self.life)
+    }
+}
+
+pub(crate) fn poll(votes: &[Vote], setting: &Setting) -> Poll {
+    if setting.dropped == Dropped::AbstainersCount {
+        let said: Vec<Vote> = votes.iter().copied().filter(|vote| *vote != Vote::Absent).collect();
+        return votes::poll(&said);
+    }
+    votes::poll(votes)
+}

@@ -1,0 +1,151 @@
+//! What a run of the model is about: how much may happen in it, and which rule does not hold.
+//!
+//! A rule is dropped by a switch that one place in the model asks for, so that the model with all
+//! rules and the one without are the same otherwise.
+
+/// A rule that is left out, numbered as in the table of counterexamples of the quorum's design.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dropped {
+    Nothing,
+    /// 1: a node that lost its data votes at once.
+    DelayedRestart,
+    /// 2: it is kept out for less than a lock may be held.
+    LongDelay,
+    /// 3: its age is the server's uptime, which is told in whole seconds and too large.
+    AgeByMarker,
+    /// 4: clocks run at rates that differ by no more than the margin.
+    RatesWithinMargin,
+    /// 5: so does the clock by which a client that knew the earlier life waits.
+    OwnAgeWithinMargin,
+    /// 6: who does not vote counts in the majority.
+    AbstainersCount,
+    /// 7: a life is told by the marker: without it, by the `run_id`, which `FLUSHALL` keeps.
+    LifeByMarker,
+    /// 8: the node compares the marker when it is asked: without it, the client did when it sent.
+    MarkerAtVote,
+    /// 9: a token that a majority does not have is written back.
+    WriteBack,
+    /// 10: who acknowledges it has the lock still as the claim's.
+    MineAtWriteBack,
+    /// 11: and is the node that was asked.
+    OpenAtWriteBack,
+    /// 12: so is who extends.
+    OpenAtExtension,
+    /// 13: an extension counts before the old validity has ended.
+    ExtensionInTime,
+    /// 14: each round has an owner token of its own.
+    FreshOwner,
+    /// 15: a release takes away what is its own.
+    CompareAtRelease,
+    /// 16: only nodes whose clocks agree take part.
+    ClockAgreement,
+    /// 18: a round takes its proposal anew.
+    FreshProposal,
+    /// 20: everybody asks the same nodes.
+    OneSetOfNodes,
+}
+
+/// What is the same about a node for all of its lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Traits {
+    /// By how many ticks its clock is ahead.
+    pub(crate) lead: u8,
+    /// By how many ticks a key ends early there: its clock runs fast.
+    pub(crate) fast: u8,
+    /// Which of the clients ask it.
+    pub(crate) asked_by: [bool; 2],
+    /// Of which set of nodes its marker says it is.
+    pub(crate) epoch: u8,
+    /// Whether it lost its data just when the run begins.
+    pub(crate) is_young: bool,
+}
+
+impl Traits {
+    pub(crate) const PLAIN: Traits =
+        Traits { lead: 0, fast: 0, asked_by: [true; 2], epoch: 1, is_young: false };
+}
+
+/// How much may happen.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) dropped: Dropped,
+    pub(crate) nodes: Vec<Traits>,
+    /// The last tick.
+    pub(crate) horizon: u8,
+    /// How long a lock's key lives on a node, in ticks.
+    pub(crate) ttl: u8,
+    /// How many rounds each client begins.
+    pub(crate) rounds: [u8; 2],
+    /// How often each client extends, in all.
+    pub(crate) extensions: [u8; 2],
+    /// How many nodes restart without their data.
+    pub(crate) restarts: u8,
+    /// How many lose it and run on.
+    pub(crate) flushes: u8,
+    /// How many clocks step forward, by more than is assumed, while their node is kept out.
+    pub(crate) steps: u8,
+    /// How many messages are kept up or sent once more by the network.
+    pub(crate) strays: u8,
+    /// How many answers are lost.
+    pub(crate) silences: u8,
+    /// How far clocks may be apart, in ticks.
+    pub(crate) tolerance: u8,
+    /// Whether the clients knew the nodes before, and so wait by their own clocks too.
+    pub(crate) all_are_known: bool,
+    /// Of which set of nodes each client is.
+    pub(crate) epochs: [u8; 2],
+    /// Whether a round may not know a clock that is ahead, or know it by a slow answer.
+    pub(crate) readings: bool,
+}
+
+/// By how many ticks two clocks may come apart while a key lives: what `lease_end` leaves.
+pub(crate) const MARGIN: u8 = 1;
+
+/// By how many ticks an uptime is too large, and a clock too fast that is not within the margin.
+pub(crate) const TOO_MUCH: u8 = 3;
+
+impl Setting {
+    /// Three nodes, one round for each of two clients, and nothing that goes wrong.
+    pub(crate) fn plain(horizon: u8) -> Setting {
+        Setting {
+            dropped: Dropped::Nothing,
+            nodes: vec![Traits::PLAIN; 3],
+            horizon,
+            ttl: 3,
+            rounds: [1; 2],
+            extensions: [0; 2],
+            restarts: 0,
+            flushes: 0,
+            steps: 0,
+            strays: 0,
+            silences: 0,
+            tolerance: 0,
+            all_are_known: false,
+            epochs: [1; 2],
+            readings: false,
+        }
+    }
+
+    pub(crate) fn without(self, dropped: Dropped) -> Setting {
+        Setting { dropped, ..self }
+    }
+
+    /// Whether the clients may change names.
+    pub(crate) fn clients_are_alike(&self) -> bool {
+        let alike = |of: [u8; 2]| of[0] == of[1];
+        alike(self.rounds)
+            && alike(self.extensions)
+            && alike(self.epochs)
+            && self.nodes.iter().all(|node| node.asked_by[0] == node.asked_by[1])
+    }
+
+    /// For how many ticks a node that lost its data is kept out: no longer than it must be.
+    pub(crate) fn delay(&self) -> u8 {
+        match self.dropped {
+            Dropped::DelayedRestart => 0,
+            // The last tick in which a lock of before is held.
+            Dropped::LongDelay => self.ttl - MARGIN - 1,
+            _ => self.ttl + 2 * self.tolerance + MARGIN,
+        }
+    }
+}

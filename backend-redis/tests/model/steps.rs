@@ -1,0 +1,274 @@
+//! What can happen next, and what must never.
+
+use fencelock_redis::redlock::votes::{self, Extension, Settled, Vote};
+use stateright::{Model, Property};
+
+use crate::client::Reading;
+use crate::rules::{Dropped, Setting};
+use crate::state::{CLIENTS, Kind, Stage, State};
+
+/// Messages are lost where no step delivers them, late where it comes later, and overtake each
+/// other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Tick,
+    Start(usize, Reading),
+    /// A node gets a client's request, and the client the answer.
+    Deliver(usize, usize),
+    /// The answer is lost.
+    DeliverOnly(usize, usize),
+    /// The request is given up by its client, and on its way still.
+    Delay(usize, usize),
+    /// The request is delivered, and will be once more.
+    Replay(usize, usize),
+    DeliverStray(usize, usize),
+    DeliverRelease(usize, usize),
+    /// A client goes on with the answers that it has.
+    Decide(usize),
+    /// A client waits no longer.
+    GiveUp(usize),
+    Extend(usize),
+    Release(usize),
+    /// A node loses its data and its process.
+    Restart(usize),
+    /// A node loses its data.
+    Flush(usize),
+    /// A node that is kept out has its clock set forward.
+    SetForward(usize),
+}
+
+pub(crate) const OVERLAP: &str = "no two clients hold the lock at once";
+pub(crate) const FALL: &str = "tokens rise in the order of the grants";
+pub(crate) const GRANT: &str = "the lock is granted";
+pub(crate) const WRITE_BACK: &str = "a token is written back";
+pub(crate) const PLANTING: &str = "an extension needs what it plants";
+
+impl Model for Setting {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        let mut first = State::first(self);
+        let now = first.now;
+        let young = first.nodes.iter_mut().filter(|node| node.traits.is_young);
+        young.for_each(|node| node.restart(now, self));
+        vec![first.canonical(self)]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        let is_over = |client: usize| {
+            let mine = &state.clients[client];
+            mine.stage == Stage::Idle && mine.rounds == self.rounds[client]
+        };
+        if state.fell || CLIENTS.into_iter().all(is_over) {
+            return;
+        }
+        if state.now < self.horizon {
+            steps.push(Step::Tick);
+        }
+        for client in CLIENTS {
+            self.steps_of(client, state, steps);
+        }
+        for (at, node) in state.nodes.iter().enumerate() {
+            for client in CLIENTS {
+                let ask = &node.asks[client];
+                if ask.sent.is_some() {
+                    steps.push(Step::Deliver(client, at));
+                    if state.silences > 0 {
+                        steps.push(Step::DeliverOnly(client, at));
+                    }
+                    if state.strays > 0 && ask.stray.is_none() {
+                        steps.extend([Step::Delay(client, at), Step::Replay(client, at)]);
+                    }
+                }
+                if ask.stray.is_some() {
+                    steps.push(Step::DeliverStray(client, at));
+                }
+                if ask.release.is_some() {
+                    steps.push(Step::DeliverRelease(client, at));
+                }
+            }
+            if state.restarts > 0 {
+                steps.push(Step::Restart(at));
+            }
+            if state.flushes > 0 {
+                steps.push(Step::Flush(at));
+            }
+            if state.steps > 0 && !node.open {
+                steps.push(Step::SetForward(at));
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, step: Step) -> Option<State> {
+        let mut next = last.clone();
+        let now = next.now;
+        match step {
+            Step::Tick => {
+                next.now += 1;
+                next.nodes.iter_mut().for_each(|node| node.tick(now + 1, self));
+            }
+            Step::Start(client, reading) => next.start(client, reading, self)?,
+            Step::Deliver(client, at) => self.deliver(&mut next, client, at, true),
+            Step::DeliverOnly(client, at) => {
+                next.silences -= 1;
+                self.deliver(&mut next, client, at, false);
+            }
+            Step::Delay(client, at) => {
+                next.strays -= 1;
+                let ask = &mut next.nodes[at].asks[client];
+                ask.stray = ask.sent.take();
+                ask.vote = Vote::Absent;
+            }
+            Step::Replay(client, at) => {
+                next.strays -= 1;
+                next.nodes[at].asks[client].stray = next.nodes[at].asks[client].sent;
+                self.deliver(&mut next, client, at, true);
+            }
+            Step::DeliverStray(client, at) => {
+                let request = next.nodes[at].asks[client].stray.take()?;
+                next.nodes[at].answer(&request, now, self);
+            }
+            Step::DeliverRelease(client, at) => {
+                let owner = next.nodes[at].asks[client].release.take()?;
+                next.nodes[at].release(owner, self);
+            }
+            Step::Decide(client) => next.decide(client, self),
+            Step::GiveUp(client) => {
+                next.give_up(client);
+                next.decide(client, self);
+            }
+            Step::Extend(client) => next.extend(client, self),
+            Step::Release(client) => next.end(client, self),
+            Step::Restart(at) => {
+                next.restarts -= 1;
+                next.nodes[at].restart(now, self);
+            }
+            Step::Flush(at) => {
+                next.flushes -= 1;
+                next.nodes[at].flush(now, self);
+            }
+            Step::SetForward(at) => {
+                next.steps -= 1;
+                next.nodes[at].stepped += self.delay();
+                next.nodes[at].look(now, self);
+            }
+        }
+        Some(next.canonical(self))
+    }
+
+    fn properties(&self) -> Vec<Property<Setting>> {
+        vec![
+            Property::always(OVERLAP, |_, state: &State| !state.overlaps()),
+            Property::always(FALL, |_, state: &State| !state.fell),
+            Property::sometimes(GRANT, |_, state: &State| {
+                CLIENTS.iter().any(|client| state.clients[*client].believes(state.now))
+            }),
+            Property::sometimes(WRITE_BACK, |_, state: &State| {
+                CLIENTS.iter().any(|client| has_written_back(state, *client))
+            }),
+            Property::sometimes(PLANTING, |_, state: &State| {
+                CLIENTS.iter().any(|client| needs_planting(state, *client))
+            }),
+        ]
+    }
+}
+
+impl Setting {
+    fn steps_of(&self, client: usize, state: &State, steps: &mut Vec<Step>) {
+        let mine = &state.clients[client];
+        match mine.stage {
+            Stage::Idle if mine.rounds < self.rounds[client] => {
+                steps.push(Step::Start(client, Reading::Exact));
+                if self.readings {
+                    let odd = |at: &usize| state.nodes[*at].traits.lead > 0;
+                    for at in (0..state.nodes.len()).filter(odd) {
+                        steps.push(Step::Start(client, Reading::Slow(at)));
+                        steps.push(Step::Start(client, Reading::Without(at)));
+                    }
+                }
+            }
+            Stage::Idle => {}
+            Stage::Held => {
+                if state.now < mine.until && mine.extensions < self.extensions[client] {
+                    steps.push(Step::Extend(client));
+                }
+                steps.push(Step::Release(client));
+            }
+            Stage::Voting | Stage::Settling | Stage::Extending => {
+                if state.is_decided(client, self) {
+                    steps.push(Step::Decide(client));
+                } else {
+                    steps.push(Step::GiveUp(client));
+                }
+            }
+        }
+    }
+
+    fn deliver(&self, next: &mut State, client: usize, at: usize, is_heard: bool) {
+        let now = next.now;
+        let node = &mut next.nodes[at];
+        let Some(request) = node.asks[client].sent.take() else { return };
+        let was_free = node.key.is_none();
+        let vote = node.answer(&request, now, self);
+        let ask = &mut node.asks[client];
+        ask.vote = if is_heard { vote } else { Vote::Absent };
+        if matches!(ask.vote, Vote::Yes(_)) {
+            ask.confirmed = ask.life;
+            ask.planted = was_free && request.kind == Kind::Extend { may_plant: true };
+        }
+    }
+}
+
+impl State {
+    /// The one state that stands for all that differ in nothing that matters.
+    fn canonical(mut self, setting: &Setting) -> State {
+        let releases_compare = setting.dropped != Dropped::CompareAtRelease;
+        for node in &mut self.nodes {
+            for client in CLIENTS {
+                let Some(owner) = node.asks[client].release else { continue };
+                // It would find nothing, ever.
+                let has_key = node.key.is_some_and(|key| key.owner == owner);
+                let may_get_it =
+                    node.asks[client].stray.is_some() || setting.dropped == Dropped::FreshOwner;
+                if releases_compare && !has_key && !may_get_it {
+                    node.asks[client].release = None;
+                }
+            }
+        }
+        if self.clients[0] > self.clients[1] && setting.clients_are_alike() {
+            self.swap_clients();
+        }
+        self.nodes.sort_unstable();
+        self
+    }
+
+    fn swap_clients(&mut self) {
+        self.clients.swap(0, 1);
+        for node in &mut self.nodes {
+            node.asks.swap(0, 1);
+            let keys = node.key.iter_mut().map(|key| &mut key.owner);
+            let asks = node.asks.iter_mut().flat_map(|ask| {
+                let requests = ask.sent.iter_mut().chain(&mut ask.stray);
+                requests.map(|request| &mut request.owner).chain(&mut ask.release)
+            });
+            keys.chain(asks).for_each(|owner| owner.client = 1 - owner.client);
+        }
+    }
+}
+
+fn has_written_back(state: &State, client: usize) -> bool {
+    let mine = &state.clients[client];
+    mine.stage == Stage::Settling
+        && votes::settled(&state.votes(client), mine.fence) == Settled::Yes
+}
+
+fn needs_planting(state: &State, client: usize) -> bool {
+    let as_it_was = state.nodes.iter().filter(|node| node.traits.asked_by[client]).map(|node| {
+        let ask = &node.asks[client];
+        if ask.planted { Vote::Absent } else { ask.vote }
+    });
+    state.clients[client].stage == Stage::Extending
+        && votes::extension(&state.votes(client)) == Extension::Kept
+        && votes::extension(&as_it_was.collect::<Vec<Vote>>()) != Extension::Kept
+}
