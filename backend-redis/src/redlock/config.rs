@@ -324,7 +324,8 @@ mod tests {
 
     #[test]
     fn urls_mean_what_they_say() {
-        let url = "redlock://:secret@a,b:2,c/1?restart_delay=10s&clock_tolerance=1s&set_epoch=3";
+        let url =
+            "redlock://:secret@a,b:2,c/1?restart_delay=10s&clock_tolerance=1s&set_epoch=3&ttl=5s";
         let parsed = store(url).unwrap();
         assert_eq!(parsed.shown(), "redlock://a:6379,b:2,c:6379/1");
         assert_eq!(parsed.deployment().epoch, 3);

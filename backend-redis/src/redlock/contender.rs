@@ -375,7 +375,7 @@ impl Desk {
             }
         }
         let deadline = self.deadline();
-        while votes::poll(&outcome.votes) == Poll::Open {
+        while votes::is_open(&outcome.votes) {
             let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await else { break };
             let Some(value) = self.read(node, answer, &mut slate.words) else {
                 outcome.votes[node] = Vote::Absent;

@@ -47,6 +47,17 @@ pub fn poll(votes: &[Vote]) -> Poll {
     }
 }
 
+/// Whether a round of acquiring has to wait for more answers: until it is won, or it is known why it
+/// cannot be, by somebody who has the lock or by nodes that are away.
+#[must_use]
+pub fn is_open(votes: &[Vote]) -> bool {
+    match poll(votes) {
+        Poll::Open => true,
+        Poll::Failed => !is_busy(votes) && votes.contains(&Vote::Pending),
+        Poll::Won(_) | Poll::Uneven(_) => false,
+    }
+}
+
 /// What writing a fence back has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Settled {
@@ -88,12 +99,14 @@ pub enum Extension {
 /// Counts the votes of a round of extending.
 #[must_use]
 pub fn extension(votes: &[Vote]) -> Extension {
-    let no = votes.iter().filter(|vote| **vote == Vote::No).count();
+    let count = |wanted| votes.iter().filter(|vote| **vote == wanted).count();
+    let (no, pending) = (count(Vote::No), count(Vote::Pending));
+    let too_many = votes.len() - majority(votes.len()) + 1;
     if yes(votes) >= majority(votes.len()) {
         Extension::Kept
-    } else if no > votes.len() - majority(votes.len()) {
+    } else if no >= too_many {
         Extension::Lost
-    } else if is_possible(votes) {
+    } else if is_possible(votes) || (pending > 0 && no + pending >= too_many) {
         Extension::Open
     } else {
         Extension::Unknown
@@ -157,6 +170,8 @@ mod tests {
         assert_eq!(extension(&[Yes(1), No, No]), Extension::Lost);
         assert_eq!(extension(&[Yes(1), No, Absent]), Extension::Unknown);
         assert_eq!(extension(&[Yes(1), No, Pending]), Extension::Open);
+        assert_eq!(extension(&[Absent, No, Pending]), Extension::Open, "it may be lost");
+        assert_eq!(extension(&[Absent, Absent, Pending]), Extension::Unknown);
         assert_eq!(extension(&[Absent, Absent, Absent]), Extension::Unknown);
         assert_eq!(extension(&[No, No, Pending, Pending, Pending]), Extension::Open);
         assert_eq!(extension(&[No, No, No, Pending, Pending]), Extension::Lost);
@@ -167,5 +182,7 @@ mod tests {
         assert!(is_busy(&[No, No, Absent]));
         assert!(is_busy(&[Yes(1), No, Absent]), "a split is busy too");
         assert!(!is_busy(&[No, Absent, Absent]));
+        assert!(is_open(&[No, Pending, Absent]), "failed, but it is not known why");
+        assert!(!is_open(&[No, No, Pending]) && !is_open(&[No, Absent, Absent]));
     }
 }
