@@ -23,7 +23,10 @@ mod waiters;
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 
 pub use config::RedlockStore;
-pub use deployment::init;
+pub use deployment::{
+    LockSeen, NodeSeen, NodeStatus, Part, Replaced, init, open_when_due, replace, status,
+};
+pub use marker::Deployment;
 
 /// `redlock://`.
 pub const SCHEME: Scheme = Scheme {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::token::TokenEpoch;
+use crate::token::{FencingToken, TokenEpoch};
 
 /// How long a store keeps a lock whose holder has gone silent: 100 ms to 24 h, 30 s by default.
 ///
@@ -214,6 +214,12 @@ impl Settings {
     pub fn metrics_by_lock(mut self, by_lock: bool) -> Settings {
         self.metrics_by_lock = by_lock;
         self
+    }
+
+    /// The token that is handed out for what a store counted.
+    #[must_use]
+    pub fn token(&self, counted: FencingToken) -> FencingToken {
+        counted.in_epoch(self.token_epoch)
     }
 
     /// What stands before every lock name, for a driver that names other things after it.

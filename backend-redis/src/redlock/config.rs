@@ -224,6 +224,11 @@ impl RedlockStore {
         Deployment { nodes: self.nodes.len(), epoch: self.set_epoch, delay: self.restart_delay }
     }
 
+    /// How far two clocks may be apart, in microseconds.
+    pub(crate) fn tolerance_us(&self) -> u64 {
+        u64::try_from(self.clock_tolerance.as_micros()).unwrap_or(u64::MAX)
+    }
+
     pub(crate) fn hosts(&self) -> &[Host] {
         &self.nodes
     }

@@ -498,7 +498,7 @@ pub(crate) fn other_set(marker: &Marker, ours: Deployment) -> Error {
     let theirs =
         format!("{nodes} nodes, set_epoch={epoch}, restart_delay={}s", delay.as_secs_f64());
     let message = match marker.state {
-        marker::State::Closed => format!("it was closed when its set ({theirs}) was replaced"),
+        marker::State::Closed => format!("its set of nodes was changed: it is closed ({theirs})"),
         _ => format!(
             "it belongs to a set of {theirs}; the URL says {} nodes, set_epoch={}, \
              restart_delay={}s",

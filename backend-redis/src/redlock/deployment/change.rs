@@ -1,0 +1,179 @@
+//! What a change of the set does about each node, and how far it has come: read from the markers,
+//! so that whoever repeats it after an interruption finishes it. Pure.
+//!
+//! First a majority of the old set is closed, so that nothing is granted or extended there. Then
+//! the nodes that only the new set has are born, and last those of the old set are moved: born if
+//! the new set has them too, closed in its name if not. So a majority of the old set that has moved
+//! says that all this is done; short of that everything behind the closing is done again, since a
+//! client of the new set that came too early may have written markers as well.
+
+use std::time::Duration;
+
+use fencelock_core::{Error, ErrorKind, Result};
+
+use super::part::in_words;
+use crate::redlock::config::RedlockStore;
+use crate::redlock::marker::{Deployment, Marker, State};
+
+/// From one set to the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change {
+    pub(super) old: Deployment,
+    pub(super) new: Deployment,
+}
+
+/// How far one node has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Unmarked,
+    /// In the old set, or waiting to be.
+    Old,
+    /// Closed with the old set.
+    Closed,
+    /// In the new set, or closed in its name.
+    Moved,
+    /// Closed with some other set.
+    Retired(Deployment),
+    /// In some other set.
+    Stranger(Deployment),
+    Foreign,
+}
+
+impl Change {
+    pub(super) fn between(old: &RedlockStore, new: &RedlockStore) -> Result<Change> {
+        let change = Change { old: old.deployment(), new: new.deployment() };
+        let next = change.old.epoch.checked_add(1);
+        if next == Some(change.new.epoch) {
+            return Ok(change);
+        }
+        let expected = next.map_or("none".to_owned(), |next| next.to_string());
+        let message = format!(
+            "the new set has set_epoch={}, the old one {}; expected set_epoch={expected} in the new \
+             URL",
+            change.new.epoch, change.old.epoch
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    pub(super) fn stage(&self, text: Option<&str>) -> Stage {
+        let Some(text) = text else { return Stage::Unmarked };
+        let Some(marker) = Marker::parse(text) else { return Stage::Foreign };
+        match (marker.deployment, marker.state) {
+            (theirs, _) if theirs == self.new => Stage::Moved,
+            (theirs, State::Closed) if theirs == self.old => Stage::Closed,
+            (theirs, _) if theirs == self.old => Stage::Old,
+            (theirs, State::Closed) => Stage::Retired(theirs),
+            (theirs, _) => Stage::Stranger(theirs),
+        }
+    }
+
+    /// How long nothing may be granted between closing and birth: a lock of the old set may live
+    /// for longer than the new set's delay covers.
+    pub(super) fn pause(&self) -> Duration {
+        self.old.delay.saturating_sub(self.new.delay)
+    }
+}
+
+impl Stage {
+    /// Nothing is granted by the old set there: a clean node counts once it is marked as closed.
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(self, Stage::Closed | Stage::Moved)
+    }
+
+    /// Why a node that the old URL names cannot be closed.
+    pub(super) fn require_old(&self) -> Result<()> {
+        match self {
+            Stage::Unmarked | Stage::Old | Stage::Closed | Stage::Moved => Ok(()),
+            Stage::Retired(theirs) | Stage::Stranger(theirs) => {
+                let theirs = in_words(*theirs);
+                let message = format!("it belongs to another set than the old URL says: {theirs}");
+                Err(Error::new(ErrorKind::Refused, message))
+            }
+            Stage::Foreign => Err(foreign()),
+        }
+    }
+
+    /// Why a node that only the new URL names cannot be taken.
+    pub(super) fn require_free(&self) -> Result<()> {
+        let message = match self {
+            Stage::Unmarked | Stage::Closed | Stage::Moved | Stage::Retired(_) => return Ok(()),
+            Stage::Foreign => return Err(foreign()),
+            Stage::Old => "it belongs to the old set, and the old URL does not name it".to_owned(),
+            Stage::Stranger(theirs) => format!(
+                "it belongs to another set: {}; if that is not in use any more, delete the key \
+                 fencelock:redlock there",
+                in_words(*theirs)
+            ),
+        };
+        Err(Error::new(ErrorKind::Refused, message))
+    }
+}
+
+fn foreign() -> Error {
+    let message = "another program wrote at its marker's key; it was left as it is";
+    Error::new(ErrorKind::Foreign, message).retryable(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fencelock_core::url::StoreUrl;
+
+    const OLD: Deployment = Deployment { nodes: 3, epoch: 1, delay: Duration::from_secs(60) };
+    const NEW: Deployment = Deployment { nodes: 5, epoch: 2, delay: Duration::from_secs(40) };
+    const CHANGE: Change = Change { old: OLD, new: NEW };
+    const OTHER: Deployment = Deployment { epoch: 7, ..OLD };
+
+    fn stage(state: State, deployment: Deployment) -> Stage {
+        let marker = Marker { run_id: "abc".to_owned(), state, born_us: 5, deployment };
+        CHANGE.stage(Some(&marker.to_string()))
+    }
+
+    #[test]
+    fn a_marker_says_how_far_its_node_has_come() {
+        assert_eq!(CHANGE.stage(None), Stage::Unmarked);
+        assert_eq!(CHANGE.stage(Some("hello")), Stage::Foreign);
+        for state in [State::Born, State::Open] {
+            assert_eq!(stage(state, OLD), Stage::Old);
+            assert_eq!(stage(state, NEW), Stage::Moved);
+            assert_eq!(stage(state, OTHER), Stage::Stranger(OTHER));
+        }
+        assert_eq!(stage(State::Closed, OLD), Stage::Closed);
+        assert_eq!(stage(State::Closed, NEW), Stage::Moved);
+        assert_eq!(stage(State::Closed, OTHER), Stage::Retired(OTHER));
+    }
+
+    #[test]
+    fn what_is_in_use_elsewhere_is_not_taken() {
+        for taken in [Stage::Old, Stage::Stranger(OTHER), Stage::Foreign] {
+            taken.require_free().unwrap_err();
+        }
+        for free in [Stage::Unmarked, Stage::Closed, Stage::Moved, Stage::Retired(OTHER)] {
+            free.require_free().unwrap();
+        }
+        for other in [Stage::Retired(OTHER), Stage::Stranger(OTHER), Stage::Foreign] {
+            assert!(!other.is_closed());
+            other.require_old().unwrap_err();
+        }
+        assert!(!Stage::Unmarked.is_closed(), "a client may mark it for the old set yet");
+    }
+
+    #[test]
+    fn the_locks_of_a_set_with_a_longer_delay_end_first() {
+        assert_eq!(CHANGE.pause(), Duration::from_secs(20));
+        assert_eq!(Change { old: NEW, new: OLD }.pause(), Duration::ZERO);
+    }
+
+    #[test]
+    fn each_change_has_its_own_number() {
+        let store = |url| RedlockStore::from_url(&StoreUrl::parse(url).unwrap()).unwrap().0;
+        let old = store("redlock://a,b,c?set_epoch=4");
+        Change::between(&old, &store("redlock://a,b,d?set_epoch=5")).unwrap();
+        for epoch in ["", "?set_epoch=4", "?set_epoch=6"] {
+            let new = store(&format!("redlock://a,b,d{epoch}"));
+            let error = Change::between(&old, &new).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains("expected set_epoch=5"), "{error}");
+        }
+    }
+}

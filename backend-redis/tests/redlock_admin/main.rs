@@ -1,0 +1,9 @@
+//! What an operator does with a set of nodes, on real servers: declaring it new, looking at it,
+//! changing it, also half-way.
+
+#![allow(clippy::unwrap_used)]
+
+mod init;
+mod replace;
+mod status;
+mod support;

@@ -1,0 +1,69 @@
+//! Sets of servers, and their markers.
+
+use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_core::{Locks, Result, url};
+use fencelock_redis::REDLOCK_SCHEME;
+
+/// A short delay, and a TTL nearly as long as it covers.
+pub(crate) const SHORT: &str = "restart_delay=3s&clock_tolerance=1s&ttl=900ms";
+
+/// Where the marker lies.
+const KEY: &str = "fencelock:redlock";
+
+pub(crate) async fn connect(url: &str) -> Result<Locks> {
+    url::connect(&[REDLOCK_SCHEME], url).await
+}
+
+/// Servers, some of which are a set.
+pub(crate) struct Nodes(Vec<TestRedis>);
+
+impl Nodes {
+    pub(crate) async fn start(count: usize) -> Nodes {
+        let starting = (0..count).map(|_| RedisOptions::new().start());
+        let servers = futures_util::future::join_all(starting).await;
+        Nodes(servers.into_iter().map(|server| server.expect("a redis-server starts")).collect())
+    }
+
+    pub(crate) fn node(&self, node: usize) -> &TestRedis {
+        &self.0[node]
+    }
+
+    /// The set of these nodes.
+    pub(crate) fn url(&self, nodes: &[usize], params: &str) -> String {
+        let hosts: Vec<String> =
+            nodes.iter().map(|node| self.0[*node].addr().to_string()).collect();
+        format!("redlock://{}?{params}", hosts.join(","))
+    }
+
+    /// The marker's text, empty without one.
+    pub(crate) async fn marker(&self, node: usize) -> String {
+        self.0[node].command(&["GET", KEY]).await.unwrap()
+    }
+
+    pub(crate) async fn markers(&self) -> Vec<String> {
+        let mut markers = Vec::new();
+        for node in 0..self.0.len() {
+            markers.push(self.marker(node).await);
+        }
+        markers
+    }
+
+    pub(crate) async fn set_marker(&self, node: usize, text: &str) {
+        self.0[node].command(&["SET", KEY, text]).await.unwrap();
+    }
+
+    /// A marker of the node's present run, so many seconds old.
+    pub(crate) async fn mark(&self, node: usize, state: &str, age: u64, set: &str) {
+        let info = self.0[node].command(&["INFO", "server"]).await.unwrap();
+        let run_id = info.lines().find_map(|line| line.trim_end().strip_prefix("run_id:"));
+        let time = self.0[node].command(&["TIME"]).await.unwrap();
+        let seconds: u64 = time.lines().next().unwrap().parse().unwrap();
+        let born = (seconds - age) * 1_000_000;
+        self.set_marker(node, &format!("{} {state} {born} {set}", run_id.unwrap())).await;
+    }
+}
+
+/// A word of a marker: 1 is its state, 2 its birth, 4 its epoch.
+pub(crate) fn word(marker: &str, index: usize) -> &str {
+    marker.split(' ').nth(index).unwrap_or_default()
+}
