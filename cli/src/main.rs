@@ -4,6 +4,7 @@
 
 mod bench;
 mod conformance;
+mod redlock;
 mod run;
 
 use std::process::ExitCode;
@@ -28,6 +29,8 @@ enum Command {
     Run(Box<run::Options>),
     Bench(bench::Options),
     Conformance(conformance::Options),
+    #[command(subcommand)]
+    Redlock(redlock::Options),
     #[command(hide = true, name = run::WATCHDOG)]
     Watchdog(run::WatchdogOptions),
 }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run::run(*options),
         Command::Bench(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
         Command::Conformance(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
+        Command::Redlock(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
         Command::Watchdog(options) => run::watch(options),
     }
 }

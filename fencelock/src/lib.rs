@@ -31,6 +31,16 @@ pub const SCHEMES: &[Scheme] = &[
     fencelock_zk::SCHEME,
 ];
 
+/// What an operator does with the nodes of a `redlock://` URL: declare them new, look at them,
+/// change the set. `fencelock redlock` does this at the command line.
+#[cfg(feature = "redis")]
+pub mod redlock {
+    pub use fencelock_redis::redlock::{
+        Deployment, LockSeen, NodeSeen, NodeStatus, Part, Replaced, init, open_when_due, replace,
+        status,
+    };
+}
+
 /// The environment variable that [`connect_from_env`] reads.
 pub const URL_VARIABLE: &str = "FENCELOCK_URL";
 
