@@ -58,6 +58,11 @@ async fn the_readme_says_what_the_stores_promise() {
     // As durable as one server can be: what remains is what no setting prevents.
     let server = RedisOptions::new().append_only().start().await.unwrap();
     let redis = format!("redis://{}", server.addr());
+    let node = || RedisOptions::new().start();
+    let nodes = tokio::try_join!(node(), node(), node()).unwrap();
+    let nodes = [nodes.0, nodes.1, nodes.2];
+    let redlock = nodes.each_ref().map(|node| node.addr().to_string());
+    let redlock = format!("redlock://{}", redlock.join(","));
     // With the tick of the server's own example, so that its bounds are those of most.
     let ticks = ZooKeeperOptions::new().tick_time(Duration::from_secs(2));
     let ensemble = ticks.standalone().await.unwrap();
@@ -66,6 +71,7 @@ async fn the_readme_says_what_the_stores_promise() {
         ("mem://", fencelock::connect("mem://").await.unwrap()),
         ("file:///DIR", fencelock::connect(&file).await.unwrap()),
         ("redis://HOST", fencelock::connect(&redis).await.unwrap()),
+        ("redlock://H1,H2,H3", fencelock::connect(&redlock).await.unwrap()),
         ("zk://HOSTS", fencelock::connect(&zookeeper).await.unwrap()),
     ];
     let table = table(&stores);

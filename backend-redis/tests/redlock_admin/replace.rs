@@ -199,3 +199,40 @@ async fn a_shorter_delay_does_not_shorten_what_the_old_locks_need() {
     assert!(start.elapsed() >= DELAY, "{:?}", start.elapsed());
     locks.close().await.unwrap();
 }
+
+/// Between closing and birth, where a shorter delay makes it pause.
+#[tokio::test]
+async fn an_interruption_leaves_the_old_set_closed_and_the_new_one_unopened() {
+    let nodes = Nodes::start(4).await;
+    let old_url = nodes.url(&[0, 1, 2], SHORT);
+    let quick = "restart_delay=2s&clock_tolerance=500ms&ttl=500ms";
+    let new_url = nodes.url(&[0, 1, 3], &next(quick));
+    init(&old_url).await.unwrap();
+    let locks = connect(&old_url).await.unwrap();
+    let begin = async || {
+        let (old_url, new_url) = (old_url.clone(), new_url.clone());
+        let replacing = tokio::spawn(async move { replace(&old_url, &new_url).await });
+        until("a majority is closed", async || {
+            let markers = nodes.markers().await;
+            markers.iter().filter(|marker| word(marker, 1) == "closed").count() >= 2
+        })
+        .await;
+        replacing
+    };
+    begin().await.abort();
+    let error = soon("an answer", locks.lock("a").try_acquire()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Refused);
+    assert_eq!(nodes.marker(3).await, "");
+
+    let replacing = begin().await;
+    nodes.node(3).restart().await.unwrap();
+    let error = soon("it fails", replacing).await.unwrap().unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(error.to_string().contains("do it again"), "{error}");
+    assert_eq!(nodes.marker(3).await, "");
+
+    let replaced = replace(&old_url, &new_url).await.unwrap();
+    assert!(!replaced.opens_in.is_zero());
+    within(DELAY * 5, "it opens", open_when_due(&new_url)).await.unwrap();
+    locks.close().await.unwrap();
+}

@@ -12,6 +12,7 @@ use std::time::Duration;
 use fencelock_core::{Error, ErrorKind, Result};
 
 use super::part::in_words;
+use crate::redlock::clocks::{Offset, agreement};
 use crate::redlock::config::RedlockStore;
 use crate::redlock::marker::{Deployment, Marker, State};
 
@@ -109,6 +110,21 @@ impl Stage {
     }
 }
 
+/// Whether the clocks of a majority of the old set agree, and those of all `newcomers` with them.
+/// `None` in the old set is a clock that is not known.
+pub(super) fn clocks_agree(
+    old: &[Option<Offset>],
+    newcomers: &[Option<Offset>],
+    tolerance_us: u64,
+) -> bool {
+    let Some(agreed) = agreement(old, tolerance_us) else { return false };
+    let members = old.iter().zip(&agreed.members).filter(|(_, member)| **member);
+    let mut all: Vec<Option<Offset>> = members.map(|(offset, _)| *offset).collect();
+    all.extend(newcomers);
+    let together = agreement(&all, tolerance_us);
+    together.is_some_and(|together| together.members.iter().all(|member| *member))
+}
+
 fn foreign() -> Error {
     let message = "another program wrote at its marker's key; it was left as it is";
     Error::new(ErrorKind::Foreign, message).retryable(false)
@@ -165,8 +181,19 @@ mod tests {
     }
 
     #[test]
+    fn new_nodes_are_no_further_off_than_a_majority_of_the_old_ones() {
+        let at = |offset| Some(Offset { at_least: offset, at_most: offset });
+        let old = [at(0), at(50), at(900)];
+        assert!(clocks_agree(&old, &[at(-50), at(20)], 100));
+        assert!(clocks_agree(&old, &[], 100));
+        assert!(!clocks_agree(&old, &[at(20), at(-51)], 100), "too far from one of them");
+        assert!(!clocks_agree(&old, &[at(900)], 100), "with the minority");
+        assert!(!clocks_agree(&[at(0), None, None], &[at(0), at(0)], 100), "no majority");
+    }
+
+    #[test]
     fn each_change_has_its_own_number() {
-        let store = |url| RedlockStore::from_url(&StoreUrl::parse(url).unwrap()).unwrap().0;
+        let store = |url: &str| RedlockStore::from_url(&StoreUrl::parse(url).unwrap()).unwrap().0;
         let old = store("redlock://a,b,c?set_epoch=4");
         Change::between(&old, &store("redlock://a,b,d?set_epoch=5")).unwrap();
         for epoch in ["", "?set_epoch=4", "?set_epoch=6"] {

@@ -9,11 +9,10 @@ use std::time::Duration;
 use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::future::join_all;
 
-use super::change::{Change, Stage};
+use super::change::{Change, Stage, clocks_agree};
 use super::node::{Node, Watch};
 use super::part::Part;
 use super::{at, explain_at, parse, reach_all, refuse_twins};
-use crate::redlock::clocks::{Offset, agreement};
 use crate::redlock::config::RedlockStore;
 use crate::redlock::marker::{Marker, State};
 use crate::redlock::votes::majority;
@@ -177,17 +176,9 @@ impl Sets {
     fn require_clocks(&self, tolerance_us: u64) -> Result<()> {
         let mut theirs: Vec<_> = self.in_old().map(|peer| Some(peer.node.offset)).collect();
         theirs.resize(self.change.old.nodes, None);
-        let agreed = agreement(&theirs, tolerance_us).map(|agreed| agreed.members);
-        let agreed: Vec<bool> = agreed.unwrap_or_default();
-        let theirs = theirs.into_iter().zip(&agreed).filter(|(_, member)| **member);
-        let mut all: Vec<Option<Offset>> = theirs.map(|(offset, _)| offset).collect();
-        let is_known = !all.is_empty();
         let newcomers = self.peers.iter().filter(|peer| peer.side == Side::New);
-        all.extend(newcomers.map(|peer| Some(peer.node.offset)));
-        let together = agreement(&all, tolerance_us);
-        if is_known
-            && together.is_some_and(|together| together.members.iter().all(|member| *member))
-        {
+        let newcomers: Vec<_> = newcomers.map(|peer| Some(peer.node.offset)).collect();
+        if clocks_agree(&theirs, &newcomers, tolerance_us) {
             return Ok(());
         }
         let mut text = format!(

@@ -1,0 +1,106 @@
+//! The access rules as docs/redlock.md has them: they suffice, and every command in them is used.
+
+use fencelock_conformance::acts::*;
+use fencelock_conformance::servers::TestRedis;
+use fencelock_core::{Guard, Locks};
+use fencelock_redis::redlock::{NodeStatus, init, open_when_due, replace, status};
+
+use crate::support::*;
+
+const DOCUMENT: &str = include_str!("../../../docs/redlock.md");
+
+/// The words behind the password in the document's line.
+fn rules() -> Vec<&'static str> {
+    const START: &str = "ACL SETUSER jobs on >PASSWORD ";
+    let mut lines = DOCUMENT.lines().filter_map(|line| line.trim().strip_prefix(START));
+    let line = lines.next().expect("docs/redlock.md has the line");
+    assert!(lines.next().is_none(), "docs/redlock.md has the line once");
+    line.split_whitespace().collect()
+}
+
+/// The commands that a node has been asked for, also by scripts.
+async fn used(node: &TestRedis) -> Vec<String> {
+    let stats = node.command(&["INFO", "commandstats"]).await.unwrap();
+    let names = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split(':').next());
+    names.map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_rules_suffice_and_all_are_used() {
+    let nodes = Nodes::start(4).await;
+    let rules = rules();
+    for node in 0..4 {
+        let user = ["ACL", "SETUSER", "jobs", "reset", "on", ">correct-horse"];
+        nodes.node(node).command(&[&user[..], &rules].concat()).await.unwrap();
+        nodes.node(node).command(&["CONFIG", "RESETSTAT"]).await.unwrap();
+    }
+    let login = |url: String| url.replace("redlock://", "redlock://jobs:correct-horse@");
+    let old = login(nodes.url(&[0, 1, 2], SHORT));
+    init(&old).await.unwrap();
+    let locks = connect(&old).await.unwrap();
+    exclusive(&locks, &nodes).await;
+    shared(&locks).await;
+    let told = status(&old, Some("a")).await.unwrap();
+    assert!(told.iter().all(NodeStatus::takes_part), "{told:?}");
+    let told = told.into_iter().map(|node| node.seen.unwrap().lock.unwrap().unwrap());
+    assert!(told.into_iter().all(|lock| lock.fence.is_some()));
+    locks.close().await.unwrap();
+
+    let new = login(nodes.url(&[0, 1, 3], &format!("{SHORT}&set_epoch=2")));
+    replace(&old, &new).await.unwrap();
+    open_when_due(&new).await.unwrap();
+
+    let mut all = Vec::new();
+    for node in 0..4 {
+        all.extend(used(nodes.node(node)).await);
+    }
+    for command in rules.iter().filter_map(|rule| rule.strip_prefix('+')) {
+        assert!(all.iter().any(|used| used == command), "{command} is not needed: {all:?}");
+    }
+}
+
+async fn exclusive(locks: &Locks, nodes: &Nodes) {
+    let guard = hold(locks, "a").await;
+    let waiter = wait_for(locks, "a");
+    until("it queues", async || locks.inspect("a").await.unwrap().waiters.len() == 1).await;
+    give_back(guard).await;
+    let guard = granted(waiter).await;
+    until_renewed(&guard).await;
+    // A connection that is lost: the next one ends it, if it is still there.
+    let killed = nodes.node(0).command(&["CLIENT", "KILL", "USER", "jobs"]).await.unwrap();
+    assert_ne!(killed, "0");
+    until("it is connected again", async || {
+        used(nodes.node(0)).await.iter().any(|command| command == "client|kill")
+    })
+    .await;
+    until_renewed(&guard).await;
+    // Again while it is held: an eviction that misses a node may be healed by the next renewal.
+    until("it is told", async || {
+        if let Some(holder) = locks.inspect("a").await.unwrap().holders.pop() {
+            locks.evict("a", &holder.id).await.unwrap();
+        }
+        !guard.is_held()
+    })
+    .await;
+}
+
+async fn shared(locks: &Locks) {
+    let reader = || locks.rw_lock("b").read();
+    let (one, two) = (reader().acquire().await.unwrap(), reader().acquire().await.unwrap());
+    let writer = locks.rw_lock("b").write();
+    let writer = tokio::spawn(async move { writer.acquire().await });
+    until("it queues", async || locks.inspect("b").await.unwrap().waiters.len() == 1).await;
+    until_renewed(&one).await;
+    give_back(one).await;
+    give_back(two).await;
+    give_back(granted(writer).await).await;
+}
+
+async fn until_renewed(guard: &Guard) {
+    let first = guard.valid_until();
+    until("it is renewed", async || {
+        assert!(guard.is_held(), "it was lost");
+        guard.valid_until() > first
+    })
+    .await;
+}
