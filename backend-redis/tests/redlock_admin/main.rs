@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod acl;
+mod clocks;
 mod init;
 mod replace;
 mod status;

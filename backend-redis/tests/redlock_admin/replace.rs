@@ -64,6 +64,12 @@ async fn three_nodes_grow_to_five_while_a_lock_is_held() {
 }
 
 #[tokio::test]
+async fn all_nodes_are_replaced_while_a_lock_is_held() {
+    let nodes = Nodes::start(6).await;
+    changes_hands(&nodes, &[0, 1, 2], &[3, 4, 5]).await;
+}
+
+#[tokio::test]
 async fn a_set_moves_to_other_servers_without_its_dead_node() {
     let nodes = Nodes::start(6).await;
     let (old_url, new_url) = (nodes.url(&[0, 1, 2], SHORT), nodes.url(&[3, 4, 5], &next(SHORT)));
@@ -208,23 +214,31 @@ async fn an_interruption_leaves_the_old_set_closed_and_the_new_one_unopened() {
     let quick = "restart_delay=2s&clock_tolerance=500ms&ttl=500ms";
     let new_url = nodes.url(&[0, 1, 3], &next(quick));
     init(&old_url).await.unwrap();
+    let open = nodes.markers().await;
     let locks = connect(&old_url).await.unwrap();
-    let begin = async || {
+    let begin = || {
         let (old_url, new_url) = (old_url.clone(), new_url.clone());
-        let replacing = tokio::spawn(async move { replace(&old_url, &new_url).await });
+        tokio::spawn(async move { replace(&old_url, &new_url).await })
+    };
+    let paused = async || {
         until("a majority is closed", async || {
             let markers = nodes.markers().await;
             markers.iter().filter(|marker| word(marker, 1) == "closed").count() >= 2
         })
         .await;
-        replacing
     };
-    begin().await.abort();
+    let replacing = begin();
+    paused().await;
+    replacing.abort();
     let error = soon("an answer", locks.lock("a").try_acquire()).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
     assert_eq!(nodes.marker(3).await, "");
 
-    let replacing = begin().await;
+    for (node, marker) in open.iter().enumerate().take(3) {
+        nodes.set_marker(node, marker).await;
+    }
+    let replacing = begin();
+    paused().await;
     nodes.node(3).restart().await.unwrap();
     let error = soon("it fails", replacing).await.unwrap().unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);

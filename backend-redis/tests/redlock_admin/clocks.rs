@@ -1,0 +1,71 @@
+//! A node whose clock is wrong: a shim before the C library adds to its time.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fencelock_conformance::acts::*;
+use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_core::ErrorKind;
+use fencelock_redis::redlock::{init, replace, status};
+
+use crate::support::*;
+
+const AHEAD: i64 = 40;
+
+/// A server whose clock is 40 s ahead.
+async fn ahead(directory: &Path) -> TestRedis {
+    let server = RedisOptions::new().program(program(directory)).start().await;
+    server.expect("a redis-server starts")
+}
+
+fn program(directory: &Path) -> PathBuf {
+    let file = |name: &str| directory.join(name);
+    std::fs::write(file("offset"), (AHEAD * 1_000_000).to_ne_bytes()).unwrap();
+    std::fs::write(file("shim.c"), include_str!("../faults/clock/shim.c")).unwrap();
+    // Whoever links Rust has a C compiler.
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args([file("shim.so"), file("shim.c")])
+        .arg("-ldl")
+        .status();
+    assert!(built.is_ok_and(|status| status.success()), "cc cannot build the shim");
+    let script = format!(
+        "#!/bin/sh\nLD_PRELOAD={} CLOCK_OFFSET={} exec redis-server \"$@\"\n",
+        file("shim.so").display(),
+        file("offset").display()
+    );
+    std::fs::write(file("redis"), script).unwrap();
+    std::fs::set_permissions(file("redis"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    file("redis")
+}
+
+#[tokio::test]
+async fn a_clock_that_does_not_agree_is_shown_and_no_set_is_changed_to_it() {
+    let nodes = Nodes::start(3).await;
+    let directory = tempfile::tempdir().unwrap();
+    let skewed = ahead(directory.path()).await;
+    let with_skewed =
+        |params: &str| nodes.url(&[0, 1], params).replace('?', &format!(",{}?", skewed.addr()));
+    init(&with_skewed("")).await.unwrap();
+    let told = status(&with_skewed(""), None).await.unwrap();
+    assert!(told[0].takes_part() && told[1].takes_part());
+    assert!(!told[2].takes_part());
+    let seen = told[2].seen.as_ref().unwrap();
+    assert!(seen.part.is_open() && !seen.clock_agrees, "{seen:?}");
+    let (at_least, at_most) = seen.clock_ahead_us;
+    let ahead = AHEAD * 1_000_000;
+    assert!(at_least < ahead + 5_000_000 && at_most > ahead - 5_000_000, "{seen:?}");
+
+    // The set that has it gets on without; a set that takes it in does not change.
+    let old = nodes.url(&[0, 1, 2], "set_epoch=6");
+    nodes.node(0).command(&["FLUSHALL"]).await.unwrap();
+    nodes.node(1).command(&["FLUSHALL"]).await.unwrap();
+    skewed.command(&["FLUSHALL"]).await.unwrap();
+    init(&old).await.unwrap();
+    let before = nodes.markers().await;
+    let error = replace(&old, &with_skewed("set_epoch=7")).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Refused);
+    assert!(error.to_string().contains("clock_tolerance=10s"), "{error}");
+    assert_eq!(nodes.markers().await, before);
+}
