@@ -155,6 +155,10 @@ impl Link {
         if let Line::Up(live) = &*self.line.borrow() {
             return Ok(live.clone());
         }
+        if self.patience.is_zero() {
+            // Not even for a moment: what is sent then could come behind its claim's release.
+            self.state()?;
+        }
         Box::pin(self.next_live()).await
     }
 

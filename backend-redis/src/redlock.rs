@@ -7,16 +7,23 @@
 //! <https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>
 
 mod backend;
+mod circle;
 pub mod clocks;
 mod config;
 mod contender;
+mod debts;
 mod deployment;
+mod desk;
+mod extension;
 mod fan;
 pub mod fence;
+mod freeing;
 pub mod marker;
 mod member;
 mod quorum;
 mod refusals;
+mod round;
+mod sight;
 pub mod votes;
 mod waiters;
 

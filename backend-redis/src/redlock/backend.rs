@@ -15,8 +15,8 @@ use redis::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::contender::RedlockContender;
+use super::debts::{By, free};
 use super::fan::Fan;
-use super::member::{By, free};
 use super::quorum::Quorum;
 use super::refusals::{LOOK_AGAIN, nth_change};
 use crate::backend::in_parallel;
@@ -62,7 +62,7 @@ impl Store {
         let mut slate = quorum.slate(quorum.now())?;
         let mut fan = Fan::new();
         for (node, _) in slate.ballots.iter().enumerate().filter(|(_, ballot)| ballot.is_some()) {
-            fan.ask(node, quorum.members[node].batches.step(step));
+            fan.ask(node, Box::pin(quorum.members[node].batches.step(step)));
         }
         let deadline = Instant::now() + quorum.node_timeout;
         let mut seen = Vec::new();
@@ -105,7 +105,7 @@ impl Store {
         let mut words = quorum.silence();
         let mut fan = Fan::new();
         for (node, member) in quorum.members.iter().enumerate() {
-            fan.ask(node, member.batches.step(step));
+            fan.ask(node, Box::pin(member.batches.step(step)));
         }
         let deadline = Instant::now() + quorum.node_timeout;
         let mut seen = Vec::new();
@@ -215,7 +215,7 @@ impl DistributedLock for Driver {
         let quorum = &self.store.quorum;
         let mut fan = Fan::new();
         for (node, member) in quorum.members.iter().enumerate() {
-            fan.ask(node, free(&member.batches, &keys, &value, "", By::Order));
+            fan.ask(node, Box::pin(free(&member.batches, &keys, &value, "", By::Order)));
         }
         let deadline = Instant::now() + quorum.node_timeout;
         let (mut removed, mut answered) = (0, 0);

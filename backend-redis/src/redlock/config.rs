@@ -13,9 +13,10 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 use super::backend::{Driver, Store};
+use super::circle::Circle;
 use super::fence::MOST_NODES;
 use super::marker::Deployment;
-use super::member::{Circle, Member};
+use super::member::Member;
 use super::quorum::Quorum;
 use crate::config::{PORT, database_of, hosts, hosts_of, invalid, tls_of};
 use crate::identity::Process;

@@ -4,21 +4,40 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-type Question<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+use futures_util::stream::{FuturesUnordered, Stream};
 
-/// Questions under way, each to a node of its own.
-pub(crate) struct Fan<'a, T> {
-    pending: Vec<(usize, Question<'a, T>)>,
-    answered: Vec<(usize, T)>,
+/// Questions under way, each with the number that its answer comes with.
+pub(crate) struct Fan<F: Future + ?Sized> {
+    questions: FuturesUnordered<Numbered<F>>,
+    pending: Vec<usize>,
+    answered: Vec<(usize, F::Output)>,
 }
 
-impl<'a, T> Fan<'a, T> {
-    pub(crate) fn new() -> Fan<'a, T> {
-        Fan { pending: Vec::new(), answered: Vec::new() }
+/// Questions of any kind that can be kept.
+pub(crate) type Kept<T> = Fan<dyn Future<Output = T> + Send>;
+
+struct Numbered<F: ?Sized> {
+    number: usize,
+    question: Pin<Box<F>>,
+}
+
+impl<F: Future + ?Sized> Future for Numbered<F> {
+    type Output = (usize, F::Output);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let number = self.number;
+        self.question.as_mut().poll(cx).map(|answer| (number, answer))
+    }
+}
+
+impl<F: Future + ?Sized> Fan<F> {
+    pub(crate) fn new() -> Fan<F> {
+        Fan { questions: FuturesUnordered::new(), pending: Vec::new(), answered: Vec::new() }
     }
 
-    pub(crate) fn ask(&mut self, node: usize, question: impl Future<Output = T> + Send + 'a) {
-        self.pending.push((node, Box::pin(question)));
+    pub(crate) fn ask(&mut self, number: usize, question: Pin<Box<F>>) {
+        self.questions.push(Numbered { number, question });
+        self.pending.push(number);
     }
 
     /// Sends all of them, unless `unless` says at that moment that they must not be.
@@ -34,19 +53,17 @@ impl<'a, T> Fan<'a, T> {
         .await
     }
 
+    /// Polls whoever was woken, and each of them once at the first time.
     fn poll_all(&mut self, cx: &mut Context<'_>) {
-        let answered = &mut self.answered;
-        self.pending.retain_mut(|(node, question)| match question.as_mut().poll(cx) {
-            Poll::Ready(answer) => {
-                answered.push((*node, answer));
-                false
-            }
-            Poll::Pending => true,
-        });
+        while let Poll::Ready(Some((number, answer))) = Pin::new(&mut self.questions).poll_next(cx)
+        {
+            self.pending.retain(|pending| *pending != number);
+            self.answered.push((number, answer));
+        }
     }
 
     /// The next answer; `None` when there are no more to come. Cancel safe.
-    pub(crate) async fn next(&mut self) -> Option<(usize, T)> {
+    pub(crate) async fn next(&mut self) -> Option<(usize, F::Output)> {
         poll_fn(|cx| {
             if self.answered.is_empty() {
                 self.poll_all(cx);
@@ -60,8 +77,8 @@ impl<'a, T> Fan<'a, T> {
         .await
     }
 
-    /// The nodes that have not answered.
+    /// Who has not answered.
     pub(crate) fn pending(&self) -> impl Iterator<Item = usize> + '_ {
-        self.pending.iter().map(|(node, _)| *node)
+        self.pending.iter().copied()
     }
 }

@@ -7,9 +7,11 @@ use std::time::Duration;
 use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
 use tokio::runtime::Handle;
 
+use super::circle::Circle;
 use super::clocks::Offset;
 use super::fence;
-use super::member::{Ballot, Circle, Member};
+use super::member::Member;
+use super::sight::Ballot;
 use super::votes::majority;
 
 /// The nodes.

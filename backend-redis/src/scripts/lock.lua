@@ -102,6 +102,20 @@ local function head()
   return claim
 end
 
+-- Marks the holder and the token: somebody waits.
+local function announce()
+  if held and held.text and not held.marked and parse(held.text) then
+    redis.call('SET', L, held.text .. MARK, 'KEEPTTL')
+    held.marked = true
+  end
+  local last = redis.call('GET', F)
+  if not last then
+    redis.call('SET', F, '0q', 'PX', 86400000)
+  elseif string.find(last, '^%d+$') then
+    redis.call('SET', F, last .. 'q', 'KEEPTTL')
+  end
+end
+
 -- The first in the queue whose process lives; the dead before it are removed, and their processes too,
 -- so that a look of one, should it go on, says that places are missing.
 local function live_head()

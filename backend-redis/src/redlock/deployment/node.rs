@@ -12,7 +12,7 @@ use crate::checkup::Checkup;
 use crate::error::{explain, strange_answer};
 use crate::redlock::clocks::Offset;
 use crate::redlock::marker::{self, Deployment, Marker, State};
-use crate::redlock::member::{read_look, write_command};
+use crate::redlock::sight::{read_look, write_command};
 use crate::route::{ANSWER_WITHIN, Caller, Host, Route};
 
 /// Writes of one marker: clients may write at the same time.

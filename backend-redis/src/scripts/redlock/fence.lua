@@ -1,12 +1,13 @@
 -- The next fence of one node: the next multiple of 16 above the last one, or what the round proposes
 -- if that is larger, and for a shared grant its node's own number more, so that no two nodes ever
--- give the same. `proposal` is a text, since `..` rounds numbers.
+-- give the same. `proposal` is a text, since `..` rounds numbers. With what was there before, which has
+-- a mark when somebody may queue.
 local function next_fence(proposal, more)
   local token = more == '' and proposal or string.format('%.0f', proposal + more)
   local last = redis.call('SET', F, token, 'KEEPTTL', 'GET')
   -- The last three hours begin with the same digits; then the key need not be prolonged.
   if last and #last == #proposal and last < proposal and last > string.sub(proposal, 1, 6) then
-    return token
+    return token, last
   end
   if last then
     local number = tonumber(string.match(last, '^(%d+)q?$'))
@@ -22,13 +23,14 @@ local function next_fence(proposal, more)
     end
   end
   redis.call('PEXPIRE', F, 86400000)
-  return token
+  return token, last
 end
 
 -- Nobody will be given `token` again by this node, or less.
 local function raise_fence(token)
-  local last = tonumber(string.match(redis.call('GET', F) or '0', '^(%d+)q?$'))
+  local last, mark = string.match(redis.call('GET', F) or '0', '^(%d+)(q?)$')
+  last = tonumber(last)
   if not last then foreign(F, 'is the text') end
-  if last < tonumber(token) then redis.call('SET', F, token) end
+  if last < tonumber(token) then redis.call('SET', F, token .. mark) end
   redis.call('PEXPIRE', F, 86400000)
 end

@@ -10,6 +10,11 @@
 local ME, WAITER, ARRIVAL = ARGV[1], ARGV[2], ARGV[3]
 -- A group lies in a sorted set, where GET is an error and not an answer.
 local value = redis.pcall('GET', L)
+if value == ME and ARRIVAL == '' and not ARGV[4] then
+  -- Not marked: nobody waits.
+  redis.call('DEL', L)
+  return 1
+end
 local was_there = 0
 if value == ME or value == ME .. '\n' then
   redis.call('DEL', L)

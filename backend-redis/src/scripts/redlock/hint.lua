@@ -34,4 +34,5 @@ local function enqueue(text, arrival)
   redis.call('ZADD', Q, arrival, text)
   redis.call('ZADD', Q, now + SILENCE, '@' .. parse(text).process)
   redis.call('PEXPIRE', Q, QUEUE)
+  announce()
 end

@@ -23,6 +23,7 @@ for i = 2, #ARGV do
   if not redis.call('ZSCORE', Q, ARGV[i]) then missing = 1 end
 end
 local first = live_head()
+if first then announce() end
 local own = first and first.process == PROCESS
 if first and not own then hint() end
 tidy()

@@ -17,17 +17,21 @@ local ME, TTL, PROPOSAL, MORE, WAITER = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV
 --<fence.lua>
 
 -- Nobody holds and nobody queues: no more than this.
-if MORE == '' and redis.call('EXISTS', Q) == 0 then
-  local set = redis.pcall('SET', L, ME, 'NX', 'PX', TTL)
-  if set and set.ok then
-    local done, answer = pcall(next_fence, PROPOSAL, '')
-    if done then return answer end
+local set = MORE == '' and redis.pcall('SET', L, ME, 'NX', 'PX', TTL)
+if set and set.ok then
+  local done, answer, last = pcall(next_fence, PROPOSAL, '')
+  if not done then
     -- The fence's key is of another program.
     redis.call('DEL', L)
     error(answer, 0)
-  elseif set and set.err and not string.find(set.err, 'WRONGTYPE', 1, true) then
-    return set
   end
+  local marked = not last or string.byte(last, -1) == 113
+  if not marked or redis.call('EXISTS', Q) == 0 then return answer end
+  -- Somebody may queue, and comes first.
+  redis.call('DEL', L)
+  if last then redis.call('SET', F, last, 'KEEPTTL') else redis.call('DEL', F) end
+elseif set and set.err and not string.find(set.err, 'WRONGTYPE', 1, true) then
+  return set
 end
 --<hint.lua>
 local me = parse(ME)
@@ -45,7 +49,7 @@ if is_free_for(me) and is_turn(WAITER, me.mode) then
   put(me, tonumber(TTL), token)
   if WAITER ~= '' then redis.call('ZREM', Q, WAITER) end
   if me.mode == 's' then hint() end
-  tidy()
+  if tidy() then announce() end
   return token
 end
 

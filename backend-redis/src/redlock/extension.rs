@@ -1,0 +1,78 @@
+//! The extension of what is held, by a majority.
+
+use std::sync::Arc;
+
+use fencelock_core::{Renewal, Result, lease_end};
+use redis::Value;
+use tokio::time::timeout_at;
+
+use super::desk::Desk;
+use super::fan::Fan;
+use super::quorum::{Slate, Word};
+use super::votes::{self, Extension, Vote};
+use crate::identity::ttl_of;
+
+impl Desk {
+    /// Extends what is held.
+    pub(super) async fn renew(self: &Arc<Self>) -> Result<Renewal> {
+        let desk = self;
+        let quorum = &self.store.quorum;
+        let Some(grant) = desk.state().grant.clone() else { return Ok(Renewal::Lost) };
+        let sent = quorum.now();
+        let Slate { ballots, mut words, .. } = quorum.slate(sent)?;
+        let ttl = if desk.claim.is_fixed_lease() { "0" } else { ttl_of(&desk.waiter) };
+        let mut fan = Fan::new();
+        let mut votes = vec![Vote::Absent; ballots.len()];
+        for (node, ballot) in ballots.iter().enumerate() {
+            let Some(ballot) = ballot else { continue };
+            votes[node] = Vote::Pending;
+            let plant = if grant.had(node, &ballot.life) { "" } else { "plant" };
+            fan.ask(node, Box::pin(desk.extend(&quorum.members[node], ballot, &grant, ttl, plant)));
+        }
+        let asked = ballots.iter().enumerate().filter(|(_, ballot)| ballot.is_some());
+        let asked = asked.fold(0, |bits, (node, _)| bits | 1 << node);
+        let is_here = || {
+            let mut state = desk.not_over()?;
+            // It may be planted wherever it is asked for.
+            state.owe(&grant.identity, asked);
+            Some(state)
+        };
+        if !fan.send(is_here).await {
+            return Ok(Renewal::Lost);
+        }
+        let deadline = desk.deadline();
+        while votes::extension(&votes) == Extension::Open {
+            let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await else { break };
+            votes[node] = match desk.read(node, answer, &mut words) {
+                Some(Value::Int(1)) => {
+                    if let Some(ballot) = &ballots[node] {
+                        grant.confirmed()[node] = Some(ballot.life.clone());
+                    }
+                    Vote::Yes(0)
+                }
+                Some(Value::Int(0)) => {
+                    words.set(node, Word::Said("it is not held there"));
+                    Vote::No
+                }
+                Some(_) => desk.strange(node, "extend", &mut words),
+                None => Vote::Absent,
+            };
+        }
+        desk.doubt(&fan);
+        for node in fan.pending() {
+            votes[node] = Vote::Absent;
+            grant.confirmed()[node] = ballots[node].as_ref().map(|ballot| ballot.life.clone());
+        }
+        match votes::extension(&votes) {
+            Extension::Kept => Ok(Renewal::Renewed {
+                valid_until: match desk.claim.is_fixed_lease() {
+                    // Still there, and that is all: an earlier end than is known moves nothing.
+                    true => sent,
+                    false => lease_end(sent, desk.claim.ttl()),
+                },
+            }),
+            Extension::Lost => Ok(Renewal::Lost),
+            Extension::Open | Extension::Unknown => Err(quorum.no_majority(&words)),
+        }
+    }
+}

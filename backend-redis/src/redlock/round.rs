@@ -1,0 +1,148 @@
+//! One round of votes: all nodes are asked at once, and a majority decides.
+
+use std::sync::Arc;
+
+use fencelock_core::Mode;
+use redis::Value;
+use tokio::time::timeout_at;
+
+use super::desk::Desk;
+use super::fan::Fan;
+use super::quorum::{Slate, Word};
+use super::refusals::Refusals;
+use super::votes::{self, Poll, Settled, Vote};
+use crate::identity::of_round;
+
+/// One round's own.
+pub(super) struct Round {
+    pub(super) identity: Arc<str>,
+    pub(super) proposal: String,
+    pub(super) arrival: String,
+}
+
+/// What a round came to.
+pub(super) struct Outcome {
+    pub(super) round: Arc<Round>,
+    pub(super) votes: Vec<Vote>,
+    pub(super) refusals: Refusals,
+    /// The nodes whose answers were not waited for, as bits.
+    pub(super) unheard: u16,
+    /// If it was won.
+    pub(super) token: Option<u64>,
+}
+
+impl Outcome {
+    fn new(round: Arc<Round>, nodes: usize) -> Outcome {
+        let votes = vec![Vote::Absent; nodes];
+        Outcome { round, votes, refusals: Refusals::default(), unheard: 0, token: None }
+    }
+}
+
+impl Desk {
+    /// Asks all of `slate` for their votes, in a round of its own.
+    pub(super) async fn ask_for_votes(self: &Arc<Self>, slate: &mut Slate) -> Outcome {
+        let quorum = &self.store.quorum;
+        let was_sent_away = quorum.circle.waiters.asks(&self.claim);
+        let round = {
+            let mut state = self.state();
+            state.rounds += 1;
+            if was_sent_away {
+                // To the end of the queue.
+                state.arrival = None;
+            }
+            let arrival = *state.arrival.get_or_insert_with(|| slate.arrival());
+            let identity: Arc<str> = of_round(&self.waiter, state.rounds).into();
+            let asked = slate.ballots.iter().enumerate();
+            let asked = asked.filter(|(_, ballot)| ballot.is_some());
+            let nodes = asked.fold(0, |bits, (node, _)| bits | 1 << node);
+            state.owe(&identity, nodes);
+            if self.queues() {
+                state.queued_at |= nodes;
+            }
+            let (proposal, arrival) = (slate.proposal().to_string(), arrival.to_string());
+            Arc::new(Round { identity, proposal, arrival })
+        };
+        let mut fan = Fan::new();
+        let mut outcome = Outcome::new(round.clone(), slate.ballots.len());
+        for (node, ballot) in slate.ballots.iter().enumerate() {
+            if let Some(ballot) = ballot {
+                outcome.votes[node] = Vote::Pending;
+                fan.ask(node, Box::pin(self.vote(&quorum.members[node], ballot, &round, node)));
+            }
+        }
+        let deadline = self.deadline();
+        while votes::is_open(&outcome.votes) {
+            let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await else { break };
+            let Some(value) = self.read(node, answer, &mut slate.words) else {
+                outcome.votes[node] = Vote::Absent;
+                continue;
+            };
+            outcome.votes[node] = match read_fence(&value) {
+                Some(fence) => {
+                    slate.words.set(node, Word::Said("yes"));
+                    Vote::Yes(fence)
+                }
+                None if outcome.refusals.read(&value) => {
+                    slate.words.set(node, Word::Said("held by somebody else, or others wait"));
+                    self.note_freed(&round.identity, node);
+                    Vote::No
+                }
+                None => self.strange(node, "vote", &mut slate.words),
+            };
+        }
+        self.doubt(&fan);
+        for node in fan.pending() {
+            outcome.votes[node] = Vote::Absent;
+            outcome.unheard |= 1 << node;
+        }
+        drop(fan);
+        if let Poll::Uneven(fence) = votes::poll(&outcome.votes) {
+            match self.claim.mode() {
+                // A shared grant's token only names it, and a node's own number is in it.
+                Mode::Shared => outcome.token = Some(fence),
+                _ => self.write_back(slate, &mut outcome, fence).await,
+            }
+        } else if let Poll::Won(fence) = votes::poll(&outcome.votes) {
+            outcome.token = Some(fence);
+        }
+        outcome
+    }
+
+    /// Has a majority know `fence`, the largest that a node of it gave.
+    async fn write_back(self: &Arc<Self>, slate: &mut Slate, outcome: &mut Outcome, fence: u64) {
+        let quorum = &self.store.quorum;
+        let mut fan = Fan::new();
+        let mut votes = outcome.votes.clone();
+        for (node, vote) in votes.iter_mut().enumerate() {
+            if let (Vote::Yes(its), Some(ballot)) = (*vote, &slate.ballots[node])
+                && its < fence
+            {
+                *vote = Vote::Pending;
+                let member = &quorum.members[node];
+                fan.ask(node, Box::pin(self.raise(member, ballot, &outcome.round, fence)));
+            }
+        }
+        let deadline = self.deadline();
+        while votes::settled(&votes, fence) == Settled::Open {
+            let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await else { break };
+            votes[node] = match self.read(node, answer, &mut slate.words) {
+                Some(Value::Int(1)) => Vote::Yes(fence),
+                Some(Value::Int(0)) => Vote::No,
+                Some(_) => self.strange(node, "raise", &mut slate.words),
+                None => Vote::Absent,
+            };
+        }
+        self.doubt(&fan);
+        if votes::settled(&votes, fence) == Settled::Yes {
+            outcome.token = Some(fence);
+        }
+        outcome.votes = votes;
+    }
+}
+
+fn read_fence(value: &Value) -> Option<u64> {
+    match value {
+        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+        _ => None,
+    }
+}

@@ -1,0 +1,262 @@
+//! What is known of one node: whether it may vote, by its marker, and its clock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, Value};
+use tokio::sync::Notify;
+
+use super::circle::Circle;
+use super::clocks::Offset;
+use super::debts::Debts;
+use super::marker::{self, Acquaintance, Deployment, Marker, Standing, standing};
+use crate::checkup::Checkup;
+use crate::error::{explain, strange_answer};
+use crate::link::{Ear, Link};
+use crate::script::QUORUM;
+
+/// How often a node's clock is read.
+const READ_CLOCK: Duration = Duration::from_secs(30);
+/// How soon after a look that failed another follows, and after a doubt at the earliest.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Writes of one look: others may write at the same time.
+const WRITES: usize = 5;
+
+/// What is known of one node.
+#[derive(Debug)]
+pub(super) struct Sight {
+    pub(super) index: usize,
+    pub(super) name: String,
+    pub(super) circle: Arc<Circle>,
+    pub(super) known: Mutex<Known>,
+    pub(super) look: Notify,
+    pub(super) debts: Debts,
+    /// When it last answered, in ns on the store's clock.
+    pub(super) heard: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) place: Place,
+    /// Of the present connection, or of the last one.
+    pub(super) run_id: String,
+    pub(super) client_id: Option<i64>,
+    pub(super) acquaintance: Acquaintance,
+}
+
+/// Whether a node may be asked for votes.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// Its marker has not been read, or has changed since.
+    Unseen,
+    Votes(Ballot),
+    Out(Error),
+}
+
+/// What a vote is asked for with.
+#[derive(Clone, Debug)]
+pub(crate) struct Ballot {
+    /// The marker's text.
+    pub(crate) marker: Arc<str>,
+    /// One life of the node with its data.
+    pub(crate) life: Arc<str>,
+}
+
+impl Sight {
+    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads marker and clock, writes what is to be written; when to look again.
+    pub(super) async fn look(&self, link: &Link) -> Result<Duration> {
+        link.state()?;
+        for _ in 0..WRITES {
+            let (text, now_us, offset) = self.ask(link).await?;
+            let run_id = self.known().run_id.clone();
+            let deployment = self.circle.deployment;
+            match standing(text.as_deref(), &run_id, now_us, deployment) {
+                // The old set must not come back to life by nodes of it that lost their data.
+                Standing::Write(_) if self.circle.is_replaced() => {
+                    self.known().place = Place::Out(self.circle.replaced());
+                    return Ok(READ_CLOCK);
+                }
+                Standing::Write(marker) => write(link, text.as_deref(), &marker).await?,
+                standing => {
+                    self.circle.read(self.index, Some(offset));
+                    let life = text.as_deref().and_then(Marker::parse).map(|marker| marker.life());
+                    return Ok(self.conclude(standing, &life.unwrap_or_default()));
+                }
+            }
+        }
+        Err(Error::new(ErrorKind::Unreachable, "its marker keeps changing"))
+    }
+
+    pub(super) async fn ask(&self, link: &Link) -> Result<(Option<String>, u64, Offset)> {
+        let clock = &self.circle.clock;
+        let mut questions = Pipeline::with_capacity(2);
+        questions.cmd("GET").arg(marker::KEY).cmd("TIME");
+        let sent = micros(clock.now());
+        let answers = link.send_all(&questions).await?;
+        let now = clock.now();
+        let received = micros(now);
+        let answers = answers.into_iter().map(Value::extract_error);
+        let answers: Result<Vec<Value>, _> = answers.collect();
+        let answers = answers.map_err(|error| explain(&error))?;
+        let (text, now_us) = read_look(&answers).ok_or_else(|| strange_answer("GET and TIME"))?;
+        self.heard.store(now.as_nanos(), Ordering::Relaxed);
+        Ok((text, now_us, Offset::read(now_us, sent, received)))
+    }
+
+    /// What the node's standing in this life means for this client; when to look again.
+    pub(super) fn conclude(&self, standing: Standing, life: &str) -> Duration {
+        let (now, delay) = (self.circle.clock.now(), self.circle.deployment.delay);
+        let mut known = self.known();
+        let (place, next) = match standing {
+            Standing::Open(marker) => match known.acquaintance.meet(life, now, delay) {
+                Duration::ZERO => {
+                    let marker = marker.to_string().into();
+                    (Place::Votes(Ballot { marker, life: life.into() }), READ_CLOCK)
+                }
+                rest => (Place::Out(young(rest)), rest),
+            },
+            Standing::Young(rest) => {
+                let rest = rest.max(known.acquaintance.meet(life, now, delay));
+                (Place::Out(young(rest)), rest)
+            }
+            Standing::OfAnotherSet(marker) => {
+                self.circle.epoch.fetch_max(marker.deployment.epoch, Ordering::Relaxed);
+                let error = other_set(&marker, self.circle.deployment);
+                (Place::Out(error), READ_CLOCK)
+            }
+            Standing::Foreign => {
+                let what = format!("{} holds the text of another program", marker::KEY);
+                (Place::Out(Error::new(ErrorKind::Foreign, what).retryable(false)), READ_CLOCK)
+            }
+            Standing::Write(_) => (Place::Unseen, LOOK_AGAIN),
+        };
+        known.place = place;
+        next.clamp(Duration::from_millis(1), READ_CLOCK)
+    }
+}
+
+#[async_trait]
+impl Ear for Sight {
+    async fn meet(&self, connection: &mut MultiplexedConnection) -> Result<()> {
+        let mut questions = Pipeline::with_capacity(2);
+        questions.cmd("INFO").cmd("CLIENT").arg("ID");
+        let answers = questions.query_async::<(Value, Value)>(connection).await;
+        let (info, client_id) = answers.map_err(|error| explain(&error))?;
+        let checkup = Checkup::read(&info);
+        checkup.require(false)?;
+        checkup.warn_of_eviction(&self.name);
+        let mut scripts = Pipeline::new();
+        for script in QUORUM.all() {
+            scripts.cmd("SCRIPT").arg("LOAD").arg(&script.text).ignore();
+        }
+        scripts.query_async::<()>(connection).await.map_err(|error| explain(&error))?;
+        let run_id = checkup.run_id().ok_or_else(|| {
+            let message = "the server does not tell its run_id; its ACL must allow INFO";
+            Error::new(ErrorKind::Refused, message)
+        })?;
+        let predecessor = {
+            let mut known = self.known();
+            let is_the_same = known.run_id == run_id;
+            if !is_the_same {
+                known.place = Place::Unseen;
+                run_id.clone_into(&mut known.run_id);
+            }
+            let client_id = match client_id {
+                Value::Int(id) => Some(id),
+                _ => None,
+            };
+            std::mem::replace(&mut known.client_id, client_id).filter(|_| is_the_same)
+        };
+        if let Some(predecessor) = predecessor {
+            // What it sent may lie in a server that stands still, and would be done after the
+            // release that comes over this one.
+            let mut kill = redis::cmd("CLIENT");
+            kill.arg("KILL").arg("ID").arg(predecessor);
+            if let Err(error) = kill.query_async::<Value>(connection).await {
+                tracing::debug!(%error, "the old connection could not be ended");
+            }
+        }
+        self.look.notify_one();
+        Ok(())
+    }
+
+    fn told(&self, message: &[u8]) {
+        self.circle.waiters.told(self.index, message);
+    }
+
+    fn changed(&self, _key: &Value) {}
+
+    /// Another node tells the same; what none tells is found by the next look.
+    fn missed(&self) {}
+}
+
+fn micros(moment: Moment) -> u64 {
+    moment.as_nanos() / 1000
+}
+
+pub(crate) fn read_look(answers: &[Value]) -> Option<(Option<String>, u64)> {
+    let [text, Value::Array(time)] = answers else { return None };
+    let text = match text {
+        Value::Nil => None,
+        // What is no UTF-8 is no marker either.
+        Value::BulkString(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        _ => return None,
+    };
+    let [Value::BulkString(seconds), Value::BulkString(micros)] = time.as_slice() else {
+        return None;
+    };
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
+    Some((text, number(seconds)?.checked_mul(1_000_000)?.checked_add(number(micros)?)?))
+}
+
+/// Puts `new` in the place of `old`, if that is still there.
+pub(crate) fn write_command(old: Option<&str>, new: &Marker) -> Cmd {
+    const SWAP: &str = "-- Changes the marker only if it is still the one that was seen.
+        if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+        redis.call('SET', KEYS[1], ARGV[2])
+        return 1";
+    let mut swap = redis::cmd("EVAL");
+    swap.arg(SWAP).arg(1).arg(marker::KEY).arg(old.unwrap_or_default()).arg(new.to_string());
+    swap
+}
+
+async fn write(link: &Link, old: Option<&str>, new: &Marker) -> Result<()> {
+    let answer = link.send(&write_command(old, new)).await?;
+    answer.map(drop).map_err(|error| explain(&error))
+}
+
+fn young(rest: Duration) -> Error {
+    // Whole seconds, and not one too few.
+    let seconds = rest.as_millis().div_ceil(1000);
+    let message = format!(
+        "it has lost its data or is new, and takes part in {seconds} s; nodes that never held a \
+         lock are declared new by `fencelock redlock init`"
+    );
+    Error::new(ErrorKind::Unreachable, message)
+}
+
+/// What to say of a node that other clients use otherwise.
+pub(crate) fn other_set(marker: &Marker, ours: Deployment) -> Error {
+    let Deployment { nodes, epoch, delay } = marker.deployment;
+    let theirs =
+        format!("{nodes} nodes, set_epoch={epoch}, restart_delay={}s", delay.as_secs_f64());
+    let message = match marker.state {
+        marker::State::Closed => format!("its set of nodes was changed: it is closed ({theirs})"),
+        _ => format!(
+            "it belongs to a set of {theirs}; the URL says {} nodes, set_epoch={}, \
+             restart_delay={}s",
+            ours.nodes,
+            ours.epoch,
+            ours.delay.as_secs_f64()
+        ),
+    };
+    Error::new(ErrorKind::Refused, message)
+}
