@@ -104,9 +104,11 @@ impl Contender for RedlockContender {
         };
         let deadline = desk.deadline();
         while let Ok(Some((at, answer))) = timeout_at(deadline, freeing.fan.next()).await {
-            desk.freed(at % NODES, &freeing.identities[at / NODES], &answer);
+            if let Ok(had_it) = answer {
+                desk.freed(at % NODES, &freeing.identities[at / NODES], had_it);
+            }
             let mut state = desk.state();
-            let is_free = matches!(state.freed.was_held(nodes), WasHeld::Yes);
+            let is_free = matches!(state.freed.was_held(nodes, 0), WasHeld::Yes);
             if is_free && freeing.fan.pending().next().is_some() {
                 // At a majority: the rest is finished in the background.
                 state.freeing = Some(freeing);
@@ -114,12 +116,11 @@ impl Contender for RedlockContender {
             }
         }
         desk.doubt(&freeing.fan);
-        let mut state = desk.state();
-        let is_done = state.queued_at == 0 && state.owed.iter().all(|owed| owed.nodes == 0);
+        let (is_done, was_held) = desk.settle_release();
         if freeing.fan.pending().next().is_some() {
-            state.freeing = Some(freeing);
+            desk.state().freeing = Some(freeing);
         }
-        match (is_done, state.freed.was_held(nodes)) {
+        match (is_done, was_held) {
             (true, WasHeld::Yes) => Ok(Removal::Removed),
             (true, _) => Ok(Removal::Absent),
             (false, WasHeld::Yes) => Ok(Removal::Partly { was_held: true }),

@@ -18,12 +18,12 @@ use crate::script::QUORUM;
 /// What the nodes have said to the release of what was granted, as bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Freed {
-    pub(super) had_it: u16,
-    pub(super) lacked_it: u16,
-    /// They cannot say: they are away, or an answer that got lost may have said that it had it.
-    pub(super) unsure: u16,
-    pub(super) asked: u16,
-    pub(super) asked_again: u16,
+    had_it: u16,
+    lacked_it: u16,
+    /// An answer that got lost may have said that it had it.
+    unsure: u16,
+    asked: u16,
+    asked_again: u16,
 }
 
 /// Whether a majority had what was released.
@@ -34,15 +34,26 @@ pub(super) enum WasHeld {
 }
 
 impl Freed {
-    pub(super) fn was_held(self, nodes: usize) -> WasHeld {
+    /// Too few nodes may have had it; or so many did, or may have as those that are `away` may. One
+    /// that did not have it when it was asked for does not count.
+    pub(super) fn was_held(self, nodes: usize, away: u16) -> WasHeld {
         let needed = votes::majority(nodes) as u32;
-        let lacking = nodes as u32 - self.asked.count_ones() + self.lacked_it.count_ones();
+        let lacking = nodes as u32 - (self.asked & !self.lacked_it).count_ones();
         if lacking > nodes as u32 - needed {
             WasHeld::No
-        } else if (self.had_it | self.unsure).count_ones() >= needed {
+        } else if (self.had_it | self.unsure | away).count_ones() >= needed {
             WasHeld::Yes
         } else {
             WasHeld::Open
+        }
+    }
+
+    fn heard(&mut self, node: usize, had_it: bool) {
+        let bit = 1 << node;
+        match had_it {
+            true => self.had_it |= bit,
+            false if self.asked_again & bit != 0 => self.unsure |= bit,
+            false => self.lacked_it |= bit,
         }
     }
 }
@@ -159,26 +170,43 @@ impl Desk {
     }
 
     /// What a node said to a release.
-    pub(super) fn freed(&self, node: usize, identity: &Arc<str>, answer: &Result<bool>) {
+    pub(super) fn freed(&self, node: usize, identity: &Arc<str>, had_it: bool) {
         let quorum = &self.store.quorum;
-        let member = &quorum.members[node];
-        match answer {
-            Ok(_) => member.heard(quorum.now()),
-            Err(_) if member.link().state().is_ok() => return,
-            // Nobody waits for a node that is away: it is freed when it is back.
-            Err(_) => self.owe_later(member, identity),
-        }
+        quorum.members[node].heard(quorum.now());
         self.note_freed(identity, node);
         let mut state = self.state();
         state.queued_at &= !(1 << node);
         if state.grant.as_ref().is_some_and(|grant| grant.identity == *identity) {
-            let freed = &mut state.freed;
-            match answer {
-                Ok(true) => freed.had_it |= 1 << node,
-                Ok(false) if freed.asked_again & 1 << node == 0 => freed.lacked_it |= 1 << node,
-                Ok(false) | Err(_) => freed.unsure |= 1 << node,
+            state.freed.heard(node, had_it);
+        }
+    }
+
+    /// What it all came to: whether everything is freed, and whether it was held. Nobody waits for
+    /// nodes that are away if a majority is there: those are freed when they are back.
+    pub(super) fn settle_release(&self) -> (bool, WasHeld) {
+        let members = &self.store.quorum.members;
+        let is_away = |node: &usize| members[*node].link().state().is_err();
+        let away = (0..members.len()).filter(is_away);
+        let away: u16 = away.fold(0, |bits, node| bits | 1 << node);
+        let mut state = self.state();
+        if (away.count_ones() as usize) < votes::majority(members.len()) {
+            let last = state.owed.last().map(|owed| owed.identity.clone());
+            let queued_at = std::mem::take(&mut state.queued_at);
+            state.queued_at = queued_at & !away;
+            for owed in &mut state.owed {
+                let is_last = Some(&owed.identity) == last.as_ref();
+                let left = owed.nodes | if is_last { queued_at } else { 0 };
+                for (node, member) in members.iter().enumerate() {
+                    if left & away & 1 << node != 0 {
+                        self.owe_later(member, &owed.identity);
+                    }
+                }
+                owed.nodes &= !away;
             }
         }
+        let is_done = state.queued_at == 0 && state.owed.iter().all(|owed| owed.nodes == 0);
+        let silent = if is_done { away & state.freed.asked } else { 0 };
+        (is_done, state.freed.was_held(members.len(), silent))
     }
 
     fn owe_later(&self, member: &Member, identity: &Arc<str>) {
