@@ -1,41 +1,29 @@
 //! Servers whose wall clock jumps: all that a lease on Redis rests on.
-//!
-//! The server runs with a shim before the C library, which adds to the time what stands in a file.
 
-use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::Path;
-use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
-use tempfile::TempDir;
+use fencelock_conformance::servers::{RedisOptions, ServerClock, TestRedis};
 
 use crate::support::*;
 
-/// A server, and the file that moves its clock.
+/// A server, and what moves its clock.
 struct Skewed {
     server: TestRedis,
-    offset: std::fs::File,
-    _shim: TempDir,
+    clock: ServerClock,
 }
 
 impl Skewed {
     async fn start() -> Skewed {
-        let shim = tempfile::tempdir().expect("a directory");
-        let script = build(shim.path());
-        let offset = std::fs::File::options().write(true).open(shim.path().join("offset"));
-        let server = RedisOptions::new().program(script).start().await;
-        Skewed {
-            server: server.expect("a server starts"),
-            offset: offset.expect("a file"),
-            _shim: shim,
-        }
+        let clock = ServerClock::of("redis-server").expect("a clock");
+        let server = RedisOptions::new().program(clock.program()).start().await;
+        Skewed { server: server.expect("a server starts"), clock }
     }
 
     /// Puts the clock to so many seconds after the right time.
     async fn is_ahead_by(&self, seconds: i64) {
-        self.offset.write_all_at(&(seconds * 1_000_000).to_ne_bytes(), 0).expect("written");
-        let right = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let right = i64::try_from(right.expect("later").as_secs()).expect("soon");
+        self.clock.is_ahead_by(seconds).expect("written");
+        let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later");
+        let right = i64::try_from(right.as_secs()).expect("soon");
         until("the clock has jumped", async || {
             let time = ask(&self.server, &["TIME"]).await;
             let shown: i64 = time.lines().next().and_then(|s| s.parse().ok()).expect("a time");
@@ -43,29 +31,6 @@ impl Skewed {
         })
         .await;
     }
-}
-
-/// The program to start instead of redis-server.
-fn build(directory: &Path) -> std::path::PathBuf {
-    let file = |name: &str| directory.join(name);
-    std::fs::write(file("offset"), [0; 8]).expect("written");
-    std::fs::write(file("shim.c"), include_str!("clock/shim.c")).expect("written");
-    // Whoever links Rust has a C compiler.
-    let built = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-o"])
-        .args([file("shim.so"), file("shim.c")])
-        .arg("-ldl")
-        .status();
-    assert!(built.is_ok_and(|status| status.success()), "cc cannot build the shim");
-    let script = format!(
-        "#!/bin/sh\nLD_PRELOAD={} CLOCK_OFFSET={} exec redis-server \"$@\"\n",
-        file("shim.so").display(),
-        file("offset").display()
-    );
-    std::fs::write(file("redis"), script).expect("written");
-    let executable = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(file("redis"), executable).expect("executable");
-    file("redis")
 }
 
 /// Row 33. A clock that jumps ahead ends leases too early, as the docs say: the holder is told, and

@@ -9,6 +9,7 @@
 use std::io;
 use std::time::Duration;
 
+mod clock;
 mod eventually;
 mod instance;
 pub(crate) mod port;
@@ -16,6 +17,7 @@ mod process;
 mod redis;
 mod zookeeper;
 
+pub use clock::ServerClock;
 pub use redis::TestRedis;
 pub use redis::cluster::TestCluster;
 pub use redis::cluster::migration::SlotMigration;

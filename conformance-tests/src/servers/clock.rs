@@ -1,0 +1,71 @@
+//! Servers whose wall clock jumps, while that of everybody else goes on.
+//!
+//! The server runs with a shim before the C library, which adds to the time what stands in a file.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// Moves the wall clock of the servers that are started by its [`program`](ServerClock::program).
+#[derive(Debug)]
+pub struct ServerClock {
+    program: PathBuf,
+    offset: File,
+    // The servers have it mapped; they may outlive the name.
+    _directory: TempDir,
+}
+
+impl ServerClock {
+    /// A clock that is right, for servers started instead of `server`.
+    ///
+    /// # Errors
+    /// When the shim cannot be built: there is no C compiler.
+    pub fn of(server: &str) -> io::Result<ServerClock> {
+        let directory = tempfile::Builder::new().prefix("fencelock-clock-").tempdir()?;
+        let file = |name: &str| directory.path().join(name);
+        std::fs::write(file("offset"), [0; 8])?;
+        std::fs::write(file("shim.c"), include_str!("clock/shim.c"))?;
+        build(&file("shim.c"), &file("shim.so"))?;
+        let script = format!(
+            "#!/bin/sh\nLD_PRELOAD={} CLOCK_OFFSET={} exec {server} \"$@\"\n",
+            file("shim.so").display(),
+            file("offset").display()
+        );
+        let program = file("server");
+        std::fs::write(&program, script)?;
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))?;
+        let offset = File::options().write(true).open(file("offset"))?;
+        Ok(ServerClock { program, offset, _directory: directory })
+    }
+
+    /// What to start.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Puts the clock to so many seconds after the right time, now.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn is_ahead_by(&self, seconds: i64) -> io::Result<()> {
+        self.offset.write_all_at(&(seconds * 1_000_000).to_ne_bytes(), 0)
+    }
+}
+
+/// Whoever links Rust has a C compiler.
+fn build(source: &Path, shim: &Path) -> io::Result<()> {
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args([shim, source])
+        .arg("-ldl")
+        .status()?;
+    match built.success() {
+        true => Ok(()),
+        false => Err(io::Error::other("cc cannot build the shim")),
+    }
+}
