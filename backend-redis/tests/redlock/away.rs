@@ -1,0 +1,185 @@
+//! A minority of nodes that are of no use, each in its own way: nothing changes but the count of
+//! those that agree, nobody waits for them, and nothing is left on them when they are back.
+
+use fencelock_conformance::proxy::{Close, Direction, NewConnections};
+use fencelock_core::Locks;
+
+use crate::support::*;
+
+const TTL: std::time::Duration = ms(2000);
+
+/// All that a client does, with the nodes as they are.
+async fn life_goes_on(locks: &Locks, other: &Locks) {
+    let fresh = hold(locks, "fresh").await;
+    assert!(is_busy(other, "fresh").await);
+    let waiter = wait_for(other, "fresh");
+    queued(locks, "fresh", 1).await;
+    let before = fresh.fencing_token();
+    give_back(fresh).await;
+    let next = granted(waiter).await;
+    assert!(next.fencing_token() > before);
+    give_back(next).await;
+    let reader = soon("a reader", locks.rw_lock("shared").read().acquire()).await.unwrap();
+    let second = soon("a reader", other.rw_lock("shared").read().acquire()).await.unwrap();
+    assert!(is_busy(other, "shared").await);
+    give_back(reader).await;
+    give_back(second).await;
+}
+
+/// Breaks nodes, which heal only after everything else was done: so nobody has waited for them.
+async fn with_a_minority(
+    sizes: &[(usize, &[usize])],
+    break_it: impl AsyncFn(&Rig, &Lines, usize),
+    heal_it: impl AsyncFn(&Rig, &Lines, usize),
+) {
+    for (count, broken) in sizes {
+        let rig = Rig::new(*count, LONG).await;
+        let lines = rig.lines().await;
+        let (locks, other) = (lines.connect(LONG).await, lines.connect(LONG).await);
+        let renewing = locks.lock("renewed").ttl(TTL).acquire().await.unwrap();
+        let held = hold(&locks, "held").await;
+        rig.held_everywhere("renewed", &[]).await;
+        rig.held_everywhere("held", &[]).await;
+        for node in *broken {
+            break_it(&rig, &lines, *node).await;
+        }
+        life_goes_on(&locks, &other).await;
+        renewed(&locks, &renewing, TTL).await;
+        renewed(&locks, &renewing, TTL).await;
+        give_back(held).await;
+        // Whoever comes meanwhile does not need them either.
+        let late = lines.connect(LONG).await;
+        life_goes_on(&late, &locks).await;
+        assert!(is_busy(&late, "renewed").await);
+        give_back(renewing).await;
+        for node in *broken {
+            heal_it(&rig, &lines, *node).await;
+        }
+        rig.drained().await;
+        life_goes_on(&locks, &other).await;
+        rig.drained().await;
+    }
+}
+
+const ONE: (usize, &[usize]) = (3, &[1]);
+const TWO: (usize, &[usize]) = (5, &[0, 3]);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_nodes_are_not_missed() {
+    with_a_minority(
+        &[ONE, TWO],
+        async |rig, _, node| rig.nodes[node].kill().unwrap(),
+        async |rig, _, node| rig.nodes[node].restart().await.unwrap(),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_frozen_nodes() {
+    with_a_minority(
+        &[ONE, TWO],
+        async |rig, _, node| rig.nodes[node].freeze().await.unwrap(),
+        async |rig, _, node| rig.nodes[node].thaw().unwrap(),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_nodes_that_nothing_reaches() {
+    with_a_minority(
+        &[ONE, TWO],
+        async |_, lines, node| lines.lose(&[node]),
+        async |_, lines, node| lines.proxies[node].heal().await.unwrap(),
+    )
+    .await;
+}
+
+/// What is asked of them is done there, and nobody hears of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_nodes_that_do_not_answer_and_do_as_they_are_told() {
+    with_a_minority(
+        &[ONE, TWO],
+        async |_, lines, node| lines.proxies[node].black_hole(Direction::ToClient),
+        async |_, lines, node| lines.proxies[node].heal().await.unwrap(),
+    )
+    .await;
+}
+
+/// Held back for longer than all of it takes, as with a delay, but no machine is too slow for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_slow_nodes() {
+    with_a_minority(
+        &[ONE],
+        async |_, lines, node| lines.proxies[node].stall(Direction::ToClient),
+        async |_, lines, node| lines.proxies[node].heal().await.unwrap(),
+    )
+    .await;
+    with_a_minority(
+        &[TWO],
+        async |_, lines, node| lines.proxies[node].delay(Direction::ToClient, ms(400)),
+        async |_, lines, node| lines.proxies[node].heal().await.unwrap(),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_nodes_that_come_and_go() {
+    let rig = Rig::new(3, LONG).await;
+    let lines = rig.lines().await;
+    let (locks, other) = (lines.connect(LONG).await, lines.connect(LONG).await);
+    let renewing = locks.lock("renewed").ttl(TTL).acquire().await.unwrap();
+    let flapping = &lines.proxies[2];
+    flapping.flap(ms(500), ms(500), Close::Reset, NewConnections::Refused).await.unwrap();
+    let mut rounds = 0;
+    while flapping.stats().cuts < 5 {
+        life_goes_on(&locks, &other).await;
+        rounds += 1;
+    }
+    assert!(rounds > 5, "{rounds} rounds in four seconds");
+    renewed(&locks, &renewing, TTL).await;
+    give_back(renewing).await;
+    flapping.heal().await.unwrap();
+    rig.drained().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_became_replicas_are_not_asked() {
+    with_a_minority(
+        &[ONE, TWO],
+        async |rig, _, node| {
+            let master = rig.nodes[2].port().to_string();
+            ask(&rig.nodes[node], &["REPLICAOF", "127.0.0.1", &master]).await;
+            until("it follows", async || {
+                ask(&rig.nodes[node], &["INFO", "replication"])
+                    .await
+                    .contains("master_link_status:up")
+            })
+            .await;
+        },
+        async |rig, _, node| drop(ask(&rig.nodes[node], &["REPLICAOF", "NO", "ONE"]).await),
+    )
+    .await;
+}
+
+/// A full node still gives back what it has: that is seen before it is healed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_nodes_do_not_vote_and_are_freed() {
+    with_a_minority(
+        &[ONE, TWO],
+        async |rig, _, node| {
+            let node = &rig.nodes[node];
+            ask(node, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
+            ask(node, &["CONFIG", "SET", "maxmemory", "1mb"]).await;
+            until("it is full", async || {
+                let filled = node.command(&["APPEND", "{filler}:f", &"x".repeat(10_000)]).await;
+                filled.is_err_and(|error| error.to_string().contains("OOM"))
+            })
+            .await;
+        },
+        async |rig, _, node| {
+            until("it is freed", async || leftovers(&rig.nodes[node]).await.is_empty()).await;
+            ask(&rig.nodes[node], &["CONFIG", "SET", "maxmemory", "0"]).await;
+        },
+    )
+    .await;
+}

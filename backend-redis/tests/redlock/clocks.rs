@@ -1,0 +1,116 @@
+//! Row 33: nodes whose wall clocks jump.
+
+use fencelock_conformance::proxy::{Close, Proxy};
+use fencelock_conformance::servers::{RedisOptions, ServerClock, TestRedis};
+use fencelock_core::{ErrorKind, FencingToken};
+
+use crate::support::*;
+
+/// Three nodes, each with a clock of its own.
+async fn skewed(params: &str) -> (Rig, Vec<ServerClock>) {
+    let clocks: Vec<_> = (0..3).map(|_| ServerClock::of("redis-server").unwrap()).collect();
+    let rig = Rig::of(clocks.iter().map(|clock| RedisOptions::new().program(clock.program())));
+    let rig = rig.await;
+    rig.declare_new(params).await;
+    (rig, clocks)
+}
+
+/// Has each client read the clocks anew, as it does when a connection is new.
+async fn read_again(lines: &Lines) {
+    for proxy in &lines.proxies {
+        proxy.close_connections(Close::Reset).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_clock_is_off_takes_no_part_and_is_not_missed() {
+    let (rig, clocks) = skewed(LONG).await;
+    let lines = rig.lines().await;
+    let old = lines.connect(LONG).await;
+    let mut last: Option<FencingToken> = None;
+    for seconds in [40, -40] {
+        clocks[1].is_ahead_by(seconds).unwrap();
+        let new = rig.direct(LONG).await;
+        read_again(&lines).await;
+        for locks in [&new, &old] {
+            // Its first round after the jump may still ask that node.
+            until("the node is left out", async || {
+                let guard = hold(locks, "lock").await;
+                assert!(last < Some(guard.fencing_token()), "{seconds}");
+                last = Some(guard.fencing_token());
+                until("the others vote", async || {
+                    let values = rig.values("lock").await;
+                    !values[0].is_empty() && !values[2].is_empty()
+                })
+                .await;
+                let is_out = value(&rig.nodes[1], "lock").await.is_empty();
+                assert!(is_busy(&new, "lock").await && is_busy(&old, "lock").await);
+                give_back(guard).await;
+                is_out
+            })
+            .await;
+        }
+        rig.drained().await;
+    }
+    // With its clock it takes part again, whatever its marker has seen meanwhile.
+    clocks[1].is_ahead_by(0).unwrap();
+    assert!(hold(&rig.direct(LONG).await, "lock").await.fencing_token() > last.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_majority_whose_clocks_disagree_is_refused_by_name() {
+    let (rig, clocks) = skewed(LONG).await;
+    let lines = rig.lines().await;
+    let old = lines.connect(LONG).await;
+    let before = hold(&old, "lock").await;
+    let token = before.fencing_token();
+    give_back(before).await;
+    clocks[0].is_ahead_by(40).unwrap();
+    clocks[2].is_ahead_by(-40).unwrap();
+    let refused = try_connect(&rig.url(LONG)).await.unwrap_err();
+    assert_kind(&refused, ErrorKind::Refused);
+    read_again(&lines).await;
+    let mut told = None;
+    until("who was connected is told", async || {
+        let answer = old.lock("lock").wait_at_most(ms(300)).acquire().await;
+        told = answer.err();
+        told.is_some()
+    })
+    .await;
+    for (error, urls) in [
+        (refused, rig.nodes.iter().map(TestRedis::addr).collect::<Vec<_>>()),
+        (told.unwrap(), lines.proxies.iter().map(Proxy::addr).collect()),
+    ] {
+        let words = words(&error);
+        assert!(words.contains("the clocks of a majority are not within"), "{words}");
+        assert!(urls.iter().all(|node| words.contains(&format!("{node}: "))), "{words}");
+    }
+    for clock in &clocks {
+        clock.is_ahead_by(0).unwrap();
+    }
+    read_again(&lines).await;
+    // Its own clock was set back: node 0 counts as one that lost its data. Two are left.
+    let after = hold(&old, "lock").await;
+    assert!(after.fencing_token() > token);
+    give_back(after).await;
+}
+
+/// One that is ahead as far as it may be is what tokens are taken from; they rise without it, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_over_clocks_that_differ_within_the_tolerance() {
+    let (rig, clocks) = skewed(LONG).await;
+    let mut last = None;
+    for (node, seconds) in [(0, 8), (1, 8), (0, 0), (2, -1), (1, 0), (2, 9), (0, 1)] {
+        clocks[node].is_ahead_by(seconds).unwrap();
+        let lines = rig.lines().await;
+        let locks = lines.connect(LONG).await;
+        for lost in 0..3 {
+            lines.lose(&[lost]);
+            let guard = hold(&locks, "lock").await;
+            assert!(last < Some(guard.fencing_token()), "{seconds} at {node}, without {lost}");
+            last = Some(guard.fencing_token());
+            give_back(guard).await;
+            lines.heal().await;
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Many who want one lock at the same time: rounds that nobody wins must not go on for ever, and a
+//! release must not send all of them to the nodes.
+
+use std::time::Duration;
+
+use fencelock_conformance::How;
+use fencelock_conformance::checker::{Rules, assert_clean};
+use fencelock_conformance::history::Worker;
+use fencelock_conformance::servers::TestRedis;
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep};
+
+use crate::support::*;
+
+/// How often steps were called for.
+async fn calls(nodes: &[TestRedis]) -> u64 {
+    let mut all = 0;
+    for node in nodes {
+        let stats = ask(node, &["INFO", "commandstats"]).await;
+        let count = |line: &str| {
+            let calls = line.strip_prefix("cmdstat_evalsha:calls=")?;
+            calls.split(',').next()?.parse::<u64>().ok()
+        };
+        all += stats.lines().find_map(count).unwrap_or(0);
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_is_served_without_a_herd() {
+    const STORES: usize = 5;
+    const EACH: usize = 10;
+    const TIMES: usize = 3;
+    const GRANTS: u64 = (STORES * EACH * TIMES) as u64;
+    let rig = Rig::new(3, LONG).await;
+    let stores = join_all((0..STORES).map(|_| rig.direct(LONG))).await;
+    // So that the scripts are known, and no call is counted twice.
+    give_back(hold(&stores[0], "warm").await).await;
+    let (before, started) = (calls(&rig.nodes).await, Instant::now());
+    let contenders = stores.iter().cycle().take(STORES * EACH).map(|locks| {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            let mut worker = Worker::new();
+            for _ in 0..TIMES {
+                let granted = worker.acquire(&locks, "lock", How::Exclusive).await;
+                let (guard, claim) = granted.unwrap();
+                sleep(ms(1)).await;
+                worker.release(guard, claim).await.unwrap();
+            }
+            worker.into_events()
+        })
+    });
+    let contenders: Vec<_> = contenders.collect();
+    let all = within(Duration::from_secs(100), "everybody was served", join_all(contenders)).await;
+    let took = started.elapsed();
+    let calls = calls(&rig.nodes).await - before;
+    let rounds = calls as f64 / 3.0 / GRANTS as f64;
+    println!("{GRANTS} grants in {took:?}, {rounds:.1} calls of a node for each");
+    assert_clean(all.into_iter().flat_map(Result::unwrap).collect(), Rules::default());
+    // Two are the least: a vote and its release. A herd would be fifty.
+    assert!(rounds < 12.0, "{rounds} calls of each node for each grant");
+    rig.drained().await;
+}
+
+/// Nobody queues: who tries again and again must not keep the others from winning.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tries_do_not_keep_a_waiter_out() {
+    let rig = Rig::new(5, LONG).await;
+    let stores = join_all((0..3).map(|_| rig.direct(LONG))).await;
+    let tries = stores[1..].iter().map(|locks| {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            loop {
+                if let Some(guard) = locks.lock("lock").try_acquire().await.unwrap() {
+                    guard.release().await.unwrap();
+                }
+                sleep(ms(1)).await;
+            }
+        })
+    });
+    let tries: Vec<_> = tries.collect();
+    for _ in 0..20 {
+        give_back(hold(&stores[0], "lock").await).await;
+    }
+    tries.iter().for_each(tokio::task::JoinHandle::abort);
+    join_all(tries).await;
+    rig.drained().await;
+}

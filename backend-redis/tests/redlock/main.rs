@@ -1,0 +1,18 @@
+//! Locks on a majority of real servers, while servers and connections fail: what `redlock://`
+//! promises, each as a test.
+//!
+//! `steps` drives single nodes through the scripts alone; everything else is clients as a user has
+//! them, on nodes that are killed, frozen, cut off, filled, moved in time, and healed again.
+
+#![allow(clippy::unwrap_used)]
+
+mod away;
+mod clocks;
+mod contention;
+mod exclusion;
+mod extension;
+mod majority;
+mod restarts;
+mod rules;
+mod steps;
+mod support;

@@ -1,0 +1,153 @@
+//! Too few nodes, and grants that come too late: what is said then, and what is left.
+
+use std::time::Duration;
+
+use fencelock_conformance::proxy::{Close, Direction, NewConnections};
+use fencelock_core::ErrorKind;
+use tokio::time::Instant;
+
+use crate::support::*;
+
+/// Row 30.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_majority_the_error_says_what_each_node_said() {
+    let rig = Rig::new(3, LONG).await;
+    let lines = rig.lines().await;
+    let locks = lines.connect(LONG).await;
+    rig.nodes[1].kill().unwrap();
+    rig.nodes[2].freeze().await.unwrap();
+    let error = in_vain(&locks, "lock", ms(700)).await;
+    assert_kind(&error, ErrorKind::Unreachable);
+    let words = words(&error);
+    assert!(words.contains("2 of 3 nodes must agree"), "{words}");
+    for (proxy, says) in lines.proxies.iter().zip(["yes", "connection", ""]) {
+        let node = format!("{}: ", proxy.addr());
+        let said = words.split(&node).nth(1).unwrap_or_else(|| panic!("{node} in {words}"));
+        let said = said.split(';').next().unwrap();
+        assert!(said.contains(says) && !said.is_empty(), "{node}{said}");
+    }
+    // Who connects now is told the same.
+    let error = try_connect(&lines.url(LONG)).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(error.to_string().contains(&lines.proxies[1].addr().to_string()), "{error}");
+    rig.nodes[2].thaw().unwrap();
+    rig.nodes[1].restart().await.unwrap();
+    rig.drained().await;
+    give_back(hold(&locks, "lock").await).await;
+    rig.drained().await;
+}
+
+/// Row 30: what a round got of too few is given back while the others are still away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_too_few_granted_is_given_back_at_once() {
+    let rig = Rig::new(5, LONG).await;
+    let lines = rig.lines().await;
+    let locks = lines.connect(LONG).await;
+    lines.lose(&[0, 1, 2]);
+    for round in 0..5 {
+        let error = in_vain(&locks, &format!("lock-{round}"), ms(300)).await;
+        assert_kind(&error, ErrorKind::Unreachable);
+    }
+    rig.drained().await;
+    lines.heal().await;
+    give_back(hold(&locks, "lock-0").await).await;
+    rig.drained().await;
+}
+
+/// Lesson 26: another library left a key on some node in 20 of 20 rounds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_round_leaves_a_key_on_any_node() {
+    let rig = Rig::new(5, LONG).await;
+    let lines = rig.lines().await;
+    let locks = lines.connect(LONG).await;
+    for round in 0..20 {
+        let name = format!("lock-{round}");
+        let guard = hold(&locks, &name).await;
+        assert!(is_busy(&locks, &name).await);
+        give_back(guard).await;
+        rig.drained().await;
+    }
+}
+
+/// Lesson 19: other libraries returned locks that had expired on the way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_comes_after_its_end_is_no_grant() {
+    let params = "ttl=300ms&restart_delay=90s&clock_tolerance=10s&node_timeout=5s";
+    let rig = Rig::new(3, params).await;
+    let lines = rig.lines().await;
+    let locks = lines.connect(params).await;
+    for delay in [ms(250), ms(320), ms(400)] {
+        lines.proxies.iter().for_each(|proxy| proxy.delay(Direction::ToClient, delay));
+        for _ in 0..3 {
+            let lock = locks.lock("lock").wait_at_most(ms(900));
+            match soon("an answer", lock.acquire()).await {
+                Ok(guard) => {
+                    assert!(delay < ms(300), "granted after {delay:?}");
+                    drop(guard);
+                }
+                Err(error) => {
+                    let kinds = [ErrorKind::Lost, ErrorKind::Unreachable, ErrorKind::WaitTimedOut];
+                    assert!(kinds.contains(&error.kind()), "{error}");
+                }
+            }
+        }
+    }
+    lines.heal().await;
+    rig.drained().await;
+}
+
+/// The two that are cut off say nothing; the third one's word is not enough to go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_cut_off_from_a_majority_is_told_by_the_deadline() {
+    let rig = Rig::new(3, QUICK).await;
+    let lines = rig.lines().await;
+    let (locks, other) = (lines.connect(QUICK).await, rig.direct(QUICK).await);
+    let guard = hold(&locks, "lock").await;
+    let waiter = wait_for(&other, "lock");
+    queued(&other, "lock", 1).await;
+    renewed(&locks, &guard, QUICK_TTL).await;
+    let cut = locks.now();
+    lines.lose(&[0, 2]);
+    lost_in_time(&locks, &guard, cut, QUICK_TTL).await;
+    let next = granted(waiter).await;
+    assert!(next.fencing_token() > guard.fencing_token());
+    // What the late one gives back is not the next one's.
+    drop(guard);
+    lines.heal().await;
+    renewed(&other, &next, QUICK_TTL).await;
+    assert!(is_busy(&locks, "lock").await);
+    give_back(next).await;
+    rig.drained().await;
+}
+
+/// An extension plants the lock anew on a node that came later. If nobody hears of it, it is given
+/// back all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_lost_answer_planted_is_given_back() {
+    const TTL: Duration = ms(12_000);
+    let rig = Rig::new(3, LONG).await;
+    let lines = rig.lines().await;
+    lines.proxies[2].cut(Close::Reset, NewConnections::Refused).await.unwrap();
+    let locks = lines.connect(LONG).await;
+    let guard = locks.lock("lock").ttl(TTL).acquire().await.unwrap();
+    lines.heal().await;
+    until("the node takes part", async || {
+        let probe = hold(&locks, "probe").await;
+        let takes_part = !value(&rig.nodes[2], "probe").await.is_empty();
+        give_back(probe).await;
+        takes_part
+    })
+    .await;
+    rig.drained_but(&["lock"]).await;
+    for (_, text) in fencelock_redis::quorum_scripts() {
+        // So that the node needs no second message to know the script.
+        ask(&rig.nodes[2], &["SCRIPT", "LOAD", text]).await;
+    }
+    lines.proxies[2].black_hole(Direction::ToClient);
+    until("it is planted", async || !value(&rig.nodes[2], "lock").await.is_empty()).await;
+    let planted = Instant::now();
+    give_back(guard).await;
+    lines.heal().await;
+    rig.drained().await;
+    assert!(planted.elapsed() < TTL - SLACK, "it was not given back, and expired");
+}

@@ -1,0 +1,286 @@
+//! What would go wrong without the rules that make a majority of leases one lock: each timeline on
+//! real nodes, up to where two would hold at once, or a token would come twice.
+//!
+//! A and B are clients, `a`, `b` and `c` nodes 0, 1 and 2. Each test names the line that keeps its
+//! rule; without that line the test fails.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fencelock_core::{ErrorKind, Locks, LostReason};
+use fencelock_redis::redlock::marker::Marker;
+use fencelock_redis::redlock::votes::{self, Settled, Vote};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::steps::bench::{ME, Node, OTHER, round};
+use crate::support::*;
+
+const A: usize = 0;
+const B: usize = 1;
+const C: usize = 2;
+
+/// A client that reaches all nodes but these.
+async fn without(rig: &Rig, nodes: &[usize], params: &str) -> (Lines, Locks) {
+    let lines = rig.lines().await;
+    let locks = lines.connect(params).await;
+    lines.lose(nodes);
+    (lines, locks)
+}
+
+/// A on a and b; a restarts empty; B would get a and c.
+///
+/// Kept by `marker::standing`: a marker that is `Born` is `Young` until the delay has passed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_forgot_does_not_vote_a_second_time() {
+    let rig = Rig::new(3, QUICK).await;
+    let (_lines, one) = without(&rig, &[C], QUICK).await;
+    let other = rig.direct(QUICK).await;
+    let held = one.lock("lock").fixed_lease(QUICK_TTL).acquire().await.unwrap();
+    let until = held.valid_until();
+    rig.restart(A).await;
+    let next = granted(wait_for(&other, "lock")).await;
+    assert!(next.valid_until() > until && other.now() >= until, "two hold at once");
+    assert_eq!(soon("told", held.lost()).await, LostReason::Expired);
+    give_back(next).await;
+}
+
+/// The same one tick before the end of A's validity: a TTL that the delay does not cover.
+///
+/// Kept by `Store::require_ttl` for each lock, and `RedlockStore::require_ttl` for the default.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_lock_outlives_the_delay() {
+    const LONGEST: u64 = (2000 - 2 * 300 - 2) * 100 / 101;
+    let rig = Rig::new(3, QUICK).await;
+    let (_lines, one) = without(&rig, &[C], QUICK).await;
+    let other = rig.direct(QUICK).await;
+    let too_long = one.lock("lock").fixed_lease(ms(LONGEST + 1));
+    let refused = too_long.acquire().await.expect_err("a TTL that the delay does not cover");
+    assert_kind(&refused, ErrorKind::InvalidArgument);
+    let error = try_connect(&rig.url("restart_delay=2s&clock_tolerance=300ms&ttl=1385ms")).await;
+    assert_kind(&error.unwrap_err(), ErrorKind::InvalidArgument);
+    // The longest that there can be, and the fastest that a node can forget it.
+    let held = soon("granted", one.lock("lock").fixed_lease(ms(LONGEST)).acquire()).await.unwrap();
+    rig.restart(A).await;
+    let next = granted(wait_for(&other, "lock")).await;
+    assert!(!held.is_held(), "two hold at once");
+    give_back(next).await;
+}
+
+/// The same up to a second too early, by an age of which less than a second is known.
+///
+/// Kept by `marker::standing`, which counts the age in µs from when the node was first seen empty.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_as_old_as_its_marker_to_the_microsecond() {
+    let rig = Rig::new(3, QUICK).await;
+    let locks = rig.direct(QUICK).await;
+    for round in 0..3 {
+        let killed = now_us();
+        rig.restart(A).await;
+        // Somebody else's client, which has not seen the node before: the marker is all it has.
+        let fresh = rig.direct(QUICK).await;
+        until("it votes again", async || {
+            let guard = hold(&fresh, "lock").await;
+            let votes = !value(&rig.nodes[A], "lock").await.is_empty();
+            give_back(guard).await;
+            votes
+        })
+        .await;
+        let now = time_us(&rig.nodes[A]).await;
+        let born = Marker::parse(&marker(&rig.nodes[A]).await).unwrap().born_us;
+        assert!(born >= killed, "round {round}: born {} µs before it was killed", killed - born);
+        let age = u128::from(now - born);
+        assert!(age >= QUICK_DELAY.as_micros(), "round {round}: it voted at {age} µs of age");
+    }
+    drop(locks);
+}
+
+/// a and c restart; A has one vote of one, and B has one of one.
+///
+/// Kept by `votes::majority`: of all that are configured, `votes.len()`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_majority_of_those_who_answer_is_none() {
+    let rig = Rig::new(3, LONG).await;
+    let (_one_lines, one) = without(&rig, &[B, C], LONG).await;
+    let (_other_lines, other) = without(&rig, &[A, B], LONG).await;
+    let error = in_vain(&one, "lock", ms(300)).await;
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert_kind(&in_vain(&other, "lock", ms(300)).await, ErrorKind::Unreachable);
+    rig.drained().await;
+    rig.restart(A).await;
+    rig.restart(C).await;
+    let third = rig.direct(LONG).await;
+    let error = in_vain(&third, "lock", ms(300)).await;
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(words(&error).matches("lost its data or is new").count() == 2, "{error}");
+    rig.drained().await;
+}
+
+/// B is granted the larger fence of b on a and b and releases. A, of a and c, would get less.
+///
+/// Kept by `Desk::write_back`: a round is won once a majority knows its largest fence.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_largest_fence_of_a_round_is_written_back() {
+    let rig = Rig::new(3, LONG).await;
+    let far = time_us(&rig.nodes[B]).await + 3_600_000_000;
+    ask(&rig.nodes[B], &["SET", &fence_key("lock"), &far.to_string()]).await;
+    let (_b_lines, other) = without(&rig, &[C], LONG).await;
+    let (_a_lines, one) = without(&rig, &[B], LONG).await;
+    let first = hold(&other, "lock").await;
+    assert!(first.fencing_token().get() > far, "b was heard");
+    let token = first.fencing_token();
+    give_back(first).await;
+    // The next one on a and c.
+    let second = hold(&one, "lock").await;
+    assert!(second.fencing_token() > token, "{:?} after {token:?}", second.fencing_token());
+    give_back(second).await;
+}
+
+/// b's fence is larger from a failed try. A gets a's and b's votes, and its key on a is lost; B
+/// takes a, with less. Were A's fence still acknowledged by a, B would be granted less, after A.
+///
+/// Kept by `raise.lua`: `if value ~= ARGV[2] … then return 0 end`.
+#[test]
+fn a_fence_counts_only_where_the_lock_is_still_the_claims() {
+    let [mut a, mut b, mut c] = [Node::start(), Node::start(), Node::start()];
+    let (one, other) = (round(ME, 1), round(OTHER, 1));
+    b.set_fence(3200);
+    assert_eq!(a.vote(&one, 1600).int(), Some(1600));
+    let largest = b.vote(&one, 1600).int().unwrap();
+    assert_eq!(largest, 3216);
+    // A's key on a ends early: by its clock, or by a person.
+    a.call(&["DEL", "lock"]);
+    let smaller = [a.vote(&other, 1616).int(), c.vote(&other, 1616).int()];
+    assert_eq!(smaller, [Some(1616), Some(1616)], "B's round");
+    let acknowledged = a.raise(&one, 3216).int();
+    assert_eq!(acknowledged, Some(0), "a acknowledges A's fence, and has given B less");
+    assert_eq!(a.fence(), 1616, "and it is B's fence that stands there");
+    let votes = [Vote::No, Vote::Yes(3216), Vote::No];
+    assert_eq!(votes::settled(&votes, 3216), Settled::No, "A is granted nothing");
+}
+
+/// A's late release of its first round would delete what its second one has; B would get that.
+///
+/// Kept by `of_round`, and by `ask_for_votes`, which counts rounds up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_given_back_is_never_asked_for_again() {
+    let rig = Rig::new(3, LONG).await;
+    let mut spies = Vec::new();
+    for node in &rig.nodes {
+        spies.push(Spy::on(node.addr()).await);
+    }
+    let (one, other) = (rig.direct(LONG).await, rig.direct(LONG).await);
+    // Somebody of another library has b and c, so that rounds fail with a's vote.
+    for node in [B, C] {
+        ask(&rig.nodes[node], &["SET", &key("lock"), "foreign", "PX", "400"]).await;
+    }
+    let ttl = ms(900);
+    let waiting = one.lock("lock").ttl(ttl);
+    let held = soon("granted after the foreign one", waiting.acquire()).await.unwrap();
+    renewed(&one, &held, ttl).await;
+    let mut first_rounds = BTreeSet::new();
+    for spy in &mut spies {
+        let mut freed: BTreeMap<String, usize> = BTreeMap::new();
+        for (at, line) in spy.lines().await.into_iter().enumerate() {
+            // `vote` and `extend` name the marker, `free` does not.
+            let Some(identity) = line.split('"').find(|word| is_round(word)) else { continue };
+            match line.contains("fencelock:redlock") {
+                true => assert!(!freed.contains_key(identity), "{line} after its release"),
+                false => drop(freed.insert(identity.to_owned(), at)),
+            }
+        }
+        first_rounds.extend(freed.into_keys());
+    }
+    assert!(!first_rounds.is_empty(), "no round failed");
+    // They arrive once more, as late as can be.
+    let free = script("free");
+    for identity in &first_rounds {
+        for node in &rig.nodes {
+            let keys = ["3", "lock:lock", "{lock:lock}:q", "{lock:lock}:f"];
+            let late = [&["EVAL", free][..], &keys, &[identity, "", ""]].concat();
+            assert_eq!(ask(node, &late).await, "0", "a late release had something to delete");
+        }
+    }
+    assert!(held.is_held() && is_busy(&other, "lock").await);
+    rig.held_everywhere("lock", &[]).await;
+    give_back(held).await;
+    rig.drained().await;
+}
+
+/// A's release arrives when its lock has expired and is B's.
+///
+/// Kept by `free.lua`: `if value == ME …`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_release_does_not_free_a_successor() {
+    let rig = Rig::new(3, LONG).await;
+    let (lines, other) = (rig.lines().await, rig.direct(LONG).await);
+    let one = lines.connect(LONG).await;
+    let held = one.lock("lock").ttl(ms(800)).acquire().await.unwrap();
+    lines.lose(&[A, B, C]);
+    let next = hold(&other, "lock").await;
+    assert!(!held.is_held(), "two hold at once");
+    rig.held_everywhere("lock", &[]).await;
+    let theirs = rig.values("lock").await;
+    drop(held);
+    lines.heal().await;
+    // Its releases have arrived when something later has, on each of the lines.
+    for _ in 0..3 {
+        give_back(hold(&one, "later").await).await;
+    }
+    assert!(is_busy(&one, "lock").await);
+    let free = script("free");
+    for node in &rig.nodes {
+        let keys = ["3", "lock:lock", "{lock:lock}:q", "{lock:lock}:f"];
+        let identity = round(ME, 1);
+        let late = [&["EVAL", free][..], &keys, &[&identity, "", ""]].concat();
+        assert_eq!(ask(node, &late).await, "0");
+    }
+    assert_eq!(rig.values("lock").await, theirs, "a late release took it away");
+    give_back(next).await;
+    rig.drained().await;
+}
+
+/// Of this machine, which the nodes' are.
+fn now_us() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_micros()).unwrap()
+}
+
+fn script(name: &str) -> &'static str {
+    let scripts = fencelock_redis::quorum_scripts();
+    scripts.into_iter().find(|(known, _)| *known == name).unwrap().1
+}
+
+fn is_round(word: &str) -> bool {
+    let mode = word.split(' ').next().unwrap_or_default();
+    let number = mode.strip_prefix('x').unwrap_or_default();
+    word.contains(' ') && number.parse::<u32>().is_ok()
+}
+
+/// Reads along what a node is asked for.
+struct Spy(BufReader<TcpStream>);
+
+impl Spy {
+    async fn on(node: std::net::SocketAddr) -> Spy {
+        let mut stream = TcpStream::connect(node).await.unwrap();
+        stream.write_all(b"MONITOR\r\n").await.unwrap();
+        let mut spy = Spy(BufReader::new(stream));
+        let mut ok = String::new();
+        soon("it listens", spy.0.read_line(&mut ok)).await.unwrap();
+        spy
+    }
+
+    /// All so far.
+    async fn lines(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut line = String::new();
+        while let Ok(Ok(1..)) = timeout(ms(200), self.0.read_line(&mut line)).await {
+            if line.contains("\"EVAL") || line.contains("\"eval") {
+                lines.push(std::mem::take(&mut line));
+            }
+            line.clear();
+        }
+        lines
+    }
+}

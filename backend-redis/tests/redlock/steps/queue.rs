@@ -1,0 +1,151 @@
+//! Whose turn it is at one node, and who is told.
+
+use super::bench::{ME, Mode, Node, OTHER, READER, SECOND_READER, round};
+
+const THIRD: &str = "x 30000 p1 ee a label";
+const THIRD_READER: &str = "s 30000 p1 ff a label";
+
+fn told(process: &str, message: &str) -> (String, String) {
+    (process.to_owned(), message.to_owned())
+}
+
+#[test]
+fn a_free_lock_is_the_firsts_in_the_queue() {
+    let mut node = Node::start();
+    node.vote(&round(ME, 1), 1600);
+    // In another order than they have arrived in, by clocks that agree.
+    node.wait(THIRD, Mode::Exclusive, 20);
+    node.wait(OTHER, Mode::Exclusive, 10);
+    assert_eq!(node.waiters(), [OTHER, THIRD]);
+    node.free(&round(ME, 1));
+    let (whose, _, first) =
+        node.vote_as(&round(THIRD, 2), THIRD, Mode::Exclusive, 3200, 20).refusal();
+    assert_eq!((whose.as_str(), first), ("", 0), "it is free, and others come first");
+    assert_eq!(node.vote(&round(ME, 2), 3200).refusal().0, "", "for those who do not queue too");
+    for _ in 0..2 {
+        let granted = node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 10);
+        assert_eq!(granted.int(), Some(3200));
+        assert_eq!(node.waiters(), [THIRD], "whoever is granted has left the queue");
+    }
+}
+
+#[test]
+fn readers_come_in_behind_nobody_but_readers() {
+    let mut node = Node::start();
+    node.vote(&round(ME, 1), 1600);
+    node.wait(READER, Mode::Shared, 10);
+    node.wait(SECOND_READER, Mode::Shared, 20);
+    node.wait(OTHER, Mode::Exclusive, 30);
+    node.wait(THIRD_READER, Mode::Shared, 40);
+    node.free(&round(ME, 1));
+    node.told();
+    let ask = |node: &mut Node, reader: &str, arrival| {
+        node.vote_as(&round(reader, 2), reader, Mode::Shared, 3200, arrival)
+    };
+    assert_eq!(ask(&mut node, THIRD_READER, 40).refusal().0, "", "behind a writer");
+    assert!(ask(&mut node, SECOND_READER, 20).int() > Some(0), "behind a reader");
+    assert_eq!(ask(&mut node, THIRD_READER, 40).refusal().0, "group");
+    assert!(ask(&mut node, READER, 10).int() > Some(0));
+    let refused = node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 30).refusal();
+    assert_eq!((refused.0.as_str(), refused.2), ("group", 1));
+    node.free(&round(READER, 2));
+    node.told();
+    node.free(&round(SECOND_READER, 2));
+    assert_eq!(node.told(), [told("p2", "bb")], "the writer, once the last reader has gone");
+}
+
+#[test]
+fn a_release_tells_those_whose_turn_it_is_and_no_more() {
+    let mut node = Node::start();
+    node.vote(&round(ME, 1), 1600);
+    node.wait(OTHER, Mode::Exclusive, 10);
+    node.wait(THIRD, Mode::Exclusive, 20);
+    assert_eq!(node.told(), [], "it is held");
+    node.free(&round(ME, 1));
+    assert_eq!(node.told(), [told("p2", "bb")]);
+    node.free(&round(ME, 1));
+    assert_eq!(node.told(), [], "asked again, it is nobody's release");
+    // The first leaves, and was not granted: the next one's turn has come with the next release.
+    node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 10);
+    node.wait(READER, Mode::Shared, 30);
+    node.wait(SECOND_READER, Mode::Shared, 40);
+    node.free_waiting(&round(OTHER, 2), OTHER);
+    assert_eq!(node.told(), [told("p1", "ee")]);
+    node.vote_as(&round(THIRD, 2), THIRD, Mode::Exclusive, 3200, 20);
+    node.free(&round(THIRD, 2));
+    assert_eq!(node.told(), [told("p1", "cc"), told("p2", "dd")], "readers come together");
+}
+
+/// Who goes on waiting after a round that nobody won keeps the place, and the next one is told.
+#[test]
+fn who_retreats_stays_in_the_queue() {
+    let mut node = Node::start();
+    let me = round(ME, 1);
+    assert!(node.vote_as(&me, ME, Mode::Exclusive, 1600, 10).int() > Some(0));
+    node.wait(OTHER, Mode::Exclusive, 20);
+    assert_eq!(node.retreat(&me, ME, 10).int(), Some(1));
+    assert_eq!((node.holder(), node.waiters()), (String::new(), vec![ME.into(), OTHER.into()]));
+    assert_eq!(node.told(), [told("p1", "aa")]);
+    assert_eq!(node.retreat(&me, ME, 10).int(), Some(0));
+    assert_eq!(node.waiters(), [ME, OTHER]);
+    assert_eq!(node.told(), []);
+    assert_eq!(node.free_waiting(&me, ME).int(), Some(1), "it was in the queue");
+    assert_eq!(node.waiters(), [OTHER]);
+    assert_eq!(node.told(), [told("p2", "bb")]);
+    assert_eq!(node.free_waiting(&me, ME).int(), Some(0));
+    node.free_waiting(&round(OTHER, 1), OTHER);
+    assert_eq!(node.call(&["EXISTS", "{lock}:q"]).int(), Some(0), "an empty queue is gone");
+}
+
+#[test]
+fn the_waiters_of_a_dead_process_are_passed_over() {
+    let mut node = Node::start();
+    node.vote(&round(ME, 1), 1600);
+    node.wait(OTHER, Mode::Exclusive, 10);
+    node.wait(THIRD, Mode::Exclusive, 20);
+    // Process p2 has not looked for too long.
+    node.call(&["ZADD", "{lock}:q", "1", "@p2"]);
+    node.free(&round(ME, 1));
+    assert_eq!(node.told(), [told("p1", "ee")]);
+    assert!(node.vote_as(&round(THIRD, 2), THIRD, Mode::Exclusive, 3200, 20).int() > Some(0));
+    assert_eq!(node.waiters(), Vec::<String>::new());
+    // It lives after all, and its look says so.
+    let (_, missing, _) = node.look("p2", &[OTHER]).look();
+    assert_eq!(missing, 1);
+}
+
+#[test]
+fn a_look_keeps_a_process_alive_and_tells_what_was_missed() {
+    let mut node = Node::start();
+    let nobody = (1000, 1, String::new());
+    assert_eq!(node.look("p1", &[ME]).look(), nobody, "it is not in the queue");
+    node.vote(&round(THIRD, 1), 1600);
+    node.wait(ME, Mode::Exclusive, 10);
+    node.wait(OTHER, Mode::Exclusive, 20);
+    let (ms, missing, first) = node.look("p1", &[ME]).look();
+    assert_eq!((missing, first.as_str()), (0, ME));
+    assert!((1..=1000).contains(&ms), "{ms}");
+    assert_eq!(node.look("p2", &[OTHER]).look(), (1000, 0, String::new()), "it is not the first");
+    assert_eq!(node.look("p2", &[OTHER, ME, READER]).look().1, 1, "one of three is not there");
+    node.call(&["ZADD", "{lock}:q", "1", "@p1"]);
+    node.call(&["DEL", "lock"]);
+    node.told();
+    // Each look says that its process lives.
+    for _ in 0..2 {
+        assert_eq!(node.look("p1", &[ME]).look(), (0, 0, ME.to_owned()), "its turn");
+    }
+    assert_eq!(node.told(), [], "who looks needs no push");
+    assert_eq!(node.look("p2", &[OTHER]).look(), (1000, 0, String::new()));
+    assert_eq!(node.told(), [told("p1", "aa")], "the first is told what its own push missed");
+    assert!(node.ttl("{lock}:q") > 3000);
+}
+
+#[test]
+fn who_is_sent_away_by_a_person_is_told() {
+    let mut node = Node::start();
+    node.vote(&round(ME, 1), 1600);
+    node.wait(OTHER, Mode::Exclusive, 10);
+    assert_eq!(node.evict(&round(ME, 1)).int(), Some(1));
+    assert_eq!(node.told(), [told("p1", "aa 0"), told("p2", "bb")]);
+    assert_eq!(node.evict(&round(ME, 1)).int(), Some(0));
+}

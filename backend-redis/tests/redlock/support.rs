@@ -1,0 +1,270 @@
+//! What the tests share: nodes, clients with a line of their own to each node, and waiting for
+//! events.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+pub(crate) use fencelock_conformance::acts::*;
+use fencelock_conformance::proxy::{Direction, Proxy, framing};
+use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_core::{Error, Guard, Locks, Moment, Result, Settings, Ttl, url};
+use fencelock_redis::{REDLOCK_SCHEME, RedlockStore, redlock};
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep};
+
+/// For tests that do not wait for a node to be let in again: whatever lies in a node at their end
+/// was freed, and did not just expire.
+pub(crate) const LONG: &str = "ttl=60s&restart_delay=90s&clock_tolerance=10s";
+/// For tests that do. The clocks are one clock; the tolerance is for a machine that stalls while
+/// they are read.
+pub(crate) const QUICK: &str = "ttl=1s&restart_delay=2s&clock_tolerance=300ms";
+pub(crate) const QUICK_TTL: Duration = ms(1000);
+pub(crate) const QUICK_DELAY: Duration = ms(2000);
+
+/// By how much a busy machine may make a timer late.
+pub(crate) const SLACK: Duration = Duration::from_secs(1);
+
+/// Independent servers.
+pub(crate) struct Rig {
+    pub(crate) nodes: Vec<TestRedis>,
+}
+
+impl Rig {
+    /// So many nodes, which nobody knows yet.
+    pub(crate) async fn unknown(count: usize) -> Rig {
+        Rig::of((0..count).map(|_| RedisOptions::new())).await
+    }
+
+    pub(crate) async fn of(options: impl IntoIterator<Item = RedisOptions>) -> Rig {
+        let starting = options.into_iter().map(RedisOptions::start);
+        let nodes = join_all(starting).await.into_iter();
+        Rig { nodes: nodes.map(|node| node.expect("a redis-server starts")).collect() }
+    }
+
+    /// So many nodes that are declared new, for clients with these URL parameters.
+    pub(crate) async fn new(count: usize, params: &str) -> Rig {
+        let rig = Rig::unknown(count).await;
+        rig.declare_new(params).await;
+        rig
+    }
+
+    pub(crate) async fn declare_new(&self, params: &str) {
+        redlock::init(&self.url(params)).await.expect("nodes without a marker are declared new");
+    }
+
+    /// Past all faults.
+    pub(crate) fn url(&self, params: &str) -> String {
+        url_of(self.nodes.iter().map(TestRedis::port), params)
+    }
+
+    /// A client that no proxy's faults reach.
+    pub(crate) async fn direct(&self, params: &str) -> Locks {
+        connect(&self.url(params)).await
+    }
+
+    /// A client that takes nodes that lost their data at their word.
+    pub(crate) async fn careless(&self, lines: Option<&Lines>, ttl: Duration) -> Locks {
+        let ports: Vec<u16> = match lines {
+            Some(lines) => lines.proxies.iter().map(|proxy| proxy.addr().port()).collect(),
+            None => self.nodes.iter().map(TestRedis::port).collect(),
+        };
+        let store = RedlockStore::nodes(ports.into_iter().map(|port| ("127.0.0.1", port)));
+        let settings = Settings::default().ttl(Ttl::new(ttl).unwrap());
+        let store = store.clock_tolerance(ms(300)).without_restart_delay();
+        soon("the store connects", store.locks(settings)).await.expect("the store connects")
+    }
+
+    /// Lines to all nodes, for one client or several.
+    pub(crate) async fn lines(&self) -> Lines {
+        let proxies = self.nodes.iter().map(|node| Proxy::framed(node.addr(), framing::resp));
+        let proxies = join_all(proxies).await.into_iter();
+        Lines { proxies: proxies.map(|proxy| proxy.expect("a proxy starts")).collect() }
+    }
+
+    /// Ends a node with all that it has and starts it again, empty.
+    pub(crate) async fn restart(&self, node: usize) {
+        self.nodes[node].kill().expect("killed");
+        self.nodes[node].restart().await.expect("it starts again");
+    }
+
+    /// The keys of holders and waiters, each with its node. The last fences may stay, for a day,
+    /// and the marker for ever.
+    pub(crate) async fn leftovers(&self) -> Vec<(usize, String)> {
+        let mut left = Vec::new();
+        for (node, server) in self.nodes.iter().enumerate() {
+            left.extend(leftovers(server).await.into_iter().map(|key| (node, key)));
+        }
+        left
+    }
+
+    /// Awaits that nothing of any claim is left on any node.
+    pub(crate) async fn drained(&self) {
+        self.drained_but(&[]).await;
+    }
+
+    /// The same but for these locks.
+    pub(crate) async fn drained_but(&self, names: &[&str]) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut left = self.leftovers().await;
+            left.retain(|(_, left)| !names.iter().any(|name| key(name) == *left));
+            if left.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "still there: {left:?}");
+            sleep(ms(10)).await;
+        }
+    }
+
+    /// Who has the lock's key, node by node: the value, empty for nobody.
+    pub(crate) async fn values(&self, name: &str) -> Vec<String> {
+        join_all(self.nodes.iter().map(async |node| value(node, name).await)).await
+    }
+
+    /// Awaits that all nodes but these say that `name` is held.
+    pub(crate) async fn held_everywhere(&self, name: &str, but: &[usize]) {
+        until(&format!("{name} is held on all nodes but {but:?}"), async || {
+            let values = self.values(name).await;
+            values.iter().enumerate().all(|(node, value)| value.is_empty() == but.contains(&node))
+        })
+        .await;
+    }
+
+    /// Awaits that a node takes part again.
+    pub(crate) async fn open(&self, node: usize) {
+        until(&format!("node {node} takes part"), async || {
+            marker(&self.nodes[node]).await.contains(" open ")
+        })
+        .await;
+    }
+}
+
+/// What lies at a node's marker.
+pub(crate) async fn marker(node: &TestRedis) -> String {
+    ask(node, &["GET", redlock::marker::KEY]).await
+}
+
+/// Keys of claims on one node.
+pub(crate) async fn leftovers(server: &TestRedis) -> Vec<String> {
+    let keys = ask(server, &["KEYS", "*"]).await;
+    let of_claims =
+        |key: &&str| !key.is_empty() && !key.ends_with("}:f") && *key != redlock::marker::KEY;
+    keys.lines().filter(of_claims).map(str::to_owned).collect()
+}
+
+/// A lock's key, and that of its last fence.
+pub(crate) fn key(name: &str) -> String {
+    format!("lock:{name}")
+}
+
+pub(crate) fn fence_key(name: &str) -> String {
+    format!("{{lock:{name}}}:f")
+}
+
+/// What a node has at the lock's key: empty for nothing.
+pub(crate) async fn value(node: &TestRedis, name: &str) -> String {
+    ask(node, &["GET", &key(name)]).await
+}
+
+/// The node's clock, in µs.
+pub(crate) async fn time_us(node: &TestRedis) -> u64 {
+    let time = ask(node, &["TIME"]).await;
+    let mut words = time.lines().map(|word| word.parse::<u64>().expect("a number"));
+    words.next().unwrap() * 1_000_000 + words.next().unwrap()
+}
+
+/// One line to each node: what breaks one of them breaks it for those clients only that use these.
+pub(crate) struct Lines {
+    pub(crate) proxies: Vec<Proxy>,
+}
+
+impl Lines {
+    pub(crate) fn url(&self, params: &str) -> String {
+        url_of(self.proxies.iter().map(|proxy| proxy.addr().port()), params)
+    }
+
+    pub(crate) async fn connect(&self, params: &str) -> Locks {
+        connect(&self.url(params)).await
+    }
+
+    /// Loses all that goes to these nodes and comes from them.
+    pub(crate) fn lose(&self, nodes: &[usize]) {
+        for node in nodes {
+            self.proxies[*node].black_hole(Direction::ToServer);
+            self.proxies[*node].black_hole(Direction::ToClient);
+        }
+    }
+
+    pub(crate) async fn heal(&self) {
+        for proxy in &self.proxies {
+            proxy.heal().await.expect("healed");
+        }
+    }
+}
+
+fn url_of(ports: impl Iterator<Item = u16>, params: &str) -> String {
+    let mut url = "redlock://".to_owned();
+    for (index, port) in ports.enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        // Writing to a string cannot fail.
+        let _ = write!(url, "{comma}127.0.0.1:{port}");
+    }
+    format!("{url}/0?{params}")
+}
+
+/// As a user's program connects.
+pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
+    soon("connecting ends", url::connect(&[REDLOCK_SCHEME], url)).await
+}
+
+pub(crate) async fn connect(url: &str) -> Locks {
+    try_connect(url).await.expect("the store connects")
+}
+
+pub(crate) async fn ask(server: &TestRedis, command: &[&str]) -> String {
+    server.command(command).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// Awaits a renewal that was sent after this was called.
+pub(crate) async fn renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
+    let now = locks.now();
+    let wanted = now.after(ttl).before(ttl / 50 + ms(10));
+    until(&format!("{} is renewed", guard.name()), async || {
+        assert!(guard.is_held(), "{} was lost", guard.name());
+        guard.valid_until() >= wanted
+    })
+    .await;
+}
+
+/// Awaits the loss of a lock that no renewal can have reached since `cut`.
+pub(crate) async fn lost_in_time(locks: &Locks, guard: &Guard, cut: Moment, ttl: Duration) {
+    soon("the holder is told", guard.lost()).await;
+    assert!(!guard.is_held());
+    let late = locks.now().since(cut.after(ttl));
+    assert!(late < SLACK, "told {late:?} after the end of its lease");
+}
+
+/// Awaits that so many wait for `name`.
+pub(crate) async fn queued(locks: &Locks, name: &str, count: usize) {
+    until(&format!("{count} wait for {name}"), async || {
+        locks.inspect(name).await.is_ok_and(|seen| seen.waiters.len() == count)
+    })
+    .await;
+}
+
+/// The error of a wait that cannot get anything.
+pub(crate) async fn in_vain(locks: &Locks, name: &str, wait: Duration) -> Error {
+    let lock = locks.lock(name).wait_at_most(wait);
+    soon("a short wait ends", lock.acquire()).await.expect_err("there is nothing to get")
+}
+
+/// The words of an error and of what caused it.
+pub(crate) fn words(error: &Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        words = format!("{words}: {error}");
+        cause = error.source();
+    }
+    words
+}
