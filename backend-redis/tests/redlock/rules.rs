@@ -31,36 +31,44 @@ async fn without(rig: &Rig, nodes: &[usize], params: &str) -> (Lines, Locks) {
 
 /// A on a and b; a restarts empty; B would get a and c.
 ///
-/// Kept by `marker::standing`: a marker that is `Born` is `Young` until the delay has passed.
+/// Kept by `marker::standing`: a marker that is `Born` is `Young` until the delay has passed. A B
+/// that was there before also waits by its own clock, in `Acquaintance::meet`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_forgot_does_not_vote_a_second_time() {
     let rig = Rig::new(3, QUICK).await;
     let (_lines, one) = without(&rig, &[C], QUICK).await;
-    let other = rig.direct(QUICK).await;
-    let held = one.lock("lock").fixed_lease(QUICK_TTL).acquire().await.unwrap();
-    let until = held.valid_until();
-    rig.restart(A).await;
-    let next = granted(wait_for(&other, "lock")).await;
-    assert!(next.valid_until() > until && other.now() >= until, "two hold at once");
-    assert_eq!(soon("told", held.lost()).await, LostReason::Expired);
-    give_back(next).await;
+    let old = rig.direct(QUICK).await;
+    for is_new in [false, true] {
+        rig.open(A).await;
+        let lock = one.lock("lock").wait_at_most(PATIENCE).fixed_lease(QUICK_TTL);
+        let held = lock.acquire().await.unwrap();
+        let until = held.valid_until();
+        rig.restart(A).await;
+        let other = if is_new { rig.direct(QUICK).await } else { old.clone() };
+        let next = granted(wait_for(&other, "lock")).await;
+        assert!(other.now() >= until && !held.is_held(), "two hold at once");
+        assert_eq!(soon("told", held.lost()).await, LostReason::Expired);
+        give_back(next).await;
+    }
 }
 
 /// The same one tick before the end of A's validity: a TTL that the delay does not cover.
 ///
-/// Kept by `Store::require_ttl` for each lock, and `RedlockStore::require_ttl` for the default.
+/// Kept by `RedlockStore::longest_ttl`, which the default and each claim's TTL are held to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lock_outlives_the_delay() {
-    const LONGEST: u64 = (2000 - 2 * 300 - 2) * 100 / 101;
+    /// The longest in whole tenths of a second, of (2000 - 2 * 300 - 2) / 1.01.
+    const LONGEST: u64 = 1300;
+    const TOO_LONG: u64 = 1385;
     let rig = Rig::new(3, QUICK).await;
     let (_lines, one) = without(&rig, &[C], QUICK).await;
     let other = rig.direct(QUICK).await;
-    let too_long = one.lock("lock").fixed_lease(ms(LONGEST + 1));
+    let too_long = one.lock("lock").fixed_lease(ms(TOO_LONG));
     let refused = too_long.acquire().await.expect_err("a TTL that the delay does not cover");
     assert_kind(&refused, ErrorKind::InvalidArgument);
     let error = try_connect(&rig.url("restart_delay=2s&clock_tolerance=300ms&ttl=1385ms")).await;
     assert_kind(&error.unwrap_err(), ErrorKind::InvalidArgument);
-    // The longest that there can be, and the fastest that a node can forget it.
+    // About the longest that there can be, and the fastest that a node can forget it.
     let held = soon("granted", one.lock("lock").fixed_lease(ms(LONGEST)).acquire()).await.unwrap();
     rig.restart(A).await;
     let next = granted(wait_for(&other, "lock")).await;
