@@ -17,6 +17,7 @@ use futures_util::future::join_all;
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom;
 use rand::{RngExt, SeedableRng};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::support::*;
@@ -29,6 +30,9 @@ const RESTARTED_WITHIN: Duration = ms(500);
 
 /// Beyond the delay itself, so that locks are held again when the next majority forgets.
 const QUIET: Duration = ms(2000);
+
+/// One run at a time: each is enough for a small machine.
+static RUNNING: Mutex<()> = Mutex::const_new(());
 
 fn seed() -> u64 {
     let seed = std::env::var("REDLOCK_SEED").ok().map(|text| text.parse().unwrap());
@@ -182,6 +186,7 @@ fn overlaps(violations: &[Violation]) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_two_hold_while_majorities_forget() {
     const FEW: u64 = 300;
+    let _alone = RUNNING.lock().await;
     let wanted = std::env::var("FENCELOCK_ACQUISITIONS").map_or(FEW, |text| text.parse().unwrap());
     let rig = Rig::new(NODES, QUICK).await;
     let clients = join_all((0..CLIENTS).map(|_| rig.direct(QUICK))).await;
@@ -210,6 +215,7 @@ async fn no_two_hold_while_majorities_forget() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_run_without_the_delay_shows_overlaps() {
     const MOST_CYCLES: usize = 6;
+    let _alone = RUNNING.lock().await;
     let rig = Rig::unknown(NODES).await;
     let clients = join_all((0..CLIENTS).map(|_| rig.careless(None, QUICK_TTL))).await;
     let run = run(&rig, clients, QUIET, |_, cycles| cycles >= MOST_CYCLES).await;
