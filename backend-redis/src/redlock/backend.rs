@@ -83,16 +83,21 @@ impl Store {
         let missing = seen.iter().filter(|look| look.missing).count();
         let look = |waiter: &&RedlockContender| {
             let is_first = |look: &&Seeing| look.first == waiter.waiter().as_bytes();
-            let changes: Vec<_> = seen.iter().filter(is_first).map(|look| look.look_in).collect();
             if missing >= quorum.majority() {
                 return Look::Attempt;
             }
-            match changes.is_empty() {
-                true => Look::Again(LOOK_AGAIN),
-                false => match nth_change(changes, quorum.majority()) {
-                    Duration::ZERO => Look::Attempt,
-                    again => Look::Again(again),
-                },
+            if !seen.iter().any(|look| is_first(&look)) {
+                return Look::Again(LOOK_AGAIN);
+            }
+            let changes = seen.iter().map(|look| match is_first(&look) {
+                true => look.look_in,
+                // It may be the first there as soon as it asks.
+                false if look.missing => Duration::ZERO,
+                false => LOOK_AGAIN,
+            });
+            match nth_change(changes.collect(), quorum.majority()) {
+                Duration::ZERO => Look::Attempt,
+                again => Look::Again(again),
             }
         };
         Ok(waiting.iter().map(look).collect())

@@ -11,7 +11,7 @@ use fencelock_core::{
 use tokio::time::timeout_at;
 
 use super::backend::Store;
-use super::desk::{Desk, Grant, NODES};
+use super::desk::{Desk, Grant, Had, NODES};
 use super::freeing::WasHeld;
 use super::votes::{self, Vote};
 use crate::identity::{Keys, identity};
@@ -63,15 +63,20 @@ impl Contender for RedlockContender {
         let outcome = desk.ask_for_votes(&mut slate).await;
         if let Some(fence) = outcome.token {
             let valid_until = lease_end(sent, desk.claim.ttl());
-            let confirmed = slate.ballots.iter().enumerate().map(|(node, ballot)| {
-                let said_yes = matches!(outcome.votes[node], Vote::Yes(_));
-                let may_have = said_yes || outcome.unheard & 1 << node != 0;
-                ballot.as_ref().filter(|_| may_have).map(|ballot| ballot.life.clone())
-            });
+            let had =
+                slate.ballots.iter().zip(&outcome.votes).enumerate().map(
+                    |(node, asked)| match asked {
+                        (Some(ballot), Vote::Yes(_)) => Had::Surely(ballot.life.clone()),
+                        (Some(ballot), _) if outcome.unheard & 1 << node != 0 => {
+                            Had::Perhaps(ballot.life.clone())
+                        }
+                        _ => Had::Never,
+                    },
+                );
             let grant = Grant {
                 identity: outcome.round.identity.clone(),
                 fence: fence.to_string(),
-                confirmed: Mutex::new(confirmed.collect()),
+                had: Mutex::new(had.collect()),
             };
             desk.state().grant = Some(Arc::new(grant));
             return Ok(Attempt::Granted { token: FencingToken::new(fence), valid_until });

@@ -64,9 +64,18 @@ pub(super) struct Owed {
 pub(super) struct Grant {
     pub(super) identity: Arc<str>,
     pub(super) fence: String,
-    /// The life in which each node has confirmed it, or may have: it was asked for it, and its answer
-    /// not waited for. It is not planted there again, since a person may have taken it away.
-    pub(super) confirmed: Mutex<Vec<Option<Arc<str>>>>,
+    /// By node.
+    pub(super) had: Mutex<Vec<Had>>,
+}
+
+/// Whether a node has what was granted, as far as is known. Where it was in this life of the node's
+/// data it is not planted again: a person may have taken it away.
+pub(super) enum Had {
+    Never,
+    /// It was asked for it in this life, and its answer was not waited for.
+    Perhaps(Arc<str>),
+    /// It has said so in this life.
+    Surely(Arc<str>),
 }
 
 /// A fan's index: which identity, at which node.
@@ -86,13 +95,16 @@ impl State {
 }
 
 impl Grant {
-    pub(super) fn confirmed(&self) -> MutexGuard<'_, Vec<Option<Arc<str>>>> {
-        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn had(&self) -> MutexGuard<'_, Vec<Had>> {
+        self.had.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `node` has confirmed it in this life.
-    pub(super) fn had(&self, node: usize, life: &str) -> bool {
-        self.confirmed()[node].as_deref() == Some(life)
+    /// Whether it may be planted on `node` in this life.
+    pub(super) fn may_be_planted(&self, node: usize, life: &str) -> bool {
+        match &self.had()[node] {
+            Had::Never => true,
+            Had::Perhaps(had) | Had::Surely(had) => &**had != life,
+        }
     }
 }
 

@@ -1,16 +1,20 @@
 //! The extension of what is held, by a majority.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fencelock_core::{Renewal, Result, lease_end};
 use redis::Value;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
-use super::desk::Desk;
+use super::desk::{Desk, Had};
 use super::fan::Fan;
 use super::quorum::{Slate, Word};
 use super::votes::{self, Extension, Vote};
 use crate::identity::ttl_of;
+
+/// How long the last answers are waited for, once a majority has extended it.
+const LINGER: Duration = Duration::from_millis(20);
 
 impl Desk {
     /// Extends what is held.
@@ -26,7 +30,7 @@ impl Desk {
         for (node, ballot) in ballots.iter().enumerate() {
             let Some(ballot) = ballot else { continue };
             votes[node] = Vote::Pending;
-            let plant = if grant.had(node, &ballot.life) { "" } else { "plant" };
+            let plant = if grant.may_be_planted(node, &ballot.life) { "plant" } else { "" };
             fan.ask(node, Box::pin(desk.extend(&quorum.members[node], ballot, &grant, ttl, plant)));
         }
         let asked = ballots.iter().enumerate().filter(|(_, ballot)| ballot.is_some());
@@ -40,13 +44,19 @@ impl Desk {
         if !fan.send(is_here).await {
             return Ok(Renewal::Lost);
         }
-        let deadline = desk.deadline();
-        while votes::extension(&votes) == Extension::Open {
+        let mut deadline = desk.deadline();
+        loop {
+            match votes::extension(&votes) {
+                Extension::Open => {}
+                // Nobody waits for this answer, and the others say where it is to be planted.
+                Extension::Kept => deadline = deadline.min(Instant::now() + LINGER),
+                Extension::Lost | Extension::Unknown => break,
+            }
             let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await else { break };
             votes[node] = match desk.read(node, answer, &mut words) {
                 Some(Value::Int(1)) => {
                     if let Some(ballot) = &ballots[node] {
-                        grant.confirmed()[node] = Some(ballot.life.clone());
+                        grant.had()[node] = Had::Surely(ballot.life.clone());
                     }
                     Vote::Yes(0)
                 }
@@ -61,9 +71,20 @@ impl Desk {
         desk.doubt(&fan);
         for node in fan.pending() {
             votes[node] = Vote::Absent;
-            grant.confirmed()[node] = ballots[node].as_ref().map(|ballot| ballot.life.clone());
         }
-        match votes::extension(&votes) {
+        let result = votes::extension(&votes);
+        for (node, ballot) in ballots.iter().enumerate() {
+            let Some(ballot) = ballot else { continue };
+            let may_be_planted = grant.may_be_planted(node, &ballot.life);
+            let had = &mut grant.had()[node];
+            match (votes[node], &had) {
+                (Vote::Absent, _) if may_be_planted => *had = Had::Perhaps(ballot.life.clone()),
+                // A majority still has it, so nobody took it away: it was never there.
+                (Vote::No, Had::Perhaps(_)) if result == Extension::Kept => *had = Had::Never,
+                _ => {}
+            }
+        }
+        match result {
             Extension::Kept => Ok(Renewal::Renewed {
                 valid_until: match desk.claim.is_fixed_lease() {
                     // Still there, and that is all: an earlier end than is known moves nothing.

@@ -87,8 +87,11 @@ impl Sight {
                 Standing::Write(marker) => write(link, text.as_deref(), &marker).await?,
                 standing => {
                     self.circle.read(self.index, Some(offset));
+                    let agrees = self.circle.agreement().is_ok_and(|all| all.members[self.index]);
                     let life = text.as_deref().and_then(Marker::parse).map(|marker| marker.life());
-                    return Ok(self.conclude(standing, &life.unwrap_or_default()));
+                    let next = self.conclude(standing, &life.unwrap_or_default());
+                    // One slow answer must not keep it out for long.
+                    return Ok(if agrees { next } else { next.min(LOOK_AGAIN) });
                 }
             }
         }

@@ -1,11 +1,7 @@
-//! A node whose clock is wrong: a shim before the C library adds to its time.
-
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+//! A node whose clock is wrong.
 
 use fencelock_conformance::acts::*;
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_conformance::servers::{RedisOptions, ServerClock};
 use fencelock_core::ErrorKind;
 use fencelock_redis::redlock::{init, replace, status};
 
@@ -13,38 +9,13 @@ use crate::support::*;
 
 const AHEAD: i64 = 40;
 
-/// A server whose clock is 40 s ahead.
-async fn ahead(directory: &Path) -> TestRedis {
-    let server = RedisOptions::new().program(program(directory)).start().await;
-    server.expect("a redis-server starts")
-}
-
-fn program(directory: &Path) -> PathBuf {
-    let file = |name: &str| directory.join(name);
-    std::fs::write(file("offset"), (AHEAD * 1_000_000).to_ne_bytes()).unwrap();
-    std::fs::write(file("shim.c"), include_str!("../faults/clock/shim.c")).unwrap();
-    // Whoever links Rust has a C compiler.
-    let built = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-o"])
-        .args([file("shim.so"), file("shim.c")])
-        .arg("-ldl")
-        .status();
-    assert!(built.is_ok_and(|status| status.success()), "cc cannot build the shim");
-    let script = format!(
-        "#!/bin/sh\nLD_PRELOAD={} CLOCK_OFFSET={} exec redis-server \"$@\"\n",
-        file("shim.so").display(),
-        file("offset").display()
-    );
-    std::fs::write(file("redis"), script).unwrap();
-    std::fs::set_permissions(file("redis"), std::fs::Permissions::from_mode(0o755)).unwrap();
-    file("redis")
-}
-
 #[tokio::test]
 async fn a_clock_that_does_not_agree_is_shown_and_no_set_is_changed_to_it() {
     let nodes = Nodes::start(3).await;
-    let directory = tempfile::tempdir().unwrap();
-    let skewed = ahead(directory.path()).await;
+    let clock = ServerClock::of("redis-server").unwrap();
+    clock.is_ahead_by(AHEAD).unwrap();
+    let skewed = RedisOptions::new().program(clock.program()).start().await;
+    let skewed = skewed.expect("a redis-server starts");
     let with_skewed =
         |params: &str| nodes.url(&[0, 1], params).replace('?', &format!(",{}?", skewed.addr()));
     init(&with_skewed("")).await.unwrap();

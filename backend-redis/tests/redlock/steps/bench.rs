@@ -201,7 +201,8 @@ impl Node {
 
     /// 0 for none.
     pub(crate) fn fence(&mut self) -> i64 {
-        self.text("{lock}:f").parse().map_or(0, from_base)
+        // Behind it there may be a mark: somebody may queue.
+        self.text("{lock}:f").trim_end_matches('q').parse().map_or(0, from_base)
     }
 
     pub(crate) fn set_fence(&mut self, to: u64) {
