@@ -55,10 +55,8 @@ impl<F: Future + ?Sized> Fan<F> {
 
     /// Polls whoever was woken, and each of them once at the first time.
     fn poll_all(&mut self, cx: &mut Context<'_>) {
-        while let Poll::Ready(Some((number, answer))) = Pin::new(&mut self.questions).poll_next(cx)
-        {
-            self.pending.retain(|pending| *pending != number);
-            self.answered.push((number, answer));
+        while let Poll::Ready(Some(answer)) = Pin::new(&mut self.questions).poll_next(cx) {
+            self.answered.push(answer);
         }
     }
 
@@ -69,7 +67,10 @@ impl<F: Future + ?Sized> Fan<F> {
                 self.poll_all(cx);
             }
             match self.answered.pop() {
-                Some(answer) => Poll::Ready(Some(answer)),
+                Some((number, answer)) => {
+                    self.pending.retain(|pending| *pending != number);
+                    Poll::Ready(Some((number, answer)))
+                }
                 None if self.pending.is_empty() => Poll::Ready(None),
                 None => Poll::Pending,
             }
@@ -77,7 +78,7 @@ impl<F: Future + ?Sized> Fan<F> {
         .await
     }
 
-    /// Who has not answered.
+    /// Whose answer has not been taken.
     pub(crate) fn pending(&self) -> impl Iterator<Item = usize> + '_ {
         self.pending.iter().copied()
     }

@@ -81,6 +81,25 @@ async fn what_was_deleted_on_a_minority_stays_deleted_there() {
     rig.drained().await;
 }
 
+/// The third answer to the round that granted it was perhaps not waited for: that node must not be
+/// taken for one that never had it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_person_takes_away_from_a_majority_does_not_come_back() {
+    let rig = Rig::new(3, LONG).await;
+    let locks = rig.direct(LONG).await;
+    for round in 0..8 {
+        let name = format!("lock {round}");
+        let held = locks.lock(&name).ttl(ms(3000)).acquire().await.unwrap();
+        rig.held_everywhere(&name, &[]).await;
+        for node in &rig.nodes[1..] {
+            ask(node, &["DEL", &key(&name)]).await;
+        }
+        let reason = within(ms(2500), "the holder is told", held.lost()).await;
+        assert_eq!(reason, LostReason::TakenAway);
+    }
+    rig.drained().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_person_takes_away_is_lost_at_once_everywhere() {
     let rig = Rig::new(3, LONG).await;
