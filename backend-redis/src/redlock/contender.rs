@@ -11,7 +11,7 @@ use fencelock_core::{
 use tokio::time::timeout_at;
 
 use super::backend::Store;
-use super::desk::{Desk, Grant, Had, NODES};
+use super::desk::{Desk, Grant, NODES};
 use super::freeing::WasHeld;
 use super::votes::{self, Vote};
 use crate::identity::{Keys, identity};
@@ -63,20 +63,10 @@ impl Contender for RedlockContender {
         let outcome = desk.ask_for_votes(&mut slate).await;
         if let Some(fence) = outcome.token {
             let valid_until = lease_end(sent, desk.claim.ttl());
-            let had =
-                slate.ballots.iter().zip(&outcome.votes).enumerate().map(
-                    |(node, asked)| match asked {
-                        (Some(ballot), Vote::Yes(_)) => Had::Surely(ballot.life.clone()),
-                        (Some(ballot), _) if outcome.unheard & 1 << node != 0 => {
-                            Had::Perhaps(ballot.life.clone())
-                        }
-                        _ => Had::Never,
-                    },
-                );
             let grant = Grant {
                 identity: outcome.round.identity.clone(),
                 fence: fence.to_string(),
-                had: Mutex::new(had.collect()),
+                had: Mutex::new(outcome.had(&slate.ballots)),
             };
             desk.state().grant = Some(Arc::new(grant));
             return Ok(Attempt::Granted { token: FencingToken::new(fence), valid_until });

@@ -6,10 +6,11 @@ use fencelock_core::Mode;
 use redis::Value;
 use tokio::time::timeout_at;
 
-use super::desk::Desk;
+use super::desk::{Desk, Had};
 use super::fan::Fan;
 use super::quorum::{Slate, Word};
 use super::refusals::Refusals;
+use super::sight::Ballot;
 use super::votes::{self, Poll, Settled, Vote};
 use crate::identity::of_round;
 
@@ -25,6 +26,8 @@ pub(super) struct Outcome {
     pub(super) round: Arc<Round>,
     pub(super) votes: Vec<Vote>,
     pub(super) refusals: Refusals,
+    /// The nodes that voted for it, whatever they said to a fence that was written back; as bits.
+    pub(super) said_yes: u16,
     /// The nodes whose answers were not waited for, as bits.
     pub(super) unheard: u16,
     /// If it was won.
@@ -34,7 +37,24 @@ pub(super) struct Outcome {
 impl Outcome {
     fn new(round: Arc<Round>, nodes: usize) -> Outcome {
         let votes = vec![Vote::Absent; nodes];
-        Outcome { round, votes, refusals: Refusals::default(), unheard: 0, token: None }
+        Outcome {
+            round,
+            votes,
+            refusals: Refusals::default(),
+            said_yes: 0,
+            unheard: 0,
+            token: None,
+        }
+    }
+    /// Who has it, as far as is known.
+    pub(super) fn had(&self, ballots: &[Option<Ballot>]) -> Vec<Had> {
+        let is_in = |bits: u16, node: usize| bits & 1 << node != 0;
+        let had = ballots.iter().enumerate().map(|(node, ballot)| match ballot {
+            Some(ballot) if is_in(self.said_yes, node) => Had::Surely(ballot.life.clone()),
+            Some(ballot) if is_in(self.unheard, node) => Had::Perhaps(ballot.life.clone()),
+            _ => Had::Never,
+        });
+        had.collect()
     }
 }
 
@@ -79,6 +99,7 @@ impl Desk {
             };
             outcome.votes[node] = match read_fence(&value) {
                 Some(fence) => {
+                    outcome.said_yes |= 1 << node;
                     slate.words.set(node, Word::Said("yes"));
                     Vote::Yes(fence)
                 }
