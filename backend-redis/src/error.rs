@@ -67,7 +67,7 @@ const TABLE: &[(&str, Meaning)] = {
                 Refused,
                 false,
                 None,
-                "the ACL denies it; docs/redis.md has the rules it needs",
+                "the ACL denies it; docs/redis.md has the rules it needs, docs/redlock.md a quorum's",
             ),
         ),
         ("DENIED", meaning(Refused, false, None, "the server is in protected mode")),

@@ -228,6 +228,9 @@ impl DistributedLock for Driver {
             answered += usize::from(answer.is_ok());
             removed += usize::from(matches!(answer, Ok(true)));
         }
+        if answered < quorum.majority() {
+            return Err(quorum.no_majority(&quorum.silence()));
+        }
         match (removed > 0, answered == quorum.members.len()) {
             (false, _) => Ok(Removal::Absent),
             (true, true) => Ok(Removal::Removed),

@@ -20,8 +20,8 @@ pub(crate) struct Circle {
     pub(crate) clock: Arc<BootClock>,
     pub(crate) waiters: Waiters,
     clocks: Mutex<Clocks>,
-    /// The highest epoch that a node has shown.
-    pub(super) epoch: AtomicU32,
+    /// The epochs that the nodes show, 0 for what shows none.
+    epochs: Vec<AtomicU32>,
     /// Counts what has become known, for those who wait at connect.
     pub(crate) news: watch::Sender<u64>,
 }
@@ -45,7 +45,7 @@ impl Circle {
             clock,
             waiters: Waiters::at(deployment.nodes),
             clocks: Mutex::new(clocks),
-            epoch: AtomicU32::new(deployment.epoch),
+            epochs: (0..deployment.nodes).map(|_| AtomicU32::new(0)).collect(),
             news: watch::Sender::new(0),
         }
     }
@@ -54,10 +54,10 @@ impl Circle {
         self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn read(&self, node: usize, offset: Option<Offset>) {
+    pub(super) fn read(&self, node: usize, offset: Offset) {
         let tolerance = u64::try_from(self.tolerance.as_micros()).unwrap_or(u64::MAX);
         let mut clocks = self.clocks();
-        clocks.offsets[node] = offset;
+        clocks.offsets[node] = Some(offset);
         clocks.agreement = agreement(&clocks.offsets, tolerance).map(Arc::new);
     }
 
@@ -67,15 +67,18 @@ impl Circle {
         clocks.agreement.clone().ok_or_else(|| clocks.offsets.clone())
     }
 
-    /// Whether a later set of nodes has taken the place of this one.
-    pub(super) fn is_replaced(&self) -> bool {
-        self.epoch.load(Ordering::Relaxed) > self.deployment.epoch
+    /// A node shows that it is of this set.
+    pub(super) fn shows(&self, node: usize, epoch: u32) {
+        self.epochs[node].store(epoch, Ordering::Relaxed);
     }
 
-    pub(super) fn replaced(&self) -> Error {
-        let epoch = self.epoch.load(Ordering::Relaxed);
+    /// Why nothing more is to be written to the nodes, if a later set has taken the place of this
+    /// one: it must not come back to life by nodes that lost their data.
+    pub(super) fn replaced(&self) -> Option<Error> {
+        let epochs = self.epochs.iter().map(|epoch| epoch.load(Ordering::Relaxed));
+        let epoch = epochs.max().filter(|epoch| *epoch > self.deployment.epoch)?;
         let message = format!("its set of nodes was changed, to set_epoch={epoch}");
-        Error::new(ErrorKind::Refused, message)
+        Some(Error::new(ErrorKind::Refused, message))
     }
 
     pub(super) fn tell_news(&self) {

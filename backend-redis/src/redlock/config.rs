@@ -298,11 +298,8 @@ async fn meet(quorum: &Quorum) -> Result<()> {
     let started = Instant::now();
     let mut news = quorum.circle.news.subscribe();
     loop {
-        for member in &quorum.members {
-            if let Some(error) = member.never() {
-                let message = format!("{}: {}", member.host, error.message());
-                return Err(Error::new(error.kind(), message).retryable(false));
-            }
+        if let Some(error) = quorum.circle.replaced() {
+            return Err(error);
         }
         let is_enough = quorum.slate(quorum.now()).is_ok();
         let deadline = started + if is_enough { LAST_WITHIN } else { MEET_WITHIN };

@@ -68,7 +68,9 @@ impl Contender for RedlockContender {
                 fence: fence.to_string(),
                 had: Mutex::new(outcome.had(&slate.ballots)),
             };
-            desk.state().grant = Some(Arc::new(grant));
+            let grant = Arc::new(grant);
+            desk.state().grant = Some(grant.clone());
+            desk.hear_late(outcome.late, grant);
             return Ok(Attempt::Granted { token: FencingToken::new(fence), valid_until });
         }
         desk.retreat().await;
@@ -112,7 +114,7 @@ impl Contender for RedlockContender {
         }
         desk.doubt(&freeing.fan);
         let (is_done, was_held) = desk.settle_release();
-        if freeing.fan.pending().next().is_some() {
+        if !is_done && freeing.fan.pending().next().is_some() {
             desk.state().freeing = Some(freeing);
         }
         match (is_done, was_held) {
@@ -131,5 +133,8 @@ impl Contender for RedlockContender {
 impl Drop for RedlockContender {
     fn drop(&mut self) {
         self.desk.store.quorum.circle.waiters.leave(&self.desk.claim);
+        // Its questions hold the desk.
+        let freeing = self.desk.state().freeing.take();
+        drop(freeing);
     }
 }

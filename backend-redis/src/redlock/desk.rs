@@ -48,6 +48,8 @@ pub(super) struct State {
     /// The nodes in whose queues the waiter may stand, as bits.
     pub(super) queued_at: u16,
     pub(super) freeing: Option<Freeing>,
+    /// A task repeats what nodes did not hear of rounds that are over.
+    pub(super) retreating: bool,
     pub(super) freed: Freed,
 }
 
@@ -190,13 +192,14 @@ impl Desk {
         &self,
         node: usize,
         answer: Result<Value>,
+        ballots: &[Option<Ballot>],
         words: &mut Words,
     ) -> Option<Value> {
         let quorum = &self.store.quorum;
         let member = &quorum.members[node];
         match answer {
             Ok(Value::Int(-1)) => {
-                member.is_not_known();
+                ballots[node].iter().for_each(|asked| member.is_not(asked));
                 words.set(node, Word::Said("it has lost its data, or is of another set of nodes"));
                 None
             }

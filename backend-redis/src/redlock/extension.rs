@@ -53,7 +53,7 @@ impl Desk {
                 Extension::Lost | Extension::Unknown => break,
             }
             let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await else { break };
-            votes[node] = match desk.read(node, answer, &mut words) {
+            votes[node] = match desk.read(node, answer, &ballots, &mut words) {
                 Some(Value::Int(1)) => {
                     if let Some(ballot) = &ballots[node] {
                         grant.had()[node] = Had::Surely(ballot.life.clone());

@@ -5,9 +5,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::stream::{FuturesUnordered, Stream};
+use tokio::task::coop::{Unconstrained, unconstrained};
 
 /// Questions under way, each with the number that its answer comes with.
 pub(crate) struct Fan<F: Future + ?Sized> {
+    /// Not asked yet.
+    fresh: Vec<Numbered<F>>,
     questions: FuturesUnordered<Numbered<F>>,
     pending: Vec<usize>,
     answered: Vec<(usize, F::Output)>,
@@ -18,7 +21,8 @@ pub(crate) type Kept<T> = Fan<dyn Future<Output = T> + Send>;
 
 struct Numbered<F: ?Sized> {
     number: usize,
-    question: Pin<Box<F>>,
+    /// Not held up by what else its task has done: a question that is to be sent at once is.
+    question: Unconstrained<Pin<Box<F>>>,
 }
 
 impl<F: Future + ?Sized> Future for Numbered<F> {
@@ -26,17 +30,22 @@ impl<F: Future + ?Sized> Future for Numbered<F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let number = self.number;
-        self.question.as_mut().poll(cx).map(|answer| (number, answer))
+        Pin::new(&mut self.question).poll(cx).map(|answer| (number, answer))
     }
 }
 
 impl<F: Future + ?Sized> Fan<F> {
     pub(crate) fn new() -> Fan<F> {
-        Fan { questions: FuturesUnordered::new(), pending: Vec::new(), answered: Vec::new() }
+        Fan {
+            fresh: Vec::new(),
+            questions: FuturesUnordered::new(),
+            pending: Vec::new(),
+            answered: Vec::new(),
+        }
     }
 
     pub(crate) fn ask(&mut self, number: usize, question: Pin<Box<F>>) {
-        self.questions.push(Numbered { number, question });
+        self.fresh.push(Numbered { number, question: unconstrained(question) });
         self.pending.push(number);
     }
 
@@ -53,8 +62,15 @@ impl<F: Future + ?Sized> Fan<F> {
         .await
     }
 
-    /// Polls whoever was woken, and each of them once at the first time.
+    /// Polls whoever was woken, and each of them at the first time: what is polled is sent. The
+    /// collection by itself may put off some of them.
     fn poll_all(&mut self, cx: &mut Context<'_>) {
+        for mut question in self.fresh.drain(..) {
+            match Pin::new(&mut question).poll(cx) {
+                Poll::Ready(answer) => self.answered.push(answer),
+                Poll::Pending => self.questions.push(question),
+            }
+        }
         while let Poll::Ready(Some(answer)) = Pin::new(&mut self.questions).poll_next(cx) {
             self.answered.push(answer);
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencelock_core::Result;
 
 use super::debts::{By, Debt, free};
-use super::desk::{Desk, NODES};
+use super::desk::{Desk, NODES, Owed};
 use super::fan::Kept;
 use super::member::Member;
 use super::votes;
@@ -51,6 +51,8 @@ impl Freed {
     fn heard(&mut self, node: usize, had_it: bool) {
         let bit = 1 << node;
         match had_it {
+            // A place in its queue at most.
+            _ if self.asked & bit == 0 => {}
             true => self.had_it |= bit,
             false if self.asked_again & bit != 0 => self.unsure |= bit,
             false => self.lacked_it |= bit,
@@ -65,6 +67,9 @@ pub(super) struct Freeing {
     pub(super) identities: Vec<Arc<str>>,
 }
 
+/// How long a node keeps the place of a waiter that nobody looks after.
+const PLACE: Duration = Duration::from_secs(5);
+
 /// How soon a retreat that a node did not hear is repeated.
 const RETREAT_AGAIN: Duration = Duration::from_millis(100);
 
@@ -77,32 +82,48 @@ impl Desk {
         if fan.pending().next().is_none() || !fan.send(|| self.not_over()).await {
             return;
         }
+        let repeats = !std::mem::replace(&mut self.state().retreating, true);
         let desk = self.clone();
         self.store.quorum.runtime.spawn(async move {
-            let ends = desk.store.quorum.now().after(desk.claim.ttl());
-            loop {
-                while let Some((node, answer)) = fan.next().await {
-                    if let Ok(identity) = answer {
-                        desk.note_freed(&identity, node);
-                    }
-                }
-                tokio::time::sleep(RETREAT_AGAIN).await;
-                fan = desk.retreats();
-                let is_done = fan.pending().next().is_none() || desk.store.quorum.now() >= ends;
-                // What is left behind a grant is freed with it. A claim that has left its queues must
-                // not come back to them.
-                let is_wanted = || desk.not_over().filter(|state| state.grant.is_none());
-                if is_done || !fan.send(is_wanted).await {
-                    return;
-                }
+            desk.hear_retreat(&mut fan).await;
+            // One of them is enough.
+            if repeats {
+                desk.retreat_again().await;
+                desk.state().retreating = false;
             }
         });
+    }
+
+    async fn hear_retreat(&self, fan: &mut Kept<Result<Arc<str>>>) {
+        while let Some((node, answer)) = fan.next().await {
+            if let Ok(identity) = answer {
+                self.note_freed(&identity, node);
+            }
+        }
+    }
+
+    /// Repeats what nodes did not hear, until they have or it has ended by itself.
+    async fn retreat_again(self: &Arc<Self>) {
+        let ends = self.store.quorum.now().after(self.claim.ttl());
+        loop {
+            tokio::time::sleep(RETREAT_AGAIN).await;
+            let mut fan = self.retreats();
+            let is_done = fan.pending().next().is_none() || self.store.quorum.now() >= ends;
+            // What is left behind a grant is freed with it. A claim that has left its queues must
+            // not come back to them.
+            let is_wanted = || self.not_over().filter(|state| state.grant.is_none());
+            if is_done || !fan.send(is_wanted).await {
+                return;
+            }
+            self.hear_retreat(&mut fan).await;
+        }
     }
 
     /// The questions of a retreat, each answered with what it has freed.
     fn retreats(self: &Arc<Self>) -> Kept<Result<Arc<str>>> {
         let mut fan = Kept::new();
-        let state = self.state();
+        let mut state = self.state();
+        self.owe_what_is_away(&mut state.owed);
         let arrival = state.arrival.filter(|_| self.queues()).map(|arrival| arrival.to_string());
         let arrival: Arc<str> = arrival.unwrap_or_default().into();
         for owed in state.owed.iter().filter(|owed| owed.is_over) {
@@ -209,12 +230,26 @@ impl Desk {
         (is_done, state.freed.was_held(members.len(), silent))
     }
 
+    /// Rounds that are over at nodes that are away are freed when those are back.
+    fn owe_what_is_away(&self, owed: &mut [Owed]) {
+        for (node, member) in self.store.quorum.members.iter().enumerate() {
+            if member.link().state().is_err() {
+                for owed in
+                    owed.iter_mut().filter(|owed| owed.is_over && owed.nodes & 1 << node != 0)
+                {
+                    self.owe_later(member, &owed.identity);
+                    owed.nodes &= !(1 << node);
+                }
+            }
+        }
+    }
+
     fn owe_later(&self, member: &Member, identity: &Arc<str>) {
         member.owe(Debt {
             keys: self.keys.clone(),
             identity: identity.clone(),
             waiter: self.waiter.clone(),
-            ends: self.store.quorum.now().after(self.claim.ttl()),
+            ends: self.store.quorum.now().after(self.claim.ttl().max(PLACE)),
         });
     }
 }

@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use super::circle::Circle;
 use super::debts::{Debt, Debts};
 use super::marker::Acquaintance;
-use super::sight::{Ballot, Known, LOOK_AGAIN, Place, Sight};
+use super::sight::{Ballot, Known, LOOK_AGAIN, Place, Sight, young};
 use crate::batch::Batches;
 use crate::identity::Process;
 use crate::link::{Audience, Link};
@@ -42,7 +42,7 @@ impl Member {
         let known = Known {
             place: Place::Unseen,
             run_id: String::new(),
-            client_id: None,
+            client_ids: Vec::new(),
             acquaintance: Acquaintance::default(),
         };
         let sight = Arc::new(Sight {
@@ -72,15 +72,8 @@ impl Member {
         match &self.sight.known().place {
             Place::Unseen => Err(Error::new(ErrorKind::Unreachable, "its marker is not known yet")),
             Place::Votes(ballot) => Ok(ballot.clone()),
+            Place::Young(until) => Err(young(until.since(self.sight.circle.clock.now()))),
             Place::Out(error) => Err(error.clone()),
-        }
-    }
-
-    /// Why it never takes part as things are: it is of another set of nodes.
-    pub(crate) fn never(&self) -> Option<Error> {
-        match &self.sight.known().place {
-            Place::Out(error) if !error.is_retryable() => Some(error.clone()),
-            _ => None,
         }
     }
 
@@ -108,9 +101,13 @@ impl Member {
     }
 
     /// It says that it is not the node that was known: it has lost its data, or was replaced.
-    pub(crate) fn is_not_known(&self) {
-        self.sight.known().place = Place::Unseen;
-        self.sight.look.notify_one();
+    /// A later look may have found that out already.
+    pub(crate) fn is_not(&self, asked: &Ballot) {
+        let mut known = self.sight.known();
+        if matches!(&known.place, Place::Votes(ballot) if ballot.marker == asked.marker) {
+            known.place = Place::Unseen;
+            self.sight.look.notify_one();
+        }
     }
 
     /// Takes over what is to be freed there once there is a connection again.

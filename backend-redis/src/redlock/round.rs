@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use fencelock_core::Mode;
+use fencelock_core::{Mode, Result};
 use redis::Value;
 use tokio::time::timeout_at;
 
-use super::desk::{Desk, Had};
-use super::fan::Fan;
+use super::desk::{Desk, Grant, Had};
+use super::fan::{Fan, Kept};
 use super::quorum::{Slate, Word};
 use super::refusals::Refusals;
 use super::sight::Ballot;
@@ -26,10 +26,10 @@ pub(super) struct Outcome {
     pub(super) round: Arc<Round>,
     pub(super) votes: Vec<Vote>,
     pub(super) refusals: Refusals,
-    /// The nodes that voted for it, whatever they said to a fence that was written back; as bits.
-    pub(super) said_yes: u16,
     /// The nodes whose answers were not waited for, as bits.
     pub(super) unheard: u16,
+    /// Their questions: dropped, some would not even be sent.
+    pub(super) late: Kept<Result<Value>>,
     /// If it was won.
     pub(super) token: Option<u64>,
 }
@@ -41,17 +41,18 @@ impl Outcome {
             round,
             votes,
             refusals: Refusals::default(),
-            said_yes: 0,
             unheard: 0,
+            late: Kept::new(),
             token: None,
         }
     }
     /// Who has it, as far as is known.
     pub(super) fn had(&self, ballots: &[Option<Ballot>]) -> Vec<Had> {
-        let is_in = |bits: u16, node: usize| bits & 1 << node != 0;
         let had = ballots.iter().enumerate().map(|(node, ballot)| match ballot {
-            Some(ballot) if is_in(self.said_yes, node) => Had::Surely(ballot.life.clone()),
-            Some(ballot) if is_in(self.unheard, node) => Had::Perhaps(ballot.life.clone()),
+            Some(ballot) if matches!(self.votes[node], Vote::Yes(_)) => {
+                Had::Surely(ballot.life.clone())
+            }
+            Some(ballot) if self.unheard & 1 << node != 0 => Had::Perhaps(ballot.life.clone()),
             _ => Had::Never,
         });
         had.collect()
@@ -82,7 +83,7 @@ impl Desk {
             let (proposal, arrival) = (slate.proposal().to_string(), arrival.to_string());
             Arc::new(Round { identity, proposal, arrival })
         };
-        let mut fan = Fan::new();
+        let mut fan = Kept::new();
         let mut outcome = Outcome::new(round.clone(), slate.ballots.len());
         for (node, ballot) in slate.ballots.iter().enumerate() {
             if let Some(ballot) = ballot {
@@ -93,13 +94,12 @@ impl Desk {
         let deadline = self.deadline();
         while votes::is_open(&outcome.votes) {
             let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await else { break };
-            let Some(value) = self.read(node, answer, &mut slate.words) else {
+            let Some(value) = self.read(node, answer, &slate.ballots, &mut slate.words) else {
                 outcome.votes[node] = Vote::Absent;
                 continue;
             };
             outcome.votes[node] = match read_fence(&value) {
                 Some(fence) => {
-                    outcome.said_yes |= 1 << node;
                     slate.words.set(node, Word::Said("yes"));
                     Vote::Yes(fence)
                 }
@@ -116,7 +116,7 @@ impl Desk {
             outcome.votes[node] = Vote::Absent;
             outcome.unheard |= 1 << node;
         }
-        drop(fan);
+        outcome.late = fan;
         if let Poll::Uneven(fence) = votes::poll(&outcome.votes) {
             match self.claim.mode() {
                 // A shared grant's token only names it, and a node's own number is in it.
@@ -127,6 +127,26 @@ impl Desk {
             outcome.token = Some(fence);
         }
         outcome
+    }
+
+    /// Listens to the votes that a grant did not wait for: so each is sent, and the lock is at all
+    /// nodes, and it is known where it is not.
+    pub(super) fn hear_late(&self, mut votes: Kept<Result<Value>>, grant: Arc<Grant>) {
+        if votes.pending().next().is_none() {
+            return;
+        }
+        self.store.quorum.runtime.spawn(async move {
+            while let Some((node, answer)) = votes.next().await {
+                let mut had = grant.had();
+                // A node that has failed may have it.
+                if let (Had::Perhaps(life), Ok(vote)) = (&had[node], answer) {
+                    had[node] = match read_fence(&vote) {
+                        Some(_) => Had::Surely(life.clone()),
+                        None => Had::Never,
+                    };
+                }
+            }
+        });
     }
 
     /// Has a majority know `fence`, the largest that a node of it gave.
@@ -146,7 +166,7 @@ impl Desk {
         let deadline = self.deadline();
         while votes::settled(&votes, fence) == Settled::Open {
             let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await else { break };
-            votes[node] = match self.read(node, answer, &mut slate.words) {
+            votes[node] = match self.read(node, answer, &slate.ballots, &mut slate.words) {
                 Some(Value::Int(1)) => Vote::Yes(fence),
                 Some(Value::Int(0)) => Vote::No,
                 Some(_) => self.strange(node, "raise", &mut slate.words),

@@ -44,7 +44,8 @@ pub(super) struct Known {
     pub(super) place: Place,
     /// Of the present connection, or of the last one.
     pub(super) run_id: String,
-    pub(super) client_id: Option<i64>,
+    /// Of this run's connections, but those that are certain to be gone.
+    pub(super) client_ids: Vec<i64>,
     pub(super) acquaintance: Acquaintance,
 }
 
@@ -54,6 +55,8 @@ pub(super) enum Place {
     /// Its marker has not been read, or has changed since.
     Unseen,
     Votes(Ballot),
+    /// It has lost its data, or is new: until then.
+    Young(Moment),
     Out(Error),
 }
 
@@ -67,6 +70,24 @@ pub(crate) struct Ballot {
 }
 
 impl Sight {
+    /// Takes away the marker of an earlier run, which a restart may have kept: before anything else
+    /// is asked over this connection, since the marker's text is what earlier votes were asked with.
+    async fn disown(&self, connection: &mut MultiplexedConnection, run_id: &str) -> Result<()> {
+        let mut questions = Pipeline::with_capacity(2);
+        questions.cmd("GET").arg(marker::KEY).cmd("TIME");
+        let answers = questions.query_async::<Vec<Value>>(connection).await;
+        let answers = answers.map_err(|error| explain(&error))?;
+        let (text, now_us) = read_look(&answers).ok_or_else(|| strange_answer("GET and TIME"))?;
+        let is_kept = text.is_some() && self.circle.replaced().is_none();
+        match standing(text.as_deref(), run_id, now_us, self.circle.deployment) {
+            Standing::Write(marker) if is_kept => {
+                let swap = write_command(text.as_deref(), &marker);
+                swap.query_async::<()>(connection).await.map_err(|error| explain(&error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,18 +99,22 @@ impl Sight {
             let (text, now_us, offset) = self.ask(link).await?;
             let run_id = self.known().run_id.clone();
             let deployment = self.circle.deployment;
+            let marker = text.as_deref().and_then(Marker::parse);
+            let epoch = marker.as_ref().map_or(0, |marker| marker.deployment.epoch);
+            self.circle.shows(self.index, epoch);
             match standing(text.as_deref(), &run_id, now_us, deployment) {
-                // The old set must not come back to life by nodes of it that lost their data.
-                Standing::Write(_) if self.circle.is_replaced() => {
-                    self.known().place = Place::Out(self.circle.replaced());
-                    return Ok(READ_CLOCK);
-                }
-                Standing::Write(marker) => write(link, text.as_deref(), &marker).await?,
+                Standing::Write(marker) => match self.circle.replaced() {
+                    Some(error) => {
+                        self.known().place = Place::Out(error);
+                        return Ok(READ_CLOCK);
+                    }
+                    None => write(link, text.as_deref(), &marker).await?,
+                },
                 standing => {
-                    self.circle.read(self.index, Some(offset));
+                    self.circle.read(self.index, offset);
                     let agrees = self.circle.agreement().is_ok_and(|all| all.members[self.index]);
-                    let life = text.as_deref().and_then(Marker::parse).map(|marker| marker.life());
-                    let next = self.conclude(standing, &life.unwrap_or_default());
+                    let life = marker.map(|marker| marker.life()).unwrap_or_default();
+                    let next = self.conclude(standing, &life, &run_id);
                     // One slow answer must not keep it out for long.
                     return Ok(if agrees { next } else { next.min(LOOK_AGAIN) });
                 }
@@ -98,7 +123,7 @@ impl Sight {
         Err(Error::new(ErrorKind::Unreachable, "its marker keeps changing"))
     }
 
-    pub(super) async fn ask(&self, link: &Link) -> Result<(Option<String>, u64, Offset)> {
+    async fn ask(&self, link: &Link) -> Result<(Option<String>, u64, Offset)> {
         let clock = &self.circle.clock;
         let mut questions = Pipeline::with_capacity(2);
         questions.cmd("GET").arg(marker::KEY).cmd("TIME");
@@ -114,24 +139,28 @@ impl Sight {
         Ok((text, now_us, Offset::read(now_us, sent, received)))
     }
 
-    /// What the node's standing in this life means for this client; when to look again.
-    pub(super) fn conclude(&self, standing: Standing, life: &str) -> Duration {
+    /// What the node's standing in this life of this run means for this client; when to look again.
+    fn conclude(&self, standing: Standing, life: &str, run_id: &str) -> Duration {
         let (now, delay) = (self.circle.clock.now(), self.circle.deployment.delay);
         let mut known = self.known();
+        if known.run_id != run_id {
+            // Another connection has met another run meanwhile.
+            known.place = Place::Unseen;
+            return Duration::from_millis(1);
+        }
         let (place, next) = match standing {
             Standing::Open(marker) => match known.acquaintance.meet(life, now, delay) {
                 Duration::ZERO => {
                     let marker = marker.to_string().into();
                     (Place::Votes(Ballot { marker, life: life.into() }), READ_CLOCK)
                 }
-                rest => (Place::Out(young(rest)), rest),
+                rest => (Place::Young(now.after(rest)), rest),
             },
             Standing::Young(rest) => {
                 let rest = rest.max(known.acquaintance.meet(life, now, delay));
-                (Place::Out(young(rest)), rest)
+                (Place::Young(now.after(rest)), rest)
             }
             Standing::OfAnotherSet(marker) => {
-                self.circle.epoch.fetch_max(marker.deployment.epoch, Ordering::Relaxed);
                 let error = other_set(&marker, self.circle.deployment);
                 (Place::Out(error), READ_CLOCK)
             }
@@ -151,7 +180,7 @@ impl Ear for Sight {
     async fn meet(&self, connection: &mut MultiplexedConnection) -> Result<()> {
         let mut questions = Pipeline::with_capacity(2);
         questions.cmd("INFO").cmd("CLIENT").arg("ID");
-        let answers = questions.query_async::<(Value, Value)>(connection).await;
+        let answers = questions.query_async::<(Value, i64)>(connection).await;
         let (info, client_id) = answers.map_err(|error| explain(&error))?;
         let checkup = Checkup::read(&info);
         checkup.require(false)?;
@@ -165,28 +194,32 @@ impl Ear for Sight {
             let message = "the server does not tell its run_id; its ACL must allow INFO";
             Error::new(ErrorKind::Refused, message)
         })?;
-        let predecessor = {
+        let predecessors = {
             let mut known = self.known();
-            let is_the_same = known.run_id == run_id;
-            if !is_the_same {
+            if known.run_id != run_id {
                 known.place = Place::Unseen;
+                known.client_ids.clear();
                 run_id.clone_into(&mut known.run_id);
             }
-            let client_id = match client_id {
-                Value::Int(id) => Some(id),
-                _ => None,
-            };
-            std::mem::replace(&mut known.client_id, client_id).filter(|_| is_the_same)
+            let predecessors = known.client_ids.clone();
+            known.client_ids.push(client_id);
+            predecessors
         };
-        if let Some(predecessor) = predecessor {
+        for predecessor in predecessors {
             // What it sent may lie in a server that stands still, and would be done after the
             // release that comes over this one.
             let mut kill = redis::cmd("CLIENT");
             kill.arg("KILL").arg("ID").arg(predecessor);
-            if let Err(error) = kill.query_async::<Value>(connection).await {
-                tracing::debug!(%error, "the old connection could not be ended");
+            // Of one that is gone the server knows nothing, and says so.
+            if let Err(error) = kill.query_async::<Value>(connection).await
+                && error.code() == Some("NOPERM")
+            {
+                let node = &self.name;
+                tracing::warn!(%error, node, "old connections cannot be ended; see docs/redlock.md");
             }
+            self.known().client_ids.retain(|id| *id != predecessor);
         }
+        self.disown(connection, run_id).await?;
         self.look.notify_one();
         Ok(())
     }
@@ -224,10 +257,17 @@ pub(crate) fn read_look(answers: &[Value]) -> Option<(Option<String>, u64)> {
 pub(crate) fn write_command(old: Option<&str>, new: &Marker) -> Cmd {
     const SWAP: &str = "-- Changes the marker only if it is still the one that was seen.
         if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+        -- A birth that was seen long ago, by one who stood still since, is not now.
+        if ARGV[3] ~= '' and redis.call('TIME')[1] - ARGV[3] > 1 then return 0 end
         redis.call('SET', KEYS[1], ARGV[2])
         return 1";
+    let born = match new.state {
+        marker::State::Born => (new.born_us / 1_000_000).to_string(),
+        marker::State::Open | marker::State::Closed => String::new(),
+    };
     let mut swap = redis::cmd("EVAL");
     swap.arg(SWAP).arg(1).arg(marker::KEY).arg(old.unwrap_or_default()).arg(new.to_string());
+    swap.arg(born);
     swap
 }
 
@@ -236,7 +276,7 @@ async fn write(link: &Link, old: Option<&str>, new: &Marker) -> Result<()> {
     answer.map(drop).map_err(|error| explain(&error))
 }
 
-fn young(rest: Duration) -> Error {
+pub(super) fn young(rest: Duration) -> Error {
     // Whole seconds, and not one too few.
     let seconds = rest.as_millis().div_ceil(1000);
     let message = format!(

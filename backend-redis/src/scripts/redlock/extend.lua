@@ -35,7 +35,8 @@ if is_mine then
   redis.call('ZADD', L, 'XX', now + TTL, ME)
   settle(-held.out)
 elseif ARGV[5] == 'plant' and is_free_for(me) then
-  put(me, TTL, FENCE)
+  -- Marked when somebody may queue: the claim itself may, from when this node did not vote for it.
+  put(me, TTL, FENCE, redis.call('EXISTS', Q) == 1)
 else
   return 0
 end
