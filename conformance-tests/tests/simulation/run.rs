@@ -181,8 +181,8 @@ async fn finish(plan: &Plan, scene: &Scene, running: Vec<Running>, closed: bool)
                 continue;
             }
             // Whoever waits without a limit waits for others, who hold for a while at most, or for
-            // the leases of the crashed.
-            if timeout(Duration::from_secs(90), task).await.is_err() {
+            // the leases of the crashed: together for longer than one minute, now and then.
+            if timeout(Duration::from_secs(600), task).await.is_err() {
                 history.fail(format!("a client of process {number} never ends"));
             }
         }
