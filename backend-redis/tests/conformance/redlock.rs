@@ -154,7 +154,8 @@ impl Store for Nodes {
     fn peer_address(&self) -> String {
         let hosts: Vec<String> =
             self.nodes.iter().map(|node| node.proxy.addr().to_string()).collect();
-        // Some behaviours delay each reply by half a second.
-        format!("redlock://:{PASSWORD}@{}/0?node_timeout=2s", hosts.join(","))
+        // Some behaviours delay each reply by half a second, and with as many dead as may be, a machine
+        // that stands still for longer than this fails whatever it met.
+        format!("redlock://:{PASSWORD}@{}/0?node_timeout=5s", hosts.join(","))
     }
 }

@@ -120,9 +120,10 @@ impl Step<'_> {
         } else if before.is_some() {
             ensure(before == after, || "a token for nothing".into())?;
         }
-        ensure(before.is_some() || after.is_none() || self.after.fence_ttl > DAY - SLACK, || {
-            format!("a new fence ends in {}", self.after.fence_ttl)
-        })?;
+        ensure(
+            before.is_some() || after.is_none() || self.runs_for(self.after.fence_ttl, DAY),
+            || format!("a new fence ends in {}", self.after.fence_ttl),
+        )?;
         let mut tokens: Vec<_> = granted.iter().map(|(token, _)| *token).collect();
         if before.is_none() && tokens.is_empty() {
             // A holder whose token was deleted gets another one, no smaller.
@@ -260,7 +261,7 @@ impl Step<'_> {
                         && self.is_from_now(*deadline, SILENCE))
             };
             ensure(right, || format!("{process}'s deadline went from {old:?} to {deadline}"))?;
-            let long = self.after.queue_ttl.is_some_and(|ttl| ttl > QUEUE - SLACK);
+            let long = self.after.queue_ttl.is_some_and(|ttl| self.runs_for(ttl, QUEUE));
             ensure(!refreshed || long, || format!("the queue ends: {:?}", self.after.queue_ttl))?;
         }
         ensure(!waits || self.after.deadlines.contains_key(own), || "waits for dead".into())?;
@@ -335,6 +336,11 @@ impl Step<'_> {
         let deadline = self.before.deadlines.get(&waiter.claim.process);
         deadline.is_none_or(|end| *end < self.after.now())
             || self.before.queue_ttl.is_none_or(|ttl| self.before.now() + ttl <= self.after.now())
+    }
+
+    /// Whether a key with `ttl` ms left after this step was given at least `ms` by it.
+    fn runs_for(&self, ttl: i64, ms: i64) -> bool {
+        self.after.now() + ttl >= self.before.now() + ms - SLACK
     }
 
     /// Whether `end` is `ms` after this step.
