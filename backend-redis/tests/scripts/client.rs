@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An answer of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub(crate) struct Client {
     stream: TcpStream,
     questions: Vec<u8>,
     answers: Vec<u8>,
+    /// The longest that it waited for the server.
+    pub(crate) slowest: Duration,
     read: usize,
     pushes: Vec<Push>,
     /// Whether the next answers are lists of one, whose content is meant.
@@ -72,7 +74,8 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let (questions, answers) = (Vec::new(), Vec::new());
         let (pushes, in_lists) = (Vec::new(), VecDeque::new());
-        let mut client = Client { stream, questions, answers, read: 0, pushes, in_lists };
+        let slowest = Duration::ZERO;
+        let mut client = Client { stream, questions, answers, slowest, read: 0, pushes, in_lists };
         client.call(&["HELLO", "3"]);
         client
     }
@@ -192,7 +195,9 @@ impl Client {
         self.answers.drain(..self.read);
         self.read = 0;
         let mut chunk = [0; 16 * 1024];
+        let asked = Instant::now();
         let count = self.stream.read(&mut chunk).unwrap();
+        self.slowest = self.slowest.max(asked.elapsed());
         assert!(count > 0, "the server closed the connection");
         self.answers.extend(&chunk[..count]);
     }

@@ -3,6 +3,8 @@
 //! Clients behave as they should, but their messages are repeated, late or lost, they freeze and
 //! die, and other programs do what they like with the keys. Time passes as it does, and in leaps.
 
+use std::time::Duration;
+
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -12,7 +14,7 @@ use super::bench::{Bench, Keys, Op};
 use super::claim::{Claim, Mode};
 use super::client::{Push, Value};
 use super::rules::{SILENCE, Step};
-use super::state::State;
+use super::state::{SLACK, State};
 
 pub(super) const CLAIMS: usize = 20;
 pub(super) const PROCESSES: [&str; 5] = ["c0", "c1", "c2", "c3", "c4"];
@@ -59,7 +61,24 @@ pub(super) struct Driver<'a> {
 }
 
 /// Runs one seed; an error says what went wrong, and after what.
+///
+/// Times are judged to [`SLACK`]. A run in which the server was away for longer proves nothing by
+/// what went wrong, and is made again.
 pub(crate) fn run(bench: &mut Bench, seed: u64) -> Verdict {
+    const AGAIN: usize = 5;
+    let slack = Duration::from_millis(SLACK.unsigned_abs()) / 2;
+    let mut verdict = Ok(());
+    for _ in 0..AGAIN {
+        bench.client.slowest = Duration::ZERO;
+        verdict = run_once(bench, seed);
+        if verdict.is_ok() || bench.client.slowest < slack {
+            break;
+        }
+    }
+    verdict
+}
+
+fn run_once(bench: &mut Bench, seed: u64) -> Verdict {
     let mut rng = StdRng::seed_from_u64(seed);
     let locks = (0..rng.random_range(1..=3)).map(|n| Keys::of(&format!("lock {n}"))).collect();
     let mut driver = Driver {
