@@ -53,7 +53,7 @@ pub(crate) fn serve_if_asked() {
     peer_main_if_asked(connect);
 }
 
-fn connect(url: &str) -> Connecting {
+pub(crate) fn connect(url: &str) -> Connecting {
     let url = url.to_owned();
     Box::pin(async move { fencelock::connect(&url).await })
 }

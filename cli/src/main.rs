@@ -6,6 +6,7 @@ mod bench;
 mod conformance;
 mod redlock;
 mod run;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -29,6 +30,7 @@ enum Command {
     Run(Box<run::Options>),
     Bench(bench::Options),
     Conformance(conformance::Options),
+    Torture(torture::Options),
     #[command(subcommand)]
     Redlock(redlock::Options),
     #[command(hide = true, name = run::WATCHDOG)]
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run::run(*options),
         Command::Bench(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
         Command::Conformance(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
+        Command::Torture(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
         Command::Redlock(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
         Command::Watchdog(options) => run::watch(options),
     }

@@ -19,6 +19,11 @@ pub struct Rules {
     pub arrival_order: bool,
     /// A free lock with waiters is granted within this.
     pub granted_within: Option<Duration>,
+    /// As `arrival_order`, of those who asked this much later, also where nobody was seen queued.
+    pub asked_later: Option<Duration>,
+    /// Two may hold together, since the store lost what it knew: then only a grant that was told
+    /// before another was asked for has the smaller token for sure.
+    pub overlaps_are_admitted: bool,
 }
 
 /// What should not have happened.
@@ -109,13 +114,18 @@ pub fn check(mut events: Vec<Event>, rules: Rules) -> Vec<Violation> {
     for (lock, events) in by_lock(&events) {
         let spans = spans(&events);
         violations.extend(overlaps(lock, &spans));
-        violations.extend(tokens(lock, &spans));
+        violations.extend(tokens(lock, &spans, rules.overlaps_are_admitted));
         violations.extend(stale_writes(lock, &events));
         if let Some(bound) = rules.granted_within {
             violations.extend(stuck(lock, &spans, bound));
         }
         if rules.arrival_order {
-            violations.extend(out_of_order(lock, &spans));
+            violations.extend(out_of_order(lock, &spans, |early| early.queued));
+        }
+        if let Some(later) = rules.asked_later {
+            let later = u64::try_from(later.as_nanos()).unwrap_or(u64::MAX);
+            let arrived = |early: &Span| Some(early.invoked.saturating_add(later));
+            violations.extend(out_of_order(lock, &spans, arrived));
         }
     }
     violations
@@ -249,21 +259,34 @@ fn excludes(one: Mode, other: Mode) -> bool {
     !matches!((one, other), (Mode::Shared, Mode::Shared) | (Mode::Permits(_), Mode::Permits(_)))
 }
 
-fn tokens(lock: &str, spans: &[Span]) -> Vec<Violation> {
+fn tokens(lock: &str, spans: &[Span], told_first: bool) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut seen = BTreeSet::new();
-    let mut largest: Option<u64> = None;
-    for (mode, grant) in grants(spans) {
-        let (lock, token) = (lock.to_owned(), grant.token);
+    for (_, Grant { token, .. }) in grants(spans) {
         if !seen.insert(token) {
-            violations.push(Violation::TokenTwice { lock, token });
-        } else if mode == Mode::Exclusive
-            && let Some(earlier) = largest.filter(|earlier| token < *earlier)
-        {
-            violations.push(Violation::TokenNotRising { lock, earlier, later: token });
+            violations.push(Violation::TokenTwice { lock: lock.to_owned(), token });
         }
-        if mode == Mode::Exclusive {
-            largest = largest.max(Some(token));
+    }
+    let mut by_asking: Vec<(u64, Grant)> = spans
+        .iter()
+        .filter(|span| span.mode == Mode::Exclusive)
+        .filter_map(|span| {
+            let grant = span.grant?;
+            Some((if told_first { span.invoked } else { grant.from }, grant))
+        })
+        .collect();
+    let mut by_telling: Vec<Grant> = by_asking.iter().map(|(_, grant)| *grant).collect();
+    by_asking.sort_by_key(|(since, _)| *since);
+    by_telling.sort_by_key(|grant| grant.from);
+    let mut earlier = by_telling.iter().peekable();
+    let mut largest = 0;
+    for (since, Grant { token, .. }) in by_asking {
+        while let Some(told) = earlier.next_if(|told| told.from < since) {
+            largest = told.token.max(largest);
+        }
+        if token < largest {
+            let lock = lock.to_owned();
+            violations.push(Violation::TokenNotRising { lock, earlier: largest, later: token });
         }
     }
     violations
@@ -319,18 +342,27 @@ fn stuck(lock: &str, spans: &[Span], bound: Duration) -> Vec<Violation> {
     violations
 }
 
-fn out_of_order(lock: &str, spans: &[Span]) -> Vec<Violation> {
-    let exclusive = |span: &&Span| span.mode == Mode::Exclusive;
-    let granted: Vec<&Span> = spans.iter().filter(exclusive).collect();
+/// Whoever asks after the time that `arrived` says of somebody is granted after that one.
+fn out_of_order(
+    lock: &str,
+    spans: &[Span],
+    arrived: impl Fn(&Span) -> Option<u64>,
+) -> Vec<Violation> {
+    let exclusive = |span: &&Span| span.mode == Mode::Exclusive && span.grant.is_some();
+    let mut granted: Vec<(&Span, Grant)> =
+        spans.iter().filter(exclusive).filter_map(|span| Some((span, span.grant?))).collect();
+    granted.sort_by_key(|(_, grant)| grant.from);
     let mut violations = Vec::new();
-    for early in &granted {
-        let (Some(queued), Some(grant)) = (early.queued, early.grant) else { continue };
-        for late in granted.iter().filter(|late| late.invoked > queued) {
-            if let Some(first) = late.grant.filter(|first| first.from < grant.from) {
-                let tokens = (grant.token, first.token);
-                violations.push(Violation::OutOfOrder { lock: lock.to_owned(), tokens });
-            }
+    // Of those granted so far, who asked last.
+    let mut last: Option<(u64, u64)> = None;
+    for (span, grant) in granted {
+        if let (Some((asked, first)), Some(arrived)) = (last, arrived(span))
+            && asked > arrived
+        {
+            let tokens = (grant.token, first);
+            violations.push(Violation::OutOfOrder { lock: lock.to_owned(), tokens });
         }
+        last = last.max(Some((span.invoked, grant.token)));
     }
     violations
 }

@@ -167,15 +167,10 @@ impl Worker {
         name: &str,
         how: How,
     ) -> Result<(Guard, ClaimId)> {
-        name.clone_into(&mut self.lock);
-        self.last_claim += 1;
-        let claim = ClaimId(self.last_claim);
-        self.record(claim, What::Invoked { how });
-        let acquired = lock.acquire().await;
-        match acquired {
+        let claim = self.invoke(name, how);
+        match lock.acquire().await {
             Ok(guard) => {
-                let token = guard.fencing_token().get();
-                self.record(claim, What::Granted { token, valid_until: valid_until(&guard) });
+                self.granted(&guard, claim);
                 Ok((guard, claim))
             }
             Err(error) => {
@@ -187,6 +182,21 @@ impl Worker {
                 Err(error)
             }
         }
+    }
+
+    /// Acquire is about to be called.
+    pub fn invoke(&mut self, name: &str, how: How) -> ClaimId {
+        name.clone_into(&mut self.lock);
+        self.last_claim += 1;
+        let claim = ClaimId(self.last_claim);
+        self.record(claim, What::Invoked { how });
+        claim
+    }
+
+    /// Acquire has returned a guard.
+    pub fn granted(&mut self, guard: &Guard, claim: ClaimId) {
+        let token = guard.fencing_token().get();
+        self.record(claim, What::Granted { token, valid_until: valid_until(guard) });
     }
 
     /// Asks the guard for how long it may be believed in; `false` when it may not.

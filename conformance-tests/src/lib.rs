@@ -11,6 +11,7 @@
 //! store and behaviour is a test of its own, which passes, fails, or is ignored with a reason.
 //! [`checker`] judges recorded histories, [`proxy`] breaks connections, and [`servers`] are real
 //! servers on demand; all three are of use without the suite, and so are the [`acts`] of a fault test.
+//! [`torture`] runs for as long as one likes, on servers that [`rigs`] start and break.
 
 pub mod acts;
 pub mod behaviours;
@@ -24,10 +25,12 @@ mod panics;
 mod peer;
 pub mod proxy;
 mod register;
+pub mod rigs;
 mod run;
 mod seed;
 pub mod servers;
 mod suite;
+pub mod torture;
 
 pub use behaviours::BEHAVIOURS;
 pub use context::Context;
@@ -39,6 +42,7 @@ pub use needs::Need;
 pub use peer::process::peer_main_if_asked;
 pub use peer::protocol::{How, Want};
 pub use peer::{Peer, PeerError};
-pub use register::ProtectedRegister;
+pub use register::{ProtectedRegister, Writes};
 pub use run::{Report, RunOptions, main, main_of, run_against_url, run_suite};
+pub use seed::fresh as fresh_seed;
 pub use suite::{Behaviour, Outcome, Running, run_behaviour};

@@ -179,6 +179,11 @@ impl Peer {
         self.signal(Signal::CONT)
     }
 
+    /// Kills the process. Whatever it was asked answers that it is gone.
+    pub(crate) fn send_kill(&self) -> Result<(), PeerError> {
+        self.signal(Signal::KILL)
+    }
+
     /// Kills the process and waits for its end.
     ///
     /// # Errors
@@ -213,7 +218,7 @@ impl Peer {
 }
 
 /// This program, also when its file was replaced meanwhile.
-fn this_program() -> std::io::Result<std::path::PathBuf> {
+pub(crate) fn this_program() -> std::io::Result<std::path::PathBuf> {
     let link = std::path::Path::new("/proc/self/exe");
     if link.exists() { Ok(link.to_owned()) } else { std::env::current_exe() }
 }

@@ -3,6 +3,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
+pub(crate) mod process;
+
 /// One number, written with fencing tokens.
 ///
 /// The kind that does not check shows what happens without: tests that freeze a holder must find
@@ -17,8 +21,46 @@ pub struct ProtectedRegister {
 struct Content {
     value: u64,
     largest: u64,
+    writes: Writes,
+}
+
+/// What became of the writes to registers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Writes {
+    /// Writes that were taken.
+    pub accepted: u64,
+    /// Reads and writes that were refused for their stale token.
+    pub rejected: u64,
     /// Accepted writes by a token that a larger one had overtaken.
-    stale: u64,
+    pub stale: u64,
+    /// Accepted writes that did not build on the one before: somebody's update is gone.
+    pub lost_updates: u64,
+}
+
+impl std::ops::Add for Writes {
+    type Output = Writes;
+
+    fn add(self, other: Writes) -> Writes {
+        Writes {
+            accepted: self.accepted + other.accepted,
+            rejected: self.rejected + other.rejected,
+            stale: self.stale + other.stale,
+            lost_updates: self.lost_updates + other.lost_updates,
+        }
+    }
+}
+
+impl std::ops::Sub for Writes {
+    type Output = Writes;
+
+    fn sub(self, other: Writes) -> Writes {
+        Writes {
+            accepted: self.accepted - other.accepted,
+            rejected: self.rejected - other.rejected,
+            stale: self.stale - other.stale,
+            lost_updates: self.lost_updates - other.lost_updates,
+        }
+    }
 }
 
 impl ProtectedRegister {
@@ -41,14 +83,20 @@ impl ProtectedRegister {
     /// Writes `value`; `false` when `token` is stale and the register checks.
     pub fn write(&self, token: u64, value: u64) -> bool {
         let mut content = self.content();
-        let stale = token < content.largest;
-        if stale && self.checks {
+        if !content.admits(token, self.checks) {
             return false;
         }
-        content.stale += u64::from(stale);
-        content.largest = content.largest.max(token);
+        content.writes.accepted += 1;
+        content.writes.lost_updates += u64::from(value <= content.value);
         content.value = value;
         true
+    }
+
+    /// Reads, to write afterwards: from then on smaller tokens are stale. `None` when this one is,
+    /// and the register checks.
+    pub fn read_with(&self, token: u64) -> Option<u64> {
+        let mut content = self.content();
+        content.admits(token, self.checks).then_some(content.value)
     }
 
     /// What was written last.
@@ -60,7 +108,26 @@ impl ProtectedRegister {
     /// How many writes destroyed a later holder's.
     #[must_use]
     pub fn stale_writes(&self) -> u64 {
-        self.content().stale
+        self.content().writes.stale
+    }
+
+    /// What became of all writes.
+    #[must_use]
+    pub fn writes(&self) -> Writes {
+        self.content().writes
+    }
+}
+
+impl Content {
+    fn admits(&mut self, token: u64, checks: bool) -> bool {
+        let stale = token < self.largest;
+        if stale && checks {
+            self.writes.rejected += 1;
+            return false;
+        }
+        self.writes.stale += u64::from(stale);
+        self.largest = self.largest.max(token);
+        true
     }
 }
 
@@ -76,5 +143,18 @@ mod tests {
         let register = ProtectedRegister::trusting();
         assert!(register.write(5, 1) && register.write(4, 3));
         assert_eq!((register.read(), register.stale_writes()), (3, 1));
+    }
+
+    #[test]
+    fn an_update_is_lost_only_where_nothing_is_checked() {
+        for (register, lost) in
+            [(ProtectedRegister::checking(), 0), (ProtectedRegister::trusting(), 1)]
+        {
+            let (one, two) = (register.read_with(1), register.read_with(2));
+            assert_eq!((one, two), (Some(0), Some(0)));
+            register.write(2, 1);
+            register.write(1, 1);
+            assert_eq!(register.writes().lost_updates, lost);
+        }
     }
 }

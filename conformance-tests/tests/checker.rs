@@ -34,7 +34,11 @@ fn judge(histories: &[Vec<Event>]) -> Vec<Violation> {
 
 #[test]
 fn a_good_history_is_clean() {
-    let rules = Rules { arrival_order: true, granted_within: Some(Duration::from_nanos(10)) };
+    let rules = Rules {
+        arrival_order: true,
+        granted_within: Some(Duration::from_nanos(10)),
+        ..Rules::default()
+    };
     let history = [
         held(1, X, 1, 10, 20),
         held(2, X, 2, 20, 30),

@@ -51,6 +51,7 @@ pub(super) fn rules(context: &Context) -> Rules {
     Rules {
         arrival_order: context.profile().order == fencelock_core::Order::Arrival,
         granted_within: Some(context.patience()),
+        ..Rules::default()
     }
 }
 

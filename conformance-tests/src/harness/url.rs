@@ -47,6 +47,11 @@ impl UrlHarness {
         Ok(UrlHarness { name, url, _directory: directory, stem, connect })
     }
 
+    /// What clients connect to: the user's, or a directory in it.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Connects once, to find out whether there is any sense in the suite.
     pub(crate) async fn probe(&self) -> Result<()> {
         let prefix = format!("{}conformance-{:016x}:", self.stem, crate::seed::fresh());

@@ -9,12 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fencelock_core::{Error, ErrorKind, Guard, Locks, Result};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
+use tokio::sync::watch;
 
 use super::protocol::{Answer, Hello, Reply, Request, Want};
 use super::work;
 use crate::harness::Harness;
 use crate::harness::url::{Connect, UrlHarness};
 use crate::register::ProtectedRegister;
+use crate::torture::client;
 
 /// Set for a program that is to be a peer.
 pub(crate) const ASKED: &str = "FENCELOCK_CONFORMANCE_PEER";
@@ -28,6 +30,7 @@ pub fn peer_main_if_asked(connect: Connect) {
 
 /// As [`peer_main_if_asked`], of the harness that the parent named, or of the only one.
 pub(crate) fn serve_if_asked(harnesses: &[Arc<dyn Harness>]) {
+    crate::register::process::serve_if_asked();
     let Some(asked) = std::env::var_os(ASKED) else { return };
     let named = harnesses.iter().find(|harness| asked == harness.name());
     let Some(harness) = named.or(harnesses.first()) else { return };
@@ -61,7 +64,9 @@ async fn serve(harness: &Arc<dyn Harness>) -> Result<()> {
         }
     };
     say(&Reply { id: 0, answer: Answer::Done });
-    let peer = Arc::new(State { locks, guards: Mutex::default(), register: register() });
+    let (calm, _) = watch::channel(0);
+    let register = ProtectedRegister::checking();
+    let peer = Arc::new(State { locks, guards: Mutex::default(), register, calm });
     while let Some(request) = next::<Request>(&mut lines).await? {
         let peer = peer.clone();
         tokio::spawn(async move {
@@ -93,14 +98,12 @@ fn refusal(error: &Error) -> Answer {
     Answer::Failed { kind: error.kind().words().to_owned(), message: error.to_string() }
 }
 
-fn register() -> ProtectedRegister {
-    ProtectedRegister::checking()
-}
-
 struct State {
     locks: Locks,
     guards: Mutex<HashMap<u64, Guard>>,
     register: ProtectedRegister,
+    /// How often work was to be finished.
+    calm: watch::Sender<u64>,
 }
 
 impl State {
@@ -138,6 +141,23 @@ impl State {
                 Ok(Answer::Done)
             }
             Want::Write { token, value } => Ok(Answer::Is(self.register.write(token, value))),
+            Want::Occupants { name } => {
+                let seen = self.locks.inspect(&name).await?;
+                let count = seen.holders.len() + seen.waiters.len();
+                Ok(Answer::Count(count.try_into().unwrap_or(u64::MAX)))
+            }
+            Want::Torture(shift) => {
+                let errors = client::work(&self.locks, &shift, &self.calm.subscribe()).await?;
+                Ok(Answer::Errors(errors))
+            }
+            Want::Calm => {
+                self.calm.send_modify(|times| *times += 1);
+                Ok(Answer::Done)
+            }
+            Want::Leave => {
+                self.locks.close().await?;
+                Ok(Answer::Done)
+            }
             Want::Crash => std::process::abort(),
         }
     }

@@ -1,5 +1,6 @@
 //! What the suite and a peer process say to each other: one JSON object per line.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use fencelock_core::{Guard, Lock, Locks, Mode, Permits};
 use serde::{Deserialize, Serialize};
 
 use crate::harness::Params;
+use crate::torture::Shift;
 
 /// How a lock is wanted, in a form that can be written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -119,6 +121,17 @@ pub enum Want {
         /// What to write.
         value: u64,
     },
+    /// Say how many hold a lock or wait for it.
+    Occupants {
+        /// The lock.
+        name: String,
+    },
+    /// Work as [`torture`](crate::torture) says, until [`Calm`](Want::Calm).
+    Torture(Shift),
+    /// Finish the work that was begun.
+    Calm,
+    /// Disconnect from the store.
+    Leave,
     /// Abort, as a bug would.
     Crash,
 }
@@ -142,6 +155,10 @@ pub enum Answer {
     Done,
     /// Yes or no: held, or accepted.
     Is(bool),
+    /// How many.
+    Count(u64),
+    /// How often each kind of error was met.
+    Errors(BTreeMap<String, u64>),
     /// An error of the library.
     Failed {
         /// Its kind, in words.

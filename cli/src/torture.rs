@@ -1,0 +1,245 @@
+//! `fencelock torture`: does a store keep its promises for as long as one likes, while it and its
+//! clients are broken and healed?
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+use fencelock::{Error, ErrorKind, Result};
+use fencelock_conformance::rigs::{self, Kind, Library};
+use fencelock_conformance::torture::{self, StoreReport, Until, Workload, torture};
+use serde::Serialize;
+
+/// Uses a store's locks from several processes while it and they are broken and healed, and judges
+/// what they saw: exclusion, fencing tokens, order, liveness, leftovers.
+///
+/// The servers are started here, on loopback, and end with the command. Overlaps that a store's
+/// profile admits under a fault are counted and shown; any other violation makes the exit code 1.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Stores to start here: memory, file, redis, redis-aof, redis-sentinel, redis-cluster,
+    /// redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the command made is
+    /// touched. All that can be started here, if none is given
+    stores: Vec<Subject>,
+    /// For how many minutes each
+    #[arg(long, default_value = "5", value_parser = minutes, conflicts_with_all = ["acquisitions", "rounds"])]
+    minutes: Duration,
+    /// Until that many locks were granted, each
+    #[arg(long, conflicts_with = "rounds")]
+    acquisitions: Option<u64>,
+    /// That many rounds, each. A round is one fault and the quiet time after it
+    #[arg(long)]
+    rounds: Option<u32>,
+    /// Which faults come in which order, and what the clients do; any number
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How long each fault lasts
+    #[arg(long, default_value = "20s", value_parser = humantime::parse_duration)]
+    faults_for: Duration,
+    /// How long there is none, after each
+    #[arg(long, default_value = "20s", value_parser = humantime::parse_duration)]
+    quiet_for: Duration,
+    /// How many processes use the store
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    processes: u32,
+    /// How many tasks of each
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    workers: u32,
+    /// How many locks they share
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    locks: u32,
+    /// Let the protected register take writes with stale tokens: updates will be lost
+    #[arg(long)]
+    without_fencing: bool,
+    /// Also write all that was found to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+fn minutes(text: &str) -> std::result::Result<Duration, String> {
+    match text.parse() {
+        Ok(minutes) if (0.01..=100_000.0).contains(&minutes) => {
+            Ok(Duration::from_secs_f64(60.0 * minutes))
+        }
+        _ => Err("expected minutes from 0.01 to 100000".to_owned()),
+    }
+}
+
+/// What is tortured.
+#[derive(Clone, Debug)]
+enum Subject {
+    Started(Kind),
+    Named(String),
+}
+
+impl FromStr for Subject {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Subject, String> {
+        match text.contains("://") {
+            true => Ok(Subject::Named(text.to_owned())),
+            false => Ok(Subject::Started(text.parse()?)),
+        }
+    }
+}
+
+/// The URL may hold a password: its scheme says enough.
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Started(kind) => kind.fmt(f),
+            Subject::Named(url) => {
+                write!(f, "{}://…", url.split_once("://").map_or("", |(scheme, _)| scheme))
+            }
+        }
+    }
+}
+
+/// One store in the file of `--json`.
+#[derive(Serialize)]
+struct Line {
+    store: String,
+    acquisitions: u64,
+    violations: usize,
+    #[serde(flatten)]
+    report: StoreReport,
+}
+
+impl Options {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let stores = match self.stores.is_empty() {
+            true => Kind::ALL.map(Subject::Started).to_vec(),
+            false => self.stores.clone(),
+        };
+        let seed = self.seed.unwrap_or_else(fencelock_conformance::fresh_seed);
+        let mut lines = Vec::new();
+        let mut broken = false;
+        let runtime = crate::runtime()?;
+        for store in &stores {
+            let report = runtime.block_on(self.torture(store, seed));
+            let report = report.map_err(|cause| failed(store, cause))?;
+            broken |= report.violations() > 0;
+            let stopped = report.was_stopped;
+            println!("{}", self.summary(store, seed, &report));
+            let (acquisitions, violations) = (report.acquisitions(), report.violations());
+            let store = store.to_string();
+            lines.push(Line { store, acquisitions, violations, report });
+            if stopped {
+                break;
+            }
+        }
+        if let Some(file) = &self.json {
+            let written = std::fs::File::create(file)
+                .and_then(|file| Ok(serde_json::to_writer_pretty(file, &lines)?));
+            written.map_err(|cause| {
+                let message = format!("the report could not be written to {}", file.display());
+                Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
+            })?;
+        }
+        Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+
+    async fn torture(&self, store: &Subject, seed: u64) -> io::Result<StoreReport> {
+        let library = Library { connect: crate::conformance::connect, declare_new };
+        let rig = match store {
+            Subject::Started(kind) => kind.start(library).await?,
+            Subject::Named(url) => rigs::named(url, library).await?,
+        };
+        let settings = rig.settings();
+        eprintln!("{store} ({settings}), seed {seed}");
+        let options = self.options(seed);
+        let stop = async || {
+            // Without a signal handler the default applies: the end.
+            let _ = tokio::signal::ctrl_c().await;
+        };
+        let tell = |round: &torture::Round| eprintln!("{store}: {round}");
+        torture(&*rig, library, &options, stop, tell).await
+    }
+
+    fn options(&self, seed: u64) -> torture::Options {
+        torture::Options {
+            seed,
+            until: match (self.acquisitions, self.rounds) {
+                (Some(wanted), _) => Until::Acquisitions(wanted),
+                (_, Some(rounds)) => Until::Rounds(rounds),
+                _ => Until::Time(self.minutes),
+            },
+            faults_for: self.faults_for,
+            quiet_for: self.quiet_for,
+            processes: self.processes,
+            workload: Workload {
+                workers: self.workers,
+                locks: self.locks,
+                hold_at_most: Duration::from_millis(2),
+                ttl: Duration::from_secs(2),
+            },
+            fenced: !self.without_fencing,
+        }
+    }
+
+    fn summary(&self, store: &Subject, seed: u64, report: &StoreReport) -> String {
+        let writes = report.writes();
+        let mut text = format!(
+            "{store}: {} acquisitions in {} rounds, {} violations",
+            report.acquisitions(),
+            report.rounds.len(),
+            report.violations()
+        );
+        if let Some(bound) = report.upper_bound() {
+            text += &format!(" (at most one in {:.0} acquisitions, at 95 %)", 1.0 / bound);
+        }
+        text += &format!(
+            "; {} overlaps that its profile admits; of {} writes under a lock {} stale ones refused, \
+             {} updates lost",
+            report.admitted_overlaps(),
+            writes.accepted + writes.rejected,
+            writes.rejected,
+            writes.lost_updates
+        );
+        for left in &report.leftovers {
+            text += &format!("\n  VIOLATION: left behind: {left}");
+        }
+        if report.was_stopped {
+            text += "\n  stopped early: what was left behind was not looked for";
+        }
+        text + &format!("\n  again: {}", self.again(store, seed))
+    }
+
+    /// The command for the same run.
+    fn again(&self, store: &Subject, seed: u64) -> String {
+        let length = match (self.acquisitions, self.rounds) {
+            (Some(wanted), _) => format!("--acquisitions {wanted}"),
+            (_, Some(rounds)) => format!("--rounds {rounds}"),
+            _ => format!("--minutes {}", self.minutes.as_secs_f64() / 60.0),
+        };
+        format!(
+            "fencelock torture {store} {length} --seed {seed} --faults-for {} --quiet-for {} \
+             --processes {} --workers {} --locks {}{}",
+            humantime::format_duration(self.faults_for).to_string().replace(' ', ""),
+            humantime::format_duration(self.quiet_for).to_string().replace(' ', ""),
+            self.processes,
+            self.workers,
+            self.locks,
+            if self.without_fencing { " --without-fencing" } else { "" }
+        )
+    }
+}
+
+/// The library's own error, if it was that.
+fn failed(store: &Subject, cause: io::Error) -> Error {
+    match cause.downcast::<Error>() {
+        Ok(error) => error,
+        Err(cause) => {
+            let message = format!("{store} could not be tortured: {cause}");
+            Error::new(ErrorKind::Refused, message).caused_by(cause)
+        }
+    }
+}
+
+fn declare_new(url: &str) -> futures_util::future::BoxFuture<'static, Result<()>> {
+    let url = url.to_owned();
+    Box::pin(async move { fencelock::redlock::init(&url).await.map(drop) })
+}

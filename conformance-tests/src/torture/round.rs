@@ -1,0 +1,63 @@
+//! One round: everybody at work, a fault that comes and goes, and the end of work.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::Options;
+use super::crew::{Crew, Death, Done};
+use super::deck::Hand;
+use crate::history;
+use crate::rigs::Rig;
+
+/// How long everybody works before the fault.
+const BEFORE: Duration = Duration::from_millis(500);
+
+/// What was done and seen, not yet judged.
+pub(super) struct Played {
+    pub(super) hand: Hand,
+    pub(super) histories: PathBuf,
+    pub(super) deaths: Vec<Death>,
+    /// When the fault had gone.
+    pub(super) healed_at: u64,
+    pub(super) done: Done,
+    /// By when every lock must be granted again after that.
+    pub(super) recovery: Duration,
+}
+
+pub(super) async fn play(
+    rig: &dyn Rig,
+    crew: &mut Crew,
+    hand: Hand,
+    directory: &Path,
+    options: &Options,
+) -> io::Result<Played> {
+    crew.begin(directory);
+    sleep(BEFORE).await;
+    let during = options.faults_for;
+    let to_servers = async {
+        match hand.to_servers {
+            Some(fault) => rig
+                .inflict(fault, during)
+                .await
+                .map_err(|error| io::Error::other(format!("{fault} could not be done: {error}"))),
+            None => Ok(()),
+        }
+    };
+    let to_clients = async {
+        match hand.to_clients {
+            Some(fault) => crew.inflict(fault, during, directory).await,
+            None => Ok(Vec::new()),
+        }
+    };
+    let (inflicted, deaths) = tokio::join!(to_servers, to_clients);
+    inflicted?;
+    let (deaths, healed_at) = (deaths?, history::now());
+    sleep(options.quiet_for).await;
+    let done = crew.finish().await?;
+    let histories = directory.to_owned();
+    let recovery = super::crew::recovery(options);
+    Ok(Played { hand, histories, deaths, healed_at, done, recovery })
+}
