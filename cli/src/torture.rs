@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use fencelock::{Error, ErrorKind, Result};
-use fencelock_conformance::rigs::{self, Kind, Library};
+use fencelock_conformance::rigs::{self, Fault, Kind, Library};
 use fencelock_conformance::torture::{self, StoreReport, Until, Workload, torture};
 use serde::Serialize;
 
@@ -42,6 +42,9 @@ pub(crate) struct Options {
     /// How long there is none, after each
     #[arg(long, default_value = "20s", value_parser = humantime::parse_duration)]
     quiet_for: Duration,
+    /// Only this fault, as clients-frozen; can be given several times
+    #[arg(long = "fault", value_name = "FAULT")]
+    faults: Vec<Fault>,
     /// How many processes use the store
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     processes: u32,
@@ -51,6 +54,9 @@ pub(crate) struct Options {
     /// How many locks they share
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     locks: u32,
+    /// The longest usual hold; a few last longer than the TTL, which is 2 s
+    #[arg(long, default_value = "2ms", value_parser = humantime::parse_duration)]
+    hold_at_most: Duration,
     /// Let the protected register take writes with stale tokens: updates will be lost
     #[arg(long)]
     without_fencing: bool,
@@ -167,13 +173,14 @@ impl Options {
                 (_, Some(rounds)) => Until::Rounds(rounds),
                 _ => Until::Time(self.minutes),
             },
+            only: self.faults.clone(),
             faults_for: self.faults_for,
             quiet_for: self.quiet_for,
             processes: self.processes,
             workload: Workload {
                 workers: self.workers,
                 locks: self.locks,
-                hold_at_most: Duration::from_millis(2),
+                hold_at_most: self.hold_at_most,
                 ttl: Duration::from_secs(2),
             },
             fenced: !self.without_fencing,
@@ -215,17 +222,24 @@ impl Options {
             (_, Some(rounds)) => format!("--rounds {rounds}"),
             _ => format!("--minutes {}", self.minutes.as_secs_f64() / 60.0),
         };
+        let faults: String =
+            self.faults.iter().map(|it| format!(" --fault {}", it.word())).collect();
         format!(
-            "fencelock torture {store} {length} --seed {seed} --faults-for {} --quiet-for {} \
-             --processes {} --workers {} --locks {}{}",
-            humantime::format_duration(self.faults_for).to_string().replace(' ', ""),
-            humantime::format_duration(self.quiet_for).to_string().replace(' ', ""),
+            "fencelock torture {store} {length}{faults} --seed {seed} --faults-for {} --quiet-for {} \
+             --hold-at-most {} --processes {} --workers {} --locks {}{}",
+            in_one_word(self.faults_for),
+            in_one_word(self.quiet_for),
+            in_one_word(self.hold_at_most),
             self.processes,
             self.workers,
             self.locks,
             if self.without_fencing { " --without-fencing" } else { "" }
         )
     }
+}
+
+fn in_one_word(time: Duration) -> String {
+    humantime::format_duration(time).to_string().replace(' ', "")
 }
 
 /// The library's own error, if it was that.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::register::process::Witness;
-use crate::rigs::{Library, Rig};
+use crate::rigs::{Fault, Library, Rig};
 
 pub(crate) mod client;
 mod crew;
@@ -53,6 +53,8 @@ pub struct Options {
     pub faults_for: Duration,
     /// How long there is none, after each.
     pub quiet_for: Duration,
+    /// Only these, of those that the store has; all, if none is named.
+    pub only: Vec<Fault>,
     /// Processes that use the store.
     pub processes: u32,
     /// What each of them does.
@@ -99,7 +101,7 @@ pub async fn torture(
     let run = Run::prepare(options).await?;
     let (mut crew, profile) = Crew::start(rig, library, options, run.witness.socket()).await?;
     let mut report = StoreReport::of(rig, profile, options);
-    let mut deck = Deck::shuffled(options.seed, rig);
+    let mut deck = Deck::shuffled(options, rig)?;
     let mut fences = judge::Fences::default();
     let started = Instant::now();
     while !options.until.is_over(started, &report) {

@@ -58,9 +58,10 @@ async fn serve(harness: &Arc<dyn Harness>) -> Result<()> {
     let Some(hello) = next::<Hello>(&mut lines).await? else { return Ok(()) };
     let locks = match harness.connect_peer(&hello.address, &hello.params).await {
         Ok(locks) => locks,
+        // The parent decides what that means.
         Err(error) => {
             say(&Reply { id: 0, answer: refusal(&error) });
-            return Err(error);
+            return Ok(());
         }
     };
     say(&Reply { id: 0, answer: Answer::Done });

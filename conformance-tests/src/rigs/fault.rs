@@ -1,7 +1,9 @@
 //! The faults, by name.
 
 use std::fmt;
+use std::str::FromStr;
 
+use serde::de::{IntoDeserializer, value};
 use serde::{Deserialize, Serialize};
 
 /// What goes wrong for a while.
@@ -72,46 +74,43 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// In words.
+    /// The word for it: `clients-frozen`.
     #[must_use]
-    pub fn words(self) -> &'static str {
-        match self {
-            Fault::ClientsKilled => "clients killed",
-            Fault::ClientsFrozen => "clients frozen",
-            Fault::CutOff => "cut off",
-            Fault::RequestsLost => "requests lost",
-            Fault::RepliesLost => "replies lost",
-            Fault::ConnectionsReset => "connections reset",
-            Fault::Flapping => "line flapping",
-            Fault::SlowReplies => "slow replies",
-            Fault::RepliesDropped => "single replies dropped",
-            Fault::Stalled => "line stalled",
-            Fault::ServerFrozen => "server frozen",
-            Fault::ServerRestarted => "server restarted",
-            Fault::DataLost => "data lost",
-            Fault::ScriptsFlushed => "scripts flushed",
-            Fault::ConnectionsKilled => "connections killed",
-            Fault::WritesPaused => "writes paused",
-            Fault::ServerBusy => "server busy",
-            Fault::ServerFull => "server full",
-            Fault::MasterKilled => "master killed",
-            Fault::MasterFrozen => "master frozen",
-            Fault::MasterReplaced => "master replaced",
-            Fault::SlotMoved => "slot moved",
-            Fault::MinorityFrozen => "minority frozen",
-            Fault::MinorityRestarted => "minority restarted",
-            Fault::MajorityCutOff => "majority cut off",
-            Fault::LeaderKilled => "leader killed",
-            Fault::FollowerKilled => "follower killed",
-            Fault::LeaderFrozen => "leader frozen",
-            Fault::LeaderIsolated => "leader isolated",
-            Fault::QuorumLost => "quorum lost",
-        }
+    pub fn word(self) -> String {
+        // The names of the variants, which are known to be plain words.
+        serde_json::to_value(self)
+            .ok()
+            .and_then(|it| it.as_str().map(str::to_owned))
+            .unwrap_or_default()
+    }
+}
+
+/// By its [`word`](Fault::word); an error names all there are.
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Fault, String> {
+        let parsed = Fault::deserialize(IntoDeserializer::<value::Error>::into_deserializer(word));
+        parsed.map_err(|error| error.to_string())
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words())
+        f.write_str(&self.word().replace('-', " "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_known_by_its_word() {
+        assert_eq!(Fault::CutOff.word(), "cut-off");
+        assert_eq!("clients-frozen".parse(), Ok(Fault::ClientsFrozen));
+        assert_eq!(Fault::LeaderIsolated.to_string(), "leader isolated");
+        let error = "earthquake".parse::<Fault>().unwrap_err();
+        assert!(error.contains("`server-frozen`"), "{error}");
     }
 }

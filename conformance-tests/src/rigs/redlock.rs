@@ -42,12 +42,13 @@ impl Quorum {
 impl Rig for Quorum {
     fn url(&self) -> String {
         let delay = RESTART_DELAY.as_secs();
-        format!("redlock://{}/0?restart_delay={delay}s&node_timeout=500ms", self.lines.hosts())
+        let hosts = self.lines.hosts();
+        format!("redlock://{hosts}/0?restart_delay={delay}s&clock_tolerance=1s&node_timeout=500ms")
     }
 
     fn settings(&self) -> String {
         let (nodes, delay) = (self.nodes.len(), RESTART_DELAY.as_secs());
-        format!("{nodes} servers, no persistence, restart_delay={delay}s")
+        format!("{nodes} servers, no persistence, restart_delay={delay}s, clock_tolerance=1s")
     }
 
     fn faults(&self) -> Vec<Fault> {

@@ -70,8 +70,10 @@ impl Rig for Ensemble {
     }
 
     fn settings(&self) -> String {
-        let servers = self.all().len();
-        format!("{servers} servers, forceSync as usual, session=2s")
+        match self.all().len() {
+            1 => "one server, session=2s".to_owned(),
+            servers => format!("an ensemble of {servers}, session=2s"),
+        }
     }
 
     fn faults(&self) -> Vec<Fault> {

@@ -1,9 +1,12 @@
 //! Which faults come, in which order: all of them, shuffled, again and again.
 
+use std::io;
+
 use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
+use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
 
+use super::Options;
 use crate::rigs::{Fault, Rig};
 
 pub(super) struct Deck {
@@ -29,13 +32,20 @@ impl Hand {
 }
 
 impl Deck {
-    pub(super) fn shuffled(seed: u64, rig: &dyn Rig) -> Deck {
+    pub(super) fn shuffled(options: &Options, rig: &dyn Rig) -> io::Result<Deck> {
+        let wanted = |fault: &Fault| options.only.is_empty() || options.only.contains(fault);
         let mut of_clients = vec![Fault::ClientsFrozen];
         of_clients.extend(rig.shares_between_processes().then_some(Fault::ClientsKilled));
+        of_clients.retain(wanted);
+        let of_servers = rig.faults().into_iter().filter(wanted);
+        let mut all: Vec<_> = of_clients.iter().copied().chain(of_servers).map(Some).collect();
+        if all.is_empty() {
+            return Err(io::Error::other("this store has none of these faults"));
+        }
         // A round without any fault shows what the others are compared with.
-        let mut all = vec![None];
-        all.extend(of_clients.iter().copied().chain(rig.faults()).map(Some));
-        Deck { all, left: Vec::new(), of_clients, random: StdRng::seed_from_u64(seed) }
+        all.extend(options.only.is_empty().then_some(None));
+        let random = StdRng::seed_from_u64(options.seed);
+        Ok(Deck { all, left: Vec::new(), of_clients, random })
     }
 
     pub(super) fn draw(&mut self) -> Hand {
@@ -48,8 +58,7 @@ impl Deck {
             return Hand { to_servers: None, to_clients: Some(fault) };
         }
         let also = self.random.random_range(0..3) == 0;
-        let which = self.random.random_range(0..self.of_clients.len());
-        let to_clients = also.then_some(self.of_clients[which]);
+        let to_clients = self.of_clients.choose(&mut self.random).copied().filter(|_| also);
         Hand { to_servers: Some(fault), to_clients }
     }
 }

@@ -124,10 +124,10 @@ impl StoreReport {
 
 impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let faults: Vec<&str> = self.faults.iter().map(|fault| fault.words()).collect();
+        let faults: Vec<String> = self.faults.iter().map(Fault::to_string).collect();
         let faults = if faults.is_empty() { "no fault".to_owned() } else { faults.join(" and ") };
         write!(f, "round {}, {faults}: {} acquisitions", self.number, self.acquisitions)?;
-        if let Some(recovered) = self.recovered {
+        if let Some(recovered) = self.recovered.filter(|_| !self.faults.is_empty()) {
             write!(f, ", all locks granted again {} ms later", recovered.as_millis())?;
         }
         if self.writes.rejected > 0 {

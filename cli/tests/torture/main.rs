@@ -1,0 +1,174 @@
+//! `fencelock torture` as CI runs it: a few rounds on every store that can be started here, and
+//! whether it bites.
+//!
+//! The long run is the same command: docs/torture.md.
+
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::NamedTempFile;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+
+/// Longer than a TTL, which is 2 s there.
+const SHORT: [&str; 4] = ["--faults-for", "2500ms", "--quiet-for", "1s"];
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock"));
+    command.arg("torture").args(arguments).args(SHORT).env_remove("RUST_LOG");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+/// Exit code, output and progress.
+async fn run(arguments: &[&str]) -> (i32, String, String) {
+    said(&command(arguments).output().await.expect("it runs"))
+}
+
+fn said(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let code = output.status.code().expect("it exits");
+    (code, text(&output.stdout), text(&output.stderr))
+}
+
+/// What `--json` wrote of the one store.
+async fn report(arguments: &[&str]) -> Value {
+    let file = NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("a plain path");
+    let (code, told, progress) = run(&[arguments, &["--json", path]].concat()).await;
+    assert_eq!(code, 0, "{told}\n{progress}");
+    let text = std::fs::read_to_string(path).expect("a report");
+    let stores: Vec<Value> = serde_json::from_str(&text).expect("JSON");
+    stores.into_iter().next().expect("a store")
+}
+
+/// Another seed each time; a failure prints the command that repeats it.
+async fn keeps_its_promises(store: &str) {
+    let (code, told, progress) = run(&[store, "--rounds", "3"]).await;
+    assert_eq!(code, 0, "{told}\n{progress}");
+    assert!(told.contains(" in 3 rounds, 0 violations (at most one in "), "{told}");
+    assert!(
+        told.contains(&format!("again: fencelock torture {store} --rounds 3 --seed ")),
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn memory_keeps_its_promises() {
+    keeps_its_promises("memory").await;
+}
+
+#[tokio::test]
+async fn file_keeps_its_promises() {
+    keeps_its_promises("file").await;
+}
+
+#[tokio::test]
+async fn redis_keeps_its_promises() {
+    keeps_its_promises("redis").await;
+}
+
+#[tokio::test]
+async fn redis_aof_keeps_its_promises() {
+    keeps_its_promises("redis-aof").await;
+}
+
+#[tokio::test]
+async fn redis_sentinel_keeps_its_promises() {
+    keeps_its_promises("redis-sentinel").await;
+}
+
+#[tokio::test]
+async fn redis_cluster_keeps_its_promises() {
+    keeps_its_promises("redis-cluster").await;
+}
+
+#[tokio::test]
+async fn redlock_3_keeps_its_promises() {
+    keeps_its_promises("redlock-3").await;
+}
+
+#[tokio::test]
+async fn redlock_5_keeps_its_promises() {
+    keeps_its_promises("redlock-5").await;
+}
+
+#[tokio::test]
+async fn zookeeper_keeps_its_promises() {
+    keeps_its_promises("zookeeper").await;
+}
+
+#[tokio::test]
+async fn zookeeper_3_keeps_its_promises() {
+    keeps_its_promises("zookeeper-3").await;
+}
+
+/// Without this the register would prove nothing.
+#[tokio::test]
+async fn frozen_clients_lose_updates_only_where_tokens_are_not_checked() {
+    let frozen = ["redis", "--fault", "clients-frozen", "--rounds", "4", "--workers", "12"];
+    let trusting = report(&[&frozen[..], &["--without-fencing"]].concat()).await;
+    let lost = |report: &Value| -> u64 {
+        let rounds = report["rounds"].as_array().expect("rounds").iter();
+        rounds.map(|round| round["writes"]["lost_updates"].as_u64().expect("a count")).sum()
+    };
+    assert!(lost(&trusting) > 0, "no lost update: {trusting:#}");
+    let checking = report(&frozen).await;
+    assert_eq!(lost(&checking), 0, "{checking:#}");
+}
+
+/// A server that forgets its locks: what its profile admits is counted, and harms nothing.
+#[tokio::test]
+async fn a_redis_that_restarts_empty_shows_the_overlaps_that_its_profile_names() {
+    // Several holders hold for longer than a restart takes in each round.
+    let restarts = ["redis", "--fault", "server-restarted", "--rounds", "3", "--workers", "12"];
+    let report = report(&[&restarts[..], &["--hold-at-most", "300ms"]].concat()).await;
+    let rounds = report["rounds"].as_array().expect("rounds");
+    let overlaps = rounds.iter().map(|round| round["admitted_overlaps"].as_u64().expect("a count"));
+    assert!(overlaps.sum::<u64>() > 0, "{report:#}");
+    assert_eq!(report["violations"], 0);
+    assert!(!report["exclusion_fails_when"].as_array().expect("a list").is_empty());
+}
+
+#[tokio::test]
+async fn a_seed_decides_what_goes_wrong() {
+    let faults = async || {
+        let report = report(&["redis", "--rounds", "3", "--seed", "11", "--workers", "2"]).await;
+        let rounds = report["rounds"].as_array().expect("rounds").clone();
+        rounds.iter().map(|round| round["faults"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(faults().await, faults().await);
+}
+
+#[tokio::test]
+async fn a_wrong_word_names_the_right_ones() {
+    let (code, _, error) = run(&["reddis"]).await;
+    assert!(code == 64 && error.contains("redis-sentinel"), "{code}: {error}");
+    let (code, _, error) = run(&["redis", "--fault", "earthquake"]).await;
+    assert!(code == 64 && error.contains("`server-frozen`"), "{code}: {error}");
+}
+
+#[tokio::test]
+async fn nobody_there_is_one_clear_error() {
+    let (code, _, error) = run(&["redis://:correct-horse@127.0.0.1:1"]).await;
+    assert_eq!(code, 69, "{error}");
+    assert!(!error.contains("correct-horse"), "{error}");
+}
+
+#[tokio::test]
+async fn an_interrupt_ends_it_with_what_is_done() {
+    let mut child = command(&["redis", "--minutes", "10"]).spawn().expect("it starts");
+    let mut progress = BufReader::new(child.stderr.take().expect("its progress")).lines();
+    while let Some(line) = progress.next_line().await.expect("text") {
+        if line.starts_with("redis: round 1,") {
+            break;
+        }
+    }
+    let pid = i32::try_from(child.id().expect("it runs")).expect("a pid");
+    kill_process(Pid::from_raw(pid).expect("a pid"), Signal::INT).expect("interrupted");
+    let ended = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await;
+    let (code, told, _) = said(&ended.expect("it ends").expect("it ended"));
+    assert!(code == 0 && told.contains("in 1 rounds") && told.contains("stopped early"), "{told}");
+}
