@@ -43,7 +43,9 @@ impl Rig for Quorum {
     fn url(&self) -> String {
         let delay = RESTART_DELAY.as_secs();
         let hosts = self.lines.hosts();
-        format!("redlock://{hosts}/0?restart_delay={delay}s&clock_tolerance=1s&node_timeout=500ms")
+        format!(
+            "redlock://{hosts}/0?restart_delay={delay}s&clock_tolerance=1s&node_timeout=500ms&ttl=2s"
+        )
     }
 
     fn settings(&self) -> String {
