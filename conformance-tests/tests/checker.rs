@@ -170,6 +170,37 @@ fn overtaking_is_found() {
 }
 
 #[test]
+fn who_asked_much_later_and_was_granted_first_is_found() {
+    let rules = Rules { asked_later: Some(Duration::from_nanos(5)), ..Rules::default() };
+    let early = vec![
+        event(1, 1, 1, What::Invoked { how: X }),
+        event(20, 1, 1, What::Granted { token: 9, valid_until: 21 }),
+    ];
+    let asked = |at| [early.clone(), held(2, X, 3, at, at + 1)].concat();
+    assert_eq!(check(asked(6), rules), [], "it may have been on its way for longer");
+    let found = check(asked(7), rules);
+    assert!(matches!(found[..], [Violation::OutOfOrder { tokens: (9, 3), .. }]), "{found:?}");
+}
+
+/// A grant of before the store lost its data may be told after one of afterwards.
+#[test]
+fn where_overlaps_are_admitted_only_a_grant_told_first_has_the_smaller_token() {
+    let rules = Rules { overlaps_are_admitted: true, ..Rules::default() };
+    let told_late = |invoked| {
+        vec![
+            event(invoked, 1, 1, What::Invoked { how: X }),
+            event(30, 1, 1, What::Granted { token: 1, valid_until: 40 }),
+        ]
+    };
+    let history = |invoked| [told_late(invoked), held(2, X, 2, 10, 20)].concat();
+    assert_eq!(check(history(5), rules), []);
+    let found = check(history(5), Rules::default());
+    assert!(matches!(found[..], [Violation::TokenNotRising { .. }]), "{found:?}");
+    let found = check(history(11), rules);
+    assert!(matches!(found[..], [Violation::TokenNotRising { .. }]), "{found:?}");
+}
+
+#[test]
 fn locks_are_judged_apart() {
     let mut other = held(2, X, 1, 12, 30);
     for event in &mut other {
