@@ -1,6 +1,5 @@
 //! The store as core drives it: batches of renewals and looks, and people's questions.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +9,6 @@ use fencelock_core::{
     BootClock, Claim, Clock, Contender, DistributedLock, LockName, Look, OccupantId, Profile,
     Removal, Renewal, Report, Result, Snapshot,
 };
-use futures_util::StreamExt;
-use futures_util::future::{BoxFuture, join_all};
-use futures_util::stream;
 use redis::Value;
 
 use crate::contender::RedisContender;
@@ -21,19 +17,14 @@ use crate::listeners::Listeners;
 use crate::node::{Step, Watched};
 use crate::route::Host;
 use crate::script::SCRIPTS;
+use crate::seats::{self, SAMPLE, Seats, in_turn, own};
 use crate::server::Server;
 use crate::snapshot::{self, Seen};
 
-/// Requests of one batch under way at one server: enough to keep it busy, not so many that others
-/// wait for them.
-pub(crate) const AT_ONCE: usize = 100;
 /// Waiters who do not look sooner look together, this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How often the first in the queue looks behind a client of another library.
 const FOREIGN_LOOK: Duration = Duration::from_millis(50);
-/// How many of a process's waiters each look asks about: the oldest, which a loss always hits, and
-/// others in turn.
-const SAMPLE: usize = 4;
 
 /// One connected store.
 #[derive(Debug)]
@@ -56,21 +47,36 @@ impl Store {
         }
     }
 
-    /// Looks for those of `waiting` at `indices`, which wait for the same lock.
-    async fn look_for(
-        &self,
-        waiting: &[Arc<dyn Contender>],
-        indices: Vec<usize>,
-        report: Report<'_, Look>,
-    ) {
-        let waiters: Vec<_> = indices.iter().filter_map(|at| own(&waiting[*at])).collect();
-        match self.look_at(&waiters).await {
-            Ok(looks) => indices.into_iter().zip(looks).for_each(|(at, look)| report(at, Ok(look))),
-            Err(error) => indices.into_iter().for_each(|at| report(at, Err(error.clone()))),
+    /// The lock is held by a client of another library, whose release tells nobody; `claim` is the
+    /// first to get it then. Asks the server to tell when the key changes; when to look again.
+    pub(crate) async fn watch_foreign(&self, keys: &Keys, claim: &Arc<Claim>) -> Duration {
+        self.listeners.watch(keys.lock(), claim);
+        match self.server.watch(keys.lock()).await {
+            // It changed before the server began to watch it.
+            Ok(Watched::Free) => Duration::from_millis(1),
+            // Told or not: a push can be lost, and an ACL may not allow to be told.
+            Ok(Watched::Held) | Err(_) => FOREIGN_LOOK,
         }
     }
 
-    /// One look for all of `waiting`, which wait for the same lock; each one's own result.
+    /// What the store has of this process that nobody here knows was put there by an attempt that
+    /// arrived after its claim's release. Nobody else would ever take it away.
+    async fn release_if_stray(&self, keys: &Keys, identity: &[u8]) -> Result<()> {
+        let known = Identity::parse(identity).is_none_or(|own| self.listeners.knows(own.owner));
+        if let (false, Ok(identity)) = (known, std::str::from_utf8(identity)) {
+            self.release(keys, &[identity]).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Seats for Store {
+    type Seat = RedisContender;
+
+    async fn renew_one(&self, seat: &RedisContender) -> Result<Renewal> {
+        seat.renew().await
+    }
+
     async fn look_at(&self, waiting: &[&RedisContender]) -> Result<Vec<Look>> {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
         let mut values = vec![self.process.as_str()];
@@ -97,35 +103,12 @@ impl Store {
         };
         Ok(waiting.iter().map(look).collect())
     }
-
-    /// The lock is held by a client of another library, whose release tells nobody; `claim` is the
-    /// first to get it then. Asks the server to tell when the key changes; when to look again.
-    pub(crate) async fn watch_foreign(&self, keys: &Keys, claim: &Arc<Claim>) -> Duration {
-        self.listeners.watch(keys.lock(), claim);
-        match self.server.watch(keys.lock()).await {
-            // It changed before the server began to watch it.
-            Ok(Watched::Free) => Duration::from_millis(1),
-            // Told or not: a push can be lost, and an ACL may not allow to be told.
-            Ok(Watched::Held) | Err(_) => FOREIGN_LOOK,
-        }
-    }
-
-    /// What the store has of this process that nobody here knows was put there by an attempt that
-    /// arrived after its claim's release. Nobody else would ever take it away.
-    async fn release_if_stray(&self, keys: &Keys, identity: &[u8]) -> Result<()> {
-        let known = Identity::parse(identity).is_none_or(|own| self.listeners.knows(own.owner));
-        if let (false, Ok(identity)) = (known, std::str::from_utf8(identity)) {
-            self.release(keys, &[identity]).await?;
-        }
-        Ok(())
-    }
 }
 
-/// The oldest of `waiting`, and a few others in turn.
+/// The oldest of `waiting`, which a loss always hits, and others in turn.
 fn sample<'a>(waiting: &'a [&RedisContender]) -> impl Iterator<Item = &'a RedisContender> {
     let oldest = waiting.iter().min_by_key(|waiter| waiter.claim().id()).copied();
-    let start = rand::random_range(0..waiting.len().max(1));
-    let others = waiting.iter().copied().cycle().skip(start).take(waiting.len().min(SAMPLE));
+    let others = in_turn(waiting);
     let others = others.filter(move |other| oldest.is_none_or(|one| !std::ptr::eq(one, *other)));
     oldest.into_iter().chain(others.take(SAMPLE - 1))
 }
@@ -161,27 +144,6 @@ fn read_look(answer: Value) -> Option<LookAnswer> {
     })
 }
 
-/// Does `each` for everything in `shards`, in each of them up to a limit at once.
-pub(crate) async fn in_parallel<'a, T>(shards: Vec<Vec<T>>, each: impl Fn(T) -> BoxFuture<'a, ()>) {
-    join_all(shards.into_iter().map(|shard| {
-        // The requests of one shard; another one's do not wait for them.
-        stream::iter(shard).map(&each).buffer_unordered(AT_ONCE).collect::<()>()
-    }))
-    .await;
-}
-
-async fn renew_one(contender: &Arc<dyn Contender>, index: usize, report: Report<'_, Renewal>) {
-    if let Some(contender) = own(contender) {
-        report(index, contender.renew().await);
-    }
-}
-
-/// The driver's own seat behind the trait.
-fn own(contender: &Arc<dyn Contender>) -> Option<&RedisContender> {
-    let any: &dyn Any = &**contender;
-    any.downcast_ref()
-}
-
 /// The store as core drives it.
 #[derive(Debug)]
 pub(crate) struct Driver {
@@ -194,7 +156,7 @@ impl Driver {
     fn by_shard(&self, contenders: &[Arc<dyn Contender>]) -> HashMap<Option<Host>, Vec<usize>> {
         let mut shards: HashMap<_, Vec<_>> = HashMap::new();
         for (index, contender) in contenders.iter().enumerate() {
-            if let Some(contender) = own(contender) {
+            if let Some(contender) = own::<RedisContender>(contender) {
                 let shard = self.store.server.shard_of(contender.keys().lock());
                 shards.entry(shard).or_default().push(index);
             }
@@ -219,19 +181,12 @@ impl DistributedLock for Driver {
 
     async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
         let shards = self.by_shard(held).into_values().collect();
-        in_parallel(shards, |index| Box::pin(renew_one(&held[index], index, report))).await;
+        seats::renew(&*self.store, held, shards, report).await;
     }
 
     async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        let by_lock = |shard: Vec<usize>| {
-            let mut locks: HashMap<&str, Vec<usize>> = HashMap::new();
-            for index in shard {
-                locks.entry(waiting[index].claim().name().key()).or_default().push(index);
-            }
-            locks.into_values().collect()
-        };
-        let shards = self.by_shard(waiting).into_values().map(by_lock).collect();
-        in_parallel(shards, |lock| Box::pin(self.store.look_for(waiting, lock, report))).await;
+        let shards = self.by_shard(waiting).into_values().collect();
+        seats::look(&*self.store, waiting, shards, report).await;
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {

@@ -32,6 +32,7 @@ pub mod redlock;
 mod replicas;
 mod route;
 mod script;
+mod seats;
 mod server;
 mod snapshot;
 mod tls;

@@ -1,7 +1,5 @@
 //! The store as core drives it: batches of renewals and looks, and people's questions.
 
-use std::any::Any;
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,15 +17,12 @@ use super::debts::{By, free};
 use super::fan::Fan;
 use super::quorum::Quorum;
 use super::refusals::{LOOK_AGAIN, nth_change};
-use crate::backend::in_parallel;
 use crate::error::strange_answer;
 use crate::identity::{Keys, Process};
 use crate::node::Step;
 use crate::script::{QUORUM, SCRIPTS};
+use crate::seats::{self, Seats, in_turn};
 use crate::snapshot::{self, Seen};
-
-/// How many of a process's waiters each look asks about.
-const SAMPLE: usize = 4;
 
 /// One connected store.
 #[derive(Debug)]
@@ -38,26 +33,43 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Looks for those of `waiting` at `indices`, which wait for the same lock.
-    async fn look_for(
-        &self,
-        waiting: &[Arc<dyn Contender>],
-        indices: Vec<usize>,
-        report: Report<'_, Look>,
-    ) {
-        let waiters: Vec<_> = indices.iter().filter_map(|at| own(&waiting[*at])).collect();
-        match self.look_at(&waiters).await {
-            Ok(looks) => indices.into_iter().zip(looks).for_each(|(at, look)| report(at, Ok(look))),
-            Err(error) => indices.into_iter().for_each(|at| report(at, Err(error.clone()))),
+    /// What each node that answers has of a lock.
+    async fn inspect_all(&self, keys: &Keys) -> Result<Vec<Seen>> {
+        let quorum = &self.quorum;
+        let step = Step { script: &SCRIPTS.inspect, keys: &keys.all(), values: &[snapshot::MOST] };
+        let mut words = quorum.silence();
+        let mut fan = Fan::new();
+        for (node, member) in quorum.members.iter().enumerate() {
+            fan.ask(node, Box::pin(member.batches.step(step)));
+        }
+        let deadline = Instant::now() + quorum.node_timeout;
+        let mut seen = Vec::new();
+        while let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await {
+            match answer.map(snapshot::read) {
+                Ok(Some(one)) => seen.push(one),
+                Ok(None) => words.fail(node, strange_answer("inspect")),
+                Err(error) => words.fail(node, error),
+            }
+        }
+        match seen.len() >= quorum.majority() {
+            true => Ok(seen),
+            false => Err(quorum.no_majority(&words)),
         }
     }
+}
 
-    /// One look for all of `waiting`, which wait for the same lock; each one's own result.
+impl Seats for Store {
+    type Seat = RedlockContender;
+
+    async fn renew_one(&self, seat: &RedlockContender) -> Result<Renewal> {
+        seat.renew().await
+    }
+
     async fn look_at(&self, waiting: &[&RedlockContender]) -> Result<Vec<Look>> {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
         let quorum = &self.quorum;
         let mut values = vec![self.process.as_str()];
-        values.extend(sample(waiting).map(RedlockContender::waiter));
+        values.extend(in_turn(waiting).map(RedlockContender::waiter));
         let step = Step { script: &QUORUM.look, keys: &keys.all(), values: &values };
         let mut slate = quorum.slate(quorum.now())?;
         let mut fan = Fan::new();
@@ -102,36 +114,6 @@ impl Store {
         };
         Ok(waiting.iter().map(look).collect())
     }
-
-    /// What each node that answers has of a lock.
-    async fn inspect_all(&self, keys: &Keys) -> Result<Vec<Seen>> {
-        let quorum = &self.quorum;
-        let step = Step { script: &SCRIPTS.inspect, keys: &keys.all(), values: &[snapshot::MOST] };
-        let mut words = quorum.silence();
-        let mut fan = Fan::new();
-        for (node, member) in quorum.members.iter().enumerate() {
-            fan.ask(node, Box::pin(member.batches.step(step)));
-        }
-        let deadline = Instant::now() + quorum.node_timeout;
-        let mut seen = Vec::new();
-        while let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await {
-            match answer.map(snapshot::read) {
-                Ok(Some(one)) => seen.push(one),
-                Ok(None) => words.fail(node, strange_answer("inspect")),
-                Err(error) => words.fail(node, error),
-            }
-        }
-        match seen.len() >= quorum.majority() {
-            true => Ok(seen),
-            false => Err(quorum.no_majority(&words)),
-        }
-    }
-}
-
-/// A few of `waiting`, in turn.
-fn sample<'a>(waiting: &'a [&RedlockContender]) -> impl Iterator<Item = &'a RedlockContender> {
-    let start = rand::random_range(0..waiting.len().max(1));
-    waiting.iter().copied().cycle().skip(start).take(waiting.len().min(SAMPLE))
 }
 
 /// What one node said to a look.
@@ -150,18 +132,6 @@ fn read_look(answer: &Value) -> Option<Seeing> {
     };
     let look_in = Duration::from_millis(u64::try_from(*look_in).ok()?);
     Some(Seeing { look_in, missing: *missing != 0, first: first.clone() })
-}
-
-async fn renew_one(contender: &Arc<dyn Contender>, index: usize, report: Report<'_, Renewal>) {
-    if let Some(contender) = own(contender) {
-        report(index, contender.renew().await);
-    }
-}
-
-/// The driver's own seat behind the trait.
-fn own(contender: &Arc<dyn Contender>) -> Option<&RedlockContender> {
-    let any: &dyn Any = &**contender;
-    any.downcast_ref()
 }
 
 /// The store as core drives it.
@@ -190,17 +160,11 @@ impl DistributedLock for Driver {
     }
 
     async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        let all = vec![(0..held.len()).collect()];
-        in_parallel(all, |index| Box::pin(renew_one(&held[index], index, report))).await;
+        seats::renew(&*self.store, held, vec![(0..held.len()).collect()], report).await;
     }
 
     async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        let mut locks: HashMap<&str, Vec<usize>> = HashMap::new();
-        for (index, contender) in waiting.iter().enumerate() {
-            locks.entry(contender.claim().name().key()).or_default().push(index);
-        }
-        let all = vec![locks.into_values().collect()];
-        in_parallel(all, |lock| Box::pin(self.store.look_for(waiting, lock, report))).await;
+        seats::look(&*self.store, waiting, vec![(0..waiting.len()).collect()], report).await;
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {

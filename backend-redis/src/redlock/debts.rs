@@ -7,11 +7,11 @@ use fencelock_core::{Moment, Result};
 use futures_util::{StreamExt, stream};
 use redis::Value;
 
-use crate::backend::AT_ONCE;
 use crate::batch::Batches;
 use crate::identity::Keys;
 use crate::node::Step;
 use crate::script::QUORUM;
+use crate::seats::AT_ONCE;
 
 /// What was asked for at a node, and is to be taken back when it can be reached again.
 #[derive(Debug)]
