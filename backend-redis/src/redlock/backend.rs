@@ -10,12 +10,11 @@ use fencelock_core::{
     Renewal, Report, Result, Snapshot,
 };
 use redis::Value;
-use tokio::time::{Instant, timeout_at};
 
 use super::contender::RedlockContender;
 use super::debts::{By, free};
-use super::fan::Fan;
-use super::quorum::Quorum;
+use super::member::Member;
+use super::quorum::{Quorum, Slate};
 use super::refusals::{LOOK_AGAIN, nth_change};
 use crate::error::strange_answer;
 use crate::identity::{Keys, Process};
@@ -35,26 +34,12 @@ pub(crate) struct Store {
 impl Store {
     /// What each node that answers has of a lock.
     async fn inspect_all(&self, keys: &Keys) -> Result<Vec<Seen>> {
-        let quorum = &self.quorum;
         let step = Step { script: &SCRIPTS.inspect, keys: &keys.all(), values: &[snapshot::MOST] };
-        let mut words = quorum.silence();
-        let mut fan = Fan::new();
-        for (node, member) in quorum.members.iter().enumerate() {
-            fan.ask(node, Box::pin(member.batches.step(step)));
-        }
-        let deadline = Instant::now() + quorum.node_timeout;
-        let mut seen = Vec::new();
-        while let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await {
-            match answer.map(snapshot::read) {
-                Ok(Some(one)) => seen.push(one),
-                Ok(None) => words.fail(node, strange_answer("inspect")),
-                Err(error) => words.fail(node, error),
-            }
-        }
-        match seen.len() >= quorum.majority() {
-            true => Ok(seen),
-            false => Err(quorum.no_majority(&words)),
-        }
+        let question = async |member: &Member| {
+            let answer = member.batches.step(step).await?;
+            snapshot::read(answer).ok_or_else(|| strange_answer("inspect"))
+        };
+        self.quorum.ask_all(question).await
     }
 }
 
@@ -71,27 +56,13 @@ impl Seats for Store {
         let mut values = vec![self.process.as_str()];
         values.extend(in_turn(waiting).map(RedlockContender::waiter));
         let step = Step { script: &QUORUM.look, keys: &keys.all(), values: &values };
-        let mut slate = quorum.slate(quorum.now())?;
-        let mut fan = Fan::new();
-        for (node, _) in slate.ballots.iter().enumerate().filter(|(_, ballot)| ballot.is_some()) {
-            fan.ask(node, Box::pin(quorum.members[node].batches.step(step)));
-        }
-        let deadline = Instant::now() + quorum.node_timeout;
-        let mut seen = Vec::new();
-        while let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await {
-            match answer.map(|answer| read_look(&answer)) {
-                Ok(Some(look)) => {
-                    quorum.members[node].heard(quorum.now());
-                    seen.push(look);
-                }
-                Ok(None) => slate.words.fail(node, strange_answer("look")),
-                Err(error) => slate.words.fail(node, error),
-            }
-        }
-        fan.pending().for_each(|node| quorum.members[node].doubt(quorum.now()));
-        if seen.len() < quorum.majority() {
-            return Err(quorum.no_majority(&slate.words));
-        }
+        let Slate { ballots, words, .. } = quorum.slate(quorum.now())?;
+        let question = async |member: &Member| {
+            let answer = member.batches.step(step).await?;
+            read_look(&answer).ok_or_else(|| strange_answer("look"))
+        };
+        let asked = (0..ballots.len()).filter(|node| ballots[*node].is_some());
+        let seen = quorum.ask(asked, words, question).await?;
         let missing = seen.iter().filter(|look| look.missing).count();
         let look = |waiter: &&RedlockContender| {
             let is_first = |look: &&Seeing| look.first == waiter.waiter().as_bytes();
@@ -182,20 +153,9 @@ impl DistributedLock for Driver {
             return Ok(Removal::Absent);
         };
         let quorum = &self.store.quorum;
-        let mut fan = Fan::new();
-        for (node, member) in quorum.members.iter().enumerate() {
-            fan.ask(node, Box::pin(free(&member.batches, &keys, &value, "", By::Order)));
-        }
-        let deadline = Instant::now() + quorum.node_timeout;
-        let (mut removed, mut answered) = (0, 0);
-        while let Ok(Some((_, answer))) = timeout_at(deadline, fan.next()).await {
-            answered += usize::from(answer.is_ok());
-            removed += usize::from(matches!(answer, Ok(true)));
-        }
-        if answered < quorum.majority() {
-            return Err(quorum.no_majority(&quorum.silence()));
-        }
-        match (removed > 0, answered == quorum.members.len()) {
+        let freeing = quorum.ask_all(|member| free(&member.batches, &keys, &value, "", By::Order));
+        let removed = freeing.await?;
+        match (removed.contains(&true), removed.len() == quorum.members.len()) {
             (false, _) => Ok(Removal::Absent),
             (true, true) => Ok(Removal::Removed),
             (true, false) => Ok(Removal::Partly { was_held: true }),

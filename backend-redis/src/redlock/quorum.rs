@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
 use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout_at};
 
 use super::circle::Circle;
 use super::clocks::Offset;
+use super::fan::Fan;
 use super::fence;
 use super::member::Member;
 use super::sight::Ballot;
@@ -97,9 +99,50 @@ impl Quorum {
         Ok(Slate { ballots, words, lead: agreement.lead, now_us: now.as_nanos() / 1000 })
     }
 
-    /// Before anybody has answered.
-    pub(crate) fn silence(&self) -> Words {
-        Words(vec![Word::Said("no answer in time"); self.members.len()])
+    /// What all nodes answer in time; an error when that is no majority.
+    pub(crate) async fn ask_all<'a, T, F>(
+        &'a self,
+        question: impl Fn(&'a Member) -> F,
+    ) -> Result<Vec<T>>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let silence = Words(vec![Word::Said("no answer in time"); self.members.len()]);
+        self.ask(0..self.members.len(), silence, question).await
+    }
+
+    /// What these nodes answer in time; an error, with `words` for those that do not, when that is no
+    /// majority.
+    pub(crate) async fn ask<'a, T, F>(
+        &'a self,
+        nodes: impl Iterator<Item = usize>,
+        mut words: Words,
+        question: impl Fn(&'a Member) -> F,
+    ) -> Result<Vec<T>>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut fan = Fan::new();
+        for node in nodes {
+            fan.ask(node, Box::pin(question(&self.members[node])));
+        }
+        let deadline = Instant::now() + self.node_timeout;
+        let mut answers = Vec::new();
+        while let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await {
+            match answer {
+                Ok(answer) => {
+                    self.members[node].heard(self.now());
+                    answers.push(answer);
+                }
+                Err(error) => words.set(node, Word::Failed(error)),
+            }
+        }
+        // They may have fallen silent.
+        fan.pending().for_each(|node| self.members[node].doubt(self.now()));
+        match answers.len() >= self.majority() {
+            true => Ok(answers),
+            false => Err(self.no_majority(&words)),
+        }
     }
 
     /// Too few nodes can take part: for now, or for good if that many are sure of it.
@@ -166,9 +209,5 @@ impl Quorum {
 impl Words {
     pub(crate) fn set(&mut self, node: usize, word: Word) {
         self.0[node] = word;
-    }
-
-    pub(crate) fn fail(&mut self, node: usize, error: Error) {
-        self.set(node, Word::Failed(error));
     }
 }

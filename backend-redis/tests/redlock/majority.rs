@@ -39,6 +39,27 @@ async fn without_a_majority_the_error_says_what_each_node_said() {
     rig.drained().await;
 }
 
+/// Row 41, for what a person asks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_eviction_that_the_nodes_refuse_says_what_each_node_said() {
+    let rig = Rig::new(3, LONG).await;
+    let locks = rig.direct(LONG).await;
+    let held = hold(&locks, "lock").await;
+    rig.held_everywhere("lock", &[]).await;
+    let seen = locks.inspect("lock").await.unwrap();
+    for node in &rig.nodes {
+        ask(node, &["ACL", "SETUSER", "default", "-del"]).await;
+    }
+    let error = soon("it is told", locks.evict("lock", &seen.holders[0].id)).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Refused);
+    assert_eq!(error.to_string().matches("ACL").count(), 3, "{error}");
+    for node in &rig.nodes {
+        ask(node, &["ACL", "SETUSER", "default", "+del"]).await;
+    }
+    give_back(held).await;
+    rig.drained().await;
+}
+
 /// Row 30: what a round got of too few is given back while the others are still away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_too_few_granted_is_given_back_at_once() {
