@@ -61,7 +61,7 @@ impl Seats for Store {
             let answer = member.batches.step(step).await?;
             read_look(&answer).ok_or_else(|| strange_answer("look"))
         };
-        let asked = (0..ballots.len()).filter(|node| ballots[*node].is_some());
+        let asked = ballots.asked().map(|(node, _)| node);
         let seen = quorum.ask(asked, words, question).await?;
         let missing = seen.iter().filter(|look| look.missing).count();
         let look = |waiter: &&RedlockContender| {

@@ -14,7 +14,7 @@ use super::backend::Store;
 use super::fan::Fan;
 use super::freeing::{Freed, Freeing};
 use super::member::Member;
-use super::quorum::{Word, Words};
+use super::quorum::{Ballots, Word, Words};
 use super::round::Round;
 use super::sight::Ballot;
 use super::votes::Vote;
@@ -192,14 +192,14 @@ impl Desk {
         &self,
         node: usize,
         answer: Result<Value>,
-        ballots: &[Option<Ballot>],
+        ballots: &Ballots,
         words: &mut Words,
     ) -> Option<Value> {
         let quorum = &self.store.quorum;
         let member = &quorum.members[node];
         match answer {
             Ok(Value::Int(-1)) => {
-                ballots[node].iter().for_each(|asked| member.is_not(asked));
+                ballots.of(node).into_iter().for_each(|asked| member.is_not(asked));
                 words.set(node, Word::Said("it has lost its data, or is of another set of nodes"));
                 None
             }

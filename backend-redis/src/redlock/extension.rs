@@ -26,19 +26,16 @@ impl Desk {
         let Slate { ballots, mut words, .. } = quorum.slate(sent)?;
         let ttl = if desk.claim.is_fixed_lease() { "0" } else { ttl_of(&desk.waiter) };
         let mut fan = Fan::new();
-        let mut votes = vec![Vote::Absent; ballots.len()];
-        for (node, ballot) in ballots.iter().enumerate() {
-            let Some(ballot) = ballot else { continue };
+        let mut votes = vec![Vote::Absent; quorum.members.len()];
+        for (node, ballot) in ballots.asked() {
             votes[node] = Vote::Pending;
             let plant = if grant.may_be_planted(node, &ballot.life) { "plant" } else { "" };
             fan.ask(node, Box::pin(desk.extend(&quorum.members[node], ballot, &grant, ttl, plant)));
         }
-        let asked = ballots.iter().enumerate().filter(|(_, ballot)| ballot.is_some());
-        let asked = asked.fold(0, |bits, (node, _)| bits | 1 << node);
         let is_here = || {
             let mut state = desk.not_over()?;
             // It may be planted wherever it is asked for.
-            state.owe(&grant.identity, asked);
+            state.owe(&grant.identity, ballots.bits());
             Some(state)
         };
         if !fan.send(is_here).await {
@@ -55,7 +52,7 @@ impl Desk {
             let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await else { break };
             votes[node] = match desk.read(node, answer, &ballots, &mut words) {
                 Some(Value::Int(1)) => {
-                    if let Some(ballot) = &ballots[node] {
+                    if let Some(ballot) = ballots.of(node) {
                         grant.had()[node] = Had::Surely(ballot.life.clone());
                     }
                     Vote::Yes(0)
@@ -73,8 +70,7 @@ impl Desk {
             votes[node] = Vote::Absent;
         }
         let result = votes::extension(&votes);
-        for (node, ballot) in ballots.iter().enumerate() {
-            let Some(ballot) = ballot else { continue };
+        for (node, ballot) in ballots.asked() {
             let may_be_planted = grant.may_be_planted(node, &ballot.life);
             let had = &mut grant.had()[node];
             match (votes[node], &had) {

@@ -123,7 +123,10 @@ impl Desk {
     fn retreats(self: &Arc<Self>) -> Kept<Result<Arc<str>>> {
         let mut fan = Kept::new();
         let mut state = self.state();
-        self.owe_what_is_away(&mut state.owed);
+        let away = self.store.quorum.away();
+        for owed in state.owed.iter_mut().filter(|owed| owed.is_over) {
+            self.owe_later(owed, 0, away);
+        }
         let arrival = state.arrival.filter(|_| self.queues()).map(|arrival| arrival.to_string());
         let arrival: Arc<str> = arrival.unwrap_or_default().into();
         for owed in state.owed.iter().filter(|owed| owed.is_over) {
@@ -205,51 +208,37 @@ impl Desk {
     /// What it all came to: whether everything is freed, and whether it was held. Nobody waits for
     /// nodes that are away if a majority is there: those are freed when they are back.
     pub(super) fn settle_release(&self) -> (bool, WasHeld) {
-        let members = &self.store.quorum.members;
-        let is_away = |node: &usize| members[*node].link().state().is_err();
-        let away = (0..members.len()).filter(is_away);
-        let away: u16 = away.fold(0, |bits, node| bits | 1 << node);
+        let quorum = &self.store.quorum;
+        let away = quorum.away();
         let mut state = self.state();
-        if (away.count_ones() as usize) < votes::majority(members.len()) {
+        if (away.count_ones() as usize) < quorum.majority() {
             let last = state.owed.last().map(|owed| owed.identity.clone());
             let queued_at = std::mem::take(&mut state.queued_at);
             state.queued_at = queued_at & !away;
             for owed in &mut state.owed {
                 let is_last = Some(&owed.identity) == last.as_ref();
-                let left = owed.nodes | if is_last { queued_at } else { 0 };
-                for (node, member) in members.iter().enumerate() {
-                    if left & away & 1 << node != 0 {
-                        self.owe_later(member, &owed.identity);
-                    }
-                }
-                owed.nodes &= !away;
+                self.owe_later(owed, if is_last { queued_at } else { 0 }, away);
             }
         }
         let is_done = state.queued_at == 0 && state.owed.iter().all(|owed| owed.nodes == 0);
         let silent = if is_done { away & state.freed.asked } else { 0 };
-        (is_done, state.freed.was_held(members.len(), silent))
+        (is_done, state.freed.was_held(quorum.members.len(), silent))
     }
 
-    /// Rounds that are over at nodes that are away are freed when those are back.
-    fn owe_what_is_away(&self, owed: &mut [Owed]) {
+    /// What a round has at nodes that are away, or its waiter in their queues, is freed when those are
+    /// back.
+    fn owe_later(&self, owed: &mut Owed, queued_at: u16, away: u16) {
+        let left = (owed.nodes | queued_at) & away;
         for (node, member) in self.store.quorum.members.iter().enumerate() {
-            if member.link().state().is_err() {
-                for owed in
-                    owed.iter_mut().filter(|owed| owed.is_over && owed.nodes & 1 << node != 0)
-                {
-                    self.owe_later(member, &owed.identity);
-                    owed.nodes &= !(1 << node);
-                }
+            if left & 1 << node != 0 {
+                member.owe(Debt {
+                    keys: self.keys.clone(),
+                    identity: owed.identity.clone(),
+                    waiter: self.waiter.clone(),
+                    ends: self.store.quorum.now().after(self.claim.ttl().max(PLACE)),
+                });
             }
         }
-    }
-
-    fn owe_later(&self, member: &Member, identity: &Arc<str>) {
-        member.owe(Debt {
-            keys: self.keys.clone(),
-            identity: identity.clone(),
-            waiter: self.waiter.clone(),
-            ends: self.store.quorum.now().after(self.claim.ttl().max(PLACE)),
-        });
+        owed.nodes &= !away;
     }
 }

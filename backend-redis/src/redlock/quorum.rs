@@ -39,7 +39,7 @@ pub(crate) enum Word {
 
 /// Who can be asked, at one moment.
 pub(crate) struct Slate {
-    pub(crate) ballots: Vec<Option<Ballot>>,
+    pub(crate) ballots: Ballots,
     pub(crate) words: Words,
     /// By how much the nodes' clocks are ahead of ours at most, in µs.
     lead: i64,
@@ -56,6 +56,25 @@ impl Slate {
     /// The time that waiters are ordered by, in µs.
     pub(crate) fn arrival(&self) -> u64 {
         self.now_us.saturating_add_signed(self.lead)
+    }
+}
+
+/// Whom to ask, and what with.
+pub(crate) struct Ballots(Vec<Option<Ballot>>);
+
+impl Ballots {
+    pub(crate) fn asked(&self) -> impl Iterator<Item = (usize, &Ballot)> {
+        let ballots = self.0.iter().enumerate();
+        ballots.filter_map(|(node, ballot)| Some((node, ballot.as_ref()?)))
+    }
+
+    /// The same nodes, as bits.
+    pub(crate) fn bits(&self) -> u16 {
+        bits(self.asked().map(|(node, _)| node))
+    }
+
+    pub(crate) fn of(&self, node: usize) -> Option<&Ballot> {
+        self.0[node].as_ref()
     }
 }
 
@@ -96,7 +115,12 @@ impl Quorum {
         if ballots.iter().flatten().count() < self.majority() {
             return Err(self.no_majority(&words));
         }
-        Ok(Slate { ballots, words, lead: agreement.lead, now_us: now.as_nanos() / 1000 })
+        Ok(Slate {
+            ballots: Ballots(ballots),
+            words,
+            lead: agreement.lead,
+            now_us: now.as_nanos() / 1000,
+        })
     }
 
     /// What all nodes answer in time; an error when that is no majority.
@@ -200,10 +224,20 @@ impl Quorum {
         Error::new(ErrorKind::Refused, text).retryable(true)
     }
 
+    /// The nodes that cannot be reached now, as bits.
+    pub(crate) fn away(&self) -> u16 {
+        let is_away = |node: &usize| self.members[*node].link().state().is_err();
+        bits((0..self.members.len()).filter(is_away))
+    }
+
     /// Ends connections.
     pub(crate) fn close(&self) {
         self.members.iter().for_each(|member| member.close());
     }
+}
+
+fn bits(nodes: impl Iterator<Item = usize>) -> u16 {
+    nodes.fold(0, |bits, node| bits | 1 << node)
 }
 
 impl Words {

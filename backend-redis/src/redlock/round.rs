@@ -8,9 +8,8 @@ use tokio::time::timeout_at;
 
 use super::desk::{Desk, Grant, Had};
 use super::fan::{Fan, Kept};
-use super::quorum::{Slate, Word};
+use super::quorum::{Ballots, Slate, Word};
 use super::refusals::Refusals;
-use super::sight::Ballot;
 use super::votes::{self, Poll, Settled, Vote};
 use crate::identity::of_round;
 
@@ -47,8 +46,8 @@ impl Outcome {
         }
     }
     /// Who has it, as far as is known.
-    pub(super) fn had(&self, ballots: &[Option<Ballot>]) -> Vec<Had> {
-        let had = ballots.iter().enumerate().map(|(node, ballot)| match ballot {
+    pub(super) fn had(&self, ballots: &Ballots) -> Vec<Had> {
+        let had = (0..self.votes.len()).map(|node| match ballots.of(node) {
             Some(ballot) if matches!(self.votes[node], Vote::Yes(_)) => {
                 Had::Surely(ballot.life.clone())
             }
@@ -73,23 +72,18 @@ impl Desk {
             }
             let arrival = *state.arrival.get_or_insert_with(|| slate.arrival());
             let identity: Arc<str> = of_round(&self.waiter, state.rounds).into();
-            let asked = slate.ballots.iter().enumerate();
-            let asked = asked.filter(|(_, ballot)| ballot.is_some());
-            let nodes = asked.fold(0, |bits, (node, _)| bits | 1 << node);
-            state.owe(&identity, nodes);
+            state.owe(&identity, slate.ballots.bits());
             if self.queues() {
-                state.queued_at |= nodes;
+                state.queued_at |= slate.ballots.bits();
             }
             let (proposal, arrival) = (slate.proposal().to_string(), arrival.to_string());
             Arc::new(Round { identity, proposal, arrival })
         };
         let mut fan = Kept::new();
-        let mut outcome = Outcome::new(round.clone(), slate.ballots.len());
-        for (node, ballot) in slate.ballots.iter().enumerate() {
-            if let Some(ballot) = ballot {
-                outcome.votes[node] = Vote::Pending;
-                fan.ask(node, Box::pin(self.vote(&quorum.members[node], ballot, &round, node)));
-            }
+        let mut outcome = Outcome::new(round.clone(), quorum.members.len());
+        for (node, ballot) in slate.ballots.asked() {
+            outcome.votes[node] = Vote::Pending;
+            fan.ask(node, Box::pin(self.vote(&quorum.members[node], ballot, &round, node)));
         }
         let deadline = self.deadline();
         while votes::is_open(&outcome.votes) {
@@ -155,7 +149,7 @@ impl Desk {
         let mut fan = Fan::new();
         let mut votes = outcome.votes.clone();
         for (node, vote) in votes.iter_mut().enumerate() {
-            if let (Vote::Yes(its), Some(ballot)) = (*vote, &slate.ballots[node])
+            if let (Vote::Yes(its), Some(ballot)) = (*vote, slate.ballots.of(node))
                 && its < fence
             {
                 *vote = Vote::Pending;
