@@ -24,7 +24,7 @@ const READ_CLOCK: Duration = Duration::from_secs(30);
 /// How soon after a look that failed another follows, and after a doubt at the earliest.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Writes of one look: others may write at the same time.
-const WRITES: usize = 5;
+pub(super) const WRITES: usize = 5;
 
 /// What is known of one node.
 #[derive(Debug)]
@@ -73,11 +73,7 @@ impl Sight {
     /// Takes away the marker of an earlier run, which a restart may have kept: before anything else
     /// is asked over this connection, since the marker's text is what earlier votes were asked with.
     async fn disown(&self, connection: &mut MultiplexedConnection, run_id: &str) -> Result<()> {
-        let mut questions = Pipeline::with_capacity(2);
-        questions.cmd("GET").arg(marker::KEY).cmd("TIME");
-        let answers = questions.query_async::<Vec<Value>>(connection).await;
-        let answers = answers.map_err(|error| explain(&error))?;
-        let (text, now_us) = read_look(&answers).ok_or_else(|| strange_answer("GET and TIME"))?;
+        let (text, now_us) = marker_and_clock(connection).await?;
         let is_kept = text.is_some() && self.circle.replaced().is_none();
         match standing(text.as_deref(), run_id, now_us, self.circle.deployment) {
             Standing::Write(marker) if is_kept => {
@@ -120,21 +116,16 @@ impl Sight {
                 }
             }
         }
-        Err(Error::new(ErrorKind::Unreachable, "its marker keeps changing"))
+        Err(keeps_changing())
     }
 
     async fn ask(&self, link: &Link) -> Result<(Option<String>, u64, Offset)> {
         let clock = &self.circle.clock;
-        let mut questions = Pipeline::with_capacity(2);
-        questions.cmd("GET").arg(marker::KEY).cmd("TIME");
         let sent = micros(clock.now());
-        let answers = link.send_all(&questions).await?;
+        let answers = link.send_all(&questions()).await?;
         let now = clock.now();
         let received = micros(now);
-        let answers = answers.into_iter().map(Value::extract_error);
-        let answers: Result<Vec<Value>, _> = answers.collect();
-        let answers = answers.map_err(|error| explain(&error))?;
-        let (text, now_us) = read_look(&answers).ok_or_else(|| strange_answer("GET and TIME"))?;
+        let (text, now_us) = read_answers(answers)?;
         self.heard.store(now.as_nanos(), Ordering::Relaxed);
         Ok((text, now_us, Offset::read(now_us, sent, received)))
     }
@@ -238,7 +229,29 @@ fn micros(moment: Moment) -> u64 {
     moment.as_nanos() / 1000
 }
 
-pub(crate) fn read_look(answers: &[Value]) -> Option<(Option<String>, u64)> {
+/// Asks for the marker and the clock.
+fn questions() -> Pipeline {
+    let mut questions = Pipeline::with_capacity(2);
+    questions.cmd("GET").arg(marker::KEY).cmd("TIME");
+    questions
+}
+
+/// The marker's text, if there is one, and the node's clock, in µs.
+pub(super) async fn marker_and_clock(
+    connection: &mut MultiplexedConnection,
+) -> Result<(Option<String>, u64)> {
+    let questions = questions();
+    let answers = connection.send_packed_commands(&questions, 0, questions.len()).await;
+    read_answers(answers.map_err(|error| explain(&error))?)
+}
+
+fn read_answers(answers: Vec<Value>) -> Result<(Option<String>, u64)> {
+    let answers: Result<Vec<Value>, _> = answers.into_iter().map(Value::extract_error).collect();
+    let answers = answers.map_err(|error| explain(&error))?;
+    read(&answers).ok_or_else(|| strange_answer("GET and TIME"))
+}
+
+fn read(answers: &[Value]) -> Option<(Option<String>, u64)> {
     let [text, Value::Array(time)] = answers else { return None };
     let text = match text {
         Value::Nil => None,
@@ -274,6 +287,10 @@ pub(crate) fn write_command(old: Option<&str>, new: &Marker) -> Cmd {
 async fn write(link: &Link, old: Option<&str>, new: &Marker) -> Result<()> {
     let answer = link.send(&write_command(old, new)).await?;
     answer.map(drop).map_err(|error| explain(&error))
+}
+
+pub(super) fn keeps_changing() -> Error {
+    Error::new(ErrorKind::Unreachable, "its marker keeps changing")
 }
 
 pub(super) fn young(rest: Duration) -> Error {

@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use fencelock_core::{Error, ErrorKind, Result};
+use fencelock_core::Result;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::time::Instant;
@@ -11,12 +11,9 @@ use tokio::time::Instant;
 use crate::checkup::Checkup;
 use crate::error::{explain, strange_answer};
 use crate::redlock::clocks::Offset;
-use crate::redlock::marker::{self, Deployment, Marker, State};
-use crate::redlock::sight::{read_look, write_command};
+use crate::redlock::marker::{Deployment, Marker, State};
+use crate::redlock::sight::{WRITES, keeps_changing, marker_and_clock, write_command};
 use crate::route::{ANSWER_WITHIN, Caller, Host, Route};
-
-/// Writes of one marker: clients may write at the same time.
-const WRITES: usize = 5;
 
 /// This machine's wall clock as it was when an operator's command began: what is shown is the
 /// difference to it, and it must not step in between.
@@ -65,7 +62,7 @@ impl Node {
         checkup.require(false)?;
         let run_id = checkup.run_id().ok_or_else(|| strange_answer("INFO"))?.to_owned();
         let sent = watch.now_us();
-        let (text, now_us) = ask(&mut connection).await?;
+        let (text, now_us) = marker_and_clock(&mut connection).await?;
         let offset = Offset::read(now_us, sent, watch.now_us());
         Ok(Node { host: host.clone(), connection, run_id, text, now_us, offset })
     }
@@ -77,7 +74,7 @@ impl Node {
 
     /// Reads the marker and the clock again.
     async fn look(&mut self) -> Result<()> {
-        (self.text, self.now_us) = ask(&mut self.connection).await?;
+        (self.text, self.now_us) = marker_and_clock(&mut self.connection).await?;
         Ok(())
     }
 
@@ -105,14 +102,6 @@ impl Node {
                 return Ok(());
             }
         }
-        Err(Error::new(ErrorKind::Unreachable, "its marker keeps changing"))
+        Err(keeps_changing())
     }
-}
-
-async fn ask(connection: &mut MultiplexedConnection) -> Result<(Option<String>, u64)> {
-    let text = redis::cmd("GET").arg(marker::KEY).query_async::<Value>(connection).await;
-    let text = text.map_err(|error| explain(&error))?;
-    let time = redis::cmd("TIME").query_async::<Value>(connection).await;
-    let time = time.map_err(|error| explain(&error))?;
-    read_look(&[text, time]).ok_or_else(|| strange_answer("GET and TIME"))
 }
