@@ -46,26 +46,29 @@ impl Debts {
     }
 }
 
-/// By whose will a round is freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+/// By whose will a round is freed, and what becomes of its waiter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum By<'a> {
+    /// Its own; it leaves the queue.
     Itself,
+    /// Its own; it waits on, by the time when it arrived.
+    Waiter(&'a str),
     /// A person's; its claim is told.
     Order,
 }
 
-/// Takes a round, and its waiter, out of a node; whether it was there.
+/// Takes a round out of a node, and its waiter, if that does not wait on; whether it was there.
 pub(crate) async fn free(
     batches: &Arc<Batches>,
     keys: &Keys,
     identity: &str,
     waiter: &str,
-    by: By,
+    by: By<'_>,
 ) -> Result<bool> {
-    let values = [identity, waiter, "", "tell"];
-    let values = match by {
-        By::Itself => &values[..3],
-        By::Order => &values[..],
+    let values: &[&str] = match by {
+        By::Itself => &[identity, waiter, ""],
+        By::Waiter(arrival) => &[identity, waiter, arrival],
+        By::Order => &[identity, waiter, "", "tell"],
     };
     let step = Step { script: &QUORUM.free, keys: &keys.all(), values };
     Ok(batches.step(step).await? == Value::Int(1))

@@ -6,14 +6,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fencelock_core::Result;
+use futures_util::TryFutureExt;
 
 use super::debts::{By, Debt, free};
 use super::desk::{Desk, NODES, Owed};
 use super::fan::Kept;
 use super::member::Member;
 use super::votes;
-use crate::node::Step;
-use crate::script::QUORUM;
 
 /// What the nodes have said to the release of what was granted, as bits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -127,23 +126,15 @@ impl Desk {
         for owed in state.owed.iter_mut().filter(|owed| owed.is_over) {
             self.owe_later(owed, 0, away);
         }
-        let arrival = state.arrival.filter(|_| self.queues()).map(|arrival| arrival.to_string());
-        let arrival: Arc<str> = arrival.unwrap_or_default().into();
+        let arrival = state.arrival.filter(|_| self.queues());
         for owed in state.owed.iter().filter(|owed| owed.is_over) {
             for (node, member) in self.store.quorum.members.iter().enumerate() {
                 if owed.nodes & 1 << node == 0 {
                     continue;
                 }
-                let (desk, member) = (self.clone(), member.clone());
-                let (identity, arrival) = (owed.identity.clone(), arrival.clone());
-                let freeing = async move {
-                    let waiter = if desk.queues() { &*desk.waiter } else { "" };
-                    let values = [&*identity, waiter, &*arrival];
-                    let keys = desk.keys.all();
-                    let step = Step { script: &QUORUM.free, keys: &keys, values: &values };
-                    member.batches.step(step).await.map(|_| identity)
-                };
-                fan.ask(node, Box::pin(freeing));
+                let freeing = self.clone().free_at(member.clone(), &owed.identity, arrival);
+                let identity = owed.identity.clone();
+                fan.ask(node, Box::pin(freeing.map_ok(|_| identity)));
             }
         }
         fan
@@ -168,7 +159,7 @@ impl Desk {
                 }
                 for (node, member) in quorum.members.iter().enumerate() {
                     if nodes & 1 << node != 0 {
-                        let freeing_it = self.clone().free_at(member.clone(), &owed.identity);
+                        let freeing_it = self.clone().free_at(member.clone(), &owed.identity, None);
                         freeing.fan.ask(index * NODES + node, Box::pin(freeing_it));
                     }
                 }
@@ -181,15 +172,19 @@ impl Desk {
         freeing
     }
 
+    /// Takes a round out of a node; its waiter stays in the queue if it has an `arrival`.
     fn free_at(
         self: Arc<Self>,
         member: Arc<Member>,
         identity: &Arc<str>,
+        arrival: Option<u64>,
     ) -> impl Future<Output = Result<bool>> + Send + use<> {
         let identity = identity.clone();
         async move {
             let waiter = if self.queues() { &*self.waiter } else { "" };
-            free(&member.batches, &self.keys, &identity, waiter, By::Itself).await
+            let arrival = arrival.map(|arrival| arrival.to_string());
+            let by = arrival.as_deref().map_or(By::Itself, By::Waiter);
+            free(&member.batches, &self.keys, &identity, waiter, by).await
         }
     }
 
