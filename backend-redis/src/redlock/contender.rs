@@ -1,6 +1,5 @@
 //! One claim's seat on a quorum, as core drives it.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -28,7 +27,6 @@ impl RedlockContender {
             store,
             claim,
             state: Mutex::default(),
-            over: AtomicBool::new(false),
         };
         RedlockContender { desk: Arc::new(desk) }
     }

@@ -3,7 +3,6 @@
 //! Each round has an identity of its own, which is never asked for again once it was given back: a
 //! release that arrives late must not delete what a later round has.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fencelock_core::{Claim, IfBusy, Mode, Result};
@@ -31,13 +30,13 @@ pub(crate) struct Desk {
     /// As it stands in the nodes' queues.
     pub(super) waiter: Arc<str>,
     pub(super) state: Mutex<State>,
-    /// The claim gives back what it has: nothing is asked for any more.
-    pub(super) over: AtomicBool,
 }
 
 /// What changes.
 #[derive(Default)]
 pub(super) struct State {
+    /// The claim gives back what it has: nothing is asked for any more.
+    pub(super) is_over: bool,
     pub(super) rounds: u32,
     /// When it first came, on the nodes' clocks, in µs.
     pub(super) arrival: Option<u64>,
@@ -118,7 +117,7 @@ impl Desk {
     /// Unless the claim gives back what it has; while this is kept it does not begin to.
     pub(super) fn not_over(&self) -> Option<MutexGuard<'_, State>> {
         let state = self.state();
-        (!self.over.load(Ordering::SeqCst)).then_some(state)
+        (!state.is_over).then_some(state)
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -140,13 +139,16 @@ impl Desk {
         let (desk, member, round) = (self.clone(), member.clone(), round.clone());
         let marker = ballot.marker.clone();
         async move {
-            let number = (node + 1).to_string();
+            let number = match desk.claim.mode() {
+                Mode::Shared => (node + 1).to_string(),
+                Mode::Exclusive | Mode::Permits(_) => String::new(),
+            };
             let values = [
                 &*marker,
                 &*round.identity,
                 ttl_of(&desk.waiter),
                 &*round.proposal,
-                if desk.claim.mode() == Mode::Shared { &number } else { "" },
+                &*number,
                 if desk.queues() { &*desk.waiter } else { "" },
                 &*round.arrival,
             ];

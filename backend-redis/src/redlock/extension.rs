@@ -1,6 +1,5 @@
 //! The extension of what is held, by a majority.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::{Renewal, Result, lease_end};
@@ -18,22 +17,21 @@ const LINGER: Duration = Duration::from_millis(20);
 
 impl Desk {
     /// Extends what is held.
-    pub(super) async fn renew(self: &Arc<Self>) -> Result<Renewal> {
-        let desk = self;
+    pub(super) async fn renew(&self) -> Result<Renewal> {
         let quorum = &self.store.quorum;
-        let Some(grant) = desk.state().grant.clone() else { return Ok(Renewal::Lost) };
+        let Some(grant) = self.state().grant.clone() else { return Ok(Renewal::Lost) };
         let sent = quorum.now();
         let Slate { ballots, mut words, .. } = quorum.slate(sent)?;
-        let ttl = if desk.claim.is_fixed_lease() { "0" } else { ttl_of(&desk.waiter) };
+        let ttl = if self.claim.is_fixed_lease() { "0" } else { ttl_of(&self.waiter) };
         let mut fan = Fan::new();
         let mut votes = vec![Vote::Absent; quorum.members.len()];
         for (node, ballot) in ballots.asked() {
             votes[node] = Vote::Pending;
             let plant = if grant.may_be_planted(node, &ballot.life) { "plant" } else { "" };
-            fan.ask(node, Box::pin(desk.extend(&quorum.members[node], ballot, &grant, ttl, plant)));
+            fan.ask(node, Box::pin(self.extend(&quorum.members[node], ballot, &grant, ttl, plant)));
         }
         let is_here = || {
-            let mut state = desk.not_over()?;
+            let mut state = self.not_over()?;
             // It may be planted wherever it is asked for.
             state.owe(&grant.identity, ballots.bits());
             Some(state)
@@ -41,7 +39,7 @@ impl Desk {
         if !fan.send(is_here).await {
             return Ok(Renewal::Lost);
         }
-        let mut deadline = desk.deadline();
+        let mut deadline = self.deadline();
         loop {
             match votes::extension(&votes) {
                 Extension::Open => {}
@@ -50,7 +48,7 @@ impl Desk {
                 Extension::Lost | Extension::Unknown => break,
             }
             let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await else { break };
-            votes[node] = match desk.read(node, answer, &ballots, &mut words) {
+            votes[node] = match self.read(node, answer, &ballots, &mut words) {
                 Some(Value::Int(1)) => {
                     if let Some(ballot) = ballots.of(node) {
                         grant.had()[node] = Had::Surely(ballot.life.clone());
@@ -61,11 +59,11 @@ impl Desk {
                     words.set(node, Word::Said("it is not held there"));
                     Vote::No
                 }
-                Some(_) => desk.strange(node, "extend", &mut words),
+                Some(_) => self.strange(node, "extend", &mut words),
                 None => Vote::Absent,
             };
         }
-        desk.doubt(&fan);
+        self.doubt(&fan);
         for node in fan.pending() {
             votes[node] = Vote::Absent;
         }
@@ -82,10 +80,10 @@ impl Desk {
         }
         match result {
             Extension::Kept => Ok(Renewal::Renewed {
-                valid_until: match desk.claim.is_fixed_lease() {
+                valid_until: match self.claim.is_fixed_lease() {
                     // Still there, and that is all: an earlier end than is known moves nothing.
                     true => sent,
-                    false => lease_end(sent, desk.claim.ttl()),
+                    false => lease_end(sent, self.claim.ttl()),
                 },
             }),
             Extension::Lost => Ok(Renewal::Lost),

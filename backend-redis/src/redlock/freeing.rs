@@ -2,7 +2,6 @@
 //! have something of them.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fencelock_core::Result;
@@ -76,7 +75,13 @@ impl Desk {
     /// Gives back what rounds got that nobody won, and goes on waiting if it is to. Sent before this
     /// returns, so that it arrives before the next round.
     pub(super) async fn retreat(self: &Arc<Self>) {
-        self.state().owed.iter_mut().for_each(|owed| owed.is_over = true);
+        {
+            let mut state = self.state();
+            state.owed.iter_mut().for_each(|owed| owed.is_over = true);
+            if state.owed.iter().all(|owed| owed.nodes == 0) {
+                return;
+            }
+        }
         let mut fan = self.retreats();
         if fan.pending().next().is_none() || !fan.send(|| self.not_over()).await {
             return;
@@ -146,7 +151,7 @@ impl Desk {
         let mut freeing = Freeing { fan: Kept::new(), identities: Vec::new() };
         {
             let mut state = self.state();
-            self.over.store(true, Ordering::SeqCst);
+            state.is_over = true;
             let last = state.owed.len().saturating_sub(1);
             let granted = state.grant.as_ref().map(|grant| grant.identity.clone());
             let mut asked = 0;

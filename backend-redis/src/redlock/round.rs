@@ -45,6 +45,7 @@ impl Outcome {
             token: None,
         }
     }
+
     /// Who has it, as far as is known.
     pub(super) fn had(&self, ballots: &Ballots) -> Vec<Had> {
         let had = (0..self.votes.len()).map(|node| match ballots.of(node) {
