@@ -106,28 +106,17 @@ impl Link {
     /// Waits for the first connection, or for the first reason why there is none that trying again
     /// does not remove at once.
     pub(crate) async fn first(&self) -> Result<()> {
-        let mut lines = self.line.subscribe();
-        loop {
-            match &*lines.borrow_and_update() {
-                Line::Starting => {}
-                Line::Up(_) => return Ok(()),
-                Line::Down(error) if is_passing(error) => {}
-                Line::Down(error) => return Err(error.clone()),
-                Line::Closed => return Err(closed()),
-            }
-            // The sender is ours: this does not fail.
-            let _ = lines.changed().await;
-        }
+        let reached = |line: &Line| match line {
+            Line::Starting => false,
+            Line::Down(error) => !is_passing(error),
+            Line::Up(_) | Line::Closed => true,
+        };
+        self.until(reached).await.map(drop)
     }
 
     /// Whether there is a connection; if not, why.
     pub(crate) fn state(&self) -> Result<()> {
-        match &*self.line.borrow() {
-            Line::Starting => Err(starting()),
-            Line::Up(_) => Ok(()),
-            Line::Down(error) => Err(error.clone()),
-            Line::Closed => Err(closed()),
-        }
+        self.line.borrow().live().map(drop)
     }
 
     pub(crate) fn is_starting(&self) -> bool {
@@ -136,42 +125,38 @@ impl Link {
 
     /// Waits for the first connection, or for the first failure.
     pub(crate) async fn started(&self) -> Result<()> {
-        self.until(|line| !matches!(line, Line::Starting)).await
+        self.until(|line| !matches!(line, Line::Starting)).await.map(drop)
     }
 
     /// Waits for a connection, however long it takes; an error when there will be none.
     pub(crate) async fn up(&self) -> Result<()> {
-        self.until(|line| matches!(line, Line::Up(_) | Line::Closed)).await
+        self.until(Line::is_settled).await.map(drop)
     }
 
-    async fn until(&self, reached: impl FnMut(&Line) -> bool) -> Result<()> {
-        // The sender is ours: this does not fail.
-        let _ = self.line.subscribe().wait_for(reached).await;
-        self.state()
+    /// What there is when the line has come to it, whatever it comes to next.
+    async fn until(&self, reached: impl FnMut(&Line) -> bool) -> Result<Live> {
+        match self.line.subscribe().wait_for(reached).await {
+            Ok(line) => line.live().cloned(),
+            // The sender is ours: this does not happen.
+            Err(_) => Err(closed()),
+        }
     }
 
     /// The present connection, waited for if it is being replaced.
     async fn live(&self) -> Result<Live> {
-        if let Line::Up(live) = &*self.line.borrow() {
-            return Ok(live.clone());
-        }
-        if self.patience.is_zero() {
+        let now = self.line.borrow().live().cloned();
+        match now {
+            Ok(live) => Ok(live),
             // Not even for a moment: what is sent then could come behind its claim's release.
-            self.state()?;
+            Err(error) if self.patience.is_zero() => Err(error),
+            Err(_) => Box::pin(self.next_live()).await,
         }
-        Box::pin(self.next_live()).await
     }
 
     async fn next_live(&self) -> Result<Live> {
-        let mut lines = self.line.subscribe();
-        let settled = lines.wait_for(|line| matches!(line, Line::Up(_) | Line::Closed));
-        // Whether it settled or not, the line says what there is.
-        let _ = tokio::time::timeout(self.patience, settled).await;
-        match &*self.line.borrow() {
-            Line::Starting => Err(starting()),
-            Line::Up(live) => Ok(live.clone()),
-            Line::Down(error) => Err(error.clone()),
-            Line::Closed => Err(closed()),
+        match tokio::time::timeout(self.patience, self.until(Line::is_settled)).await {
+            Ok(settled) => settled,
+            Err(_) => self.line.borrow().live().cloned(),
         }
     }
 
@@ -234,6 +219,23 @@ impl Drop for Link {
     }
 }
 
+impl Line {
+    /// The connection; if there is none, why.
+    fn live(&self) -> Result<&Live> {
+        match self {
+            Line::Starting => Err(Error::new(ErrorKind::Unreachable, "there is no connection yet")),
+            Line::Down(error) => Err(error.clone()),
+            Line::Up(live) => Ok(live),
+            Line::Closed => Err(closed()),
+        }
+    }
+
+    /// Another connection, if there is to be one, is not on its way.
+    fn is_settled(&self) -> bool {
+        matches!(self, Line::Up(_) | Line::Closed)
+    }
+}
+
 impl Health {
     /// Draws the conclusions of an answer about the connection that it came from.
     fn heard<T>(&self, answer: Result<T, RedisError>) -> Result<Result<T, RedisError>> {
@@ -275,10 +277,6 @@ impl Health {
             self.silences.store(0, Ordering::Relaxed);
         }
     }
-}
-
-fn starting() -> Error {
-    Error::new(ErrorKind::Unreachable, "there is no connection yet")
 }
 
 /// An error that is the whole answer.
