@@ -31,12 +31,7 @@ impl Listeners {
     }
 
     pub(crate) fn leave(&self, claim: &Claim) {
-        let mut claims = self.claims();
-        claims.remove(&claim.owner().reveal());
-        // Not for ever as large as the largest crowd.
-        if claims.capacity() > 4096 && claims.len() < claims.capacity() / 8 {
-            claims.shrink_to_fit();
-        }
+        strike_out(&mut self.claims(), claim);
     }
 
     /// Whether the claim of `owner` still has a seat, whose release is then core's.
@@ -98,5 +93,14 @@ impl Ear for Listeners {
         for claim in claims {
             claim.ring();
         }
+    }
+}
+
+/// Takes a claim out of those that are known by their owner.
+pub(crate) fn strike_out<T>(claims: &mut HashMap<Uuid, T>, claim: &Claim) {
+    claims.remove(&claim.owner().reveal());
+    // Not for ever as large as the largest crowd.
+    if claims.capacity() > 4096 && claims.len() < claims.capacity() / 8 {
+        claims.shrink_to_fit();
     }
 }

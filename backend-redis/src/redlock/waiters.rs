@@ -10,6 +10,7 @@ use fencelock_core::Claim;
 use uuid::Uuid;
 
 use super::votes::majority;
+use crate::listeners::strike_out;
 
 /// The claims of a store that may be told.
 #[derive(Debug)]
@@ -45,12 +46,7 @@ impl Waiters {
     }
 
     pub(crate) fn leave(&self, claim: &Claim) {
-        let mut claims = self.claims();
-        claims.remove(&claim.owner().reveal());
-        // Not for ever as large as the largest crowd.
-        if claims.capacity() > 4096 && claims.len() < claims.capacity() / 8 {
-            claims.shrink_to_fit();
-        }
+        strike_out(&mut self.claims(), claim);
     }
 
     /// What node `node` published: `owner`, or `owner 0` when a person took its lock or place away.
