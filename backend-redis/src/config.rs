@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use fencelock_core::url::{Params, StoreUrl};
 use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
-use tokio::runtime::Handle;
 
 use crate::backend::{Driver, Store};
 use crate::checkup::Checkup;
 use crate::identity::Process;
 use crate::link::Audience;
 use crate::listeners::Listeners;
-use crate::route::{Caller, Host, Login, Route, check};
+use crate::route::{Caller, Host, Login, Route};
 use crate::server::Server;
 use crate::tls::Tls;
 
@@ -95,16 +94,14 @@ impl RedisStore {
     /// With this user and password; an empty user is the server's default one.
     #[must_use]
     pub fn login(mut self, user: &str, password: &str) -> RedisStore {
-        let user = (!user.is_empty()).then(|| user.to_owned());
-        self.login = Login { user, password: Some(password.to_owned()) };
+        self.login = Login::new(user, password);
         self
     }
 
     /// With this user and password at the sentinels.
     #[must_use]
     pub fn sentinel_login(mut self, user: &str, password: &str) -> RedisStore {
-        let user = (!user.is_empty()).then(|| user.to_owned());
-        self.sentinel_login = Login { user, password: Some(password.to_owned()) };
+        self.sentinel_login = Login::new(user, password);
         self
     }
 
@@ -139,26 +136,19 @@ impl RedisStore {
             "redis+sentinel" | "redis-sentinel" | "rediss+sentinel" => sentinel_of(url)?,
             "redis-cluster" | "rediss-cluster" => {
                 let nodes = hosts_of(url, PORT)?;
-                (Topology::Cluster(nodes), database_of(url.path().trim_matches('/'))?)
+                (Topology::Cluster(nodes), database_in(url.path().trim_matches('/'))?)
             }
             _ => server_of(url)?,
         };
         let mut store = RedisStore::of(topology);
-        store.database = match (database, params.number("db")?) {
-            (Some(_), Some(_)) => return Err(invalid("db is given twice, in path and parameter")),
-            (path, parameter) => path.or(parameter).unwrap_or(0),
-        };
+        store.database = database_of(database, params)?;
         if matches!(store.topology, Topology::Cluster(_)) && store.database != 0 {
             return Err(invalid("a cluster has no database but 0"));
         }
-        let text = |text: Option<&str>| text.map(str::to_owned);
-        store.login = Login { user: text(url.user()), password: text(url.password()) };
-        if store.login.user.is_some() && store.login.password.is_none() {
-            return Err(invalid("a user without a password; a password alone is :PASSWORD@host"));
-        }
+        store.login = login_of(url)?;
         store.sentinel_login = Login {
-            user: text(params.text("sentinel_user")),
-            password: text(params.text("sentinel_password")),
+            user: params.text("sentinel_user").map(str::to_owned),
+            password: params.text("sentinel_password").map(str::to_owned),
         };
         let is_sentinel = matches!(store.topology, Topology::Sentinel { .. });
         if store.sentinel_login.password.is_some() && !is_sentinel {
@@ -181,15 +171,8 @@ impl RedisStore {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
-        let runtime = Handle::try_current().map_err(|cause| {
-            invalid("a store is connected inside a tokio runtime; there is none here")
-                .caused_by(cause)
-        })?;
         let shown = self.shown();
-        let tls = self.tls.map(Tls::load).transpose()?;
-        let caller = Caller { login: self.login, database: self.database, tls, runtime };
-        check(&caller)?;
-        let caller = Arc::new(caller);
+        let caller = Caller::new(self.login, self.database, self.tls)?;
         let process = Process::fresh(settings.key_prefix());
         let listeners = Arc::new(Listeners::default());
         let audience = Audience { channel: Some(process.clone()), ear: Some(listeners.clone()) };
@@ -213,10 +196,7 @@ impl RedisStore {
         checkup.require(is_cluster)?;
         server.get_ready().await?;
         checkup.warn(&shown);
-        let clock = BootClock::start().map_err(|error| {
-            let message = "no file descriptor is free for the store's timer";
-            Error::new(ErrorKind::Unreachable, message).caused_by(error)
-        })?;
+        let clock = start_clock()?;
         let profile = checkup.profile(failover, self.replicas);
         let store = Arc::new(Store { server, clock, process, listeners, profile });
         Locks::new(Arc::new(Driver { store }), &shown, settings)
@@ -244,6 +224,13 @@ impl RedisStore {
     }
 }
 
+pub(crate) fn start_clock() -> Result<BootClock> {
+    BootClock::start().map_err(|error| {
+        let message = "no file descriptor is free for the store's timer";
+        Error::new(ErrorKind::Unreachable, message).caused_by(error)
+    })
+}
+
 pub(crate) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
@@ -257,7 +244,25 @@ pub(crate) fn hosts_of(url: &StoreUrl, port: u16) -> Result<Vec<Host>> {
     Ok(hosts.into_iter().map(|(name, port)| Host { name, port }).collect())
 }
 
-pub(crate) fn database_of(text: &str) -> Result<Option<u16>> {
+pub(crate) fn login_of(url: &StoreUrl) -> Result<Login> {
+    let text = |text: Option<&str>| text.map(str::to_owned);
+    match (text(url.user()), text(url.password())) {
+        (Some(_), None) => {
+            Err(invalid("a user without a password; a password alone is :PASSWORD@host"))
+        }
+        (user, password) => Ok(Login { user, password }),
+    }
+}
+
+/// The database in the path, or in the parameter.
+pub(crate) fn database_of(path: Option<u16>, params: Params<'_>) -> Result<u16> {
+    match (path, params.number("db")?) {
+        (Some(_), Some(_)) => Err(invalid("db is given twice, in path and parameter")),
+        (path, parameter) => Ok(path.or(parameter).unwrap_or(0)),
+    }
+}
+
+pub(crate) fn database_in(text: &str) -> Result<Option<u16>> {
     match text {
         "" => Ok(None),
         text => {
@@ -273,7 +278,7 @@ fn server_of(url: &StoreUrl) -> Result<(Topology, Option<u16>)> {
     let mut hosts = hosts_of(url, PORT)?;
     match (hosts.pop(), hosts.is_empty()) {
         (Some(host), true) => {
-            Ok((Topology::Server(host), database_of(url.path().trim_matches('/'))?))
+            Ok((Topology::Server(host), database_in(url.path().trim_matches('/'))?))
         }
         _ => Err(invalid(
             "redis:// names one server; several are redis-cluster://H1,H2, or \
@@ -299,7 +304,7 @@ fn sentinel_of(url: &StoreUrl) -> Result<(Topology, Option<u16>)> {
         return Err(invalid("no service is named; expected redis+sentinel://H1,H2/SERVICE"));
     }
     let service = service.to_owned();
-    Ok((Topology::Sentinel { sentinels, service }, database_of(database)?))
+    Ok((Topology::Sentinel { sentinels, service }, database_in(database)?))
 }
 
 /// What is said of TLS, for a scheme that is for it or not.

@@ -4,7 +4,7 @@
 //! The way is found anew for each connection, so that a failover or a new address in the DNS is
 //! followed.
 
-use fencelock_core::Result;
+use fencelock_core::{Error, ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
@@ -61,6 +61,14 @@ pub(crate) struct Login {
 impl std::fmt::Debug for Login {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+impl Login {
+    /// An empty user is the server's default one.
+    pub(crate) fn new(user: &str, password: &str) -> Login {
+        let user = (!user.is_empty()).then(|| user.to_owned());
+        Login { user, password: Some(password.to_owned()) }
     }
 }
 
@@ -123,6 +131,19 @@ fn none_answered(why: &str) -> RedisError {
 }
 
 impl Caller {
+    /// On the current runtime. An error is of what cannot become right by trying again.
+    pub(crate) fn new(login: Login, database: u16, tls: Option<Tls>) -> Result<Arc<Caller>> {
+        let runtime = Handle::try_current().map_err(|cause| {
+            let message = "a store is connected inside a tokio runtime; there is none here";
+            Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
+        })?;
+        let tls = tls.map(Tls::load).transpose()?;
+        let caller = Caller { login, database, tls, runtime };
+        let anywhere = ConnectionAddr::Tcp("localhost".to_owned(), 0);
+        caller.client(anywhere).map_err(|error| explain(&error))?;
+        Ok(Arc::new(caller))
+    }
+
     async fn connect(
         &self,
         address: ConnectionAddr,
@@ -214,10 +235,4 @@ async fn require_master(connection: &mut MultiplexedConnection) -> RedisResult<(
         // An ACL without ROLE is no reason to refuse; the first write will tell.
         _ => Ok(()),
     }
-}
-
-/// Checks what cannot become right by trying again.
-pub(crate) fn check(caller: &Caller) -> Result<()> {
-    let anywhere = ConnectionAddr::Tcp("localhost".to_owned(), 0);
-    caller.client(anywhere).map(drop).map_err(|error| explain(&error))
 }

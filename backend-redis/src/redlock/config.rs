@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{
-    BootClock, Error, ErrorKind, Liveness, Locks, Modes, Order, Profile, Reach, RenewalPlan,
-    Result, Settings, Tokens, Ttl,
+    ErrorKind, Liveness, Locks, Modes, Order, Profile, Reach, RenewalPlan, Result, Settings,
+    Tokens, Ttl,
 };
-use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 use super::backend::{Driver, Store};
@@ -18,9 +17,11 @@ use super::fence::MOST_NODES;
 use super::marker::Deployment;
 use super::member::Member;
 use super::quorum::Quorum;
-use crate::config::{PORT, database_of, hosts, hosts_of, invalid, tls_of};
+use crate::config::{
+    PORT, database_in, database_of, hosts, hosts_of, invalid, login_of, start_clock, tls_of,
+};
 use crate::identity::Process;
-use crate::route::{Caller, Host, Login, check};
+use crate::route::{Caller, Host, Login};
 use crate::tls::Tls;
 
 /// Between the longest TTL and the shortest `restart_delay`, besides twice the clocks' tolerance: a
@@ -88,8 +89,7 @@ impl RedlockStore {
     /// With this user and password at every node; an empty user is the servers' default one.
     #[must_use]
     pub fn login(mut self, user: &str, password: &str) -> RedlockStore {
-        let user = (!user.is_empty()).then(|| user.to_owned());
-        self.login = Login { user, password: Some(password.to_owned()) };
+        self.login = Login::new(user, password);
         self
     }
 
@@ -149,15 +149,9 @@ impl RedlockStore {
         let params = url.params(&PARAMETERS)?;
         let settings = params.settings()?;
         let mut store = RedlockStore::of(hosts_of(url, PORT)?);
-        store.database = match (database_of(url.path().trim_matches('/'))?, params.number("db")?) {
-            (Some(_), Some(_)) => return Err(invalid("db is given twice, in path and parameter")),
-            (path, parameter) => path.or(parameter).unwrap_or(0),
-        };
-        let text = |text: Option<&str>| text.map(str::to_owned);
-        store.login = Login { user: text(url.user()), password: text(url.password()) };
-        if store.login.user.is_some() && store.login.password.is_none() {
-            return Err(invalid("a user without a password; a password alone is :PASSWORD@host"));
-        }
+        let path = database_in(url.path().trim_matches('/'))?;
+        store.database = database_of(path, params)?;
+        store.login = login_of(url)?;
         store.tls = tls_of(url.scheme() == "rediss+redlock", params)?;
         let positive = |name: &str, default| match params.duration(name)? {
             Some(Duration::ZERO) => Err(invalid(format!("{name} must be longer than 0"))),
@@ -236,14 +230,7 @@ impl RedlockStore {
 
     /// Who asks, and how.
     pub(crate) fn caller(&self) -> Result<Arc<Caller>> {
-        let runtime = Handle::try_current().map_err(|cause| {
-            invalid("a store is connected inside a tokio runtime; there is none here")
-                .caused_by(cause)
-        })?;
-        let tls = self.tls.clone().map(Tls::load).transpose()?;
-        let caller = Caller { login: self.login.clone(), database: self.database, tls, runtime };
-        check(&caller)?;
-        Ok(Arc::new(caller))
+        Caller::new(self.login.clone(), self.database, self.tls.clone())
     }
 
     /// Connects, on the current runtime. Nodes that are away or too young do not matter as long as
@@ -263,12 +250,8 @@ impl RedlockStore {
         let profile = self.profile();
         profile.require_ttl(settings.default_ttl())?;
         let caller = self.caller()?;
-        let clock = BootClock::start().map_err(|error| {
-            let message = "no file descriptor is free for the store's timer";
-            Error::new(ErrorKind::Unreachable, message).caused_by(error)
-        })?;
-        let circle = Circle::new(self.deployment(), self.clock_tolerance, Arc::new(clock));
-        let circle = Arc::new(circle);
+        let clock = Arc::new(start_clock()?);
+        let circle = Arc::new(Circle::new(self.deployment(), self.clock_tolerance, clock));
         let process = Process::fresh(settings.key_prefix());
         let members = self.nodes.iter().enumerate().map(|(index, host)| {
             let (host, process) = (host.clone(), process.clone());
