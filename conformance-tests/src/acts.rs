@@ -4,12 +4,17 @@
 
 use std::time::Duration;
 
-use fencelock_core::{Error, ErrorKind, Guard, Locks, Result};
+use fencelock_core::{Error, ErrorKind, Guard, Locks, Moment, Result};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::servers::TestRedis;
+
 /// For what should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// By how much a busy machine may make a timer late.
+pub const SLACK: Duration = Duration::from_secs(1);
 
 /// So many milliseconds.
 #[must_use]
@@ -77,6 +82,51 @@ pub async fn granted(waiter: JoinHandle<Result<Guard>>) -> Guard {
     soon("a waiter is granted", waiter).await.expect("no panic").expect("granted")
 }
 
+/// Awaits that so many wait for `name`.
+///
+/// # Panics
+/// When they do not.
+pub async fn queued(locks: &Locks, name: &str, count: usize) {
+    until(&format!("{count} wait for {name}"), async || {
+        locks.inspect(name).await.is_ok_and(|seen| seen.waiters.len() == count)
+    })
+    .await;
+}
+
+/// Awaits a renewal that was sent after this was called.
+///
+/// # Panics
+/// When there is none.
+pub async fn renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
+    let now = locks.now();
+    let wanted = now.after(ttl).before(ttl / 50 + ms(10));
+    until(&format!("{} is renewed", guard.name()), async || {
+        assert!(guard.is_held(), "{} was lost", guard.name());
+        guard.valid_until() >= wanted
+    })
+    .await;
+}
+
+/// Awaits the loss of a lock that no renewal can have reached since `cut`.
+///
+/// # Panics
+/// When it is told later than [`SLACK`] after the end of the lease.
+pub async fn lost_in_time(locks: &Locks, guard: &Guard, cut: Moment, ttl: Duration) {
+    soon("the holder is told", guard.lost()).await;
+    assert!(!guard.is_held());
+    let late = locks.now().since(cut.after(ttl));
+    assert!(late < SLACK, "told {late:?} after the end of its lease");
+}
+
+/// The error of a wait that cannot get anything.
+///
+/// # Panics
+/// When it gets something.
+pub async fn in_vain(locks: &Locks, name: &str, wait: Duration) -> Error {
+    let lock = locks.lock(name).wait_at_most(wait);
+    soon("a short wait ends", lock.acquire()).await.expect_err("there is nothing to get")
+}
+
 /// Whether a try finds it held.
 ///
 /// # Panics
@@ -92,4 +142,24 @@ pub async fn is_busy(locks: &Locks, name: &str) -> bool {
 /// When it is another.
 pub fn assert_kind(error: &Error, kind: ErrorKind) {
     assert_eq!(error.kind(), kind, "{error}");
+}
+
+/// The words of an error and of what caused it.
+#[must_use]
+pub fn words(error: &Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        words = format!("{words}: {error}");
+        cause = error.source();
+    }
+    words
+}
+
+/// What a Redis answers.
+///
+/// # Panics
+/// When it does not, or with an error.
+pub async fn ask(server: &TestRedis, command: &[&str]) -> String {
+    server.command(command).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }

@@ -80,7 +80,7 @@ async fn a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later() {
     // Torn apart.
     migration.move_key("lock:lock").await.unwrap();
     let in_between = tokio::spawn(held.release());
-    assert_in_vain(&in_vain(&one, "lock").await, "moving");
+    assert_in_vain(&in_vain(&one, "lock", ms(200)).await, "moving");
     // All there, where the slot does not yet belong.
     migration.move_keys().await.unwrap();
     soon("the release goes through", in_between).await.unwrap().unwrap();
@@ -92,7 +92,7 @@ async fn a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later() {
     // Nobody waits: the queue is nowhere.
     let waiter = wait_for(&other, "lock");
     let release = tokio::spawn(guard.release());
-    assert_in_vain(&in_vain(&one, "lock").await, "moving");
+    assert_in_vain(&in_vain(&one, "lock", ms(200)).await, "moving");
     migration.finish().await.unwrap();
     soon("the release goes through", release).await.unwrap().unwrap();
     give_back(granted(waiter).await).await;

@@ -20,10 +20,10 @@ async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
     queued(&locks, "kept", 1).await;
     // Of a master that is nowhere, so that its data stays.
     ask(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
-    assert_in_vain(&in_vain(&locks, "fresh").await, "became a replica");
+    assert_in_vain(&in_vain(&locks, "fresh", ms(200)).await, "became a replica");
     let fresh = wait_for(&locks, "fresh");
     let release = tokio::spawn(kept.release());
-    assert_in_vain(&in_vain(&locks, "other").await, "became a replica");
+    assert_in_vain(&in_vain(&locks, "other", ms(200)).await, "became a replica");
     let error = try_connect(&format!("redis://{}", server.addr())).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
     ask(&server, &["REPLICAOF", "NO", "ONE"]).await;
@@ -45,7 +45,7 @@ async fn a_release_refused_for_want_of_replicas_goes_on_in_the_background() {
         queued(&other, name, 1).await;
     }
     set(&server, "min-replicas-to-write", "1").await;
-    assert_in_vain(&in_vain(&locks, "fresh").await, "min-replicas-to-write");
+    assert_in_vain(&in_vain(&locks, "fresh", ms(200)).await, "min-replicas-to-write");
     drop(dropped);
     let error = soon("a release ends", released.release()).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
@@ -71,7 +71,7 @@ async fn a_full_server_refuses_claims_and_nothing_else() {
     let waiter = wait_for(&locks, "lock");
     queued(&locks, "lock", 1).await;
     set(&server, "maxmemory", "1").await;
-    assert_in_vain(&in_vain(&locks, "fresh").await, "maxmemory");
+    assert_in_vain(&in_vain(&locks, "fresh", ms(200)).await, "maxmemory");
     renewed(&locks, &held, ms(2000)).await;
     renewed(&locks, &reader, ms(2000)).await;
     give_back(held).await;
@@ -121,10 +121,10 @@ async fn a_server_that_cannot_save_is_waited_for() {
         ask(&server, &["INFO", "persistence"]).await.contains("rdb_last_bgsave_status:err")
     })
     .await;
-    assert_in_vain(&in_vain(&locks, "fresh").await, "cannot save");
+    assert_in_vain(&in_vain(&locks, "fresh", ms(200)).await, "cannot save");
     let fresh = wait_for(&locks, "fresh");
     let release = tokio::spawn(held.release());
-    assert_in_vain(&in_vain(&locks, "other").await, "cannot save");
+    assert_in_vain(&in_vain(&locks, "other", ms(200)).await, "cannot save");
     set(&server, "stop-writes-on-bgsave-error", "no").await;
     soon("the release goes through", release).await.unwrap().unwrap();
     give_back(granted(fresh).await).await;
@@ -154,9 +154,9 @@ async fn a_server_with_no_room_for_clients_says_so_and_is_waited_for() {
     // Nor is there any for the one that is connected, once it has to reconnect.
     assert_eq!(operator.says("CONFIG SET maxclients 1").await, "+OK\r\n");
     assert_eq!(operator.says("CLIENT KILL TYPE pubsub").await, ":1\r\n");
-    assert_kind(&in_vain(&locks, "fresh").await, ErrorKind::Unreachable);
+    assert_kind(&in_vain(&locks, "fresh", ms(200)).await, ErrorKind::Unreachable);
     let fresh = wait_for(&locks, "fresh");
-    assert_kind(&in_vain(&locks, "other").await, ErrorKind::Unreachable);
+    assert_kind(&in_vain(&locks, "other", ms(200)).await, ErrorKind::Unreachable);
     assert_eq!(operator.says("CONFIG SET maxclients 100").await, "+OK\r\n");
     give_back(granted(fresh).await).await;
     renewed(&locks, &kept, ms(20_000)).await;

@@ -98,7 +98,7 @@ async fn while_a_server_loads_its_data_claims_wait_and_holds_stay() {
         until("it loads", async || loading().await).await;
         let fresh = wait_for(&locks, "fresh");
         let newcomer = direct(&server, "ttl=20s").await;
-        assert_in_vain(&in_vain(&newcomer, "other").await, "loads its data");
+        assert_in_vain(&in_vain(&newcomer, "other", ms(200)).await, "loads its data");
         assert!(loading().await, "it was ready too soon to test anything");
         (fresh, newcomer)
     };
@@ -128,10 +128,10 @@ async fn while_a_long_script_runs_claims_wait_and_holds_stay() {
             server.command(&["PING"]).await.is_err_and(|error| error.to_string().contains("BUSY"))
         })
         .await;
-        assert_in_vain(&in_vain(&locks, "other").await, "long script");
+        assert_in_vain(&in_vain(&locks, "other", ms(200)).await, "long script");
         let fresh = wait_for(&locks, "fresh");
         let release = tokio::spawn(kept.release());
-        assert_in_vain(&in_vain(&locks, "other").await, "long script");
+        assert_in_vain(&in_vain(&locks, "other", ms(200)).await, "long script");
         ask(&server, &["SCRIPT", "KILL"]).await;
         (fresh, release)
     };
@@ -235,7 +235,7 @@ async fn giving_up_says_what_the_server_said() {
     let held = hold(&locks, "held").await;
     ask(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
     let errors = [
-        in_vain(&locks, "wanted").await,
+        in_vain(&locks, "wanted", ms(200)).await,
         soon("patience ends", locks.lock("wanted").acquire()).await.unwrap_err(),
         soon("a release ends", held.release()).await.unwrap_err(),
     ];

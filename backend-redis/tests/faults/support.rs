@@ -3,20 +3,16 @@
 //! Bounds are generous: they tell late on a busy machine from never, and are no promises.
 
 use std::sync::{Mutex, Once, PoisonError};
-use std::time::Duration;
 
 pub(crate) use fencelock_conformance::acts::*;
 use fencelock_conformance::proxy::{Proxy, framing};
 use fencelock_conformance::servers::{RedisOptions, TestRedis};
-use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Moment, Result, url};
+use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Result, url};
 use fencelock_redis::SCHEME;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
-
-/// By how much a busy machine may make a timer late.
-pub(crate) const SLACK: Duration = Duration::from_secs(1);
 
 /// As a user's program connects.
 pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
@@ -82,59 +78,11 @@ pub(crate) async fn in_turns(
     tokens
 }
 
-/// Awaits that the server has so many waiters for `name` in its queue.
-pub(crate) async fn queued(locks: &Locks, name: &str, count: usize) {
-    until(&format!("{count} wait for {name}"), async || {
-        locks.inspect(name).await.is_ok_and(|seen| seen.waiters.len() == count)
-    })
-    .await;
-}
-
-/// Awaits a renewal that was sent after this was called.
-pub(crate) async fn renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
-    let now = locks.now();
-    let wanted = now.after(ttl).before(ttl / 50 + ms(10));
-    until(&format!("{} is renewed", guard.name()), async || {
-        assert!(guard.is_held(), "{} was lost", guard.name());
-        guard.valid_until() >= wanted
-    })
-    .await;
-}
-
-/// Awaits the loss of a lock that no renewal can have reached since `cut`.
-pub(crate) async fn lost_in_time(locks: &Locks, guard: &Guard, cut: Moment, ttl: Duration) {
-    soon("the holder is told", guard.lost()).await;
-    assert!(!guard.is_held());
-    let late = locks.now().since(cut.after(ttl));
-    assert!(late < SLACK, "told {late:?} after the end of its lease");
-}
-
 /// Asserts that the store was asked in vain, and that the error says why, if it says why.
 pub(crate) fn assert_in_vain(error: &Error, says: &str) {
     assert_kind(error, ErrorKind::Unreachable);
     let words = words(error);
     assert!(std::error::Error::source(error).is_none() || words.contains(says), "{words}");
-}
-
-/// The words of an error and of what caused it.
-pub(crate) fn words(error: &Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        words = format!("{words}: {error}");
-        cause = error.source();
-    }
-    words
-}
-
-/// The error of a short wait for a lock that the server cannot give.
-pub(crate) async fn in_vain(locks: &Locks, name: &str) -> Error {
-    let lock = locks.lock(name).wait_at_most(ms(200));
-    soon("a short wait ends", lock.acquire()).await.expect_err("there is nothing to get")
-}
-
-pub(crate) async fn ask(server: &TestRedis, command: &[&str]) -> String {
-    server.command(command).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
 /// A connection that sends what it is told to.

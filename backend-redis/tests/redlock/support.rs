@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) use fencelock_conformance::acts::*;
 use fencelock_conformance::proxy::{Direction, Proxy, framing};
 use fencelock_conformance::servers::{RedisOptions, TestRedis};
-use fencelock_core::{Error, Guard, Locks, Moment, Result, Settings, Ttl, url};
+use fencelock_core::{Locks, Result, Settings, Ttl, url};
 use fencelock_redis::{REDLOCK_SCHEME, RedlockStore, redlock};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
@@ -20,9 +20,6 @@ pub(crate) const LONG: &str = "ttl=60s&restart_delay=90s&clock_tolerance=10s";
 pub(crate) const QUICK: &str = "ttl=1s&restart_delay=2s&clock_tolerance=300ms";
 pub(crate) const QUICK_TTL: Duration = ms(1000);
 pub(crate) const QUICK_DELAY: Duration = ms(2000);
-
-/// By how much a busy machine may make a timer late.
-pub(crate) const SLACK: Duration = Duration::from_secs(1);
 
 /// Independent servers.
 pub(crate) struct Rig {
@@ -219,52 +216,4 @@ pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
 
 pub(crate) async fn connect(url: &str) -> Locks {
     try_connect(url).await.expect("the store connects")
-}
-
-pub(crate) async fn ask(server: &TestRedis, command: &[&str]) -> String {
-    server.command(command).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
-}
-
-/// Awaits a renewal that was sent after this was called.
-pub(crate) async fn renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
-    let now = locks.now();
-    let wanted = now.after(ttl).before(ttl / 50 + ms(10));
-    until(&format!("{} is renewed", guard.name()), async || {
-        assert!(guard.is_held(), "{} was lost", guard.name());
-        guard.valid_until() >= wanted
-    })
-    .await;
-}
-
-/// Awaits the loss of a lock that no renewal can have reached since `cut`.
-pub(crate) async fn lost_in_time(locks: &Locks, guard: &Guard, cut: Moment, ttl: Duration) {
-    soon("the holder is told", guard.lost()).await;
-    assert!(!guard.is_held());
-    let late = locks.now().since(cut.after(ttl));
-    assert!(late < SLACK, "told {late:?} after the end of its lease");
-}
-
-/// Awaits that so many wait for `name`.
-pub(crate) async fn queued(locks: &Locks, name: &str, count: usize) {
-    until(&format!("{count} wait for {name}"), async || {
-        locks.inspect(name).await.is_ok_and(|seen| seen.waiters.len() == count)
-    })
-    .await;
-}
-
-/// The error of a wait that cannot get anything.
-pub(crate) async fn in_vain(locks: &Locks, name: &str, wait: Duration) -> Error {
-    let lock = locks.lock(name).wait_at_most(wait);
-    soon("a short wait ends", lock.acquire()).await.expect_err("there is nothing to get")
-}
-
-/// The words of an error and of what caused it.
-pub(crate) fn words(error: &Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        words = format!("{words}: {error}");
-        cause = error.source();
-    }
-    words
 }

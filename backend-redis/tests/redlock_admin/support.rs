@@ -3,12 +3,10 @@
 use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Locks, Result, url};
 use fencelock_redis::REDLOCK_SCHEME;
+use fencelock_redis::redlock::marker::KEY;
 
 /// A short delay, and a TTL nearly as long as it covers.
 pub(crate) const SHORT: &str = "restart_delay=3s&clock_tolerance=1s&ttl=900ms";
-
-/// Where the marker lies.
-const KEY: &str = "fencelock:redlock";
 
 pub(crate) async fn connect(url: &str) -> Result<Locks> {
     url::connect(&[REDLOCK_SCHEME], url).await
