@@ -16,7 +16,8 @@ pub(crate) struct Script {
 const KEYS: &str = include_str!("scripts/keys.lua");
 
 /// What steps share, by the lines that ask for it; a part may ask for one behind it.
-const PARTS: [(&str, &str); 6] = [
+const PARTS: [(&str, &str); 7] = [
+    ("--<alive.lua>\n", include_str!("scripts/alive.lua")),
     ("--<mint.lua>\n", include_str!("scripts/mint.lua")),
     ("--<queue.lua>\n", include_str!("scripts/queue.lua")),
     ("--<fence.lua>\n", include_str!("scripts/redlock/fence.lua")),

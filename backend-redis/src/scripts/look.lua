@@ -7,20 +7,12 @@
 --        1 when waiters of this process may be missing from the queue, else 0,
 --        identity of the first in the queue if it is of this process, else '',
 --        identities of this process that hold or are granted...}
--- A missing process is not entered here: an answer that says so may be lost, and must be repeated.
 -- O(log n) in the holders and waiters, but for up to 64 dead ones or grants.
 
-local PROCESS = ARGV[1]
 --<mint.lua>
 --<queue.lua>
 look_at_lock()
-local missing = 1
-if redis.call('ZSCORE', Q, '@' .. PROCESS) then
-  missing = 0
-  -- First: a server out of memory lets a script go on that has written already.
-  redis.call('PEXPIRE', Q, QUEUE)
-  redis.call('ZADD', Q, 'XX', now + SILENCE, '@' .. PROCESS)
-end
+--<alive.lua>
 local dead = redis.call('ZRANGEBYSCORE', Q, 1, now - 1, 'LIMIT', 0, MOST)
 if dead[1] then redis.call('ZREM', Q, unpack(dead)) end
 

@@ -8,17 +8,10 @@
 --        identity of the first in the queue if it is of this process, else ''}
 -- O(log n) in the holders and waiters, but for up to 64 dead ones.
 
-local PROCESS = ARGV[1]
 --<foreign.lua>
 --<hint.lua>
 look_at_lock()
-local missing = 1
-if redis.call('ZSCORE', Q, '@' .. PROCESS) then
-  missing = 0
-  -- First: a server out of memory lets a script go on that has written already.
-  redis.call('PEXPIRE', Q, QUEUE)
-  redis.call('ZADD', Q, 'XX', now + SILENCE, '@' .. PROCESS)
-end
+--<alive.lua>
 for i = 2, #ARGV do
   if not redis.call('ZSCORE', Q, ARGV[i]) then missing = 1 end
 end

@@ -180,7 +180,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("a queue without TTL", "redis.call('PEXPIRE', Q, QUEUE)\nif score", "if score"),
     ("a waiter does not see that it is free", "if score and serve(ME) then", "if false then"),
     ("the head looks late", "first.process == me.process and until_change() or 1000", "1000"),
-    // look.lua
+    // look.lua, alive.lua
     ("a look marks nothing", "if first then announce() end", ""),
     ("a look does not count", "redis.call('ZADD', Q, 'XX', now + SILENCE, '@' .. PROCESS)", ""),
     (

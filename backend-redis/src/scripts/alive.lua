@@ -1,0 +1,11 @@
+-- The beginning of a process's look: says that it is alive. Whether waiters of it may be missing from
+-- the queue. A missing process is not entered here: an answer that says so may be lost, and must be
+-- repeated.
+local PROCESS = ARGV[1]
+local missing = 1
+if redis.call('ZSCORE', Q, '@' .. PROCESS) then
+  missing = 0
+  -- First: a server out of memory lets a script go on that has written already.
+  redis.call('PEXPIRE', Q, QUEUE)
+  redis.call('ZADD', Q, 'XX', now + SILENCE, '@' .. PROCESS)
+end
