@@ -25,6 +25,8 @@ pub(super) struct Named {
 impl Named {
     pub(super) async fn open(connect: Connect, url: &str) -> io::Result<Named> {
         let harness = UrlHarness::new(connect, url).map_err(io::Error::other)?;
+        // Past any proxy: an error names what the user named.
+        harness.probe().await.map_err(io::Error::other)?;
         let url = harness.url().to_owned();
         let parsed = StoreUrl::parse(&url).map_err(io::Error::other)?;
         let proxied: Option<(Framing, u16)> = match parsed.scheme() {
