@@ -5,7 +5,11 @@
 //! is a value with a `Drop`, not a line of code at the end of a function.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -179,10 +183,12 @@ async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn Contender>) {
     };
     let mut pace = Pace::start();
     loop {
+        // Each request has an end of its own: one that a driver lost would keep the next for ever.
+        let bound = give_up.min(clock.now().after(yard.unreachable_after));
         let answer = tokio::select! {
             biased;
-            answer = contender.release() => answer,
-            () = clock.sleep_until(give_up) => Err(unanswered()),
+            answer = caught(contender.release()) => answer,
+            () = clock.sleep_until(bound) => Err(unanswered()),
         };
         let rest = match answer {
             Ok(Removal::Removed | Removal::Absent) => return,
@@ -196,4 +202,15 @@ async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn Contender>) {
         }
         clock.sleep_until(clock.now().after(pace.next(claim))).await;
     }
+}
+
+/// `request`, or an error when the driver panics in it: nobody else would pay the debt.
+async fn caught<T>(request: impl Future<Output = Result<T>>) -> Result<T> {
+    let mut request = pin!(request);
+    let panicked = || Error::new(ErrorKind::Unreachable, "the store's driver panicked");
+    poll_fn(move |cx| {
+        catch_unwind(AssertUnwindSafe(|| request.as_mut().poll(cx)))
+            .unwrap_or_else(|_| Poll::Ready(Err(panicked())))
+    })
+    .await
 }

@@ -144,3 +144,19 @@ async fn a_silent_release_is_unreachable_and_goes_on() {
     assert!(store.now().since(asked) <= TTL + SECOND);
     store.until(2, |call| *call == Call::Release).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_clean_up_outlives_a_driver_that_panics_or_never_returns() {
+    let fails_at_first = |asked: One| async move {
+        match asked.n {
+            0 => panic!("the driver panics on the test's order"),
+            1 => pending().await,
+            _ => Ok(Removal::Removed),
+        }
+    };
+    let (store, locks) = Script::new().releases(fails_at_first).connect();
+    drop(locks.lock("a").acquire().await.unwrap());
+    let released = store.until(3, |call| *call == Call::Release);
+    tokio::time::timeout(10 * TTL, released).await.expect("asked for again");
+    locks.close().await.unwrap();
+}
