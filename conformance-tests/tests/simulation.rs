@@ -14,6 +14,8 @@ mod closing;
 mod dice;
 #[path = "simulation/drivers.rs"]
 mod drivers;
+#[path = "simulation/failing.rs"]
+mod failing;
 #[path = "simulation/gate.rs"]
 mod gate;
 #[path = "simulation/history.rs"]

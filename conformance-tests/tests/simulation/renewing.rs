@@ -7,7 +7,7 @@ use std::time::Duration;
 use fencelock_core::{Guard, Liveness, LostReason, Moment, Renewal, RenewalPlan, lease_end};
 use tokio::time::{sleep, timeout};
 
-use crate::scripted::{Call, SECOND, Scripted, Step, TTL, Told, unreachable};
+use crate::scripted::{Call, SECOND, Scripted, Step, TTL, Told, in_the_end, unreachable};
 
 fn renewal(call: Call) -> bool {
     matches!(call, Call::Renew(_))
@@ -20,7 +20,7 @@ fn release(call: Call) -> bool {
 /// Waits for the loss, which must come as the validity ends: not before, hardly after.
 async fn is_lost_at(store: &Scripted, guard: &Guard, end: Moment) {
     assert!(guard.is_held());
-    let reason = guard.lost().await;
+    let reason = in_the_end(guard.lost()).await;
     assert_eq!(reason, LostReason::Expired);
     let late = store.now().since(end);
     assert!(store.now() >= end && late <= Duration::from_millis(2), "told {late:?} late");

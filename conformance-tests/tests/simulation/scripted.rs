@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,7 +14,7 @@ use fencelock_core::{
     RenewalPlan, Report, Result, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
 };
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// What the driver does with one request.
 #[derive(Clone, Debug)]
@@ -23,6 +23,40 @@ pub(crate) enum Step<T> {
     After(Duration, Result<T>),
     Never,
     Panic,
+    /// Keeps its thread until the test lets it go, then answers.
+    Blocks(Arc<Stall>, Result<T>),
+}
+
+/// What a driver does that blocks its thread.
+#[derive(Debug, Default)]
+pub(crate) struct Stall {
+    state: Mutex<Stalled>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Stalled {
+    begun: bool,
+    over: bool,
+}
+
+impl Stall {
+    pub(crate) fn block(&self) {
+        let mut state = locked(&self.state);
+        state.begun = true;
+        while !state.over {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        locked(&self.state).begun
+    }
+
+    pub(crate) fn end(&self) {
+        locked(&self.state).over = true;
+        self.changed.notify_all();
+    }
 }
 
 impl<T> Step<T> {
@@ -35,6 +69,10 @@ impl<T> Step<T> {
             }
             Step::Never => pending().await,
             Step::Panic => panic!("the driver panics on the test's order"),
+            Step::Blocks(stall, answer) => {
+                stall.block();
+                answer
+            }
         }
     }
 }
@@ -84,11 +122,14 @@ pub(crate) enum Call {
 }
 
 type Script<T, R> = Arc<dyn Fn(T, u64) -> R + Send + Sync>;
+type Entered = Arc<dyn Fn(&Claim) + Send + Sync>;
 
 pub(crate) struct Scripted {
     me: Weak<Scripted>,
     clock: TokioClock,
     profile: Profile,
+    enter: Mutex<Entered>,
+    inspect: Mutex<Step<Snapshot>>,
     attempt: Mutex<Script<Arc<Claim>, Step<Attempt>>>,
     release: Mutex<Script<Arc<Claim>, Step<Removal>>>,
     renew: Mutex<Script<Vec<Arc<Claim>>, Told<Renewal>>>,
@@ -103,6 +144,12 @@ struct Seen {
     /// How many there were, by kind and claim.
     counts: BTreeMap<(u8, u64), u64>,
     claims: Vec<Arc<Claim>>,
+}
+
+/// What `event` returns. On a paused clock that is months at most: a test that waits for what never
+/// happens fails, and does not hang.
+pub(crate) async fn in_the_end<T>(event: impl Future<Output = T>) -> T {
+    timeout(10_000_000 * SECOND, event).await.expect("it never happens")
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -135,6 +182,8 @@ impl Scripted {
             me: me.clone(),
             clock: TokioClock::new(),
             profile,
+            enter: Mutex::new(Arc::new(|_| {})),
+            inspect: Mutex::new(Step::Now(Ok(Snapshot::default()))),
             attempt: Mutex::new(Arc::new(|_, _| Step::Never)),
             release: Mutex::new(Arc::new(|_, _| Step::Now(Ok(Removal::Removed)))),
             renew: Mutex::new(Arc::new(|_, _| Told::nothing(Step::Now(Ok(()))))),
@@ -175,6 +224,16 @@ impl Scripted {
     /// A renewal asked for now.
     pub(crate) fn renewed(&self, claim: &Claim) -> Renewal {
         Renewal::Renewed { valid_until: lease_end(self.now(), claim.ttl()) }
+    }
+
+    /// What happens while a claim takes its seat.
+    pub(crate) fn on_enter(&self, script: impl Fn(&Claim) + Send + Sync + 'static) {
+        *locked(&self.enter) = Arc::new(script);
+    }
+
+    /// What every inspection gets.
+    pub(crate) fn on_inspect(&self, step: Step<Snapshot>) {
+        *locked(&self.inspect) = step;
     }
 
     /// What the `n`-th attempt of a claim gets, from 0.
@@ -240,13 +299,16 @@ impl Scripted {
 
     /// Waits until there have been `n` calls that `which` picks.
     pub(crate) async fn until(&self, n: usize, which: impl Fn(Call) -> bool) {
-        loop {
-            let changed = self.changed.notified();
-            if self.count(&which) >= n {
-                return;
+        let called = async {
+            loop {
+                let changed = self.changed.notified();
+                if self.count(&which) >= n {
+                    return;
+                }
+                changed.await;
             }
-            changed.await;
-        }
+        };
+        in_the_end(called).await;
     }
 
     /// Writes a call down; how many like it there have been before.
@@ -283,6 +345,8 @@ impl DistributedLock for Scripted {
     }
 
     fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+        let script = locked(&self.enter).clone();
+        script(&claim);
         locked(&self.seen).claims.push(claim.clone());
         let Some(store) = self.me.upgrade() else { unreachable!("the store is being called") };
         Arc::new(ScriptedSeat { store, claim })
@@ -301,7 +365,8 @@ impl DistributedLock for Scripted {
     }
 
     async fn inspect(&self, _: &LockName) -> Result<Snapshot> {
-        Ok(Snapshot::default())
+        let step = locked(&self.inspect).clone();
+        step.play().await
     }
 
     async fn evict(&self, _: &LockName, _: &OccupantId) -> Result<Removal> {

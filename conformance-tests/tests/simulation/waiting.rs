@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::gate::AtMostPolls;
-use crate::scripted::{Call, SECOND, Scripted, Step, TTL, Told, unreachable};
+use crate::scripted::{Call, SECOND, Scripted, Step, TTL, Told, in_the_end, unreachable};
 
 const FOREVER: Duration = Duration::MAX;
 
@@ -31,7 +31,7 @@ fn waiting(look_in: Duration) -> Step<Attempt> {
 
 fn acquire(store: &Arc<Scripted>) -> JoinHandle<Result<Guard>> {
     let lock = store.locks().lock("a");
-    tokio::spawn(async move { lock.acquire().await })
+    tokio::spawn(async move { in_the_end(lock.acquire()).await })
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +104,7 @@ async fn a_stale_look_does_not_put_off_a_loss() {
             assert!(store.claim(0).ring());
             let guard = acquiring.await.unwrap().unwrap();
             let end = guard.valid_until();
-            assert_eq!(guard.lost().await, LostReason::Expired);
+            assert_eq!(in_the_end(guard.lost()).await, LostReason::Expired);
             let late = store.now().since(end);
             assert!(store.now() >= end && late <= Duration::from_millis(2), "{late:?} late");
         }
@@ -241,7 +241,7 @@ async fn a_silent_store_is_waited_for_so_long() {
         let asked = store.now();
         store.on_attempt(move |_, _, n| if n == 0 { step.clone() } else { Step::Never });
         store.on_look(|_, _| Told::nothing(Step::Now(Ok(()))));
-        let error = store.locks().lock("a").acquire().await.unwrap_err();
+        let error = in_the_end(store.locks().lock("a").acquire()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "looks: {looks}");
         let waited = store.now().since(asked);
         assert!(waited >= 5 * SECOND && waited <= 8 * SECOND, "{waited:?}, looks: {looks}");

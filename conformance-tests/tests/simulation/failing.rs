@@ -1,0 +1,226 @@
+//! Directed tests of drivers that panic, or that keep the thread they are called on: what they are
+//! asked for next goes on, so do all other locks of the process, and nothing is left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{
+    Attempt, Claim, ErrorKind, Liveness, Locks, Look, Removal, RenewalPlan, Snapshot,
+};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::scripted::{Call, SECOND, Scripted, Stall, Step, Told};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn release(call: Call) -> bool {
+    matches!(call, Call::Release(_))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clean_up_outlives_a_driver_that_fails() {
+    for failure in [Step::Panic, Step::Never] {
+        // A session that lives keeps what nobody releases.
+        let store = Scripted::new(Liveness::Session(6 * SECOND), RenewalPlan::Every(SECOND));
+        store.on_release(move |n| match n {
+            0 | 1 => failure.clone(),
+            _ => Step::Now(Ok(Removal::Removed)),
+        });
+        drop(store.locks().lock("a").acquire().await.unwrap());
+        timeout(MINUTE, store.until(3, release)).await.expect("asked for again");
+        sleep(MINUTE).await;
+        assert_eq!(store.count(release), 3, "until it is gone, and no longer");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_panics_in_a_release_is_asked_again_in_the_background() {
+    let store = Scripted::new(Liveness::Session(6 * SECOND), RenewalPlan::Every(SECOND));
+    store.on_release(|n| match n {
+        0 => Step::Panic,
+        _ => Step::Now(Ok(Removal::Removed)),
+    });
+    let locks = store.locks();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    assert!(tokio::spawn(guard.release()).await.unwrap_err().is_panic());
+    locks.close().await.unwrap();
+    assert_eq!(store.count(release), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_panics_in_enter_holds_nobody_up() {
+    let store = Scripted::leases();
+    let locks = store.locks();
+    let held = locks.lock("held").acquire().await.unwrap();
+    store.on_enter(|claim| assert_ne!(claim.name().as_str(), "a", "the driver panics"));
+    let lock = locks.lock("a");
+    assert!(tokio::spawn(async move { lock.acquire().await }).await.unwrap_err().is_panic());
+    sleep(10 * SECOND).await;
+    assert!(held.is_held());
+    locks.lock("b").acquire().await.unwrap().release().await.unwrap();
+    timeout(SECOND, locks.close()).await.expect("no debt is left").unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_fails_in_inspect_holds_nobody_up() {
+    let store = Scripted::leases();
+    let locks = store.locks();
+    let held = locks.lock("a").acquire().await.unwrap();
+    store.on_inspect(Step::Panic);
+    let asking = locks.clone();
+    assert!(tokio::spawn(async move { asking.inspect("a").await }).await.unwrap_err().is_panic());
+    store.on_inspect(Step::Never);
+    let asked = Instant::now();
+    let error = locks.inspect("a").await.unwrap_err();
+    assert_eq!((error.kind(), asked.elapsed()), (ErrorKind::Unreachable, 5 * SECOND));
+    assert!(held.is_held());
+}
+
+/// Where a driver blocks its thread, once, when it is asked about lock `a`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Enter,
+    Attempt,
+    Release,
+    Renew,
+    Look,
+    Inspect,
+}
+
+fn is_a(claim: &Claim) -> bool {
+    claim.name().as_str() == "a"
+}
+
+fn script(store: &Arc<Scripted>, place: Place, stall: &Arc<Stall>) {
+    let blocks = stall.clone();
+    match place {
+        Place::Enter => store.on_enter(move |claim| {
+            if is_a(claim) {
+                blocks.block();
+            }
+        }),
+        Place::Attempt => store.on_attempt(move |store, claim, _| {
+            let granted = Ok(store.grant(&claim));
+            match is_a(&claim) {
+                true => Step::Blocks(blocks.clone(), granted),
+                false => Step::Now(granted),
+            }
+        }),
+        Place::Release => store.on_release(move |_| match blocks.has_begun() {
+            false => Step::Blocks(blocks.clone(), Ok(Removal::Removed)),
+            true => Step::Now(Ok(Removal::Removed)),
+        }),
+        Place::Renew => store.on_renew(move |store, held, _| {
+            match held.iter().any(|claim| is_a(claim)) && !blocks.has_begun() {
+                true => Told::nothing(Step::Blocks(blocks.clone(), Ok(()))),
+                false => Told::all(held.iter().map(|claim| Ok(store.renewed(claim)))),
+            }
+        }),
+        Place::Look => {
+            store.on_attempt(move |store, claim, n| {
+                Step::Now(Ok(match is_a(&claim) && n == 0 {
+                    true => Attempt::Waiting { look_in: SECOND },
+                    false => store.grant(&claim),
+                }))
+            });
+            store.on_look(move |waiting, _| match blocks.has_begun() {
+                false => Told::nothing(Step::Blocks(blocks.clone(), Ok(()))),
+                true => Told::all(waiting.iter().map(|_| Ok(Look::Attempt))),
+            });
+        }
+        Place::Inspect => store.on_inspect(Step::Blocks(blocks, Ok(Snapshot::default()))),
+    }
+}
+
+async fn has_begun(stall: &Stall) {
+    while !stall.has_begun() {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// What brings the driver to block.
+async fn use_a(locks: Locks, place: Place, stall: Arc<Stall>) {
+    if place == Place::Inspect {
+        locks.inspect("a").await.expect("answered in the end");
+        return;
+    }
+    match locks.lock("a").acquire().await {
+        Ok(guard) => {
+            if place == Place::Renew {
+                has_begun(&stall).await;
+            }
+            let (held, released) = (guard.is_held(), guard.release().await);
+            assert!(held || released.is_err(), "what was lost cannot be given back");
+        }
+        // Granted, but so late that its validity was over.
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Lost),
+    }
+}
+
+/// On threads and a clock of their own, as the driver keeps one of them.
+fn other_locks_go_on_while_it_blocks_in(place: Place) {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(4).enable_time().build().expect("a few threads");
+    let store = runtime.block_on(async {
+        let (store, stall) = (Scripted::leases(), Arc::new(Stall::default()));
+        script(&store, place, &stall);
+        let locks = store.locks();
+        let held = locks.lock("held").acquire().await.expect("granted");
+        let using = tokio::spawn(use_a(locks.clone(), place, stall.clone()));
+        has_begun(&stall).await;
+        for _ in 0..10 {
+            let guard = timeout(MINUTE, locks.lock("b").acquire()).await.expect("no hang");
+            let released = timeout(MINUTE, guard.expect("granted").release()).await;
+            released.expect("no hang").expect("held");
+        }
+        let renewals = || store.count(|call| matches!(call, Call::Renew(_)));
+        let before = renewals();
+        while renewals() == before {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert!(held.remaining() > Duration::ZERO, "renewed beside what blocks");
+        stall.end();
+        timeout(MINUTE, using).await.expect("no hang").expect("no panic");
+        drop(held);
+        timeout(MINUTE, locks.close()).await.expect("no hang").expect("closed");
+        store
+    });
+    let calls = store.calls();
+    let released = |id: &u64| calls.contains(&Call::Release(*id));
+    let asked = calls.iter().filter_map(|call| match call {
+        Call::Attempt(id) => Some(*id),
+        _ => None,
+    });
+    let left: Vec<u64> = asked.filter(|id| !released(id)).collect();
+    assert!(left.is_empty(), "{left:?} were not released: {calls:?}");
+}
+
+#[test]
+fn other_locks_go_on_while_a_driver_blocks_in_enter() {
+    other_locks_go_on_while_it_blocks_in(Place::Enter);
+}
+
+#[test]
+fn other_locks_go_on_while_a_driver_blocks_in_attempt() {
+    other_locks_go_on_while_it_blocks_in(Place::Attempt);
+}
+
+#[test]
+fn other_locks_go_on_while_a_driver_blocks_in_release() {
+    other_locks_go_on_while_it_blocks_in(Place::Release);
+}
+
+#[test]
+fn other_locks_go_on_while_a_driver_blocks_in_renew() {
+    other_locks_go_on_while_it_blocks_in(Place::Renew);
+}
+
+#[test]
+fn other_locks_go_on_while_a_driver_blocks_in_look() {
+    other_locks_go_on_while_it_blocks_in(Place::Look);
+}
+
+#[test]
+fn other_locks_go_on_while_a_driver_blocks_in_inspect() {
+    other_locks_go_on_while_it_blocks_in(Place::Inspect);
+}
