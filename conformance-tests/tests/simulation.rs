@@ -1,11 +1,14 @@
-//! The core under simulated stores: random clients, lost and late messages, cuts, pauses, crashes
-//! and sessions that expire, all from a seed and under tokio's paused clock.
+//! The core under simulated stores: random clients, lost and late messages, cuts, pauses, crashes,
+//! drivers that panic, hang or block, and sessions that expire, all from a seed and under tokio's paused clock.
 //!
 //! Drivers are tested against real servers elsewhere. Here the stores are small enough to be right
 //! beyond doubt, or wrong in one known way, and a year of trouble fits in a minute.
 //!
-//! `SIM_SEEDS=n` runs n seeds per kind of store, `SIM_SEED=n` that seed only, with all its events.
+//! `SIM_SEEDS=n` runs n seeds per kind of store, half of them new in each run; `SIM_SEED=n` that
+//! seed only, with all its events if it fails. Whatever fails prints the command that repeats it.
 
+#[path = "mutants/catalogue.rs"]
+mod catalogue;
 #[path = "simulation/clients.rs"]
 mod clients;
 #[path = "simulation/closing.rs"]
@@ -16,6 +19,8 @@ mod dice;
 mod drivers;
 #[path = "simulation/failing.rs"]
 mod failing;
+#[path = "simulation/faulty.rs"]
+mod faulty;
 #[path = "simulation/gate.rs"]
 mod gate;
 #[path = "simulation/history.rs"]
@@ -30,7 +35,7 @@ mod lease_server;
 mod leaving;
 #[path = "simulation/link.rs"]
 mod link;
-#[path = "simulation/mutant.rs"]
+#[path = "mutants/mutant.rs"]
 mod mutant;
 #[path = "simulation/renewing.rs"]
 mod renewing;

@@ -1,8 +1,10 @@
-//! The ways in which the toy store can be broken; each is one line of its server or driver.
+//! The ways in which the stores of these tests can be broken, each a bug that a lock library had;
+//! each is one line of the toy store or of a simulated one. Who rejects it: `catalogue.rs`.
 
-/// One way in which a store can be wrong.
+/// One way in which a store or its driver can be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutant {
+    // Ownership.
     /// A plain DEL: whoever releases frees the holder.
     ReleaseFreesAnybody,
     /// Release says "removed" whatever it found.
@@ -15,18 +17,20 @@ pub(crate) enum Mutant {
     NoTtl,
     /// The store forgets a holder before its TTL.
     ForgetsEarly,
-    /// Tokens are counted in data that can be lost.
-    TokenFromIncr,
-    /// Tokens are counted in the lock's own record.
-    TokenDiesWithTheLock,
-    /// Readers get the token of the reader before.
-    SharedTokensRepeat,
     /// Validity counts from the reply.
     DeadlineFromReply,
     /// Now and then two are granted.
     DoubleGrant,
     /// Each attempt is a new claim, also that of one that asks again.
     ForgetsWhoAsked,
+    // Tokens.
+    /// Tokens are counted in data that can be lost.
+    TokenFromIncr,
+    /// Tokens are counted in the lock's own record.
+    TokenDiesWithTheLock,
+    /// Readers get the token of the reader before.
+    SharedTokensRepeat,
+    // Waiting.
     /// A refused try stays in the queue.
     TryStaysQueued,
     /// A waiter that gives up stays in the queue.
@@ -35,20 +39,35 @@ pub(crate) enum Mutant {
     WakeLostOnCancel,
     /// Nobody is woken; only looks find out.
     NoBell,
+    /// Neither a push nor a look tells a waiter of its grant.
+    NobodyIsTold,
     /// A release serves one waiter, however many fit.
     WakesOnlyOne,
-    /// Who is handed the lock and says nothing blocks the queue.
+    /// A hand-over has no end until its claim confirms it.
     FrozenWaiterBlocks,
     /// The last to come is served first.
     LastComeFirstServed,
     /// Whoever fits overtakes whoever does not.
     Overtaking,
+    /// A push is taken for the grant, with a whole lease from its arrival.
+    PushIsTheGrant,
+    /// Nobody releases what was handed to a claim that is over. The claim TTL hides that.
+    StrayIgnored,
+    /// A push for a claim that does not wait is taken for a stray.
+    HeldIsStray,
+    /// No look asks whether a waiter is still queued: a grant that its own late attempt confirmed
+    /// is never told.
+    NobodyIsVerified,
+    // Modes.
     /// Readers exclude each other.
     SharedIsExclusive,
+    /// Readers are let in beside whoever holds.
+    ReadersAlways,
     /// Permits are counted by claims.
     PermitsCountedByClaims,
     /// Each mode has locks of its own.
     ModesApart,
+    // Names and people.
     /// Names are compared without case.
     NamesFoldCase,
     /// Names are cut.
@@ -61,4 +80,29 @@ pub(crate) enum Mutant {
     EvictsAnybody,
     /// Evict answers yes and does nothing.
     EvictsNobody,
+    // Sessions.
+    /// A create with a lost reply is sent again instead of looked for.
+    NoAdoption,
+    /// Whether an unsure create happened is read from a follower that may be behind.
+    NoSync,
+    /// An answered read moves the deadline.
+    ReadIsHeartbeat,
+    /// A holder believes until the server says that the session has expired.
+    WaitsForExpired,
+    /// The release of an unsure create is taken for done.
+    UnsureIsAbsent,
+    /// Nobody watches the node that is held.
+    OwnNodeUnwatched,
+    /// Whoever waits for permits watches one holder only.
+    PermitsWatchOne,
+    /// Whoever has room for its permits takes them, though somebody ahead waits with a smaller
+    /// limit.
+    PermitsOvertake,
+    /// What the node before it does wakes its successor for good, whoever else is ahead.
+    SuccessorIsGranted,
+}
+
+impl Mutant {
+    /// The last one stays last: the catalogue is counted by it.
+    pub(crate) const COUNT: usize = Mutant::SuccessorIsGranted as usize + 1;
 }

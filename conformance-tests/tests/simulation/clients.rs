@@ -8,6 +8,7 @@ use fencelock_core::{Error, ErrorKind, Guard, Lock, Locks, LostReason, Moment};
 use tokio::time::{sleep, timeout};
 
 use crate::dice::Dice;
+use crate::faulty::caught;
 use crate::gate::{AtMostPolls, Gate};
 use crate::history::{Granted, History};
 
@@ -15,7 +16,7 @@ use crate::history::{Granted, History};
 #[derive(Clone, Debug)]
 pub(crate) struct Habits {
     pub(crate) locks: usize,
-    /// Of each lock, how many permits it has.
+    /// Of each lock, how many permits it has at most: each claim sets the limit anew.
     pub(crate) limit: u32,
     pub(crate) rounds: u64,
     pub(crate) ttl: Duration,
@@ -62,6 +63,10 @@ impl Client {
             if !pause.is_zero() {
                 sleep(pause).await;
             }
+            if self.dice.percent(10) {
+                // Whatever it answers, it comes to an end.
+                let _ = caught(self.locks.inspect("l0")).await;
+            }
             if !self.round().await {
                 return;
             }
@@ -81,12 +86,15 @@ impl Client {
             }
         };
         let result = match self.dice.percent(self.habits.impatience) {
-            false => Some(acquire.await),
+            false => caught(acquire).await,
             true if self.dice.percent(60) => {
                 let polls = self.dice.between(1..=8);
-                AtMostPolls::new(acquire, polls).await
+                caught(AtMostPolls::new(acquire, polls)).await.flatten()
             }
-            true => timeout(self.dice.millis(0..=300), acquire).await.ok(),
+            true => {
+                let patience = self.dice.millis(0..=300);
+                caught(timeout(patience, acquire)).await.and_then(Result::ok)
+            }
         };
         let Some(result) = result else {
             self.history.count(|tally| tally.cancelled += 1);
@@ -116,7 +124,9 @@ impl Client {
                 0 => self.locks.rw_lock(text).read(),
                 1 => self.locks.rw_lock(text).write(),
                 _ => {
-                    let n = u32::try_from(dice.between(1..=u64::from(limit))).unwrap_or(1);
+                    let limit = dice.between(1..=u64::from(limit));
+                    let [n, limit] =
+                        [dice.between(1..=limit), limit].map(|it| u32::try_from(it).unwrap_or(1));
                     self.locks.semaphore(text, limit).permits(n)
                 }
             },
@@ -178,7 +188,13 @@ impl Client {
                 self.dice.millis(0..=most)
             }
         };
-        if !work.is_zero() {
+        if !work.is_zero() && self.dice.percent(20) {
+            match guard.run(sleep(work)).await {
+                Ok(()) if guard.is_held() => {}
+                Ok(()) => self.history.fail("work ended after its lock".to_owned()),
+                Err(_) => self.lost(&guard, asked, guard.lost().await),
+            }
+        } else if !work.is_zero() {
             tokio::select! {
                 biased;
                 reason = guard.lost() => self.lost(&guard, asked, reason),
@@ -238,7 +254,7 @@ impl Client {
         let Some(guard) = Arc::into_inner(guard) else { unreachable!("nobody else keeps a guard") };
         match end {
             0..5 => {
-                let released = guard.release().await;
+                let Some(released) = caught(guard.release()).await else { return };
                 let must = self.history.is_calm() && held;
                 let excused = self.history.is_excused(lock, token);
                 match released {
@@ -252,7 +268,7 @@ impl Client {
             }
             5..7 => {
                 let polls = self.dice.between(1..=3);
-                let released = AtMostPolls::new(guard.release(), polls).await;
+                let released = caught(AtMostPolls::new(guard.release(), polls)).await.flatten();
                 let word = released.map_or("release dropped", |_| "released");
                 self.history.note(self.process, word, lock as u64, token.get());
             }

@@ -45,7 +45,10 @@ impl Dice {
     }
 
     pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        let at = self.below(of.len() as u64);
-        of[usize::try_from(at).unwrap_or(0)]
+        of[self.index(of.len())]
+    }
+
+    pub(crate) fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).unwrap_or(0)
     }
 }

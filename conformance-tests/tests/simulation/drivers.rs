@@ -7,6 +7,7 @@ use std::time::Duration;
 use fencelock_core::{Label, Locks, LostReason, Settings, Ttl};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::dice::Dice;
 use crate::history::History;
 use crate::lease_driver::LeaseDriver;
 use crate::lease_server::LeaseServer;
@@ -164,7 +165,7 @@ async fn a_stopped_process_finds_its_lock_lost_before_it_can_use_it() {
     link.gate.shut();
     let successor = two.lock("l0").acquire().await.expect("the session expires");
     assert!(!guard.is_held(), "true at the first look, before any timer has fired");
-    link.gate.open(server.0.history.now());
+    link.gate.open(&server.0.history, 1, &mut Dice::of(&[]));
     assert_eq!(guard.lost().await, LostReason::Expired);
     assert!(successor.is_held());
 }

@@ -10,6 +10,9 @@ use std::task::{Context, Poll, Waker};
 
 use fencelock_core::{Clock, Moment, TokioClock};
 
+use crate::dice::Dice;
+use crate::history::History;
+
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     inner: Mutex<Inner>,
@@ -17,7 +20,8 @@ pub(crate) struct Gate {
 
 #[derive(Debug, Default)]
 struct Inner {
-    shut: bool,
+    /// By how many: it may be stopped while a driver blocks it, and crash while it is stopped.
+    shut_by: u32,
     opened_at: u64,
     kept: Vec<Waker>,
 }
@@ -28,21 +32,31 @@ impl Gate {
     }
 
     pub(crate) fn shut(&self) {
-        self.inner().shut = true;
+        self.inner().shut_by += 1;
     }
 
-    pub(crate) fn open(&self, now: Moment) {
-        let kept = {
+    /// Undoes one [`shut`](Gate::shut). What `process` believes then must be right at once,
+    /// whoever looks first: its tasks wake in any order.
+    pub(crate) fn open(&self, history: &History, process: u32, order: &mut Dice) {
+        let mut kept = {
             let mut inner = self.inner();
-            inner.shut = false;
-            inner.opened_at = now.as_nanos();
+            inner.shut_by -= 1;
+            if inner.shut_by > 0 {
+                return;
+            }
+            inner.opened_at = history.now().as_nanos();
             std::mem::take(&mut inner.kept)
         };
-        kept.into_iter().for_each(Waker::wake);
+        if order.percent(50) {
+            history.first_look(process);
+        }
+        while !kept.is_empty() {
+            kept.swap_remove(order.index(kept.len())).wake();
+        }
     }
 
     pub(crate) fn is_shut(&self) -> bool {
-        self.inner().shut
+        self.inner().shut_by > 0
     }
 
     /// When it was opened last.
@@ -52,7 +66,7 @@ impl Gate {
 
     pub(crate) fn poll_pass(&self, cx: &Context<'_>) -> Poll<()> {
         let mut inner = self.inner();
-        if inner.shut {
+        if inner.shut_by > 0 {
             inner.kept.push(cx.waker().clone());
             return Poll::Pending;
         }

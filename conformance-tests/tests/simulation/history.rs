@@ -55,6 +55,11 @@ pub(crate) struct Tally {
     pub(crate) lost: u64,
     pub(crate) cancelled: u64,
     pub(crate) unreachable: u64,
+    /// Calls in which a driver failed.
+    pub(crate) faults: u64,
+    /// Holds that a process still had, or had lost, when it was continued.
+    pub(crate) outlived: u64,
+    pub(crate) outlasted: u64,
     pub(crate) events: u64,
 }
 
@@ -64,6 +69,9 @@ impl Tally {
         self.lost += other.lost;
         self.cancelled += other.cancelled;
         self.unreachable += other.unreachable;
+        self.faults += other.faults;
+        self.outlived += other.outlived;
+        self.outlasted += other.outlasted;
         self.events += other.events;
     }
 }
@@ -258,6 +266,29 @@ impl History {
         }
     }
 
+    /// `process` has just been continued, and somebody asks for all that it holds before any of its
+    /// timers has fired.
+    pub(crate) fn first_look(&self, process: u32) {
+        let now = self.now();
+        let holds: Vec<Arc<Guard>> = {
+            let mut state = self.state();
+            state.look(now);
+            let own = state.holds.iter().filter(|held| held.process == process);
+            own.filter_map(|held| held.guard.upgrade()).collect()
+        };
+        for guard in holds {
+            let (until, held) = (guard.valid_until(), guard.is_held());
+            if held != (now < until) {
+                let token = guard.fencing_token();
+                self.fail(format!("{token} held: {held} at {now:?}, valid until {until:?}"));
+            }
+            self.count(|tally| match held {
+                true => tally.outlived += 1,
+                false => tally.outlasted += 1,
+            });
+        }
+    }
+
     /// A number that two runs share only if the same happened at the same times.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -306,6 +337,8 @@ impl State {
 
     fn look(&mut self, now: Moment) {
         let mut believed: Vec<(usize, Mode, u64)> = Vec::new();
+        // Each was granted beside those with smaller tokens: a later one may have another limit.
+        self.holds.sort_unstable_by_key(|held| held.token);
         let mut failure = None;
         for held in &mut self.holds {
             let until = held.until();

@@ -122,7 +122,7 @@ impl LeaseDriver {
 
     fn granted(&self, claim: &Claim, sent: Moment, token: u64) -> Attempt {
         let from = match self.server.mutant {
-            Some(Mutant::LeaseFromReply) => self.clock.now(),
+            Some(Mutant::DeadlineFromReply) => self.clock.now(),
             _ => sent,
         };
         let valid_until = lease_end(from, claim.ttl());
@@ -170,7 +170,7 @@ impl DistributedLock for LeaseDriver {
             .collect();
         let gathered = self.link.gather(REQUEST, answers, |chunk, renewed| {
             let from = match self.server.mutant {
-                Some(Mutant::LeaseFromReply) => self.clock.now(),
+                Some(Mutant::DeadlineFromReply) => self.clock.now(),
                 _ => sent,
             };
             for (at, renewed) in renewed.into_iter().enumerate() {

@@ -121,7 +121,7 @@ impl Script<'_> {
 
     pub(crate) fn mint(&mut self, arrival: u64) -> u64 {
         let time = match self.server.mutant {
-            Some(Mutant::CountedTokens) => 0,
+            Some(Mutant::TokenFromIncr) => 0,
             _ => self.now / 1_000,
         };
         *self.last_token = time.max(*self.last_token + 1);
@@ -145,6 +145,9 @@ impl Script<'_> {
         if mode == Mode::Shared && self.server.mutant == Some(Mutant::ReadersAlways) {
             return true;
         }
+        if self.server.mutant == Some(Mutant::DoubleGrant) && *self.last_token % 10 == 9 {
+            return true;
+        }
         mode.fits_beside(self.lock.holders.iter().map(|holder| holder.entry.mode))
     }
 
@@ -156,7 +159,7 @@ impl Script<'_> {
         loop {
             let mut waiting = self.lock.queue.iter().filter(|(_, waiter)| !waiter.passed_over);
             let next = match self.server.mutant {
-                Some(Mutant::LastFirst) => waiting.next_back(),
+                Some(Mutant::LastComeFirstServed) => waiting.next_back(),
                 _ => waiting.next(),
             };
             let Some((&arrival, &Waiter { entry, .. })) = next else { return };
@@ -166,7 +169,7 @@ impl Script<'_> {
             self.lock.queue.remove(&arrival);
             let token = self.mint(arrival);
             let until = match self.server.mutant {
-                Some(Mutant::NoClaimTtl) => u64::MAX,
+                Some(Mutant::FrozenWaiterBlocks) => u64::MAX,
                 _ => self.now + nanos(CLAIM_TTL.min(entry.ttl)),
             };
             self.hold(entry, token, until, arrival, false);
@@ -188,7 +191,7 @@ impl Script<'_> {
         }
         if entry.if_busy == IfBusy::Refuse {
             self.serve();
-            if self.server.mutant != Some(Mutant::TryQueues) {
+            if self.server.mutant != Some(Mutant::TryStaysQueued) {
                 return Answer::Busy;
             }
         }

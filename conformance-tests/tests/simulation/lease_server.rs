@@ -102,16 +102,21 @@ impl LeaseServer {
         self.history.note(who.process, "server release", lock as u64, who.claim);
         self.script(lock, |script| {
             let before = script.lock.holders.len() + script.lock.queue.len();
+            let held = |holder: &Holder| holder.entry.who == who && holder.confirmed;
+            let takes_its_turn_along = self.mutant == Some(Mutant::WakeLostOnCancel)
+                && !script.lock.holders.iter().any(held);
             script.lock.holders.retain(|holder| holder.entry.who != who);
             script.lock.queue.retain(|_, waiter| waiter.entry.who != who);
             let mut removed = script.lock.holders.len() + script.lock.queue.len() < before;
-            if !removed && self.mutant == Some(Mutant::ReleaseWithoutCompare) {
+            if !removed && self.mutant == Some(Mutant::ReleaseFreesAnybody) {
                 removed = script.lock.holders.pop().is_some();
             }
             if removed {
                 self.history.freed(lock);
             }
-            script.serve();
+            if !takes_its_turn_along {
+                script.serve();
+            }
             removed
         })
     }
@@ -122,7 +127,7 @@ impl LeaseServer {
         self.script(lock, |script| {
             let until = script.now + nanos(entry.ttl);
             let Some(holder) = script.lock.holders.iter_mut().find(|it| it.entry.who == who) else {
-                if self.mutant == Some(Mutant::RenewalBySet) {
+                if self.mutant == Some(Mutant::RenewalResurrects) {
                     let token = script.mint(0);
                     script.lock.holders.clear();
                     script.hold(entry, token, until, 0, true);
@@ -152,7 +157,9 @@ impl LeaseServer {
                 let waits = |claim: &u64| {
                     lock.queue.values().any(|waiter| own(&waiter.entry) == Some(*claim))
                 };
-                attempt.extend(sample.iter().filter(|claim| !waits(claim)));
+                if self.mutant != Some(Mutant::NobodyIsVerified) {
+                    attempt.extend(sample.iter().filter(|claim| !waits(claim)));
+                }
             }
             Looked { attempt, epoch }
         })

@@ -6,10 +6,11 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::clients::{Client, Habits};
 use crate::dice::Dice;
+use crate::faulty::Faulty;
 use crate::gate::Gate;
 use crate::history::{History, Tally};
 use crate::link::Link;
@@ -94,7 +95,7 @@ impl Plan {
         };
         let habits = Habits {
             locks: usize::try_from(dice.pick(&[1, 1, 2, 3])).unwrap_or(1),
-            limit: dice.pick(&[2, 3]),
+            limit: dice.pick(&[2, 3, 5]),
             rounds: dice.between(1..=5),
             ttl: Duration::from_millis(ttl),
             impatience: dice.pick(&[0, 20, 60]),
@@ -144,6 +145,7 @@ async fn play(kind: Kind, seed: u64, mutant: Option<Mutant>) -> Arc<History> {
             number: running.number,
             gate: running.process.gate.clone(),
             link: running.process.link.clone(),
+            faulty: running.process.faulty.clone(),
             scene: scene.clone(),
             weather: plan.weather.clone(),
             dice,
@@ -219,6 +221,7 @@ struct Trouble {
     number: u32,
     gate: Arc<Gate>,
     link: Option<Arc<Link>>,
+    faulty: Option<Arc<Faulty>>,
     scene: Arc<Scene>,
     weather: Weather,
     dice: Dice,
@@ -244,6 +247,9 @@ impl Trouble {
         if let Some(link) = &self.link {
             link.heal();
         }
+        if let Some(faulty) = &self.faulty {
+            faulty.works();
+        }
         self.scene.history.note(self.number, "healed", 0, 0);
     }
 
@@ -256,9 +262,13 @@ impl Trouble {
             self.scene.goes_silent(number, &mut self.dice);
             history.note(number, "stopped", 0, 0);
             self.gate.shut();
-            sleep(length).await;
+            match self.link.is_none() && self.dice.percent(70) {
+                // The store stands still with its process: no timer fires until it goes on.
+                true => advance(length).await,
+                false => sleep(length).await,
+            }
             history.note(number, "continued", 0, 0);
-            self.gate.open(history.now());
+            self.gate.open(&history, number, &mut self.dice);
         }
         let Some(link) = &self.link else { return };
         if trouble == 1 && self.dice.percent(self.weather.cuts) {

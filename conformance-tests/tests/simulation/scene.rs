@@ -8,6 +8,7 @@ use fencelock_core::memory::Memory;
 use fencelock_core::{DistributedLock, Label, Locks, Settings, Ttl};
 
 use crate::dice::Dice;
+use crate::faulty::Faulty;
 use crate::gate::Gate;
 use crate::history::History;
 use crate::lease_driver::LeaseDriver;
@@ -52,6 +53,8 @@ pub(crate) struct Scene {
     weather: Weather,
     seed: u64,
     ttl: Duration,
+    /// Of everybody who shares a memory store, which is one process.
+    gate: Arc<Gate>,
 }
 
 /// One process and its connection.
@@ -60,6 +63,8 @@ pub(crate) struct Process {
     pub(crate) gate: Arc<Gate>,
     /// The memory store has none: nothing can happen on the way.
     pub(crate) link: Option<Arc<Link>>,
+    /// Where the weather makes the driver fail.
+    pub(crate) faulty: Option<Arc<Faulty>>,
 }
 
 impl Scene {
@@ -84,7 +89,7 @@ impl Scene {
                 Store::Sessions(Arc::new(SessionServer::new(history.clone(), mutant, timeout)))
             }
         };
-        Scene { store, history, weather: weather.clone(), seed, ttl }
+        Scene { store, history, weather: weather.clone(), seed, ttl, gate: Arc::default() }
     }
 
     pub(crate) fn connect(&self, process: u32) -> Process {
@@ -92,7 +97,7 @@ impl Scene {
         let (driver, link): (Arc<dyn DistributedLock>, _) = match &self.store {
             Store::Memory(memory) => {
                 let locks = memory.locks(self.settings(process)).expect("inside a runtime");
-                return Process { locks, gate: Arc::default(), link: None };
+                return Process { locks, gate: self.gate.clone(), link: None, faulty: None };
             }
             Store::Leases(server) => {
                 let link = link(false);
@@ -103,9 +108,16 @@ impl Scene {
                 (SessionDriver::connect(server, link.clone()), link)
             }
         };
+        let gate = link.gate.clone();
+        let faulty = (self.weather.driver_faults > 0).then(|| {
+            let dice = Dice::of(&[self.seed, 11, u64::from(process)]);
+            let history = self.history.clone();
+            Faulty::new(driver.clone(), process, gate.clone(), history, &self.weather, dice)
+        });
+        let driver = faulty.clone().map_or(driver, |faulty| faulty);
         let locks = Locks::new(driver, "sim://", self.settings(process));
         let locks = locks.expect("inside a runtime");
-        Process { locks, gate: link.gate.clone(), link: Some(link) }
+        Process { locks, gate, link: Some(link), faulty }
     }
 
     fn settings(&self, process: u32) -> Settings {

@@ -169,6 +169,13 @@ impl SessionSeat {
     }
 }
 
+/// Whether `mode` fits beside all of `ahead`, and nobody there waits, with a smaller limit.
+fn is_next(ahead: &[(u64, Mode)], mode: Mode, overtakes: bool) -> bool {
+    let before = |at: usize| ahead[..at].iter().map(|(_, mode)| *mode);
+    mode.fits_beside(before(ahead.len()))
+        && (overtakes || (0..ahead.len()).all(|at| ahead[at].1.fits_beside(before(at))))
+}
+
 #[async_trait]
 impl Contender for SessionSeat {
     fn claim(&self) -> &Arc<Claim> {
@@ -216,7 +223,8 @@ impl Contender for SessionSeat {
             }
             let ahead: Vec<(u64, Mode)> =
                 nodes.range(..seq).map(|(seq, node)| (*seq, node.mode)).collect();
-            if self.claim.mode().fits_beside(ahead.iter().map(|(_, mode)| *mode)) {
+            let overtakes = self.is_mutant(Mutant::PermitsOvertake);
+            if is_next(&ahead, self.claim.mode(), overtakes) {
                 return self.grant(session, seq, token).await;
             }
             if try_only {

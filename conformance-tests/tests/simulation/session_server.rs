@@ -266,8 +266,13 @@ impl SessionServer {
     /// The client of this node knows that it holds. Not a request: for the checks only.
     pub(crate) fn taken(&self, lock: usize, seq: u64) {
         let mut state = self.state();
-        if let Some(node) = state.locks.entry(lock).or_default().get_mut(&seq) {
-            node.taken = true;
+        let nodes = state.locks.entry(lock).or_default();
+        let modes: Vec<Mode> = nodes.range(..=seq).map(|(_, node)| node.mode).collect();
+        let Some(node) = nodes.get_mut(&seq) else { return };
+        node.taken = true;
+        let fits = |at: usize| modes[at].fits_beside(modes[..at].iter().copied());
+        if !(0..modes.len()).all(fits) {
+            self.history.fail(format!("lock {lock}: {node:?} overtakes one of {modes:?}"));
         }
     }
 
@@ -277,13 +282,13 @@ impl SessionServer {
         self.history.compare(lock, |token| nodes.values().any(|node| node.token == token));
         let mut ahead: Vec<Mode> = Vec::new();
         for node in nodes.values_mut() {
-            if node.mode.fits_beside(ahead.iter().copied()) {
-                let since = *node.turn_since.get_or_insert(now);
-                let waited = now.since(since);
-                if self.history.is_calm() && !node.taken && waited > Duration::from_millis(100) {
-                    self.history
-                        .fail(format!("lock {lock}: {node:?} waits in vain for {waited:?}"));
-                }
+            if !node.mode.fits_beside(ahead.iter().copied()) {
+                return;
+            }
+            let since = *node.turn_since.get_or_insert(now);
+            let waited = now.since(since);
+            if self.history.is_calm() && !node.taken && waited > Duration::from_millis(100) {
+                self.history.fail(format!("lock {lock}: {node:?} waits in vain for {waited:?}"));
             }
             ahead.push(node.mode);
         }

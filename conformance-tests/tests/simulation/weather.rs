@@ -32,6 +32,8 @@ pub(crate) struct Weather {
     pub(crate) evictions: u64,
     /// The server loses all its data.
     pub(crate) wipes: u64,
+    /// How often the driver itself fails in a call.
+    pub(crate) driver_faults: u64,
     /// How much faster the server's clock runs, in millionths.
     pub(crate) rate: i64,
 }
@@ -55,6 +57,7 @@ impl Weather {
             stale: 0,
             evictions: dice.pick(&[0, 0, 30]),
             wipes: 0,
+            driver_faults: 0,
             rate: dice.pick(&[-9_000, 0, 9_000]),
         }
     }
@@ -78,6 +81,7 @@ impl Weather {
             stale: dice.pick(&[0, 0, 90]),
             evictions: dice.pick(&[0, 0, 30]),
             wipes: dice.pick(&[0, 0, 0, 0, 0, 60]),
+            driver_faults: dice.pick(&[0, 0, 0, 2, 10]),
             rate: dice.pick(&[-9_000, 0, 9_000]),
         }
     }

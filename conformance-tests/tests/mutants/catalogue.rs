@@ -1,0 +1,318 @@
+//! Every way of being wrong that these tests know, and who rejects it: one list, so that nothing
+//! on it can lose its test unnoticed.
+//!
+//! Broken stores are made on purpose and run. The core has no switches for its faults: a person
+//! breaks the line, and the named tests fail.
+
+use std::fs;
+use std::path::Path;
+
+use crate::mutant::Mutant;
+
+/// Who rejects a mutant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// A behaviour of the suite, on the toy store with this fault.
+    Suite(&'static str),
+    /// Random seeds, on the simulated store with leases that has this fault.
+    SeedsOfLeases,
+    /// The same with sessions.
+    SeedsOfSessions,
+    /// A test by its file and name.
+    Test(&'static str, &'static str),
+}
+
+use By::{SeedsOfLeases, SeedsOfSessions, Suite, Test};
+
+const DRIVERS: &str = "conformance-tests/tests/simulation/drivers.rs";
+const CLOSING: &str = "conformance-tests/tests/simulation/closing.rs";
+const FAILING: &str = "conformance-tests/tests/simulation/failing.rs";
+const LEAVING: &str = "conformance-tests/tests/simulation/leaving.rs";
+const RENEWING: &str = "conformance-tests/tests/simulation/renewing.rs";
+const WAITING: &str = "conformance-tests/tests/simulation/waiting.rs";
+const PROMISES: &str = "core/tests/promises/holding.rs";
+const MODEL: &str = "backend-redis/tests/model/breaks.rs";
+
+/// Each mutant, in the order of their list.
+pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
+    (
+        Mutant::ReleaseFreesAnybody,
+        &[
+            Suite("cancel::a_cancelled_waiter_frees_nobody"),
+            Suite("ownership::a_thawed_holder_does_not_free_a_successor"),
+            SeedsOfLeases,
+        ],
+    ),
+    (Mutant::ReleaseAlwaysRemoved, &[Suite("validity::a_forgotten_grant_is_lost_and_stays_so")]),
+    (
+        Mutant::RenewalResurrects,
+        &[
+            Suite("inspecting::an_evicted_holder_is_lost"),
+            Suite("validity::a_forgotten_grant_is_lost_and_stays_so"),
+            SeedsOfLeases,
+        ],
+    ),
+    (Mutant::RenewsOnlyTheFirst, &[Suite("renewal::a_thousand_held_locks_are_renewed")]),
+    (
+        Mutant::NoTtl,
+        &[
+            Suite("ownership::a_guard_outlives_its_runtime_without_harm"),
+            Suite("validity::a_frozen_holder_is_lost_before_it_looks"),
+            Suite("modes::a_lost_holder_gives_its_permits_back"),
+            SeedsOfLeases,
+        ],
+    ),
+    (Mutant::ForgetsEarly, &[Suite("renewal::a_lock_is_kept_long_past_its_ttl")]),
+    (
+        Mutant::DeadlineFromReply,
+        &[Suite("validity::validity_counts_from_before_the_request"), SeedsOfLeases],
+    ),
+    (
+        Mutant::DoubleGrant,
+        &[
+            Suite("exclusion::clients_exclude_each_other"),
+            Suite("exclusion::nobody_overlaps_in_a_restless_crowd"),
+            Suite("exclusion::an_unprotected_counter_loses_no_update"),
+            SeedsOfLeases,
+        ],
+    ),
+    (
+        Mutant::ForgetsWhoAsked,
+        &[
+            Suite("replies::a_grant_whose_reply_was_lost_is_found_again"),
+            Suite("replies::a_place_whose_reply_was_lost_is_found_again"),
+        ],
+    ),
+    (
+        Mutant::TokenFromIncr,
+        &[Suite("tokens::tokens_rise_when_the_store_loses_its_data"), SeedsOfLeases],
+    ),
+    (Mutant::TokenDiesWithTheLock, &[Suite("tokens::tokens_rise_when_everybody_has_left")]),
+    (Mutant::SharedTokensRepeat, &[Suite("tokens::tokens_of_shared_grants_are_unique")]),
+    (Mutant::TryStaysQueued, &[Suite("waiting::a_try_leaves_nothing_in_the_queue"), SeedsOfLeases]),
+    (
+        Mutant::CancelLeavesEntry,
+        &[
+            Suite("cancel::a_cancelled_waiter_frees_nobody"),
+            Suite("waiting::a_wait_that_timed_out_leaves_no_place"),
+        ],
+    ),
+    (
+        Mutant::WakeLostOnCancel,
+        &[Suite("cancel::waiters_cancelled_at_the_hand_over_lose_no_turn"), SeedsOfLeases],
+    ),
+    (Mutant::NoBell, &[Suite("waiting::no_wake_up_is_missed_under_stress")]),
+    (Mutant::NobodyIsTold, &[SeedsOfLeases]),
+    (Mutant::WakesOnlyOne, &[Suite("modes::one_release_wakes_all_who_fit")]),
+    (
+        Mutant::FrozenWaiterBlocks,
+        &[Suite("waiting::a_frozen_waiter_is_passed_over"), SeedsOfLeases],
+    ),
+    (
+        Mutant::LastComeFirstServed,
+        &[Suite("waiting::waiters_are_served_in_arrival_order"), SeedsOfLeases],
+    ),
+    (
+        Mutant::Overtaking,
+        &[
+            Suite("modes::readers_cannot_starve_a_writer"),
+            Suite("modes::a_big_request_is_not_starved"),
+        ],
+    ),
+    (Mutant::PushIsTheGrant, &[SeedsOfLeases]),
+    (
+        Mutant::StrayIgnored,
+        &[Test(DRIVERS, "a_dead_claim_of_a_live_process_does_not_hold_up_the_queue")],
+    ),
+    (
+        Mutant::HeldIsStray,
+        &[SeedsOfLeases, Test(DRIVERS, "a_late_push_does_not_free_what_is_held")],
+    ),
+    (Mutant::NobodyIsVerified, &[SeedsOfLeases]),
+    (Mutant::SharedIsExclusive, &[Suite("modes::readers_hold_together")]),
+    (Mutant::ReadersAlways, &[SeedsOfLeases]),
+    (
+        Mutant::PermitsCountedByClaims,
+        &[
+            Suite("modes::several_permits_are_taken_at_once"),
+            Suite("modes::permits_never_exceed_their_limit"),
+        ],
+    ),
+    (Mutant::ModesApart, &[Suite("modes::all_modes_of_a_name_are_one_lock")]),
+    (Mutant::NamesFoldCase, &[Suite("names::similar_names_are_different_locks")]),
+    (Mutant::NamesCut, &[Suite("names::the_longest_names_differ_in_their_last_byte")]),
+    (Mutant::NamesMapSlashes, &[Suite("names::similar_names_are_different_locks")]),
+    (Mutant::ShowsOwner, &[Suite("errors::no_secret_is_ever_shown")]),
+    (Mutant::EvictsAnybody, &[Suite("inspecting::evicting_nobody_evicts_nobody")]),
+    (Mutant::EvictsNobody, &[Suite("inspecting::an_evicted_holder_is_lost")]),
+    (Mutant::NoAdoption, &[SeedsOfSessions]),
+    (Mutant::NoSync, &[SeedsOfSessions]),
+    (Mutant::ReadIsHeartbeat, &[SeedsOfSessions, Test(DRIVERS, "a_read_is_no_heartbeat")]),
+    (Mutant::WaitsForExpired, &[SeedsOfSessions]),
+    (Mutant::UnsureIsAbsent, &[SeedsOfSessions]),
+    (Mutant::OwnNodeUnwatched, &[SeedsOfSessions]),
+    (Mutant::PermitsWatchOne, &[SeedsOfSessions]),
+    (Mutant::PermitsOvertake, &[SeedsOfSessions]),
+    (Mutant::SuccessorIsGranted, &[SeedsOfSessions]),
+];
+
+/// A fault of the core, or of a quorum's rules: what is wrong, where the line is that keeps it
+/// out, and the tests that fail without it.
+pub(crate) type Broken = (&'static str, &'static str, &'static [By]);
+
+pub(crate) const IN_THE_CORE: &[Broken] = &[
+    (
+        "nobody cleans up after a dropped acquisition",
+        "core/src/seat.rs: Seat::drop",
+        &[Test(WAITING, "dropped_at_any_poll_it_is_released"), SeedsOfLeases, SeedsOfSessions],
+    ),
+    (
+        "a release dropped half-way is not finished",
+        "core/src/seat.rs: Debt::drop",
+        &[Test(LEAVING, "a_release_dropped_at_any_poll_is_finished")],
+    ),
+    (
+        "a panic in release ends the clean-up",
+        "core/src/seat.rs: caught",
+        &[Test(FAILING, "a_clean_up_outlives_a_driver_that_fails"), SeedsOfSessions],
+    ),
+    (
+        "a release that never returns is never asked for again",
+        "core/src/seat.rs: clean_up, bound",
+        &[Test(FAILING, "a_clean_up_outlives_a_driver_that_fails"), SeedsOfSessions],
+    ),
+    (
+        "a clean-up gives up while a session lives",
+        "core/src/seat.rs: clean_up, give_up",
+        &[Test(LEAVING, "a_clean_up_never_gives_up_while_a_session_may_live")],
+    ),
+    (
+        "a lock is released while somebody still believes to hold it",
+        "core/src/guard.rs: give_back",
+        &[Test(PROMISES, "a_claim_is_over_before_its_release_is_sent")],
+    ),
+    (
+        "a repeated release that finds nothing is not held",
+        "core/src/seat.rs: Seat::release, repeated",
+        &[Test(LEAVING, "a_release_tells_what_became_of_the_lock")],
+    ),
+    (
+        "validity is revived after its end",
+        "core/src/hold.rs: Hold::extend, now >= old",
+        &[Test(RENEWING, "renewed_after_the_deadline_revives_nothing"), SeedsOfSessions],
+    ),
+    (
+        "a grant whose validity is over becomes a guard",
+        "core/src/lifecycle.rs: grant",
+        &[Test(WAITING, "what_is_granted_too_late_is_an_error_and_given_back")],
+    ),
+    (
+        "what a batch does not report is forgotten",
+        "core/src/batch.rs: Batch::drop",
+        &[Test(RENEWING, "what_renew_does_not_report_is_unknown_and_the_old_deadline_stands")],
+    ),
+    (
+        "the keeper ends nothing that is past its validity",
+        "core/src/keeper.rs: carry_out, expire",
+        &[Test(RENEWING, "a_lost_renewal_reply_leaves_the_old_deadline"), SeedsOfLeases],
+    ),
+    (
+        "whoever asks must wait for the keeper to end a hold",
+        "core/src/hold.rs: Hold::is_held",
+        &[Test(DRIVERS, "a_stopped_process_finds_its_lock_lost_before_it_can_use_it")],
+    ),
+    (
+        "a renewal moves a hold past its limit",
+        "core/src/hold.rs: Hold::extend, limit",
+        &[Test(RENEWING, "a_forgotten_guard_is_released_at_its_limit")],
+    ),
+    (
+        "an attempt may last as long as the store is silent",
+        "core/src/lifecycle.rs: attempt, silence_ends",
+        &[Test(WAITING, "a_silent_store_is_waited_for_so_long")],
+    ),
+    (
+        "the keeper waits for a batch",
+        "core/src/keeper.rs: carry_out, tokio::spawn",
+        &[Test(RENEWING, "a_renewal_that_never_returns_is_a_loss_at_the_deadline")],
+    ),
+    (
+        "the answer to a look moves a hold",
+        "core/src/keeper.rs: looked, What::Wait",
+        &[Test(WAITING, "a_stale_look_does_not_put_off_a_loss")],
+    ),
+    (
+        "a ring during an attempt is lost",
+        "core/src/claim.rs: ring, notify_one",
+        &[Test(WAITING, "a_ring_during_an_attempt_is_not_lost")],
+    ),
+    (
+        "a ring between a grant and its hold is lost",
+        "core/src/lifecycle.rs: grant, enable",
+        &[Test(WAITING, "a_ring_between_the_grant_and_the_hold_asks_about_the_hold")],
+    ),
+    (
+        "a ring of what is held is taken for a stray",
+        "core/src/claim.rs: ring, HELD",
+        &[Test(LEAVING, "a_ring_is_a_stray_only_when_nobody_wants_the_claim")],
+    ),
+    (
+        "the connection ends before the releases are sent",
+        "core/src/locks.rs: close, tasks.wait",
+        &[Test(CLOSING, "close_ends_holds_then_releases_them")],
+    ),
+];
+
+pub(crate) const ON_A_QUORUM: &[Broken] = &[
+    (
+        "one owner token for all rounds",
+        "backend-redis/src/redlock/round.rs",
+        &[Test(MODEL, "row_14_with_one_owner_for_all_rounds")],
+    ),
+    (
+        "a release that does not compare",
+        "backend-redis/src/scripts/redlock/free.lua",
+        &[Test(MODEL, "row_15_with_a_release_that_does_not_compare")],
+    ),
+    (
+        "an extension after the end",
+        "backend-redis/src/redlock/extension.rs",
+        &[Test(MODEL, "row_13_with_an_extension_after_the_end")],
+    ),
+];
+
+#[test]
+fn every_mutant_is_in_the_catalogue_once() {
+    let listed: Vec<usize> = CATALOGUE.iter().map(|(mutant, _)| *mutant as usize).collect();
+    let all: Vec<usize> = (0..Mutant::COUNT).collect();
+    assert_eq!(listed, all);
+}
+
+#[test]
+fn everything_in_the_catalogue_has_a_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let stores = CATALOGUE.iter().map(|(mutant, by)| (format!("{mutant:?}"), *by));
+    let others = IN_THE_CORE.iter().chain(ON_A_QUORUM).map(|(what, line, by)| {
+        let file = line.split(':').next().expect("a path first");
+        assert!(root.join(file).exists(), "{what}: no file {file}");
+        ((*what).to_owned(), *by)
+    });
+    for (what, by) in stores.chain(others) {
+        assert!(!by.is_empty(), "nobody rejects {what}");
+        for by in by {
+            match by {
+                // The suite and the seeds are run on it, elsewhere.
+                Suite(behaviour) => println!("{what}: the suite's {behaviour}"),
+                SeedsOfLeases | SeedsOfSessions => println!("{what}: {by:?}"),
+                Test(file, name) => {
+                    let text = fs::read_to_string(root.join(file)).expect("a file of tests");
+                    assert!(
+                        text.contains(&format!("fn {name}()")),
+                        "{what}: no test {file} {name}"
+                    );
+                    println!("{what}: {name} in {file}");
+                }
+            }
+        }
+    }
+}
