@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::time::sleep;
 
 use super::redis::{self, ON_A_SERVER};
-use super::{Fault, Rig, unknown};
+use super::{Fault, Rig};
 use crate::servers::TestSentinel;
 
 pub(super) struct Sentinel(TestSentinel);
@@ -59,11 +59,7 @@ impl Rig for Sentinel {
                 self.0.failover().await.map_err(io::Error::other)?;
                 sleep(during).await;
             }
-            Fault::DataLost => return redis::on_a_server(master, fault, during).await,
-            fault if ON_A_SERVER.contains(&fault) => {
-                return redis::on_a_server(master, fault, during).await;
-            }
-            other => return Err(unknown(other)),
+            other => return redis::on_a_server(master, other, during).await,
         }
         self.0.settled().await.map_err(io::Error::other)
     }
