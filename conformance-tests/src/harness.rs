@@ -121,6 +121,11 @@ pub trait Store: Send + Sync + 'static {
         Err(not_written(Door::Look))
     }
 
+    /// How many connections clients have to the store now, if the harness can count them.
+    fn connections(&self) -> Option<u64> {
+        None
+    }
+
     /// [`Door::Expire`]: makes the store forget the holders of `name`, without telling them, as
     /// the end of a lease or session would.
     ///
@@ -139,7 +144,8 @@ pub trait Store: Send + Sync + 'static {
         Err(not_written(Door::CutOff))
     }
 
-    /// Undoes [`cut_off`](Store::cut_off) and [`delay_replies`](Store::delay_replies).
+    /// Undoes [`cut_off`](Store::cut_off), [`delay_replies`](Store::delay_replies), and a
+    /// [`lose_next_reply`](Store::lose_next_reply) that has not struck.
     ///
     /// # Errors
     /// When it cannot be done.

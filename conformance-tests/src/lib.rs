@@ -9,8 +9,9 @@
 //! [`Harness`] tells the suite how to connect to a store, and by which back doors it can look at
 //! the store from behind or break it; [`BEHAVIOURS`] is the list of what is demanded. Each pair of
 //! store and behaviour is a test of its own, which passes, fails, or is ignored with a reason.
-//! [`checker`] judges recorded histories, [`proxy`] breaks connections, and [`servers`] are real
-//! servers on demand; all three are of use without the suite, and so are the [`acts`] of a fault test.
+//! [`checker`] judges recorded histories, [`proxy`] breaks connections, [`servers`] are real servers
+//! on demand, and [`polls`] drops futures where they await; all four are of use without the suite,
+//! and so are the [`acts`] of a fault test.
 //! [`torture`] runs for as long as one likes, on servers that [`rigs`] start and break.
 
 pub mod acts;
@@ -23,6 +24,7 @@ mod island;
 mod needs;
 mod panics;
 mod peer;
+pub mod polls;
 pub mod proxy;
 mod register;
 pub mod rigs;

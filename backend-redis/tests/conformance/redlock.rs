@@ -98,6 +98,10 @@ impl Store for Nodes {
         vec![PASSWORD.to_owned()]
     }
 
+    fn connections(&self) -> Option<u64> {
+        Some(self.alive().iter().map(|node| node.proxy.stats().open).sum())
+    }
+
     async fn leftovers(&self) -> Result<Vec<String>> {
         let mut all = Vec::new();
         for node in self.alive() {

@@ -61,6 +61,10 @@ impl Store for Single {
         vec![PASSWORD.to_owned()]
     }
 
+    fn connections(&self) -> Option<u64> {
+        Some(self.proxy.stats().open)
+    }
+
     async fn leftovers(&self) -> Result<Vec<String>> {
         keys::leftovers(&self.server, "").await
     }

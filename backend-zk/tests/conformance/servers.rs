@@ -96,6 +96,10 @@ impl Store for Part {
         vec!["correct-horse-battery".to_owned()]
     }
 
+    fn connections(&self) -> Option<u64> {
+        Some(self.proxies.iter().map(|proxy| proxy.stats().open).sum())
+    }
+
     async fn leftovers(&self) -> Result<Vec<String>> {
         look::leftovers(&self.client, &self.servers, &self.prefix).await
     }

@@ -1,9 +1,8 @@
 //! Any future may be dropped at any await point: nothing is left behind, and nobody's wake-up goes
 //! with it (invariant 4, lessons 4 and 17).
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use fencelock_core::{Guard, Locks};
@@ -11,20 +10,78 @@ use rand::RngExt;
 use tokio::time::{Instant, timeout};
 
 use super::behaviour;
-use super::work;
+use super::work::{self, SHORT_WAIT};
 use crate::context::Context;
+use crate::harness::Door;
+use crate::needs::Need;
 use crate::peer::protocol::How;
+use crate::polls::{DroppedAfter, at_every_await};
 use crate::suite::Behaviour;
+
+mod acquiring;
+mod holding;
+mod store;
 
 const GROUP: &str = "cancel";
 
+/// What breaks on the way to the store is mended again.
+const MENDED: Need = Need::Door(Door::CutOff);
+
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "an_acquire_dropped_anywhere_leaves_nothing", &[], |c| {
-        Box::pin(uncontended(c))
+        Box::pin(acquiring::free(c, false))
     }),
-    behaviour(GROUP, "a_wait_dropped_anywhere_leaves_nothing", &[], |c| Box::pin(contended(c))),
-    behaviour(GROUP, "a_try_dropped_anywhere_leaves_nothing", &[], |c| Box::pin(tries(c))),
-    behaviour(GROUP, "a_release_dropped_anywhere_still_releases", &[], |c| Box::pin(releases(c))),
+    behaviour(GROUP, "a_try_of_a_free_lock_dropped_anywhere_leaves_nothing", &[], |c| {
+        Box::pin(acquiring::free(c, true))
+    }),
+    behaviour(GROUP, "a_wait_dropped_anywhere_leaves_nothing", &[], |c| {
+        Box::pin(acquiring::contended(c, false))
+    }),
+    behaviour(GROUP, "a_try_that_waits_dropped_anywhere_leaves_nothing", &[], |c| {
+        Box::pin(acquiring::contended(c, true))
+    }),
+    behaviour(GROUP, "a_try_dropped_anywhere_leaves_nothing", &[], |c| {
+        Box::pin(acquiring::busy(c, Duration::ZERO))
+    }),
+    behaviour(GROUP, "a_try_in_vain_dropped_anywhere_leaves_nothing", &[], |c| {
+        Box::pin(acquiring::busy(c, SHORT_WAIT))
+    }),
+    behaviour(
+        GROUP,
+        "an_acquire_dropped_anywhere_before_slow_replies_leaves_nothing",
+        &[Need::Door(Door::SlowReplies), MENDED],
+        |c| Box::pin(acquiring::troubled(c, Door::SlowReplies)),
+    ),
+    behaviour(
+        GROUP,
+        "an_acquire_dropped_anywhere_around_a_lost_reply_leaves_nothing",
+        &[Need::Door(Door::LoseReply), MENDED],
+        |c| Box::pin(acquiring::troubled(c, Door::LoseReply)),
+    ),
+    behaviour(GROUP, "an_acquire_dropped_anywhere_while_cut_off_leaves_nothing", &[MENDED], |c| {
+        Box::pin(acquiring::troubled(c, Door::CutOff))
+    }),
+    behaviour(GROUP, "a_release_dropped_anywhere_still_releases", &[], |c| {
+        Box::pin(holding::release(c))
+    }),
+    behaviour(GROUP, "a_dropped_look_out_for_a_loss_leaves_the_guard_as_it_is", &[], |c| {
+        Box::pin(holding::lost(c))
+    }),
+    behaviour(GROUP, "a_dropped_look_out_for_the_end_leaves_the_guard_as_it_is", &[], |c| {
+        Box::pin(holding::expiring(c))
+    }),
+    behaviour(GROUP, "dropped_work_ends_and_leaves_the_guard_as_it_is", &[], |c| {
+        Box::pin(holding::work(c))
+    }),
+    behaviour(GROUP, "work_dropped_around_a_loss_hides_no_loss", &[], |c| {
+        Box::pin(holding::lost_work(c))
+    }),
+    behaviour(GROUP, "a_dropped_inspect_changes_nothing", &[], |c| Box::pin(store::inspect(c))),
+    behaviour(GROUP, "a_dropped_evict_can_be_repeated", &[], |c| Box::pin(store::evict(c))),
+    behaviour(GROUP, "a_dropped_close_can_be_repeated", &[], |c| Box::pin(store::close(c))),
+    behaviour(GROUP, "a_dropped_connect_leaves_nothing_running", &[], |c| {
+        Box::pin(store::connect(c))
+    }),
     behaviour(GROUP, "a_cancelled_waiter_frees_nobody", &[], |c| Box::pin(frees_nobody(c))),
     behaviour(GROUP, "a_cancelled_waiter_passes_its_turn_on", &[], |c| Box::pin(passes_on(c))),
     behaviour(GROUP, "waiters_cancelled_at_the_hand_over_lose_no_turn", &[], |c| {
@@ -35,27 +92,14 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_hundred_waiters_give_up_at_once", &[], |c| Box::pin(hundred(c))),
 ];
 
-/// Polls `future` and drops it after the `polls`-th time that it was not ready. `None` if so.
-async fn dropped_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = Some(Box::pin(future));
-    let mut polled = 0;
-    poll_fn(move |cx| {
-        let Some(running) = future.as_mut() else { return Poll::Ready(None) };
-        if let Poll::Ready(value) = running.as_mut().poll(cx) {
-            return Poll::Ready(Some(value));
-        }
-        polled += 1;
-        if polled < polls {
-            return Poll::Pending;
-        }
-        future = None;
-        Poll::Ready(None)
-    })
-    .await
+/// What the behaviours do at every await, each future within the context's patience.
+async fn anywhere<S, F: Future>(
+    context: &Context,
+    make: impl AsyncFnMut() -> (S, F),
+    check: impl AsyncFnMut(S, Option<F::Output>),
+) {
+    at_every_await(context.patience(), make, check).await;
 }
-
-/// No future here has more await points than this on its way.
-const MOST_POLLS: usize = 200;
 
 fn ways(context: &Context) -> Vec<How> {
     let mut ways = vec![How::Exclusive];
@@ -69,101 +113,6 @@ async fn assert_clean(context: &Context, locks: &Locks, name: &str) {
     context.free(locks, name).await;
     let guard = context.hold(locks, name).await;
     context.give_back(guard).await;
-}
-
-async fn uncontended(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
-    for how in ways(&context) {
-        for polls in 1..MOST_POLLS {
-            let lock = how.lock(&one, &name);
-            let acquired = dropped_after(polls, lock.acquire());
-            let acquired = context.soon("acquired or dropped", acquired).await;
-            let done = acquired.is_some();
-            if let Some(acquired) = acquired {
-                drop(acquired.expect("acquired"));
-            }
-            assert_clean(&context, &two, &name).await;
-            if done {
-                break;
-            }
-        }
-    }
-}
-
-/// The holder leaves while the waiter is polled, so that later polls meet the hand-over.
-async fn contended(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
-    for how in ways(&context) {
-        for polls in 1..MOST_POLLS {
-            let holder = context.hold(&one, &name).await;
-            let lock = how.lock(&two, &name);
-            let waiter = tokio::spawn(async move { dropped_after(polls, lock.acquire()).await });
-            let queued = async || {
-                waiter.is_finished()
-                    || !one.inspect(&name).await.expect("answers").waiters.is_empty()
-            };
-            context.until("the waiter is queued or dropped", queued).await;
-            context.give_back(holder).await;
-            let acquired = context.soon("granted or dropped", waiter).await.expect("no panic");
-            let done = acquired.is_some();
-            if let Some(acquired) = acquired {
-                drop(acquired.expect("granted"));
-            }
-            assert_clean(&context, &one, &name).await;
-            if done {
-                break;
-            }
-        }
-    }
-}
-
-async fn tries(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
-    let holder = context.hold(&one, &name).await;
-    for how in ways(&context) {
-        for polls in 1..MOST_POLLS {
-            let lock = how.lock(&two, &name);
-            let tried = dropped_after(polls, lock.try_acquire());
-            let tried = context.soon("answered or dropped", tried).await;
-            context.queued(&one, &name, 0).await;
-            assert!(holder.is_held());
-            if let Some(tried) = tried {
-                assert!(tried.expect("no error").is_none(), "granted beside a holder");
-                break;
-            }
-        }
-    }
-    work::assert_busy(&context, &two, &name).await;
-    context.give_back(holder).await;
-}
-
-/// redis-py #3847: a cancelled release wedged the lock.
-async fn releases(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
-    for how in ways(&context) {
-        for polls in 0..MOST_POLLS {
-            let guard = work::hold(&context, &one, &name, how).await;
-            let releasing = guard.release();
-            let released = match polls {
-                // Never polled at all: the guard is in the future, and is dropped with it.
-                0 => {
-                    drop(releasing);
-                    None
-                }
-                _ => context.soon("released or dropped", dropped_after(polls, releasing)).await,
-            };
-            let next = context.hold(&two, &name).await;
-            context.give_back(next).await;
-            if let Some(released) = released {
-                released.expect("released");
-                break;
-            }
-        }
-    }
 }
 
 /// A clean-up that deletes whatever is there would free the holder.
@@ -244,7 +193,7 @@ async fn thousand(context: Arc<Context>) {
                 tokio::task::yield_now().await;
             }
             // Granted, its guard is dropped at once.
-            if let Some(acquired) = dropped_after(polls, lock.acquire()).await {
+            if let Some(acquired) = DroppedAfter::polls(polls, lock.acquire()).await {
                 drop(acquired.expect("granted"));
             }
         });

@@ -217,6 +217,7 @@ impl Server {
 
     pub(crate) fn heal(&self) {
         self.cut.store(false, Ordering::SeqCst);
+        self.lose_next.store(false, Ordering::SeqCst);
         self.delay(Duration::ZERO);
     }
 

@@ -1,0 +1,157 @@
+//! Acquisitions that are dropped at each of their awaits: on a free lock, in the queue, and when
+//! the way to the store is bad.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{Guard, Lock, Locks, Result};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::{anywhere, assert_clean, ways};
+use crate::behaviours::work;
+use crate::context::Context;
+use crate::harness::Door;
+
+/// Acquires, or tries as long as a wait limit allows. A try without one may be in vain: the request
+/// of the one that was dropped before it may still be on its way, and be in its way for a moment.
+async fn acquire(lock: Lock, tries: bool) -> Result<Option<Guard>> {
+    match tries {
+        true => lock.try_acquire().await,
+        false => lock.acquire().await.map(Some),
+    }
+}
+
+/// The guard goes with its future, or here.
+fn no_error(acquired: Option<Result<Option<Guard>>>) {
+    drop(acquired.map(|acquired| acquired.expect("acquired")));
+}
+
+pub(super) async fn free(context: Arc<Context>, tries: bool) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    for how in ways(&context) {
+        let make = async || ((), acquire(how.lock(&one, &name), tries));
+        anywhere(&context, make, async |(), acquired| {
+            no_error(acquired);
+            assert_clean(&context, &two, &name).await;
+        })
+        .await;
+    }
+}
+
+/// The holder leaves while the waiter is polled, so that later polls meet the hand-over.
+pub(super) async fn contended(context: Arc<Context>, tries: bool) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    for how in ways(&context) {
+        let make = async || {
+            let holder = Leaving::when_queued(&context, &one, &name).await;
+            let lock = how.lock(&two, &name);
+            let lock = if tries { lock.wait_at_most(context.patience()) } else { lock };
+            (holder, acquire(lock, tries))
+        };
+        anywhere(&context, make, async |holder, acquired| {
+            holder.left(&context).await;
+            no_error(acquired);
+            assert_clean(&context, &one, &name).await;
+        })
+        .await;
+    }
+}
+
+/// A holder that releases when somebody waits for its lock.
+struct Leaving {
+    task: JoinHandle<Result<()>>,
+    /// Dropped when nobody will wait any more.
+    hopeful: oneshot::Sender<()>,
+}
+
+impl Leaving {
+    async fn when_queued(context: &Arc<Context>, locks: &Locks, name: &str) -> Leaving {
+        let guard = context.hold(locks, name).await;
+        let (hopeful, mut hopeless) = oneshot::channel();
+        let (locks, name) = (locks.clone(), name.to_owned());
+        let task = tokio::spawn(async move {
+            let queued = async {
+                while locks.inspect(&name).await.expect("inspect answers").waiters.is_empty() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::select! {
+                () = queued => {}
+                _ = &mut hopeless => {}
+            }
+            guard.release().await
+        });
+        Leaving { task, hopeful }
+    }
+
+    async fn left(self, context: &Context) {
+        drop(self.hopeful);
+        let released = context.soon("the holder leaves", self.task).await;
+        released.expect("no panic").expect("released");
+    }
+}
+
+/// Another one holds it all the time.
+pub(super) async fn busy(context: Arc<Context>, limit: Duration) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let holder = context.hold(&one, &name).await;
+    for how in ways(&context) {
+        let make = async || {
+            let lock = how.lock(&two, &name).wait_at_most(limit);
+            ((), async move { lock.try_acquire().await })
+        };
+        anywhere(&context, make, async |(), tried| {
+            context.queued(&one, &name, 0).await;
+            assert!(holder.is_held());
+            if let Some(tried) = tried {
+                assert!(tried.expect("no error").is_none(), "granted beside a holder");
+            }
+        })
+        .await;
+    }
+    work::assert_busy(&context, &two, &name).await;
+    context.give_back(holder).await;
+}
+
+/// So long it takes until what is broken is mended.
+const OUTAGE: Duration = Duration::from_millis(40);
+
+/// What was sent, or may have been, is undone when the store can be reached again, and no holder
+/// is harmed by it.
+pub(super) async fn troubled(context: Arc<Context>, trouble: Door) {
+    let (name, other) = (context.name("lock"), context.name("other"));
+    let (one, two) = (context.client().await, context.client().await);
+    let kept = context.hold(&two, &other).await;
+    let make = async || {
+        let store = context.store();
+        let broken = match trouble {
+            Door::SlowReplies => store.delay_replies(OUTAGE / 4).await,
+            Door::LoseReply => store.lose_next_reply().await,
+            _ => store.cut_off().await,
+        };
+        broken.expect("something breaks");
+        let mending = tokio::spawn(mended(context.clone()));
+        (mending, acquire(one.lock(&name), false))
+    };
+    anywhere(&context, make, async |mending, acquired| {
+        context.soon("the way is mended", mending).await.expect("no panic");
+        no_error(acquired);
+        // A look is not asked again when the connection was lost, as it is by the mending.
+        let answers = async || two.inspect(&name).await.is_ok();
+        context.until("the store answers again", answers).await;
+        assert_clean(&context, &two, &name).await;
+        assert!(kept.is_held());
+        work::assert_busy(&context, &one, &other).await;
+    })
+    .await;
+    context.give_back(kept).await;
+}
+
+async fn mended(context: Arc<Context>) {
+    tokio::time::sleep(OUTAGE).await;
+    context.store().heal().await.expect("healed");
+}

@@ -1,0 +1,114 @@
+//! What a connected store offers, and the connecting itself, dropped at each await.
+
+use std::sync::Arc;
+
+use fencelock_core::LostReason;
+use tokio::runtime::Handle;
+
+use super::{anywhere, assert_clean};
+use crate::behaviours::work;
+use crate::context::Context;
+use crate::peer::protocol::How;
+
+pub(super) async fn inspect(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let holder = context.hold(&one, &name).await;
+    let waiter = work::wait_for(&two, &name, How::Exclusive);
+    context.queued(&one, &name, 1).await;
+    let make = async || {
+        let (locks, name) = (two.clone(), name.clone());
+        ((), async move { locks.inspect(&name).await })
+    };
+    anywhere(&context, make, async |(), seen| {
+        // The next answer is the next question's.
+        let again = context.soon("inspect answers", two.inspect(&name)).await;
+        for seen in [seen, Some(again)].into_iter().flatten() {
+            let seen = seen.expect("answers");
+            assert_eq!((seen.holders.len(), seen.waiters.len()), (1, 1), "{seen:?}");
+            assert_eq!(seen.holders[0].mode, holder.mode());
+        }
+        assert!(holder.is_held() && !waiter.is_finished());
+    })
+    .await;
+    context.give_back(holder).await;
+    let waiter = work::granted(&context, "the waiter is granted", waiter).await;
+    context.give_back(waiter).await;
+}
+
+/// Dropped, it may or may not have happened; asked again it has, and hits nobody else.
+pub(super) async fn evict(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let make = async || {
+        let guard = context.hold(&one, &name).await;
+        let seen = context.soon("inspect answers", two.inspect(&name)).await.expect("answers");
+        let who = seen.holders[0].id.clone();
+        let (locks, name, evicted) = (two.clone(), name.clone(), who.clone());
+        ((guard, who), async move { locks.evict(&name, &evicted).await })
+    };
+    anywhere(&context, make, async |(guard, who), evicted| {
+        let evict = || context.soon("evict answers", two.evict(&name, &who));
+        let again = evict().await.expect("no error");
+        if let Some(evicted) = evicted {
+            assert!(evicted.expect("no error"), "nobody was evicted");
+            assert!(!again, "evicted twice");
+        }
+        let next = context.soon("a try answers", two.lock(&name).try_acquire()).await;
+        let next = next.expect("no error").expect("the holder was evicted, so it is free");
+        drop(guard);
+        assert!(!evict().await.expect("no error"), "an old id evicted a new holder");
+        assert!(next.is_held());
+        work::assert_busy(&context, &one, &name).await;
+        context.give_back(next).await;
+    })
+    .await;
+}
+
+pub(super) async fn close(context: Arc<Context>) {
+    let (name, other) = (context.name("lock"), context.name("other"));
+    let two = context.client().await;
+    let kept = context.hold(&two, &other).await;
+    let make = async || {
+        let locks = context.connect(&context.params()).await;
+        let guard = context.hold(&locks, &name).await;
+        let closed = locks.clone();
+        ((locks, guard), async move { closed.close().await })
+    };
+    anywhere(&context, make, async |(locks, guard), closed| {
+        closed.into_iter().for_each(|closed| closed.expect("closed"));
+        let again = context.soon("asked again, it closes", locks.close()).await;
+        again.expect("closed");
+        assert_eq!(work::told_lost(&context, &guard).await, LostReason::Closed);
+        work::release_is_not_held(&context, guard).await;
+        assert_clean(&context, &two, &name).await;
+        assert!(kept.is_held());
+    })
+    .await;
+    context.give_back(kept).await;
+}
+
+/// No connection and no task of it stays: each behaviour has a runtime of its own, whose tasks can
+/// be counted. What is connected is usable whatever was dropped before.
+pub(super) async fn connect(context: Arc<Context>) {
+    let name = context.name("lock");
+    let two = context.client().await;
+    assert_clean(&context, &two, &name).await;
+    let running = || (context.store().connections(), Handle::current().metrics().num_alive_tasks());
+    let (connections, tasks) = running();
+    let make = async || {
+        let (context, params) = (context.clone(), context.params());
+        ((), async move { context.store().connect(&params).await })
+    };
+    anywhere(&context, make, async |(), connected| {
+        if let Some(connected) = connected {
+            let locks = connected.expect("connected");
+            assert_clean(&context, &locks, &name).await;
+            drop(locks);
+        }
+        let what = format!("only {connections:?} connections and {tasks} tasks are left");
+        context.until(&what, async || running().0 <= connections && running().1 <= tasks).await;
+    })
+    .await;
+    assert_clean(&context, &two, &name).await;
+}
