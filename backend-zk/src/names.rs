@@ -70,7 +70,8 @@ pub(crate) fn read(name: &str) -> Option<Written> {
     let sequence = match digits {
         10.. => number(&name[name.len() - 10..]),
         // `%010d` of a number below zero that is not as long as the smallest.
-        9 => number(&name[name.len().checked_sub(10)?..]),
+        // What stands before the digits may be any character.
+        9 => number(name.get(name.len().checked_sub(10)?..)?),
         _ => None,
     }?;
     Some(Written { mode: Mode::Exclusive, sequence })
@@ -122,7 +123,9 @@ mod tests {
             assert_eq!(read(&format!("{OWNER}{name}")), expected, "{name}");
             assert_eq!(read(name), expected, "{name}");
         }
-        for strange in ["", "leases", "lock-", "lock-12", "-0000", "permits-2-1-x", "000000001"] {
+        for strange in
+            ["", "leases", "lock-", "lock-12", "-0000", "permits-2-1-x", "000000001", "é000000001"]
+        {
             assert_eq!(read(strange), None, "{strange:?}");
         }
     }
@@ -136,8 +139,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(name in ".{0,60}") {
-            let _ = read(&name);
+        fn nothing_panics(name in ".{0,30}", digits in "[-0-9]{0,12}") {
+            let _ = read(&format!("{name}{digits}"));
         }
 
         #[test]
