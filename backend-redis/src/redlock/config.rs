@@ -24,6 +24,8 @@ use crate::identity::Process;
 use crate::route::{Caller, Host, Login};
 use crate::tls::Tls;
 
+/// No time that a user gives is longer, so that no arithmetic overflows: a week.
+const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 /// Between the longest TTL and the shortest `restart_delay`, besides twice the clocks' tolerance: a
 /// hundredth of the TTL and this, as in [`lease_end`](fencelock_core::lease_end).
 const GRANULARITY: Duration = Duration::from_millis(2);
@@ -179,6 +181,15 @@ impl RedlockStore {
                 return Err(invalid(format!("{node} is named twice: it has one vote")));
             }
         }
+        for (name, given) in [
+            ("restart_delay", self.restart_delay),
+            ("clock_tolerance", self.clock_tolerance),
+            ("node_timeout", self.node_timeout),
+        ] {
+            if given > LONGEST {
+                return Err(invalid(format!("{name} must be no longer than 7 days")));
+            }
+        }
         if !self.restart_delay.is_zero() && self.longest_ttl().is_zero() {
             return Err(invalid(format!(
                 "restart_delay={:?} must be more than twice clock_tolerance={:?}",
@@ -332,6 +343,8 @@ mod tests {
             ("redlock://a,b,a", "named twice"),
             ("redlock://a,b,c?restart_delay=0s", "longer than 0"),
             ("redlock://a,b,c?restart_delay=20s", "twice clock_tolerance"),
+            ("redlock://a,b,c?clock_tolerance=18446744073709551615s", "no longer than 7 days"),
+            ("redlock://a,b,c?node_timeout=500years", "no longer than 7 days"),
             (
                 "redlock://a,b,c?ttl=1m",
                 "longer than this redlock store allows; expected at most 39s",
