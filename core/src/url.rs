@@ -293,7 +293,15 @@ impl fmt::Display for StoreUrl {
             (user, None) => write!(f, "{}@", user.as_deref().unwrap_or_default())?,
             (user, Some(_)) => write!(f, "{}:***@", user.as_deref().unwrap_or_default())?,
         }
-        write!(f, "{}{}", self.authority, self.path)
+        match self
+            .path
+            .rsplit_once('@')
+            .and_then(|(login, rest)| Some((login.split_once(':')?, rest)))
+        {
+            // One slash too many before `USER:PASSWORD@HOST`.
+            Some(((user, _), rest)) => write!(f, "{}{user}:***@{rest}", self.authority),
+            None => write!(f, "{}{}", self.authority, self.path),
+        }
     }
 }
 
@@ -403,6 +411,15 @@ mod tests {
             let error = url.params(&[]).unwrap_err();
             let shown = format!("{error} {error:?}");
             prop_assert!(!shown.contains(&password));
+        }
+
+        /// Also where it was not recognised as one.
+        #[test]
+        fn a_password_behind_one_slash_too_many_is_never_shown(password in "[a-zA-Z0-9]{12,30}") {
+            for url in [format!("redis:///me:{password}@host/0"), format!("zk:////:{password}@h")] {
+                let shown = format!("{}", StoreUrl::parse(&url).unwrap());
+                prop_assert!(!shown.contains(&password), "{}", shown);
+            }
         }
 
         #[test]
