@@ -27,6 +27,8 @@ mod files;
 mod home;
 mod latch;
 mod leftovers;
+#[doc(hidden)]
+pub mod outside;
 mod path;
 mod pipe;
 mod place;
@@ -35,6 +37,7 @@ mod queue;
 mod wake;
 
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
+use fencelock_core::{Result, Settings};
 
 pub use config::FileStore;
 pub use leftovers::leftovers;
@@ -45,7 +48,11 @@ pub const SCHEME: Scheme =
 
 fn connect(url: StoreUrl) -> Connecting {
     Box::pin(async move {
-        let settings = url.params(&[])?.settings()?;
+        let settings = settings_of(&url)?;
         FileStore::from_url(&url)?.locks(settings).await
     })
+}
+
+fn settings_of(url: &StoreUrl) -> Result<Settings> {
+    url.params(&[])?.settings()
 }

@@ -114,7 +114,7 @@ fn sample<'a>(waiting: &'a [&RedisContender]) -> impl Iterator<Item = &'a RedisC
 }
 
 /// What one look at a lock said.
-struct LookAnswer {
+pub(crate) struct LookAnswer {
     /// When the first in the queue should look again, if it is of this process.
     look_in: Duration,
     /// Waiters of this process may be missing from the queue.
@@ -124,7 +124,7 @@ struct LookAnswer {
     ours: Vec<Vec<u8>>,
 }
 
-fn read_look(answer: Value) -> Option<LookAnswer> {
+pub(crate) fn read_look(answer: Value) -> Option<LookAnswer> {
     let Value::Array(values) = answer else { return None };
     let mut values = values.into_iter();
     let (Value::Int(look_in), Value::Int(missing), Value::BulkString(head)) =

@@ -193,12 +193,12 @@ pub(crate) fn uncovered() -> Error {
     Error::new(ErrorKind::Unreachable, "no node of the cluster has the slot of this lock")
 }
 
-enum Redirection {
+pub(crate) enum Redirection {
     Moved(Host),
     Ask(Host),
 }
 
-fn redirection(error: &RedisError) -> Option<Redirection> {
+pub(crate) fn redirection(error: &RedisError) -> Option<Redirection> {
     let host = |(address, _slot): (&str, u16)| {
         let (name, port) = address.rsplit_once(':')?;
         Some(Host { name: name.to_owned(), port: port.parse().ok()? })
@@ -211,7 +211,7 @@ fn redirection(error: &RedisError) -> Option<Redirection> {
 }
 
 /// `CLUSTER SLOTS`: first, last, master, replicas... for each range.
-fn read_map(answer: Value) -> Option<Vec<(u16, u16, Host)>> {
+pub(crate) fn read_map(answer: Value) -> Option<Vec<(u16, u16, Host)>> {
     let Value::Array(rows) = answer else { return None };
     let mut ranges = Vec::with_capacity(rows.len());
     for row in rows {

@@ -105,26 +105,25 @@ impl RedisContender {
     fn strange_answer(&self, script: &str) -> Error {
         self.store.server.strange_answer(self.keys.lock(), script)
     }
+}
 
-    /// What an attempt's answer means.
-    fn read(&self, answer: &Value, sent: Moment) -> Option<Attempt> {
-        match answer {
-            Value::Int(0) => Some(Attempt::Busy { rest: Rest::Nothing }),
-            Value::BulkString(token) => {
-                let token = std::str::from_utf8(token).ok()?.parse().ok()?;
-                let valid_until = lease_end(sent, self.claim.ttl());
-                self.fence_renewed.store(sent.as_nanos(), Ordering::Relaxed);
-                Some(Attempt::Granted { token: FencingToken::new(token), valid_until })
-            }
-            Value::Array(values) => match values.as_slice() {
-                [Value::Int(look_in)] => {
-                    let look_in = Duration::from_millis(u64::try_from(*look_in).ok()?);
-                    Some(Attempt::Waiting { look_in })
-                }
-                _ => None,
-            },
-            _ => None,
+/// What an attempt that was sent at `sent` for a lease of `ttl` was answered.
+pub(crate) fn read_attempt(answer: &Value, sent: Moment, ttl: Duration) -> Option<Attempt> {
+    match answer {
+        Value::Int(0) => Some(Attempt::Busy { rest: Rest::Nothing }),
+        Value::BulkString(token) => {
+            let token = std::str::from_utf8(token).ok()?.parse().ok()?;
+            let valid_until = lease_end(sent, ttl);
+            Some(Attempt::Granted { token: FencingToken::new(token), valid_until })
         }
+        Value::Array(values) => match values.as_slice() {
+            [Value::Int(look_in)] => {
+                let look_in = Duration::from_millis(u64::try_from(*look_in).ok()?);
+                Some(Attempt::Waiting { look_in })
+            }
+            _ => None,
+        },
+        _ => None,
     }
 }
 
@@ -144,7 +143,12 @@ impl Contender for RedisContender {
         let step = Step { script: &SCRIPTS.attempt, keys: &keys, values };
         let sent = self.store.clock.now();
         let answer = self.store.server.step(step).await?;
-        match self.read(&answer, sent).ok_or_else(|| self.strange_answer("attempt"))? {
+        let answer = read_attempt(&answer, sent, self.claim.ttl());
+        let answer = answer.ok_or_else(|| self.strange_answer("attempt"))?;
+        if matches!(answer, Attempt::Granted { .. }) {
+            self.fence_renewed.store(sent.as_nanos(), Ordering::Relaxed);
+        }
+        match answer {
             Attempt::Granted { token, .. } if self.store.server.wants_replicas() => {
                 Box::pin(self.replicated(token)).await
             }

@@ -28,6 +28,8 @@ mod link;
 mod listeners;
 mod node;
 #[doc(hidden)]
+pub mod outside;
+#[doc(hidden)]
 pub mod redlock;
 mod replicas;
 mod route;

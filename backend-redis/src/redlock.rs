@@ -21,19 +21,22 @@ mod freeing;
 pub mod marker;
 mod member;
 mod quorum;
-mod refusals;
+pub(crate) mod refusals;
 mod round;
 mod sight;
 pub mod votes;
-mod waiters;
+pub(crate) mod waiters;
 
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 
+pub(crate) use backend::read_look;
 pub use config::RedlockStore;
 pub use deployment::{
     LockSeen, NodeSeen, NodeStatus, Part, Replaced, init, open_when_due, replace, status,
 };
 pub use marker::Deployment;
+pub(crate) use round::read_fence;
+pub(crate) use sight::read as read_sight;
 
 /// `redlock://`.
 pub const SCHEME: Scheme = Scheme {

@@ -228,7 +228,7 @@ impl ZkStore {
         guarded::held_node(client, &lock, guard).await
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.hosts.is_empty() {
             return Err(invalid("no host is named; expected HOST or HOST:PORT"));
         }

@@ -31,6 +31,8 @@ mod lookout;
 mod names;
 mod node;
 mod order;
+#[doc(hidden)]
+pub mod outside;
 mod path;
 mod session;
 mod snapshot;

@@ -16,9 +16,9 @@ use crate::session::Session;
 const MOST: usize = 1000;
 
 /// What the store has of one lock.
-pub(crate) struct Seen(Vec<Entry>);
+pub(crate) struct Seen(pub(crate) Vec<Entry>);
 
-struct Entry {
+pub(crate) struct Entry {
     path: String,
     mode: Mode,
     holds: bool,
@@ -26,6 +26,20 @@ struct Entry {
     czxid: i64,
     /// By the servers' clock, in ms since 1970.
     made: i64,
+}
+
+impl Entry {
+    /// A node by what the servers say of it, which may be another program's.
+    pub(crate) fn read(
+        path: String,
+        mode: Mode,
+        holds: bool,
+        data: &[u8],
+        czxid: i64,
+        made: i64,
+    ) -> Entry {
+        Entry { path, mode, holds, label: Label::new(&String::from_utf8_lossy(data)), czxid, made }
+    }
 }
 
 /// Asks.
@@ -39,9 +53,7 @@ pub(crate) async fn of(session: &Arc<Session>, lock: &str) -> Result<Seen> {
         let path = below(lock, name);
         match session.read(client.get_data(&path)).await {
             Ok((data, stat)) => {
-                let label = Label::new(&String::from_utf8_lossy(&data));
-                let (czxid, made) = (stat.czxid, stat.ctime);
-                Ok(Some(Entry { path, mode, holds, label, czxid, made }))
+                Ok(Some(Entry::read(path, mode, holds, &data, stat.czxid, stat.ctime)))
             }
             Err(trouble) if trouble.is_no_node() => Ok(None),
             Err(trouble) => Err(trouble),

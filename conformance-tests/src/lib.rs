@@ -22,6 +22,7 @@ mod harness;
 pub mod history;
 mod island;
 mod needs;
+pub mod outside;
 mod panics;
 mod peer;
 pub mod polls;

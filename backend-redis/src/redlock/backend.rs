@@ -88,14 +88,14 @@ impl Seats for Store {
 }
 
 /// What one node said to a look.
-struct Seeing {
+pub(crate) struct Seeing {
     look_in: Duration,
     missing: bool,
     /// Empty if it is of another process.
     first: Vec<u8>,
 }
 
-fn read_look(answer: &Value) -> Option<Seeing> {
+pub(crate) fn read_look(answer: &Value) -> Option<Seeing> {
     let Value::Array(values) = answer else { return None };
     let [Value::Int(look_in), Value::Int(missing), Value::BulkString(first)] = values.as_slice()
     else {

@@ -176,7 +176,7 @@ impl Desk {
     }
 }
 
-fn read_fence(value: &Value) -> Option<u64> {
+pub(crate) fn read_fence(value: &Value) -> Option<u64> {
     match value {
         Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
         _ => None,

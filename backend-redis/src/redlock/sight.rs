@@ -251,7 +251,7 @@ fn read_answers(answers: Vec<Value>) -> Result<(Option<String>, u64)> {
     read(&answers).ok_or_else(|| strange_answer("GET and TIME"))
 }
 
-fn read(answers: &[Value]) -> Option<(Option<String>, u64)> {
+pub(crate) fn read(answers: &[Value]) -> Option<(Option<String>, u64)> {
     let [text, Value::Array(time)] = answers else { return None };
     let text = match text {
         Value::Nil => None,

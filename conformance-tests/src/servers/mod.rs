@@ -9,6 +9,7 @@
 use std::io;
 use std::time::Duration;
 
+mod babbler;
 mod clock;
 mod eventually;
 mod instance;
@@ -17,6 +18,7 @@ mod process;
 mod redis;
 mod zookeeper;
 
+pub use babbler::Babbler;
 pub use clock::ServerClock;
 pub use redis::TestRedis;
 pub use redis::cluster::TestCluster;

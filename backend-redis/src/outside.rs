@@ -1,0 +1,109 @@
+//! What comes from outside, read without a server: for the property tests and the fuzz targets in
+//! `fuzz/`, which feed it garbage. No part of this crate's interface.
+
+use std::time::Duration;
+
+use fencelock_core::url::StoreUrl;
+use fencelock_core::{Attempt, Error, Moment, Result};
+use redis::{RedisError, Value};
+
+use crate::backend;
+use crate::checkup::Checkup;
+use crate::cluster::{read_map, redirection};
+use crate::contender::read_attempt;
+use crate::error::explain;
+use crate::identity::{Identity, Keys};
+use crate::link::Ear;
+use crate::listeners::Listeners;
+use crate::redlock::marker::{Deployment, standing};
+use crate::redlock::refusals::Refusals;
+use crate::redlock::waiters::Waiters;
+use crate::redlock::{self, RedlockStore};
+use crate::snapshot;
+use crate::{REDLOCK_SCHEME, RedisStore};
+
+/// The keys of the lock `key`: its own, its queue's and its token's.
+#[must_use]
+pub fn keys(key: &str) -> [String; 3] {
+    Keys::of(key).all().map(str::to_owned)
+}
+
+/// Reads a URL of this crate's schemes, as connecting does first.
+///
+/// # Errors
+/// As connecting.
+pub fn url(url: &StoreUrl) -> Result<()> {
+    match REDLOCK_SCHEME.names.contains(&url.scheme()) {
+        true => RedlockStore::from_url(url).map(drop),
+        false => RedisStore::from_url(url).map(drop),
+    }
+}
+
+/// What a reply grants, if it is taken for the answer to a question.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Granted {
+    /// To an attempt.
+    pub attempt: Option<u64>,
+    /// To the question for a vote.
+    pub vote: Option<u64>,
+}
+
+/// Reads one reply in RESP as the answer to everything that is ever asked, and as a push.
+#[must_use]
+pub fn reply(bytes: &[u8]) -> Granted {
+    let value = match redis::parse_redis_value(bytes).and_then(Value::extract_error) {
+        Ok(value) => value,
+        Err(error) => {
+            refused(&error);
+            return Granted::default();
+        }
+    };
+    settings(&value);
+    pushed(&value);
+    let _ = backend::read_look(value.clone());
+    let _ = redlock::read_look(&value);
+    let _ = read_map(value.clone());
+    if let Some(seen) = snapshot::read(value.clone()) {
+        let again = snapshot::read(value.clone());
+        let _ = snapshot::Seen::merge([seen].into_iter().chain(again).collect(), 2).into_snapshot();
+    }
+    let mut refusals = Refusals::default();
+    if refusals.read(&value) {
+        let _ = refusals.look_in(2, 0);
+    }
+    if let Value::Array(values) = &value
+        && let Some((text, now_us)) = redlock::read_sight(values)
+    {
+        let ours = Deployment { nodes: 3, epoch: 1, delay: Duration::from_secs(60) };
+        let _ = standing(text.as_deref(), "run", now_us, ours);
+    }
+    let attempt = read_attempt(&value, Moment::from_nanos(1), Duration::from_secs(1));
+    Granted {
+        attempt: match attempt {
+            Some(Attempt::Granted { token, .. }) => Some(token.get()),
+            _ => None,
+        },
+        vote: redlock::read_fence(&value),
+    }
+}
+
+fn refused(error: &RedisError) -> Error {
+    let _ = redirection(error);
+    explain(error)
+}
+
+fn settings(info: &Value) {
+    let checkup = Checkup::read(info);
+    let _ = checkup.require(true).and(checkup.require(false));
+    let _ = checkup.profile(true, 1);
+}
+
+fn pushed(value: &Value) {
+    let listeners = Listeners::default();
+    listeners.changed(value);
+    if let Value::BulkString(text) = value {
+        listeners.told(text);
+        Waiters::at(3).told(0, text);
+        let _ = Identity::parse(text);
+    }
+}

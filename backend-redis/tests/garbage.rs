@@ -1,0 +1,121 @@
+//! Clients that are sent garbage: an error of a known kind in time, no panic, no memory for what is
+//! only announced, and good servers are found afterwards. A process of its own, whose memory is
+//! measured.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use fencelock_conformance::acts::{give_back, hold, ms, soon, within};
+use fencelock_conformance::outside::Harm;
+use fencelock_conformance::proxy::{Proxy, framing};
+use fencelock_conformance::servers::{Babbler, TestRedis};
+use fencelock_core::{Error, ErrorKind, Locks, Result, url};
+use fencelock_redis::{REDLOCK_SCHEME, SCHEME};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::task::JoinSet;
+
+async fn connect(url: &str) -> Result<Locks> {
+    url::connect(&[SCHEME, REDLOCK_SCHEME], url).await
+}
+
+/// Garbage of every kind, some of it random.
+fn garbage(random: &mut StdRng) -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    for head in ["$", "*", "%", "~", ">", "|", "=", "!"] {
+        all.push(format!("{head}9999999999\r\n").into());
+        all.push(format!("{head}9223372036854775807\r\n").into());
+        all.push(format!("{head}-3\r\n").into());
+        all.push(format!("{head}1\r\n").repeat(5_000).into());
+    }
+    for text in [
+        "+OK\r\n",
+        ":1\r\n",
+        "_\r\n",
+        "-ERR \r\n",
+        "-LOADING\r\n",
+        "$5\r\nab",
+        "\r\n",
+        "HTTP/1.1 400 Bad\r\n\r\n",
+    ] {
+        all.push(text.into());
+    }
+    for length in [1, 7, 60, 5_000] {
+        let mut bytes = vec![0; length];
+        random.fill_bytes(&mut bytes);
+        all.push(bytes);
+    }
+    all
+}
+
+fn random() -> StdRng {
+    let seed = rand::random();
+    println!("seed {seed}");
+    StdRng::seed_from_u64(seed)
+}
+
+/// Nothing that a caller would act on otherwise.
+fn assert_in_vain(error: &Error, bytes: &[u8]) {
+    let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]);
+    let known = matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Refused);
+    assert!(known, "after {shown:?}: {error}");
+}
+
+/// Connecting says so within its 5 s; whoever connects all the same is granted nothing.
+async fn meet(nodes: usize, bytes: Vec<u8>) {
+    let mut babblers = Vec::new();
+    for _ in 0..nodes {
+        let bytes = bytes.clone();
+        babblers.push(Babbler::start(move |_| bytes.clone()).await.unwrap());
+    }
+    let hosts: Vec<String> = babblers.iter().map(|one| one.addr().to_string()).collect();
+    let scheme = if nodes == 1 { "redis" } else { "redlock" };
+    let url = format!("{scheme}://{}", hosts.join(","));
+    let locks = match within(ms(9000), "connecting ends", connect(&url)).await {
+        Ok(locks) => locks,
+        Err(error) => return assert_in_vain(&error, &bytes),
+    };
+    let lock = locks.lock("x").wait_at_most(ms(500));
+    let acquired = within(ms(5000), "acquiring ends", lock.acquire()).await;
+    assert_in_vain(&acquired.expect_err("granted by garbage"), &bytes);
+}
+
+/// One reply of a good server is replaced.
+async fn go_on(server: Arc<TestRedis>, name: String, bytes: Vec<u8>) {
+    let proxy = Proxy::framed(server.addr(), framing::resp).await.unwrap();
+    let locks =
+        connect(&format!("redis://{}/0?unreachable_after=15s", proxy.addr())).await.unwrap();
+    let instead = bytes.clone();
+    proxy.mangle_next_reply(move |reply| *reply = instead);
+    let lock = locks.lock(&name);
+    match soon("acquiring ends", lock.acquire()).await {
+        Ok(guard) => {
+            let seen = soon("a look is answered", locks.inspect(&name)).await.unwrap();
+            assert_eq!(seen.holders[0].token, Some(guard.fencing_token()));
+            let _ = soon("a release ends", guard.release()).await;
+        }
+        Err(error) => assert_in_vain(&error, &bytes),
+    }
+    soon("a reply was replaced", proxy.mangled_reply()).await;
+    give_back(hold(&locks, &name).await).await;
+    soon("it closes", locks.close()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_is_an_error_in_time_and_grants_nothing() {
+    let harm = Harm::watch();
+    let server = Arc::new(TestRedis::start().await.unwrap());
+    let mut tasks = JoinSet::new();
+    for (index, bytes) in garbage(&mut random()).into_iter().enumerate() {
+        tasks.spawn(meet(1, bytes.clone()));
+        tasks.spawn(meet(3, bytes.clone()));
+        tasks.spawn(go_on(server.clone(), format!("lock {index}"), bytes));
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    harm.assert_none();
+    let locks = connect(&format!("redis://{}", server.addr())).await.unwrap();
+    give_back(hold(&locks, "good").await).await;
+}

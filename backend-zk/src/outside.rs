@@ -1,0 +1,43 @@
+//! What comes from outside, read without a server: for the property tests and the fuzz targets in
+//! `fuzz/`, which feed it garbage. No part of this crate's interface.
+
+use fencelock_core::url::StoreUrl;
+use fencelock_core::{Result, Snapshot};
+
+use crate::names;
+use crate::order::{self, Standing};
+use crate::path;
+use crate::snapshot::{Entry, Seen};
+use crate::{ZkStore, path::below};
+
+/// The path of the lock `key`.
+///
+/// # Errors
+/// For one that is too long.
+pub fn lock(key: &str) -> Result<String> {
+    path::of_lock("/", key)
+}
+
+/// Reads a URL of this crate's schemes, as connecting does first.
+///
+/// # Errors
+/// As connecting.
+pub fn url(url: &StoreUrl) -> Result<()> {
+    ZkStore::from_url(url)?.0.check()
+}
+
+/// Whether the claim of the node `own` holds the lock whose nodes have these names.
+#[must_use]
+pub fn is_granted(names: &[String], own: &str) -> bool {
+    let written = names::read(own);
+    written.is_some_and(|written| order::standing(names, own, written) == Standing::Free)
+}
+
+/// What people are shown of a lock whose nodes have these names, and each this data and stat.
+#[must_use]
+pub fn snapshot(names: &[String], data: &[u8], czxid: i64, ctime: i64) -> Snapshot {
+    let entry = |(name, mode, holds): (&str, _, _)| {
+        Entry::read(below("/lock", name), mode, holds, data, czxid, ctime)
+    };
+    Seen(order::queue(names).into_iter().map(entry).collect()).into_snapshot()
+}

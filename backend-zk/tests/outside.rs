@@ -1,0 +1,74 @@
+//! What comes from outside is read without a panic and taken for what it says: names, URLs, and the
+//! nodes that servers list. The fuzz targets in `fuzz/` ask the same of far more inputs.
+
+#![allow(clippy::unwrap_used)]
+
+use fencelock_conformance::outside::{
+    a_url_keeps_its_secret, names_are_kept_apart, no_parameter_is_overlooked,
+};
+use fencelock_zk::outside::{is_granted, lock, snapshot, url};
+use proptest::prelude::*;
+
+const URL: &str =
+    "zk://h1:2182,h2,[::1]/app/locks/?session=4s&auth=digest:me:pw&acl=creator&ttl=2s";
+
+/// Names of nodes, ours and others', and what is nearly one.
+fn child() -> impl Strategy<Value = String> {
+    let near = "(_c_[a-f]{3}-)?(lock-|__READ__|__WRIT__|permits-[1-9]{1,2}-[0-9]{1,3}-|n_|é|)-?[0-9]{9,11}";
+    prop_oneof![4 => near, 1 => "\\PC{0,20}[-0-9]{0,12}"]
+}
+
+/// The number at its end, if there is one of ten digits.
+fn number(name: &str) -> Option<i32> {
+    let digits = name.get(name.len().checked_sub(10)?..)?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+proptest! {
+    #[test]
+    fn names_have_nodes_of_their_own(one in ".{1,60}", two in ".{1,60}", odd in "[.%z/]{1,4}") {
+        let lock = |key: &str| lock(key).unwrap();
+        names_are_kept_apart(&one, &two, lock);
+        names_are_kept_apart(&one, &format!("{one}{odd}"), lock);
+    }
+
+    #[test]
+    fn any_text_is_a_url_or_an_error(text in "(zk|zookeeper)://(/?[%-~]{0,8}:[$]@)?[%-~]{0,40}") {
+        a_url_keeps_its_secret(&text, url);
+    }
+
+    #[test]
+    fn a_secret_in_a_parameter_is_kept_too(
+        scheme in "(digest|sasl-digest-md5|x|)", user in "[a-z:]{0,4}", rest in "[ -%'-~]{0,20}",
+    ) {
+        let text = format!("zk://h/locks?auth={scheme}:{user}:hunter2{rest}");
+        let read = fencelock_core::url::StoreUrl::parse(&text).map(|parsed| (url(&parsed), parsed));
+        let shown = format!("{read:?}");
+        prop_assert!(!shown.contains("hunter2"), "{}", shown);
+    }
+
+    #[test]
+    fn parameters_are_taken_or_refused(more in "[a-z_]{0,6}") {
+        no_parameter_is_overlooked(URL, &more, url);
+    }
+
+    #[test]
+    fn any_nodes_are_shown(
+        names in prop::collection::vec(child(), 0..12), data: Vec<u8>, czxid: i64, ctime: i64,
+    ) {
+        let shown = snapshot(&names, &data, czxid, ctime);
+        prop_assert!(shown.holders.len() + shown.waiters.len() <= names.len());
+    }
+
+    #[test]
+    fn nobody_is_granted_who_is_not_listed_or_comes_later(
+        mut names in prop::collection::vec(child(), 0..12), own in 0..1_000_000_000i32,
+    ) {
+        let name = format!("_c_ours-lock-{own:010}");
+        prop_assert!(!is_granted(&names, &name));
+        let mut others = names.iter().filter_map(|name| number(name));
+        let is_first = others.all(|other| own.wrapping_sub(other) <= 0);
+        names.push(name.clone());
+        prop_assert!(is_first || !is_granted(&names, &name), "{:?}", names);
+    }
+}

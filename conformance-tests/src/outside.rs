@@ -1,0 +1,121 @@
+//! What must hold for all input from outside, whatever it is: the property tests and the fuzz
+//! targets of every store ask the same.
+
+use std::sync::{Mutex, PoisonError};
+
+use fencelock_core::url::StoreUrl;
+use fencelock_core::{LockName, Result};
+
+/// What no other part of a URL is called.
+const SECRET: &str = "hunter2-CORRECT-horse";
+
+/// Any two names have different places in a store, and equal ones the same: `encode` makes the
+/// place of a key.
+///
+/// # Panics
+/// When that is not so.
+pub fn names_are_kept_apart<P: PartialEq>(one: &str, two: &str, encode: impl Fn(&str) -> P) {
+    for prefix in ["", "lock:"] {
+        let place = |name| LockName::with_prefix(prefix, name).map(|name| encode(name.key()));
+        if let (Ok(here), Ok(there)) = (place(one), place(two)) {
+            assert_eq!(one == two, here == there, "{one:?} and {two:?} under {prefix:?}");
+        }
+    }
+}
+
+/// Reads a URL by `read`, as connecting does, and finds no password in what is shown of it, nor of
+/// an error. A password stands wherever `text` has a `$`.
+///
+/// # Panics
+/// When one is shown.
+pub fn a_url_keeps_its_secret(text: &str, read: impl Fn(&StoreUrl) -> Result<()>) {
+    let text = text.replace('$', SECRET);
+    let parsed = StoreUrl::parse(&text);
+    let shown = match &parsed {
+        Err(error) => format!("{error} {error:?}"),
+        Ok(url) => match read(url) {
+            Err(error) => {
+                let error = error.with_store(&url.to_string().into());
+                format!("{url} {url:?} {error} {error:?}")
+            }
+            Ok(()) => format!("{url} {url:?}"),
+        },
+    };
+    // In other places it is no password: a host of that name has to be shown.
+    let is_password = format!(":{SECRET}@");
+    let front = text.split('?').next().unwrap_or_default();
+    if text.matches(SECRET).count() == 1 && front.contains(&is_password) {
+        assert!(!shown.contains(SECRET), "{text:?} is shown as {shown}");
+    }
+}
+
+/// Every parameter that a URL has is taken or refused: one that is unknown, and one that is given
+/// twice, makes it an error. `good` has parameters already, and is taken by `read`.
+///
+/// # Panics
+/// When one is overlooked.
+pub fn no_parameter_is_overlooked(good: &str, more: &str, read: impl Fn(&StoreUrl) -> Result<()>) {
+    let read = |text: &str| StoreUrl::parse(text).and_then(|url| read(&url));
+    read(good).expect("a good URL");
+    let (_, query) = good.split_once('?').expect("parameters");
+    for pair in query.split('&') {
+        let (name, _) = pair.split_once('=').expect("name and value");
+        assert!(read(&format!("{good}&{pair}")).is_err(), "{pair} twice");
+        assert!(read(&format!("{good}&{name}{more}x=1")).is_err(), "{name}{more}x");
+    }
+}
+
+/// A grant is stated by the reply it is read from: its number stands there.
+///
+/// # Panics
+/// When it does not.
+pub fn grants_are_stated(reply: &[u8], granted: impl IntoIterator<Item = u64>) {
+    let text = String::from_utf8_lossy(reply);
+    // Larger ones are not told apart.
+    const LARGEST: u64 = (1 << 56) - 1;
+    for number in granted.into_iter().filter(|number| *number < LARGEST) {
+        assert!(text.contains(&number.to_string()), "{number} was not stated by {text:?}");
+    }
+}
+
+/// What garbage must not do to this process: from [`watch`](Harm::watch) on no thread panics, and
+/// its memory does not grow by what is only announced.
+#[derive(Debug)]
+pub struct Harm {
+    peak: u64,
+}
+
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// In KiB. An announced length is of gigabytes.
+const MUCH: u64 = 512 * 1024;
+
+impl Harm {
+    /// Begins to look.
+    #[must_use]
+    pub fn watch() -> Harm {
+        std::panic::set_hook(Box::new(|panic| {
+            eprintln!("{panic}");
+            PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(panic.to_string());
+        }));
+        Harm { peak: peak() }
+    }
+
+    /// Nothing of it has happened.
+    ///
+    /// # Panics
+    /// When it has.
+    pub fn assert_none(&self) {
+        let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        assert!(panics.is_empty(), "{panics:?}");
+        let grown = peak() - self.peak;
+        assert!(grown < MUCH, "the process has grown by {grown} KiB");
+    }
+}
+
+/// The most memory that this process ever had, in KiB.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.and_then(|peak| peak.trim().trim_end_matches("kB").trim().parse().ok()).unwrap_or(0)
+}
