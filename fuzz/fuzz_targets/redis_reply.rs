@@ -1,0 +1,12 @@
+//! Any bytes of a Redis server are an answer or none, and grant nothing that does not stand there.
+
+#![no_main]
+
+use fencelock_conformance::outside::grants_are_stated;
+use fencelock_redis::outside::{Granted, reply};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Granted { attempt, vote } = reply(bytes);
+    grants_are_stated(bytes, attempt.into_iter().chain(vote));
+});
