@@ -38,10 +38,12 @@ mod outlet;
 mod splitter;
 mod state;
 mod stats;
+mod trouble;
 
 pub use framing::{Frame, Framing};
 pub use state::DropReply;
 pub use stats::{Stats, Traffic};
+pub use trouble::Trouble;
 
 use acceptor::{Acceptor, Door, Order};
 use connection::{Item, What};

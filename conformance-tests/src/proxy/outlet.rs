@@ -8,12 +8,13 @@
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::net::Shutdown;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::connection::{Item, What};
 use super::splitter::{Piece, Splitter};
@@ -129,6 +130,11 @@ impl<'a> Outlet<'a> {
                             if dropped.is_some() {
                                 break;
                             }
+                            if std::mem::take(&mut lock(&self.shared.armed).tear) {
+                                out.extend(&reply[..reply.len() / 2]);
+                                dropped = Some(AfterDrop::Fin);
+                                break;
+                            }
                             self.shared.stats.send_modify(|stats| stats.replies += 1);
                             out.extend(mangled(self.shared, reply));
                         }
@@ -166,8 +172,11 @@ impl<'a> Outlet<'a> {
                 self.count_swallowed(rest.len());
                 return Ok(());
             }
+            let rate = self.settings.borrow().rate[self.direction as usize];
+            // In pieces, or a long message would come late as a whole.
+            let piece = if rate == 0 { rest.len() } else { rest.len().min(rate.div_ceil(50)) };
             let written = tokio::select! {
-                ready = self.to.writable() => ready.and_then(|()| self.to.try_write(rest)),
+                ready = self.to.writable() => ready.and_then(|()| self.to.try_write(&rest[..piece])),
                 // A receiver that does not read must not keep a switch from taking effect.
                 _ = self.settings.changed() => continue,
             };
@@ -175,6 +184,9 @@ impl<'a> Outlet<'a> {
                 Ok(n) => {
                     rest = &rest[n..];
                     self.shared.count(self.direction, |traffic| traffic.forwarded += n as u64);
+                    if rate > 0 {
+                        self.narrow(n, rate).await;
+                    }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(_) => {
@@ -186,6 +198,15 @@ impl<'a> Outlet<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What these bytes take on a line of this many a second.
+    async fn narrow(&mut self, written: usize, rate: usize) {
+        let takes = Duration::from_secs_f64(written as f64 / rate as f64);
+        tokio::select! {
+            () = sleep(takes) => {}
+            _ = self.settings.changed() => {}
+        }
     }
 
     /// Waits until what arrived at this time may go, or it is sure that it may not.

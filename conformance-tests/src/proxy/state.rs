@@ -18,6 +18,8 @@ use super::{AfterDrop, Close, Direction, Framing, Stats};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Settings {
     pub(super) delay: [Duration; 2],
+    /// Bytes a second, for each connection; 0 for no limit.
+    pub(super) rate: [usize; 2],
     pub(super) path: [Path; 2],
     /// How often the proxy was healed: ends what was switched on for single connections.
     pub(super) heals: u64,
@@ -36,6 +38,7 @@ pub(super) enum Path {
 pub(super) struct Armed {
     pub(super) drop: Option<DropReply>,
     pub(super) mangle: Option<Mangle>,
+    pub(super) tear: bool,
 }
 
 pub(super) type Mangle = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
