@@ -51,7 +51,7 @@ impl Store for Directory {
     fn why_not(&self, door: Door) -> String {
         match door {
             Door::Expire => "the file store's locks end with their process, not with time",
-            Door::CutOff | Door::SlowReplies | Door::LoseReply => {
+            Door::CutOff | Door::SlowReplies | Door::LoseReply | Door::Trouble => {
                 "nothing lies between the file store and its clients"
             }
             _ => "deleting the directory in use is outside what the file store promises",

@@ -17,6 +17,7 @@ mod exclusion;
 mod inspecting;
 mod modes;
 mod names;
+mod network;
 mod options;
 mod ownership;
 mod processes;
@@ -35,6 +36,7 @@ pub const BEHAVIOURS: &[&[Behaviour]] = &[
     validity::BEHAVIOURS,
     renewal::BEHAVIOURS,
     replies::BEHAVIOURS,
+    network::BEHAVIOURS,
     modes::BEHAVIOURS,
     names::BEHAVIOURS,
     options::BEHAVIOURS,

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::harness::{Harness, Params, Store};
 use crate::island::Island;
 use crate::peer::Peer;
+use crate::servers::ServerClock;
 
 /// One behaviour's run on one store.
 pub struct Context {
@@ -97,6 +98,16 @@ impl Context {
         let starting = Peer::start(self.harness.name(), &address, &self.base);
         let started = self.soon("a peer process connects", starting).await;
         started.unwrap_or_else(|error| panic!("no peer process: {error}"))
+    }
+
+    /// Another process, with a wall clock of its own.
+    pub(crate) async fn peer_with_clock(&self) -> (Peer, ServerClock) {
+        let program = std::env::current_exe().expect("this program has a path");
+        let clock = ServerClock::of(&program.to_string_lossy()).expect("a clock of its own");
+        let (name, address) = (self.harness.name(), self.store.peer_address());
+        let starting = Peer::start_as(clock.program(), name, &address, &self.base);
+        let started = self.soon("a peer process connects", starting).await;
+        (started.unwrap_or_else(|error| panic!("no peer process: {error}")), clock)
     }
 
     /// The usual parameters, with this behaviour's prefix.

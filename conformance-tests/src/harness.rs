@@ -10,6 +10,8 @@ use fencelock_core::{Error, ErrorKind, Locks, Result, Settings, TokenEpoch, Ttl}
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+use crate::proxy::Trouble;
+
 pub(crate) mod memory;
 pub(crate) mod url;
 
@@ -144,8 +146,9 @@ pub trait Store: Send + Sync + 'static {
         Err(not_written(Door::CutOff))
     }
 
-    /// Undoes [`cut_off`](Store::cut_off), [`delay_replies`](Store::delay_replies), and a
-    /// [`lose_next_reply`](Store::lose_next_reply) that has not struck.
+    /// Undoes [`cut_off`](Store::cut_off), [`delay_replies`](Store::delay_replies),
+    /// [`trouble`](Store::trouble), and a [`lose_next_reply`](Store::lose_next_reply) that has not
+    /// struck.
     ///
     /// # Errors
     /// When it cannot be done.
@@ -168,6 +171,14 @@ pub trait Store: Send + Sync + 'static {
     /// When it cannot be done.
     async fn lose_next_reply(&self) -> Result<()> {
         Err(not_written(Door::LoseReply))
+    }
+
+    /// [`Door::Trouble`]: all connections meet this until [`heal`](Store::heal).
+    ///
+    /// # Errors
+    /// When it cannot be done.
+    async fn trouble(&self, _with: Trouble) -> Result<()> {
+        Err(not_written(Door::Trouble))
     }
 
     /// [`Door::LoseData`]: the whole server forgets everything. Only for a server that the
@@ -206,6 +217,8 @@ pub enum Door {
     SlowReplies,
     /// Lose one reply.
     LoseReply,
+    /// Break connections in every way that a [`Trouble`] names.
+    Trouble,
     /// Make the server lose its data.
     LoseData,
     /// Connect from other processes.
@@ -220,6 +233,7 @@ impl Door {
             Door::CutOff => "cannot cut clients off from the store",
             Door::SlowReplies => "cannot delay the store's replies",
             Door::LoseReply => "cannot lose a reply of the store",
+            Door::Trouble => "cannot break the store's connections",
             Door::LoseData => "did not start the server, so its data is not the suite's to lose",
             Door::Processes => "cannot connect from other processes",
         }

@@ -23,6 +23,8 @@ pub enum Need {
     Renewal,
     /// Fencing tokens rise although the store lost its data.
     TokensBeyondData,
+    /// A process whose wall clock can be moved.
+    ClientClock,
     /// A back door.
     Door(Door),
 }
@@ -38,6 +40,7 @@ impl Need {
             Need::Lease => profile.liveness == Liveness::Lease,
             Need::Renewal => profile.renewal != RenewalPlan::None,
             Need::TokensBeyondData => profile.tokens == Tokens::BeyondData,
+            Need::ClientClock => crate::servers::ServerClock::is_possible(),
             Need::Door(door) => store.doors().contains(&door),
         };
         if has {
@@ -54,6 +57,7 @@ impl Need {
             Need::TokensBeyondData => {
                 format!("the {name} store's tokens rise only while it keeps its data")
             }
+            Need::ClientClock => "this machine has no C compiler for the clock's shim".to_owned(),
             Need::Door(door) => store.why_not(door),
         })
     }

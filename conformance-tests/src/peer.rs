@@ -5,6 +5,7 @@
 //! arguments that everybody on the machine can read.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,7 +68,17 @@ impl Peer {
         address: &str,
         params: &Params,
     ) -> Result<Peer, PeerError> {
-        let mut child = Command::new(this_program()?)
+        Peer::start_as(&this_program()?, harness, address, params).await
+    }
+
+    /// By a program that becomes this one.
+    pub(crate) async fn start_as(
+        program: &Path,
+        harness: &str,
+        address: &str,
+        params: &Params,
+    ) -> Result<Peer, PeerError> {
+        let mut child = Command::new(program)
             .env(process::ASKED, harness)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -157,6 +168,17 @@ impl Peer {
     /// As [`ask`](Peer::ask).
     pub async fn is_held(&self, slot: u64) -> Result<bool, PeerError> {
         Ok(self.ask(Want::IsHeld { slot }).await? == Answer::Is(true))
+    }
+
+    /// What its wall clock shows, in seconds since 1970.
+    ///
+    /// # Errors
+    /// As [`ask`](Peer::ask).
+    pub(crate) async fn wall_clock(&self) -> Result<u64, PeerError> {
+        match self.ask(Want::WallClock).await? {
+            Answer::Count(seconds) => Ok(seconds),
+            other => Err(PeerError::Trouble(format!("unexpected answer {other:?}"))),
+        }
     }
 
     /// Stops the process as SIGSTOP does, and waits until it stands still.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, Proxy, framing};
+use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, Proxy, Trouble, framing};
 use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_conformance::{Door, Harness, Params, Store};
 use fencelock_core::{Locks, Result, url};
@@ -86,6 +86,7 @@ impl Store for Nodes {
             Door::CutOff,
             Door::SlowReplies,
             Door::LoseReply,
+            Door::Trouble,
             Door::Processes,
         ]
     }
@@ -151,6 +152,14 @@ impl Store for Nodes {
         for node in self.alive() {
             let next = DropReply::first(AfterDrop::Reset);
             node.proxy.drop_reply(next).map_err(|error| cannot("lose a reply", error))?;
+        }
+        Ok(())
+    }
+
+    async fn trouble(&self, with: Trouble) -> Result<()> {
+        for node in self.alive() {
+            let met = node.proxy.meet(with).await;
+            met.map_err(|error| cannot("break connections", error))?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, Proxy, framing};
+use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, Proxy, Trouble, framing};
 use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_conformance::{Door, Harness, Params, Store};
 use fencelock_core::{Locks, Result};
@@ -52,6 +52,7 @@ impl Store for Single {
             Door::CutOff,
             Door::SlowReplies,
             Door::LoseReply,
+            Door::Trouble,
             Door::LoseData,
             Door::Processes,
         ]
@@ -99,6 +100,10 @@ impl Store for Single {
 
     async fn lose_data(&self) -> Result<()> {
         keys::lose_data(&self.server).await
+    }
+
+    async fn trouble(&self, with: Trouble) -> Result<()> {
+        self.proxy.meet(with).await.map_err(|error| cannot("break connections", error))
     }
 
     fn peer_address(&self) -> String {

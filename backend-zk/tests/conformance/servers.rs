@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, Proxy, framing};
+use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, Proxy, Trouble, framing};
 use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_conformance::{Door, Harness, Params, Store};
 use fencelock_core::{Locks, Result, url};
@@ -84,6 +84,7 @@ impl Store for Part {
             Door::CutOff,
             Door::SlowReplies,
             Door::LoseReply,
+            Door::Trouble,
             Door::Processes,
         ]
     }
@@ -146,6 +147,13 @@ impl Store for Part {
                 proxy.heal().await.unwrap_or_else(|error| panic!("proxy {at}: {error}"));
             }
         });
+        Ok(())
+    }
+
+    async fn trouble(&self, with: Trouble) -> Result<()> {
+        for proxy in self.proxies.iter() {
+            proxy.meet(with).await.map_err(|error| cannot("break connections", error))?;
+        }
         Ok(())
     }
 

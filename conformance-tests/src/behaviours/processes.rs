@@ -35,12 +35,17 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_killed_process_gives_its_permits_back", PERMITS, |c| Box::pin(permits(c))),
     behaviour(GROUP, "a_briefly_stopped_holder_keeps_its_lock", NEEDS, |c| Box::pin(nap(c))),
     behaviour(GROUP, "a_long_stopped_holder_is_never_one_of_two", NEEDS, |c| Box::pin(stopped(c))),
+    behaviour(GROUP, "a_starved_holder_is_never_one_of_two", NEEDS, |c| Box::pin(starved(c))),
+    behaviour(GROUP, "a_clients_clock_that_jumps_changes_nothing", CLOCK, |c| {
+        Box::pin(clock_jumps(c))
+    }),
     behaviour(GROUP, "a_stale_write_from_a_dead_process_is_rejected", NEEDS, |c| {
         Box::pin(register(c))
     }),
 ];
 
 const ORDERED: &[Need] = &[Need::Door(Door::Processes), Need::Arrival];
+const CLOCK: &[Need] = &[Need::Door(Door::Processes), Need::ClientClock];
 const READERS: &[Need] = &[Need::Door(Door::Processes), Need::Shared];
 const PERMITS: &[Need] = &[Need::Door(Door::Processes), Need::Permits];
 
@@ -298,6 +303,60 @@ async fn stopped(context: Arc<Context>) {
     work::assert_busy(&context, &locks, &name).await;
     assert!(next.is_held());
     context.give_back(next).await;
+}
+
+/// A tenth of a processor, in slices longer than a renewal takes: kept or lost, but never believed
+/// in when somebody else has it.
+async fn starved(context: Arc<Context>) {
+    const WHOLE: Duration = Duration::from_secs(3);
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let peer = context.peer().await;
+    let old = acquires(&context, &peer, &name, How::Exclusive).await;
+    let waiter = work::wait_for(&locks, &name, How::Exclusive);
+    let starving = Instant::now();
+    while starving.elapsed() < WHOLE && !waiter.is_finished() {
+        context.soon("it stands still", peer.freeze()).await.expect("frozen");
+        sleep(Duration::from_millis(180)).await;
+        peer.thaw().expect("thawed");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let believes = context.soon("it answers", peer.is_held(SLOT)).await.expect("it answers");
+    if waiter.is_finished() {
+        assert!(!believes, "a starved process believes in what another has");
+    } else if believes {
+        // Lost or kept until then, it is not in anybody's way.
+        let _ = context.soon("it releases", peer.release(SLOT)).await;
+    }
+    let next = work::granted(&context, "the waiter is granted", waiter).await;
+    assert!(next.fencing_token().get() > old);
+    context.give_back(next).await;
+}
+
+/// Nothing that decides who holds may look at a client's wall clock.
+async fn clock_jumps(context: Arc<Context>) {
+    const HOUR: i64 = 3600;
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let (peer, clock) = context.peer_with_clock().await;
+    let right = context.soon("it tells the time", peer.wall_clock()).await.expect("a time");
+    for hours in [1_i64, -1, 24, 0] {
+        let old = acquires(&context, &peer, &name, How::Exclusive).await;
+        clock.is_ahead_by(hours * HOUR).expect("the clock is moved");
+        let shown = context.soon("it tells the time", peer.wall_clock()).await.expect("a time");
+        let jumped = i64::try_from(shown).expect("soon") - i64::try_from(right).expect("soon");
+        assert!((jumped - hours * HOUR).abs() < HOUR / 2, "its clock has jumped by {jumped} s");
+        let since = Instant::now();
+        while since.elapsed() < SHORT_TTL * 3 / 2 {
+            work::assert_busy(&context, &locks, &name).await;
+            sleep(Duration::from_millis(20)).await;
+        }
+        assert!(context.soon("it answers", peer.is_held(SLOT)).await.expect("it answers"));
+        context.soon("it releases", peer.release(SLOT)).await.expect("still held");
+        let next = context.hold(&locks, &name).await;
+        assert!(next.fencing_token().get() > old, "by its clock");
+        context.give_back(next).await;
+    }
 }
 
 /// The register is a process of its own, as a database is; the write arrives after the end of

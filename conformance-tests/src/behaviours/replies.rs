@@ -1,7 +1,8 @@
-//! A reply can always be lost: asking again finds "already mine" or "already gone" (faults 7 and 8,
+//! A reply can always be lost: asking again finds "already mine" or "already gone" (faults 7 to 9,
 //! lessons 16 and 17).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::behaviour;
 use super::work;
@@ -13,12 +14,16 @@ use crate::suite::Behaviour;
 
 const GROUP: &str = "replies";
 const NEEDS: &[Need] = &[Need::Door(Door::LoseReply)];
+const RENEWED: &[Need] = &[Need::Door(Door::LoseReply), Need::Renewal];
 
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_grant_whose_reply_was_lost_is_found_again", NEEDS, |c| Box::pin(grant(c))),
     behaviour(GROUP, "a_place_whose_reply_was_lost_is_found_again", NEEDS, |c| Box::pin(place(c))),
     behaviour(GROUP, "a_release_whose_reply_was_lost_is_a_release", NEEDS, |c| {
         Box::pin(release(c))
+    }),
+    behaviour(GROUP, "a_renewal_whose_reply_was_lost_is_asked_again", RENEWED, |c| {
+        Box::pin(renewal(c))
     }),
     behaviour(GROUP, "an_acquire_dropped_after_a_lost_reply_leaves_nothing", NEEDS, |c| {
         Box::pin(dropped(c))
@@ -82,6 +87,21 @@ async fn release(context: Arc<Context>) {
         work::assert_busy(&context, &one, &name).await;
         context.give_back(next).await;
     }
+}
+
+async fn renewal(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let lock = one.lock(&name).ttl(context.patience().min(Duration::from_secs(6)));
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    for _ in 0..3 {
+        let before = guard.valid_until();
+        lose_next(&context).await;
+        context.until("it is renewed all the same", async || guard.valid_until() > before).await;
+        assert!(guard.is_held(), "a lost reply has lost the lock");
+    }
+    work::assert_busy(&context, &two, &name).await;
+    context.give_back(guard).await;
 }
 
 async fn dropped(context: Arc<Context>) {

@@ -39,7 +39,7 @@ impl Store for MemoryStore {
     fn why_not(&self, door: Door) -> String {
         match door {
             Door::Processes => "the memory store lives in one process".to_owned(),
-            Door::CutOff | Door::SlowReplies | Door::LoseReply => {
+            Door::CutOff | Door::SlowReplies | Door::LoseReply | Door::Trouble => {
                 "nothing lies between it and its clients".to_owned()
             }
             Door::LoseData => "the memory store's data is lost only with its process".to_owned(),

@@ -132,6 +132,8 @@ pub enum Want {
     Calm,
     /// Disconnect from the store.
     Leave,
+    /// Say how many seconds it is since 1970.
+    WallClock,
     /// Abort, as a bug would.
     Crash,
 }

@@ -1,12 +1,12 @@
-//! Servers whose wall clock jumps, while that of everybody else goes on.
+//! Servers, or other programs, whose wall clock jumps, while that of everybody else goes on.
 //!
-//! The server runs with a shim before the C library, which adds to the time what stands in a file.
+//! The program runs with a shim before the C library, which adds to the time what stands in a file.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
@@ -53,7 +53,22 @@ impl ServerClock {
     /// # Errors
     /// When the file cannot be written.
     pub fn is_ahead_by(&self, seconds: i64) -> io::Result<()> {
-        self.offset.write_all_at(&(seconds * 1_000_000).to_ne_bytes(), 0)
+        self.is_ahead_by_micros(seconds * 1_000_000)
+    }
+
+    /// The same, as finely as it goes: in small steps the clock runs at another rate.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn is_ahead_by_micros(&self, micros: i64) -> io::Result<()> {
+        self.offset.write_all_at(&micros.to_ne_bytes(), 0)
+    }
+
+    /// Whether there is a C compiler for the shim.
+    #[must_use]
+    pub fn is_possible() -> bool {
+        let compiler = Command::new("cc").arg("--version").stdout(Stdio::null()).status();
+        compiler.is_ok_and(|status| status.success())
     }
 }
 

@@ -1,0 +1,199 @@
+//! Connections that fail in every way in which they do, with all clients behind them (faults 11 to
+//! 16): a holder is told in time, work goes on, and nothing is left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{ErrorKind, Liveness, RenewalPlan};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::behaviour;
+use super::work::{self, SHORT_TTL};
+use crate::checker::{Rules, assert_clean};
+use crate::context::Context;
+use crate::harness::Door;
+use crate::history::Worker;
+use crate::needs::Need;
+use crate::peer::protocol::How;
+use crate::proxy::Trouble;
+use crate::suite::Behaviour;
+
+const GROUP: &str = "network";
+const NEEDS: &[Need] = &[Need::Door(Door::Trouble)];
+const CUT: &[Need] = &[Need::Door(Door::Trouble), Need::Silence];
+const SLOW: &[Need] = &[Need::Door(Door::SlowReplies), Need::Silence];
+
+pub(super) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "who_is_cut_off_in_one_direction_is_told_in_time", CUT, |c| {
+        Box::pin(one_way(c))
+    }),
+    behaviour(GROUP, "resets_cost_no_lock_and_no_place", NEEDS, |c| Box::pin(resets(c))),
+    behaviour(GROUP, "a_delay_near_the_promise_makes_no_guard_without_validity", SLOW, |c| {
+        Box::pin(near_the_promise(c))
+    }),
+    behaviour(GROUP, "garbled_replies_do_no_harm", NEEDS, |c| Box::pin(garbled(c))),
+    behaviour(GROUP, "a_flapping_link_leaves_no_orphans", NEEDS, |c| Box::pin(flapping(c))),
+    behaviour(GROUP, "a_narrow_line_only_slows_down", NEEDS, |c| Box::pin(narrow(c))),
+];
+
+async fn trouble(context: &Context, with: Trouble) {
+    context.store().trouble(with).await.expect("connections are broken");
+}
+
+async fn heal(context: &Context) {
+    context.store().heal().await.expect("healed");
+}
+
+/// The server may do as it is asked, without anybody hearing of it; or hear of nothing.
+async fn one_way(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    for direction in [Trouble::RequestsLost, Trouble::RepliesLost] {
+        let lock = locks.lock(&name).ttl(SHORT_TTL);
+        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let until = guard.valid_until();
+        trouble(&context, direction).await;
+        let bound = context.silence_frees_within(SHORT_TTL);
+        context.within(bound, "the holder is told", guard.lost()).await;
+        assert!(!guard.is_held() && locks.now() >= until, "lost before its validity ended");
+        heal(&context).await;
+        work::release_is_not_held(&context, guard).await;
+        let again = context.hold(&locks, &name).await;
+        context.give_back(again).await;
+    }
+}
+
+async fn resets(context: Arc<Context>) {
+    let (kept, wanted) = (context.name("kept"), context.name("wanted"));
+    let (one, two) = (context.client().await, context.client().await);
+    let lock = one.lock(&kept).ttl(Duration::from_secs(6));
+    let held = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    for _ in 0..3 {
+        let blocker = context.hold(&two, &wanted).await;
+        let waiter = work::wait_for(&one, &wanted, How::Exclusive);
+        context.queued(&two, &wanted, 1).await;
+        trouble(&context, Trouble::Resets).await;
+        context.give_back(blocker).await;
+        let next = work::granted(&context, "the waiter is granted", waiter).await;
+        context.give_back(next).await;
+    }
+    let before = held.valid_until();
+    if context.profile().renewal != RenewalPlan::None {
+        context.until("it is renewed", async || held.valid_until() > before).await;
+    }
+    assert!(held.is_held(), "lost by a reset");
+    context.give_back(held).await;
+}
+
+/// A guard is worth what is left of the promise when the reply is there; after the promise there is
+/// no guard.
+async fn near_the_promise(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let promise = match context.profile().liveness {
+        Liveness::Session(session) => session,
+        _ => SHORT_TTL,
+    };
+    for percent in [60, 90, 110] {
+        let delay = promise * percent / 100;
+        context.store().delay_replies(delay).await.expect("replies are delayed");
+        let lock = locks.lock(&name).ttl(promise).wait_at_most(promise * 3);
+        match context.soon("an answer", lock.acquire()).await {
+            Ok(guard) => {
+                let most = locks.now().after(promise.saturating_sub(delay));
+                assert!(percent < 100, "a guard that came {delay:?} after its request");
+                assert!(guard.valid_until() <= most, "a guard without validity: {guard:?}");
+            }
+            Err(error) => {
+                let late = [ErrorKind::Lost, ErrorKind::WaitTimedOut, ErrorKind::Unreachable];
+                assert!(late.contains(&error.kind()), "after {delay:?}: {error}");
+            }
+        }
+        heal(&context).await;
+        let bound = context.silence_frees_within(promise);
+        let again = context.within(bound, "it is free again", locks.lock(&name).acquire()).await;
+        context.give_back(again.expect("acquired")).await;
+    }
+}
+
+/// An answer that makes no sense may be an error for the one who asked, and for nobody else.
+async fn garbled(context: Arc<Context>) {
+    let (kept, torn) = (context.name("kept"), context.name("torn"));
+    let (one, two) = (context.client().await, context.client().await);
+    let held = context.hold(&two, &kept).await;
+    for how in [Trouble::Garbage, Trouble::Torn, Trouble::Flipped] {
+        for _ in 0..3 {
+            trouble(&context, how).await;
+            if let Ok(guard) = context.soon("an answer", one.lock(&torn).acquire()).await {
+                let _ = context.soon("a release ends", guard.release()).await;
+            }
+            let guard = context.hold(&one, &torn).await;
+            context.give_back(guard).await;
+            heal(&context).await;
+        }
+        context.free(&two, &torn).await;
+    }
+    // A session may be over before such a connection is given up.
+    let in_session = matches!(context.profile().liveness, Liveness::Session(_));
+    match held.is_held() {
+        false if in_session => work::release_is_not_held(&context, held).await,
+        kept => {
+            assert!(kept, "lost by a garbled reply");
+            context.give_back(held).await;
+        }
+    }
+}
+
+/// With leases that outlive the patience: what a lost reply left would be in everybody's way.
+async fn flapping(context: Arc<Context>) {
+    const FOR: Duration = Duration::from_secs(4);
+    let name = context.name("lock");
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let long = context.longest_ttl().min(context.patience() * 4);
+        clients.push(context.client_with(|params| params.ttl = long).await);
+    }
+    trouble(&context, Trouble::Flapping).await;
+    let began = Instant::now();
+    let mut workers = JoinSet::new();
+    for locks in clients.iter().cycle().take(4) {
+        let (locks, name) = (locks.clone(), name.clone());
+        workers.spawn(async move {
+            let (mut worker, mut grants) = (Worker::new(), 0);
+            while began.elapsed() < FOR {
+                // What was not granted, and whether a release worked, is in the history.
+                if let Ok((guard, claim)) = worker.acquire(&locks, &name, How::Exclusive).await {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    let _ = worker.release(guard, claim).await;
+                    grants += 1;
+                }
+            }
+            (worker.into_events(), grants)
+        });
+    }
+    tokio::time::sleep(FOR).await;
+    heal(&context).await;
+    let bound = context.patience() * 2;
+    let worked = context.within(bound, "all work is done", workers.join_all()).await;
+    let grants: u32 = worked.iter().map(|(_, grants)| grants).sum();
+    assert!(grants > 3, "{grants} grants in {FOR:?} on a link that is mostly up");
+    let events = worked.into_iter().flat_map(|(events, _)| events).collect();
+    assert_clean(events, Rules::default());
+    context
+        .until("it is free", async || {
+            // A connection may be on its way back.
+            let seen = clients[0].inspect(&name).await;
+            seen.is_ok_and(|seen| seen.holders.is_empty() && seen.waiters.is_empty())
+        })
+        .await;
+}
+
+async fn narrow(context: Arc<Context>) {
+    let name = context.name("lock");
+    let clients = vec![context.client().await, context.client().await];
+    trouble(&context, Trouble::Narrow).await;
+    let events = work::contend(&context, clients, &name, 5, |_| How::Exclusive).await;
+    work::judge(&context, events);
+    heal(&context).await;
+}
