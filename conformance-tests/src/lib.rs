@@ -11,10 +11,11 @@
 //! store and behaviour is a test of its own, which passes, fails, or is ignored with a reason.
 //! [`checker`] judges recorded histories, [`proxy`] breaks connections, [`servers`] are real servers
 //! on demand, and [`polls`] drops futures where they await; all four are of use without the suite,
-//! and so are the [`acts`] of a fault test.
+//! and so are the [`acts`] of a fault test, and tests that need a machine [`apart`].
 //! [`torture`] runs for as long as one likes, on servers that [`rigs`] start and break.
 
 pub mod acts;
+pub mod apart;
 pub mod behaviours;
 pub mod checker;
 mod context;

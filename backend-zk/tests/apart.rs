@@ -1,0 +1,138 @@
+//! Faults of a whole machine: lost packets, a full disk, no descriptors. Each test has namespaces
+//! of its own.
+
+// Tests without the attribute, which the lint looks for.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use fencelock_conformance::How;
+use fencelock_conformance::acts::*;
+use fencelock_conformance::apart::{Loss, NoDescriptors, Test, fill, main as main_of, small_disk};
+use fencelock_conformance::checker::{Rules, assert_clean};
+use fencelock_conformance::history::Worker;
+use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
+use fencelock_core::{ErrorKind, Locks, Result, url};
+use fencelock_zk::SCHEME;
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+fn main() {
+    main_of(&[
+        Test {
+            name: "a_third_of_the_packets_lost_only_slows_down",
+            needs: "nft",
+            run: || Box::pin(packets()),
+        },
+        Test {
+            name: "a_server_that_ends_on_a_full_disk_is_waited_for",
+            needs: "mount",
+            run: || Box::pin(disk()),
+        },
+        Test {
+            name: "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
+            needs: "sh",
+            run: || Box::pin(descriptors()),
+        },
+    ]);
+}
+
+async fn try_connect(servers: &TestZooKeeper, session: &str) -> Result<Locks> {
+    let hosts = servers.connect_string();
+    url::connect(&[SCHEME], &format!("zk://{hosts}/apart?prefix=&session={session}")).await
+}
+
+/// Row 14, to one server and to three, which lose what they say to each other, too.
+async fn packets() {
+    for count in [1, 3] {
+        let options = ZooKeeperOptions::new().tick_time(Duration::from_secs(2));
+        let servers = options.ensemble(count).await.unwrap();
+        let clients = [try_connect(&servers, "40s").await, try_connect(&servers, "40s").await];
+        let clients = clients.map(Result::unwrap);
+        let kept = hold(&clients[0], "kept").await;
+        let loss = Loss::of(30);
+        let work = clients.iter().cycle().take(4).map(async |locks| {
+            let mut worker = Worker::new();
+            for _ in 0..3 {
+                let (guard, claim) = worker.acquire(locks, "one", How::Exclusive).await.unwrap();
+                // Whether it worked is in the history.
+                let _ = worker.release(guard, claim).await;
+            }
+            worker.into_events()
+        });
+        let events = within(Duration::from_secs(80), "all work is done", join_all(work)).await;
+        let lost = loss.lost();
+        drop(loss);
+        assert!(lost > 20, "only {lost} packets were lost");
+        println!("{lost} packets were lost among {count}");
+        assert!(kept.is_held(), "lost with some packets");
+        assert_clean(events.into_iter().flatten().collect(), Rules::default());
+        give_back(kept).await;
+        for name in ["kept", "one"] {
+            until("nobody is left", async || {
+                let seen = clients[1].inspect(name).await;
+                seen.is_ok_and(|seen| seen.holders.is_empty() && seen.waiters.is_empty())
+            })
+            .await;
+        }
+    }
+}
+
+/// Row 38: the server ends, and comes back when there is room.
+async fn disk() {
+    const SESSION: Duration = Duration::from_secs(2);
+    let disk = tempfile::tempdir().unwrap();
+    small_disk(disk.path(), 4 << 20);
+    // In steps that fit on it.
+    let options = ZooKeeperOptions::new()
+        .java_arg("-Dzookeeper.preAllocSize=64")
+        .config(&format!("dataLogDir={}", disk.path().display()));
+    let servers = options.standalone().await.unwrap();
+    let [server] = servers.servers() else { panic!("one server") };
+    let (one, other) =
+        (try_connect(&servers, "2s").await.unwrap(), try_connect(&servers, "2s").await.unwrap());
+    let held = hold(&one, "one").await;
+    let waiter = wait_for(&other, "one");
+    until("it waits", async || {
+        other.inspect("one").await.is_ok_and(|seen| seen.waiters.len() == 1)
+    })
+    .await;
+    let filler = disk.path().join("filler");
+    fill(&filler);
+    // Heartbeats are writes, too.
+    until("the server has ended", async || server.four_letter("ruok").await.is_err()).await;
+    let ended = Instant::now();
+    soon("the holder is told", held.lost()).await;
+    assert!(ended.elapsed() < SESSION, "told {:?} after the end", ended.elapsed());
+    let lock = other.lock("other").wait_at_most(ms(300));
+    let error = soon("a short wait ends", lock.acquire()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(!waiter.is_finished(), "granted by nobody");
+    std::fs::remove_file(&filler).unwrap();
+    server.restart().await.unwrap();
+    let next = granted(waiter).await;
+    assert!(!held.is_held() && next.fencing_token() > held.fencing_token());
+    drop(held);
+    give_back(next).await;
+    give_back(hold(&one, "one").await).await;
+}
+
+/// Row 40.
+async fn descriptors() {
+    let servers = TestZooKeeper::standalone().await.unwrap();
+    let locks = try_connect(&servers, "2s").await.unwrap();
+    let held = hold(&locks, "held").await;
+    let none = NoDescriptors::left();
+    let error = soon("it says so", try_connect(&servers, "2s")).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    let why = format!("{error:?}");
+    assert!(why.contains("open files") || why.contains("descriptor"), "{why}");
+    let before = held.valid_until();
+    until("the hold is renewed", async || held.valid_until() > before).await;
+    give_back(hold(&locks, "another").await).await;
+    drop(none);
+    let newcomer = try_connect(&servers, "2s").await.unwrap();
+    assert!(is_busy(&newcomer, "held").await);
+    give_back(held).await;
+    give_back(hold(&newcomer, "held").await).await;
+}
