@@ -1,0 +1,136 @@
+//! Three servers of which some are dead or frozen.
+
+use std::sync::Arc;
+
+use fencelock_conformance::servers::ZooKeeperOptions;
+use fencelock_core::{ErrorKind, Guard};
+use tokio::time::{Instant, sleep};
+
+use crate::support::*;
+
+/// Of the servers that tests start.
+const TICK: std::time::Duration = ms(200);
+
+async fn three() -> Arc<fencelock_conformance::servers::TestZooKeeper> {
+    Arc::new(ZooKeeperOptions::new().ensemble(3).await.expect("ZooKeeper starts"))
+}
+
+async fn follower_of(servers: &fencelock_conformance::servers::TestZooKeeper) -> usize {
+    let leader = servers.leader().await.expect("a leader").port();
+    let follower = servers.servers().iter().position(|server| server.port() != leader);
+    follower.expect("two of them")
+}
+
+/// Rows 19 and 30: its clients go to another server, and a majority decides.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_follower_costs_no_lock() {
+    let servers = three().await;
+    let follower = follower_of(&servers).await;
+    let rig = Rig::on(servers.clone(), follower).await;
+    let url = format!("zk://{}{}?prefix=&session=4s", servers.connect_string(), rig.root);
+    let (mut clients, mut guards) = (Vec::new(), Vec::new());
+    // Enough that one of them is with the follower: nobody says where they are.
+    for at in 0..8 {
+        let locks = connect(&url).await;
+        guards.push(hold(&locks, &format!("lock-{at}")).await);
+        clients.push(locks);
+    }
+    let waiter = wait_for(&clients[1], "lock-0");
+    rig.queued("lock-0", 2).await;
+    servers.servers()[follower].freeze().await.unwrap();
+    for round in 0..3 {
+        let before: Vec<_> = guards.iter().map(Guard::valid_until).collect();
+        until("all holds are renewed", async || {
+            assert!(guards.iter().all(Guard::is_held), "lost in round {round}");
+            guards.iter().zip(&before).all(|(guard, before)| guard.valid_until() > *before)
+        })
+        .await;
+    }
+    let first = guards.remove(0);
+    give_back(first).await;
+    give_back(granted(waiter).await).await;
+    give_back(hold(&clients[0], "fresh").await).await;
+    servers.servers()[follower].thaw().unwrap();
+    for guard in guards {
+        give_back(guard).await;
+    }
+    rig.drained(&["lock-0", "lock-1", "fresh"]).await;
+}
+
+/// Rows 20, 30 and 31.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_quorum_claims_wait_and_what_a_dead_holder_had_is_freed_afterwards() {
+    let servers = three().await;
+    let rig = Rig::on(servers.clone(), 0).await;
+    let (far, near) = (rig.behind().await, rig.direct().await);
+    let held = hold(&far, "one").await;
+    let waiter = wait_for(&near, "one");
+    rig.queued("one", 2).await;
+    let all = servers.servers();
+    for dead in &all[1..] {
+        dead.kill().unwrap();
+    }
+    let killed = Instant::now();
+    // The holder is never heard of again.
+    both_ways(|direction| rig.proxy.black_hole(direction));
+    soon("the holder is told", held.lost()).await;
+    assert!(killed.elapsed() < T * 16 / 25 + SLACK, "told after {:?}", killed.elapsed());
+    let asked = Instant::now();
+    let lock = near.lock("other").wait_at_most(ms(500));
+    let error = soon("a short wait ends", lock.acquire()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(asked.elapsed() < ms(500) + SLACK, "after {:?}", asked.elapsed());
+    let fresh = wait_for(&near, "fresh");
+    // For longer than all sessions last.
+    sleep((T * 5 / 2).saturating_sub(killed.elapsed())).await;
+    assert!(!waiter.is_finished() && !fresh.is_finished(), "granted by nobody");
+    all[1].restart().await.unwrap();
+    let back = Instant::now();
+    give_back(granted(fresh).await).await;
+    let next = granted(waiter).await;
+    println!("the dead holder's lock was free {:?} after the quorum was back", back.elapsed());
+    assert!(back.elapsed() < T + TICK + SLACK * 3, "free after {:?}", back.elapsed());
+    assert!(!held.is_held());
+    all[2].restart().await.unwrap();
+    rig.proxy.heal().await.unwrap();
+    let error = soon("a late release ends", held.release()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::NotHeld);
+    assert!(next.is_held());
+    give_back(next).await;
+    give_back(hold(&far, "one").await).await;
+    until("nobody is left", async || {
+        let seen = near.inspect("one").await;
+        seen.is_ok_and(|seen| seen.holders.is_empty() && seen.waiters.is_empty())
+    })
+    .await;
+}
+
+/// Row 32: it answers reads by what it knew before, and its client comes back to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_was_frozen_shows_nobody_a_lock_that_has_gone() {
+    let servers = three().await;
+    let follower = follower_of(&servers).await;
+    let rig = Rig::on(servers.clone(), follower).await;
+    let (far, near) = (rig.behind().await, rig.patient().await);
+    for _ in 0..3 {
+        let contest = Contest::between(&rig, &far, &near, "one").await;
+        let cut = Instant::now();
+        servers.servers()[follower].freeze().await.unwrap();
+        let Outcome { loser, winner, .. } = contest.decided(cut).await;
+        servers.servers()[follower].thaw().unwrap();
+        // At once, and again and again while the follower catches up.
+        for _ in 0..20 {
+            match far.lock("one").wait_at_most(ms(200)).try_acquire().await {
+                Ok(granted) => assert!(granted.is_none(), "granted twice"),
+                Err(error) => assert_kind(&error, ErrorKind::Unreachable),
+            }
+            assert!(!loser.is_held() && winner.is_held());
+        }
+        let error = soon("a late release ends", loser.release()).await.unwrap_err();
+        assert_kind(&error, ErrorKind::NotHeld);
+        assert!(winner.is_held());
+        give_back(winner).await;
+        give_back(hold(&far, "one").await).await;
+    }
+    rig.drained(&["one"]).await;
+}

@@ -1,0 +1,115 @@
+//! One server that stands still, has another clock, or has no room.
+
+use std::sync::Arc;
+
+use fencelock_conformance::servers::{ServerClock, ZooKeeperOptions};
+use fencelock_core::ErrorKind;
+use fencelock_zk::zookeeper_client::{Acls, CreateMode};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::support::*;
+
+/// Row 19. Whoever is longer without an answer than it may be cannot know who holds meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_freeze_of_the_server_costs_no_lock_and_a_long_one_is_told_in_time() {
+    let rig = Rig::alone().await;
+    let [server] = rig.servers.servers() else { panic!("one server") };
+    let (one, other) = (rig.direct().await, rig.direct().await);
+    let held = hold(&one, "one").await;
+    let waiter = wait_for(&other, "one");
+    rig.queued("one", 2).await;
+    server.freeze().await.unwrap();
+    soon("the holder is warned", held.expiring(T / 4)).await;
+    let before = held.valid_until();
+    server.thaw().unwrap();
+    until("the hold is renewed", async || {
+        assert!(held.is_held(), "lost by a short freeze");
+        held.valid_until() > before
+    })
+    .await;
+    let frozen = Instant::now();
+    server.freeze().await.unwrap();
+    soon("the holder is told", held.lost()).await;
+    assert!(frozen.elapsed() < T * 16 / 25 + SLACK, "told after {:?}", frozen.elapsed());
+    // Until the server has ended the session, too, had it not been frozen.
+    tokio::time::sleep_until(frozen + T + SLACK).await;
+    assert!(!waiter.is_finished(), "granted by nobody");
+    server.thaw().unwrap();
+    let next = granted(waiter).await;
+    assert!(!held.is_held() && next.fencing_token() > held.fencing_token());
+    drop(held);
+    give_back(next).await;
+    give_back(hold(&one, "one").await).await;
+    until("no node is left", async || rig.nodes("one").await.is_empty()).await;
+}
+
+/// Row 33: sessions are counted by a clock that nobody sets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_servers_clock_that_jumps_changes_nothing() {
+    let clock = ServerClock::of("java").unwrap();
+    let servers = ZooKeeperOptions::new().java(clock.program()).standalone().await.unwrap();
+    let rig = Rig::on(Arc::new(servers), 0).await;
+    let (one, other) = (rig.direct().await, rig.direct().await);
+    let held = hold(&one, "one").await;
+    let waiter = wait_for(&other, "one");
+    rig.queued("one", 2).await;
+    let seen = |name: &str| format!("{}/{name}", rig.root);
+    let shown = async |name: &str| {
+        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        rig.client.create(&seen(name), b"", &options).await.unwrap();
+        rig.stat(&seen(name)).await.expect("it is there").ctime / 1000
+    };
+    let right = shown("right").await;
+    for seconds in [40, -40, 3600, 0] {
+        clock.is_ahead_by(seconds).unwrap();
+        let jumped = shown(&format!("after-{seconds}")).await - right;
+        assert!((jumped - seconds).abs() < 35, "its clock has jumped by {jumped} s");
+        let jumped = Instant::now();
+        while jumped.elapsed() < T * 5 / 4 {
+            assert!(held.is_held() && !waiter.is_finished(), "given away by a clock");
+            tokio::time::sleep(ms(20)).await;
+        }
+    }
+    let token = held.fencing_token();
+    give_back(held).await;
+    let next = granted(waiter).await;
+    assert!(next.fencing_token() > token);
+    give_back(next).await;
+    rig.drained(&["one"]).await;
+}
+
+/// Row 40.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_no_room_for_clients_is_waited_for() {
+    let servers = ZooKeeperOptions::new().config("maxClientCnxns=6").standalone().await.unwrap();
+    let rig = Rig::on(Arc::new(servers), 0).await;
+    let locks = rig.direct().await;
+    let held = hold(&locks, "one").await;
+    let mut crowd = Vec::new();
+    for _ in 0..6 {
+        // The last ones are sent away.
+        crowd.extend(TcpStream::connect(rig.servers.connect_string()).await.ok());
+    }
+    let url = rig.url(&rig.servers.connect_string(), "");
+    let refused = async {
+        loop {
+            match try_connect(&url).await {
+                Err(error) => break error,
+                // Let in before the server had counted the crowd.
+                Ok(locks) => locks.close().await.expect("closed"),
+            }
+        }
+    };
+    let error = soon("it says so", refused).await;
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(error.is_retryable());
+    let before = held.valid_until();
+    until("the hold is renewed", async || held.valid_until() > before).await;
+    drop(crowd);
+    let newcomer = connect(&url).await;
+    assert!(is_busy(&newcomer, "one").await);
+    give_back(held).await;
+    give_back(hold(&newcomer, "one").await).await;
+    rig.drained(&["one"]).await;
+}
