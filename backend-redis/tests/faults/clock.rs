@@ -2,7 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fencelock_conformance::proxy::{Direction, Proxy, framing};
 use fencelock_conformance::servers::{RedisOptions, ServerClock, TestRedis};
+use tokio::time::Instant;
 
 use crate::support::*;
 
@@ -74,4 +76,41 @@ async fn a_jump_ahead_ends_a_lease_and_the_holder_is_told() {
     assert!(is_busy(&one, "lock").await);
     give_back(next).await;
     drained(&skewed.server).await;
+}
+
+/// Row 35: its leases end a hundredth too early. What is believed in is shorter than that, by the
+/// margin of `validity::lease_end`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_clock_runs_a_hundredth_too_fast_frees_nothing_that_is_believed_in() {
+    let Skewed { server, clock } = Skewed::start().await;
+    let rig = Rig { proxy: Proxy::framed(server.addr(), framing::resp).await.unwrap(), server };
+    let began = Instant::now();
+    let ticking = tokio::spawn(async move {
+        loop {
+            let ahead = i64::try_from(began.elapsed().as_micros() / 100).expect("soon");
+            clock.is_ahead_by_micros(ahead).expect("written");
+            tokio::time::sleep(ms(1)).await;
+        }
+    });
+    for _ in 0..3 {
+        // Each in a connection of its own, since a reset is what heals the other.
+        let (near, far) = (rig.direct("ttl=30s").await, rig.behind("ttl=2500ms").await);
+        let held = hold(&far, "lock").await;
+        let waiter = wait_for(&near, "lock");
+        queued(&near, "lock", 1).await;
+        rig.proxy.black_hole(Direction::ToServer);
+        rig.proxy.black_hole(Direction::ToClient);
+        let next = granted(waiter).await;
+        assert!(!held.is_held(), "believed in by {:?} too long", held.remaining());
+        give_back(next).await;
+        rig.proxy.heal().await.unwrap();
+    }
+    let ahead = ask(&rig.server, &["TIME"]).await;
+    let shown: u128 = ahead
+        .lines()
+        .fold(0, |sum, part| sum * 1_000_000 + part.parse::<u128>().expect("a number"));
+    let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later").as_micros();
+    assert!(shown > right + began.elapsed().as_micros() / 200, "its clock was not fast");
+    ticking.abort();
+    drained(&rig.server).await;
 }

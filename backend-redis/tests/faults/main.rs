@@ -7,6 +7,8 @@ mod clock;
 mod cluster;
 mod connection;
 mod crowd;
+mod failover;
+mod followed;
 mod limits;
 mod refusals;
 mod replicas;

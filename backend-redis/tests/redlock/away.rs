@@ -27,41 +27,51 @@ async fn life_goes_on(locks: &Locks, other: &Locks) {
 }
 
 /// Breaks nodes, which heal only after everything else was done: so nobody has waited for them.
-async fn with_a_minority(
+pub(crate) async fn with_a_minority(
     sizes: &[(usize, &[usize])],
     break_it: impl AsyncFn(&Rig, &Lines, usize),
     heal_it: impl AsyncFn(&Rig, &Lines, usize),
 ) {
     for (count, broken) in sizes {
         let rig = Rig::new(*count, LONG).await;
-        let lines = rig.lines().await;
-        let (locks, other) = (lines.connect(LONG).await, lines.connect(LONG).await);
-        let renewing = locks.lock("renewed").ttl(TTL).acquire().await.unwrap();
-        let held = hold(&locks, "held").await;
-        rig.held_everywhere("renewed", &[]).await;
-        rig.held_everywhere("held", &[]).await;
-        for node in *broken {
-            break_it(&rig, &lines, *node).await;
-        }
-        life_goes_on(&locks, &other).await;
-        renewed(&locks, &renewing, TTL).await;
-        renewed(&locks, &renewing, TTL).await;
-        give_back(held).await;
-        // Whoever comes meanwhile does not need them either.
-        let late = lines.connect(LONG).await;
-        life_goes_on(&late, &locks).await;
-        assert!(is_busy(&late, "renewed").await);
-        give_back(renewing).await;
-        for node in *broken {
-            heal_it(&rig, &lines, *node).await;
-        }
-        rig.drained().await;
-        life_goes_on(&locks, &other).await;
-        rig.drained().await;
+        with_these(&rig, broken, &break_it, &heal_it).await;
     }
 }
 
-const ONE: (usize, &[usize]) = (3, &[1]);
+/// The same, on nodes of a special kind.
+pub(crate) async fn with_these(
+    rig: &Rig,
+    broken: &[usize],
+    break_it: impl AsyncFn(&Rig, &Lines, usize),
+    heal_it: impl AsyncFn(&Rig, &Lines, usize),
+) {
+    let lines = rig.lines().await;
+    let (locks, other) = (lines.connect(LONG).await, lines.connect(LONG).await);
+    let renewing = locks.lock("renewed").ttl(TTL).acquire().await.unwrap();
+    let held = hold(&locks, "held").await;
+    rig.held_everywhere("renewed", &[]).await;
+    rig.held_everywhere("held", &[]).await;
+    for node in broken {
+        break_it(rig, &lines, *node).await;
+    }
+    life_goes_on(&locks, &other).await;
+    renewed(&locks, &renewing, TTL).await;
+    renewed(&locks, &renewing, TTL).await;
+    give_back(held).await;
+    // Whoever comes meanwhile does not need them either.
+    let late = lines.connect(LONG).await;
+    life_goes_on(&late, &locks).await;
+    assert!(is_busy(&late, "renewed").await);
+    give_back(renewing).await;
+    for node in broken {
+        heal_it(rig, &lines, *node).await;
+    }
+    rig.drained().await;
+    life_goes_on(&locks, &other).await;
+    rig.drained().await;
+}
+
+pub(crate) const ONE: (usize, &[usize]) = (3, &[1]);
 const TWO: (usize, &[usize]) = (5, &[0, 3]);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

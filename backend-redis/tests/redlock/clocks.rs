@@ -1,8 +1,11 @@
-//! Row 33: nodes whose wall clocks jump.
+//! Rows 33 and 35: nodes whose wall clocks jump, or run too fast.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use fencelock_conformance::proxy::{Close, Proxy};
 use fencelock_conformance::servers::{RedisOptions, ServerClock, TestRedis};
 use fencelock_core::{ErrorKind, FencingToken};
+use tokio::time::Instant;
 
 use crate::support::*;
 
@@ -113,4 +116,39 @@ async fn tokens_rise_over_clocks_that_differ_within_the_tolerance() {
             lines.heal().await;
         }
     }
+}
+
+/// Row 35: leases that end a hundredth too early on every node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_whose_clocks_run_a_hundredth_too_fast_free_nothing_that_is_believed_in() {
+    let (rig, clocks) = skewed(LONG).await;
+    let began = Instant::now();
+    let ticking = tokio::spawn(async move {
+        loop {
+            let ahead = i64::try_from(began.elapsed().as_micros() / 100).expect("soon");
+            for clock in &clocks {
+                clock.is_ahead_by_micros(ahead).expect("written");
+            }
+            tokio::time::sleep(ms(1)).await;
+        }
+    });
+    for _ in 0..3 {
+        let lines = rig.lines().await;
+        let (near, far) = (rig.direct(LONG).await, lines.connect(LONG).await);
+        let held = soon("acquired", far.lock("lock").ttl(ms(2500)).acquire()).await.unwrap();
+        let waiter = wait_for(&near, "lock");
+        queued(&near, "lock", 1).await;
+        lines.lose(&[0, 1, 2]);
+        let next = granted(waiter).await;
+        assert!(!held.is_held(), "believed in by {:?} too long", held.remaining());
+        give_back(next).await;
+        lines.heal().await;
+    }
+    for node in &rig.nodes {
+        let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later").as_micros();
+        let ahead = u128::from(time_us(node).await).saturating_sub(right);
+        assert!(ahead > began.elapsed().as_micros() / 200, "its clock was not fast");
+    }
+    ticking.abort();
+    rig.drained().await;
 }

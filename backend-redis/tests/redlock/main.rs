@@ -12,6 +12,7 @@ mod contention;
 mod exclusion;
 mod extension;
 mod majority;
+mod refusing;
 mod restarts;
 mod rules;
 mod steps;

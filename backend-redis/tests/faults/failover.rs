@@ -1,0 +1,97 @@
+//! Row 26: replicas that take over without having heard of a lock. Two may hold it then, as the
+//! profile says; the test makes it happen, and the resource tells the two apart.
+
+use fencelock_conformance::ProtectedRegister;
+use fencelock_conformance::proxy::{Direction, Proxy};
+use fencelock_conformance::servers::{RedisOptions, TestCluster, TestRedis};
+
+use crate::support::*;
+
+async fn replication(server: &TestRedis, field: &str) -> String {
+    let info = ask(server, &["INFO", "replication"]).await;
+    let mut fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
+    fields.find(|(name, _)| *name == field).map(|(_, value)| value.to_owned()).unwrap_or_default()
+}
+
+/// Awaits that the replica has what the master has written.
+async fn in_step(master: &TestRedis, replica: &TestRedis) {
+    let written = replication(master, "master_repl_offset").await;
+    let written: u64 = written.parse().expect("an offset");
+    until("the replica is in step", async || {
+        let has = replication(replica, "slave_repl_offset").await;
+        has.parse::<u64>().is_ok_and(|has| has >= written)
+    })
+    .await;
+}
+
+/// Plain replication, and an operator who promotes the replica while the master is still there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promoted_replica_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected() {
+    let master = TestRedis::start().await.unwrap();
+    ask(&master, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
+    let line = Proxy::start(master.addr()).await.unwrap();
+    let follow = format!("replicaof 127.0.0.1 {}", line.addr().port());
+    let replica = RedisOptions::new().config(&follow).start().await.unwrap();
+    let one = direct(&master, "ttl=6s").await;
+    let earlier = hold(&one, "lock").await;
+    let first = earlier.fencing_token();
+    give_back(earlier).await;
+    until("it follows", async || replication(&replica, "master_link_status").await == "up").await;
+    in_step(&master, &replica).await;
+    line.stall(Direction::ToClient);
+    let lost = hold(&one, "lock").await;
+    let register = ProtectedRegister::checking();
+    assert!(lost.fencing_token() > first && register.write(lost.fencing_token().get(), 1));
+    ask(&replica, &["REPLICAOF", "NO", "ONE"]).await;
+    let other = direct(&replica, "ttl=30s").await;
+    let second = hold(&other, "lock").await;
+    // What is allowed: for as long as the old master answers, nobody can tell its holder.
+    assert!(lost.is_held() && second.is_held(), "no overlap: this shows nothing");
+    assert!(second.fencing_token() > lost.fencing_token());
+    assert!(register.write(second.fencing_token().get(), 2));
+    assert!(!register.write(lost.fencing_token().get(), 3), "a stale write was taken");
+    // The old master comes back as a replica: it renews nothing any more.
+    line.heal().await.unwrap();
+    ask(&master, &["REPLICAOF", "127.0.0.1", &replica.port().to_string()]).await;
+    soon("the holder is told", lost.lost()).await;
+    drop(lost);
+    renewed(&other, &second, ms(30_000)).await;
+    give_back(second).await;
+    assert_eq!((register.read(), register.stale_writes()), (2, 0));
+    drained(&replica).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slots_new_master_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected() {
+    let servers = TestCluster::start().await.unwrap();
+    let slot = TestCluster::slot_of("lock:lock");
+    let nodes = servers.nodes().iter().map(|server| server.addr().to_string());
+    let url = format!("redis-cluster://{}?ttl=9s", nodes.collect::<Vec<_>>().join(","));
+    let (one, other) = (connect(&url).await, connect(&url).await);
+    assert!(one.profile().exclusion_fails_when.join("; ").contains("failover"));
+    let earlier = hold(&one, "lock").await;
+    let first = earlier.fencing_token();
+    give_back(earlier).await;
+    servers.replicas_caught_up().await.unwrap();
+    // Its master does not know this password, nor any.
+    let replica = servers.replica_of(slot).await.unwrap();
+    ask(replica, &["CONFIG", "SET", "masterauth", "no master"]).await;
+    ask(replica, &["CLIENT", "KILL", "TYPE", "master"]).await;
+    until("it follows nobody", async || replication(replica, "master_link_status").await == "down")
+        .await;
+    let lost = hold(&one, "lock").await;
+    let register = ProtectedRegister::checking();
+    assert!(lost.fencing_token() > first && register.write(lost.fencing_token().get(), 1));
+    servers.kill_master_of(slot).await.unwrap();
+    let second = hold(&other, "lock").await;
+    // What is allowed: the new master gives away what is still believed in.
+    assert!(second.fencing_token() > lost.fencing_token());
+    assert!(register.write(second.fencing_token().get(), 2));
+    assert!(!register.write(lost.fencing_token().get(), 3), "a stale write was taken");
+    soon("the holder is told", lost.lost()).await;
+    drop(lost);
+    renewed(&other, &second, ms(9000)).await;
+    give_back(second).await;
+    assert_eq!((register.read(), register.stale_writes()), (2, 0));
+    drained(servers.master_of(slot).await.unwrap()).await;
+}

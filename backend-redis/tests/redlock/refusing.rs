@@ -1,0 +1,135 @@
+//! A minority of nodes that answer, and refuse, or that nobody may write to: rows 20 to 24 and 38 on
+//! a quorum. Nobody waits for them, as for those in `away.rs`.
+
+use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::away::{ONE, with_a_minority, with_these};
+use crate::support::*;
+
+/// Sends a command whose answer nobody waits for.
+async fn order(node: &TestRedis, command: &str) {
+    let mut line = TcpStream::connect(node.addr()).await.expect("a connection");
+    line.write_all(format!("{command}\r\n").as_bytes()).await.expect("an order");
+    line.flush().await.expect("an order");
+}
+
+async fn says(node: &TestRedis, word: &str) -> bool {
+    let info = ask(node, &["INFO", "persistence"]).await;
+    info.lines().any(|line| line.trim_end() == word)
+}
+
+/// Row 20.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_nodes_that_load_their_data() {
+    with_a_minority(
+        &[ONE],
+        async |rig, _, node| {
+            let node = &rig.nodes[node];
+            // 1 ms for each key, and a look at the clients behind each.
+            ask(node, &["DEBUG", "POPULATE", "20000", "ballast"]).await;
+            ask(node, &["CONFIG", "SET", "key-load-delay", "1000"]).await;
+            ask(node, &["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]).await;
+            order(node, "DEBUG RELOAD").await;
+            until("it loads", async || says(node, "loading:1").await).await;
+        },
+        async |rig, _, node| {
+            let node = &rig.nodes[node];
+            assert!(says(node, "loading:1").await, "it was ready too soon to test anything");
+            ask(node, &["CONFIG", "SET", "key-load-delay", "0"]).await;
+            until("it is ready", async || says(node, "loading:0").await).await;
+            let remove = "for i = 0, 19999 do redis.call('DEL', 'ballast:' .. i) end";
+            ask(node, &["EVAL", remove, "0"]).await;
+        },
+    )
+    .await;
+}
+
+/// Row 21.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_nodes_that_run_a_long_script() {
+    with_a_minority(
+        &[ONE],
+        async |rig, _, node| {
+            let node = &rig.nodes[node];
+            ask(node, &["CONFIG", "SET", "busy-reply-threshold", "20"]).await;
+            order(node, "EVAL \"while true do end\" 0").await;
+            until("it is busy", async || {
+                node.command(&["PING"]).await.is_err_and(|error| error.to_string().contains("BUSY"))
+            })
+            .await;
+        },
+        async |rig, _, node| drop(ask(&rig.nodes[node], &["SCRIPT", "KILL"]).await),
+    )
+    .await;
+}
+
+/// Row 22.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_nodes_whose_writes_are_paused() {
+    with_a_minority(
+        &[ONE],
+        async |rig, _, node| {
+            ask(&rig.nodes[node], &["CLIENT", "PAUSE", "600000", "WRITE"]).await;
+        },
+        async |rig, _, node| drop(ask(&rig.nodes[node], &["CLIENT", "UNPAUSE"]).await),
+    )
+    .await;
+}
+
+/// Row 24, on all nodes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn script_flush_is_not_noticed() {
+    let rig = Rig::new(3, LONG).await;
+    let (one, other) = (rig.direct(LONG).await, rig.direct(LONG).await);
+    let flush = async || {
+        for node in &rig.nodes {
+            ask(node, &["SCRIPT", "FLUSH"]).await;
+        }
+    };
+    for _ in 0..2 {
+        flush().await;
+        let guard = soon("acquired", one.lock("lock").ttl(ms(2000)).acquire()).await.unwrap();
+        flush().await;
+        let waiter = wait_for(&other, "lock");
+        queued(&one, "lock", 1).await;
+        flush().await;
+        renewed(&one, &guard, ms(2000)).await;
+        flush().await;
+        assert!(is_busy(&other, "lock").await);
+        flush().await;
+        give_back(guard).await;
+        flush().await;
+        give_back(granted(waiter).await).await;
+    }
+    rig.drained().await;
+}
+
+/// Row 38.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_nodes_that_cannot_save() {
+    let node = || RedisOptions::new().arg("--enable-protected-configs").arg("local");
+    let rig = Rig::of([node(), node(), node()]).await;
+    rig.declare_new(LONG).await;
+    with_these(
+        &rig,
+        &[1],
+        async |rig, _, node| {
+            let node = &rig.nodes[node];
+            let gone = node.directory().join("gone");
+            std::fs::create_dir(&gone).unwrap();
+            ask(node, &["CONFIG", "SET", "dir", gone.to_str().unwrap()]).await;
+            ask(node, &["CONFIG", "SET", "save", "3600 1"]).await;
+            std::fs::remove_dir(&gone).unwrap();
+            ask(node, &["BGSAVE"]).await;
+            until("saving has failed", async || says(node, "rdb_last_bgsave_status:err").await)
+                .await;
+        },
+        async |rig, _, node| {
+            let on = ["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"];
+            ask(&rig.nodes[node], &on).await;
+        },
+    )
+    .await;
+}
