@@ -1,0 +1,78 @@
+//! The fault matrix: what every store does about every fault, as the tests of this run have shown.
+//!
+//! [`rows`] says which tests prove which cell. This reads the output of `cargo test`, joins the two
+//! and writes docs/faults.md, or checks that what is written there is what this run has shown. No
+//! cell may be empty, and a test that is named must have run and passed: so nothing is said of a
+//! store that its tests have ceased to show. `./test` runs it at its end.
+
+mod judge;
+mod log;
+mod page;
+mod rows;
+mod table;
+
+use std::error::Error;
+use std::path::Path;
+use std::process::ExitCode;
+
+use judge::Judgement;
+use log::Log;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/faults.md");
+
+/// Whether a cell that no test proves, and that says so, fails the run.
+const UNTESTED_FAILS: bool = false;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let done = match &*arguments.iter().map(String::as_str).collect::<Vec<_>>() {
+        ["--check", log] => run(Path::new(log)).and_then(|page| compare(&page)),
+        ["--write", log] => run(Path::new(log)).and_then(|page| Ok(std::fs::write(PAGE, page)?)),
+        _ => Err("usage: fault-matrix --check|--write OUTPUT_OF_CARGO_TEST".into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("fault-matrix: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The page that a run deserves.
+fn run(log: &Path) -> Result<String, Box<dyn Error>> {
+    let log = Log::read(log)?;
+    let Judgement { rows, mut errors, not_shown, untested } = judge::judge(rows::GROUPS, &log);
+    for what in not_shown {
+        println!("fault-matrix: not shown by this run: {what}");
+    }
+    for what in &untested {
+        println!("fault-matrix: no test: {what}");
+    }
+    if UNTESTED_FAILS {
+        errors.extend(untested);
+    }
+    if !errors.is_empty() {
+        return Err(errors.join("\nfault-matrix: ").into());
+    }
+    Ok(page::page(&rows))
+}
+
+fn compare(page: &str) -> Result<(), Box<dyn Error>> {
+    let written = std::fs::read_to_string(PAGE)?;
+    let differs = page.lines().zip(written.lines()).find(|(new, old)| new != old);
+    match differs {
+        _ if written == page => Ok(()),
+        Some((new, old)) => Err(format!(
+            "docs/faults.md is not what the tests show.\n  it says {old}\n  shown   {new}\n{AGAIN}"
+        )
+        .into()),
+        None => {
+            Err(format!("docs/faults.md is longer or shorter than what the tests show.\n{AGAIN}")
+                .into())
+        }
+    }
+}
+
+const AGAIN: &str =
+    "If that is right: cargo run --all-features --example fault-matrix -- --write target/test.log";

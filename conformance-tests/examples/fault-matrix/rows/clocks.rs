@@ -1,0 +1,90 @@
+//! Clocks that jump, run at other rates, or stand still.
+
+use super::NO_SERVER;
+use crate::table::*;
+
+pub(super) const GROUP: Group = Group {
+    title: "Clocks",
+    rows: &[
+        row(
+            "33",
+            "server's clock jumps by 40 s",
+            "Redis: documented, the token still rises; a quorum leaves it out; ZooKeeper: no effect",
+            &[
+                allowed(
+                    REDIS,
+                    "a jump ahead ends leases too early",
+                    REDIS_FAULTS,
+                    "clock::a_jump_ahead_ends_a_lease_and_the_holder_is_told",
+                ),
+                test(REDIS, REDIS_FAULTS, "clock::tokens_rise_whatever_the_servers_clock_does"),
+                ignored(FOLLOWED, "leases are ended by each server's clock, as at redis"),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "clocks::a_node_whose_clock_is_off_takes_no_part_and_is_not_missed",
+                ),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "clocks::a_majority_whose_clocks_disagree_is_refused_by_name",
+                ),
+                test(ZOOKEEPER, ZK_FAULTS, "server::a_servers_clock_that_jumps_changes_nothing"),
+                ignored(ENSEMBLE, "each server counts sessions as one alone does"),
+                ignored(LOCAL, NO_SERVER),
+            ],
+        ),
+        row(
+            "34",
+            "client's clock jumps",
+            "no effect",
+            &[suite("processes::a_clients_clock_that_jumps_changes_nothing")],
+        ),
+        row(
+            "35",
+            "rates of the clocks 1 % apart",
+            "the margin for drift holds",
+            &[
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "clock::a_server_whose_clock_runs_a_hundredth_too_fast_frees_nothing_that_is_believed_in",
+                ),
+                ignored(FOLLOWED, "leases are ended by each server's clock, as at redis"),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "clocks::nodes_whose_clocks_run_a_hundredth_too_fast_free_nothing_that_is_believed_in",
+                ),
+                ignored(
+                    ZK,
+                    "no machine has two monotonic clocks; the margin is 0.36 S, and row 10 measures what is left of it",
+                ),
+                ignored(LOCAL, "both sides have the same clock"),
+            ],
+        ),
+        row(
+            "36",
+            "machine suspended",
+            "lost on resume (`CLOCK_BOOTTIME`)",
+            &[
+                ignored(
+                    &[
+                        Store::Redis,
+                        Store::Sentinel,
+                        Store::Cluster,
+                        Store::Redlock,
+                        Store::ZooKeeper,
+                        Store::Ensemble,
+                    ],
+                    "a machine cannot be suspended by its own test; `core/src/clock.rs` reads `CLOCK_BOOTTIME`, and row 3 stops a process as a suspend would",
+                ),
+                ignored(
+                    FILE,
+                    "holders are suspended together with everybody else, and their grants have no end",
+                ),
+                ignored(MEMORY, "it lives on tokio's clock, which stands still with its process"),
+            ],
+        ),
+    ],
+};

@@ -1,0 +1,250 @@
+//! Several servers that disagree, move and fail over.
+
+use super::{NO_REDIS, NO_SERVER};
+use crate::table::*;
+
+const ONE_SERVER: &str = "there is one server";
+
+pub(super) const GROUP: Group = Group {
+    title: "Servers together",
+    rows: &[
+        row(
+            "26",
+            "failover to a replica without the key; ZooKeeper's leader killed",
+            "Redis: an overlap is possible and documented, the stale write is rejected; ZooKeeper: within 10 t, locks kept",
+            &[
+                allowed(
+                    REDIS,
+                    "a replica that was promoted by hand grants a lock that is still believed in",
+                    REDIS_FAULTS,
+                    "failover::a_promoted_replica_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected",
+                ),
+                allowed(
+                    SENTINEL,
+                    "the new master grants a lock that is still believed in",
+                    REDIS_FAULTS,
+                    "sentinel::a_lock_that_a_failover_lost_is_told_and_its_writes_are_rejected",
+                ),
+                test(SENTINEL, REDIS_FAULTS, "sentinel::holders_and_waiters_go_with_the_master"),
+                allowed(
+                    CLUSTER,
+                    "the new master of the slot grants a lock that is still believed in",
+                    REDIS_FAULTS,
+                    "failover::a_slots_new_master_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected",
+                ),
+                test(
+                    CLUSTER,
+                    REDIS_FAULTS,
+                    "cluster::holders_and_waiters_go_with_the_master_of_their_slot",
+                ),
+                test(REDLOCK, REDLOCK_FAULTS, "away::nodes_that_became_replicas_are_not_asked"),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "rules::a_node_that_forgot_does_not_vote_a_second_time",
+                ),
+                test(
+                    ENSEMBLE,
+                    ZK_FAULTS,
+                    "ensemble::a_new_leader_keeps_locks_and_places_and_its_tokens_are_larger",
+                ),
+                ignored(ZOOKEEPER, ONE_SERVER),
+                ignored(LOCAL, NO_SERVER),
+            ],
+        ),
+        row(
+            "27",
+            "master becomes read-only",
+            "found again; ZooKeeper: a read-only server is refused",
+            &[
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "refusals::a_master_that_was_read_only_for_a_moment_loses_nothing",
+                ),
+                test(SENTINEL, REDIS_FAULTS, "sentinel::holders_and_waiters_go_with_the_master"),
+                test(
+                    CLUSTER,
+                    REDIS_FAULTS,
+                    "cluster::holders_and_waiters_go_with_the_master_of_their_slot",
+                ),
+                test(REDLOCK, REDLOCK_FAULTS, "away::nodes_that_became_replicas_are_not_asked"),
+                test(ENSEMBLE, ZK_FAULTS, "ensemble::a_server_that_can_only_be_read_is_refused"),
+                ignored(ZOOKEEPER, ONE_SERVER),
+                ignored(LOCAL, NO_SERVER),
+            ],
+        ),
+        row(
+            "28",
+            "too few replicas: writes refused, the release too",
+            "the release goes on in the background",
+            &[
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "refusals::a_release_refused_for_want_of_replicas_goes_on_in_the_background",
+                ),
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "replicas::without_live_replicas_grants_are_given_back_and_renewals_go_on",
+                ),
+                test(
+                    SENTINEL,
+                    REDIS_FAULTS,
+                    "followed::what_a_master_under_sentinel_refuses_is_waited_for",
+                ),
+                test(
+                    CLUSTER,
+                    REDIS_FAULTS,
+                    "followed::what_a_master_of_a_cluster_refuses_is_waited_for",
+                ),
+                ignored(REDLOCK, "its nodes have no replicas"),
+                ignored(LOCAL, NO_SERVER),
+                ignored(ZK, NO_REDIS),
+            ],
+        ),
+        row(
+            "29",
+            "slot moves: MOVED, ASK",
+            "followed, waiters still woken",
+            &[
+                test(
+                    CLUSTER,
+                    REDIS_FAULTS,
+                    "cluster::a_slot_that_moves_takes_its_holders_and_waiters_along",
+                ),
+                test(
+                    CLUSTER,
+                    REDIS_FAULTS,
+                    "cluster::a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later",
+                ),
+                test(
+                    CLUSTER,
+                    REDIS_FAULTS,
+                    "cluster::a_held_lock_is_renewed_while_its_slot_is_half_way",
+                ),
+                ignored(
+                    &[
+                        Store::Memory,
+                        Store::File,
+                        Store::Redis,
+                        Store::Sentinel,
+                        Store::Redlock,
+                        Store::ZooKeeper,
+                        Store::Ensemble,
+                    ],
+                    "only a cluster has slots",
+                ),
+            ],
+        ),
+        row(
+            "30",
+            "minority down; majority down",
+            "granted; an error or suspended, partial grants freed",
+            &[
+                test(REDLOCK, REDLOCK_FAULTS, "away::dead_nodes_are_not_missed"),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "majority::without_a_majority_the_error_says_what_each_node_said",
+                ),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "majority::what_too_few_granted_is_given_back_at_once",
+                ),
+                test(REDLOCK, REDLOCK_FAULTS, "rules::a_majority_of_those_who_answer_is_none"),
+                test(ENSEMBLE, ZK_FAULTS, "quorum::a_frozen_follower_costs_no_lock"),
+                test(
+                    ENSEMBLE,
+                    ZK_FAULTS,
+                    "quorum::without_a_quorum_claims_wait_and_what_a_dead_holder_had_is_freed_afterwards",
+                ),
+                ignored(
+                    &[
+                        Store::Memory,
+                        Store::File,
+                        Store::Redis,
+                        Store::Sentinel,
+                        Store::Cluster,
+                        Store::ZooKeeper,
+                    ],
+                    "no quorum decides",
+                ),
+            ],
+        ),
+        row(
+            "31",
+            "quorum lost and holder dead",
+            "freed within S + t after the quorum is back",
+            &[
+                test(
+                    ENSEMBLE,
+                    ZK_FAULTS,
+                    "quorum::without_a_quorum_claims_wait_and_what_a_dead_holder_had_is_freed_afterwards",
+                ),
+                ignored(REDLOCK, "a node's lease ends by itself, with a quorum or without"),
+                ignored(
+                    &[
+                        Store::Memory,
+                        Store::File,
+                        Store::Redis,
+                        Store::Sentinel,
+                        Store::Cluster,
+                        Store::ZooKeeper,
+                    ],
+                    "no quorum decides",
+                ),
+            ],
+        ),
+        row(
+            "31b",
+            "follower cut off from its leader, not from its client",
+            "lost by the deadline, before the leader gives the lock on",
+            &[
+                test(
+                    ENSEMBLE,
+                    ZK_FAULTS,
+                    "ensemble::a_holder_whose_follower_is_cut_off_knows_its_loss_before_the_lock_is_given_away",
+                ),
+                ignored(
+                    &[
+                        Store::Memory,
+                        Store::File,
+                        Store::Redis,
+                        Store::Sentinel,
+                        Store::Cluster,
+                        Store::Redlock,
+                        Store::ZooKeeper,
+                    ],
+                    "only an ensemble has followers that keep sessions",
+                ),
+            ],
+        ),
+        row(
+            "32",
+            "follower frozen, an expired session's node still visible there",
+            "nobody takes it for his own",
+            &[
+                test(
+                    ENSEMBLE,
+                    ZK_FAULTS,
+                    "quorum::a_follower_that_was_frozen_shows_nobody_a_lock_that_has_gone",
+                ),
+                ignored(
+                    &[
+                        Store::Memory,
+                        Store::File,
+                        Store::Redis,
+                        Store::Sentinel,
+                        Store::Cluster,
+                        Store::Redlock,
+                        Store::ZooKeeper,
+                    ],
+                    "only an ensemble has followers that answer reads",
+                ),
+            ],
+        ),
+    ],
+};

@@ -1,0 +1,185 @@
+//! Connections that lose, delay and garble.
+
+use super::AS_REDIS;
+use crate::table::*;
+
+const PAST_PROXIES: &str = "clients connect to the addresses that the servers name, past a proxy; \
+     the connection itself is kept by the same code as redis";
+
+pub(super) const GROUP: Group = Group {
+    title: "The network",
+    rows: &[
+        row(
+            "7",
+            "reply to an acquire lost",
+            "found again, the same fencing token, no orphan",
+            &[
+                suite("replies::a_grant_whose_reply_was_lost_is_found_again"),
+                suite("replies::a_place_whose_reply_was_lost_is_found_again"),
+                suite("replies::an_acquire_dropped_after_a_lost_reply_leaves_nothing"),
+                test(REDLOCK, REDLOCK_FAULTS, "majority::what_a_lost_answer_planted_is_given_back"),
+                test(
+                    ZOOKEEPER,
+                    ZK_FAULTS,
+                    "replies::a_node_whose_creation_was_not_confirmed_is_adopted_and_not_made_twice",
+                ),
+                test(
+                    ZOOKEEPER,
+                    ZK_FAULTS,
+                    "replies::a_place_in_the_queue_is_kept_when_its_reply_was_lost",
+                ),
+                untested(FOLLOWED, PAST_PROXIES),
+            ],
+        ),
+        row(
+            "8",
+            "reply to a release lost",
+            "it is a release, and frees no newer grant",
+            &[
+                suite("replies::a_release_whose_reply_was_lost_is_a_release"),
+                test(REDLOCK, REDLOCK_FAULTS, "rules::a_late_release_does_not_free_a_successor"),
+                test(ZOOKEEPER, ZK_FAULTS, "replies::a_release_whose_reply_was_lost_has_worked"),
+                untested(FOLLOWED, PAST_PROXIES),
+            ],
+        ),
+        row(
+            "9",
+            "reply to a renewal lost",
+            "the old deadline stands",
+            &[
+                suite("replies::a_renewal_whose_reply_was_lost_is_asked_again"),
+                test(LEASES, SIMULATION, "renewing::a_lost_renewal_reply_leaves_the_old_deadline"),
+                test(ZOOKEEPER, ZK_FAULTS, "replies::a_lost_heartbeat_costs_no_lock"),
+                ignored(FILE, "nothing is renewed"),
+            ],
+        ),
+        row(
+            "10",
+            "half-open connection",
+            "lost by the deadline, replaced within seconds",
+            &[
+                suite("validity::a_holder_that_is_cut_off_is_lost_in_time"),
+                suite("validity::a_silent_store_is_an_error_in_time"),
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "connection::a_half_open_connection_is_replaced_within_seconds",
+                ),
+                test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_nodes_that_nothing_reaches"),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "majority::who_is_cut_off_from_a_majority_is_told_by_the_deadline",
+                ),
+                test(
+                    ZOOKEEPER,
+                    ZK_FAULTS,
+                    "session::a_holder_that_is_cut_off_knows_its_loss_before_the_servers_give_the_lock_away",
+                ),
+                test(
+                    ZOOKEEPER,
+                    ZK_FAULTS,
+                    "session::a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock",
+                ),
+                untested(FOLLOWED, PAST_PROXIES),
+            ],
+        ),
+        row(
+            "11",
+            "one direction dropped",
+            "the same",
+            &[
+                suite("network::who_is_cut_off_in_one_direction_is_told_in_time"),
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "connection::with_one_direction_dropped_a_holder_is_lost_in_time_and_work_goes_on_afterwards",
+                ),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "away::nobody_waits_for_nodes_that_do_not_answer_and_do_as_they_are_told",
+                ),
+                untested(FOLLOWED, PAST_PROXIES),
+            ],
+        ),
+        row(
+            "12",
+            "connections reset",
+            "reconnected, the lock and the place are kept",
+            &[
+                suite("network::resets_cost_no_lock_and_no_place"),
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "connection::a_release_while_the_subscription_was_down_is_noticed_at_once_afterwards",
+                ),
+                untested(FOLLOWED, PAST_PROXIES),
+            ],
+        ),
+        row(
+            "13",
+            "delay near S",
+            "no guard without validity",
+            &[
+                suite("validity::validity_counts_from_before_the_request"),
+                suite("validity::a_reply_after_the_lease_is_no_guard"),
+                suite("network::a_delay_near_the_promise_makes_no_guard_without_validity"),
+                test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_slow_nodes"),
+                untested(FOLLOWED, PAST_PROXIES),
+            ],
+        ),
+        row(
+            "14",
+            "30 % of the packets lost",
+            "slower only",
+            &[
+                test(
+                    REDIS,
+                    "backend-redis/tests/apart",
+                    "a_third_of_the_packets_lost_only_slows_down",
+                ),
+                test(
+                    REDLOCK,
+                    "backend-redis/tests/apart",
+                    "a_third_of_the_packets_lost_only_slows_a_quorum_down",
+                ),
+                test(ZK, "backend-zk/tests/apart", "a_third_of_the_packets_lost_only_slows_down"),
+                untested(FOLLOWED, AS_REDIS),
+                ignored(LOCAL, "nothing lies between the store and its clients"),
+            ],
+        ),
+        row(
+            "15",
+            "torn and garbled bytes",
+            "an error or a new connection, no panic",
+            &[
+                suite("network::garbled_replies_do_no_harm"),
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "connection::garbage_from_the_server_is_an_error_and_then_a_new_connection",
+                ),
+                test(REDIS, REDIS_FAULTS, "connection::a_torn_reply_does_no_harm"),
+                test(REDIS, REDIS_FAULTS, "connection::a_stream_out_of_step_is_replaced"),
+                test(FILE, FILE_PLACES, "a_queue_that_is_none_is_left_alone"),
+                untested(FOLLOWED, PAST_PROXIES),
+            ],
+        ),
+        row(
+            "16",
+            "link that flaps once a second",
+            "no orphans, waiters are woken again",
+            &[
+                suite("network::a_flapping_link_leaves_no_orphans"),
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "connection::a_flapping_link_only_slows_things_down_and_leaves_no_orphans",
+                ),
+                test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_nodes_that_come_and_go"),
+                untested(FOLLOWED, PAST_PROXIES),
+            ],
+        ),
+    ],
+};

@@ -1,0 +1,149 @@
+//! Memory, disks, processors, descriptors and permissions that run out.
+
+use super::{AS_REDIS, NO_REDIS, NO_SERVER};
+use crate::table::*;
+
+pub(super) const GROUP: Group = Group {
+    title: "Resources and rights",
+    rows: &[
+        row(
+            "37",
+            "maxmemory, eviction policy",
+            "full: a typed error, the release works; a policy that evicts: told at connect",
+            &[
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "refusals::a_full_server_refuses_claims_and_nothing_else",
+                ),
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "refusals::a_server_that_may_evict_locks_is_told_in_the_profile",
+                ),
+                test(
+                    SENTINEL,
+                    REDIS_FAULTS,
+                    "followed::what_a_master_under_sentinel_refuses_is_waited_for",
+                ),
+                test(
+                    CLUSTER,
+                    REDIS_FAULTS,
+                    "followed::what_a_master_of_a_cluster_refuses_is_waited_for",
+                ),
+                test(REDLOCK, REDLOCK_FAULTS, "away::full_nodes_do_not_vote_and_are_freed"),
+                ignored(LOCAL, NO_SERVER),
+                ignored(ZK, NO_REDIS),
+            ],
+        ),
+        row(
+            "38",
+            "disk full",
+            "a typed error, retried; ZooKeeper: the server ends, as row 31",
+            &[
+                test(REDIS, REDIS_FAULTS, "refusals::a_server_that_cannot_save_is_waited_for"),
+                test(REDIS, "backend-redis/tests/apart", "a_full_disk_is_waited_for"),
+                untested(FOLLOWED, AS_REDIS),
+                test(REDLOCK, REDLOCK_FAULTS, "refusing::nobody_waits_for_nodes_that_cannot_save"),
+                test(
+                    FILE,
+                    "backend-file/tests/apart",
+                    "a_full_disk_is_an_error_and_what_is_held_stays",
+                ),
+                test(
+                    ZOOKEEPER,
+                    "backend-zk/tests/apart",
+                    "a_server_that_ends_on_a_full_disk_is_waited_for",
+                ),
+                ignored(
+                    ENSEMBLE,
+                    "a server with a full disk ends, and is a dead one: rows 30 and 31",
+                ),
+                ignored(MEMORY, "there is no disk"),
+            ],
+        ),
+        row(
+            "39",
+            "processor starved",
+            "lost early, never late",
+            &[
+                suite("processes::a_starved_holder_is_never_one_of_two"),
+                suite("validity::the_old_holder_is_told_before_the_next_is_granted"),
+            ],
+        ),
+        row(
+            "40",
+            "no room for connections, no descriptors left",
+            "a typed error, work goes on afterwards",
+            &[
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "refusals::a_server_with_no_room_for_clients_says_so_and_is_waited_for",
+                ),
+                test(
+                    REDIS,
+                    "backend-redis/tests/apart",
+                    "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
+                ),
+                untested(FOLLOWED, AS_REDIS),
+                test(
+                    REDLOCK,
+                    "backend-redis/tests/apart",
+                    "a_quorum_without_a_free_descriptor_says_so_and_what_is_held_stays",
+                ),
+                test(
+                    FILE,
+                    FILE_INSIDE,
+                    "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
+                ),
+                test(
+                    ZOOKEEPER,
+                    ZK_FAULTS,
+                    "server::a_server_with_no_room_for_clients_is_waited_for",
+                ),
+                test(
+                    ZOOKEEPER,
+                    "backend-zk/tests/apart",
+                    "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
+                ),
+                ignored(ENSEMBLE, "each connection is to one server, as at zookeeper"),
+                ignored(MEMORY, "there are no connections"),
+            ],
+        ),
+        row(
+            "41",
+            "wrong password, no permission",
+            "an error at once, not retried",
+            &[
+                suite("errors::no_secret_is_ever_shown"),
+                test(REDIS, REDIS_FAULTS, "refusals::a_wrong_password_is_final_at_once"),
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "strangers::an_acl_that_denies_something_is_final_at_once",
+                ),
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "strangers::a_waiter_is_told_at_once_when_it_loses_its_permission",
+                ),
+                test(
+                    REDIS,
+                    REDIS_SECURITY,
+                    "passwords::a_wrong_password_is_refused_and_never_shown",
+                ),
+                test(SENTINEL, REDIS_SECURITY, "acl::the_rules_for_sentinel_suffice"),
+                test(
+                    CLUSTER,
+                    REDIS_SECURITY,
+                    "acl::the_rules_for_a_cluster_suffice_and_none_can_go",
+                ),
+                test(REDLOCK, REDLOCK_ADMIN, "acl::the_documented_rules_suffice_and_all_are_used"),
+                test(FILE, FILE_PLACES, "without_rights_the_error_says_what_to_do"),
+                test(ZK, ZK_FAULTS, "rights::with_a_login_the_locks_are_its_own"),
+                test(ZK, ZK_FAULTS, "rights::a_root_is_made_or_found"),
+            ],
+        ),
+    ],
+};
