@@ -4,14 +4,14 @@
 #![allow(clippy::unwrap_used)]
 
 use fencelock_conformance::acts::*;
-use fencelock_conformance::apart::{Test, fill, main as main_of, small_disk};
+use fencelock_conformance::apart::{MOUNTS, Test, fill, main as main_of, small_disk};
 use fencelock_core::{ErrorKind, Settings};
 use fencelock_file::FileStore;
 
 fn main() {
     main_of(&[Test {
         name: "a_full_disk_is_an_error_and_what_is_held_stays",
-        needs: "mount",
+        needs: MOUNTS,
         run: || Box::pin(disk()),
     }]);
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use fencelock_conformance::How;
 use fencelock_conformance::acts::*;
-use fencelock_conformance::apart::{Loss, NoDescriptors, Test, fill, main as main_of, small_disk};
+use fencelock_conformance::apart::{
+    Loss, MOUNTS, NOTHING, NoDescriptors, PACKETS, Test, fill, main as main_of, small_disk,
+};
 use fencelock_conformance::checker::{Rules, assert_clean};
 use fencelock_conformance::history::Worker;
 use fencelock_conformance::servers::{RedisOptions, TestRedis};
@@ -20,23 +22,23 @@ fn main() {
     main_of(&[
         Test {
             name: "a_third_of_the_packets_lost_only_slows_down",
-            needs: "nft",
+            needs: PACKETS,
             run: || Box::pin(packets()),
         },
         Test {
             name: "a_third_of_the_packets_lost_only_slows_a_quorum_down",
-            needs: "nft",
+            needs: PACKETS,
             run: || Box::pin(packets_of_a_quorum()),
         },
-        Test { name: "a_full_disk_is_waited_for", needs: "mount", run: || Box::pin(disk()) },
+        Test { name: "a_full_disk_is_waited_for", needs: MOUNTS, run: || Box::pin(disk()) },
         Test {
             name: "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
-            needs: "sh",
+            needs: NOTHING,
             run: || Box::pin(descriptors()),
         },
         Test {
             name: "a_quorum_without_a_free_descriptor_says_so_and_what_is_held_stays",
-            needs: "sh",
+            needs: NOTHING,
             run: || Box::pin(descriptors_of_a_quorum()),
         },
     ]);

@@ -19,7 +19,7 @@ use crate::suite::Running;
 pub struct Test {
     /// The promise, in words.
     pub name: &'static str,
-    /// A program that it needs, besides the servers.
+    /// What must work in the namespaces: [`PACKETS`], [`MOUNTS`] or [`NOTHING`] else.
     pub needs: &'static str,
     /// Panics when the promise is broken.
     pub run: fn() -> Running,
@@ -30,6 +30,14 @@ impl std::fmt::Debug for Test {
         f.debug_struct("Test").field("name", &self.name).finish_non_exhaustive()
     }
 }
+
+/// Losing packets: `nft` and a kernel that knows the rule.
+pub const PACKETS: &str =
+    "nft 'table inet tried { chain tried { numgen random mod 100 < 30 drop; }; }'";
+/// Mounting a disk.
+pub const MOUNTS: &str = "mount -t tmpfs none /tmp";
+/// Nothing but the namespaces themselves.
+pub const NOTHING: &str = "true";
 
 const ASKED: &str = "FENCELOCK_TEST_APART";
 const BOUND: Duration = Duration::from_secs(180);
@@ -53,19 +61,16 @@ pub fn main(tests: &[Test]) {
 }
 
 /// Why this machine cannot run a test apart.
-fn lacking(program: &str) -> Option<String> {
-    let found = command("sh").args(["-c", "command -v \"$0\"", program]).output();
-    if !found.is_ok_and(|found| found.status.success()) {
-        return Some(format!("this machine has no {program}"));
-    }
-    let tried = unshare().args(["ip", "link", "set", "lo", "up"]).output();
-    match tried {
+fn lacking(needs: &str) -> Option<String> {
+    let script = format!("ip link set lo up && {needs}");
+    match unshare().args(["sh", "-c", &script]).output() {
         Ok(tried) if tried.status.success() => None,
         Ok(tried) => {
             let why = String::from_utf8_lossy(&tried.stderr).into_owned();
-            Some(format!("this machine gives no namespaces: {}", why.lines().next()?))
+            let why = why.lines().next().unwrap_or("it does not say why");
+            Some(format!("this machine cannot do that in namespaces: {why}"))
         }
-        Err(error) => Some(format!("this machine gives no namespaces: {error}")),
+        Err(error) => Some(format!("this machine has no unshare: {error}")),
     }
 }
 
