@@ -63,7 +63,8 @@ async fn drained(server: &TestRedis) {
 /// Row 14.
 async fn packets() {
     let server = TestRedis::start().await.unwrap();
-    let params = "ttl=20s&unreachable_after=60s";
+    // A connection that is lost takes a while to come back, and renewals need one.
+    let params = "ttl=60s&unreachable_after=110s";
     let clients = [try_connect(&server, params).await, try_connect(&server, params).await];
     packets_lost_by(&clients.map(Result::unwrap)).await;
     drained(&server).await;
@@ -73,8 +74,10 @@ async fn packets() {
 async fn packets_of_a_quorum() {
     let nodes = try_join_all((0..3).map(|_| TestRedis::start())).await.unwrap();
     let hosts: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
-    let url =
-        format!("redlock://{}/0?ttl=30s&unreachable_after=60s&node_timeout=5s", hosts.join(","));
+    let url = format!(
+        "redlock://{}/0?ttl=60s&restart_delay=90s&unreachable_after=110s&node_timeout=5s",
+        hosts.join(",")
+    );
     redlock::init(&url).await.unwrap();
     let connect = || url::connect(&[REDLOCK_SCHEME], &url);
     packets_lost_by(&[connect().await.unwrap(), connect().await.unwrap()]).await;
