@@ -48,10 +48,6 @@ async fn try_connect(server: &TestRedis, params: &str) -> Result<Locks> {
     url::connect(&[SCHEME], &format!("redis://{}/0?{params}", server.addr())).await
 }
 
-async fn ask(server: &TestRedis, command: &[&str]) -> String {
-    server.command(command).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
-}
-
 async fn drained(server: &TestRedis) {
     until("nothing is left", async || {
         let keys = ask(server, &["KEYS", "*"]).await;

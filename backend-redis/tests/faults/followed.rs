@@ -54,7 +54,7 @@ async fn writes_paused(master: &TestRedis, one: &Locks, other: &Locks) {
     ask(master, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
     let release = tokio::spawn(guard.release());
     let asked = Instant::now();
-    assert_kind(&in_vain(other, "lock").await, ErrorKind::Unreachable);
+    assert_kind(&in_vain(other, "lock", ms(200)).await, ErrorKind::Unreachable);
     assert!(asked.elapsed() < ms(200) + SLACK);
     ask(master, &["CLIENT", "UNPAUSE"]).await;
     soon("the release goes through", release).await.expect("no panic").expect("released");
@@ -73,7 +73,7 @@ async fn busy(master: &TestRedis, one: &Locks, other: &Locks) {
             master.command(&["PING"]).await.is_err_and(|error| error.to_string().contains("BUSY"))
         })
         .await;
-        assert_kind(&in_vain(one, "lock").await, ErrorKind::Unreachable);
+        assert_kind(&in_vain(one, "lock", ms(200)).await, ErrorKind::Unreachable);
         let release = tokio::spawn(guard.release());
         ask(master, &["SCRIPT", "KILL"]).await;
         soon("the release goes through", release).await.expect("no panic").expect("released");
@@ -89,7 +89,7 @@ async fn full(master: &TestRedis, one: &Locks, other: &Locks) {
     let waiter = wait_for(other, "lock");
     queued(one, "lock", 1).await;
     set(master, "maxmemory", "1").await;
-    assert_in_vain(&in_vain(one, "lock").await, "maxmemory");
+    assert_in_vain(&in_vain(one, "lock", ms(200)).await, "maxmemory");
     give_back(guard).await;
     give_back(granted(waiter).await).await;
     set(master, "maxmemory", "0").await;
@@ -101,7 +101,7 @@ async fn without_replicas(master: &TestRedis, one: &Locks, other: &Locks) {
     let waiter = wait_for(other, "lock");
     queued(one, "lock", 1).await;
     set(master, "min-replicas-to-write", "9").await;
-    assert_in_vain(&in_vain(one, "lock").await, "min-replicas-to-write");
+    assert_in_vain(&in_vain(one, "lock", ms(200)).await, "min-replicas-to-write");
     drop(guard);
     assert!(!waiter.is_finished());
     set(master, "min-replicas-to-write", "0").await;
