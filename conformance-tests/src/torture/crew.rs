@@ -156,20 +156,22 @@ impl Crew {
     ) -> io::Result<Vec<Death>> {
         let end = Instant::now() + during;
         let mut deaths = Vec::new();
+        let mut longer = false;
         while Instant::now() < end {
+            longer = !longer;
             let index = self.random.random_range(0..self.members.len());
             match fault {
                 Fault::ClientsKilled => deaths.push(self.kill(index, directory).await?),
-                _ => self.freeze(index).await?,
+                _ => self.freeze(index, longer).await?,
             }
             sleep(Duration::from_millis(self.random.random_range(50..500))).await;
         }
         Ok(deaths)
     }
 
-    /// For shorter than a TTL, or for longer.
-    async fn freeze(&mut self, index: usize) -> io::Result<()> {
-        let share = if self.random.random_range(0..2) == 0 { 3 } else { 15 };
+    /// For longer than a TTL, and for shorter, by turns.
+    async fn freeze(&mut self, index: usize, longer: bool) -> io::Result<()> {
+        let share = if longer { 15 } else { 3 };
         let peer = self.members[index].peer.clone();
         peer.freeze().await.map_err(io::Error::other)?;
         sleep(self.options.workload.ttl * share / 10).await;
