@@ -110,7 +110,7 @@ async fn zookeeper_3_keeps_its_promises() {
 async fn frozen_clients_lose_updates_only_where_tokens_are_not_checked() {
     // A process that stands still has locks then, for it has most of them at any time.
     let holds = ["--workers", "12", "--hold-at-most", "300ms"];
-    let frozen = ["redis", "--fault", "clients-frozen", "--rounds", "4"];
+    let frozen = ["redis", "--fault", "clients-frozen", "--rounds", "3"];
     let frozen = [&frozen[..], &holds].concat();
     let trusting = report(&[&frozen[..], &["--without-fencing"]].concat()).await;
     let lost = |report: &Value| -> u64 {
