@@ -159,6 +159,6 @@ impl Store for Part {
 
     fn peer_address(&self) -> String {
         let hosts: Vec<_> = self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
-        format!("zk://{}{ROOT}?session=2s&auth={LOGIN}", hosts.join(","))
+        format!("zk://{}{ROOT}?session=4s&auth={LOGIN}", hosts.join(","))
     }
 }
