@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fencelock_conformance::servers::ZooKeeperOptions;
-use fencelock_core::{ErrorKind, Guard};
+use fencelock_core::{ErrorKind, Guard, Moment};
 use tokio::time::{Instant, sleep};
 
 use crate::support::*;
@@ -21,10 +21,11 @@ async fn follower_of(servers: &fencelock_conformance::servers::TestZooKeeper) ->
     follower.expect("two of them")
 }
 
-/// Rows 19 and 30: its clients go to another server, and a majority decides.
+/// Rows 19 and 30: its clients go to another server, and a majority decides. Whose way there takes
+/// too long, as by the frozen one once more, is told of its loss, and can have the lock again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_follower_costs_no_lock() {
-    // Longer sessions than a busy machine stands still: the way to another server has to fit in.
+async fn a_frozen_follower_stops_nobody() {
+    // Longer sessions than a busy machine stands still.
     let options = ZooKeeperOptions::new().tick_time(ms(500));
     let servers = Arc::new(options.ensemble(3).await.expect("ZooKeeper starts"));
     let follower = follower_of(&servers).await;
@@ -40,23 +41,31 @@ async fn a_frozen_follower_costs_no_lock() {
     let waiter = wait_for(&clients[1], "lock-0");
     rig.queued("lock-0", 2).await;
     servers.servers()[follower].freeze().await.unwrap();
-    for round in 0..3 {
-        let before: Vec<_> = guards.iter().map(Guard::valid_until).collect();
-        until("all holds are renewed", async || {
-            assert!(guards.iter().all(Guard::is_held), "lost in round {round}");
-            guards.iter().zip(&before).all(|(guard, before)| guard.valid_until() > *before)
-        })
-        .await;
-    }
+    let ends: Vec<_> = guards.iter().map(Guard::valid_until).collect();
+    until("each hold was renewed past its end, or lost", async || {
+        let past = |(guard, end): (&Guard, &Moment)| guard.valid_until() > end.after(ms(10_000));
+        guards.iter().zip(&ends).all(|pair| !pair.0.is_held() || past(pair))
+    })
+    .await;
+    let kept = guards.iter().filter(|guard| guard.is_held()).count();
+    println!("{kept} of {} holds were kept", guards.len());
+    assert!(kept > 0, "those of other servers are");
     let first = guards.remove(0);
-    give_back(first).await;
-    give_back(granted(waiter).await).await;
-    give_back(hold(&clients[0], "fresh").await).await;
-    servers.servers()[follower].thaw().unwrap();
-    for guard in guards {
-        give_back(guard).await;
+    if first.is_held() {
+        give_back(first).await;
     }
-    rig.drained(&["lock-0", "lock-1", "fresh"]).await;
+    give_back(granted(waiter).await).await;
+    for (guard, locks) in guards.into_iter().zip(&clients[1..]) {
+        let (name, old) = (guard.name().as_str().to_owned(), guard.fencing_token());
+        if guard.is_held() {
+            give_back(guard).await;
+        }
+        let again = hold(locks, &name).await;
+        assert!(again.fencing_token() > old);
+        give_back(again).await;
+    }
+    servers.servers()[follower].thaw().unwrap();
+    rig.drained(&["lock-0", "lock-1", "lock-7"]).await;
 }
 
 /// Rows 20, 30 and 31.

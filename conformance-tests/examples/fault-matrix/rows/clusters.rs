@@ -155,7 +155,7 @@ pub(super) const GROUP: Group = Group {
                     "majority::what_too_few_granted_is_given_back_at_once",
                 ),
                 test(REDLOCK, REDLOCK_FAULTS, "rules::a_majority_of_those_who_answer_is_none"),
-                test(ENSEMBLE, ZK_FAULTS, "quorum::a_frozen_follower_costs_no_lock"),
+                test(ENSEMBLE, ZK_FAULTS, "quorum::a_frozen_follower_stops_nobody"),
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,

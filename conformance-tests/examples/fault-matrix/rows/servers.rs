@@ -98,7 +98,7 @@ pub(super) const GROUP: Group = Group {
                     ZK_FAULTS,
                     "server::a_short_freeze_of_the_server_costs_no_lock_and_a_long_one_is_told_in_time",
                 ),
-                test(ENSEMBLE, ZK_FAULTS, "quorum::a_frozen_follower_costs_no_lock"),
+                test(ENSEMBLE, ZK_FAULTS, "quorum::a_frozen_follower_stops_nobody"),
                 ignored(LOCAL, NO_SERVER),
             ],
         ),
