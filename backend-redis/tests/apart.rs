@@ -6,17 +6,19 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::How;
 use fencelock_conformance::acts::*;
-use fencelock_conformance::apart::{
-    Loss, MOUNTS, NOTHING, NoDescriptors, PACKETS, Test, fill, main as main_of, small_disk,
+use fencelock_conformance::apart::promises::{
+    lost_packets_only_slow_down, missing_descriptors_are_named,
 };
-use fencelock_conformance::checker::{Rules, assert_clean};
-use fencelock_conformance::history::Worker;
+use fencelock_conformance::apart::{
+    MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk,
+};
 use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{ErrorKind, Locks, Result, url};
 use fencelock_redis::{REDLOCK_SCHEME, SCHEME, redlock};
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
+
+const PATIENCE_WITH_LOSS: Duration = Duration::from_secs(120);
 
 fn main() {
     main_of(&[
@@ -56,56 +58,32 @@ async fn drained(server: &TestRedis) {
     .await;
 }
 
+/// Three nodes that are declared new, and a client's URL.
+async fn quorum(params: &str) -> (Vec<TestRedis>, String) {
+    let nodes = try_join_all((0..3).map(|_| TestRedis::start())).await.unwrap();
+    let hosts: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
+    let url = format!("redlock://{}/0?{params}", hosts.join(","));
+    redlock::init(&url).await.unwrap();
+    (nodes, url)
+}
+
 /// Row 14.
 async fn packets() {
     let server = TestRedis::start().await.unwrap();
     // A connection that is lost takes a while to come back, and renewals need one.
     let params = "ttl=60s&unreachable_after=110s";
     let clients = [try_connect(&server, params).await, try_connect(&server, params).await];
-    packets_lost_by(&clients.map(Result::unwrap)).await;
+    lost_packets_only_slow_down(&clients.map(Result::unwrap), 5, PATIENCE_WITH_LOSS).await;
     drained(&server).await;
 }
 
 /// Row 14, with a majority to be asked.
 async fn packets_of_a_quorum() {
-    let nodes = try_join_all((0..3).map(|_| TestRedis::start())).await.unwrap();
-    let hosts: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
-    let url = format!(
-        "redlock://{}/0?ttl=60s&restart_delay=90s&unreachable_after=110s&node_timeout=5s",
-        hosts.join(",")
-    );
-    redlock::init(&url).await.unwrap();
+    let params = "ttl=60s&restart_delay=90s&unreachable_after=110s&node_timeout=5s";
+    let (_nodes, url) = quorum(params).await;
     let connect = || url::connect(&[REDLOCK_SCHEME], &url);
-    packets_lost_by(&[connect().await.unwrap(), connect().await.unwrap()]).await;
-}
-
-async fn packets_lost_by(clients: &[Locks; 2]) {
-    let kept = hold(&clients[0], "kept").await;
-    let loss = Loss::of(30);
-    let work = clients.iter().cycle().take(4).map(async |locks| {
-        let mut worker = Worker::new();
-        for _ in 0..5 {
-            let (guard, claim) = worker.acquire(locks, "one", How::Exclusive).await.unwrap();
-            // Whether it worked is in the history.
-            let _ = worker.release(guard, claim).await;
-        }
-        worker.into_events()
-    });
-    let events = within(Duration::from_secs(120), "all work is done", join_all(work)).await;
-    let lost = loss.lost();
-    drop(loss);
-    assert!(lost > 20, "only {lost} packets were lost");
-    println!("{lost} packets were lost");
-    assert!(kept.is_held(), "lost with some packets");
-    assert_clean(events.into_iter().flatten().collect(), Rules::default());
-    give_back(kept).await;
-    for name in ["kept", "one"] {
-        until("nobody is left", async || {
-            let seen = clients[1].inspect(name).await;
-            seen.is_ok_and(|seen| seen.holders.is_empty() && seen.waiters.is_empty())
-        })
-        .await;
-    }
+    let clients = [connect().await.unwrap(), connect().await.unwrap()];
+    lost_packets_only_slow_down(&clients, 5, PATIENCE_WITH_LOSS).await;
 }
 
 /// Row 38: the append-only file cannot grow.
@@ -150,42 +128,13 @@ async fn disk() {
 async fn descriptors() {
     let server = TestRedis::start().await.unwrap();
     let locks = try_connect(&server, "ttl=3s").await.unwrap();
-    let held = hold(&locks, "held").await;
-    let none = NoDescriptors::left();
-    let error = soon("it says so", try_connect(&server, "")).await.unwrap_err();
-    assert_kind(&error, ErrorKind::Unreachable);
-    let why = format!("{error:?}");
-    assert!(why.contains("open files") || why.contains("descriptor"), "{why}");
-    let before = held.valid_until();
-    until("the hold is renewed", async || held.valid_until() > before).await;
-    give_back(hold(&locks, "another").await).await;
-    drop(none);
-    let newcomer = try_connect(&server, "").await.unwrap();
-    assert!(is_busy(&newcomer, "held").await);
-    give_back(held).await;
-    give_back(hold(&newcomer, "held").await).await;
+    missing_descriptors_are_named(&locks, async || try_connect(&server, "").await).await;
     drained(&server).await;
 }
 
 /// Row 40.
 async fn descriptors_of_a_quorum() {
-    let nodes = try_join_all((0..3).map(|_| TestRedis::start())).await.unwrap();
-    let hosts: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
-    let url = format!("redlock://{}/0?ttl=3s", hosts.join(","));
-    redlock::init(&url).await.unwrap();
-    let locks = url::connect(&[REDLOCK_SCHEME], &url).await.unwrap();
-    let held = hold(&locks, "held").await;
-    let none = NoDescriptors::left();
-    let error = soon("it says so", url::connect(&[REDLOCK_SCHEME], &url)).await.unwrap_err();
-    assert_kind(&error, ErrorKind::Unreachable);
-    let why = format!("{error:?}");
-    assert!(why.contains("open files") || why.contains("descriptor"), "{why}");
-    let before = held.valid_until();
-    until("the hold is renewed", async || held.valid_until() > before).await;
-    give_back(hold(&locks, "another").await).await;
-    drop(none);
-    let newcomer = url::connect(&[REDLOCK_SCHEME], &url).await.unwrap();
-    assert!(is_busy(&newcomer, "held").await);
-    give_back(held).await;
-    give_back(hold(&newcomer, "held").await).await;
+    let (_nodes, url) = quorum("ttl=3s").await;
+    let connect = async || url::connect(&[REDLOCK_SCHEME], &url).await;
+    missing_descriptors_are_named(&connect().await.unwrap(), connect).await;
 }

@@ -6,17 +6,16 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::How;
 use fencelock_conformance::acts::*;
-use fencelock_conformance::apart::{
-    Loss, MOUNTS, NOTHING, NoDescriptors, PACKETS, Test, fill, main as main_of, small_disk,
+use fencelock_conformance::apart::promises::{
+    lost_packets_only_slow_down, missing_descriptors_are_named,
 };
-use fencelock_conformance::checker::{Rules, assert_clean};
-use fencelock_conformance::history::Worker;
+use fencelock_conformance::apart::{
+    MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk,
+};
 use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_core::{ErrorKind, Locks, Result, url};
 use fencelock_zk::SCHEME;
-use futures_util::future::join_all;
 use tokio::time::Instant;
 
 fn main() {
@@ -51,32 +50,7 @@ async fn packets() {
         let servers = options.ensemble(count).await.unwrap();
         let clients = [try_connect(&servers, "40s").await, try_connect(&servers, "40s").await];
         let clients = clients.map(Result::unwrap);
-        let kept = hold(&clients[0], "kept").await;
-        let loss = Loss::of(30);
-        let work = clients.iter().cycle().take(4).map(async |locks| {
-            let mut worker = Worker::new();
-            for _ in 0..3 {
-                let (guard, claim) = worker.acquire(locks, "one", How::Exclusive).await.unwrap();
-                // Whether it worked is in the history.
-                let _ = worker.release(guard, claim).await;
-            }
-            worker.into_events()
-        });
-        let events = within(Duration::from_secs(80), "all work is done", join_all(work)).await;
-        let lost = loss.lost();
-        drop(loss);
-        assert!(lost > 20, "only {lost} packets were lost");
-        println!("{lost} packets were lost among {count}");
-        assert!(kept.is_held(), "lost with some packets");
-        assert_clean(events.into_iter().flatten().collect(), Rules::default());
-        give_back(kept).await;
-        for name in ["kept", "one"] {
-            until("nobody is left", async || {
-                let seen = clients[1].inspect(name).await;
-                seen.is_ok_and(|seen| seen.holders.is_empty() && seen.waiters.is_empty())
-            })
-            .await;
-        }
+        lost_packets_only_slow_down(&clients, 3, Duration::from_secs(80)).await;
     }
 }
 
@@ -123,18 +97,5 @@ async fn disk() {
 async fn descriptors() {
     let servers = TestZooKeeper::standalone().await.unwrap();
     let locks = try_connect(&servers, "2s").await.unwrap();
-    let held = hold(&locks, "held").await;
-    let none = NoDescriptors::left();
-    let error = soon("it says so", try_connect(&servers, "2s")).await.unwrap_err();
-    assert_kind(&error, ErrorKind::Unreachable);
-    let why = format!("{error:?}");
-    assert!(why.contains("open files") || why.contains("descriptor"), "{why}");
-    let before = held.valid_until();
-    until("the hold is renewed", async || held.valid_until() > before).await;
-    give_back(hold(&locks, "another").await).await;
-    drop(none);
-    let newcomer = try_connect(&servers, "2s").await.unwrap();
-    assert!(is_busy(&newcomer, "held").await);
-    give_back(held).await;
-    give_back(hold(&newcomer, "held").await).await;
+    missing_descriptors_are_named(&locks, async || try_connect(&servers, "2s").await).await;
 }

@@ -14,6 +14,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::suite::Running;
 
+pub mod promises;
+
 /// One test, in a target with `harness = false`.
 #[derive(Clone, Copy)]
 pub struct Test {
