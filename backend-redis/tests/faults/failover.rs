@@ -47,9 +47,7 @@ async fn a_promoted_replica_that_never_heard_of_the_lock_overlaps_and_stale_writ
     let second = hold(&other, "lock").await;
     // What is allowed: for as long as the old master answers, nobody can tell its holder.
     assert!(lost.is_held() && second.is_held(), "no overlap: this shows nothing");
-    assert!(second.fencing_token() > lost.fencing_token());
-    assert!(register.write(second.fencing_token().get(), 2));
-    assert!(!register.write(lost.fencing_token().get(), 3), "a stale write was taken");
+    the_second_writes_and_the_first_cannot(&register, &second, &lost);
     // The old master comes back as a replica: it renews nothing any more.
     line.heal().await.unwrap();
     ask(&master, &["REPLICAOF", "127.0.0.1", &replica.port().to_string()]).await;
@@ -85,9 +83,7 @@ async fn a_slots_new_master_that_never_heard_of_the_lock_overlaps_and_stale_writ
     servers.kill_master_of(slot).await.unwrap();
     let second = hold(&other, "lock").await;
     // What is allowed: the new master gives away what is still believed in.
-    assert!(second.fencing_token() > lost.fencing_token());
-    assert!(register.write(second.fencing_token().get(), 2));
-    assert!(!register.write(lost.fencing_token().get(), 3), "a stale write was taken");
+    the_second_writes_and_the_first_cannot(&register, &second, &lost);
     soon("the holder is told", lost.lost()).await;
     drop(lost);
     renewed(&other, &second, ms(9000)).await;

@@ -4,6 +4,7 @@
 
 use std::sync::{Mutex, Once, PoisonError};
 
+use fencelock_conformance::ProtectedRegister;
 pub(crate) use fencelock_conformance::acts::*;
 use fencelock_conformance::proxy::{Proxy, framing};
 use fencelock_conformance::servers::{RedisOptions, TestRedis};
@@ -143,4 +144,16 @@ fn catch_panics() {
 pub(crate) fn assert_no_panics() {
     let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(panics.is_empty(), "{panics:?}");
+}
+
+/// Two hold the lock that a failover lost: the resource takes the later one's write, and refuses what
+/// the earlier one writes after it.
+pub(crate) fn the_second_writes_and_the_first_cannot(
+    register: &ProtectedRegister,
+    second: &Guard,
+    first: &Guard,
+) {
+    assert!(second.fencing_token() > first.fencing_token());
+    assert!(register.write(second.fencing_token().get(), 2));
+    assert!(!register.write(first.fencing_token().get(), 3), "a stale write was taken");
 }
