@@ -37,12 +37,19 @@ const fn meaning(
 const WRONG_PASSWORD: Meaning =
     meaning(ErrorKind::Refused, false, Remedy::None, "check the URL's user and password");
 
+const LOADING: &str = "the server loads its data";
+
+/// Whether the server is there, and will serve soon.
+pub(crate) fn is_loading(error: &Error) -> bool {
+    error.to_string().contains(LOADING)
+}
+
 /// The server's error codes. `Unreachable` and retryable means: later, perhaps elsewhere.
 const TABLE: &[(&str, Meaning)] = {
     use ErrorKind::{Foreign, Refused, Unreachable};
     use Remedy::{None, Reconnect};
     &[
-        ("LOADING", meaning(Unreachable, true, None, "the server loads its data")),
+        ("LOADING", meaning(Unreachable, true, None, LOADING)),
         ("BUSY", meaning(Unreachable, true, None, "the server is stopped by a long script")),
         ("READONLY", meaning(Unreachable, true, Reconnect, "the server became a replica")),
         ("MASTERDOWN", meaning(Unreachable, true, Reconnect, "a replica has lost its master")),
@@ -191,6 +198,8 @@ mod tests {
             assert!(explained.to_string().contains("words"), "{explained}");
         }
         assert_eq!(meaning_of(&error("READONLY", "")).remedy, Remedy::Reconnect);
+        assert!(is_loading(&explain(&error("LOADING", ""))));
+        assert!(!is_loading(&explain(&error("BUSY", ""))));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::error::{Remedy, closed, explain, meaning_of, strange_answer};
+use crate::error::{Remedy, closed, explain, is_loading, meaning_of, strange_answer};
 use crate::identity::Process;
 use crate::route::{ANSWER_WITHIN, Caller, Route};
 
@@ -108,7 +108,7 @@ impl Link {
     pub(crate) async fn first(&self) -> Result<()> {
         let reached = |line: &Line| match line {
             Line::Starting => false,
-            Line::Down(error) => !is_passing(error),
+            Line::Down(error) => !is_loading(error),
             Line::Up(_) | Line::Closed => true,
         };
         self.until(reached).await.map(drop)
@@ -285,12 +285,6 @@ fn own_error(answer: Value) -> Result<Value, RedisError> {
         Value::ServerError(error) => Err(error.into()),
         answer => Ok(answer),
     }
-}
-
-/// Whether a first connection that fails like this is worth a moment's wait: the server is there,
-/// and will serve soon.
-fn is_passing(error: &Error) -> bool {
-    error.is_retryable() && error.to_string().contains("LOADING")
 }
 
 /// Connects again and again, with a growing pause and some jitter, so that a fleet does not come

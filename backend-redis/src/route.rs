@@ -79,7 +79,7 @@ pub(crate) enum Route {
     To(Host),
     /// To this socket.
     Socket(PathBuf),
-    /// To the first of these that answers; more may become known.
+    /// To the first of these nodes of a cluster that can tell the way; more may become known.
     Any(Arc<Mutex<Vec<Host>>>),
     /// To the master of `service`, as these sentinels know it.
     Sentinels { sentinels: Vec<Host>, service: String, login: Login },
@@ -99,7 +99,12 @@ impl Route {
                 let mut error = none_answered("no host is named");
                 let hosts = hosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 for host in in_any_order(&hosts) {
-                    match caller.connect(address(host), config).await {
+                    let connecting = async {
+                        let mut connection = caller.connect(address(host), config).await?;
+                        require_data(&mut connection).await?;
+                        Ok(connection)
+                    };
+                    match connecting.await {
                         Ok(connection) => return Ok(connection),
                         Err(failed) => error = failed,
                     }
@@ -233,6 +238,15 @@ async fn require_master(connection: &mut MultiplexedConnection) -> RedisResult<(
             Err(none_answered("the server that the sentinels name is no master any more"))
         }
         // An ACL without ROLE is no reason to refuse; the first write will tell.
+        _ => Ok(()),
+    }
+}
+
+/// A node that loads its data tells nobody the map of slots until it has it.
+async fn require_data(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+    match redis::cmd("CLUSTER").arg("SLOTS").query_async::<Value>(connection).await {
+        Err(error) if error.code() == Some("LOADING") => Err(error),
+        // Whatever else there is to say of it is said to who asks for the map.
         _ => Ok(()),
     }
 }

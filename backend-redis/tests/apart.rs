@@ -13,12 +13,14 @@ use fencelock_conformance::apart::promises::{
 use fencelock_conformance::apart::{
     MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk,
 };
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_conformance::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
 use fencelock_core::{ErrorKind, Locks, Result, url};
 use fencelock_redis::{REDLOCK_SCHEME, SCHEME, redlock};
 use futures_util::future::try_join_all;
 
 const PATIENCE_WITH_LOSS: Duration = Duration::from_secs(120);
+/// A connection that is lost takes a while to come back, and renewals need one.
+const WITH_LOSS: &str = "ttl=60s&unreachable_after=110s";
 
 fn main() {
     main_of(&[
@@ -32,6 +34,16 @@ fn main() {
             needs: PACKETS,
             run: || Box::pin(packets_of_a_quorum()),
         },
+        Test {
+            name: "a_third_of_the_packets_lost_only_slows_down_who_follows_sentinels",
+            needs: PACKETS,
+            run: || Box::pin(packets_of_sentinels()),
+        },
+        Test {
+            name: "a_third_of_the_packets_lost_only_slows_a_cluster_down",
+            needs: PACKETS,
+            run: || Box::pin(packets_of_a_cluster()),
+        },
         Test { name: "a_full_disk_is_waited_for", needs: MOUNTS, run: || Box::pin(disk()) },
         Test {
             name: "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
@@ -43,11 +55,25 @@ fn main() {
             needs: NOTHING,
             run: || Box::pin(descriptors_of_a_quorum()),
         },
+        Test {
+            name: "who_follows_sentinels_without_a_free_descriptor_says_so_and_what_is_held_stays",
+            needs: NOTHING,
+            run: || Box::pin(descriptors_with_sentinels()),
+        },
+        Test {
+            name: "in_a_cluster_without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
+            needs: NOTHING,
+            run: || Box::pin(descriptors_in_a_cluster()),
+        },
     ]);
 }
 
+async fn connect(url: &str) -> Result<Locks> {
+    url::connect(&[SCHEME], url).await
+}
+
 async fn try_connect(server: &TestRedis, params: &str) -> Result<Locks> {
-    url::connect(&[SCHEME], &format!("redis://{}/0?{params}", server.addr())).await
+    connect(&format!("redis://{}/0?{params}", server.addr())).await
 }
 
 async fn drained(server: &TestRedis) {
@@ -70,9 +96,7 @@ async fn quorum(params: &str) -> (Vec<TestRedis>, String) {
 /// Row 14.
 async fn packets() {
     let server = TestRedis::start().await.unwrap();
-    // A connection that is lost takes a while to come back, and renewals need one.
-    let params = "ttl=60s&unreachable_after=110s";
-    let clients = [try_connect(&server, params).await, try_connect(&server, params).await];
+    let clients = [try_connect(&server, WITH_LOSS).await, try_connect(&server, WITH_LOSS).await];
     lost_packets_only_slow_down(&clients.map(Result::unwrap), 5, PATIENCE_WITH_LOSS).await;
     drained(&server).await;
 }
@@ -84,6 +108,32 @@ async fn packets_of_a_quorum() {
     let connect = || url::connect(&[REDLOCK_SCHEME], &url);
     let clients = [connect().await.unwrap(), connect().await.unwrap()];
     lost_packets_only_slow_down(&clients, 5, PATIENCE_WITH_LOSS).await;
+}
+
+/// Row 14. What the servers say to each other gets lost too.
+async fn packets_of_sentinels() {
+    let servers = TestSentinel::start().await.unwrap();
+    servers.never_fail_over().await.unwrap();
+    let master = servers.master().await.unwrap();
+    let url = format!("{}?{WITH_LOSS}", servers.url());
+    let clients = [connect(&url).await.unwrap(), connect(&url).await.unwrap()];
+    lost_packets_only_slow_down(&clients, 5, PATIENCE_WITH_LOSS).await;
+    assert_eq!(servers.master().await.unwrap().port(), master.port(), "a failover: nothing shown");
+    drained(master).await;
+}
+
+/// Row 14, as well.
+async fn packets_of_a_cluster() {
+    let servers = TestCluster::start().await.unwrap();
+    servers.never_fail_over().await.unwrap();
+    let url = format!("{}?{WITH_LOSS}", servers.url());
+    let clients = [connect(&url).await.unwrap(), connect(&url).await.unwrap()];
+    lost_packets_only_slow_down(&clients, 5, PATIENCE_WITH_LOSS).await;
+    for master in &servers.nodes()[..3] {
+        let role = ask(master, &["ROLE"]).await;
+        assert!(role.starts_with("master"), "a failover: nothing shown");
+        drained(master).await;
+    }
 }
 
 /// Row 38: the append-only file cannot grow.
@@ -137,4 +187,26 @@ async fn descriptors_of_a_quorum() {
     let (_nodes, url) = quorum("ttl=3s").await;
     let connect = async || url::connect(&[REDLOCK_SCHEME], &url).await;
     missing_descriptors_are_named(&connect().await.unwrap(), connect).await;
+}
+
+/// Row 40.
+async fn descriptors_with_sentinels() {
+    let servers = TestSentinel::start().await.unwrap();
+    let url = format!("{}?ttl=3s", servers.url());
+    let locks = connect(&url).await.unwrap();
+    missing_descriptors_are_named(&locks, async || connect(&url).await).await;
+    drained(servers.master().await.unwrap()).await;
+}
+
+/// Row 40.
+async fn descriptors_in_a_cluster() {
+    let servers = TestCluster::start().await.unwrap();
+    let url = format!("{}?ttl=3s", servers.url());
+    let locks = connect(&url).await.unwrap();
+    // Each node has a connection of its own, and those that are there go on.
+    give_back(hold(&locks, "another").await).await;
+    missing_descriptors_are_named(&locks, async || connect(&url).await).await;
+    for master in &servers.nodes()[..3] {
+        drained(master).await;
+    }
 }

@@ -18,7 +18,7 @@ use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use clients::Subject;
+pub(crate) use clients::{Load, Note, Subject};
 use worker::{Worker, broken_worker};
 
 /// Measures a store with one workload; prints one line of JSON.
@@ -61,14 +61,14 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
 
 /// What one process saw, on the clock that all processes of a machine share.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Seen {
+pub(crate) struct Seen {
     /// Pairs of each client.
-    pairs: Vec<u64>,
+    pub(crate) pairs: Vec<u64>,
     /// Latencies in nanoseconds, each with how often it was seen.
-    latencies: Vec<(u64, u64)>,
+    pub(crate) latencies: Vec<(u64, u64)>,
     /// Of `handover`: asked, granted and release called, in nanoseconds.
-    holds: Vec<[u64; 3]>,
-    elapsed: f64,
+    pub(crate) holds: Vec<[u64; 3]>,
+    pub(crate) elapsed: f64,
 }
 
 #[derive(Serialize)]
@@ -144,11 +144,19 @@ impl Options {
         crate::runtime()?.block_on(async {
             let subject = Subject::connect(&self.url).await?;
             start()?;
-            let clients = first..first + self.clients;
-            let seen = subject.drive(self.workload, clients, self.seconds).await?;
+            let seen = subject.drive(self.load(first)).await?;
             subject.close().await?;
             Ok(seen)
         })
+    }
+
+    fn load(&self, first: u32) -> Load {
+        let (locks, note) = match self.workload {
+            Workload::Uncontended => (u32::MAX, Note::Pair),
+            Workload::Contended => (1, Note::Acquire),
+            _ => (1, Note::Hold),
+        };
+        Load { clients: first..first + self.clients, locks, time: self.seconds, note }
     }
 
     fn measure_in_processes(&self) -> Result<Vec<Seen>> {
@@ -171,33 +179,63 @@ impl Options {
     }
 
     fn line(&self, seen: &[Seen]) -> Line<'_> {
-        let pairs: Vec<f64> = seen.iter().flat_map(|s| &s.pairs).map(|n| *n as f64).collect();
-        let (sum, squares): (f64, f64) = (pairs.iter().sum(), pairs.iter().map(|n| n * n).sum());
         let elapsed = seen.iter().map(|s| s.elapsed).fold(0.0, f64::max);
-        let mut holds: Vec<[u64; 3]> = seen.iter().flat_map(|s| s.holds.iter().copied()).collect();
-        let mut latencies = new_histogram();
-        for (value, count) in seen.iter().flat_map(|s| &s.latencies) {
-            latencies.saturating_record_n(*value, *count);
-        }
-        holds.sort_by_key(|[_, granted, _]| *granted);
-        for pair in holds.windows(2) {
-            let ([_, _, released], [asked, granted, _]) = (pair[0], pair[1]);
-            if asked < released {
-                latencies.saturating_record(granted.saturating_sub(released));
-            }
+        let pairs: Vec<u64> = seen.iter().flat_map(|s| s.pairs.iter().copied()).collect();
+        let mut latencies = histogram(seen);
+        let handed_over = handed_over(seen.iter().flat_map(|s| s.holds.iter().copied()));
+        if self.workload == Workload::Handover {
+            latencies = handed_over.took;
         }
         Line {
             store: store_word(&self.url),
             workload: self.workload,
             clients: self.clients,
             processes: self.processes.min(self.clients),
-            pairs_per_s: tenth(sum / elapsed),
+            pairs_per_s: tenth(pairs.iter().sum::<u64>() as f64 / elapsed),
             p50_us: tenth(latencies.value_at_quantile(0.5) as f64 / 1e3),
             p99_us: tenth(latencies.value_at_quantile(0.99) as f64 / 1e3),
-            fairness: (1e3 * sum * sum / (pairs.len() as f64 * squares)).round() / 1e3,
-            overtaken: (self.workload == Workload::Handover).then(|| overtaken(&holds)),
+            fairness: (1e3 * fairness(&pairs)).round() / 1e3,
+            overtaken: (self.workload == Workload::Handover).then_some(handed_over.overtaken),
         }
     }
+}
+
+/// What all saw together.
+pub(crate) fn histogram(seen: &[Seen]) -> Histogram<u64> {
+    let mut histogram = new_histogram();
+    for (value, count) in seen.iter().flat_map(|seen| &seen.latencies) {
+        histogram.saturating_record_n(*value, *count);
+    }
+    histogram
+}
+
+/// Jain's index: 1 when all got the same.
+pub(crate) fn fairness(pairs: &[u64]) -> f64 {
+    let pairs = pairs.iter().map(|n| *n as f64);
+    let (sum, squares): (f64, f64) = (pairs.clone().sum(), pairs.clone().map(|n| n * n).sum());
+    // Nobody got less than anybody else.
+    if sum == 0.0 { 1.0 } else { sum * sum / (pairs.len() as f64 * squares) }
+}
+
+/// One lock's way from holder to holder.
+pub(crate) struct HandedOver {
+    /// From the call of the release to the next grant, where somebody waited by then.
+    pub(crate) took: Histogram<u64>,
+    pub(crate) overtaken: usize,
+}
+
+/// From what all clients noted: asked, granted and release called.
+pub(crate) fn handed_over(holds: impl Iterator<Item = [u64; 3]>) -> HandedOver {
+    let mut holds: Vec<[u64; 3]> = holds.collect();
+    holds.sort_by_key(|[_, granted, _]| *granted);
+    let mut took = new_histogram();
+    for pair in holds.windows(2) {
+        let ([_, _, released], [asked, granted, _]) = (pair[0], pair[1]);
+        if asked < released {
+            took.saturating_record(granted.saturating_sub(released));
+        }
+    }
+    HandedOver { took, overtaken: overtaken(&holds) }
 }
 
 /// Grants, sorted, to somebody who had asked clearly later than one granted after it.
@@ -222,12 +260,12 @@ struct HeldLine<'a> {
 }
 
 /// `CLOCK_MONOTONIC`, which the processes of a machine share, in nanoseconds.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     nanos(ClockId::Monotonic)
 }
 
 /// What this process has used of all processors, in nanoseconds.
-fn cpu_time() -> u64 {
+pub(crate) fn cpu_time() -> u64 {
     nanos(ClockId::ProcessCPUTime)
 }
 
@@ -237,7 +275,7 @@ fn nanos(clock: ClockId) -> u64 {
 }
 
 /// From 1 ns to a day, to a hundredth. A thousand clients have one each.
-fn new_histogram() -> Histogram<u64> {
+pub(crate) fn new_histogram() -> Histogram<u64> {
     const DAY: u64 = 86_400_000_000_000;
     Histogram::new_with_bounds(1, DAY, 2).unwrap_or_else(|_| unreachable!("constant bounds"))
 }

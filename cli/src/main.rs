@@ -3,9 +3,11 @@
 //! Each subcommand is a module of its own; this file only tells them apart.
 
 mod bench;
+mod compare;
 mod conformance;
 mod redlock;
 mod run;
+mod subject;
 mod torture;
 
 use std::process::ExitCode;
@@ -29,6 +31,7 @@ struct Cli {
 enum Command {
     Run(Box<run::Options>),
     Bench(bench::Options),
+    Compare(compare::Options),
     Conformance(conformance::Options),
     Torture(torture::Options),
     #[command(subcommand)]
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Run(options) => run::run(*options),
         Command::Bench(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
+        Command::Compare(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
         Command::Conformance(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
         Command::Torture(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
         Command::Redlock(options) => options.run().unwrap_or_else(|error| run::failed(&error)),

@@ -1,17 +1,18 @@
 //! `fencelock torture`: does a store keep its promises for as long as one likes, while it and its
 //! clients are broken and healed?
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::time::Duration;
 
 use fencelock::{Error, ErrorKind, Result};
-use fencelock_conformance::rigs::{self, Fault, Kind, Library};
+use fencelock_conformance::rigs::{Fault, Kind, Wiring};
 use fencelock_conformance::torture::{self, StoreReport, Until, Workload, torture};
 use serde::Serialize;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::subject::{LIBRARY, Subject};
 
 /// Uses a store's locks from several processes while it and they are broken and healed, and judges
 /// what they saw: exclusion, fencing tokens, order, liveness, leftovers.
@@ -20,8 +21,8 @@ use serde::Serialize;
 /// profile admits under a fault are counted and shown; any other violation makes the exit code 1.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// Stores to start here: memory, file, redis, redis-aof, redis-sentinel, redis-cluster,
-    /// redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the command made is
+    /// Stores to start here: memory, file, redis, redis-aof, redis-failover, redis-sentinel,
+    /// redis-cluster, redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the command made is
     /// touched. All that can be started here, if none is given
     stores: Vec<Subject>,
     /// For how many minutes each
@@ -57,9 +58,6 @@ pub(crate) struct Options {
     /// The longest usual hold; a few last longer than the TTL, which is 2 s
     #[arg(long, default_value = "2ms", value_parser = humantime::parse_duration)]
     hold_at_most: Duration,
-    /// Let the protected register take writes with stale tokens: updates will be lost
-    #[arg(long)]
-    without_fencing: bool,
     /// Also write all that was found to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -71,36 +69,6 @@ fn minutes(text: &str) -> std::result::Result<Duration, String> {
             Ok(Duration::from_secs_f64(60.0 * minutes))
         }
         _ => Err("expected minutes from 0.01 to 100000".to_owned()),
-    }
-}
-
-/// What is tortured.
-#[derive(Clone, Debug)]
-enum Subject {
-    Started(Kind),
-    Named(String),
-}
-
-impl FromStr for Subject {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Subject, String> {
-        match text.contains("://") {
-            true => Ok(Subject::Named(text.to_owned())),
-            false => Ok(Subject::Started(text.parse()?)),
-        }
-    }
-}
-
-/// The URL may hold a password: its scheme says enough.
-impl fmt::Display for Subject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Subject::Started(kind) => kind.fmt(f),
-            Subject::Named(url) => {
-                write!(f, "{}://…", url.split_once("://").map_or("", |(scheme, _)| scheme))
-            }
-        }
     }
 }
 
@@ -124,9 +92,16 @@ impl Options {
         let mut lines = Vec::new();
         let mut broken = false;
         let runtime = crate::runtime()?;
+        // From now on, while servers start as well: an interrupt ends the run with what is done.
+        let mut interrupts = {
+            let _entered = runtime.enter();
+            signal(SignalKind::interrupt()).map_err(|cause| {
+                Error::new(ErrorKind::Refused, "interrupts cannot be heard").caused_by(cause)
+            })?
+        };
         for store in &stores {
-            let report = runtime.block_on(self.torture(store, seed));
-            let report = report.map_err(|cause| failed(store, cause))?;
+            let report = runtime.block_on(self.torture(store, seed, &mut interrupts));
+            let report = report.map_err(|cause| store.failed("tortured", cause))?;
             broken |= report.violations() > 0;
             let stopped = report.was_stopped;
             println!("{}", self.summary(store, seed, &report));
@@ -148,21 +123,21 @@ impl Options {
         Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    async fn torture(&self, store: &Subject, seed: u64) -> io::Result<StoreReport> {
-        let library = Library { connect: crate::conformance::connect, declare_new };
-        let rig = match store {
-            Subject::Started(kind) => kind.start(library).await?,
-            Subject::Named(url) => rigs::named(url, library).await?,
-        };
+    async fn torture(
+        &self,
+        store: &Subject,
+        seed: u64,
+        interrupts: &mut Signal,
+    ) -> io::Result<StoreReport> {
+        let rig = store.start(Wiring::Proxied).await?;
         let settings = rig.settings();
         eprintln!("{store} ({settings}), seed {seed}");
         let options = self.options(seed);
-        let stop = async || {
-            // Without a signal handler the default applies: the end.
-            let _ = tokio::signal::ctrl_c().await;
+        let stop = async {
+            interrupts.recv().await;
         };
         let tell = |round: &torture::Round| eprintln!("{store}: {round}");
-        torture(&*rig, library, &options, stop, tell).await
+        torture(&*rig, LIBRARY, &options, stop, tell).await
     }
 
     fn options(&self, seed: u64) -> torture::Options {
@@ -183,12 +158,11 @@ impl Options {
                 hold_at_most: self.hold_at_most,
                 ttl: Duration::from_secs(2),
             },
-            fenced: !self.without_fencing,
         }
     }
 
     fn summary(&self, store: &Subject, seed: u64, report: &StoreReport) -> String {
-        let writes = report.writes();
+        let (checked, unchecked) = (report.writes().checked, report.writes().unchecked);
         let mut text = format!(
             "{store}: {} acquisitions in {} rounds, {} violations",
             report.acquisitions(),
@@ -200,11 +174,11 @@ impl Options {
         }
         text += &format!(
             "; {} overlaps that its profile admits; of {} writes under a lock {} stale ones refused, \
-             {} updates lost",
+             {} updates lost where tokens are not checked",
             report.admitted_overlaps(),
-            writes.accepted + writes.rejected,
-            writes.rejected,
-            writes.lost_updates
+            checked.accepted + checked.rejected,
+            checked.rejected,
+            unchecked.lost_updates
         );
         for left in &report.leftovers {
             text += &format!("\n  VIOLATION: left behind: {left}");
@@ -226,34 +200,17 @@ impl Options {
             self.faults.iter().map(|it| format!(" --fault {}", it.word())).collect();
         format!(
             "fencelock torture {store} {length}{faults} --seed {seed} --faults-for {} --quiet-for {} \
-             --hold-at-most {} --processes {} --workers {} --locks {}{}",
+             --hold-at-most {} --processes {} --workers {} --locks {}",
             in_one_word(self.faults_for),
             in_one_word(self.quiet_for),
             in_one_word(self.hold_at_most),
             self.processes,
             self.workers,
-            self.locks,
-            if self.without_fencing { " --without-fencing" } else { "" }
+            self.locks
         )
     }
 }
 
-fn in_one_word(time: Duration) -> String {
+pub(crate) fn in_one_word(time: Duration) -> String {
     humantime::format_duration(time).to_string().replace(' ', "")
-}
-
-/// The library's own error, if it was that.
-fn failed(store: &Subject, cause: io::Error) -> Error {
-    match cause.downcast::<Error>() {
-        Ok(error) => error,
-        Err(cause) => {
-            let message = format!("{store} could not be tortured: {cause}");
-            Error::new(ErrorKind::Refused, message).caused_by(cause)
-        }
-    }
-}
-
-fn declare_new(url: &str) -> futures_util::future::BoxFuture<'static, Result<()>> {
-    let url = url.to_owned();
-    Box::pin(async move { fencelock::redlock::init(&url).await.map(drop) })
 }

@@ -50,6 +50,28 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     }
 }
 
+/// Connects, in more than one try where a busy machine needs longer than a connection may take.
+///
+/// # Panics
+/// When that fails for good.
+pub async fn connected<F>(connect: impl Fn() -> F) -> Locks
+where
+    F: Future<Output = Result<Locks>>,
+{
+    let connecting = async {
+        loop {
+            match connect().await {
+                Err(error) if error.is_retryable() => {
+                    println!("again: {error}");
+                    sleep(ms(50)).await;
+                }
+                connected => return connected.expect("the store connects"),
+            }
+        }
+    };
+    soon("the store connects", connecting).await
+}
+
 /// Acquires.
 ///
 /// # Panics

@@ -173,6 +173,14 @@ struct Grant {
     freed: Option<u64>,
 }
 
+impl Grant {
+    /// When it had been granted for sure: acquire had returned, or the belief was over by then. A
+    /// machine that stands still in between can have others hold it first.
+    fn surely(&self) -> u64 {
+        self.from.min(self.until)
+    }
+}
+
 fn spans(events: &[&Event]) -> Vec<Span> {
     let mut spans: HashMap<(u64, u64), Span> = HashMap::new();
     let mut order = Vec::new();
@@ -272,16 +280,16 @@ fn tokens(lock: &str, spans: &[Span], told_first: bool) -> Vec<Violation> {
         .filter(|span| span.mode == Mode::Exclusive)
         .filter_map(|span| {
             let grant = span.grant?;
-            Some((if told_first { span.invoked } else { grant.from }, grant))
+            Some((if told_first { span.invoked } else { grant.surely() }, grant))
         })
         .collect();
     let mut by_telling: Vec<Grant> = by_asking.iter().map(|(_, grant)| *grant).collect();
     by_asking.sort_by_key(|(since, _)| *since);
-    by_telling.sort_by_key(|grant| grant.from);
+    by_telling.sort_by_key(Grant::surely);
     let mut earlier = by_telling.iter().peekable();
     let mut largest = 0;
     for (since, Grant { token, .. }) in by_asking {
-        while let Some(told) = earlier.next_if(|told| told.from < since) {
+        while let Some(told) = earlier.next_if(|told| told.surely() < since) {
             largest = told.token.max(largest);
         }
         if token < largest {
@@ -351,7 +359,7 @@ fn out_of_order(
     let exclusive = |span: &&Span| span.mode == Mode::Exclusive && span.grant.is_some();
     let mut granted: Vec<(&Span, Grant)> =
         spans.iter().filter(exclusive).filter_map(|span| Some((span, span.grant?))).collect();
-    granted.sort_by_key(|(_, grant)| grant.from);
+    granted.sort_by_key(|(_, grant)| grant.surely());
     let mut violations = Vec::new();
     // Of those granted so far, who asked last.
     let mut last: Option<(u64, u64)> = None;

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +16,9 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::checker::{Rules, assert_clean, check};
 use crate::harness::{Harness, Params, Store};
+use crate::history::Event;
 use crate::island::Island;
 use crate::peer::Peer;
 use crate::servers::ServerClock;
@@ -31,6 +34,7 @@ pub struct Context {
     names: Mutex<BTreeSet<String>>,
     clients: Mutex<Vec<Locks>>,
     step: Mutex<String>,
+    condemned: AtomicBool,
 }
 
 /// How often a condition is looked at that no event announces.
@@ -61,6 +65,7 @@ impl Context {
             names: Mutex::default(),
             clients: Mutex::new(vec![first]),
             step: Mutex::default(),
+            condemned: AtomicBool::new(false),
         })
     }
 
@@ -272,6 +277,34 @@ impl Context {
             }
             sleep(moment.since(now)).await;
         }
+    }
+
+    /// Asserts what holds however late anything comes, so that a failure is final.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn insist(&self, is_kept: bool, what: impl FnOnce() -> String) {
+        if !is_kept {
+            self.condemned.store(true, Ordering::Relaxed);
+            panic!("{}", what());
+        }
+    }
+
+    pub(crate) fn is_condemned(&self) -> bool {
+        self.condemned.load(Ordering::Relaxed)
+    }
+
+    /// Judges a history.
+    ///
+    /// # Panics
+    /// When anything is wrong with it.
+    pub fn judge(&self, events: Vec<Event>, rules: Rules) {
+        // Who stands still loses a place in a queue, too.
+        let at_any_pace = Rules { granted_within: None, arrival_order: false, ..rules };
+        if !check(events.clone(), at_any_pace).is_empty() {
+            self.condemned.store(true, Ordering::Relaxed);
+        }
+        assert_clean(events, rules);
     }
 
     fn step(&self, what: &str) {

@@ -280,21 +280,32 @@ impl Params {
     /// `url` with these parameters in place of its own; all others stay as they are.
     #[must_use]
     pub fn on_url(&self, url: &str) -> String {
-        let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        let ours = ["prefix", "ttl", "unreachable_after", "token_epoch"];
-        let kept = query.split('&').filter(|pair| {
-            let name = pair.split_once('=').map_or(*pair, |(name, _)| name);
-            !pair.is_empty() && !ours.contains(&name)
-        });
-        let own = [
-            format!("prefix={}", percent_encoded(&self.prefix)),
-            format!("ttl={}ms", self.ttl.as_millis()),
-            format!("unreachable_after={}ms", self.unreachable_after.as_millis()),
-            format!("token_epoch={}", self.token_epoch),
+        let ms = |time: Duration| format!("{}ms", time.as_millis());
+        let ours = [
+            ("prefix", percent_encoded(&self.prefix)),
+            ("ttl", ms(self.ttl)),
+            ("unreachable_after", ms(self.unreachable_after)),
+            ("token_epoch", self.token_epoch.to_string()),
         ];
-        let pairs: Vec<&str> = kept.chain(own.iter().map(String::as_str)).collect();
-        format!("{base}?{}", pairs.join("&"))
+        with(url, &ours)
     }
+
+    /// `url` with this prefix in place of its own, and nothing else changed.
+    #[must_use]
+    pub fn prefix_on_url(prefix: &str, url: &str) -> String {
+        with(url, &[("prefix", percent_encoded(prefix))])
+    }
+}
+
+fn with(url: &str, ours: &[(&str, String)]) -> String {
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let kept = query.split('&').filter(|pair| {
+        let name = pair.split_once('=').map_or(*pair, |(name, _)| name);
+        !pair.is_empty() && !ours.iter().any(|(ours, _)| *ours == name)
+    });
+    let ours = ours.iter().map(|(name, value)| format!("{name}={value}"));
+    let pairs: Vec<String> = kept.map(str::to_owned).chain(ours).collect();
+    format!("{base}?{}", pairs.join("&"))
 }
 
 fn percent_encoded(text: &str) -> String {

@@ -111,6 +111,12 @@ impl Peer {
         Ok(input.flush().await?)
     }
 
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.pid.as_raw_pid().unsigned_abs()
+    }
+
     /// Asks for `want` and waits for the answer.
     ///
     /// # Errors

@@ -21,6 +21,7 @@
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ use crate::servers::port::Port;
 mod acceptor;
 mod connection;
 pub mod framing;
+mod front;
 mod outlet;
 mod splitter;
 mod state;
@@ -41,6 +43,7 @@ mod stats;
 mod trouble;
 
 pub use framing::{Frame, Framing};
+pub use front::Front;
 pub use state::DropReply;
 pub use stats::{Stats, Traffic};
 pub use trouble::Trouble;
@@ -97,7 +100,9 @@ pub enum AfterDrop {
 /// A TCP proxy on a loopback port of its own. Dropping it closes the port and all connections and
 /// ends all its tasks.
 pub struct Proxy {
-    port: Port,
+    addr: SocketAddr,
+    /// None where the port is a server's.
+    _port: Option<Port>,
     control: Control,
     acceptor: JoinHandle<()>,
     flap: tokio::sync::Mutex<Option<JoinHandle<()>>>,
@@ -112,7 +117,7 @@ impl Proxy {
     /// # Errors
     /// When no port can be listened on.
     pub async fn start(upstream: impl ToString) -> io::Result<Self> {
-        Self::with(upstream.to_string(), None).await
+        Self::on_free_port(upstream.to_string(), None).await
     }
 
     /// The same, and tells requests and replies apart by `framing`.
@@ -120,22 +125,35 @@ impl Proxy {
     /// # Errors
     /// When no port can be listened on.
     pub async fn framed(upstream: impl ToString, framing: Framing) -> io::Result<Self> {
-        Self::with(upstream.to_string(), Some(framing)).await
+        Self::on_free_port(upstream.to_string(), Some(framing)).await
+    }
+
+    /// At the port of a server on 127.0.0.1, on another loopback address of as many characters. To
+    /// clients, the servers seem to be there: see [`Front`].
+    async fn in_place_of(server: SocketAddr, host: Ipv4Addr, framing: Framing) -> io::Result<Self> {
+        let listener = TcpListener::bind((host, server.port())).await?;
+        let shared = Shared::new(server.to_string(), Some(framing), Some(host));
+        Self::with(listener, None, shared)
     }
 
     /// A proxy for connections that others accept and make, as [`carry`](Self::carry) says. Its own
     /// port leads nowhere.
     pub(crate) async fn wire() -> io::Result<Self> {
-        Self::with(String::new(), None).await
+        Self::on_free_port(String::new(), None).await
     }
 
-    async fn with(upstream: String, framing: Option<Framing>) -> io::Result<Self> {
-        let shared = Shared::new(upstream, framing);
-        let (orders, inbox) = mpsc::channel(1);
+    async fn on_free_port(upstream: String, framing: Option<Framing>) -> io::Result<Self> {
         let (port, listener) = listen().await?;
+        Self::with(listener, Some(port), Shared::new(upstream, framing, None))
+    }
+
+    fn with(listener: TcpListener, port: Option<Port>, shared: Arc<Shared>) -> io::Result<Self> {
+        let (orders, inbox) = mpsc::channel(1);
+        let addr = listener.local_addr()?;
         let acceptor = Acceptor::new(listener, Arc::clone(&shared), inbox)?;
         Ok(Self {
-            port,
+            addr,
+            _port: port,
             control: Control { shared, orders },
             acceptor: tokio::spawn(acceptor.run()),
             flap: tokio::sync::Mutex::default(),
@@ -146,7 +164,13 @@ impl Proxy {
     /// Where clients connect.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port.number()))
+        self.addr
+    }
+
+    /// Passes connections that are made from now on to another upstream, as an address that a
+    /// failover moves. Those that exist stay where they are.
+    pub fn lead_to(&self, upstream: SocketAddr) {
+        self.control.shared.lead_to(upstream.to_string());
     }
 
     /// Takes over a client's connection and the server's that belongs to it, and breaks them like
@@ -332,6 +356,22 @@ impl Proxy {
     }
 }
 
+/// Swallows the reply to the next request that passes one of these proxies, and resets its
+/// connection.
+///
+/// # Errors
+/// As [`Proxy::drop_reply`].
+pub fn lose_one_reply(proxies: &[Proxy]) -> io::Result<()> {
+    // Which of them the next request takes is not known: the first one takes the loss from all.
+    let lost = Arc::new(AtomicBool::new(false));
+    for proxy in proxies {
+        let lost = lost.clone();
+        let is_first = move |_: &[u8]| !lost.swap(true, Ordering::SeqCst);
+        proxy.drop_reply(DropReply::first(AfterDrop::Reset).matching(is_first))?;
+    }
+    Ok(())
+}
+
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.acceptor.abort();
@@ -345,7 +385,7 @@ impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Proxy")
             .field("addr", &self.addr())
-            .field("upstream", &self.control.shared.upstream)
+            .field("upstream", &self.control.shared.upstream())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }

@@ -63,6 +63,31 @@ impl std::ops::Sub for Writes {
     }
 }
 
+/// What became of the same writes where tokens are checked and where they are not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// In registers that check.
+    pub checked: Writes,
+    /// In registers that take anything.
+    pub unchecked: Writes,
+}
+
+impl std::ops::Add for Seen {
+    type Output = Seen;
+
+    fn add(self, other: Seen) -> Seen {
+        Seen { checked: self.checked + other.checked, unchecked: self.unchecked + other.unchecked }
+    }
+}
+
+impl std::ops::Sub for Seen {
+    type Output = Seen;
+
+    fn sub(self, other: Seen) -> Seen {
+        Seen { checked: self.checked - other.checked, unchecked: self.unchecked - other.unchecked }
+    }
+}
+
 impl ProtectedRegister {
     /// One that rejects stale tokens.
     #[must_use]

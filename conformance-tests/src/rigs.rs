@@ -15,12 +15,16 @@ use fencelock_core::url::Connecting;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
+use crate::harness::Params;
+use crate::peer::Peer;
 use crate::torture::PREFIX;
 
 mod cluster;
+mod failover;
 mod fault;
 mod lines;
 mod local;
+mod meter;
 mod named;
 mod redis;
 mod redlock;
@@ -28,6 +32,9 @@ mod sentinel;
 mod zookeeper;
 
 pub use fault::Fault;
+use lines::Lines;
+pub use lines::Wiring;
+pub use meter::{Meter, Traffic, cpu_of};
 
 /// What a rig cannot know of the library that it is for.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +57,8 @@ pub enum Kind {
     Redis,
     /// One server that has every write on its disk before it answers.
     RedisAof,
+    /// A master and a replica behind one address, which fail over and lose something.
+    RedisFailover,
     /// A master and two replicas under three sentinels.
     RedisSentinel,
     /// Three masters with a replica each.
@@ -70,11 +79,12 @@ pub enum Kind {
 
 impl Kind {
     /// All there are.
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Memory,
         Kind::File,
         Kind::Redis,
         Kind::RedisAof,
+        Kind::RedisFailover,
         Kind::RedisSentinel,
         Kind::RedisCluster,
         Kind::Redlock3,
@@ -91,6 +101,7 @@ impl Kind {
             Kind::File => "file",
             Kind::Redis => "redis",
             Kind::RedisAof => "redis-aof",
+            Kind::RedisFailover => "redis-failover",
             Kind::RedisSentinel => "redis-sentinel",
             Kind::RedisCluster => "redis-cluster",
             Kind::Redlock3 => "redlock-3",
@@ -104,18 +115,20 @@ impl Kind {
     ///
     /// # Errors
     /// When a server is not installed, which says how to, or does not get ready.
-    pub async fn start(self, library: Library) -> io::Result<Box<dyn Rig>> {
+    pub async fn start(self, library: Library, wiring: Wiring) -> io::Result<Box<dyn Rig>> {
+        use redis::Keeps;
         Ok(match self {
             Kind::Memory => Box::new(local::Memory),
             Kind::File => Box::new(local::Directory::new()?),
-            Kind::Redis => Box::new(redis::OneServer::start(redis::Keeps::Nothing).await?),
-            Kind::RedisAof => Box::new(redis::OneServer::start(redis::Keeps::EveryWrite).await?),
-            Kind::RedisSentinel => Box::new(sentinel::Sentinel::start().await?),
-            Kind::RedisCluster => Box::new(cluster::Cluster::start().await?),
-            Kind::Redlock3 => Box::new(redlock::Quorum::start(3, library).await?),
-            Kind::Redlock5 => Box::new(redlock::Quorum::start(5, library).await?),
-            Kind::ZooKeeper => Box::new(zookeeper::Ensemble::start(1).await?),
-            Kind::ZooKeeper3 => Box::new(zookeeper::Ensemble::start(3).await?),
+            Kind::Redis => Box::new(redis::OneServer::start(Keeps::Nothing, wiring).await?),
+            Kind::RedisAof => Box::new(redis::OneServer::start(Keeps::EveryWrite, wiring).await?),
+            Kind::RedisFailover => Box::new(failover::Failover::start(wiring).await?),
+            Kind::RedisSentinel => Box::new(sentinel::Sentinel::start(wiring).await?),
+            Kind::RedisCluster => Box::new(cluster::Cluster::start(wiring).await?),
+            Kind::Redlock3 => Box::new(redlock::Quorum::start(3, library, wiring).await?),
+            Kind::Redlock5 => Box::new(redlock::Quorum::start(5, library, wiring).await?),
+            Kind::ZooKeeper => Box::new(zookeeper::Ensemble::start(1, wiring).await?),
+            Kind::ZooKeeper3 => Box::new(zookeeper::Ensemble::start(3, wiring).await?),
         })
     }
 }
@@ -124,8 +137,8 @@ impl Kind {
 ///
 /// # Errors
 /// When it is no URL, or no proxy can be started.
-pub async fn named(url: &str, library: Library) -> io::Result<Box<dyn Rig>> {
-    Ok(Box::new(named::Named::open(library.connect, url).await?))
+pub async fn named(url: &str, library: Library, wiring: Wiring) -> io::Result<Box<dyn Rig>> {
+    Ok(Box::new(named::Named::open(library.connect, url, wiring).await?))
 }
 
 impl fmt::Display for Kind {
@@ -159,6 +172,23 @@ pub trait Rig: Send + Sync {
     /// What its servers were told that matters for locks, in words.
     fn settings(&self) -> String;
 
+    /// What its servers are, as `Redis 7.0.15`, one of each version. Empty where there is none, or
+    /// it is not ours to ask.
+    ///
+    /// # Errors
+    /// When the servers cannot be asked.
+    async fn versions(&self) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    /// What its servers have used so far.
+    ///
+    /// # Errors
+    /// When the servers cannot be asked.
+    async fn meter(&self) -> io::Result<Meter> {
+        Ok(Meter::default())
+    }
+
     /// What can be done to the servers.
     fn faults(&self) -> Vec<Fault> {
         Vec::new()
@@ -186,6 +216,14 @@ pub trait Rig: Send + Sync {
     /// # Errors
     /// When the servers cannot be asked.
     async fn leftovers(&self) -> io::Result<Vec<String>>;
+}
+
+/// A client in a process of its own, to be killed.
+///
+/// # Errors
+/// When it cannot be started, or cannot connect.
+pub async fn hire(rig: &dyn Rig, params: &Params) -> io::Result<Peer> {
+    Peer::start("rig", &rig.url(), params).await.map_err(io::Error::other)
 }
 
 fn unknown(fault: Fault) -> io::Error {

@@ -15,7 +15,7 @@ use crate::behaviours::BEHAVIOURS;
 use crate::harness::Harness;
 use crate::harness::url::{Connect, UrlHarness};
 use crate::peer::process::serve_if_asked;
-use crate::suite::{Behaviour, Bounds, Outcome, run};
+use crate::suite::{Behaviour, Bounds, Outcome, run_fairly};
 
 /// The whole of a store's own test target, with `harness = false`. Takes the arguments of
 /// `cargo test`, and is also the program of the peer processes.
@@ -204,7 +204,7 @@ fn trial(
     let name = format!("{}::{}", harness.name(), behaviour.full_name());
     let (harness, outcomes, key) = (harness.clone(), outcomes.clone(), name.clone());
     Trial::ignorable_test(name, move || {
-        let outcome = run(&harness, &behaviour, bounds, seed);
+        let outcome = run_fairly(&harness, &behaviour, bounds, seed);
         record(&outcomes, &key, Some(outcome.clone()));
         match outcome {
             Outcome::Passed => Ok(Completion::Completed),

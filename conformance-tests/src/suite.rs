@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use crate::context::Context;
 use crate::harness::Harness;
 use crate::needs::Need;
+use crate::pulse::Pulse;
 
 /// Something every store must do, or must do if it meets the needs.
 #[derive(Clone, Copy)]
@@ -76,6 +77,18 @@ impl Bounds {
     }
 }
 
+/// A failure while the machine stood still for this long, all in all, says nothing of the store.
+const STOOD_STILL: Duration = Duration::from_millis(200);
+/// How often a behaviour is run at most, until the machine keeps time.
+const RUNS: u32 = 3;
+
+/// How a run went, and whether it could have gone otherwise.
+pub(crate) struct Run {
+    outcome: Outcome,
+    /// A promise was broken that no delay excuses.
+    is_final: bool,
+}
+
 /// Runs one behaviour on a runtime of its own. `patience` bounds each event it waits for; a broken
 /// store is found sooner with less of it, a slow one needs more.
 pub fn run_behaviour(
@@ -84,27 +97,59 @@ pub fn run_behaviour(
     patience: Duration,
     seed: u64,
 ) -> Outcome {
-    run(harness, behaviour, Bounds::with_patience(patience), seed)
+    run(harness, behaviour, Bounds::with_patience(patience), seed).outcome
 }
 
-pub(crate) fn run(
+/// Runs a behaviour again that failed while the machine stood still: leases end then, and waits take
+/// too long, on any store. Exclusion and tokens are promised however late anything comes; that they
+/// were broken is final.
+pub(crate) fn run_fairly(
     harness: &Arc<dyn Harness>,
     behaviour: &Behaviour,
     bounds: Bounds,
     seed: u64,
 ) -> Outcome {
+    fairly(|| {
+        let pulse = Pulse::feel();
+        let run = run(harness, behaviour, bounds, seed);
+        (run, pulse.stood_still())
+    })
+}
+
+fn fairly(mut run: impl FnMut() -> (Run, Duration)) -> Outcome {
+    let mut runs = 1;
+    loop {
+        let (Run { outcome, is_final }, stood_still) = run();
+        let is_open = !is_final && runs < RUNS && stood_still >= STOOD_STILL;
+        match &outcome {
+            Outcome::Failed(why) if is_open => {
+                eprintln!("run again, since the machine stood still for {stood_still:?}: {why}");
+            }
+            _ => return outcome,
+        }
+        runs += 1;
+    }
+}
+
+fn run(harness: &Arc<dyn Harness>, behaviour: &Behaviour, bounds: Bounds, seed: u64) -> Run {
     // Two workers, so that tasks of one client meet in parallel.
     let built = Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = match built {
         Ok(runtime) => runtime,
-        Err(error) => return Outcome::Failed(format!("no runtime: {error}")),
+        Err(error) => return Run::of(Outcome::Failed(format!("no runtime: {error}"))),
     };
-    let outcome = runtime.block_on(judged(harness.clone(), behaviour, bounds, seed));
+    let mut run = runtime.block_on(judged(harness.clone(), behaviour, bounds, seed));
     // Whatever hangs on it must not hang the suite.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    match outcome {
-        Outcome::Failed(why) => Outcome::Failed(format!("{why} (seed {seed})")),
-        other => other,
+    if let Outcome::Failed(why) = &mut run.outcome {
+        why.push_str(&format!(" (seed {seed})"));
+    }
+    run
+}
+
+impl Run {
+    fn of(outcome: Outcome) -> Run {
+        Run { outcome, is_final: false }
     }
 }
 
@@ -113,17 +158,19 @@ async fn judged(
     behaviour: &Behaviour,
     bounds: Bounds,
     seed: u64,
-) -> Outcome {
+) -> Run {
     let opening = timeout(bounds.watchdog, Context::open(harness, bounds.patience, seed));
     let context = match opening.await {
         Ok(Ok(context)) => Arc::new(context),
-        Ok(Err(error)) => return Outcome::Failed(format!("cannot open the store: {error}")),
-        Err(_) => return Outcome::Failed("opening the store hangs".to_owned()),
+        Ok(Err(error)) => {
+            return Run::of(Outcome::Failed(format!("cannot open the store: {error}")));
+        }
+        Err(_) => return Run::of(Outcome::Failed("opening the store hangs".to_owned())),
     };
     let lacking = |need: &Need| need.lacking(context.profile(), context.store());
     if let Some(reason) = behaviour.needs.iter().find_map(lacking) {
         context.close().await;
-        return Outcome::Ignored(reason);
+        return Run::of(Outcome::Ignored(reason));
     }
     let work = crate::panics::caught((behaviour.run)(context.clone()));
     let outcome = match timeout(bounds.watchdog, work).await {
@@ -138,5 +185,37 @@ async fn judged(
         }
     };
     context.close().await;
-    outcome
+    Run { outcome, is_final: context.is_condemned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAILED: fn() -> Run = || Run::of(Outcome::Failed("lost".to_owned()));
+    const PASSED: fn() -> Run = || Run::of(Outcome::Passed);
+
+    /// The outcome, and the number of runs that it took.
+    fn runs_of(stood_still: Duration, runs: &[fn() -> Run]) -> (bool, usize) {
+        let mut taken = 0;
+        let outcome = fairly(|| {
+            taken += 1;
+            (runs[(taken - 1).min(runs.len() - 1)](), stood_still)
+        });
+        (outcome == Outcome::Passed, taken)
+    }
+
+    #[test]
+    fn only_a_machine_that_stood_still_excuses_a_failure() {
+        assert_eq!(runs_of(Duration::ZERO, &[FAILED, PASSED]), (false, 1));
+        assert_eq!(runs_of(STOOD_STILL, &[FAILED, FAILED, PASSED]), (true, 3));
+        assert_eq!(runs_of(STOOD_STILL, &[PASSED]), (true, 1));
+    }
+
+    #[test]
+    fn nothing_excuses_a_failure_for_ever_or_a_broken_promise() {
+        assert_eq!(runs_of(STOOD_STILL, &[FAILED]), (false, 3));
+        let broken = || Run { is_final: true, ..FAILED() };
+        assert_eq!(runs_of(STOOD_STILL, &[broken, PASSED]), (false, 1));
+    }
 }

@@ -128,6 +128,26 @@ fn tokens_that_do_not_rise_are_found() {
     }
 }
 
+/// Between the return of acquire and the note of it the machine can stand still for longer than the
+/// hold, and others have held the lock by then.
+#[test]
+fn a_hold_that_was_over_before_it_was_told_counts_from_its_end() {
+    let rules = Rules { arrival_order: true, ..Rules::default() };
+    let told_late = |token, ended| {
+        vec![
+            event(1, 1, 1, What::Invoked { how: X }),
+            event(2, 1, 1, What::Queued),
+            event(30, 1, 1, What::Granted { token, valid_until: ended }),
+        ]
+    };
+    let others = held(2, X, 7, 10, 20);
+    assert_eq!(check([told_late(5, 9), others.clone()].concat(), rules), []);
+    let found = check([told_late(5, 21), others.clone()].concat(), Rules::default());
+    assert!(matches!(found[..], [Violation::TokenNotRising { .. }]), "{found:?}");
+    let found = check([told_late(9, 9), others].concat(), Rules::default());
+    assert!(matches!(found[..], [Violation::TokenNotRising { .. }]), "{found:?}");
+}
+
 #[test]
 fn a_stale_write_is_found() {
     let wrote = |at, token, accepted| event(at, 1, 1, What::Wrote { token, accepted });

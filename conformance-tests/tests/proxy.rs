@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use fencelock_conformance::proxy::{
-    AfterDrop, Close, Direction, DropReply, NewConnections, Proxy, Stats, framing,
+    AfterDrop, Close, Direction, DropReply, Front, NewConnections, Proxy, Stats, framing,
+    lose_one_reply,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -333,6 +334,44 @@ async fn replies_cannot_be_dropped_without_a_framing() {
     let (framed, _client) = lines_through_proxy().await;
     let error = framed.drop_reply(DropReply::nth(0, AfterDrop::Fin)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
+async fn of_several_proxies_one_loses_one_reply() {
+    let (one, mut through_one) = lines_through_proxy().await;
+    let (other, mut through_other) = lines_through_proxy().await;
+    let proxies = [one, other];
+    for _ in 0..2 {
+        lose_one_reply(&proxies).unwrap();
+        through_other.write_all(b"lost\n").await.unwrap();
+        let error = read_to_end(&mut through_other).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        through_other = connect(proxies[1].addr()).await;
+        assert_eq!(echo(&mut through_one, b"kept\n").await, b"kept\n");
+        assert_eq!(echo(&mut through_other, b"kept\n").await, b"kept\n");
+    }
+}
+
+/// However TCP cuts what they say.
+#[tokio::test]
+async fn servers_behind_a_front_seem_to_be_at_its_address() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = listener.local_addr().unwrap();
+    let front = Front::before([server], framing::lines).await.unwrap();
+    let (address, proxy) = (front.addr_of(server), &front.proxies()[0]);
+    assert_eq!(address, proxy.addr());
+    let mut client = connect(address).await;
+    let (mut says, _) = within(listener.accept()).await.unwrap();
+    let (told, seen) = (format!("-MOVED 1 {server}\n"), format!("-MOVED 1 {address}\n"));
+    let mut received = 0;
+    for cut in 1..told.len() {
+        for part in [&told[..cut], &told[cut..]] {
+            says.write_all(part.as_bytes()).await.unwrap();
+            received += part.len() as u64;
+            within(proxy.wait_for(|stats| stats.to_client.received == received)).await;
+        }
+        assert_eq!(read(&mut client, seen.len()).await, seen.as_bytes(), "cut at {cut}");
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
-//! What a store promises, and when it cannot: facts that the conformance suite checks and the
-//! guarantee table is made of.
+//! What a store promises, and when it cannot: facts that the conformance suite checks, and the
+//! words that the guarantee table is made of.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -108,6 +109,49 @@ pub enum Tokens {
     Data,
     /// Also when the store loses its data, unless its clock steps back at the same time.
     BeyondData,
+}
+
+/// Whom it excludes.
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reach::Process => "tasks of one process",
+            Reach::Machine => "processes of one machine",
+            Reach::Network => "everybody who reaches the servers",
+        })
+    }
+}
+
+/// When a dead holder's lock is free.
+impl fmt::Display for Liveness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Liveness::Process => f.write_str("at once"),
+            Liveness::Lease => f.write_str("after its TTL"),
+            Liveness::Session(timeout) => write!(f, "after the session timeout ({timeout:?})"),
+        }
+    }
+}
+
+/// How waiters are granted.
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Order::Arrival => "in order of arrival",
+            Order::Any => "in no order",
+        })
+    }
+}
+
+/// How long they rise.
+impl fmt::Display for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Tokens::Process => "while the process lives",
+            Tokens::Data => "across crashes and reboots, with its data",
+            Tokens::BeyondData => "even if the store loses its data",
+        })
+    }
 }
 
 impl Profile {

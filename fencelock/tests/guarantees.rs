@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fencelock::{Liveness, Locks, Order, Profile, Reach, Tokens};
+use fencelock::{Liveness, Locks, Profile};
 use fencelock_conformance::servers::{RedisOptions, ZooKeeperOptions};
 
 const BEGIN: &str = "<!-- guarantees: made by `cargo test -p fencelock --test guarantees` -->\n";
@@ -21,34 +21,17 @@ fn table(stores: &[(&str, Locks)]) -> String {
 }
 
 fn row(url: &str, profile: &Profile) -> String {
-    let excludes = match profile.reach {
-        Reach::Process => "tasks of one process",
-        Reach::Machine => "processes of one machine",
-        Reach::Network => "everybody who reaches the servers",
-    };
-    let order = match profile.order {
-        Order::Arrival => "in order of arrival",
-        Order::Any => "in no order",
-    };
-    let dead = match profile.liveness {
-        Liveness::Process => "at once".to_owned(),
-        Liveness::Lease => "after its TTL (default 30 s)".to_owned(),
-        Liveness::Session(timeout) => format!("after the session timeout ({timeout:?})"),
-    };
+    let Profile { reach, order, liveness, tokens, .. } = profile;
+    let ttl = if *liveness == Liveness::Lease { " (default 30 s)" } else { "" };
     let mut modes = vec!["exclusive"];
     modes.extend(profile.modes.shared.then_some("shared"));
     modes.extend(profile.modes.permits.then_some("permits"));
     let modes = modes.join(", ");
-    let tokens = match profile.tokens {
-        Tokens::Process => "while the process lives",
-        Tokens::Data => "across crashes and reboots, with its data",
-        Tokens::BeyondData => "even if the store loses its data",
-    };
     let fails = match &*profile.exclusion_fails_when {
         [] => "never".to_owned(),
         reasons => reasons.join("; "),
     };
-    format!("| `{url}` | {excludes} | {order} | {dead} | {modes} | {tokens} | {fails} |\n")
+    format!("| `{url}` | {reach} | {order} | {liveness}{ttl} | {modes} | {tokens} | {fails} |\n")
 }
 
 #[tokio::test]

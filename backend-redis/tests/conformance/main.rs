@@ -2,6 +2,7 @@
 //! with none and some of their nodes dead, all real and started here.
 
 mod cluster;
+mod followed;
 mod keys;
 mod redlock;
 mod sentinel;
@@ -10,13 +11,16 @@ mod single;
 use std::sync::Arc;
 
 use fencelock_conformance::Harness;
+use fencelock_conformance::servers::{TestCluster, TestSentinel};
+
+use followed::FollowedHarness;
 
 fn main() {
     let quorum = |name, nodes, dead| Arc::new(redlock::RedlockHarness { name, nodes, dead });
     let harnesses: [Arc<dyn Harness>; 8] = [
         Arc::new(single::SingleHarness),
-        Arc::new(sentinel::SentinelHarness::default()),
-        Arc::new(cluster::ClusterHarness::default()),
+        Arc::new(FollowedHarness::<TestSentinel>::default()),
+        Arc::new(FollowedHarness::<TestCluster>::default()),
         quorum("redlock3", 3, 0),
         quorum("redlock3-1dead", 3, 1),
         quorum("redlock5", 5, 0),

@@ -2,13 +2,13 @@
 
 use fencelock_conformance::servers::{TestCluster, TestRedis};
 use fencelock_core::{Guard, Locks};
+use futures_util::future::join_all;
 
+use crate::server::while_loading;
 use crate::support::*;
 
 async fn client(servers: &TestCluster, params: &str) -> Locks {
-    let nodes = servers.nodes().iter().map(|server| server.addr().to_string());
-    let nodes = nodes.collect::<Vec<_>>().join(",");
-    connect(&format!("redis-cluster://{nodes}?{params}")).await
+    connect(&format!("{}?{params}", servers.url())).await
 }
 
 fn slot(name: &str) -> u16 {
@@ -80,7 +80,7 @@ async fn a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later() {
     // Torn apart.
     migration.move_key("lock:lock").await.unwrap();
     let in_between = tokio::spawn(held.release());
-    assert_in_vain(&in_vain(&one, "lock", ms(200)).await, "moving");
+    told_in_vain(&one, "lock", "moving").await;
     // All there, where the slot does not yet belong.
     migration.move_keys().await.unwrap();
     soon("the release goes through", in_between).await.unwrap().unwrap();
@@ -92,7 +92,7 @@ async fn a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later() {
     // Nobody waits: the queue is nowhere.
     let waiter = wait_for(&other, "lock");
     let release = tokio::spawn(guard.release());
-    assert_in_vain(&in_vain(&one, "lock", ms(200)).await, "moving");
+    told_in_vain(&one, "lock", "moving").await;
     migration.finish().await.unwrap();
     soon("the release goes through", release).await.unwrap().unwrap();
     give_back(granted(waiter).await).await;
@@ -150,6 +150,30 @@ async fn holders_and_waiters_go_with_the_master_of_their_slot() {
     renewed(&one, &held, ms(10_000)).await;
     give_back(held).await;
     give_back(granted(waiter).await).await;
+}
+
+/// Row 20: who comes to the one that loads its data asks another one for the way, if there is one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_master_loads_its_data_newcomers_have_the_locks_of_the_others() {
+    let servers = TestCluster::start().await.unwrap();
+    let ill = servers.master_of(slot("lock")).await.unwrap();
+    let other = elsewhere(&servers, slot("lock")).await;
+    let at = servers.nodes().iter().position(|node| node.port() == other.port());
+    let there = &names("there")[at.unwrap()];
+    let straight = format!("redis-cluster://{}", ill.addr());
+    let either = format!("{straight},{}", other.addr());
+    // Each knocks at either of the two first.
+    let newcomer = async |_| give_back(hold(&connect(&either).await, there).await).await;
+    let mut patient = None;
+    while_loading(ill, async {
+        let waits = patient.insert(tokio::spawn(async move { connect(&straight).await }));
+        join_all((0..8).map(newcomer)).await;
+        assert!(!waits.is_finished());
+    })
+    .await;
+    let patient = soon("who knows no other is served", patient.unwrap()).await.unwrap();
+    give_back(hold(&patient, there).await).await;
+    all_drained(&servers).await;
 }
 
 /// Lesson 11: for as long as one master is frozen and nobody takes over for it, the

@@ -13,17 +13,6 @@ async fn replication(server: &TestRedis, field: &str) -> String {
     fields.find(|(name, _)| *name == field).map(|(_, value)| value.to_owned()).unwrap_or_default()
 }
 
-/// Awaits that the replica has what the master has written.
-async fn in_step(master: &TestRedis, replica: &TestRedis) {
-    let written = replication(master, "master_repl_offset").await;
-    let written: u64 = written.parse().expect("an offset");
-    until("the replica is in step", async || {
-        let has = replication(replica, "slave_repl_offset").await;
-        has.parse::<u64>().is_ok_and(|has| has >= written)
-    })
-    .await;
-}
-
 /// Plain replication, and an operator who promotes the replica while the master is still there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promoted_replica_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected() {
@@ -37,7 +26,7 @@ async fn a_promoted_replica_that_never_heard_of_the_lock_overlaps_and_stale_writ
     let first = earlier.fencing_token();
     give_back(earlier).await;
     until("it follows", async || replication(&replica, "master_link_status").await == "up").await;
-    in_step(&master, &replica).await;
+    master.has_told(&[&replica]).await.unwrap();
     line.stall(Direction::ToClient);
     let lost = hold(&one, "lock").await;
     let register = ProtectedRegister::checking();
@@ -63,8 +52,7 @@ async fn a_promoted_replica_that_never_heard_of_the_lock_overlaps_and_stale_writ
 async fn a_slots_new_master_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected() {
     let servers = TestCluster::start().await.unwrap();
     let slot = TestCluster::slot_of("lock:lock");
-    let nodes = servers.nodes().iter().map(|server| server.addr().to_string());
-    let url = format!("redis-cluster://{}?ttl=9s", nodes.collect::<Vec<_>>().join(","));
+    let url = format!("{}?ttl=9s", servers.url());
     let (one, other) = (connect(&url).await, connect(&url).await);
     assert!(one.profile().exclusion_fails_when.join("; ").contains("failover"));
     let earlier = hold(&one, "lock").await;

@@ -1,24 +1,26 @@
 //! What one server may answer, from the master that Sentinel names and from a cluster's: the way
 //! there is another, the promises are the same.
 
-use fencelock_conformance::servers::{TestCluster, TestRedis, TestSentinel};
+use fencelock_conformance::servers::{RedisOptions, TestCluster, TestRedis};
 use fencelock_core::{ErrorKind, Locks};
 use tokio::time::Instant;
 
+use crate::refusals::{cannot_save, may_rename_its_file, no_room};
+use crate::server::loading;
 use crate::support::*;
 
-async fn set(server: &TestRedis, name: &str, value: &str) {
-    ask(server, &["CONFIG", "SET", name, value]).await;
-}
-
-/// All clients use this master.
-async fn every_refusal(master: &TestRedis, one: &Locks, other: &Locks) {
+/// Who connects to `url` uses this master, and who connects to `straight` asks nobody else first.
+async fn every_refusal(master: &TestRedis, url: &str, straight: &str) {
+    let (one, other) = (&connect(url).await, &connect(url).await);
     scripts_flushed(master, one, other).await;
     clients_killed(master, one, other).await;
     writes_paused(master, one, other).await;
     busy(master, one, other).await;
     full(master, one, other).await;
     without_replicas(master, one, other).await;
+    loading(master, url).await;
+    cannot_save(master, url).await;
+    no_room(master, straight).await;
     drained(master).await;
 }
 
@@ -61,7 +63,7 @@ async fn writes_paused(master: &TestRedis, one: &Locks, other: &Locks) {
     give_back(granted(waiter).await).await;
 }
 
-/// Row 21. Shorter than it takes to be declared dead.
+/// Row 21.
 async fn busy(master: &TestRedis, one: &Locks, other: &Locks) {
     let guard = hold(one, "lock").await;
     let waiter = wait_for(other, "lock");
@@ -89,7 +91,7 @@ async fn full(master: &TestRedis, one: &Locks, other: &Locks) {
     let waiter = wait_for(other, "lock");
     queued(one, "lock", 1).await;
     set(master, "maxmemory", "1").await;
-    assert_in_vain(&in_vain(one, "lock", ms(200)).await, "maxmemory");
+    told_in_vain(one, "lock", "maxmemory").await;
     give_back(guard).await;
     give_back(granted(waiter).await).await;
     set(master, "maxmemory", "0").await;
@@ -101,7 +103,7 @@ async fn without_replicas(master: &TestRedis, one: &Locks, other: &Locks) {
     let waiter = wait_for(other, "lock");
     queued(one, "lock", 1).await;
     set(master, "min-replicas-to-write", "9").await;
-    assert_in_vain(&in_vain(one, "lock", ms(200)).await, "min-replicas-to-write");
+    told_in_vain(one, "lock", "min-replicas-to-write").await;
     drop(guard);
     assert!(!waiter.is_finished());
     set(master, "min-replicas-to-write", "0").await;
@@ -110,25 +112,22 @@ async fn without_replicas(master: &TestRedis, one: &Locks, other: &Locks) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_master_under_sentinel_refuses_is_waited_for() {
-    let servers = TestSentinel::start().await.unwrap();
-    let sentinels = servers.sentinels().iter().map(|server| server.addr().to_string());
-    let sentinels = sentinels.collect::<Vec<_>>().join(",");
-    let url = format!("redis+sentinel://{sentinels}/{}/0?ttl=60s", servers.service());
-    let (one, other) = (connect(&url).await, connect(&url).await);
+    let servers = may_rename_its_file(RedisOptions::new()).sentinel().await.unwrap();
+    servers.never_fail_over().await.unwrap();
     let master = servers.master().await.unwrap();
-    every_refusal(master, &one, &other).await;
+    let url = format!("{}?ttl=20s", servers.url());
+    every_refusal(master, &url, &url).await;
     assert_eq!(servers.master().await.unwrap().port(), master.port(), "a failover: nothing shown");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_master_of_a_cluster_refuses_is_waited_for() {
-    let servers = TestCluster::start().await.unwrap();
-    let nodes = servers.nodes().iter().map(|server| server.addr().to_string());
-    let url = format!("redis-cluster://{}?ttl=60s", nodes.collect::<Vec<_>>().join(","));
-    let (one, other) = (connect(&url).await, connect(&url).await);
+    let servers = may_rename_its_file(RedisOptions::new()).cluster().await.unwrap();
+    servers.never_fail_over().await.unwrap();
     let slot = TestCluster::slot_of("lock:lock");
     let master = servers.master_of(slot).await.unwrap();
-    every_refusal(master, &one, &other).await;
+    let straight = format!("redis-cluster://{}?ttl=20s", master.addr());
+    every_refusal(master, &format!("{}?ttl=20s", servers.url()), &straight).await;
     let after = servers.master_of(slot).await.unwrap();
     assert_eq!(after.port(), master.port(), "a failover: nothing shown");
 }

@@ -6,10 +6,6 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-async fn set(server: &TestRedis, name: &str, value: &str) {
-    ask(server, &["CONFIG", "SET", name, value]).await;
-}
-
 /// Row 27: a redis:// URL names one server, which an operator may change back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
@@ -20,10 +16,10 @@ async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
     queued(&locks, "kept", 1).await;
     // Of a master that is nowhere, so that its data stays.
     ask(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
-    assert_in_vain(&in_vain(&locks, "fresh", ms(200)).await, "became a replica");
+    told_in_vain(&locks, "fresh", "became a replica").await;
     let fresh = wait_for(&locks, "fresh");
     let release = tokio::spawn(kept.release());
-    assert_in_vain(&in_vain(&locks, "other", ms(200)).await, "became a replica");
+    told_in_vain(&locks, "other", "became a replica").await;
     let error = try_connect(&format!("redis://{}", server.addr())).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
     ask(&server, &["REPLICAOF", "NO", "ONE"]).await;
@@ -45,7 +41,7 @@ async fn a_release_refused_for_want_of_replicas_goes_on_in_the_background() {
         queued(&other, name, 1).await;
     }
     set(&server, "min-replicas-to-write", "1").await;
-    assert_in_vain(&in_vain(&locks, "fresh", ms(200)).await, "min-replicas-to-write");
+    told_in_vain(&locks, "fresh", "min-replicas-to-write").await;
     drop(dropped);
     let error = soon("a release ends", released.release()).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
@@ -71,7 +67,7 @@ async fn a_full_server_refuses_claims_and_nothing_else() {
     let waiter = wait_for(&locks, "lock");
     queued(&locks, "lock", 1).await;
     set(&server, "maxmemory", "1").await;
-    assert_in_vain(&in_vain(&locks, "fresh", ms(200)).await, "maxmemory");
+    told_in_vain(&locks, "fresh", "maxmemory").await;
     renewed(&locks, &held, ms(2000)).await;
     renewed(&locks, &reader, ms(2000)).await;
     give_back(held).await;
@@ -103,47 +99,61 @@ async fn a_server_that_may_evict_locks_is_told_in_the_profile() {
     assert!(dangers().await.contains("evict"), "{}", dangers().await);
 }
 
-/// Row 38: the disk is full, or its directory gone.
+/// Row 38.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_cannot_save_is_waited_for() {
-    // Else nobody may change the directory.
-    let options = RedisOptions::new().arg("--enable-protected-configs").arg("local");
-    let server = options.start().await.unwrap();
-    let locks = direct(&server, "ttl=20s").await;
-    let held = hold(&locks, "held").await;
-    let gone = server.directory().join("gone");
-    std::fs::create_dir(&gone).unwrap();
-    set(&server, "dir", gone.to_str().unwrap()).await;
-    set(&server, "save", "3600 1").await;
-    std::fs::remove_dir(&gone).unwrap();
-    ask(&server, &["BGSAVE"]).await;
+    let server = may_rename_its_file(RedisOptions::new()).start().await.unwrap();
+    cannot_save(&server, &format!("redis://{}?ttl=20s", server.addr())).await;
+    drained(&server).await;
+}
+
+/// Else nobody may change where it saves.
+pub(crate) fn may_rename_its_file(options: RedisOptions) -> RedisOptions {
+    options.arg("--enable-protected-configs").arg("local")
+}
+
+/// The same at a master of several, which those find who connect to `url`.
+pub(crate) async fn cannot_save(server: &TestRedis, url: &str) {
+    let locks = connect(url).await;
+    let held = hold(&locks, "lock").await;
+    // A directory is where the file should be.
+    std::fs::create_dir(server.directory().join("taken")).expect("a directory");
+    set(server, "dbfilename", "taken").await;
+    set(server, "save", "3600 1").await;
+    ask(server, &["BGSAVE"]).await;
     until("saving has failed", async || {
-        ask(&server, &["INFO", "persistence"]).await.contains("rdb_last_bgsave_status:err")
+        ask(server, &["INFO", "persistence"]).await.contains("rdb_last_bgsave_status:err")
     })
     .await;
-    assert_in_vain(&in_vain(&locks, "fresh", ms(200)).await, "cannot save");
-    let fresh = wait_for(&locks, "fresh");
+    told_in_vain(&locks, "lock", "cannot save").await;
+    let fresh = wait_for(&locks, "lock");
     let release = tokio::spawn(held.release());
-    assert_in_vain(&in_vain(&locks, "other", ms(200)).await, "cannot save");
-    set(&server, "stop-writes-on-bgsave-error", "no").await;
-    soon("the release goes through", release).await.unwrap().unwrap();
+    told_in_vain(&locks, "lock", "cannot save").await;
+    assert!(!fresh.is_finished() && !release.is_finished(), "it could save");
+    set(server, "save", "").await;
+    soon("the release goes through", release).await.expect("no panic").expect("released");
     give_back(granted(fresh).await).await;
-    drained(&server).await;
 }
 
 /// Row 40.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_no_room_for_clients_says_so_and_is_waited_for() {
     let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=20s").await;
-    let kept = hold(&locks, "kept").await;
-    let mut operator = Operator::of(&server).await;
-    assert_eq!(operator.says("CONFIG SET maxclients 2").await, "+OK\r\n");
+    no_room(&server, &format!("redis://{}?ttl=20s", server.addr())).await;
+    drained(&server).await;
+}
+
+/// The same at a master of several, which those find who connect to `url`.
+pub(crate) async fn no_room(server: &TestRedis, url: &str) {
+    let locks = connect(url).await;
+    let kept = hold(&locks, "lock").await;
+    let mut operator = Operator::of(server).await;
+    assert_eq!(operator.says("CONFIG SET maxclients 1").await, "+OK\r\n");
     // The server says so and hangs up. Whoever is still writing then learns of that first, and not
     // why: so it is now and then, never each time.
     let mut said = String::new();
     for _ in 0..100 {
-        let error = try_connect(&format!("redis://{}", server.addr())).await.unwrap_err();
+        let error = try_connect(url).await.expect_err("there is no room");
         assert_kind(&error, ErrorKind::Unreachable);
         said = words(&error);
         if said.contains("no room") {
@@ -152,16 +162,17 @@ async fn a_server_with_no_room_for_clients_says_so_and_is_waited_for() {
     }
     assert!(said.contains("no room"), "{said}");
     // Nor is there any for the one that is connected, once it has to reconnect.
-    assert_eq!(operator.says("CONFIG SET maxclients 1").await, "+OK\r\n");
-    assert_eq!(operator.says("CLIENT KILL TYPE pubsub").await, ":1\r\n");
-    assert_kind(&in_vain(&locks, "fresh", ms(200)).await, ErrorKind::Unreachable);
-    let fresh = wait_for(&locks, "fresh");
-    assert_kind(&in_vain(&locks, "other", ms(200)).await, ErrorKind::Unreachable);
+    for kind in ["normal", "pubsub"] {
+        operator.says(&format!("CLIENT KILL TYPE {kind}")).await;
+    }
+    assert_kind(&in_vain(&locks, "lock", ms(200)).await, ErrorKind::Unreachable);
+    let fresh = wait_for(&locks, "lock");
+    assert_kind(&in_vain(&locks, "lock", ms(200)).await, ErrorKind::Unreachable);
     assert_eq!(operator.says("CONFIG SET maxclients 100").await, "+OK\r\n");
-    give_back(granted(fresh).await).await;
+    queued(&locks, "lock", 1).await;
     renewed(&locks, &kept, ms(20_000)).await;
     give_back(kept).await;
-    drained(&server).await;
+    give_back(granted(fresh).await).await;
 }
 
 /// Row 41, lesson 30.

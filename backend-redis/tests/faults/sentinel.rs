@@ -7,9 +7,7 @@ use fencelock_core::Locks;
 use crate::support::*;
 
 async fn client(servers: &TestSentinel, params: &str) -> Locks {
-    let sentinels = servers.sentinels().iter().map(|server| server.addr().to_string());
-    let sentinels = sentinels.collect::<Vec<_>>().join(",");
-    connect(&format!("redis+sentinel://{sentinels}/{}/0?{params}", servers.service())).await
+    connect(&format!("{}?{params}", servers.url())).await
 }
 
 /// Rows 26 and 27: in order, and by a kill, with replicas that have everything.

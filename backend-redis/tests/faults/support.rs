@@ -22,7 +22,7 @@ pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
 }
 
 pub(crate) async fn connect(url: &str) -> Locks {
-    try_connect(url).await.expect("the store connects")
+    connected(|| try_connect(url)).await
 }
 
 /// A server, past the proxy and through it.
@@ -51,6 +51,10 @@ impl Rig {
     pub(crate) async fn direct(&self, params: &str) -> Locks {
         direct(&self.server, params).await
     }
+}
+
+pub(crate) async fn set(server: &TestRedis, name: &str, value: &str) {
+    ask(server, &["CONFIG", "SET", name, value]).await;
 }
 
 pub(crate) async fn direct(server: &TestRedis, params: &str) -> Locks {
@@ -84,6 +88,17 @@ pub(crate) fn assert_in_vain(error: &Error, says: &str) {
     assert_kind(error, ErrorKind::Unreachable);
     let words = words(error);
     assert!(std::error::Error::source(error).is_none() || words.contains(says), "{words}");
+}
+
+/// Waits in vain, in short waits, until the error says why: on a busy machine one such wait may hear
+/// nothing.
+pub(crate) async fn told_in_vain(locks: &Locks, name: &str, says: &str) {
+    until(&format!("it is told: {says}"), async || {
+        let error = in_vain(locks, name, ms(200)).await;
+        assert_kind(&error, ErrorKind::Unreachable);
+        words(&error).contains(says)
+    })
+    .await;
 }
 
 /// A connection that sends what it is told to.

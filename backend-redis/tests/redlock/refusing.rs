@@ -60,7 +60,12 @@ async fn nobody_waits_for_nodes_that_run_a_long_script() {
             })
             .await;
         },
-        async |rig, _, node| drop(ask(&rig.nodes[node], &["SCRIPT", "KILL"]).await),
+        async |rig, _, node| {
+            let node = &rig.nodes[node];
+            // It is marked, and ends a moment later.
+            ask(node, &["SCRIPT", "KILL"]).await;
+            until("it serves", async || node.command(&["PING"]).await.is_ok()).await;
+        },
     )
     .await;
 }

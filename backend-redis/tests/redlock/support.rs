@@ -215,5 +215,5 @@ pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
 }
 
 pub(crate) async fn connect(url: &str) -> Locks {
-    try_connect(url).await.expect("the store connects")
+    connected(|| try_connect(url)).await
 }

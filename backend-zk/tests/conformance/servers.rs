@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, Proxy, Trouble, framing};
+use fencelock_conformance::proxy::{Direction, Proxy, Trouble, framing, lose_one_reply};
 use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_conformance::{Door, Harness, Params, Store};
 use fencelock_core::{Locks, Result, url};
@@ -31,7 +31,7 @@ impl Servers {
 
 struct Part {
     servers: Arc<TestZooKeeper>,
-    proxies: Arc<[Proxy]>,
+    proxies: Vec<Proxy>,
     client: Client,
     prefix: String,
 }
@@ -62,7 +62,6 @@ impl Harness for Servers {
         let client = Client::connector().with_auth(scheme, secret.as_bytes());
         let client = client.connect(&servers.connect_string()).await;
         let client = client.map_err(|error| cannot("connect", error))?;
-        let proxies = proxies.into();
         Ok(Box::new(Part { servers, proxies, client, prefix: prefix.to_owned() }))
     }
 
@@ -114,7 +113,7 @@ impl Store for Part {
     }
 
     async fn cut_off(&self) -> Result<()> {
-        for proxy in self.proxies.iter() {
+        for proxy in &self.proxies {
             proxy.black_hole(Direction::ToServer);
             proxy.black_hole(Direction::ToClient);
         }
@@ -122,7 +121,7 @@ impl Store for Part {
     }
 
     async fn heal(&self) -> Result<()> {
-        for proxy in self.proxies.iter() {
+        for proxy in &self.proxies {
             proxy.heal().await.map_err(|error| cannot("heal", error))?;
         }
         Ok(())
@@ -134,24 +133,11 @@ impl Store for Part {
     }
 
     async fn lose_next_reply(&self) -> Result<()> {
-        for proxy in self.proxies.iter() {
-            let next = DropReply::first(AfterDrop::Reset);
-            proxy.drop_reply(next).map_err(|error| cannot("lose a reply", error))?;
-        }
-        // Which of them the next request takes is not known: the others are spared afterwards.
-        let proxies = self.proxies.clone();
-        tokio::spawn(async move {
-            let dropped = proxies.iter().map(|proxy| Box::pin(proxy.dropped_reply()));
-            let (_, struck, _) = futures_util::future::select_all(dropped).await;
-            for (at, proxy) in proxies.iter().enumerate().filter(|(at, _)| *at != struck) {
-                proxy.heal().await.unwrap_or_else(|error| panic!("proxy {at}: {error}"));
-            }
-        });
-        Ok(())
+        lose_one_reply(&self.proxies).map_err(|error| cannot("lose a reply", error))
     }
 
     async fn trouble(&self, with: Trouble) -> Result<()> {
-        for proxy in self.proxies.iter() {
+        for proxy in &self.proxies {
             proxy.meet(with).await.map_err(|error| cannot("break connections", error))?;
         }
         Ok(())

@@ -48,8 +48,9 @@ async fn a_crowd_shares_requests() {
     let lists = acquired - before - 2 * CROWD as u64;
     println!("{lists} requests for {CROWD} lists, {deletes} for the deletes");
     let beats = u64::try_from(started.elapsed().as_millis() / (T / 10).as_millis()).unwrap() + 2;
-    // One thread: nearly all have asked before the first answer is read.
-    assert!((1..CROWD as u64 / 5 + beats).contains(&lists), "{lists}");
+    // One thread: nearly all have asked before the first answer is read. Who lists together are those
+    // whose creation is answered together, which a slow disk makes fewer.
+    assert!((1..CROWD as u64 / 2 + beats).contains(&lists), "{lists}");
     assert!((1..CROWD as u64 / 5 + beats).contains(&deletes), "{deletes}");
     all_drained(&rig).await;
 }

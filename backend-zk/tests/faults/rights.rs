@@ -1,5 +1,6 @@
 //! Logins, ACLs and roots.
 
+#[cfg(feature = "sasl")]
 use fencelock_conformance::servers::ZooKeeperOptions;
 use fencelock_core::ErrorKind;
 use fencelock_zk::zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};

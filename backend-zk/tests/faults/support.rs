@@ -245,20 +245,8 @@ pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
     url::connect(&[SCHEME], url).await
 }
 
-/// The same, in more than one try where a busy machine needs longer than a connection may take.
 pub(crate) async fn connect(url: &str) -> Locks {
-    let connecting = async {
-        loop {
-            match try_connect(url).await {
-                Err(error) if error.is_retryable() => {
-                    println!("again: {error}");
-                    sleep(ms(50)).await;
-                }
-                connected => return connected.expect("the store connects"),
-            }
-        }
-    };
-    soon("the store connects", connecting).await
+    connected(|| try_connect(url)).await
 }
 
 /// The transport alone; tried again like that.

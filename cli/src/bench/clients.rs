@@ -7,11 +7,33 @@ use fencelock::{Error, ErrorKind, Lock, Locks, Reach, Result};
 use hdrhistogram::Histogram;
 use tokio::time::sleep;
 
-use super::{Seen, Workload, new_histogram, now};
+use super::{Seen, new_histogram, now};
+
+/// Clients that each loop over one of some locks.
+#[derive(Clone, Debug)]
+pub(crate) struct Load {
+    /// Their numbers.
+    pub(crate) clients: std::ops::Range<u32>,
+    /// How many locks they share, each client always the same one.
+    pub(crate) locks: u32,
+    pub(crate) time: Duration,
+    pub(crate) note: Note,
+}
+
+/// What clients note of each acquisition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// How long it took, with its release.
+    Pair,
+    /// How long it took.
+    Acquire,
+    /// When it was asked for, granted and released, after a hold of 2 ms.
+    Hold,
+}
 
 /// What is measured.
 #[derive(Clone)]
-pub(super) enum Subject {
+pub(crate) enum Subject {
     Store(Locks),
     /// No store at all: what the loop and tokio cost.
     TokioMutex(Arc<std::sync::Mutex<Mutexes>>),
@@ -33,7 +55,7 @@ enum Held {
 }
 
 impl Subject {
-    pub(super) async fn connect(url: &str) -> Result<Subject> {
+    pub(crate) async fn connect(url: &str) -> Result<Subject> {
         match url {
             TOKIO_MUTEX => Ok(Subject::TokioMutex(Arc::default())),
             _ => Ok(Subject::Store(fencelock::connect(url).await?)),
@@ -61,21 +83,14 @@ impl Subject {
         }
     }
 
-    pub(super) async fn drive(
-        &self,
-        workload: Workload,
-        clients: std::ops::Range<u32>,
-        time: Duration,
-    ) -> Result<Seen> {
+    pub(crate) async fn drive(&self, load: Load) -> Result<Seen> {
         let start = now();
-        let end = start + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let tasks: Vec<_> = clients
+        let end = start + u64::try_from(load.time.as_nanos()).unwrap_or(u64::MAX);
+        let tasks: Vec<_> = load
+            .clients
             .map(|client| {
-                let name = match workload {
-                    Workload::Uncontended => format!("bench-own-{client}"),
-                    _ => "bench-one".to_owned(),
-                };
-                tokio::spawn(one_client(self.target(&name), workload, end))
+                let target = self.target(&format!("bench-{}", client % load.locks));
+                tokio::spawn(one_client(target, load.note, end))
             })
             .collect();
         let mut seen = Seen::default();
@@ -95,7 +110,7 @@ impl Subject {
         Ok(seen)
     }
 
-    pub(super) async fn close(&self) -> Result<()> {
+    pub(crate) async fn close(&self) -> Result<()> {
         match self {
             Subject::Store(locks) => locks.close().await,
             Subject::TokioMutex(_) => Ok(()),
@@ -109,7 +124,7 @@ struct OneClient {
     holds: Vec<[u64; 3]>,
 }
 
-async fn one_client(target: Target, workload: Workload, end: u64) -> Result<OneClient> {
+async fn one_client(target: Target, note: Note, end: u64) -> Result<OneClient> {
     let mut seen = OneClient { pairs: 0, latencies: new_histogram(), holds: Vec::new() };
     loop {
         let asked = now();
@@ -118,16 +133,16 @@ async fn one_client(target: Target, workload: Workload, end: u64) -> Result<OneC
         }
         let held = target.acquire().await?;
         let granted = now();
-        if workload == Workload::Handover {
+        if note == Note::Hold {
             sleep(Duration::from_millis(2)).await;
         }
         let released = now();
         held.release().await?;
         seen.pairs += 1;
-        match workload {
-            Workload::Uncontended => seen.latencies.saturating_record(now() - asked),
-            Workload::Contended => seen.latencies.saturating_record(granted - asked),
-            _ => seen.holds.push([asked, granted, released]),
+        match note {
+            Note::Pair => seen.latencies.saturating_record(now() - asked),
+            Note::Acquire => seen.latencies.saturating_record(granted - asked),
+            Note::Hold => seen.holds.push([asked, granted, released]),
         }
     }
 }

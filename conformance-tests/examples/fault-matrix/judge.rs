@@ -14,7 +14,6 @@ pub(crate) enum Cell {
     /// Proved, as far as anybody can promise it: the rest is counted.
     Allowed,
     Ignored,
-    Untested,
 }
 
 /// A row with its cells, and what was said for them: of which stores, in words.
@@ -30,24 +29,22 @@ pub(crate) struct Judgement<'a> {
     pub(crate) errors: Vec<String>,
     /// Tests that this machine cannot run.
     pub(crate) not_shown: Vec<String>,
-    pub(crate) untested: Vec<String>,
 }
 
 pub(crate) fn judge<'a>(groups: &'a [Group], log: &Log) -> Judgement<'a> {
-    let mut judge = Judge { log, errors: Vec::new(), not_shown: Vec::new(), untested: Vec::new() };
+    let mut judge = Judge { log, errors: Vec::new(), not_shown: Vec::new() };
     let rows = groups
         .iter()
         .map(|group| (group.title, group.rows.iter().map(|row| judge.row(row)).collect()));
     let rows = rows.collect();
-    let Judge { errors, not_shown, untested, .. } = judge;
-    Judgement { rows, errors, not_shown, untested }
+    let Judge { errors, not_shown, .. } = judge;
+    Judgement { rows, errors, not_shown }
 }
 
 struct Judge<'a> {
     log: &'a Log,
     errors: Vec<String>,
     not_shown: Vec<String>,
-    untested: Vec<String>,
 }
 
 /// What the entries of a row say of one store.
@@ -56,7 +53,6 @@ struct Said {
     proved: bool,
     allowed: bool,
     ignored: bool,
-    untested: bool,
     /// Why the suite does not test it.
     reason: Option<String>,
 }
@@ -70,8 +66,7 @@ impl Judge<'_> {
                 Entry::Suite(_) => ALL,
                 Entry::Test { stores, .. }
                 | Entry::Allowed { stores, .. }
-                | Entry::Ignored { stores, .. }
-                | Entry::Untested { stores, .. } => stores,
+                | Entry::Ignored { stores, .. } => stores,
             };
             if let Entry::Test { target, name, .. } | Entry::Allowed { target, name, .. } = *entry {
                 self.passed(row, target, name);
@@ -87,7 +82,6 @@ impl Judge<'_> {
                     || matches!(entry, Entry::Suite(_)) && counted;
                 said.allowed |= matches!(entry, Entry::Allowed { .. });
                 said.ignored |= matches!(entry, Entry::Ignored { .. });
-                said.untested |= matches!(entry, Entry::Untested { .. });
                 if counted {
                     counts.push(*store);
                 }
@@ -99,10 +93,6 @@ impl Judge<'_> {
                     format!("allowed and counted: {what}: `{target}` `{name}`")
                 }
                 Entry::Ignored { why, .. } => format!("nothing to test: {why}"),
-                Entry::Untested { what, .. } => {
-                    self.untested.push(format!("row {}: {what}", row.number));
-                    format!("**not tested**: {what}")
-                }
             };
             if !counts.is_empty() {
                 notes.push((counts, note));
@@ -110,14 +100,11 @@ impl Judge<'_> {
         }
         let cells = ALL.iter().zip(said).map(|(store, said)| {
             let at = format!("row {}, {}", row.number, store.title());
-            if said.proved && (said.ignored || said.untested) {
-                self.errors.push(format!("{at}: proved, and said not to be tested"));
+            if said.proved && said.ignored {
+                self.errors.push(format!("{at}: proved, and said to have nothing to test"));
             }
             if said.proved {
                 return if said.allowed { Cell::Allowed } else { Cell::Proved };
-            }
-            if said.untested {
-                return Cell::Untested;
             }
             match said.reason {
                 _ if said.ignored => {}
@@ -177,7 +164,7 @@ impl Judge<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{FILE, LOCAL, MEMORY, ZK, allowed, ignored, row, suite, test, untested};
+    use crate::table::{FILE, LOCAL, MEMORY, ZK, allowed, ignored, row, suite, test};
 
     /// What is wrong with a table of one row.
     fn errors(entries: &'static [Entry], log: &str) -> Vec<String> {
@@ -243,12 +230,12 @@ mod tests {
     #[test]
     fn a_cell_is_not_both_proved_and_left_out() {
         const BOTH: &[Entry] =
-            &[test(ALL, "t", "proves"), untested(FILE, "?"), ignored(MEMORY, "-")];
+            &[test(ALL, "t", "proves"), ignored(FILE, "?"), ignored(MEMORY, "-")];
         assert_eq!(
             errors(BOTH, "Running t (t)\ntest proves ... ok"),
             [
-                "row 1, memory: proved, and said not to be tested",
-                "row 1, file: proved, and said not to be tested"
+                "row 1, memory: proved, and said to have nothing to test",
+                "row 1, file: proved, and said to have nothing to test"
             ]
         );
     }
@@ -258,7 +245,7 @@ mod tests {
         const OF_BOTH: &[Entry] = &[
             suite("group::works"),
             allowed(ZK, "an overlap", "t", "counts"),
-            untested(&[Store::Redis, Store::Sentinel, Store::Cluster, Store::Redlock], "later"),
+            ignored(&[Store::Redis, Store::Sentinel, Store::Cluster, Store::Redlock], "-"),
         ];
         let suite = |memory: &str, file: &str, redlock: &str| {
             let mut log = "Running t (t)\ntest counts ... ok\n".to_owned();
@@ -280,7 +267,7 @@ mod tests {
         let (errors, _, cells) =
             judged(OF_BOTH, &suite("ok", "ignored, no door", "ignored, no door"));
         assert!(errors.is_empty(), "{errors:?}");
-        assert_eq!(cells[..3], [Cell::Proved, Cell::Ignored, Cell::Untested]);
+        assert_eq!(cells[..3], [Cell::Proved, Cell::Ignored, Cell::Ignored]);
         assert_eq!(cells[6..], [Cell::Allowed, Cell::Allowed]);
         let (errors, ..) = judged(OF_BOTH, &suite("FAILED", "ok", "ok"));
         assert_eq!(

@@ -19,7 +19,6 @@ rejected, a holder is told by its deadline, work goes on after healing, and noth
 | ✓ | shown by the tests below the table |
 | ⚠ | allowed to happen, as the store's profile says: a test makes it happen, counts it, and shows what holds nevertheless |
 | – | nothing to test, and why, below the table |
-| ✗ | not tested |
 
 A *suite* test is one of `conformance-tests/src/behaviours/`, run on every store; the others are
 named by their target and their name there.
@@ -56,7 +55,6 @@ fn mark(cell: &Cell) -> &'static str {
         Cell::Proved => "✓",
         Cell::Allowed => "⚠",
         Cell::Ignored => "–",
-        Cell::Untested => "✗",
     }
 }
 

@@ -102,8 +102,6 @@ pub(crate) enum Entry {
     },
     /// Why there is nothing to test.
     Ignored { stores: &'static [Store], why: &'static str },
-    /// What no test shows although one could.
-    Untested { stores: &'static [Store], what: &'static str },
 }
 
 pub(crate) const fn row(
@@ -138,10 +136,6 @@ pub(crate) const fn allowed(
 
 pub(crate) const fn ignored(stores: &'static [Store], why: &'static str) -> Entry {
     Entry::Ignored { stores, why }
-}
-
-pub(crate) const fn untested(stores: &'static [Store], what: &'static str) -> Entry {
-    Entry::Untested { stores, what }
 }
 
 /// Targets with fault tests.

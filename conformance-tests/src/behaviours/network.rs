@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::behaviour;
 use super::work::{self, SHORT_TTL};
-use crate::checker::{Rules, assert_clean};
+use crate::checker::Rules;
 use crate::context::Context;
 use crate::harness::Door;
 use crate::history::Worker;
@@ -179,7 +179,7 @@ async fn flapping(context: Arc<Context>) {
     let grants: u32 = worked.iter().map(|(_, grants)| grants).sum();
     assert!(grants > 3, "{grants} grants in {FOR:?} on a link that is mostly up");
     let events = worked.into_iter().flat_map(|(events, _)| events).collect();
-    assert_clean(events, Rules::default());
+    context.judge(events, Rules::default());
     context
         .until("it is free", async || {
             // A connection may be on its way back.

@@ -7,7 +7,7 @@ use fencelock_core::FencingToken;
 
 use super::behaviour;
 use super::work::{self, BRIEFLY};
-use crate::checker::{Rules, assert_clean};
+use crate::checker::Rules;
 use crate::context::Context;
 use crate::harness::Door;
 use crate::history::{What, Worker};
@@ -37,9 +37,9 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
 
 const LOSES: &[Need] = &[Need::TokensBeyondData, Need::Door(Door::LoseData)];
 
-fn assert_rises(last: &mut Option<FencingToken>, next: FencingToken) {
-    assert!(Some(next) > *last, "token {next} follows {last:?}");
-    assert!(i64::from(next) > 0);
+fn assert_rises(context: &Context, last: &mut Option<FencingToken>, next: FencingToken) {
+    let rises = Some(next) > *last && i64::from(next) > 0;
+    context.insist(rises, || format!("token {next} follows {last:?}"));
     *last = Some(next);
 }
 
@@ -49,12 +49,12 @@ async fn rise(context: Arc<Context>) {
     let mut last = None;
     for locks in [&one, &two, &two, &one, &one] {
         let guard = context.hold(locks, &name).await;
-        assert_rises(&mut last, guard.fencing_token());
+        assert_rises(&context, &mut last, guard.fencing_token());
         let waiter = work::wait_for(locks, &name, How::Exclusive);
         context.queued(locks, &name, 1).await;
         context.give_back(guard).await;
         let guard = work::granted(&context, "the waiter is granted", waiter).await;
-        assert_rises(&mut last, guard.fencing_token());
+        assert_rises(&context, &mut last, guard.fencing_token());
         drop(guard);
     }
 }
@@ -66,14 +66,14 @@ async fn losses(context: Arc<Context>) {
     for locks in [&one, &two, &one] {
         let lock = locks.lock(&name).hold_at_most(BRIEFLY);
         let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
-        assert_rises(&mut last, guard.fencing_token());
+        assert_rises(&context, &mut last, guard.fencing_token());
         work::told_lost(&context, &guard).await;
         let lock = locks.lock(&name).fixed_lease(Duration::from_millis(100));
         let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
-        assert_rises(&mut last, guard.fencing_token());
+        assert_rises(&context, &mut last, guard.fencing_token());
         work::told_lost(&context, &guard).await;
         let guard = context.hold(locks, &name).await;
-        assert_rises(&mut last, guard.fencing_token());
+        assert_rises(&context, &mut last, guard.fencing_token());
         let seen = context.soon("inspect answers", one.inspect(&name)).await.expect("answers");
         for holder in seen.holders {
             two.evict(&name, &holder.id).await.expect("evicted");
@@ -89,7 +89,7 @@ async fn everybody_left(context: Arc<Context>) {
     for _ in 0..3 {
         let locks = context.connect(&context.params()).await;
         let guard = context.hold(&locks, &name).await;
-        assert_rises(&mut last, guard.fencing_token());
+        assert_rises(&context, &mut last, guard.fencing_token());
         context.give_back(guard).await;
         context.soon("the last client closes", locks.close()).await.expect("closed");
     }
@@ -106,7 +106,7 @@ async fn modes(context: Arc<Context>) {
     ];
     for other in others.into_iter().flatten().chain([How::Exclusive]) {
         let guard = context.hold(&locks, &name).await;
-        assert_rises(&mut last, guard.fencing_token());
+        assert_rises(&context, &mut last, guard.fencing_token());
         context.give_back(guard).await;
         let guard = work::hold(&context, &locks, &name, other).await;
         context.give_back(guard).await;
@@ -145,7 +145,7 @@ async fn epochs(context: Arc<Context>) {
         for _ in 0..2 {
             let guard = context.hold(&locks, &name).await;
             let token = guard.fencing_token();
-            assert_rises(&mut last, token);
+            assert_rises(&context, &mut last, token);
             assert_eq!(token.get() >> 56, u64::from(epoch), "the epoch is not on top");
             context.give_back(guard).await;
         }
@@ -174,14 +174,15 @@ async fn register(context: Arc<Context>) {
         accepted
     };
     assert!(write(&mut new, second, guard.fencing_token(), 2));
-    assert!(!write(&mut old, first, stale.fencing_token(), 1), "a stale write was accepted");
+    let is_refused = !write(&mut old, first, stale.fencing_token(), 1);
+    context.insist(is_refused, || "a stale write was accepted".to_owned());
     assert!(write(&mut new, second, guard.fencing_token(), 3));
     assert_eq!((checking.read(), checking.stale_writes()), (3, 0));
     assert_eq!(trusting.stale_writes(), 1, "this test cannot show a lost update");
     let released = new.release(guard, second);
     context.soon("released", released).await.expect("released");
     let events = old.into_events().into_iter().chain(new.into_events()).collect();
-    assert_clean(events, Rules::default());
+    context.judge(events, Rules::default());
 }
 
 async fn data(context: Arc<Context>) {
@@ -191,7 +192,7 @@ async fn data(context: Arc<Context>) {
     for _ in 0..3 {
         let lock = locks.lock(&name).ttl(work::SHORT_TTL);
         let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
-        assert_rises(&mut last, guard.fencing_token());
+        assert_rises(&context, &mut last, guard.fencing_token());
         context.store().lose_data().await.expect("the data is lost");
         work::told_lost(&context, &guard).await;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencelock_core::{Error, ErrorKind, Guard, Locks, LostReason, Result};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::checker::{Rules, assert_clean};
+use crate::checker::Rules;
 use crate::context::Context;
 use crate::history::{Event, Worker};
 use crate::peer::protocol::How;
@@ -57,7 +57,7 @@ pub(super) fn rules(context: &Context) -> Rules {
 
 /// Judges what [`contend`] saw.
 pub(super) fn judge(context: &Context, events: Vec<Event>) {
-    assert_clean(events, rules(context));
+    context.judge(events, rules(context));
 }
 
 /// A counter that loses updates unless a lock protects it.

@@ -76,7 +76,7 @@ pub(super) async fn serve(
         Some(server) => Ok(server),
         None => tokio::select! {
             how = asked_to_end(&mut end) => Err(how),
-            upstream = TcpStream::connect(&shared.upstream) => upstream.map_err(|_| Close::Reset),
+            upstream = TcpStream::connect(shared.upstream()) => upstream.map_err(|_| Close::Reset),
         },
     };
     let upstream = match connected {

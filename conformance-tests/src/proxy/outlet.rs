@@ -6,6 +6,7 @@
 //! order would be shown a fault that no network has. Such a connection is reset when its hole ends.
 
 use std::future::pending;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -145,6 +146,9 @@ impl<'a> Outlet<'a> {
         if self.splitter.is_none() && self.direction == Direction::ToClient {
             out = mangled(self.shared, out);
         }
+        if let (Some(host), Direction::ToClient) = (self.shared.host, self.direction) {
+            move_servers(&mut out, host);
+        }
         if let Err(how) = self.write(at, &out).await {
             return Some(how);
         }
@@ -250,6 +254,19 @@ impl<'a> Outlet<'a> {
 
     fn count_swallowed(&self, bytes: usize) {
         self.shared.count(self.direction, |traffic| traffic.swallowed += bytes as u64);
+    }
+}
+
+/// Puts the servers of 127.0.0.1 somewhere else, without a change of any length.
+fn move_servers(message: &mut [u8], to: Ipv4Addr) {
+    const HERE: &[u8] = b"127.0.0.1";
+    let there = to.to_string();
+    debug_assert_eq!(there.len(), HERE.len());
+    let mut at = 0;
+    while let Some(found) = message[at..].windows(HERE.len()).position(|part| part == HERE) {
+        at += found;
+        message[at..at + HERE.len()].copy_from_slice(there.as_bytes());
+        at += HERE.len();
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -126,8 +127,10 @@ impl Link {
 }
 
 pub(super) struct Shared {
-    pub(super) upstream: String,
+    upstream: Mutex<String>,
     pub(super) framing: Option<Framing>,
+    /// Where clients are told that the servers of 127.0.0.1 are.
+    pub(super) host: Option<Ipv4Addr>,
     pub(super) settings: watch::Sender<Settings>,
     pub(super) stats: watch::Sender<Stats>,
     pub(super) armed: Mutex<Armed>,
@@ -135,15 +138,28 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(upstream: String, framing: Option<Framing>) -> Arc<Self> {
+    pub(super) fn new(
+        upstream: String,
+        framing: Option<Framing>,
+        host: Option<Ipv4Addr>,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            upstream,
+            upstream: Mutex::new(upstream),
             framing,
+            host,
             settings: watch::Sender::new(Settings::default()),
             stats: watch::Sender::new(Stats::default()),
             armed: Mutex::default(),
             links: Mutex::default(),
         })
+    }
+
+    pub(super) fn upstream(&self) -> String {
+        lock(&self.upstream).clone()
+    }
+
+    pub(super) fn lead_to(&self, upstream: String) {
+        *lock(&self.upstream) = upstream;
     }
 
     pub(super) fn links(&self) -> Vec<Arc<Link>> {

@@ -1,5 +1,8 @@
 //! Protected registers in a process of their own, which no fault hits: an independent witness.
 //!
+//! There are two for each lock, one that checks tokens and one that does not, and every client
+//! writes to both: what the check prevented is what the other one shows.
+//!
 //! It is this program, executed again, as the peers are. It listens on a Unix socket and answers
 //! one JSON object per line.
 
@@ -15,25 +18,37 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::{Child, Command};
 
-use super::{ProtectedRegister, Writes};
+use super::{ProtectedRegister, Seen};
 
 /// Set for a program that is to be the witness, to its socket's path.
 const ASKED: &str = "FENCELOCK_CONFORMANCE_REGISTER";
-/// Set with it for one that takes every write.
-const TRUSTS: &str = "FENCELOCK_CONFORMANCE_REGISTER_TRUSTS";
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
     Read { register: String, token: u64 },
-    Write { register: String, token: u64, value: u64 },
+    Write { register: String, token: u64, values: Values },
     Count,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
-    Value(Option<u64>),
-    Accepted(bool),
-    Writes(Writes),
+    Values(Values),
+    Written,
+    Seen(Seen),
+}
+
+/// What a client read, or writes, in both registers.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Values {
+    /// `None` once the token was stale.
+    checked: Option<u64>,
+    unchecked: u64,
+}
+
+impl Values {
+    pub(crate) fn one_more(self) -> Values {
+        Values { checked: self.checked.map(|it| it + 1), unchecked: self.unchecked + 1 }
+    }
 }
 
 /// The process. Dropping it ends it.
@@ -45,12 +60,9 @@ pub(crate) struct Witness {
 
 impl Witness {
     /// Starts one that listens at `socket`.
-    pub(crate) async fn start(socket: PathBuf, checks: bool) -> io::Result<Witness> {
+    pub(crate) async fn start(socket: PathBuf) -> io::Result<Witness> {
         let mut command = Command::new(crate::peer::this_program()?);
         command.env(ASKED, &socket).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        if !checks {
-            command.env(TRUSTS, "1");
-        }
         let mut child = command.spawn()?;
         let mut ready = [0];
         let out = child.stdout.as_mut().ok_or_else(|| io::Error::other("no output"))?;
@@ -63,8 +75,8 @@ impl Witness {
     }
 
     /// What became of all writes to all registers so far.
-    pub(crate) async fn writes(&self) -> io::Result<Writes> {
-        Registers::connect(&self.socket).await?.writes().await
+    pub(crate) async fn seen(&self) -> io::Result<Seen> {
+        Registers::connect(&self.socket).await?.seen().await
     }
 }
 
@@ -81,30 +93,28 @@ impl Registers {
         Ok(Registers { input, output: BufReader::new(output).lines() })
     }
 
-    /// `None` when the token is stale.
-    pub(crate) async fn read(&mut self, register: &str, token: u64) -> io::Result<Option<u64>> {
+    pub(crate) async fn read(&mut self, register: &str, token: u64) -> io::Result<Values> {
         match self.ask(&Request::Read { register: register.to_owned(), token }).await? {
-            Answer::Value(value) => Ok(value),
+            Answer::Values(values) => Ok(values),
             other => Err(unexpected(&other)),
         }
     }
 
-    /// `false` when the token is stale.
     pub(crate) async fn write(
         &mut self,
         register: &str,
         token: u64,
-        value: u64,
-    ) -> io::Result<bool> {
-        match self.ask(&Request::Write { register: register.to_owned(), token, value }).await? {
-            Answer::Accepted(accepted) => Ok(accepted),
+        values: Values,
+    ) -> io::Result<()> {
+        match self.ask(&Request::Write { register: register.to_owned(), token, values }).await? {
+            Answer::Written => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
 
-    async fn writes(&mut self) -> io::Result<Writes> {
+    async fn seen(&mut self) -> io::Result<Seen> {
         match self.ask(&Request::Count).await? {
-            Answer::Writes(writes) => Ok(writes),
+            Answer::Seen(seen) => Ok(seen),
             other => Err(unexpected(&other)),
         }
     }
@@ -129,8 +139,7 @@ fn unexpected(answer: &Answer) -> io::Error {
 /// Becomes the witness and never returns, if this program was executed as one.
 pub(crate) fn serve_if_asked() {
     let Some(socket) = std::env::var_os(ASKED) else { return };
-    let all =
-        Arc::new(All { checks: std::env::var_os(TRUSTS).is_none(), registers: Mutex::default() });
+    let all = Arc::new(All::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime.and_then(|runtime| runtime.block_on(serve(Path::new(&socket), &all)));
     std::process::exit(i32::from(served.is_err()));
@@ -158,9 +167,18 @@ async fn serve(socket: &Path, all: &Arc<All>) -> io::Result<()> {
     }
 }
 
-struct All {
-    checks: bool,
-    registers: Mutex<HashMap<String, ProtectedRegister>>,
+#[derive(Default)]
+struct All(Mutex<HashMap<String, Both>>);
+
+struct Both {
+    checked: ProtectedRegister,
+    unchecked: ProtectedRegister,
+}
+
+impl Default for Both {
+    fn default() -> Both {
+        Both { checked: ProtectedRegister::checking(), unchecked: ProtectedRegister::trusting() }
+    }
 }
 
 impl All {
@@ -175,21 +193,29 @@ impl All {
     }
 
     fn answer(&self, request: Request) -> Answer {
-        let mut registers = self.registers.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || match self.checks {
-            true => ProtectedRegister::checking(),
-            false => ProtectedRegister::trusting(),
-        };
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match request {
             Request::Read { register, token } => {
-                Answer::Value(registers.entry(register).or_insert_with(new).read_with(token))
+                let both = all.entry(register).or_default();
+                let checked = both.checked.read_with(token);
+                // The one that does not check always has a value.
+                let unchecked = both.unchecked.read_with(token).unwrap_or_default();
+                Answer::Values(Values { checked, unchecked })
             }
-            Request::Write { register, token, value } => {
-                Answer::Accepted(registers.entry(register).or_insert_with(new).write(token, value))
+            Request::Write { register, token, values } => {
+                let both = all.entry(register).or_default();
+                if let Some(value) = values.checked {
+                    both.checked.write(token, value);
+                }
+                both.unchecked.write(token, values.unchecked);
+                Answer::Written
             }
             Request::Count => {
-                let all = registers.values().map(ProtectedRegister::writes);
-                Answer::Writes(all.fold(Writes::default(), |sum, one| sum + one))
+                let each = all.values().map(|both| Seen {
+                    checked: both.checked.writes(),
+                    unchecked: both.unchecked.writes(),
+                });
+                Answer::Seen(each.fold(Seen::default(), |sum, one| sum + one))
             }
         }
     }

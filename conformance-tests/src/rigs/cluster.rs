@@ -7,12 +7,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::sleep;
 
+use super::lines::{Lines, Wiring};
+use super::meter::{Meter, version_of_redis};
 use super::redis::{self, ON_A_SERVER};
 use super::{Fault, Rig};
-use crate::servers::{ServerError, TestCluster};
+use crate::proxy::framing;
+use crate::servers::{ServerError, TestCluster, TestRedis};
 use crate::torture::{PREFIX, lock_name};
 
-pub(super) struct Cluster(TestCluster);
+pub(super) struct Cluster {
+    servers: TestCluster,
+    lines: Lines,
+}
 
 /// Any slot; that of a lock that the clients use, so that what is done to it is felt.
 fn slot() -> u16 {
@@ -20,17 +26,22 @@ fn slot() -> u16 {
 }
 
 impl Cluster {
-    pub(super) async fn start() -> io::Result<Cluster> {
-        Ok(Cluster(TestCluster::start().await.map_err(io::Error::other)?))
+    pub(super) async fn start(wiring: Wiring) -> io::Result<Cluster> {
+        let servers = TestCluster::start().await.map_err(io::Error::other)?;
+        let all: Vec<_> = servers.nodes().iter().map(TestRedis::addr).collect();
+        let entrances = all.len();
+        let lines = Lines::to_those_who_name_each_other(all, entrances, framing::resp, wiring);
+        let lines = lines.await?;
+        Ok(Cluster { servers, lines })
     }
 
     /// To a master that has another one, of which there is one in each third.
     async fn move_slot(&self) -> Result<(), ServerError> {
-        let from = self.0.master_of(slot()).await?;
+        let from = self.servers.master_of(slot()).await?;
         for third in [0, 8_000, 16_000] {
-            let to = self.0.master_of(third).await?;
+            let to = self.servers.master_of(third).await?;
             if to.port() != from.port() {
-                return self.0.migrate_slot(slot(), to).await;
+                return self.servers.migrate_slot(slot(), to).await;
             }
         }
         Ok(())
@@ -40,33 +51,45 @@ impl Cluster {
 #[async_trait(?Send)]
 impl Rig for Cluster {
     fn url(&self) -> String {
-        let nodes = self.0.nodes().iter().map(|server| server.addr().to_string());
-        format!("redis-cluster://{}", nodes.collect::<Vec<_>>().join(","))
+        format!("redis-cluster://{}", self.lines.hosts())
     }
 
     fn settings(&self) -> String {
         "three masters with a replica each that follows asynchronously, no persistence".to_owned()
     }
 
+    async fn versions(&self) -> io::Result<Vec<String>> {
+        Ok(vec![version_of_redis(&self.servers.nodes()[0]).await?])
+    }
+
+    async fn meter(&self) -> io::Result<Meter> {
+        Meter::of_redis(self.servers.nodes(), &self.lines).await
+    }
+
     fn faults(&self) -> Vec<Fault> {
         let moves = [Fault::MasterKilled, Fault::MasterReplaced, Fault::SlotMoved, Fault::DataLost];
-        moves.into_iter().chain(ON_A_SERVER).collect()
+        let of_servers = moves.into_iter().chain(ON_A_SERVER);
+        self.lines.faults().iter().copied().chain(of_servers).collect()
     }
 
     fn may_overlap(&self, fault: Fault) -> bool {
-        !ON_A_SERVER.contains(&fault) && fault != Fault::SlotMoved
+        let loses_nothing = ON_A_SERVER.contains(&fault) || Lines::FAULTS.contains(&fault);
+        !loses_nothing && fault != Fault::SlotMoved
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
-        let master = self.0.master_of(slot()).await.map_err(io::Error::other)?;
+        if Lines::FAULTS.contains(&fault) {
+            return self.lines.inflict(fault, during).await;
+        }
+        let master = self.servers.master_of(slot()).await.map_err(io::Error::other)?;
         match fault {
             Fault::MasterKilled => {
-                self.0.kill_master_of(slot()).await.map_err(io::Error::other)?;
+                self.servers.kill_master_of(slot()).await.map_err(io::Error::other)?;
                 sleep(during).await;
                 master.restart().await.map_err(io::Error::other)?;
             }
             Fault::MasterReplaced => {
-                self.0.failover(slot()).await.map_err(io::Error::other)?;
+                self.servers.failover(slot()).await.map_err(io::Error::other)?;
                 sleep(during).await;
             }
             Fault::SlotMoved => {
@@ -78,12 +101,12 @@ impl Rig for Cluster {
             }
             other => return redis::on_a_server(master, other, during).await,
         }
-        self.0.settled().await.map_err(io::Error::other)
+        self.servers.settled().await.map_err(io::Error::other)
     }
 
     async fn leftovers(&self) -> io::Result<Vec<String>> {
         let mut all = Vec::new();
-        for node in self.0.nodes() {
+        for node in self.servers.nodes() {
             all.extend(redis::leftovers(node).await?);
         }
         Ok(all)

@@ -2,17 +2,31 @@
 //! proxies.
 
 use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};
 
-use super::{Fault, unknown};
-use crate::proxy::{AfterDrop, Close, Direction, DropReply, Framing, NewConnections, Proxy};
+use super::{Fault, Traffic, unknown};
+use crate::proxy::{AfterDrop, Close, Direction, DropReply, Framing, Front, NewConnections, Proxy};
 
-/// A proxy before each server.
+/// How clients reach the servers of a rig.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wiring {
+    /// Through proxies, which can break and which count.
+    Proxied,
+    /// Straight, for measurements of speed.
+    Direct,
+}
+
+/// The ways to servers, with a proxy on each unless they are direct.
 #[derive(Debug)]
-pub(super) struct Lines(Vec<Proxy>);
+pub(super) struct Lines {
+    proxies: Arc<[Proxy]>,
+    hosts: Vec<String>,
+}
 
 impl Lines {
     pub(super) const FAULTS: [Fault; 8] = [
@@ -29,19 +43,75 @@ impl Lines {
     pub(super) async fn to(
         servers: impl IntoIterator<Item = String>,
         framing: Framing,
+        wiring: Wiring,
     ) -> io::Result<Lines> {
+        let servers: Vec<String> = servers.into_iter().collect();
+        if wiring == Wiring::Direct {
+            return Ok(Lines { proxies: Arc::new([]), hosts: servers });
+        }
         let proxies = servers.into_iter().map(|server| Proxy::framed(server, framing));
-        Ok(Lines(try_join_all(proxies).await?))
+        let proxies: Arc<[Proxy]> = try_join_all(proxies).await?.into();
+        let hosts = proxies.iter().map(|line| line.addr().to_string()).collect();
+        Ok(Lines { proxies, hosts })
+    }
+
+    /// To servers that name each other to their clients. All are needed that clients may be sent
+    /// to; of these, clients are told the first `entrances`.
+    pub(super) async fn to_those_who_name_each_other(
+        servers: impl IntoIterator<Item = SocketAddr>,
+        entrances: usize,
+        framing: Framing,
+        wiring: Wiring,
+    ) -> io::Result<Lines> {
+        let servers: Vec<SocketAddr> = servers.into_iter().collect();
+        let entrance = servers[..entrances].to_vec();
+        let texts = |all: Vec<SocketAddr>| all.iter().map(SocketAddr::to_string).collect();
+        if wiring == Wiring::Direct {
+            return Ok(Lines { proxies: Arc::new([]), hosts: texts(entrance) });
+        }
+        let front = Front::before(servers, framing).await?;
+        let hosts = texts(entrance.into_iter().map(|server| front.addr_of(server)).collect());
+        Ok(Lines { proxies: front.proxies().clone(), hosts })
     }
 
     /// `host:port` of each, separated by commas.
     pub(super) fn hosts(&self) -> String {
-        self.0.iter().map(|line| line.addr().to_string()).collect::<Vec<_>>().join(",")
+        self.hosts.join(",")
+    }
+
+    /// What can be done to them.
+    pub(super) fn faults(&self) -> &'static [Fault] {
+        if self.proxies.is_empty() { &[] } else { &Lines::FAULTS }
+    }
+
+    /// What has gone through so far, of those that are proxied.
+    pub(super) fn traffic(&self) -> Option<Traffic> {
+        let all = self.proxies.iter().map(|proxy| {
+            let stats = proxy.stats();
+            Traffic {
+                requests: stats.requests,
+                bytes_to_servers: stats.to_server.forwarded,
+                bytes_from_servers: stats.to_client.forwarded,
+            }
+        });
+        all.reduce(|sum, one| Traffic {
+            requests: sum.requests + one.requests,
+            bytes_to_servers: sum.bytes_to_servers + one.bytes_to_servers,
+            bytes_from_servers: sum.bytes_from_servers + one.bytes_from_servers,
+        })
+    }
+
+    /// Leads all to another server, and ends what leads to the old one.
+    pub(super) async fn lead_to(&self, server: SocketAddr) {
+        for line in self.proxies.iter() {
+            line.lead_to(server);
+            line.close_connections(Close::Reset).await;
+        }
     }
 
     /// The fault on all lines.
     pub(super) async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
-        self.inflict_on(self.0.len(), fault, during).await
+        self.inflict_on(self.proxies.len(), fault, during).await
     }
 
     /// The fault on the first `count` lines.
@@ -51,7 +121,7 @@ impl Lines {
         fault: Fault,
         during: Duration,
     ) -> io::Result<()> {
-        let lines = &self.0[..count];
+        let lines = &self.proxies[..count];
         match fault {
             Fault::CutOff => lines.iter().for_each(|line| {
                 line.black_hole(Direction::ToServer);

@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fencelock_core::url::StoreUrl;
 
-use super::lines::Lines;
+use super::lines::{Lines, Wiring};
+use super::meter::Meter;
 use super::{Fault, Rig, unknown};
 use crate::harness::Harness;
 use crate::harness::url::{Connect, UrlHarness};
@@ -23,7 +24,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    pub(super) async fn open(connect: Connect, url: &str) -> io::Result<Named> {
+    pub(super) async fn open(connect: Connect, url: &str, wiring: Wiring) -> io::Result<Named> {
         let harness = UrlHarness::new(connect, url).map_err(io::Error::other)?;
         // Past any proxy: an error names what the user named.
         harness.probe().await.map_err(io::Error::other)?;
@@ -34,13 +35,14 @@ impl Named {
             "zk" | "zookeeper" if !url.contains("tls") => Some((framing::zookeeper, 2181)),
             _ => None,
         };
+        let proxied = proxied.filter(|_| wiring == Wiring::Proxied);
         let Some((framing, port)) = proxied else { return Ok(Named { harness, lines: None, url }) };
         let hosts = parsed.hosts(port).map_err(io::Error::other)?;
         let hosts = hosts.into_iter().map(|(host, port)| match host.contains(':') {
             true => format!("[{host}]:{port}"),
             false => format!("{host}:{port}"),
         });
-        let lines = Lines::to(hosts, framing).await?;
+        let lines = Lines::to(hosts, framing, wiring).await?;
         let url = at_hosts(&url, &lines.hosts());
         Ok(Named { harness, lines: Some(lines), url })
     }
@@ -68,6 +70,11 @@ impl Rig for Named {
     fn settings(&self) -> String {
         let through = if self.lines.is_some() { "through proxies" } else { "without proxies" };
         format!("the {} store of that URL, {through}", self.harness.name())
+    }
+
+    async fn meter(&self) -> io::Result<Meter> {
+        let traffic = self.lines.as_ref().and_then(Lines::traffic);
+        Ok(Meter { traffic, ..Meter::default() })
     }
 
     fn faults(&self) -> Vec<Fault> {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{Instant, sleep};
 
-use super::lines::Lines;
+use super::lines::{Lines, Wiring};
+use super::meter::{Meter, version_of_redis};
 use super::{Fault, Rig, unknown};
 use crate::proxy::framing;
 use crate::servers::{RedisOptions, TestRedis};
@@ -25,13 +26,13 @@ pub(super) struct OneServer {
 }
 
 impl OneServer {
-    pub(super) async fn start(keeps: Keeps) -> io::Result<OneServer> {
+    pub(super) async fn start(keeps: Keeps, wiring: Wiring) -> io::Result<OneServer> {
         let options = match keeps {
             Keeps::Nothing => RedisOptions::new(),
             Keeps::EveryWrite => RedisOptions::new().append_only().config("appendfsync always"),
         };
         let server = options.start().await.map_err(io::Error::other)?;
-        let lines = Lines::to([server.addr().to_string()], framing::resp).await?;
+        let lines = Lines::to([server.addr().to_string()], framing::resp, wiring).await?;
         Ok(OneServer { server, lines, keeps })
     }
 }
@@ -50,9 +51,17 @@ impl Rig for OneServer {
         .to_owned()
     }
 
+    async fn versions(&self) -> io::Result<Vec<String>> {
+        Ok(vec![version_of_redis(&self.server).await?])
+    }
+
+    async fn meter(&self) -> io::Result<Meter> {
+        Meter::of_redis([&self.server], &self.lines).await
+    }
+
     fn faults(&self) -> Vec<Fault> {
         let of_the_server = [Fault::ServerFrozen, Fault::ServerRestarted, Fault::DataLost];
-        let lines = Lines::FAULTS.into_iter();
+        let lines = self.lines.faults().iter().copied();
         lines.chain(of_the_server).chain(ON_A_SERVER).chain([Fault::ServerBusy]).collect()
     }
 

@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};
 
-use super::lines::Lines;
+use super::lines::{Lines, Wiring};
+use super::meter::{Meter, version_of_redis};
 use super::redis;
 use super::{Fault, Library, Rig, unknown};
 use crate::proxy::framing;
@@ -22,11 +23,15 @@ pub(super) struct Quorum {
 }
 
 impl Quorum {
-    pub(super) async fn start(nodes: usize, library: Library) -> io::Result<Quorum> {
+    pub(super) async fn start(
+        nodes: usize,
+        library: Library,
+        wiring: Wiring,
+    ) -> io::Result<Quorum> {
         let nodes = try_join_all((0..nodes).map(|_| TestRedis::start()));
         let nodes = nodes.await.map_err(io::Error::other)?;
         let lines = nodes.iter().map(|node| node.addr().to_string());
-        let lines = Lines::to(lines, framing::resp).await?;
+        let lines = Lines::to(lines, framing::resp, wiring).await?;
         let quorum = Quorum { nodes, lines };
         (library.declare_new)(&quorum.url()).await.map_err(io::Error::other)?;
         Ok(quorum)
@@ -53,9 +58,17 @@ impl Rig for Quorum {
         format!("{nodes} servers, no persistence, restart_delay={delay}s, clock_tolerance=1s")
     }
 
+    async fn versions(&self) -> io::Result<Vec<String>> {
+        Ok(vec![version_of_redis(&self.nodes[0]).await?])
+    }
+
+    async fn meter(&self) -> io::Result<Meter> {
+        Meter::of_redis(&self.nodes, &self.lines).await
+    }
+
     fn faults(&self) -> Vec<Fault> {
         let of_nodes = [Fault::MinorityFrozen, Fault::MinorityRestarted, Fault::MajorityCutOff];
-        Lines::FAULTS.into_iter().chain(of_nodes).collect()
+        self.lines.faults().iter().copied().chain(of_nodes).collect()
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {

@@ -1,5 +1,4 @@
-//! A master and its replicas under sentinels. Clients reach each server at its own address, so that
-//! nothing can be done to their lines.
+//! A master and its replicas under sentinels.
 
 use std::io;
 use std::time::Duration;
@@ -7,24 +6,33 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::sleep;
 
+use super::lines::{Lines, Wiring};
+use super::meter::{Meter, version_of_redis};
 use super::redis::{self, ON_A_SERVER};
 use super::{Fault, Rig};
-use crate::servers::TestSentinel;
+use crate::proxy::framing;
+use crate::servers::{TestRedis, TestSentinel};
 
-pub(super) struct Sentinel(TestSentinel);
+pub(super) struct Sentinel {
+    servers: TestSentinel,
+    lines: Lines,
+}
 
 impl Sentinel {
-    pub(super) async fn start() -> io::Result<Sentinel> {
-        Ok(Sentinel(TestSentinel::start().await.map_err(io::Error::other)?))
+    pub(super) async fn start(wiring: Wiring) -> io::Result<Sentinel> {
+        let servers = TestSentinel::start().await.map_err(io::Error::other)?;
+        let entrances = servers.sentinels().len();
+        let all = servers.sentinels().iter().chain(servers.nodes()).map(TestRedis::addr);
+        let lines = Lines::to_those_who_name_each_other(all, entrances, framing::resp, wiring);
+        let lines = lines.await?;
+        Ok(Sentinel { servers, lines })
     }
 }
 
 #[async_trait(?Send)]
 impl Rig for Sentinel {
     fn url(&self) -> String {
-        let sentinels = self.0.sentinels().iter().map(|server| server.addr().to_string());
-        let sentinels = sentinels.collect::<Vec<_>>().join(",");
-        format!("redis+sentinel://{sentinels}/{}/0", self.0.service())
+        format!("redis+sentinel://{}/{}/0", self.lines.hosts(), self.servers.service())
     }
 
     fn settings(&self) -> String {
@@ -32,39 +40,51 @@ impl Rig for Sentinel {
             .to_owned()
     }
 
+    async fn versions(&self) -> io::Result<Vec<String>> {
+        Ok(vec![version_of_redis(&self.servers.nodes()[0]).await?])
+    }
+
+    async fn meter(&self) -> io::Result<Meter> {
+        Meter::of_redis(self.servers.nodes(), &self.lines).await
+    }
+
     fn faults(&self) -> Vec<Fault> {
         let of_the_master = [Fault::MasterKilled, Fault::MasterFrozen, Fault::MasterReplaced];
-        of_the_master.into_iter().chain(ON_A_SERVER).chain([Fault::DataLost]).collect()
+        let of_servers = of_the_master.into_iter().chain(ON_A_SERVER).chain([Fault::DataLost]);
+        self.lines.faults().iter().copied().chain(of_servers).collect()
     }
 
     fn may_overlap(&self, fault: Fault) -> bool {
-        !ON_A_SERVER.contains(&fault)
+        !ON_A_SERVER.contains(&fault) && !Lines::FAULTS.contains(&fault)
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
-        let master = self.0.master().await.map_err(io::Error::other)?;
+        if Lines::FAULTS.contains(&fault) {
+            return self.lines.inflict(fault, during).await;
+        }
+        let master = self.servers.master().await.map_err(io::Error::other)?;
         match fault {
             Fault::MasterKilled => {
-                self.0.kill_master().await.map_err(io::Error::other)?;
+                self.servers.kill_master().await.map_err(io::Error::other)?;
                 sleep(during).await;
                 master.restart().await.map_err(io::Error::other)?;
             }
             Fault::MasterFrozen => {
                 master.freeze().await.map_err(io::Error::other)?;
-                self.0.next_master(master).await.map_err(io::Error::other)?;
+                self.servers.next_master(master).await.map_err(io::Error::other)?;
                 sleep(during).await;
                 master.thaw().map_err(io::Error::other)?;
             }
             Fault::MasterReplaced => {
-                self.0.failover().await.map_err(io::Error::other)?;
+                self.servers.failover().await.map_err(io::Error::other)?;
                 sleep(during).await;
             }
             other => return redis::on_a_server(master, other, during).await,
         }
-        self.0.settled().await.map_err(io::Error::other)
+        self.servers.settled().await.map_err(io::Error::other)
     }
 
     async fn leftovers(&self) -> io::Result<Vec<String>> {
-        redis::leftovers(self.0.master().await.map_err(io::Error::other)?).await
+        redis::leftovers(self.servers.master().await.map_err(io::Error::other)?).await
     }
 }

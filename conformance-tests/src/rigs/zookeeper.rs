@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{Instant, sleep};
 
-use super::lines::Lines;
+use super::lines::{Lines, Wiring};
+use super::meter::{Meter, version_of_zookeeper};
 use super::{Fault, Rig, unknown};
 use crate::proxy::{Direction, framing};
 use crate::servers::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
@@ -18,14 +19,14 @@ pub(super) struct Ensemble {
 }
 
 impl Ensemble {
-    pub(super) async fn start(servers: usize) -> io::Result<Ensemble> {
-        let options = match servers {
-            1 => ZooKeeperOptions::new(),
+    pub(super) async fn start(servers: usize, wiring: Wiring) -> io::Result<Ensemble> {
+        let options = match (servers, wiring) {
+            (1, _) | (_, Wiring::Direct) => ZooKeeperOptions::new(),
             _ => ZooKeeperOptions::new().peers_through_proxies(),
         };
         let servers = options.ensemble(servers).await.map_err(io::Error::other)?;
         let lines = servers.servers().iter().map(ZooKeeperServer::connect_string);
-        let lines = Lines::to(lines, framing::zookeeper).await?;
+        let lines = Lines::to(lines, framing::zookeeper, wiring).await?;
         Ok(Ensemble { servers, lines })
     }
 
@@ -76,6 +77,14 @@ impl Rig for Ensemble {
         }
     }
 
+    async fn versions(&self) -> io::Result<Vec<String>> {
+        Ok(vec![version_of_zookeeper(&self.all()[0]).await?])
+    }
+
+    async fn meter(&self) -> io::Result<Meter> {
+        Meter::of_zookeeper(self.all(), &self.lines).await
+    }
+
     fn faults(&self) -> Vec<Fault> {
         let of_servers: &[Fault] = match self.all().len() {
             1 => &[Fault::ServerFrozen, Fault::ServerRestarted],
@@ -87,7 +96,7 @@ impl Rig for Ensemble {
                 Fault::QuorumLost,
             ],
         };
-        Lines::FAULTS.into_iter().chain(of_servers.iter().copied()).collect()
+        self.lines.faults().iter().chain(of_servers).copied().collect()
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {

@@ -242,6 +242,11 @@ impl TestRedis {
     }
 }
 
+/// `host:port` of each, separated by commas.
+fn hosts(servers: &[TestRedis]) -> String {
+    servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(",")
+}
+
 fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {

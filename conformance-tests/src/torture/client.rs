@@ -141,8 +141,10 @@ impl Client {
         claim: ClaimId,
     ) -> io::Result<()> {
         let token = guard.fencing_token().get();
-        let writes = how == How::Exclusive;
-        let read = if writes { self.registers.read(name, token).await? } else { None };
+        let read = match how == How::Exclusive {
+            true => Some(self.registers.read(name, token).await?),
+            false => None,
+        };
         if self.random.random_range(0..2_000) == 0 {
             self.hold_for_long(guard, claim).await;
         } else {
@@ -150,8 +152,8 @@ impl Client {
             let hold = self.random.random_range(0..u64::try_from(longest).unwrap_or(u64::MAX));
             sleep(Duration::from_micros(hold)).await;
         }
-        if let Some(value) = read {
-            self.registers.write(name, token, value + 1).await?;
+        if let Some(values) = read {
+            self.registers.write(name, token, values.one_more()).await?;
         }
         Ok(())
     }

@@ -33,12 +33,18 @@ impl Hand {
 
 impl Deck {
     pub(super) fn shuffled(options: &Options, rig: &dyn Rig) -> io::Result<Deck> {
-        let wanted = |fault: &Fault| options.only.is_empty() || options.only.contains(fault);
         let mut of_clients = vec![Fault::ClientsFrozen];
         of_clients.extend(rig.shares_between_processes().then_some(Fault::ClientsKilled));
-        of_clients.retain(wanted);
-        let of_servers = rig.faults().into_iter().filter(wanted);
-        let mut all: Vec<_> = of_clients.iter().copied().chain(of_servers).map(Some).collect();
+        let there = of_clients.iter().copied().chain(rig.faults());
+        let mut all: Vec<Option<Fault>> = match &options.only[..] {
+            [] => there.map(Some).collect(),
+            only => {
+                let there: Vec<Fault> = there.collect();
+                let wanted = only.iter().filter(|fault| there.contains(fault));
+                wanted.copied().map(Some).collect()
+            }
+        };
+        of_clients.retain(|fault| all.contains(&Some(*fault)));
         if all.is_empty() {
             return Err(io::Error::other("this store has none of these faults"));
         }

@@ -11,7 +11,7 @@ use super::round::Played;
 use crate::checker::{self, Rules, Violation};
 use crate::history::{self, Event, What};
 use crate::peer::protocol::How;
-use crate::register::Writes;
+use crate::register::Seen;
 use crate::rigs::Rig;
 
 /// Whoever asks this much later than somebody else is granted later, where the store keeps the order
@@ -55,11 +55,11 @@ impl Fences {
     }
 }
 
-/// Judges one round. `writes` is what the register has counted since the beginning of the run.
+/// Judges one round. `writes` is what the registers have counted since the beginning of the run.
 pub(super) fn judge(
     number: usize,
     played: Played,
-    writes: Writes,
+    writes: Seen,
     fences: &mut Fences,
     rig: &dyn Rig,
     report: &StoreReport,
@@ -78,6 +78,7 @@ pub(super) fn judge(
         acquisitions: events.iter().filter(|it| matches!(it.what, What::Granted { .. })).count()
             as u64,
         admitted_overlaps: 0,
+        unadmitted_overlaps: 0,
         writes: report.writes_of(writes),
         recovered: recovered(&events, played.healed_at),
         errors: played.done.errors,
@@ -88,7 +89,10 @@ pub(super) fn judge(
     for violation in checker::check(with_fences, rules) {
         match violation {
             Violation::Overlap { .. } if may_overlap => round.admitted_overlaps += 1,
-            other => round.violations.push(other.to_string()),
+            other => {
+                round.unadmitted_overlaps += u64::from(matches!(other, Violation::Overlap { .. }));
+                round.violations.push(other.to_string());
+            }
         }
     }
     fences.remember(&events);
@@ -101,8 +105,9 @@ pub(super) fn judge(
             .violations
             .push(format!("a lock was granted {took:?} after the fault; at most {bound:?}"));
     }
-    if report.fenced && round.writes.stale + round.writes.lost_updates > 0 {
-        round.violations.push(format!("the register was not protected: {:?}", round.writes));
+    let checked = round.writes.checked;
+    if checked.stale + checked.lost_updates > 0 {
+        round.violations.push(format!("the register was not protected: {checked:?}"));
     }
     Ok(round)
 }

@@ -9,7 +9,7 @@ use fencelock_core::Profile;
 use serde::Serialize;
 
 use super::Options;
-use crate::register::Writes;
+use crate::register::Seen;
 use crate::rigs::{Fault, Rig};
 
 /// One store's run.
@@ -22,8 +22,6 @@ pub struct StoreReport {
     pub exclusion_fails_when: Vec<String>,
     /// Decided what happened.
     pub seed: u64,
-    /// Whether the register refused stale tokens.
-    pub fenced: bool,
     /// Round by round.
     pub rounds: Vec<Round>,
     /// What everybody who had left left behind.
@@ -46,8 +44,10 @@ pub struct Round {
     pub acquisitions: u64,
     /// Overlaps that the store's profile admits under these faults.
     pub admitted_overlaps: u64,
-    /// What became of the writes to the protected register.
-    pub writes: Writes,
+    /// Overlaps that it does not admit. They are among the violations too.
+    pub unadmitted_overlaps: u64,
+    /// What became of the writes to the protected registers.
+    pub writes: Seen,
     /// How long after the fault the last of the locks was granted again.
     #[serde(serialize_with = "in_ms")]
     pub recovered: Option<Duration>,
@@ -73,7 +73,6 @@ impl StoreReport {
                 .map(|it| (*it).to_owned())
                 .collect(),
             seed: options.seed,
-            fenced: options.fenced,
             rounds: Vec::new(),
             leftovers: Vec::new(),
             was_stopped: false,
@@ -93,17 +92,30 @@ impl StoreReport {
         self.rounds.iter().map(|round| round.admitted_overlaps).sum()
     }
 
-    /// What should not have happened.
+    /// All of them, admitted or not.
     #[must_use]
-    pub fn violations(&self) -> usize {
-        let in_rounds: usize = self.rounds.iter().map(|round| round.violations.len()).sum();
-        in_rounds + self.leftovers.len()
+    pub fn overlaps(&self) -> u64 {
+        self.rounds.iter().map(Round::overlaps).sum()
     }
 
-    /// What became of all writes to the protected register.
+    /// How much should not have happened.
     #[must_use]
-    pub fn writes(&self) -> Writes {
-        self.rounds.iter().fold(Writes::default(), |sum, round| sum + round.writes)
+    pub fn violations(&self) -> usize {
+        self.all_violations().len()
+    }
+
+    /// What should not have happened.
+    #[must_use]
+    pub fn all_violations(&self) -> Vec<String> {
+        let in_rounds = self.rounds.iter().flat_map(|round| round.violations.iter().cloned());
+        let left = self.leftovers.iter().map(|left| format!("left behind: {left}"));
+        in_rounds.chain(left).collect()
+    }
+
+    /// What became of all writes to the protected registers.
+    #[must_use]
+    pub fn writes(&self) -> Seen {
+        self.rounds.iter().fold(Seen::default(), |sum, round| sum + round.writes)
     }
 
     /// The most violations per acquisition that a run of this length, in which there was none, is
@@ -116,9 +128,17 @@ impl StoreReport {
         (self.violations() == 0 && acquisitions > 0).then(|| 3.0 / acquisitions as f64)
     }
 
-    /// The part of a round in what the register has counted since the beginning.
-    pub(super) fn writes_of(&self, all: Writes) -> Writes {
+    /// The part of a round in what the registers have counted since the beginning.
+    pub(super) fn writes_of(&self, all: Seen) -> Seen {
         all - self.writes()
+    }
+}
+
+impl Round {
+    /// All of them, admitted or not.
+    #[must_use]
+    pub fn overlaps(&self) -> u64 {
+        self.admitted_overlaps + self.unadmitted_overlaps
     }
 }
 
@@ -130,11 +150,12 @@ impl fmt::Display for Round {
         if let Some(recovered) = self.recovered.filter(|_| !self.faults.is_empty()) {
             write!(f, ", all locks granted again {} ms later", recovered.as_millis())?;
         }
-        if self.writes.rejected > 0 {
-            write!(f, ", {} stale accesses refused", self.writes.rejected)?;
+        let (checked, unchecked) = (self.writes.checked, self.writes.unchecked);
+        if checked.rejected > 0 {
+            write!(f, ", {} stale accesses refused", checked.rejected)?;
         }
-        if self.writes.lost_updates > 0 {
-            write!(f, ", {} updates lost", self.writes.lost_updates)?;
+        if unchecked.lost_updates > 0 {
+            write!(f, ", {} updates lost where tokens are not checked", unchecked.lost_updates)?;
         }
         if self.admitted_overlaps > 0 {
             write!(f, ", {} overlaps, which the store's profile admits", self.admitted_overlaps)?;

@@ -1,6 +1,6 @@
 //! Several servers that disagree, move and fail over.
 
-use super::{NO_REDIS, NO_SERVER};
+use super::{NO_REDIS, NO_SERVER, REFUSED_IN_A_CLUSTER, REFUSED_UNDER_SENTINEL};
 use crate::table::*;
 
 const ONE_SERVER: &str = "there is one server";
@@ -89,16 +89,8 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "replicas::without_live_replicas_grants_are_given_back_and_renewals_go_on",
                 ),
-                test(
-                    SENTINEL,
-                    REDIS_FAULTS,
-                    "followed::what_a_master_under_sentinel_refuses_is_waited_for",
-                ),
-                test(
-                    CLUSTER,
-                    REDIS_FAULTS,
-                    "followed::what_a_master_of_a_cluster_refuses_is_waited_for",
-                ),
+                REFUSED_UNDER_SENTINEL,
+                REFUSED_IN_A_CLUSTER,
                 ignored(REDLOCK, "its nodes have no replicas"),
                 ignored(LOCAL, NO_SERVER),
                 ignored(ZK, NO_REDIS),

@@ -8,7 +8,7 @@ mod processes;
 mod resources;
 mod servers;
 
-use crate::table::Group;
+use crate::table::{CLUSTER, Entry, Group, REDIS_FAULTS, SENTINEL, test};
 
 pub(crate) const GROUPS: &[Group] = &[
     processes::GROUP,
@@ -20,8 +20,11 @@ pub(crate) const GROUPS: &[Group] = &[
     bugs::GROUP,
 ];
 
-/// What speaks for a server that is one of several, where its fault is not tried again.
-const AS_REDIS: &str = "a server's answers are read, and its connection kept, by the same code as \
-     redis; only the way to the server differs";
 const NO_SERVER: &str = "there is no server";
 const NO_REDIS: &str = "a fault that only Redis servers have";
+
+/// One test shows at a master of several all that one server may answer.
+const REFUSED_UNDER_SENTINEL: Entry =
+    test(SENTINEL, REDIS_FAULTS, "followed::what_a_master_under_sentinel_refuses_is_waited_for");
+const REFUSED_IN_A_CLUSTER: Entry =
+    test(CLUSTER, REDIS_FAULTS, "followed::what_a_master_of_a_cluster_refuses_is_waited_for");

@@ -1,10 +1,6 @@
 //! Connections that lose, delay and garble.
 
-use super::AS_REDIS;
 use crate::table::*;
-
-const PAST_PROXIES: &str = "clients connect to the addresses that the servers name, past a proxy; \
-     the connection itself is kept by the same code as redis";
 
 pub(super) const GROUP: Group = Group {
     title: "The network",
@@ -28,7 +24,6 @@ pub(super) const GROUP: Group = Group {
                     ZK_FAULTS,
                     "replies::a_place_in_the_queue_is_kept_when_its_reply_was_lost",
                 ),
-                untested(FOLLOWED, PAST_PROXIES),
             ],
         ),
         row(
@@ -39,7 +34,6 @@ pub(super) const GROUP: Group = Group {
                 suite("replies::a_release_whose_reply_was_lost_is_a_release"),
                 test(REDLOCK, REDLOCK_FAULTS, "rules::a_late_release_does_not_free_a_successor"),
                 test(ZOOKEEPER, ZK_FAULTS, "replies::a_release_whose_reply_was_lost_has_worked"),
-                untested(FOLLOWED, PAST_PROXIES),
             ],
         ),
         row(
@@ -81,7 +75,6 @@ pub(super) const GROUP: Group = Group {
                     ZK_FAULTS,
                     "session::a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock",
                 ),
-                untested(FOLLOWED, PAST_PROXIES),
             ],
         ),
         row(
@@ -100,7 +93,6 @@ pub(super) const GROUP: Group = Group {
                     REDLOCK_FAULTS,
                     "away::nobody_waits_for_nodes_that_do_not_answer_and_do_as_they_are_told",
                 ),
-                untested(FOLLOWED, PAST_PROXIES),
             ],
         ),
         row(
@@ -114,7 +106,6 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "connection::a_release_while_the_subscription_was_down_is_noticed_at_once_afterwards",
                 ),
-                untested(FOLLOWED, PAST_PROXIES),
             ],
         ),
         row(
@@ -126,7 +117,6 @@ pub(super) const GROUP: Group = Group {
                 suite("validity::a_reply_after_the_lease_is_no_guard"),
                 suite("network::a_delay_near_the_promise_makes_no_guard_without_validity"),
                 test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_slow_nodes"),
-                untested(FOLLOWED, PAST_PROXIES),
             ],
         ),
         row(
@@ -140,12 +130,21 @@ pub(super) const GROUP: Group = Group {
                     "a_third_of_the_packets_lost_only_slows_down",
                 ),
                 test(
+                    SENTINEL,
+                    "backend-redis/tests/apart",
+                    "a_third_of_the_packets_lost_only_slows_down_who_follows_sentinels",
+                ),
+                test(
+                    CLUSTER,
+                    "backend-redis/tests/apart",
+                    "a_third_of_the_packets_lost_only_slows_a_cluster_down",
+                ),
+                test(
                     REDLOCK,
                     "backend-redis/tests/apart",
                     "a_third_of_the_packets_lost_only_slows_a_quorum_down",
                 ),
                 test(ZK, "backend-zk/tests/apart", "a_third_of_the_packets_lost_only_slows_down"),
-                untested(FOLLOWED, AS_REDIS),
                 ignored(LOCAL, "nothing lies between the store and its clients"),
             ],
         ),
@@ -163,7 +162,6 @@ pub(super) const GROUP: Group = Group {
                 test(REDIS, REDIS_FAULTS, "connection::a_torn_reply_does_no_harm"),
                 test(REDIS, REDIS_FAULTS, "connection::a_stream_out_of_step_is_replaced"),
                 test(FILE, FILE_PLACES, "a_queue_that_is_none_is_left_alone"),
-                untested(FOLLOWED, PAST_PROXIES),
             ],
         ),
         row(
@@ -178,7 +176,6 @@ pub(super) const GROUP: Group = Group {
                     "connection::a_flapping_link_only_slows_things_down_and_leaves_no_orphans",
                 ),
                 test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_nodes_that_come_and_go"),
-                untested(FOLLOWED, PAST_PROXIES),
             ],
         ),
     ],

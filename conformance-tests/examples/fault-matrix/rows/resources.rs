@@ -1,6 +1,6 @@
 //! Memory, disks, processors, descriptors and permissions that run out.
 
-use super::{AS_REDIS, NO_REDIS, NO_SERVER};
+use super::{NO_REDIS, NO_SERVER, REFUSED_IN_A_CLUSTER, REFUSED_UNDER_SENTINEL};
 use crate::table::*;
 
 pub(super) const GROUP: Group = Group {
@@ -21,16 +21,8 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "refusals::a_server_that_may_evict_locks_is_told_in_the_profile",
                 ),
-                test(
-                    SENTINEL,
-                    REDIS_FAULTS,
-                    "followed::what_a_master_under_sentinel_refuses_is_waited_for",
-                ),
-                test(
-                    CLUSTER,
-                    REDIS_FAULTS,
-                    "followed::what_a_master_of_a_cluster_refuses_is_waited_for",
-                ),
+                REFUSED_UNDER_SENTINEL,
+                REFUSED_IN_A_CLUSTER,
                 test(REDLOCK, REDLOCK_FAULTS, "away::full_nodes_do_not_vote_and_are_freed"),
                 ignored(LOCAL, NO_SERVER),
                 ignored(ZK, NO_REDIS),
@@ -43,7 +35,8 @@ pub(super) const GROUP: Group = Group {
             &[
                 test(REDIS, REDIS_FAULTS, "refusals::a_server_that_cannot_save_is_waited_for"),
                 test(REDIS, "backend-redis/tests/apart", "a_full_disk_is_waited_for"),
-                untested(FOLLOWED, AS_REDIS),
+                REFUSED_UNDER_SENTINEL,
+                REFUSED_IN_A_CLUSTER,
                 test(REDLOCK, REDLOCK_FAULTS, "refusing::nobody_waits_for_nodes_that_cannot_save"),
                 test(
                     FILE,
@@ -86,7 +79,18 @@ pub(super) const GROUP: Group = Group {
                     "backend-redis/tests/apart",
                     "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
                 ),
-                untested(FOLLOWED, AS_REDIS),
+                REFUSED_UNDER_SENTINEL,
+                REFUSED_IN_A_CLUSTER,
+                test(
+                    SENTINEL,
+                    "backend-redis/tests/apart",
+                    "who_follows_sentinels_without_a_free_descriptor_says_so_and_what_is_held_stays",
+                ),
+                test(
+                    CLUSTER,
+                    "backend-redis/tests/apart",
+                    "in_a_cluster_without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
+                ),
                 test(
                     REDLOCK,
                     "backend-redis/tests/apart",

@@ -1,7 +1,6 @@
 //! One server that stops, restarts, refuses or forgets.
 
-use super::{AS_REDIS, NO_REDIS, NO_SERVER};
-
+use super::{NO_REDIS, NO_SERVER, REFUSED_IN_A_CLUSTER, REFUSED_UNDER_SENTINEL};
 use crate::table::*;
 
 pub(super) const GROUP: Group = Group {
@@ -112,7 +111,13 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "server::while_a_server_loads_its_data_claims_wait_and_holds_stay",
                 ),
-                untested(FOLLOWED, AS_REDIS),
+                REFUSED_UNDER_SENTINEL,
+                REFUSED_IN_A_CLUSTER,
+                test(
+                    CLUSTER,
+                    REDIS_FAULTS,
+                    "cluster::while_a_master_loads_its_data_newcomers_have_the_locks_of_the_others",
+                ),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
@@ -141,16 +146,8 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "server::while_a_long_script_runs_claims_wait_and_holds_stay",
                 ),
-                test(
-                    SENTINEL,
-                    REDIS_FAULTS,
-                    "followed::what_a_master_under_sentinel_refuses_is_waited_for",
-                ),
-                test(
-                    CLUSTER,
-                    REDIS_FAULTS,
-                    "followed::what_a_master_of_a_cluster_refuses_is_waited_for",
-                ),
+                REFUSED_UNDER_SENTINEL,
+                REFUSED_IN_A_CLUSTER,
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
@@ -170,16 +167,8 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "server::while_writes_are_paused_everything_is_bounded_and_then_goes_on",
                 ),
-                test(
-                    SENTINEL,
-                    REDIS_FAULTS,
-                    "followed::what_a_master_under_sentinel_refuses_is_waited_for",
-                ),
-                test(
-                    CLUSTER,
-                    REDIS_FAULTS,
-                    "followed::what_a_master_of_a_cluster_refuses_is_waited_for",
-                ),
+                REFUSED_UNDER_SENTINEL,
+                REFUSED_IN_A_CLUSTER,
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
@@ -199,16 +188,8 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "connection::client_kill_ends_no_hold_and_no_place_in_the_queue",
                 ),
-                test(
-                    SENTINEL,
-                    REDIS_FAULTS,
-                    "followed::what_a_master_under_sentinel_refuses_is_waited_for",
-                ),
-                test(
-                    CLUSTER,
-                    REDIS_FAULTS,
-                    "followed::what_a_master_of_a_cluster_refuses_is_waited_for",
-                ),
+                REFUSED_UNDER_SENTINEL,
+                REFUSED_IN_A_CLUSTER,
                 suite("network::resets_cost_no_lock_and_no_place"),
                 ignored(LOCAL, NO_SERVER),
             ],
@@ -220,16 +201,8 @@ pub(super) const GROUP: Group = Group {
             &[
                 test(REDIS, REDIS_FAULTS, "server::script_flush_is_not_noticed"),
                 test(REDIS, REDIS_FAULTS, "crowd::script_flush_is_not_noticed_by_a_crowd"),
-                test(
-                    SENTINEL,
-                    REDIS_FAULTS,
-                    "followed::what_a_master_under_sentinel_refuses_is_waited_for",
-                ),
-                test(
-                    CLUSTER,
-                    REDIS_FAULTS,
-                    "followed::what_a_master_of_a_cluster_refuses_is_waited_for",
-                ),
+                REFUSED_UNDER_SENTINEL,
+                REFUSED_IN_A_CLUSTER,
                 test(REDLOCK, REDLOCK_FAULTS, "refusing::script_flush_is_not_noticed"),
                 ignored(LOCAL, NO_SERVER),
                 ignored(ZK, NO_REDIS),

@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::{RedisOptions, SERVER, TestRedis};
+use super::{RedisOptions, SERVER, TestRedis, hosts};
 use crate::servers::ServerError;
 use crate::servers::eventually::{PATIENCE, eventually, not_yet};
 use crate::servers::port::Port;
@@ -83,6 +83,24 @@ impl TestCluster {
     #[must_use]
     pub fn nodes(&self) -> &[TestRedis] {
         &self.nodes
+    }
+
+    /// The URL for clients, without a password.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis-cluster://{}", hosts(&self.nodes))
+    }
+
+    /// Has the nodes take nobody for dead any more: for what befalls a master that stays.
+    ///
+    /// # Errors
+    /// When one of them does not answer.
+    pub async fn never_fail_over(&self) -> Result<(), ServerError> {
+        for node in &self.nodes {
+            let hour = ["CONFIG", "SET", "cluster-node-timeout", "3600000"];
+            node.command(&hour).await.map_err(|e| failed("configuring", e))?;
+        }
+        Ok(())
     }
 
     /// The slot of a key.

@@ -18,7 +18,10 @@ impl TestRedis {
     }
 
     /// Waits until the replicas have what was written to this server so far.
-    pub(super) async fn has_told(&self, replicas: &[&TestRedis]) -> Result<(), ServerError> {
+    ///
+    /// # Errors
+    /// When that does not happen.
+    pub async fn has_told(&self, replicas: &[&TestRedis]) -> Result<(), ServerError> {
         let written = self.offset("master_repl_offset").await;
         let written = written.map_err(|e| self.refused("asking", e))?;
         eventually(SERVER, "the writes at a replica", PATIENCE, || async {

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use super::{RedisOptions, SERVER, TestRedis};
+use super::{RedisOptions, SERVER, TestRedis, hosts};
 use crate::servers::ServerError;
 use crate::servers::eventually::{PATIENCE, eventually, not_yet};
 
@@ -112,6 +112,24 @@ impl TestSentinel {
     #[must_use]
     pub fn nodes(&self) -> &[TestRedis] {
         &self.nodes
+    }
+
+    /// The URL for clients, without a password.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis+sentinel://{}/{SERVICE}/0", hosts(&self.sentinels))
+    }
+
+    /// Has the sentinels take nobody for dead any more: for what befalls a master that stays.
+    ///
+    /// # Errors
+    /// When one of them does not answer.
+    pub async fn never_fail_over(&self) -> Result<(), ServerError> {
+        for sentinel in &self.sentinels {
+            let hour = ["SENTINEL", "SET", SERVICE, "down-after-milliseconds", "3600000"];
+            sentinel.command(&hour).await.map_err(|e| self.failed("configuring", e))?;
+        }
+        Ok(())
     }
 
     /// The master, as the first sentinel that is neither down nor frozen has it.

@@ -1,0 +1,164 @@
+//! Servers that name each other to their clients, shared by all behaviours, each under its own
+//! prefix and by lines of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_conformance::proxy::{Direction, Front, Trouble, framing, lose_one_reply};
+use fencelock_conformance::servers::{ServerError, TestRedis};
+use fencelock_conformance::{Door, Harness, Params, Store};
+use fencelock_core::{Locks, Result};
+use tokio::sync::OnceCell;
+
+use crate::keys::{self, cannot, connect};
+
+/// How servers of one kind are started and asked.
+#[async_trait]
+pub(crate) trait Topology: Sized + Send + Sync + 'static {
+    const NAME: &'static str;
+
+    async fn start() -> std::result::Result<Self, ServerError>;
+
+    /// All that a client may talk to.
+    fn servers(&self) -> Vec<&TestRedis>;
+
+    /// Those that have keys.
+    fn nodes(&self) -> &[TestRedis];
+
+    /// Where a key is.
+    async fn master_of(&self, key: &str) -> std::result::Result<&TestRedis, ServerError>;
+
+    /// A client's URL, by these addresses.
+    fn url(&self, front: &Front) -> String;
+}
+
+/// `host:port` of each, as a client behind `front` finds it.
+pub(crate) fn hosts(servers: &[TestRedis], front: &Front) -> String {
+    let hosts = servers.iter().map(|server| front.addr_of(server.addr()).to_string());
+    hosts.collect::<Vec<_>>().join(",")
+}
+
+pub(crate) struct FollowedHarness<T> {
+    servers: OnceCell<Arc<T>>,
+}
+
+impl<T> Default for FollowedHarness<T> {
+    fn default() -> Self {
+        FollowedHarness { servers: OnceCell::new() }
+    }
+}
+
+struct Followed<T> {
+    servers: Arc<T>,
+    front: Front,
+    prefix: String,
+}
+
+#[async_trait]
+impl<T: Topology> Harness for FollowedHarness<T> {
+    fn name(&self) -> &str {
+        T::NAME
+    }
+
+    async fn open(&self, prefix: &str) -> Result<Box<dyn Store>> {
+        let start = async || {
+            let servers = T::start().await;
+            servers.map(Arc::new).map_err(|error| cannot("start the servers", error))
+        };
+        let servers = self.servers.get_or_try_init(start).await?.clone();
+        let addresses = servers.servers().into_iter().map(TestRedis::addr);
+        let front = Front::before(addresses.collect::<Vec<_>>(), framing::resp).await;
+        let front = front.map_err(|error| cannot("start the proxies", error))?;
+        Ok(Box::new(Followed { servers, front, prefix: prefix.to_owned() }))
+    }
+
+    async fn connect_peer(&self, address: &str, params: &Params) -> Result<Locks> {
+        connect(address, params).await
+    }
+}
+
+impl<T: Topology> Followed<T> {
+    async fn master_of(&self, name: &str) -> Result<&TestRedis> {
+        let master = self.servers.master_of(&keys::key(&self.prefix, name)).await;
+        master.map_err(|error| cannot("find the master", error))
+    }
+}
+
+#[async_trait]
+impl<T: Topology> Store for Followed<T> {
+    async fn connect(&self, params: &Params) -> Result<Locks> {
+        connect(&self.peer_address(), params).await
+    }
+
+    fn doors(&self) -> &[Door] {
+        &[
+            Door::Look,
+            Door::Expire,
+            Door::CutOff,
+            Door::SlowReplies,
+            Door::LoseReply,
+            Door::Trouble,
+            Door::Processes,
+        ]
+    }
+
+    fn why_not(&self, _: Door) -> String {
+        "the servers are shared by all behaviours".to_owned()
+    }
+
+    fn connections(&self) -> Option<u64> {
+        Some(self.front.proxies().iter().map(|proxy| proxy.stats().open).sum())
+    }
+
+    async fn leftovers(&self) -> Result<Vec<String>> {
+        let mut all = Vec::new();
+        for node in self.servers.nodes() {
+            all.extend(keys::leftovers(node, &self.prefix).await?);
+        }
+        Ok(all)
+    }
+
+    async fn is_locked(&self, name: &str) -> Result<bool> {
+        keys::is_locked(self.master_of(name).await?, &self.prefix, name).await
+    }
+
+    async fn expire(&self, name: &str) -> Result<()> {
+        keys::expire(self.master_of(name).await?, &self.prefix, name).await
+    }
+
+    async fn cut_off(&self) -> Result<()> {
+        for proxy in self.front.proxies().iter() {
+            proxy.black_hole(Direction::ToServer);
+            proxy.black_hole(Direction::ToClient);
+        }
+        Ok(())
+    }
+
+    async fn heal(&self) -> Result<()> {
+        for proxy in self.front.proxies().iter() {
+            proxy.heal().await.map_err(|error| cannot("heal", error))?;
+        }
+        Ok(())
+    }
+
+    async fn delay_replies(&self, by: Duration) -> Result<()> {
+        self.front.proxies().iter().for_each(|proxy| proxy.delay(Direction::ToClient, by));
+        Ok(())
+    }
+
+    async fn lose_next_reply(&self) -> Result<()> {
+        lose_one_reply(self.front.proxies()).map_err(|error| cannot("lose a reply", error))
+    }
+
+    async fn trouble(&self, with: Trouble) -> Result<()> {
+        for proxy in self.front.proxies().iter() {
+            proxy.meet(with).await.map_err(|error| cannot("break connections", error))?;
+        }
+        Ok(())
+    }
+
+    fn peer_address(&self) -> String {
+        self.servers.url(&self.front)
+    }
+}

@@ -1,0 +1,52 @@
+//! Where findings are put, one by one: what is there when a comparison is stopped is its result.
+
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::time::Duration;
+
+use super::data::{Comparison, Failure, Store};
+use super::progress::Progress;
+
+/// The part of one store.
+pub(super) struct Board<'a> {
+    all: &'a RefCell<Comparison>,
+    progress: &'a Progress,
+    index: usize,
+    name: String,
+}
+
+impl<'a> Board<'a> {
+    /// `store` must be one of those in `all`.
+    pub(super) fn of(
+        all: &'a RefCell<Comparison>,
+        progress: &'a Progress,
+        index: usize,
+    ) -> Board<'a> {
+        let name = all.borrow().stores[index].store.clone();
+        Board { all, progress, index, name }
+    }
+
+    pub(super) fn store(&self, note: impl FnOnce(&mut Store)) {
+        note(&mut self.all.borrow_mut().stores[self.index]);
+    }
+
+    pub(super) fn now(&self, what: &str) {
+        self.progress.now(format!("{}: {what}", self.name));
+    }
+
+    /// Tells anything else, with the planned time that is over with it.
+    pub(super) fn saw(&self, planned: Duration, what: &str) {
+        self.progress.found(format!("{}: {what}", self.name), planned);
+    }
+
+    /// A stage's result.
+    pub(super) fn concluded(&self, planned: Duration, what: &str) {
+        self.progress.concluded(&format!("{}: {what}", self.name), planned);
+    }
+
+    pub(super) fn failed(&self, stage: &str, why: impl Display) {
+        let why = why.to_string();
+        self.progress.tell(&format!("{}: {stage} failed: {why}", self.name));
+        self.store(|store| store.failures.push(Failure { stage: stage.to_owned(), why }));
+    }
+}

@@ -1,0 +1,220 @@
+//! Axes: where values lie, and which of them are written.
+
+use std::ops::Range;
+
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::super::numbers::exact;
+use super::{Area, Frame};
+
+/// How values lie on an axis.
+#[derive(Clone, Copy, PartialEq)]
+enum Scale {
+    Logarithmic,
+    Linear,
+}
+
+/// One of a chart's two axes.
+#[derive(Clone)]
+pub(in super::super) struct Axis {
+    pub(super) title: String,
+    scale: Scale,
+    from: f64,
+    to: f64,
+    /// Values, and what is written there.
+    ticks: Vec<(f64, String)>,
+}
+
+impl Axis {
+    /// Whole decades around the values; those that are not above 0 have no place.
+    pub(in super::super) fn decades(
+        title: impl Into<String>,
+        values: impl IntoIterator<Item = f64>,
+        label: fn(f64) -> String,
+    ) -> Axis {
+        let places = values.into_iter().filter(|value| *value > 0.0).map(f64::log10);
+        let (low, high) = places
+            .fold((f64::MAX, f64::MIN), |(low, high), place| (place.min(low), place.max(high)));
+        let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
+        // A value at the edge of its decade is hard to tell from the axis itself.
+        let from = (low - 0.02).floor();
+        let to = (high + 0.02).ceil().max(from + 1.0);
+        let every = ((to - from) / 7.0).ceil() as usize;
+        let digits: &[f64] = match to - from {
+            1.0 => &[1.0, 2.0, 5.0],
+            2.0 => &[1.0, 3.0],
+            _ => &[1.0],
+        };
+        let decades = (from as i32..=to as i32).step_by(every);
+        let ticks = decades.flat_map(|decade| digits.iter().map(move |d| d * 10_f64.powi(decade)));
+        let ticks = ticks.filter(|tick| tick.log10() <= to + 1e-9);
+        Axis {
+            title: title.into(),
+            scale: Scale::Logarithmic,
+            from,
+            to,
+            ticks: ticks.map(|tick| (tick, label(tick))).collect(),
+        }
+    }
+
+    /// The values themselves, each written, with equal ratios at equal distances.
+    pub(in super::super) fn steps(
+        title: impl Into<String>,
+        values: impl IntoIterator<Item = u32>,
+    ) -> Axis {
+        let mut values: Vec<u32> = values.into_iter().filter(|value| *value > 0).collect();
+        values.sort_unstable();
+        values.dedup();
+        let ends = values.first().zip(values.last());
+        let (low, high) =
+            ends.map_or((1.0, 10.0), |(low, high)| (f64::from(*low), f64::from(*high)));
+        // A margin on both sides; more where there is one value only.
+        let margin = ((high / low).log10() * 0.03).max(0.05);
+        let mut ticks: Vec<(f64, String)> = Vec::new();
+        for value in values.into_iter().map(f64::from) {
+            // Labels that would touch are left out; the marks say that there is a figure.
+            let close =
+                |last: &(f64, String)| (value / last.0).log10() < (high / low).log10() * 0.07;
+            if !ticks.last().is_some_and(close) {
+                ticks.push((value, exact(value)));
+            }
+        }
+        Axis {
+            title: title.into(),
+            scale: Scale::Logarithmic,
+            from: low.log10() - margin,
+            to: high.log10() + margin,
+            ticks,
+        }
+    }
+
+    /// From `from` to `to`, with a label every `every`.
+    pub(in super::super) fn even(
+        title: impl Into<String>,
+        (from, to): (f64, f64),
+        every: f64,
+        label: fn(f64) -> String,
+    ) -> Axis {
+        let first = (from / every - 1e-9).ceil() as i64;
+        let last = (to / every + 1e-9).floor() as i64;
+        let ticks = (first..=last).map(|step| step as f64 * every);
+        Axis {
+            title: title.into(),
+            scale: Scale::Linear,
+            from,
+            to,
+            ticks: ticks.map(|tick| (tick, label(tick))).collect(),
+        }
+    }
+
+    /// Where a value lies, if it has a place.
+    pub(super) fn place(&self, value: f64) -> Option<f64> {
+        match self.scale {
+            Scale::Linear => Some(value),
+            Scale::Logarithmic => (value > 0.0).then(|| value.log10()),
+        }
+    }
+
+    fn label(&self, value: f64) -> String {
+        let tick = self.ticks.iter().find(|(tick, _)| *tick == value);
+        tick.map_or_else(String::new, |(_, label)| label.clone())
+    }
+
+    fn longest(&self, frame: &Frame) -> i32 {
+        let widths = self.ticks.iter().map(|(_, label)| frame.text_width(label, LETTERS));
+        widths.max().unwrap_or(0)
+    }
+}
+
+impl Ranged for Axis {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, (first, last): (i32, i32)) -> i32 {
+        let place = self.place(*value).unwrap_or(self.from);
+        let part = (place - self.from) / (self.to - self.from);
+        first + (part * f64::from(last - first)).round() as i32
+    }
+
+    /// All ticks are bold: there is nothing for a thinner grid.
+    fn key_points<H: KeyPointHint>(&self, _hint: H) -> Vec<f64> {
+        self.ticks.iter().map(|(value, _)| *value).collect()
+    }
+
+    fn range(&self) -> Range<f64> {
+        match self.scale {
+            Scale::Linear => self.from..self.to,
+            Scale::Logarithmic => 10_f64.powf(self.from)..10_f64.powf(self.to),
+        }
+    }
+}
+
+/// The size of an axis' letters.
+pub(super) const LETTERS: f64 = 12.0;
+
+/// A chart's plane: where values are on the drawing.
+pub(super) struct Plane<'a, B: DrawingBackend> {
+    chart: ChartContext<'a, B, Cartesian2d<Axis, Axis>>,
+    x: Axis,
+    y: Axis,
+}
+
+impl<'a, B: DrawingBackend> Plane<'a, B> {
+    /// Draws the axes, their titles and a grid.
+    pub(super) fn draw(
+        area: &'a Area<B>,
+        frame: &Frame,
+        x: &Axis,
+        y: &Axis,
+    ) -> Result<Plane<'a, B>, DrawingAreaErrorKind<B::ErrorType>> {
+        let quiet = frame.letters(LETTERS, frame.colours.quiet);
+        // The last label stands around the end of its axis.
+        let last = x.ticks.last().map_or(0, |(_, label)| frame.text_width(label, LETTERS));
+        let right = frame.px(14.0).max(last / 2 + frame.px(2.0));
+        let mut chart = ChartBuilder::on(area)
+            .margin_top(frame.px(frame.head + 26.0))
+            .margin_right(right)
+            .margin_bottom(frame.px(22.0))
+            .x_label_area_size(frame.px(24.0))
+            .y_label_area_size(y.longest(frame) + frame.px(12.0))
+            .build_cartesian_2d(x.clone(), y.clone())?;
+        chart
+            .configure_mesh()
+            .axis_style(frame.stroke(frame.colours.quiet, 1.0))
+            .bold_line_style(frame.stroke(frame.colours.grid, 1.0))
+            .light_line_style(TRANSPARENT)
+            .set_all_tick_mark_size(frame.px(4.0))
+            .x_label_formatter(&|value| x.label(*value))
+            .y_label_formatter(&|value| y.label(*value))
+            .y_label_offset(frame.px(frame.drop))
+            .label_style(quiet.clone())
+            .draw()?;
+        // Beside the axis a title would lie on its side, which nobody likes to read.
+        let (width, height) = (frame.px(frame.width.into()), frame.px(frame.height.into()));
+        let top = quiet.clone().pos(pos(HPos::Left, VPos::Top));
+        area.draw(&Text::new(y.title.clone(), (frame.px(2.0), frame.px(frame.head + 4.0)), top))?;
+        let bottom = quiet.pos(pos(HPos::Right, VPos::Bottom));
+        let corner = (width - right, height - frame.px(2.0));
+        area.draw(&Text::new(x.title.clone(), corner, bottom))?;
+        Ok(Plane { chart, x: x.clone(), y: y.clone() })
+    }
+
+    /// Where a value is.
+    pub(super) fn at(&self, x: f64, y: f64) -> Option<(i32, i32)> {
+        self.x.place(x)?;
+        self.y.place(y)?;
+        Some(self.chart.backend_coord(&(x, y)))
+    }
+
+    /// Left, top, right and bottom of the plane.
+    pub(super) fn bounds(&self) -> (i32, i32, i32, i32) {
+        let (x, y) = self.chart.plotting_area().get_pixel_range();
+        (x.start, y.start, x.end, y.end)
+    }
+}
+
+pub(super) fn pos(horizontal: HPos, vertical: VPos) -> Pos {
+    Pos::new(horizontal, vertical)
+}

@@ -1,0 +1,78 @@
+//! Section 6: what a lock costs its servers, its clients and the network.
+
+use maud::{Markup, html};
+
+use super::super::data::{Cost, IdleCost};
+use super::figure::{missing, not_measured};
+use super::stores::{Named, without};
+use super::table::{Cell, number, store, table, words};
+
+pub(super) fn section(stores: &[Named<'_>]) -> Markup {
+    let shown: Vec<(Named<'_>, &Cost)> =
+        stores.iter().filter_map(|named| Some((*named, named.store.cost.as_ref()?))).collect();
+    if shown.is_empty() {
+        return not_measured("every store");
+    }
+    html! {
+        p { "Of one acquisition with its release. A dash is what the store does not have, or tells "
+            "nobody." }
+        (pairs(&shown))
+        h3 { "Held, while nothing happens" }
+        (idle(&shown))
+        (missing(&without(stores, |store| store.cost.is_some())))
+    }
+}
+
+fn pairs(shown: &[(Named<'_>, &Cost)]) -> Markup {
+    let columns = [
+        words("store"),
+        number("requests", "per pair"),
+        number("commands in servers", "per pair"),
+        number("bytes to servers", "B/pair"),
+        number("bytes from servers", "B/pair"),
+        number("servers' CPU", "µs/pair"),
+        number("clients' CPU", "µs/pair"),
+    ];
+    let row = |(named, cost): &(Named<'_>, &Cost)| {
+        let figures = [
+            cost.requests_per_pair,
+            cost.commands_per_pair,
+            cost.bytes_to_servers_per_pair,
+            cost.bytes_from_servers_per_pair,
+            cost.server_cpu_us_per_pair,
+            cost.client_cpu_us_per_pair,
+        ];
+        [store(*named)].into_iter().chain(figures.map(Cell::figure)).collect()
+    };
+    table("What one pair costs", &columns, shown.iter().map(row).collect())
+}
+
+fn idle(shown: &[(Named<'_>, &Cost)]) -> Markup {
+    let columns = [
+        words("store"),
+        number("locks held", ""),
+        number("TTL", "s"),
+        number("requests", "per lock and minute"),
+        number("bytes", "B per lock and minute"),
+        number("servers' memory", "B/lock"),
+        number("client's memory", "B/lock"),
+    ];
+    let row = |(named, cost): &(Named<'_>, &Cost)| {
+        let IdleCost { locks, ttl_s, .. } = cost.idle.as_ref()?;
+        let idle = cost.idle.as_ref()?;
+        let figures = [
+            Some(*ttl_s),
+            idle.requests_per_minute,
+            idle.bytes_per_minute,
+            idle.server_memory_bytes,
+            idle.client_memory_bytes,
+        ];
+        let row = [store(*named), Cell::count((*locks).into())];
+        Some(row.into_iter().chain(figures.map(Cell::figure)).collect())
+    };
+    let rows: Vec<Vec<Cell>> = shown.iter().filter_map(row).collect();
+    match rows.is_empty() {
+        true => not_measured("every store"),
+        false => table("What a held lock costs", &columns, rows),
+    }
+}

@@ -1,0 +1,62 @@
+//! A chart in the page: its title, what it shows in words, which stores, and in which settings.
+
+use maud::{Markup, html};
+use plotters::prelude::SVGBackend;
+
+use super::charts::{self, Area, Drawn, Frame};
+use super::stores::Named;
+
+/// What stands around a chart.
+pub(super) struct Figure<'a> {
+    pub(super) title: String,
+    /// What the chart shows, for those who cannot see it.
+    pub(super) alternative: String,
+    /// What must be known to read it.
+    pub(super) caption: Markup,
+    /// The stores in it; none where the chart names them itself.
+    pub(super) legend: &'a [Named<'a>],
+    /// In pixels, on a screen and on a telephone.
+    pub(super) sizes: [(u32, u32); 2],
+}
+
+/// The sizes of a chart that has half of a page's width.
+pub(super) const HALF: [(u32, u32); 2] = [(560, 360), (340, 300)];
+
+impl Figure<'_> {
+    /// Draws it for both sizes of screen: in a chart that is scaled down nobody can read the labels.
+    pub(super) fn draw(
+        &self,
+        draw: impl for<'b> Fn(&Area<SVGBackend<'b>>, &Frame) -> Drawn<SVGBackend<'b>>,
+    ) -> Markup {
+        let [screen, telephone] = self.sizes;
+        html! {
+            figure.chart {
+                h4 { (self.title) }
+                div.drawing role="img" aria-label=(format!("{}. {}", self.title, self.alternative)) {
+                    div.wide { (charts::svg(screen, &draw)) }
+                    div.narrow { (charts::svg(telephone, &draw)) }
+                }
+                @if !self.legend.is_empty() {
+                    ul.legend {
+                        @for named in self.legend {
+                            li title=(named.store.store) {
+                                span.swatch { (charts::swatch(named.place)) } (named.short())
+                            }
+                        }
+                    }
+                }
+                figcaption { (self.caption) }
+            }
+        }
+    }
+}
+
+/// In place of what nobody measured.
+pub(super) fn not_measured(what: &str) -> Markup {
+    html! { p.absent { "Not measured: " (what) "." } }
+}
+
+/// Which stores are missing in a figure.
+pub(super) fn missing(names: &[String]) -> Markup {
+    html! { @if !names.is_empty() { p.absent { "Not measured: " (names.join(", ")) "." } } }
+}

@@ -1,0 +1,55 @@
+//! Buyers and the stock of a shop, with the lock and without.
+
+use maud::{Markup, html};
+
+use super::super::data::{FlashSale, Sale};
+use super::figure::missing;
+use super::numbers::count;
+use super::stores::{Named, without};
+use super::table::{Cell, number, store, table, words};
+
+pub(super) fn section(stores: &[Named<'_>]) -> Markup {
+    let columns = [
+        words("store"),
+        words("sale"),
+        words("stock guarded by"),
+        number("sold", "pieces"),
+        number("left", "pieces"),
+        number("oversold", "pieces"),
+        number("took", "s"),
+        number("errors", "buyers"),
+    ];
+    let rows = stores.iter().flat_map(|named| {
+        named.store.flash_sales.iter().flat_map(|sale| {
+            [("the lock", &sale.with_lock), ("nothing", &sale.without_lock)]
+                .map(|(guard, result)| row(*named, sale, guard, result))
+        })
+    });
+    html! {
+        p { "Each buyer takes one piece of a product, if there is one left: the stock is read, and "
+            "written one less. With a lock per product nothing may be sold that is not there; without "
+            "it, for contrast, it is." }
+        (table("Flash sale", &columns, rows.collect()))
+        (missing(&without(stores, |store| !store.flash_sales.is_empty())))
+    }
+}
+
+fn row(named: Named<'_>, sale: &FlashSale, guard: &str, result: &Sale) -> Vec<Cell> {
+    let what = format!(
+        "{} buyers, {} products of {} pieces, {} served together",
+        count(sale.buyers.into()),
+        count(sale.products.into()),
+        count(sale.pieces.into()),
+        count(sale.served_together.into())
+    );
+    vec![
+        store(named),
+        Cell::text(&what),
+        Cell::text(guard),
+        Cell::count(result.sold.into()),
+        Cell::count(result.left.into()),
+        Cell::count(result.oversold.into()).alarm_if(result.oversold > 0),
+        Cell::figure(Some(result.took_s)),
+        Cell::count(result.errors.into()),
+    ]
+}

@@ -1,0 +1,131 @@
+//! Section 4: grants around each kind of failure.
+
+use maud::{Markup, html};
+
+use super::super::data::Timeline;
+use super::charts::{Panel, panel_height, panels};
+use super::figure::{Figure, missing, not_measured};
+use super::numbers::{exact, figure, upper};
+use super::settings;
+use super::stores::{Named, without};
+use super::table::{Cell, Column, folded, number, store, table, words};
+
+pub(super) fn section(stores: &[Named<'_>]) -> Markup {
+    let mut failures: Vec<&str> = Vec::new();
+    for timeline in stores.iter().flat_map(|named| &named.store.timelines) {
+        if !failures.contains(&&*timeline.failure) {
+            failures.push(&timeline.failure);
+        }
+    }
+    if failures.is_empty() {
+        return not_measured("every store");
+    }
+    html! {
+        p { "Grants of one lock in each tenth of a second. The red line is the failure, the shaded "
+            "time lasts until what was done was undone. Each panel reaches from 0 to its own "
+            "maximum, which it names." }
+        (standstills(&failures, stores))
+        (figures(stores))
+        div.pair { @for failure in failures { (chart(failure, stores)) } }
+    }
+}
+
+fn chart(failure: &str, stores: &[Named<'_>]) -> Markup {
+    let hit: Vec<(Named<'_>, &Timeline)> = stores
+        .iter()
+        .flat_map(|named| named.store.timelines.iter().map(|timeline| (*named, timeline)))
+        .filter(|(_, timeline)| timeline.failure == failure)
+        .collect();
+    let shown: Vec<Panel> = hit.iter().map(|(named, timeline)| panel(*named, timeline)).collect();
+    let said: Vec<String> = hit
+        .iter()
+        .map(|(named, timeline)| format!("{}: {}", named.short(), standstill(timeline)))
+        .collect();
+    let clients = hit.iter().map(|(_, timeline)| timeline.clients).max().unwrap_or(0);
+    let named: Vec<Named<'_>> = hit.iter().map(|(named, _)| *named).collect();
+    let height = panel_height(shown.len());
+    Figure {
+        title: format!("{}: grants per 100 ms", upper(failure)),
+        alternative: said.join("; "),
+        caption: html! {
+            (clients) " clients loop over one lock, with holds of a few milliseconds."
+            (settings::note(&named))
+        },
+        legend: &[],
+        sizes: [(560, height), (340, height)],
+    }
+    .draw(|area, frame| panels(area, frame, &shown))
+}
+
+fn panel(named: Named<'_>, timeline: &Timeline) -> Panel {
+    let seconds = |ms: f64| (ms - timeline.failed_at_ms as f64) / 1000.0;
+    let step = |(at, grants): (usize, &u32)| (seconds(100.0 * at as f64), f64::from(*grants));
+    Panel {
+        place: named.place,
+        name: named.short(),
+        steps: timeline.grants_per_100_ms.iter().enumerate().map(step).collect(),
+        healed: seconds(timeline.healed_at_ms as f64),
+        note: standstill(timeline),
+    }
+}
+
+fn standstill(timeline: &Timeline) -> String {
+    match timeline.came_back {
+        true => format!("{} s stall", exact(timeline.without_progress_s)),
+        false => "did not come back".to_owned(),
+    }
+}
+
+/// A store's row has a figure for each failure.
+fn standstills(failures: &[&str], stores: &[Named<'_>]) -> Markup {
+    let columns: Vec<Column> = [words("store")]
+        .into_iter()
+        .chain(failures.iter().map(|failure| number((*failure).to_owned(), "s")))
+        .collect();
+    let cell = |named: &Named<'_>, failure: &str| {
+        let timelines = &named.store.timelines;
+        let Some(timeline) = timelines.iter().find(|timeline| timeline.failure == failure) else {
+            return Cell::figure(None);
+        };
+        let seconds = timeline.without_progress_s;
+        match timeline.came_back {
+            true => Cell::figure(Some(seconds)),
+            false => {
+                Cell::markup(html! { "over " (figure(seconds)) }).sorted_by(seconds).alarm_if(true)
+            }
+        }
+    };
+    let rows = stores.iter().filter(|named| !named.store.timelines.is_empty()).map(|named| {
+        [store(*named)].into_iter().chain(failures.iter().map(|it| cell(named, it))).collect()
+    });
+    html! {
+        (table("The longest time without a grant that touches the failure", &columns, rows.collect()))
+        (missing(&without(stores, |store| !store.timelines.is_empty())))
+    }
+}
+
+fn figures(stores: &[Named<'_>]) -> Markup {
+    let columns = [
+        words("store"),
+        words("failure"),
+        number("without progress", "s"),
+        number("failure lasted", "s"),
+        number("errors told", "errors"),
+        words("came back"),
+    ];
+    let rows = stores.iter().flat_map(|named| {
+        named.store.timelines.iter().map(|timeline| {
+            let lasted = timeline.healed_at_ms.saturating_sub(timeline.failed_at_ms);
+            vec![
+                store(*named),
+                Cell::text(&timeline.failure),
+                Cell::figure(Some(timeline.without_progress_s)),
+                Cell::figure(Some(lasted as f64 / 1000.0)),
+                Cell::count(timeline.errors),
+                Cell::text(if timeline.came_back { "yes" } else { "no" })
+                    .alarm_if(!timeline.came_back),
+            ]
+        })
+    });
+    folded("each failure, with errors", &columns, rows.collect())
+}

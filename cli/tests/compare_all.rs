@@ -1,0 +1,67 @@
+//! `fencelock compare --quick` of every store that can be started here, with the machine to itself.
+
+#[path = "compare/support.rs"]
+mod support;
+
+use serde_json::Value;
+use support::*;
+
+/// These may be held twice, as their profiles say. Sentinel's failovers lose what replication was
+/// behind, which here is little or nothing.
+const FORGETFUL: [&str; 3] = ["redis", "redis-failover", "redis-sentinel"];
+
+/// Each stage of each store has found something; what may overlap did, and nothing else.
+fn assert_whole(store: &Value) {
+    let word = store["store"].as_str().expect("a word");
+    assert_eq!(store["failures"], serde_json::json!([]), "{word}");
+    for list in ["own_locks", "one_lock", "shared_locks"] {
+        let points = store[list].as_array().expect("points");
+        assert!(!points.is_empty(), "{word}: {list}");
+        for point in points {
+            let rate = &point["pairs_per_s"];
+            let [min, median, max] = ["min", "median", "max"].map(|it| rate[it].as_f64());
+            assert!(Some(0.0) < min && min <= median && median <= max, "{word}: {point:#}");
+        }
+    }
+    assert!(count(&store["hand_over"], "grants") > 0, "{word}");
+    assert!(store["fixed_rate"]["done_per_s"].as_f64() > Some(0.0), "{word}");
+    let timelines = store["timelines"].as_array().expect("lines");
+    // Nothing can fail that is in the same process.
+    assert_eq!(timelines.is_empty(), word == "memory", "{word}");
+    for line in timelines {
+        assert_eq!(line["came_back"], true, "{word}: {line:#}");
+    }
+    let has_servers = !["memory", "file"].contains(&word);
+    let cost = &store["cost"];
+    for what in ["requests_per_pair", "commands_per_pair", "server_cpu_us_per_pair"] {
+        assert_eq!(cost[what].as_f64() > Some(0.0), has_servers, "{word}: {what}: {cost:#}");
+    }
+    let faults = &store["faults"];
+    assert!(count(faults, "acquisitions") > 0, "{word}");
+    assert_eq!(count(faults, "lost_with_fencing"), 0, "{word}: {faults:#}");
+    assert_eq!(faults["violations"], serde_json::json!([]), "{word}: {faults:#}");
+    assert_eq!(count(faults, "overlaps"), count(faults, "admitted_overlaps"), "{word}");
+    if !FORGETFUL.contains(&word) {
+        assert_eq!(count(faults, "overlaps"), 0, "{word}: {faults:#}");
+    }
+}
+
+#[tokio::test]
+async fn every_store_is_compared() {
+    let directory = directory();
+    let (code, told) = run(&directory, &["--quick"]).await;
+    assert_eq!(code, 0, "{told}");
+    let figures = figures(&directory);
+    let stores = figures["stores"].as_array().expect("stores");
+    let words: Vec<&str> = stores.iter().filter_map(|store| store["store"].as_str()).collect();
+    let all = "memory file redis redis-aof redis-failover redis-sentinel redlock-3 redlock-5 \
+               zookeeper zookeeper-3";
+    assert_eq!(words.join(" "), all, "{told}");
+    stores.iter().for_each(assert_whole);
+    let all = |what: &str| stores.iter().map(|store| count(&store["faults"], what)).sum::<u64>();
+    // Not of each of them: a store that is slow, as on a busy machine, has little that it can forget.
+    assert!(all("overlaps") > 0, "nothing shows what {FORGETFUL:?} forget");
+    assert!(all("lost_without_fencing") > 0, "nothing shows what tokens are for");
+    let page = page(&directory);
+    assert!(words.iter().all(|word| page.contains(word)));
+}

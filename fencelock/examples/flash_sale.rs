@@ -1,0 +1,80 @@
+//! The stock of a flash sale: 30 buyers for 10 lamps and 30 for 20 umbrellas, all at once, and
+//! nothing is sold that is not there. Each item has a lock of its own: who wants a lamp does not
+//! wait for umbrellas. A buyer that was paused for too long cannot spoil the stock.
+//!
+//! ```sh
+//! cargo run --example flash_sale
+//! cargo run --features redis --example flash_sale -- redis://127.0.0.1/
+//! ```
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock::{FencingToken, Locks};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+const ITEMS: [(&str, u32); 2] = [("lamp", 10), ("umbrella", 20)];
+
+/// The shop's database. A statement, with its way there and back, is atomic, and two are not.
+struct Database(Mutex<HashMap<&'static str, (u32, Option<FencingToken>)>>);
+
+impl Database {
+    /// `SELECT stock FROM items WHERE name = $1`
+    async fn stock(&self, item: &str) -> u32 {
+        sleep(Duration::from_millis(1)).await;
+        self.0.lock().await[item].0
+    }
+
+    /// `UPDATE items SET stock = $2, token = $3 WHERE name = $1 AND token <= $3`: whether it did.
+    async fn set_stock(&self, item: &'static str, stock: u32, token: FencingToken) -> bool {
+        sleep(Duration::from_millis(1)).await;
+        let mut items = self.0.lock().await;
+        let fresh = items[item].1 <= Some(token);
+        if fresh {
+            items.insert(item, (stock, Some(token)));
+        }
+        fresh
+    }
+}
+
+/// Whether the buyer got one. The lock is given back when the guard is dropped, whatever happens.
+async fn buy(locks: Locks, shop: Arc<Database>, item: &'static str) -> Result<bool> {
+    let lock = locks.lock(format!("stock/{item}"));
+    let guard = lock.wait_at_most(Duration::from_secs(10)).acquire().await?;
+    let sale = async {
+        let stock = shop.stock(item).await;
+        stock > 0 && shop.set_stock(item, stock - 1, guard.fencing_token()).await
+    };
+    Ok(guard.run(sale).await?)
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "mem://".to_owned());
+    let locks = fencelock::connect(&url).await?;
+    let shop = Arc::new(Database(Mutex::new(ITEMS.map(|(item, n)| (item, (n, None))).into())));
+
+    // A buyer that reads and is then paused: its lock, which nothing renews, goes on to others.
+    let lock = locks.lock("stock/lamp").fixed_lease(Duration::from_millis(200));
+    let (paused, seen) = (lock.acquire().await?, shop.stock("lamp").await);
+
+    let sales = ITEMS.map(|(item, stock)| {
+        let buyers = (0..30).map(|_| buy(locks.clone(), shop.clone(), item));
+        (item, stock, buyers.collect::<JoinSet<_>>())
+    });
+    for (item, stock, buyers) in sales {
+        let bought = buyers.join_all().await.into_iter().collect::<Result<Vec<bool>>>()?;
+        let (sold, left) = (bought.iter().filter(|yes| **yes).count(), shop.stock(item).await);
+        println!("{item}: {sold} of {stock} sold to {} buyers, {left} left", bought.len());
+        assert_eq!((sold, left), (stock as usize, 0), "each {item} is sold once");
+    }
+    let late = shop.set_stock("lamp", seen - 1, paused.fencing_token()).await;
+    assert!(!late, "the stock is not what a buyer saw before it was paused");
+    println!("the late write of a buyer that was paused was refused");
+    Ok(locks.close().await?)
+}

@@ -1,0 +1,62 @@
+//! The examples keep what they promise, on each store: they end with an error if not.
+
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use fencelock_conformance::servers::TestRedis;
+use tokio::process::Command;
+use tokio::task::JoinSet;
+
+/// Cargo builds the examples beside the directory of this test.
+fn program(name: &str) -> PathBuf {
+    let this = std::env::current_exe().expect("a test knows its program");
+    let target = this.parent().and_then(Path::parent).expect("it is in target/debug/deps");
+    let program = target.join("examples").join(name);
+    let path = program.display();
+    assert!(
+        program.exists(),
+        "no {path}: before `cargo test --test` comes `cargo build --examples`"
+    );
+    program
+}
+
+async fn run(name: String, url: String) {
+    let mut command = Command::new(program(&name));
+    let running = command.arg(&url).stdin(Stdio::null()).kill_on_drop(true).output();
+    let ended = tokio::time::timeout(Duration::from_secs(60), running).await;
+    let Output { status, stdout, stderr } = ended.expect("it ends").expect("it starts");
+    let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    println!("== {name} {url}\n{out}{err}");
+    assert!(status.success(), "{name} {url}: {status}");
+}
+
+/// All at once: most of their time is sleep.
+async fn all_run(url: &str) {
+    let sources = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/examples"));
+    let mut examples = JoinSet::new();
+    for source in sources.expect("the examples are there") {
+        let file = source.expect("they can be listed").file_name();
+        let name = file.to_string_lossy().trim_end_matches(".rs").to_owned();
+        examples.spawn(run(name, url.to_owned()));
+    }
+    assert_eq!(examples.len(), 4);
+    examples.join_all().await;
+}
+
+#[tokio::test]
+async fn the_examples_keep_their_promises_in_memory() {
+    all_run("mem://").await;
+}
+
+#[tokio::test]
+async fn the_examples_keep_their_promises_on_files() {
+    let directory = tempfile::tempdir().unwrap();
+    all_run(&format!("file://{}", directory.path().display())).await;
+}
+
+#[tokio::test]
+async fn the_examples_keep_their_promises_on_redis() {
+    let server = TestRedis::start().await.unwrap();
+    all_run(&server.url()).await;
+}
