@@ -1,10 +1,12 @@
 //! Which seeds run, and what they must show: no violation, the same again for the same seed,
 //! enough of everything to mean something, and every mutant found.
 
+use std::io::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::catalogue::{By, CATALOGUE};
 use crate::history::Tally;
@@ -16,6 +18,8 @@ use crate::scene::Kind;
 const SEEDS: u64 = 10_000;
 /// So many seeds show each mutant: most are shown by the first hundred.
 const MUTANT_WITHIN: u64 = 5_000;
+/// Of the machine's own time, which may stand still for a while.
+const LONGEST: Duration = Duration::from_secs(60);
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -44,12 +48,16 @@ fn repeat(kind: Kind, seed: u64, wrong: &Wrong) -> String {
     )
 }
 
+/// What a worker is at, and since when.
+type At = Mutex<Option<(u64, Instant)>>;
+
 /// Runs all of them, on every processor, each alone in its own simulated world.
 fn run_all(kind: Kind, seeds: &[u64]) -> Tally {
     let (next, sum, wrong) = (AtomicUsize::new(0), Mutex::<Tally>::default(), Mutex::new(None));
-    let work = || {
+    let work = |at: &At| {
         let mut own = Tally::default();
         while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
+            *at.lock().expect("no panic inside") = Some((seed, Instant::now()));
             match run(kind, seed, None) {
                 Ok(Shown { tally, .. }) => own.add(&tally),
                 Err(it) => {
@@ -59,17 +67,44 @@ fn run_all(kind: Kind, seeds: &[u64]) -> Tally {
                 }
             }
         }
+        *at.lock().expect("no panic inside") = None;
         sum.lock().expect("no panic inside").add(&own);
     };
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(seeds.len());
+    let ats: Vec<At> = (0..workers).map(|_| At::default()).collect();
     thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from).min(seeds.len()) {
-            scope.spawn(work);
+        let (working, at_work) = mpsc::channel::<()>();
+        for at in &ats {
+            let (work, working) = (&work, working.clone());
+            scope.spawn(move || {
+                work(at);
+                drop(working);
+            });
         }
+        drop(working);
+        end_what_never_ends(kind, &ats, &at_work);
     });
     if let Some(text) = wrong.into_inner().expect("no panic inside") {
         panic!("{text}");
     }
     sum.into_inner().expect("no panic inside")
+}
+
+/// Nothing can stop a run that spins without an await; so it ends all tests, and says which it was.
+fn end_what_never_ends(kind: Kind, ats: &[At], at_work: &mpsc::Receiver<()>) {
+    while at_work.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+        for at in ats {
+            let at = *at.lock().expect("no panic inside");
+            let Some((seed, _)) = at.filter(|(_, since)| since.elapsed() > LONGEST) else {
+                continue;
+            };
+            let what = format!("has not ended within {LONGEST:?}, where most take a few ms");
+            let text = repeat(kind, seed, &Wrong { what, events: String::new() });
+            // Not `eprintln!`, whose text the harness keeps until the test has ended.
+            let _ = std::io::stderr().write_all(text.as_bytes());
+            std::process::exit(1);
+        }
+    }
 }
 
 fn keeps_its_promises(kind: Kind) {

@@ -129,7 +129,7 @@ impl SessionServer {
             return None;
         }
         state.sessions.get_mut(&session)?.heard = now;
-        state.behind.remove(&process);
+        state.catch_up(process);
         Some(Ok(write(&mut state)))
     }
 
@@ -169,7 +169,7 @@ impl SessionServer {
 
     /// The process has seen the reply to its last write.
     pub(crate) fn caught_up(&self, process: u32) {
-        self.state().behind.remove(&process);
+        self.state().catch_up(process);
     }
 
     /// `false` when it was not there.
@@ -192,16 +192,12 @@ impl SessionServer {
     pub(crate) fn list(&self, process: u32, lock: usize) -> Nodes {
         let now = self.history.now();
         let mut state = self.state();
-        if let Some(shown) = state.cut_off.get(&process) {
-            return shown.get(&lock).cloned().unwrap_or_default();
+        if !state.cut_off.contains_key(&process) {
+            for session in state.sessions.values_mut().filter(|it| it.process == process) {
+                session.heard = now;
+            }
         }
-        for session in state.sessions.values_mut().filter(|it| it.process == process) {
-            session.heard = now;
-        }
-        match state.behind.get(&process) {
-            Some((behind, shown)) if *behind == lock => shown.clone(),
-            _ => state.locks.get(&lock).cloned().unwrap_or_default(),
-        }
+        state.shown(process, lock).cloned().unwrap_or_default()
     }
 
     /// Watches one node once; `false` when it is not there to be watched.
@@ -213,11 +209,7 @@ impl SessionServer {
         fired: oneshot::Sender<()>,
     ) -> bool {
         let mut state = self.state();
-        let shown = match state.cut_off.get(&who.process) {
-            Some(shown) => shown.get(&lock),
-            None => state.locks.get(&lock),
-        };
-        let there = shown.is_some_and(|nodes| nodes.contains_key(&seq));
+        let there = state.shown(who.process, lock).is_some_and(|nodes| nodes.contains_key(&seq));
         if there {
             let watches = state.watches.entry((lock, seq)).or_default();
             watches.retain(|watch| !watch.fired.is_closed());
@@ -242,15 +234,11 @@ impl SessionServer {
     pub(crate) fn cut_off(&self, process: u32, cut_off: bool) {
         let mut state = self.state();
         if cut_off {
+            state.catch_up(process);
             let shown = state.locks.clone();
             state.cut_off.insert(process, shown);
         } else if state.cut_off.remove(&process).is_some() {
-            let watched: Vec<_> = state.watches.keys().copied().collect();
-            for (lock, seq) in watched {
-                if !state.locks.get(&lock).is_some_and(|nodes| nodes.contains_key(&seq)) {
-                    state.fire(lock, seq);
-                }
-            }
+            state.tell_what_is_gone();
         }
     }
 
@@ -312,6 +300,35 @@ impl SessionServer {
 }
 
 impl State {
+    /// What the follower of `process` answers for `lock`, to every kind of read.
+    fn shown(&self, process: u32, lock: usize) -> Option<&Nodes> {
+        match (self.cut_off.get(&process), self.behind.get(&process)) {
+            (Some(shown), _) => shown.get(&lock),
+            (None, Some((behind, shown))) if *behind == lock => Some(shown),
+            _ => self.locks.get(&lock),
+        }
+    }
+
+    fn is_stale(&self, process: u32, lock: usize) -> bool {
+        self.cut_off.contains_key(&process)
+            || self.behind.get(&process).is_some_and(|(behind, _)| *behind == lock)
+    }
+
+    fn catch_up(&mut self, process: u32) {
+        if self.behind.remove(&process).is_some() {
+            self.tell_what_is_gone();
+        }
+    }
+
+    fn tell_what_is_gone(&mut self) {
+        let watched: Vec<_> = self.watches.keys().copied().collect();
+        for (lock, seq) in watched {
+            if !self.locks.get(&lock).is_some_and(|nodes| nodes.contains_key(&seq)) {
+                self.fire(lock, seq);
+            }
+        }
+    }
+
     fn remove(&mut self, history: &History, lock: usize, seq: u64) -> bool {
         let removed = self.locks.entry(lock).or_default().remove(&seq).is_some();
         if removed {
@@ -325,7 +342,7 @@ impl State {
     fn fire(&mut self, lock: usize, seq: u64) {
         let Some(watches) = self.watches.remove(&(lock, seq)) else { return };
         for watch in watches {
-            if self.cut_off.contains_key(&watch.who.process) {
+            if self.is_stale(watch.who.process, lock) {
                 self.watches.entry((lock, seq)).or_default().push(watch);
             } else if let Some(link) = self.links.get(&watch.who.process) {
                 link.event(watch.who.claim, move || {
