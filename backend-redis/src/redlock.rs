@@ -3,7 +3,7 @@
 //! majorities.
 //!
 //! What decides is pure, in `votes`, `fence`, `clocks` and `marker`, and checked by a model in
-//! `tests/model`. docs/guarantees.md has the timelines.
+//! `redlock-model`. docs/guarantees.md has the timelines.
 //! <https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>
 
 mod backend;

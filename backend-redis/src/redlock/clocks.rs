@@ -1,4 +1,4 @@
-//! Which nodes' clocks agree. Pure: the model in `tests/model` checks what runs.
+//! Which nodes' clocks agree. Pure: the model in `redlock-model` checks what runs.
 //!
 //! That clocks agree is checked and not assumed: a token that was taken from a clock far ahead
 //! would be larger than those of later grants, once its node is gone.

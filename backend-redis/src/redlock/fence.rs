@@ -1,4 +1,4 @@
-//! Fencing tokens that rise over majorities. Pure: the model in `tests/model` checks what runs.
+//! Fencing tokens that rise over majorities. Pure: the model in `redlock-model` checks what runs.
 //!
 //! A round proposes the largest of the nodes' clocks, in microseconds. A node takes the proposal,
 //! or more than its last fence if that is not smaller. So a token rises over data that was lost, as

@@ -1,5 +1,5 @@
 //! The birth marker of a node, by which clients keep a node that lost its data out for as long as
-//! a lock of before may be held. Pure: the model in `tests/model` checks what runs.
+//! a lock of before may be held. Pure: the model in `redlock-model` checks what runs.
 //!
 //! A key without an end, so that it is gone with the data; with the server's `run_id` in it, so
 //! that a restart that kept it does not count as the same server. Each vote is asked for with the

@@ -1,4 +1,4 @@
-//! What the answers of the nodes mean together. Pure: the model in `tests/model` checks what runs.
+//! What the answers of the nodes mean together. Pure: the model in `redlock-model` checks what runs.
 
 /// How many of `nodes` are a majority: of all that are configured, since a majority of those that
 /// answer is no majority of the others'.
