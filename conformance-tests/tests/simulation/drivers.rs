@@ -4,12 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::{Label, Locks, LostReason, Settings, Ttl};
+use fencelock_core::{Label, Locks, LostReason, Mode, Settings, Ttl};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::dice::Dice;
 use crate::history::History;
 use crate::lease_driver::LeaseDriver;
+use crate::lease_script::Who;
 use crate::lease_server::LeaseServer;
 use crate::link::Link;
 use crate::mutant::Mutant;
@@ -195,4 +197,30 @@ async fn a_cut_for_longer_than_the_lease_leaves_nothing_behind() {
     sleep(20 * SECOND).await;
     link.cut(false);
     assert!(server.0.leftovers().is_empty(), "{:?}", server.0.leftovers());
+}
+
+/// As a real one: what it lists it can also watch, or a client would list and watch for ever.
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_lags_behind_shows_every_read_the_same() {
+    let Sessions(server) = Sessions::new(None);
+    let (lagging, other) = (Who { process: 1, claim: 1 }, Who { process: 2, claim: 2 });
+    let create = |who: Who| {
+        let session = server.open(&link(who.process, true)).expect("the leader is there");
+        let created = server.create(session, 0, who, Mode::Exclusive).expect("it is there");
+        (session, created.expect("a new session").0)
+    };
+    let (session, ahead) = create(other);
+    server.caught_up(other.process);
+    // Until its reply is seen, the follower of this process shows what was before.
+    let (_, own) = create(lagging);
+    assert_eq!(server.delete(session, 0, ahead), Some(Ok(true)));
+    let (fired, mut event) = oneshot::channel();
+    assert!(server.list(lagging.process, 0).keys().eq([&ahead]));
+    assert!(server.watch(lagging, 0, ahead, fired), "what it shows is there to be watched");
+    sleep(SECOND).await;
+    assert!(event.try_recv().is_err(), "told of what it does not know yet");
+    assert!(server.list(lagging.process, 0).contains_key(&ahead));
+    server.caught_up(lagging.process);
+    assert!(server.list(lagging.process, 0).keys().eq([&own]));
+    timeout(SECOND, event).await.expect("told when it has caught up").expect("not forgotten");
 }
