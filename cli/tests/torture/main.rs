@@ -170,7 +170,7 @@ async fn a_seed_decides_what_goes_wrong() {
 #[tokio::test]
 async fn a_wrong_word_names_the_right_ones() {
     let (code, _, error) = run(&["reddis"]).await;
-    assert!(code == 64 && error.contains("redis-sentinel"), "{code}: {error}");
+    assert!(code == 64 && error.contains("zookeeper-3, or the URL"), "{code}: {error}");
     let (code, _, error) = run(&["redis", "--fault", "earthquake"]).await;
     assert!(code == 64 && error.contains("`server-frozen`"), "{code}: {error}");
 }
