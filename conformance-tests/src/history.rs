@@ -246,8 +246,10 @@ pub fn read(path: &Path) -> std::io::Result<Vec<Event>> {
 }
 
 /// Ends the claims in a process's history that its death left open. `at` is a time before the
-/// kill, so that no belief is taken for longer than it lasted.
+/// kill, so that no belief is taken for longer than it lasted; what it wrote down afterwards shows
+/// that it was still alive.
 pub fn killed(history: &mut Vec<Event>, at: u64) {
+    let at = history.iter().map(|it| it.at).fold(at, u64::max);
     let mut claims: Vec<(u64, u64, String)> =
         history.iter().map(|it| (it.worker, it.claim, it.lock.clone())).collect();
     claims.dedup();

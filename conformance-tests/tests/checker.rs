@@ -113,6 +113,19 @@ fn a_killed_process_believes_in_nothing() {
     assert_eq!(judge(&[open, held(2, X, 2, 20, 30)]), []);
 }
 
+/// The signal is not there the moment it is sent.
+#[test]
+fn a_process_that_writes_after_it_was_to_be_killed_was_alive_until_then() {
+    let mut open = vec![
+        event(10, 1, 1, What::Invoked { how: X }),
+        event(11, 1, 1, What::Granted { token: 1, valid_until: u64::MAX }),
+        event(18, 1, 1, What::Valid { until: u64::MAX }),
+    ];
+    killed(&mut open, 15);
+    assert_eq!(judge(&[open.clone(), held(2, X, 2, 17, 30)]).len(), 1, "it believed at 18");
+    assert_eq!(judge(&[open, held(2, X, 2, 19, 30)]), []);
+}
+
 #[test]
 fn tokens_that_do_not_rise_are_found() {
     let found = judge(&[held(1, X, 5, 10, 20), held(2, X, 4, 20, 30)]);
