@@ -199,6 +199,15 @@ pub trait Rig: Send + Sync {
         false
     }
 
+    /// The ports of those who take writes now, where servers choose them among themselves and may do
+    /// so unasked: a failover comes to a master that stood still for a moment, too.
+    ///
+    /// # Errors
+    /// When the servers cannot be asked.
+    async fn masters(&self) -> io::Result<Vec<u16>> {
+        Ok(Vec::new())
+    }
+
     /// How many processes can share the store.
     fn shares_between_processes(&self) -> bool {
         true

@@ -157,6 +157,16 @@ async fn a_failover_that_loses_locks_shows_the_overlaps_that_its_profile_names()
     assert_eq!(report["violations"], 0, "{report:#}");
 }
 
+/// A master that holds writes back does not publish for its sentinels either: they take it for dead,
+/// and when it goes on there are two.
+#[tokio::test]
+async fn a_failover_that_nobody_asked_for_is_seen() {
+    let report = report(&["redis-sentinel", "--fault", "writes-paused", "--rounds", "4"]).await;
+    let mut rounds = report["rounds"].as_array().expect("rounds").iter();
+    assert!(rounds.any(|round| round["failed_over"] == true), "{report:#}");
+    assert_eq!(report["violations"], 0, "{report:#}");
+}
+
 #[tokio::test]
 async fn a_seed_decides_what_goes_wrong() {
     let faults = async || {

@@ -77,6 +77,12 @@ impl Rig for Cluster {
         !loses_nothing && fault != Fault::SlotMoved
     }
 
+    async fn masters(&self) -> io::Result<Vec<u16>> {
+        let mut ports: Vec<_> = self.servers.masters().await?.iter().map(|it| it.port()).collect();
+        ports.sort_unstable();
+        Ok(ports)
+    }
+
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
         if Lines::FAULTS.contains(&fault) {
             return self.lines.inflict(fault, during).await;
@@ -99,7 +105,7 @@ impl Rig for Cluster {
                 }
                 return Ok(());
             }
-            other => return redis::on_a_server(master, other, during).await,
+            other => redis::on_a_server(master, other, during).await?,
         }
         self.servers.settled().await.map_err(io::Error::other)
     }

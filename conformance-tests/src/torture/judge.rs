@@ -66,15 +66,18 @@ pub(super) fn judge(
 ) -> io::Result<Round> {
     let faults = played.hand.faults();
     let events = merged(&played)?;
-    let may_overlap = faults.iter().any(|fault| rig.may_overlap(*fault));
+    let failed_over = played.failed_over;
+    let may_overlap = failed_over || faults.iter().any(|fault| rig.may_overlap(*fault));
+    let undisturbed = faults.is_empty() && !failed_over;
     let rules = Rules {
         overlaps_are_admitted: may_overlap,
-        asked_later: (faults.is_empty() && report.profile.order == Order::Arrival).then_some(LATER),
+        asked_later: (undisturbed && report.profile.order == Order::Arrival).then_some(LATER),
         ..Rules::default()
     };
     let mut round = Round {
         number,
         faults,
+        failed_over,
         acquisitions: events.iter().filter(|it| matches!(it.what, What::Granted { .. })).count()
             as u64,
         admitted_overlaps: 0,

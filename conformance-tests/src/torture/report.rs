@@ -40,9 +40,12 @@ pub struct Round {
     pub number: usize,
     /// What went wrong in it.
     pub faults: Vec<Fault>,
+    /// Whether another server became the master in it, as a fault may have it or the servers
+    /// themselves.
+    pub failed_over: bool,
     /// How often a lock was granted.
     pub acquisitions: u64,
-    /// Overlaps that the store's profile admits under these faults.
+    /// Overlaps that the store's profile admits under these faults, or at a failover.
     pub admitted_overlaps: u64,
     /// Overlaps that it does not admit. They are among the violations too.
     pub unadmitted_overlaps: u64,
@@ -147,6 +150,9 @@ impl fmt::Display for Round {
         let faults: Vec<String> = self.faults.iter().map(Fault::to_string).collect();
         let faults = if faults.is_empty() { "no fault".to_owned() } else { faults.join(" and ") };
         write!(f, "round {}, {faults}: {} acquisitions", self.number, self.acquisitions)?;
+        if self.failed_over {
+            write!(f, ", another master")?;
+        }
         if let Some(recovered) = self.recovered.filter(|_| !self.faults.is_empty()) {
             write!(f, ", all locks granted again {} ms later", recovered.as_millis())?;
         }

@@ -23,6 +23,8 @@ pub(super) struct Played {
     /// When the fault had gone.
     pub(super) healed_at: u64,
     pub(super) done: Done,
+    /// Whether another server became the master, asked for or not.
+    pub(super) failed_over: bool,
     /// By when every lock must be granted again after that.
     pub(super) recovery: Duration,
 }
@@ -34,6 +36,7 @@ pub(super) async fn play(
     directory: &Path,
     options: &Options,
 ) -> io::Result<Played> {
+    let masters = rig.masters().await?;
     crew.begin(directory);
     sleep(BEFORE).await;
     let during = options.faults_for;
@@ -57,7 +60,8 @@ pub(super) async fn play(
     let (deaths, healed_at) = (deaths?, history::now());
     sleep(options.quiet_for).await;
     let done = crew.finish().await?;
+    let failed_over = rig.masters().await? != masters;
     let histories = directory.to_owned();
     let recovery = super::crew::recovery(options);
-    Ok(Played { hand, histories, deaths, healed_at, done, recovery })
+    Ok(Played { hand, histories, deaths, healed_at, done, failed_over, recovery })
 }

@@ -323,7 +323,7 @@ impl TestCluster {
     }
 
     /// The masters, as the first live node sees them.
-    async fn masters(&self) -> io::Result<Vec<&TestRedis>> {
+    pub(crate) async fn masters(&self) -> io::Result<Vec<&TestRedis>> {
         match self.live().first() {
             Some(node) => View::of(node).await?.masters().map(|m| self.at(m.port)).collect(),
             None => Err(not_yet("no node is alive")),
