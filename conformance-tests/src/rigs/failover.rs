@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_redis};
@@ -44,21 +44,8 @@ impl Failover {
 
     /// Has this server follow the other one, and waits until it has its data.
     async fn follow(&self, replica: usize) -> io::Result<()> {
-        const BOUND: Duration = Duration::from_secs(60);
         let master = self.replication[1 - replica].addr();
-        let (host, port) = (master.ip().to_string(), master.port().to_string());
-        self.servers[replica].command(&["REPLICAOF", &host, &port]).await?;
-        let end = Instant::now() + BOUND;
-        loop {
-            let info = self.servers[replica].command(&["INFO", "replication"]).await?;
-            if info.contains("master_link_status:up") {
-                return Ok(());
-            }
-            if Instant::now() > end {
-                return Err(io::Error::other("the replica did not follow within a minute"));
-            }
-            sleep(Duration::from_millis(10)).await;
-        }
+        self.servers[replica].follow(master).await.map_err(io::Error::other)
     }
 
     async fn fail_over(&self, during: Duration) -> io::Result<()> {

@@ -1,6 +1,7 @@
-//! What a replica says of how far it has come.
+//! A server as a replica: whom it follows, and how far it has come.
 
 use std::io;
+use std::net::SocketAddr;
 
 use super::{SERVER, TestRedis};
 use crate::servers::ServerError;
@@ -15,6 +16,18 @@ impl TestRedis {
             return Ok(());
         }
         Err(not_yet(format!("{} does not follow the master at port {master}", self.addr())))
+    }
+
+    /// Makes this a replica of the server at that address, which may be a proxy's, and waits until it
+    /// has taken over its data.
+    ///
+    /// # Errors
+    /// When that does not happen.
+    pub async fn follow(&self, master: SocketAddr) -> Result<(), ServerError> {
+        let (host, port) = (master.ip().to_string(), master.port());
+        let asked = self.command(&["REPLICAOF", &host, &port.to_string()]).await;
+        asked.map_err(|e| self.refused("making a replica of", e))?;
+        eventually(SERVER, "a replica's first copy", PATIENCE, || self.follows(port)).await
     }
 
     /// Waits until the replicas have what was written to this server so far.
