@@ -19,6 +19,8 @@ const END: &str = "this is the end of the console";
 pub(super) enum Mode {
     Light,
     Dark,
+    /// As it is printed.
+    Paper,
 }
 
 /// A browser, which ends with this.
@@ -111,6 +113,7 @@ impl Page {
         });
         let picture = picture.expect("a picture").data;
         let picture = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, picture);
+        std::fs::create_dir_all(&directory).expect("a directory");
         let file = Path::new(&directory).join(name);
         std::fs::write(&file, picture.expect("base64")).expect("kept");
     }
@@ -154,14 +157,15 @@ fn listen(tab: &Tab, sender: Sender<String>, file: &Path) {
 
 fn emulate(tab: &Tab, (width, height): (u32, u32), mode: Mode) {
     let scheme = match mode {
-        Mode::Light => "light",
+        Mode::Light | Mode::Paper => "light",
         Mode::Dark => "dark",
     };
     let feature = Emulation::MediaFeature {
         name: "prefers-color-scheme".to_owned(),
         value: scheme.to_owned(),
     };
-    let media = Emulation::SetEmulatedMedia { media: None, features: Some(vec![feature]) };
+    let media = (mode == Mode::Paper).then(|| "print".to_owned());
+    let media = Emulation::SetEmulatedMedia { media, features: Some(vec![feature]) };
     tab.call_method(media).expect("a mode");
     let metrics = Emulation::SetDeviceMetricsOverride {
         width,

@@ -7,6 +7,8 @@ use super::{Report, sample, strange};
 
 const SCREEN: (u32, u32) = (1360, 900);
 const TELEPHONE: (u32, u32) = (360, 740);
+/// A4 with a margin of a centimetre: 190 mm by 277 mm at 96 dots an inch.
+const PAPER: (u32, u32) = (718, 1047);
 /// The summary, three workloads of two, the hand-over, five failures.
 const CHARTS: usize = 1 + 6 + 1 + 5;
 
@@ -167,6 +169,17 @@ fn a_report_is_readable_on_every_screen() {
         assert_eq!(page.complaints(), [""; 0]);
     }
     assert_ne!(backgrounds[0], backgrounds[1], "the dark is dark");
+}
+
+/// Paper does not scroll: what is too wide for it is lost.
+#[test]
+fn a_printed_report_has_all_of_its_columns() {
+    let (chromium, report) = (Chromium::start(), Report::of(&sample()));
+    let page = chromium.open(&report.page(), PAPER, Mode::Paper);
+    page.keep("paper.png");
+    assert_page_does_not_scroll_sideways(&page);
+    let seen: bool = page.ask("document.querySelector('nav').getClientRects().length > 0");
+    assert!(!seen, "a printed page has nothing to click on");
 }
 
 #[test]
