@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_zookeeper};
@@ -52,15 +52,7 @@ impl Ensemble {
     }
 
     async fn has_leader(&self) -> io::Result<()> {
-        const BOUND: Duration = Duration::from_secs(60);
-        let end = Instant::now() + BOUND;
-        while self.servers.leader().await.is_none() {
-            if Instant::now() > end {
-                return Err(io::Error::other("the servers found no leader within a minute"));
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
-        Ok(())
+        self.servers.elected().await.map(drop).map_err(io::Error::other)
     }
 }
 

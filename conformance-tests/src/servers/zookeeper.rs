@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
+use super::eventually::{PATIENCE, eventually, not_yet};
 use super::instance::{Instance, ask};
 use super::port::Port;
 use super::process::Invocation;
@@ -206,6 +207,17 @@ impl TestZooKeeper {
             }
         }
         None
+    }
+
+    /// The server that leads, after an election that may be under way.
+    ///
+    /// # Errors
+    /// When none of them is elected.
+    pub async fn elected(&self) -> Result<&ZooKeeperServer, ServerError> {
+        eventually(SERVER, "a leader", PATIENCE, || async {
+            self.leader().await.ok_or_else(|| not_yet("none of the servers leads"))
+        })
+        .await
     }
 
     /// The proxies between one server, by its place in [`servers`](Self::servers), and each of the
