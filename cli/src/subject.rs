@@ -44,10 +44,10 @@ impl FromStr for Subject {
     fn from_str(text: &str) -> std::result::Result<Subject, String> {
         match text.contains("://") {
             true => Ok(Subject::Named(text.to_owned())),
-            false => match text.parse() {
-                Ok(kind) => Ok(Subject::Started(kind)),
-                Err(why) => Err(format!("{why}, or the URL of a store of yours")),
-            },
+            false => text
+                .parse()
+                .map(Subject::Started)
+                .map_err(|why| format!("{why}, or the URL of a store of yours")),
         }
     }
 }

@@ -156,15 +156,15 @@ fn listen(tab: &Tab, sender: Sender<String>, file: &Path) {
 }
 
 fn emulate(tab: &Tab, (width, height): (u32, u32), mode: Mode) {
-    let scheme = match mode {
-        Mode::Light | Mode::Paper => "light",
-        Mode::Dark => "dark",
+    let (media, scheme) = match mode {
+        Mode::Light => (None, "light"),
+        Mode::Dark => (None, "dark"),
+        Mode::Paper => (Some("print".to_owned()), "light"),
     };
     let feature = Emulation::MediaFeature {
         name: "prefers-color-scheme".to_owned(),
         value: scheme.to_owned(),
     };
-    let media = (mode == Mode::Paper).then(|| "print".to_owned());
     let media = Emulation::SetEmulatedMedia { media, features: Some(vec![feature]) };
     tab.call_method(media).expect("a mode");
     let metrics = Emulation::SetDeviceMetricsOverride {
