@@ -197,7 +197,11 @@ impl History {
                 }
             }
             if self.calm {
-                state.check_turn(lock, mode, token, granted.arrival);
+                let turn = state.take_turn(lock, mode, token, granted.arrival);
+                if let (Err(failure), false) = (turn, excused) {
+                    // Who is told of a hold that is gone already may be told after the next.
+                    state.fail(failure);
+                }
                 let since = state.freed.get(&lock).map_or(granted.called, |at| *at);
                 let waited = now.since(since.max(granted.called));
                 if waited > Duration::from_millis(100) {
@@ -381,9 +385,15 @@ impl State {
     }
 
     /// First come, first served, among those that conflict.
-    fn check_turn(&mut self, lock: usize, mode: Mode, token: u64, arrival: Option<u64>) {
+    fn take_turn(
+        &mut self,
+        lock: usize,
+        mode: Mode,
+        token: u64,
+        arrival: Option<u64>,
+    ) -> Result<(), String> {
         let Some(arrival) = arrival.or_else(|| self.arrivals.get(&(lock, token)).copied()) else {
-            return;
+            return Ok(());
         };
         let class = |mode| match mode {
             Mode::Exclusive => 0,
@@ -391,14 +401,14 @@ impl State {
             Mode::Permits(_) => 2,
         };
         let own = class(mode);
-        for other in 0..3u8 {
-            let conflicts = own == 0 || other != own;
-            let last = self.granted_up_to.get(&(lock, other)).copied().unwrap_or(0);
-            if conflicts && last > arrival {
-                self.fail(format!("lock {lock}: arrival {arrival} had it after arrival {last}"));
-            }
+        let conflicting = (0..3u8).filter(|other| own == 0 || *other != own);
+        let before = conflicting.filter_map(|other| self.granted_up_to.get(&(lock, other)));
+        let last = before.copied().max().unwrap_or(0);
+        let served = self.granted_up_to.entry((lock, own)).or_default();
+        *served = arrival.max(*served);
+        if last > arrival {
+            return Err(format!("lock {lock}: arrival {arrival} had it after arrival {last}"));
         }
-        let last = self.granted_up_to.entry((lock, own)).or_default();
-        *last = arrival.max(*last);
+        Ok(())
     }
 }
