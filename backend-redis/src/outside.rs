@@ -16,7 +16,7 @@ use crate::identity::{Identity, Keys};
 use crate::link::Ear;
 use crate::listeners::Listeners;
 use crate::redlock::marker::{Deployment, standing};
-use crate::redlock::refusals::Refusals;
+use crate::redlock::refusals::{Refusal, Refusals};
 use crate::redlock::waiters::Waiters;
 use crate::redlock::{self, RedlockStore};
 use crate::snapshot;
@@ -67,8 +67,9 @@ pub fn reply(bytes: &[u8]) -> Granted {
         let again = snapshot::read(value.clone());
         let _ = snapshot::Seen::merge([seen].into_iter().chain(again).collect(), 2).into_snapshot();
     }
-    let mut refusals = Refusals::default();
-    if refusals.read(&value) {
+    if let Some(refusal) = Refusal::read(&value) {
+        let mut refusals = Refusals::default();
+        refusals.add(refusal);
         let _ = refusals.look_in(2, 0);
     }
     if let Value::Array(values) = &value

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use redis::Value;
+use uuid::Uuid;
 
 /// Waiters who do not look sooner look together, this often.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -12,6 +13,38 @@ const FOREIGN_LOOK: Duration = Duration::from_millis(50);
 /// The first pause after a round that nobody won, on the average; it doubles, to a limit.
 const SPLIT_PAUSE: Duration = Duration::from_millis(10);
 const MOST_DOUBLINGS: u32 = 4;
+
+/// What a node said that said no.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// Whose the lock is there.
+    whose: Vec<u8>,
+    /// When that may change.
+    change: Duration,
+    /// Whether the waiter is the first.
+    is_first: bool,
+}
+
+impl Refusal {
+    /// A node's answer, if it is one.
+    pub(crate) fn read(answer: &Value) -> Option<Refusal> {
+        let Value::Array(values) = answer else { return None };
+        let [Value::BulkString(whose), Value::Int(ms), Value::Int(first)] = values.as_slice()
+        else {
+            return None;
+        };
+        let change = match whose.as_slice() {
+            b"foreign" => FOREIGN_LOOK,
+            _ => Duration::from_millis(u64::try_from(*ms).ok()?),
+        };
+        Some(Refusal { whose: whose.clone(), change, is_first: *first == 1 })
+    }
+
+    /// Whether it is for the sake of `owner`.
+    pub(crate) fn is_for(&self, owner: Uuid) -> bool {
+        *self.whose == *owner.simple().encode_lower(&mut Uuid::encode_buffer()).as_bytes()
+    }
+}
 
 /// What the nodes said that said no.
 #[derive(Debug, Default)]
@@ -25,21 +58,10 @@ pub(crate) struct Refusals {
 }
 
 impl Refusals {
-    /// Takes a node's answer; `false` if it is none.
-    pub(crate) fn read(&mut self, answer: &Value) -> bool {
-        let Value::Array(values) = answer else { return false };
-        let [Value::BulkString(whose), Value::Int(ms), Value::Int(first)] = values.as_slice()
-        else {
-            return false;
-        };
-        let Ok(ms) = u64::try_from(*ms) else { return false };
-        *self.owners.entry(whose.clone()).or_default() += 1;
-        self.changes.push(match (whose.as_slice(), ms) {
-            (b"foreign", _) => FOREIGN_LOOK,
-            (_, ms) => Duration::from_millis(ms),
-        });
-        self.first_at += usize::from(*first == 1);
-        true
+    pub(crate) fn add(&mut self, refusal: Refusal) {
+        *self.owners.entry(refusal.whose).or_default() += 1;
+        self.changes.push(refusal.change);
+        self.first_at += usize::from(refusal.is_first);
     }
 
     /// Whether nobody has it, as far as the answers say: several have asked at the same time.

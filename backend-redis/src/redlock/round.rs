@@ -8,8 +8,8 @@ use tokio::time::timeout_at;
 
 use super::desk::{Desk, Grant, Had};
 use super::fan::{Fan, Kept};
-use super::quorum::{Ballots, Slate, Word};
-use super::refusals::Refusals;
+use super::quorum::{Ballots, Slate, Word, Words};
+use super::refusals::{Refusal, Refusals};
 use super::votes::{self, Poll, Settled, Vote};
 use crate::identity::of_round;
 
@@ -98,12 +98,13 @@ impl Desk {
                     slate.words.set(node, Word::Said("yes"));
                     Vote::Yes(fence)
                 }
-                None if outcome.refusals.read(&value) => {
-                    slate.words.set(node, Word::Said("held by somebody else, or others wait"));
-                    self.note_freed(&round.identity, node);
-                    Vote::No
-                }
-                None => self.strange(node, "vote", &mut slate.words),
+                None => match Refusal::read(&value) {
+                    Some(refusal) => {
+                        self.note_freed(&round.identity, node);
+                        self.refused(refusal, node, &mut slate.words, &mut outcome.refusals)
+                    }
+                    None => self.strange(node, "vote", &mut slate.words),
+                },
             };
         }
         self.doubt(&fan);
@@ -122,6 +123,23 @@ impl Desk {
             outcome.token = Some(fence);
         }
         outcome
+    }
+
+    fn refused(
+        &self,
+        refusal: Refusal,
+        node: usize,
+        words: &mut Words,
+        all: &mut Refusals,
+    ) -> Vote {
+        if refusal.is_for(self.claim.owner().reveal()) {
+            // A round that nobody won, and its retreat has yet to arrive: nobody else has it.
+            words.set(node, Word::Said("an earlier question has yet to be taken back"));
+            return Vote::Absent;
+        }
+        words.set(node, Word::Said("held by somebody else, or others wait"));
+        all.add(refusal);
+        Vote::No
     }
 
     /// Listens to the votes that a grant did not wait for: so each is sent, and the lock is at all

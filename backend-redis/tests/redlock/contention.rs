@@ -6,6 +6,7 @@ use std::time::Duration;
 use fencelock_conformance::How;
 use fencelock_conformance::checker::{Rules, assert_clean};
 use fencelock_conformance::history::Worker;
+use fencelock_conformance::proxy::Direction;
 use fencelock_conformance::servers::TestRedis;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
@@ -84,5 +85,31 @@ async fn tries_do_not_keep_a_waiter_out() {
     }
     tries.iter().for_each(tokio::task::JoinHandle::abort);
     join_all(tries).await;
+    rig.drained().await;
+}
+
+/// What a lost answer left behind is the claim's own, even where it has yet to be taken back: a try
+/// that calls the lock busy for its sake would never run a job that nobody else runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_kept_out_by_his_own_earlier_question() {
+    // The first round waits until the lines are given up, and cannot take back what it asked for.
+    let params = &format!("{LONG}&node_timeout=5s");
+    let rig = Rig::new(3, params).await;
+    let lines = rig.lines().await;
+    let locks = lines.connect(params).await;
+    lines.proxies.iter().for_each(|proxy| proxy.black_hole(Direction::ToClient));
+    let lock = locks.lock("lock");
+    let tries = tokio::spawn(async move { lock.try_acquire().await });
+    rig.held_everywhere("lock", &[]).await;
+    for node in &rig.nodes {
+        let left = value(node, "lock").await;
+        // Of a round that is not taken back before it ends by itself.
+        let (round, rest) = left.split_once(' ').unwrap();
+        assert_eq!(round, "x1");
+        ask(node, &["SET", &key("lock"), &format!("x99 {rest}"), "PX", "2000"]).await;
+    }
+    lines.heal().await;
+    let tried = soon("the try ends", tries).await.unwrap();
+    give_back(tried.unwrap().expect("nobody else has it")).await;
     rig.drained().await;
 }
