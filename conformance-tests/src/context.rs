@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fencelock_core::{Error, ErrorKind, Guard, Liveness, Locks, Moment, Profile, Result, Ttl};
+use fencelock_core::{
+    Error, ErrorKind, Guard, Liveness, Locks, Moment, Profile, Result, Snapshot, Ttl,
+};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, timeout};
@@ -39,6 +41,15 @@ pub struct Context {
 
 /// How often a condition is looked at that no event announces.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// What is seen of `name`. Nothing, when a connection was lost meanwhile: a look is not asked again,
+/// and what a behaviour breaks can hit any client.
+async fn look(locks: &Locks, name: &str) -> Option<Snapshot> {
+    match locks.inspect(name).await {
+        Err(error) if error.is_retryable() => None,
+        seen => Some(seen.expect("inspect answers")),
+    }
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -232,7 +243,7 @@ impl Context {
     pub async fn queued(&self, locks: &Locks, name: &str, count: usize) {
         let what = format!("{count} claims wait for {name:?}");
         self.until(&what, async || {
-            locks.inspect(name).await.expect("inspect answers").waiters.len() == count
+            look(locks, name).await.is_some_and(|seen| seen.waiters.len() == count)
         })
         .await;
     }
@@ -243,10 +254,24 @@ impl Context {
     /// When it is not.
     pub async fn free(&self, locks: &Locks, name: &str) {
         self.until(&format!("{name:?} is free and nobody waits"), async || {
-            let seen = locks.inspect(name).await.expect("inspect answers");
-            seen.holders.is_empty() && seen.waiters.is_empty()
+            let seen = look(locks, name).await;
+            seen.is_some_and(|seen| seen.holders.is_empty() && seen.waiters.is_empty())
         })
         .await;
+    }
+
+    /// What is seen of `name`, when a connection may be on its way back.
+    ///
+    /// # Panics
+    /// When nothing is.
+    pub async fn seen(&self, locks: &Locks, name: &str) -> Snapshot {
+        let mut seen = None;
+        self.until("inspect answers", async || {
+            seen = look(locks, name).await;
+            seen.is_some()
+        })
+        .await;
+        seen.expect("it was waited for")
     }
 
     /// Acquires `name` exclusively, at once.
@@ -328,13 +353,14 @@ impl Context {
         let names = lock(&self.names).clone();
         let deadline = Instant::now() + self.patience;
         loop {
-            let left = self.left(&auditor, &names).await?;
-            if left.is_empty() {
-                return auditor.close().await;
-            }
+            let error = match self.left(&auditor, &names).await {
+                Ok(left) if left.is_empty() => return auditor.close().await,
+                Ok(left) => Error::new(ErrorKind::Busy, format!("{} still there", left.join(", "))),
+                Err(error) if error.is_retryable() => error,
+                Err(error) => return Err(error),
+            };
             if Instant::now() >= deadline {
-                let message = format!("{} still there", left.join(", "));
-                return Err(Error::new(ErrorKind::Busy, message));
+                return Err(error);
             }
             sleep(LOOK).await;
         }

@@ -180,13 +180,7 @@ async fn flapping(context: Arc<Context>) {
     assert!(grants > 3, "{grants} grants in {FOR:?} on a link that is mostly up");
     let events = worked.into_iter().flat_map(|(events, _)| events).collect();
     context.judge(events, Rules::default());
-    context
-        .until("it is free", async || {
-            // A connection may be on its way back.
-            let seen = clients[0].inspect(&name).await;
-            seen.is_ok_and(|seen| seen.holders.is_empty() && seen.waiters.is_empty())
-        })
-        .await;
+    context.free(&clients[0], &name).await;
 }
 
 async fn narrow(context: Arc<Context>) {
