@@ -1,10 +1,13 @@
 //! Who holds a lock and who waits for it, read for people.
 
+use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use fencelock_core::{FencingToken, Label, Mode, Occupant, OccupantId, Result, Snapshot};
 use redis::Value;
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 use crate::identity::{Identity, Keys};
 use crate::node::Step;
@@ -83,6 +86,11 @@ fn id(value: &[u8]) -> OccupantId {
     OccupantId::new(short)
 }
 
+/// Whose claim it is, unless another program wrote it.
+fn owner(value: &[u8]) -> Option<Uuid> {
+    Identity::parse(value).map(|identity| identity.owner)
+}
+
 impl Seen {
     /// What several nodes have of one lock: the holders whom at least `needed` of them know, and
     /// whoever waits at any of them.
@@ -108,13 +116,12 @@ impl Seen {
             }
         }
         holders.retain(|(count, _)| *count >= needed);
+        // What an earlier round of a holder has at some nodes has yet to be taken back.
+        holders.sort_by_key(|(count, holder)| Reverse((*count, holder.token)));
+        let mut owners = HashSet::new();
+        holders.retain(|(_, holder)| owner(&holder.value).is_none_or(|owner| owners.insert(owner)));
         // A holder still waits at nodes that were not of the majority that granted it.
-        let owner = |value: &[u8]| Identity::parse(value).map(|identity| identity.owner);
-        let holds = |waiter: &Waiter| {
-            let waiting = owner(&waiter.value);
-            waiting.is_some() && holders.iter().any(|(_, holder)| owner(&holder.value) == waiting)
-        };
-        waiters.retain(|waiter| !holds(waiter));
+        waiters.retain(|waiter| owner(&waiter.value).is_none_or(|owner| !owners.contains(&owner)));
         waiters.sort_by_key(|waiter| waiter.arrival_us);
         Seen { now_us, holders: holders.into_iter().map(|(_, holder)| holder).collect(), waiters }
     }
@@ -154,5 +161,47 @@ impl Seen {
         let mut all = holders.chain(self.waiters.iter().map(|waiter| &waiter.value));
         let value = all.find(|value| id(value) == *who)?;
         String::from_utf8(value.clone()).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(holders: &[(&str, u64)], waiters: &[&str]) -> Seen {
+        let value = |mode: &str| match mode.strip_prefix("foreign") {
+            Some(_) => mode.into(),
+            None => format!("{mode} 30000 @1 {} host", "0a".repeat(16)).into_bytes(),
+        };
+        let holder = |(mode, token): &(&str, u64)| Holder { value: value(mode), token: *token };
+        let waiter = |mode: &&str| Waiter { value: value(mode), arrival_us: 1 };
+        Seen {
+            now_us: 1,
+            holders: holders.iter().map(holder).collect(),
+            waiters: waiters.iter().map(waiter).collect(),
+        }
+    }
+
+    fn shown(all: Vec<Seen>, needed: usize) -> (Vec<u64>, usize) {
+        let merged = Seen::merge(all, needed);
+        (merged.holders.iter().map(|holder| holder.token).collect(), merged.waiters.len())
+    }
+
+    #[test]
+    fn a_claim_is_shown_once_whatever_its_earlier_rounds_left() {
+        let all = || {
+            let second = || seen(&[("x2", 9)], &[]);
+            vec![seen(&[("x1", 7)], &["x"]), second(), second()]
+        };
+        assert_eq!(shown(all(), 2), (vec![9], 0));
+        assert_eq!(shown(all(), 1), (vec![9], 0), "two nodes are silent");
+        let even = vec![seen(&[("x1", 7)], &[]), seen(&[("x2", 9)], &[])];
+        assert_eq!(shown(even, 1), (vec![9], 0), "the later one");
+    }
+
+    #[test]
+    fn what_another_program_wrote_is_shown_as_it_is() {
+        let all = vec![seen(&[("foreign a", 0)], &[]), seen(&[("foreign b", 0)], &["x"])];
+        assert_eq!(shown(all, 1), (vec![0, 0], 1));
     }
 }

@@ -42,15 +42,6 @@ pub struct Context {
 /// How often a condition is looked at that no event announces.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What is seen of `name`. Nothing, when a connection was lost meanwhile: a look is not asked again,
-/// and what a behaviour breaks can hit any client.
-async fn look(locks: &Locks, name: &str) -> Option<Snapshot> {
-    match locks.inspect(name).await {
-        Err(error) if error.is_retryable() => None,
-        seen => Some(seen.expect("inspect answers")),
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -242,10 +233,7 @@ impl Context {
     /// When it does not.
     pub async fn queued(&self, locks: &Locks, name: &str, count: usize) {
         let what = format!("{count} claims wait for {name:?}");
-        self.until(&what, async || {
-            look(locks, name).await.is_some_and(|seen| seen.waiters.len() == count)
-        })
-        .await;
+        self.sees(&what, locks, name, |seen| seen.waiters.len() == count).await;
     }
 
     /// Awaits that `name` is free: neither holder nor waiter.
@@ -253,25 +241,28 @@ impl Context {
     /// # Panics
     /// When it is not.
     pub async fn free(&self, locks: &Locks, name: &str) {
-        self.until(&format!("{name:?} is free and nobody waits"), async || {
-            let seen = look(locks, name).await;
-            seen.is_some_and(|seen| seen.holders.is_empty() && seen.waiters.is_empty())
-        })
-        .await;
+        let what = format!("{name:?} is free and nobody waits");
+        let is_free = |seen: Snapshot| seen.holders.is_empty() && seen.waiters.is_empty();
+        self.sees(&what, locks, name, is_free).await;
     }
 
-    /// What is seen of `name`, when a connection may be on its way back.
+    /// Awaits that `locks` see this of `name`. A look that fails is made again: a connection may be
+    /// on its way back, and what a behaviour breaks can hit any client.
     ///
     /// # Panics
-    /// When nothing is.
-    pub async fn seen(&self, locks: &Locks, name: &str) -> Snapshot {
-        let mut seen = None;
-        self.until("inspect answers", async || {
-            seen = look(locks, name).await;
-            seen.is_some()
+    /// When they do not.
+    pub async fn sees(
+        &self,
+        what: &str,
+        locks: &Locks,
+        name: &str,
+        wanted: impl Fn(Snapshot) -> bool,
+    ) {
+        self.until(what, async || match locks.inspect(name).await {
+            Err(error) if error.is_retryable() => false,
+            seen => wanted(seen.expect("inspect answers")),
         })
         .await;
-        seen.expect("it was waited for")
     }
 
     /// Acquires `name` exclusively, at once.
