@@ -11,7 +11,7 @@ use fencelock_conformance::apart::promises::{
     lost_packets_only_slow_down, missing_descriptors_are_named,
 };
 use fencelock_conformance::apart::{
-    MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk,
+    Loss, MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk,
 };
 use fencelock_conformance::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
 use fencelock_core::{ErrorKind, Locks, Result, url};
@@ -43,6 +43,11 @@ fn main() {
             name: "a_third_of_the_packets_lost_only_slows_a_cluster_down",
             needs: PACKETS,
             run: || Box::pin(packets_of_a_cluster()),
+        },
+        Test {
+            name: "what_a_lost_connection_still_carries_takes_no_lock",
+            needs: PACKETS,
+            run: || Box::pin(late_packets()),
         },
         Test { name: "a_full_disk_is_waited_for", needs: MOUNTS, run: || Box::pin(disk()) },
         Test {
@@ -98,6 +103,23 @@ async fn packets() {
     let server = TestRedis::start().await.unwrap();
     let clients = [try_connect(&server, WITH_LOSS).await, try_connect(&server, WITH_LOSS).await];
     lost_packets_only_slow_down(&clients.map(Result::unwrap), 5, PATIENCE_WITH_LOSS).await;
+    drained(&server).await;
+}
+
+/// Row 14: TCP repeats what it could not deliver, with pauses that double. The request that was lost
+/// first would come a second after its claim was released, on a connection that was given up.
+async fn late_packets() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = try_connect(&server, WITH_LOSS).await.unwrap();
+    give_back(hold(&locks, "lock").await).await;
+    let loss = Loss::of(100);
+    let waiter = wait_for(&locks, "lock");
+    // So long that the next repetition is later than a new connection.
+    tokio::time::sleep(ms(1700)).await;
+    drop(loss);
+    give_back(granted(waiter).await).await;
+    // The repetition is due 3 s after the loss began.
+    tokio::time::sleep(ms(3000)).await;
     drained(&server).await;
 }
 

@@ -130,9 +130,10 @@ impl Loss {
     #[must_use]
     pub fn of(percent: u32) -> Loss {
         assert!(std::env::var_os(ASKED).is_some(), "this is everybody's network");
+        let last = percent - 1;
         let rule = format!(
             "table inet loss {{ chain input {{ type filter hook input priority 0; \
-             numgen random mod 100 < {percent} counter drop; }}; }}"
+             numgen random mod 100 <= {last} counter drop; }}; }}"
         );
         done(command("nft").arg(rule));
         Loss(())

@@ -130,6 +130,11 @@ pub(super) const GROUP: Group = Group {
                     "a_third_of_the_packets_lost_only_slows_down",
                 ),
                 test(
+                    REDIS,
+                    "backend-redis/tests/apart",
+                    "what_a_lost_connection_still_carries_takes_no_lock",
+                ),
+                test(
                     SENTINEL,
                     "backend-redis/tests/apart",
                     "a_third_of_the_packets_lost_only_slows_down_who_follows_sentinels",
