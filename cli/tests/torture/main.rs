@@ -114,7 +114,7 @@ async fn zookeeper_3_keeps_its_promises() {
 #[tokio::test]
 async fn frozen_clients_lose_updates_only_where_tokens_are_not_checked() {
     // A process that stands still has locks then, for it has most of them at any time.
-    let holds = ["--workers", "12", "--hold-at-most", "300ms"];
+    let holds = ["--workers", "12", "--locks", "24", "--hold-at-most", "300ms"];
     let frozen = ["redis", "--fault", "clients-frozen", "--rounds", "3"];
     let report = report(&[&frozen[..], &holds].concat()).await;
     let lost = |register: &str| -> u64 {
