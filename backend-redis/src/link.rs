@@ -19,7 +19,6 @@ use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::error::{Remedy, closed, explain, is_loading, meaning_of, strange_answer};
 use crate::identity::Process;
@@ -58,8 +57,6 @@ struct Health {
     broken: Notify,
     /// Requests without an answer since the last answer.
     silences: AtomicU32,
-    /// It was given up.
-    over: CancellationToken,
 }
 
 /// After this many requests in a row without an answer the connection is given up.
@@ -173,9 +170,9 @@ impl Link {
 
     /// Sends one command. The outer error is the connection's, the inner one the server's own.
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Result<Value, RedisError>> {
-        let Live { mut connection, health } = self.live().await?;
-        let answer = health.guard(connection.send_packed_command(command)).await?;
-        health.heard(answer.and_then(Value::extract_error))
+        let mut live = self.live().await?;
+        let answer = live.connection.send_packed_command(command).await;
+        live.health.heard(answer.and_then(Value::extract_error))
     }
 
     /// Sends one command that answers with many answers, some of which may be errors. `leaving` is
@@ -186,13 +183,13 @@ impl Link {
         leaving: impl Sized,
     ) -> Result<Result<Vec<Value>, RedisError>> {
         let Live { mut connection, health } = self.live().await?;
-        let mut sending = pin!(health.guard(connection.send_packed_command(command)));
+        let mut sending = pin!(connection.send_packed_command(command));
         let first = poll!(sending.as_mut());
         drop(leaving);
         let answer = match first {
             Poll::Ready(answer) => answer,
             Poll::Pending => sending.await,
-        }?;
+        };
         match health.heard(answer.and_then(own_error))? {
             Ok(Value::Array(answers)) => health.heard_all(answers).map(Ok),
             Ok(_) => Err(strange_answer("a batch")),
@@ -202,11 +199,11 @@ impl Link {
 
     /// Sends commands together; nobody's come between them.
     pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>> {
-        let Live { mut connection, health } = self.live().await?;
-        let sending = connection.send_packed_commands(commands, 0, commands.len());
-        let answer = health.guard(sending).await?;
-        let answers = health.heard(answer)?.map_err(|error| explain(&error))?;
-        health.heard_all(answers)
+        let mut live = self.live().await?;
+        let count = commands.len();
+        let answer = live.connection.send_packed_commands(commands, 0, count).await;
+        let answers = live.health.heard(answer)?.map_err(|error| explain(&error))?;
+        live.health.heard_all(answers)
     }
 
     /// Ends the connection; requests are errors from now on.
@@ -240,16 +237,6 @@ impl Line {
 }
 
 impl Health {
-    /// A request on the connection, until that is given up. Whoever went on waiting would keep it
-    /// open, and with it all that it may still deliver.
-    async fn guard<T>(&self, request: impl Future<Output = T>) -> Result<T> {
-        tokio::select! {
-            biased;
-            answer = request => Ok(answer),
-            () = self.over.cancelled() => Err(lost()),
-        }
-    }
-
     /// Draws the conclusions of an answer about the connection that it came from.
     fn heard<T>(&self, answer: Result<T, RedisError>) -> Result<Result<T, RedisError>> {
         let error = match answer {
@@ -292,10 +279,6 @@ impl Health {
     }
 }
 
-fn lost() -> Error {
-    Error::new(ErrorKind::Unreachable, "the connection was lost")
-}
-
 /// An error that is the whole answer.
 fn own_error(answer: Value) -> Result<Value, RedisError> {
     match answer {
@@ -327,8 +310,8 @@ async fn supervise(
                 }
                 was_up = true;
                 live.health.broken.notified().await;
-                set(&line, Line::Down(lost()));
-                live.health.over.cancel();
+                let error = Error::new(ErrorKind::Unreachable, "the connection was lost");
+                set(&line, Line::Down(error));
                 // One that keeps breaking at once is not to be opened without pause.
                 if started.elapsed() > LONGEST {
                     pause = SHORTEST;

@@ -183,14 +183,12 @@ impl Caller {
         let keepalive = TcpKeepalive::new()
             .with_time(Duration::from_secs(5))
             .with_interval(Duration::from_secs(1));
-        // What a connection that is given up could not deliver is dropped with it. The kernel would go
-        // on sending it, and a request for a lock could arrive when its claim is long over.
-        let tcp = TcpSettings::default()
-            .set_nodelay(true)
-            .set_keepalive(keepalive)
-            .set_linger_time(Duration::ZERO);
+        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        // What could not be delivered for so long is dropped, with its connection: nobody waits for the
+        // answer any more. Else the kernel would go on sending it, behind a connection that was given up
+        // and closed, and a request for a lock could arrive when its claim was long over.
         #[cfg(target_os = "linux")]
-        let tcp = tcp.set_user_timeout(Duration::from_secs(5));
+        let tcp = tcp.set_user_timeout(ANSWER_WITHIN);
         let info = address.into_connection_info()?.set_redis_settings(redis).set_tcp_settings(tcp);
         match &self.tls {
             Some(tls) => tls.client(info),

@@ -120,6 +120,7 @@ impl Seen {
         holders.sort_by_key(|(count, holder)| Reverse((*count, holder.token)));
         let mut owners = HashSet::new();
         holders.retain(|(_, holder)| owner(&holder.value).is_none_or(|owner| owners.insert(owner)));
+        holders.sort_by_key(|(_, holder)| holder.token);
         // A holder still waits at nodes that were not of the majority that granted it.
         waiters.retain(|waiter| owner(&waiter.value).is_none_or(|owner| !owners.contains(&owner)));
         waiters.sort_by_key(|waiter| waiter.arrival_us);
