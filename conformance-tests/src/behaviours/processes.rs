@@ -275,6 +275,8 @@ async fn nap(context: Arc<Context>) {
     peer.thaw().expect("thawed");
     assert!(context.soon("it answers", peer.is_held(SLOT)).await.expect("it answers"));
     context.soon("it releases", peer.release(SLOT)).await.expect("still held");
+    // Not killed before the servers that it has not waited for have heard of it.
+    context.soon("it leaves", peer.ask(Want::Leave)).await.expect("left");
 }
 
 /// Where silence frees, it is lost before anybody asks it; where only its end frees, it holds on.
