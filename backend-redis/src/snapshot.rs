@@ -170,9 +170,9 @@ mod tests {
     use super::*;
 
     fn seen(holders: &[(&str, u64)], waiters: &[&str]) -> Seen {
-        let value = |mode: &str| match mode.strip_prefix("foreign") {
-            Some(_) => mode.into(),
-            None => format!("{mode} 30000 @1 {} host", "0a".repeat(16)).into_bytes(),
+        let value = |mode: &str| match mode.starts_with("foreign") {
+            true => mode.into(),
+            false => format!("{mode} 30000 @1 {} host", "0a".repeat(16)).into_bytes(),
         };
         let holder = |(mode, token): &(&str, u64)| Holder { value: value(mode), token: *token };
         let waiter = |mode: &&str| Waiter { value: value(mode), arrival_us: 1 };

@@ -115,6 +115,18 @@ pub async fn queued(locks: &Locks, name: &str, count: usize) {
     .await;
 }
 
+/// Awaits that nobody holds `name` or waits for it.
+///
+/// # Panics
+/// When somebody does.
+pub async fn free(locks: &Locks, name: &str) {
+    until(&format!("nobody is left of {name}"), async || {
+        let seen = locks.inspect(name).await;
+        seen.is_ok_and(|seen| seen.holders.is_empty() && seen.waiters.is_empty())
+    })
+    .await;
+}
+
 /// Awaits a renewal that was sent after this was called.
 ///
 /// # Panics

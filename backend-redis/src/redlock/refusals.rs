@@ -33,9 +33,10 @@ impl Refusal {
         else {
             return None;
         };
+        let ms = u64::try_from(*ms).ok()?;
         let change = match whose.as_slice() {
             b"foreign" => FOREIGN_LOOK,
-            _ => Duration::from_millis(u64::try_from(*ms).ok()?),
+            _ => Duration::from_millis(ms),
         };
         Some(Refusal { whose: whose.clone(), change, is_first: *first == 1 })
     }

@@ -8,7 +8,7 @@ use tokio::time::timeout_at;
 
 use super::desk::{Desk, Grant, Had};
 use super::fan::{Fan, Kept};
-use super::quorum::{Ballots, Slate, Word, Words};
+use super::quorum::{Ballots, Slate, Word};
 use super::refusals::{Refusal, Refusals};
 use super::votes::{self, Poll, Settled, Vote};
 use crate::identity::of_round;
@@ -93,18 +93,13 @@ impl Desk {
                 outcome.votes[node] = Vote::Absent;
                 continue;
             };
-            outcome.votes[node] = match read_fence(&value) {
-                Some(fence) => {
-                    slate.words.set(node, Word::Said("yes"));
-                    Vote::Yes(fence)
-                }
-                None => match Refusal::read(&value) {
-                    Some(refusal) => {
-                        self.note_freed(&round.identity, node);
-                        self.refused(refusal, node, &mut slate.words, &mut outcome.refusals)
-                    }
-                    None => self.strange(node, "vote", &mut slate.words),
-                },
+            outcome.votes[node] = if let Some(fence) = read_fence(&value) {
+                slate.words.set(node, Word::Said("yes"));
+                Vote::Yes(fence)
+            } else if let Some(refusal) = Refusal::read(&value) {
+                self.refused(refusal, node, slate, &mut outcome)
+            } else {
+                self.strange(node, "vote", &mut slate.words)
             };
         }
         self.doubt(&fan);
@@ -125,20 +120,16 @@ impl Desk {
         outcome
     }
 
-    fn refused(
-        &self,
-        refusal: Refusal,
-        node: usize,
-        words: &mut Words,
-        all: &mut Refusals,
-    ) -> Vote {
+    /// What a node's refusal counts for.
+    fn refused(&self, refusal: Refusal, node: usize, slate: &mut Slate, to: &mut Outcome) -> Vote {
+        self.note_freed(&to.round.identity, node);
         if refusal.is_for(self.claim.owner().reveal()) {
             // A round that nobody won, and its retreat has yet to arrive: nobody else has it.
-            words.set(node, Word::Said("an earlier question has yet to be taken back"));
+            slate.words.set(node, Word::Said("an earlier question has yet to be taken back"));
             return Vote::Absent;
         }
-        words.set(node, Word::Said("held by somebody else, or others wait"));
-        all.add(refusal);
+        slate.words.set(node, Word::Said("held by somebody else, or others wait"));
+        to.refusals.add(refusal);
         Vote::No
     }
 

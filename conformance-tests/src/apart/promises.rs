@@ -38,11 +38,7 @@ pub async fn lost_packets_only_slow_down(clients: &[Locks; 2], times: u32, bound
     assert_clean(events.into_iter().flatten().collect(), Rules::default());
     give_back(kept).await;
     for name in ["kept", "one"] {
-        until("nobody is left", async || {
-            let seen = clients[1].inspect(name).await;
-            seen.is_ok_and(|seen| seen.holders.is_empty() && seen.waiters.is_empty())
-        })
-        .await;
+        free(&clients[1], name).await;
     }
 }
 

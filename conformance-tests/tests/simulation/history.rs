@@ -198,8 +198,10 @@ impl History {
             }
             if self.calm {
                 let turn = state.take_turn(lock, mode, token, granted.arrival);
-                if let (Err(failure), false) = (turn, excused) {
-                    // Who is told of a hold that is gone already may be told after the next.
+                // Who is told of a hold that is gone already may be told after the next.
+                if let Err(failure) = turn
+                    && !excused
+                {
                     state.fail(failure);
                 }
                 let since = state.freed.get(&lock).map_or(granted.called, |at| *at);
