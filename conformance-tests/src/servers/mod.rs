@@ -16,6 +16,7 @@ mod instance;
 pub(crate) mod port;
 mod process;
 mod redis;
+mod version;
 mod zookeeper;
 
 pub use babbler::Babbler;

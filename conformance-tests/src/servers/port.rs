@@ -23,19 +23,46 @@ impl Port {
         let ports = below_outgoing();
         for _ in 0..ATTEMPTS {
             let number = ports.start + random_below(ports.end - ports.start);
-            let Ok(reservation) = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)) else { continue };
-            // Programs that know nothing of the reservation: a server may still lose the race
-            // against one of them, so starting one is retried with another port.
-            if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
-                return Ok(Port { number, _reservation: reservation });
+            if let Some(port) = Port::reserve(number) {
+                return Ok(port);
             }
         }
-        Err(io::Error::new(io::ErrorKind::AddrInUse, "no free port on 127.0.0.1"))
+        Err(none_free())
+    }
+
+    /// This port, if it is free.
+    fn reserve(number: u16) -> Option<Port> {
+        let reservation = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+        // Programs that know nothing of the reservation: a server may still lose the race
+        // against one of them, so starting one is retried with another port.
+        TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+        Some(Port { number, _reservation: reservation })
+    }
+
+    /// Two of which the second lies this much above the first.
+    pub(crate) fn lease_two(above: u16) -> io::Result<(Port, Port)> {
+        const ATTEMPTS: usize = 1000;
+        let ports = below_outgoing();
+        // Some room, also where the outgoing range starts low.
+        let room = (ports.end - ports.start).saturating_sub(above).max(1000);
+        for _ in 0..ATTEMPTS {
+            let first = ports.start + random_below(room);
+            if let (Some(first), Some(second)) =
+                (Port::reserve(first), Port::reserve(first + above))
+            {
+                return Ok((first, second));
+            }
+        }
+        Err(none_free())
     }
 
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
+}
+
+fn none_free() -> io::Error {
+    io::Error::new(io::ErrorKind::AddrInUse, "no free port on 127.0.0.1")
 }
 
 fn below_outgoing() -> std::ops::Range<u16> {

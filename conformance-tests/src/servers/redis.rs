@@ -19,6 +19,7 @@ use super::ServerError;
 use super::instance::{Instance, ask};
 use super::port::Port;
 use super::process::Invocation;
+use super::version::redis_major;
 
 mod certificates;
 pub(super) mod cluster;
@@ -35,7 +36,7 @@ const READY: Duration = Duration::from_secs(30);
 pub struct TestRedis {
     instance: Instance,
     port: Port,
-    /// For the other nodes of its cluster.
+    /// Reserved for the other nodes of its cluster, if it is in one.
     bus: Option<Port>,
     options: RedisOptions,
 }
@@ -223,7 +224,11 @@ impl TestRedis {
             args.extend(tls.args(self.directory()));
         }
         args.extend(["--bind", "127.0.0.1", "--save", "", "--daemonize", "no"].map(Into::into));
-        args.extend(["--enable-debug-command", "local", "--dir"].map(Into::into));
+        // Before Redis 7 `DEBUG` is always allowed, and the option is unknown.
+        if redis_major(&options.program).is_none_or(|major| major >= 7) {
+            args.extend(["--enable-debug-command", "local"].map(Into::into));
+        }
+        args.push("--dir".into());
         args.push(self.directory().into());
         args.push("--appendonly".into());
         args.push(if options.append_only { "yes" } else { "no" }.into());
@@ -233,9 +238,8 @@ impl TestRedis {
         if let Some(socket) = self.unix_socket() {
             args.extend(["--unixsocket".into(), socket.into()]);
         }
-        if let Some(bus) = &self.bus {
-            args.extend(["--cluster-enabled", "yes", "--cluster-port"].map(Into::into));
-            args.push(bus.number().to_string().into());
+        if self.bus.is_some() {
+            args.extend(["--cluster-enabled", "yes"].map(Into::into));
         }
         args.extend(options.args.iter().cloned());
         Invocation { program: options.program.clone(), args }

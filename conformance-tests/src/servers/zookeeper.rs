@@ -1,6 +1,7 @@
 //! ZooKeeper servers of the test's own: one, or an ensemble.
 //!
-//! They run from the jars of Debian's package, each in a Java machine with a small heap and with
+//! They run from the jars of Debian's package, or from those in the directory that
+//! `FENCELOCK_ZOOKEEPER_JARS` names, each in a Java machine with a small heap and with
 //! short ticks, as session timeouts are bounded by multiples of the tick. A server counts as
 //! ready when it serves clients: in an ensemble that takes a quorum and a leader.
 
@@ -16,6 +17,7 @@ use super::eventually::{PATIENCE, eventually, not_yet};
 use super::instance::{Instance, ask};
 use super::port::Port;
 use super::process::Invocation;
+use super::version::{DEBIAN_JARS, zookeeper_jars};
 use super::{STARTS, ServerError};
 use crate::proxy::Proxy;
 
@@ -44,7 +46,7 @@ impl ZooKeeperOptions {
     pub fn new() -> Self {
         Self {
             java: "java".into(),
-            jars: "/usr/share/java".into(),
+            jars: zookeeper_jars(),
             java_args: Vec::new(),
             tick: Duration::from_millis(200),
             sync_ticks: 10,
@@ -60,7 +62,7 @@ impl ZooKeeperOptions {
         self
     }
 
-    /// Another directory than that of the Debian packages for the jars.
+    /// Another directory of jars, all of which are taken; that of Debian's packages has many more.
     #[must_use]
     pub fn jars(mut self, directory: impl Into<PathBuf>) -> Self {
         self.jars = directory.into();
@@ -432,6 +434,10 @@ fn classpath(directory: &Path) -> Result<OsString, String> {
         "jackson-core",
         "jackson-databind",
     ];
+    if directory != Path::new(DEBIAN_JARS) {
+        // Java itself takes every jar that is there.
+        return Ok(directory.join("*").into());
+    }
     let mut path = OsString::new();
     for jar in JARS {
         let file = directory.join(format!("{jar}.jar"));

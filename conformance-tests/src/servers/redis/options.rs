@@ -7,6 +7,7 @@ use super::certificates::{Clients, Tls};
 use super::{SERVER, TestRedis};
 use crate::servers::instance::Instance;
 use crate::servers::port::Port;
+use crate::servers::version::redis_program;
 use crate::servers::{STARTS, ServerError};
 
 /// How to start a [`TestRedis`], or a topology of several.
@@ -25,12 +26,16 @@ pub struct RedisOptions {
     pub(super) after_start: &'static [&'static str],
 }
 
+/// By how much the port of a cluster's bus lies above that for clients: what Redis 6.2 has fixed.
+const BUS_ABOVE: u16 = 10_000;
+
 impl RedisOptions {
-    /// No password, no persistence, TCP only, `DEBUG` allowed.
+    /// No password, no persistence, TCP only, `DEBUG` allowed; the `redis-server` on the search path,
+    /// or the program that `FENCELOCK_REDIS_SERVER` names.
     #[must_use]
     pub fn new() -> Self {
         Self {
-            program: SERVER.into(),
+            program: redis_program(),
             args: Vec::new(),
             config: String::new(),
             password: None,
@@ -43,7 +48,7 @@ impl RedisOptions {
         }
     }
 
-    /// Another program than the `redis-server` on the search path.
+    /// Another program.
     #[must_use]
     pub fn program(mut self, program: impl Into<OsString>) -> Self {
         self.program = program.into();
@@ -134,8 +139,12 @@ impl RedisOptions {
 
     async fn start_once(self) -> Result<TestRedis, ServerError> {
         let instance = Instance::new(SERVER, "redis-server")?;
-        let port = || Port::lease().map_err(|e| instance.io("finding a port for", e));
-        let (client, bus) = (port()?, self.in_cluster.then(port).transpose()?);
+        let ports = if self.in_cluster {
+            Port::lease_two(BUS_ABOVE).map(|(client, bus)| (client, Some(bus)))
+        } else {
+            Port::lease().map(|client| (client, None))
+        };
+        let (client, bus) = ports.map_err(|e| instance.io("finding a port for", e))?;
         std::fs::write(config_file(instance.directory()), &self.config)
             .map_err(|e| instance.io("configuring", e))?;
         if let Some(tls) = &self.tls {

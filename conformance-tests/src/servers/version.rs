@@ -1,0 +1,57 @@
+//! Which server programs the tests start: Debian's, or other versions that the environment names.
+//!
+//! One build of the tests runs on every version: `FENCELOCK_REDIS_SERVER` is the path of a
+//! `redis-server` or `valkey-server`, `FENCELOCK_ZOOKEEPER_JARS` a directory with ZooKeeper's jar
+//! and all that it needs. A few options that the test servers take by default are younger than
+//! the oldest supported Redis, so the program is asked for its version once.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// Names the program of Redis servers, or of servers that speak its protocol.
+const REDIS: &str = "FENCELOCK_REDIS_SERVER";
+/// Names the directory of ZooKeeper's jars.
+const ZOOKEEPER: &str = "FENCELOCK_ZOOKEEPER_JARS";
+/// Where Debian's packages put the jars of all Java libraries.
+pub(super) const DEBIAN_JARS: &str = "/usr/share/java";
+
+pub(super) fn redis_program() -> OsString {
+    std::env::var_os(REDIS).unwrap_or_else(|| "redis-server".into())
+}
+
+pub(super) fn zookeeper_jars() -> PathBuf {
+    std::env::var_os(ZOOKEEPER).unwrap_or_else(|| DEBIAN_JARS.into()).into()
+}
+
+/// The major version that `program --version` prints, `v=7.0.15` or `server v=9.1.2`; none if it
+/// does not run or prints another text.
+pub(super) fn redis_major(program: &OsStr) -> Option<u32> {
+    static KNOWN: Mutex<Option<HashMap<OsString, Option<u32>>>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let asked = || {
+        let output = Command::new(program).arg("--version").output().ok()?;
+        major(&String::from_utf8_lossy(&output.stdout))
+    };
+    *known.get_or_insert_default().entry(program.to_owned()).or_insert_with(asked)
+}
+
+fn major(version: &str) -> Option<u32> {
+    let (_, number) = version.split_once(" v=")?;
+    number.split('.').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_major_version_is_read_of_redis_and_of_valkey() {
+        assert_eq!(major("Redis server v=6.2.5 sha=00000000:0 malloc=jemalloc-5.1.0"), Some(6));
+        assert_eq!(major("Valkey server v=9.1.2 sha=00000000:1 malloc=libc bits=64"), Some(9));
+        assert_eq!(major("nothing of the kind"), None);
+        assert_eq!(redis_major(OsStr::new("/nonexistent")), None);
+    }
+}
