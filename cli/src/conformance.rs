@@ -19,6 +19,9 @@ pub(crate) struct Options {
     /// Only behaviours whose name contains this, as ownership::
     #[arg(long)]
     filter: Option<String>,
+    /// Begin no further behaviour after one has failed; those on exclusion come first
+    #[arg(long)]
+    fail_fast: bool,
 }
 
 impl Options {
@@ -27,6 +30,9 @@ impl Options {
         let mut options = RunOptions::default();
         if let Some(filter) = &self.filter {
             options = options.filter(filter);
+        }
+        if self.fail_fast {
+            options = options.fail_fast();
         }
         let report = run_against_url(connect, &self.url, &options)?;
         if let Err(why) = report.verdict() {

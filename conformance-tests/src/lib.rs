@@ -48,6 +48,6 @@ pub use peer::process::peer_main_if_asked;
 pub use peer::protocol::{How, Want};
 pub use peer::{Peer, PeerError};
 pub use register::{ProtectedRegister, Seen, Writes};
-pub use run::{Report, RunOptions, main, main_of, run_against_url, run_suite};
+pub use run::{AfterFailure, Report, RunOptions, main, main_of, run_against_url, run_suite};
 pub use seed::fresh as fresh_seed;
 pub use suite::{Behaviour, Outcome, Running, run_behaviour};

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::behaviours::BEHAVIOURS;
 use crate::harness::Harness;
 use crate::harness::url::{Connect, UrlHarness};
 use crate::peer::process::serve_if_asked;
-use crate::suite::{Behaviour, Bounds, Outcome, run_fairly};
+use crate::suite::{Bounds, Outcome, run_fairly};
 
 /// The whole of a store's own test target, with `harness = false`. Takes the arguments of
 /// `cargo test`, and is also the program of the peer processes.
@@ -30,7 +31,7 @@ pub fn main_of(harnesses: &[Arc<dyn Harness>]) {
     arguments.test_threads = arguments.test_threads.or(Some(usual_threads()));
     // Somebody may look for a test of another target: only a run of all must not be empty.
     let whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.ignored;
-    let report = run_matrix(harnesses, &arguments, Bounds::GENEROUS);
+    let report = run_matrix(harnesses, &arguments, Bounds::GENEROUS, AfterFailure::GoOn);
     if arguments.list || (report.is_empty() && !whole) {
         return;
     }
@@ -45,7 +46,7 @@ pub fn main_of(harnesses: &[Arc<dyn Harness>]) {
 #[must_use]
 pub fn run_suite(harnesses: &[Arc<dyn Harness>], options: &RunOptions) -> Report {
     let bounds = options.patience.map_or(Bounds::GENEROUS, Bounds::with_patience);
-    run_matrix(harnesses, &options.arguments(), bounds)
+    run_matrix(harnesses, &options.arguments(), bounds, options.after_failure)
 }
 
 /// Runs the suite on the store that `url` names: what `fencelock conformance` does. The program
@@ -78,6 +79,19 @@ pub struct RunOptions {
     pub threads: Option<usize>,
     /// How long each awaited event may take.
     pub patience: Option<Duration>,
+    /// What follows a failed behaviour.
+    pub after_failure: AfterFailure,
+}
+
+/// What a run does after a behaviour has failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AfterFailure {
+    /// Runs all the others.
+    #[default]
+    GoOn,
+    /// Ignores those that have not begun. The list begins with exclusion, without which the rest
+    /// says little.
+    Stop,
 }
 
 impl RunOptions {
@@ -85,6 +99,13 @@ impl RunOptions {
     #[must_use]
     pub fn filter(mut self, filter: &str) -> RunOptions {
         self.filter = Some(filter.to_owned());
+        self
+    }
+
+    /// Begins no further behaviour after a failed one.
+    #[must_use]
+    pub fn fail_fast(mut self) -> RunOptions {
+        self.after_failure = AfterFailure::Stop;
         self
     }
 
@@ -175,15 +196,26 @@ fn usual_threads() -> usize {
 
 type Outcomes = Arc<Mutex<BTreeMap<String, Option<Outcome>>>>;
 
-fn run_matrix(harnesses: &[Arc<dyn Harness>], arguments: &Arguments, bounds: Bounds) -> Report {
+fn run_matrix(
+    harnesses: &[Arc<dyn Harness>],
+    arguments: &Arguments,
+    bounds: Bounds,
+    after_failure: AfterFailure,
+) -> Report {
     let seed = crate::seed::fresh();
+    let failures = Arc::new(Failures { after: after_failure, any: AtomicBool::new(false) });
     let outcomes = Outcomes::default();
     let pairs = harnesses.iter().flat_map(|harness| {
         BEHAVIOURS.iter().flat_map(|group| group.iter()).map(move |it| (harness.clone(), *it))
     });
     let mut trials = Vec::new();
     for (harness, behaviour) in pairs {
-        let trial = trial(&harness, behaviour, bounds, seed, &outcomes);
+        let run = {
+            let (harness, failures) = (harness.clone(), failures.clone());
+            move || failures.watch(|| run_fairly(&harness, &behaviour, bounds, seed))
+        };
+        let name = format!("{}::{}", harness.name(), behaviour.full_name());
+        let trial = trial(name, run, &outcomes);
         if !arguments.is_filtered_out(&trial) && !arguments.is_ignored(&trial) {
             record(&outcomes, trial.name(), None);
         }
@@ -194,17 +226,31 @@ fn run_matrix(harnesses: &[Arc<dyn Harness>], arguments: &Arguments, bounds: Bou
     Report { outcomes }
 }
 
+/// Whether a behaviour has failed, and what follows.
+struct Failures {
+    after: AfterFailure,
+    any: AtomicBool,
+}
+
+impl Failures {
+    fn watch(&self, run: impl FnOnce() -> Outcome) -> Outcome {
+        if self.after == AfterFailure::Stop && self.any.load(Ordering::Relaxed) {
+            return Outcome::Ignored("another behaviour has failed".to_owned());
+        }
+        let outcome = run();
+        self.any.fetch_or(matches!(outcome, Outcome::Failed(_)), Ordering::Relaxed);
+        outcome
+    }
+}
+
 fn trial(
-    harness: &Arc<dyn Harness>,
-    behaviour: Behaviour,
-    bounds: Bounds,
-    seed: u64,
+    name: String,
+    run: impl FnOnce() -> Outcome + Send + 'static,
     outcomes: &Outcomes,
 ) -> Trial {
-    let name = format!("{}::{}", harness.name(), behaviour.full_name());
-    let (harness, outcomes, key) = (harness.clone(), outcomes.clone(), name.clone());
+    let (outcomes, key) = (outcomes.clone(), name.clone());
     Trial::ignorable_test(name, move || {
-        let outcome = run_fairly(&harness, &behaviour, bounds, seed);
+        let outcome = run();
         record(&outcomes, &key, Some(outcome.clone()));
         match outcome {
             Outcome::Passed => Ok(Completion::Completed),
@@ -254,5 +300,18 @@ mod tests {
         let expected = listed.filter(|it| it.group == "options").count();
         assert_eq!(run.outcomes().count(), expected);
         assert_eq!(run.verdict(), Ok(()));
+    }
+
+    #[test]
+    fn after_a_failure_a_run_goes_on_or_begins_nothing_more() {
+        let failed = || Outcome::Failed("two holders".to_owned());
+        let passes_after_a_failure = |after| {
+            let failures = Failures { after, any: AtomicBool::new(false) };
+            assert_eq!(failures.watch(|| Outcome::Passed), Outcome::Passed);
+            assert_eq!(failures.watch(failed), failed());
+            failures.watch(|| Outcome::Passed) == Outcome::Passed
+        };
+        assert!(passes_after_a_failure(AfterFailure::GoOn));
+        assert!(!passes_after_a_failure(AfterFailure::Stop));
     }
 }
