@@ -60,6 +60,24 @@ async fn an_eviction_that_the_nodes_refuse_says_what_each_node_said() {
     rig.drained().await;
 }
 
+/// The counterpart of row 30: a release that too few nodes hear of is an error, not a silent
+/// success, and is made up for when they are back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_without_a_majority_says_so_and_is_made_up_for() {
+    let params = format!("{LONG}&unreachable_after=1s");
+    let rig = Rig::new(3, &params).await;
+    let lines = rig.lines().await;
+    let locks = lines.connect(&params).await;
+    let guard = hold(&locks, "lock").await;
+    rig.held_everywhere("lock", &[]).await;
+    lines.lose(&[0, 1]);
+    let error = soon("the release ends", guard.release()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    lines.heal().await;
+    // Long before the TTL.
+    rig.drained().await;
+}
+
 /// Row 30: what a round got of too few is given back while the others are still away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_too_few_granted_is_given_back_at_once() {
