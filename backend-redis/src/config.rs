@@ -267,7 +267,8 @@ pub(crate) fn database_in(text: &str) -> Result<Option<u16>> {
         "" => Ok(None),
         text => {
             let number = text.parse();
-            let wrong = |_| invalid(format!("{text:?} is no database; expected a number, as /0"));
+            // Not with the text: the rest of a password with a / in it may stand there.
+            let wrong = |_| invalid("the path is not a database; expected a number, as /0");
             number.map(Some).map_err(wrong)
         }
     }

@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use fencelock_conformance::outside::{
-    a_url_keeps_its_secret, grants_are_stated, names_are_kept_apart, no_parameter_is_overlooked,
+    a_slip_keeps_the_secret, a_url_keeps_its_secret, grants_are_stated, names_are_kept_apart,
+    no_parameter_is_overlooked,
 };
 use fencelock_redis::outside::{Granted, keys, reply, url};
 use proptest::prelude::*;
@@ -125,6 +126,13 @@ proptest! {
     fn a_damaged_url_keeps_its_secret(at in 0..URLS.len(), damages in damages()) {
         let text = damaged(URLS[at].as_bytes(), &damages);
         a_url_keeps_its_secret(&String::from_utf8_lossy(&text), url);
+    }
+
+    #[test]
+    fn a_slip_in_a_url_shows_no_password(password in "[A-Z][a-zA-Z0-9!+*~^]{8,30}") {
+        for good in URLS.into_iter().filter(|good| good.contains('$')) {
+            a_slip_keeps_the_secret(good, &password, url);
+        }
     }
 
     #[test]

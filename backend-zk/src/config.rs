@@ -274,7 +274,7 @@ fn hosts_of(url: &StoreUrl) -> Result<Vec<(String, u16)>> {
     for ((name, port), text) in hosts.iter().zip(url.authority().split(',')) {
         let odd = text.starts_with('[') && name.parse::<std::net::Ipv6Addr>().is_err();
         if odd || *port == 0 || !name.chars().all(plain) {
-            return Err(invalid(format!("{text:?} is no HOST or HOST:PORT")));
+            return Err(invalid(format!("{text:?} is not HOST or HOST:PORT")));
         }
     }
     Ok(hosts)
@@ -308,7 +308,11 @@ fn check_root(root: &str) -> Result<()> {
             Err(invalid("/zookeeper is the servers' own; name another root"))
         }
         Some(rest) if !rest.split('/').any(odd) => Ok(()),
-        _ => Err(invalid(format!("{root:?} is no path for locks; expected one as /app/locks"))),
+        // Not with the text: the rest of a password with a / in it may stand there.
+        _ => Err(invalid(
+            "the path is not one for locks; expected one such as /app/locks, without empty parts, \
+             `.` or `..`",
+        )),
     }
 }
 
@@ -344,12 +348,12 @@ mod tests {
     fn what_cannot_be_meant_is_refused_with_a_way_out() {
         for (url, says) in [
             ("zk:///locks", "no host"),
-            ("zk://h:x", "is no HOST"),
-            ("zk://h:0", "is no HOST"),
-            ("zk://h:2181:2181", "is no HOST"),
-            ("zk://[h]", "is no HOST"),
-            ("zk://h 1", "is no HOST"),
-            ("zk://h,,g", "is no HOST"),
+            ("zk://h:x", "is not HOST"),
+            ("zk://h:0", "is not HOST"),
+            ("zk://h:2181:2181", "is not HOST"),
+            ("zk://[h]", "is not HOST"),
+            ("zk://h 1", "is not HOST"),
+            ("zk://h,,g", "is not HOST"),
             ("zk://me:hunter2@h", "auth=digest:USER:PASSWORD"),
             ("zk://h?auth=hunter2", "auth=digest:USER:PASSWORD"),
             ("zk://h?auth=digest:hunter2", "auth=digest:USER:PASSWORD"),
@@ -357,8 +361,8 @@ mod tests {
             ("zk://h?acl=creator", "needs a login"),
             ("zk://h?session=1ms", "500ms to 10m"),
             ("zk://h?session=1h", "500ms to 10m"),
-            ("zk://h//a", "no path"),
-            ("zk://h/a/../b", "no path"),
+            ("zk://h//a", "not one for locks"),
+            ("zk://h/a/../b", "not one for locks"),
             ("zk://h/zookeeper/locks", "servers' own"),
             ("zk://h?tls_cert=/c", "belong together"),
             ("zk://h?tls_cert=/c&tls_key=/k", "tls_ca is missing"),

@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use fencelock_conformance::outside::{
-    a_url_keeps_its_secret, names_are_kept_apart, no_parameter_is_overlooked,
+    a_slip_keeps_the_secret, a_url_keeps_its_secret, names_are_kept_apart,
+    no_parameter_is_overlooked,
 };
 use fencelock_zk::outside::{is_granted, lock, snapshot, url};
 use proptest::prelude::*;
@@ -35,6 +36,11 @@ proptest! {
     #[test]
     fn any_text_is_a_url_or_an_error(text in "(zk|zookeeper)://(/?[%-~]{0,8}:[$]@)?[%-~]{0,40}") {
         a_url_keeps_its_secret(&text, url);
+    }
+
+    #[test]
+    fn a_slip_in_a_url_shows_no_password(password in "[A-Z][a-zA-Z0-9!+*~^]{8,30}") {
+        a_slip_keeps_the_secret(&URL.replace("://", "://me:$@"), &password, url);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What must hold for all input from outside, whatever it is: the property tests and the fuzz
 //! targets of every store ask the same.
 
+use std::error::Error as _;
 use std::sync::{Mutex, PoisonError};
 
 use fencelock_core::url::StoreUrl;
@@ -30,22 +31,71 @@ pub fn names_are_kept_apart<P: PartialEq>(one: &str, two: &str, encode: impl Fn(
 /// When one is shown.
 pub fn a_url_keeps_its_secret(text: &str, read: impl Fn(&StoreUrl) -> Result<()>) {
     let text = text.replace('$', SECRET);
-    let parsed = StoreUrl::parse(&text);
-    let shown = match &parsed {
-        Err(error) => format!("{error} {error:?}"),
-        Ok(url) => match read(url) {
-            Err(error) => {
-                let error = error.with_store(&url.to_string().into());
-                format!("{url} {url:?} {error} {error:?}")
-            }
-            Ok(()) => format!("{url} {url:?}"),
-        },
-    };
+    let shown = all_that_is_shown(&text, read);
     // In other places it is no password: a host of that name has to be shown.
     let is_password = format!(":{SECRET}@");
     let front = text.split('?').next().unwrap_or_default();
     if text.matches(SECRET).count() == 1 && front.contains(&is_password) {
         assert!(!shown.contains(SECRET), "{text:?} is shown as {shown}");
+    }
+}
+
+/// As [`a_url_keeps_its_secret`], with `password` for the `$` of `good`, and each slip of the pen
+/// that leaves a password where something else is meant: before, behind and around it, and as the
+/// value of a parameter of `good`.
+///
+/// # Panics
+/// When it is shown.
+pub fn a_slip_keeps_the_secret(good: &str, password: &str, read: impl Fn(&StoreUrl) -> Result<()>) {
+    let (front, behind) = good.split_once('$').expect("a password");
+    let behind = behind.strip_prefix('@').expect("an @ behind the password");
+    let mut slips = Vec::new();
+    for at in ["", "%40", "@@", " @", " ", ":", "/", "//", "#", ",", "&", "?", "=", "%2540"] {
+        slips.push(format!("{front}{password}{at}{behind}"));
+    }
+    let user = front.trim_end_matches(':');
+    for colon in ["%3A", "", ";", "::", ":/", "@:", "?", "=", " "] {
+        slips.push(format!("{user}{colon}{password}@{behind}"));
+        slips.push(format!("{user}{colon}{password}%40{behind}"));
+    }
+    let (scheme, login) = front.split_once("://").expect("a scheme");
+    for colon in [":/", "", ":", "//", "%3A//", ":///", ":////"] {
+        slips.push(format!("{scheme}{colon}{login}{password}@{behind}"));
+    }
+    let (hosts, query) = behind.split_once('?').unwrap_or((behind, ""));
+    slips.push(format!("{scheme}://{hosts}:{password}"));
+    slips.push(format!("{scheme}://{password}:@{hosts}"));
+    for pair in query.split('&') {
+        let name = pair.split('=').next().unwrap_or_default();
+        slips.push(format!("{front}x@{hosts}?{name}={password}"));
+        slips.push(format!("{front}x@{hosts}?{name}x={password}"));
+        slips.push(format!("{front}x@{hosts}?{password}={name}"));
+        slips.push(format!("{front}x@{hosts}?{password}"));
+    }
+    for slip in slips {
+        let shown = all_that_is_shown(&slip, &read);
+        assert!(!shown.contains(password), "{slip:?} is shown as {shown}");
+    }
+}
+
+/// Of a URL, and of the error that reading it ends with, with its causes.
+fn all_that_is_shown(text: &str, read: impl Fn(&StoreUrl) -> Result<()>) -> String {
+    let url = match StoreUrl::parse(text) {
+        Err(error) => return format!("{error} {error:?}"),
+        Ok(url) => url,
+    };
+    match read(&url) {
+        Err(error) => {
+            let error = error.with_store(&url.to_string().into());
+            let mut shown = format!("{url} {url:?} {error} {error:?}");
+            let mut source = error.source();
+            while let Some(cause) = source {
+                shown += &format!(" {cause} {cause:?}");
+                source = cause.source();
+            }
+            shown
+        }
+        Ok(()) => format!("{url} {url:?}"),
     }
 }
 

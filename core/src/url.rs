@@ -3,6 +3,9 @@
 //! Swallowed or misspelt settings cost people their locks, so nothing is ignored here: an unknown
 //! scheme names the ones there are, an unknown parameter the nearest spelling.
 
+mod hosts;
+mod params;
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -13,8 +16,8 @@ use percent_encoding::percent_decode_str;
 
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::locks::Locks;
-use crate::options::{Settings, Ttl, parse_duration};
-use crate::token::TokenEpoch;
+
+pub use params::Params;
 
 /// One kind of store that a program was compiled with.
 #[derive(Clone, Copy)]
@@ -75,7 +78,8 @@ fn unknown_scheme(schemes: &[Scheme], given: &str) -> Error {
 /// A store's URL in its parts: `scheme://[user[:password]@]authority[/path][?name=value&…]`.
 ///
 /// The authority is left whole, since several hosts may stand in it. `Display` and `Debug` show
-/// neither the password nor any parameter's value.
+/// neither the password nor any parameter's value, nor a part in which a password stands when the
+/// `@` behind it was forgotten.
 #[derive(Clone)]
 pub struct StoreUrl {
     scheme: String,
@@ -164,10 +168,7 @@ impl StoreUrl {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] when none is named, or one is no `HOST` or `HOST:PORT`.
     pub fn hosts(&self, port: u16) -> Result<Vec<(String, u16)>> {
-        if self.authority.is_empty() {
-            return Err(invalid("no host is named; expected HOST or HOST:PORT"));
-        }
-        self.authority.split(',').map(|text| parse_host(text, port)).collect()
+        hosts::parse(&self.authority, port)
     }
 
     /// The path with its leading `/`, or nothing.
@@ -181,126 +182,41 @@ impl StoreUrl {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] that names an unknown one, the known ones and the nearest.
     pub fn params(&self, own: &[&str]) -> Result<Params<'_>> {
-        let known = || COMMON.iter().chain(own).copied();
-        for (name, _) in &self.params {
-            if !known().any(|known| known == name) {
-                let list = known().collect::<Vec<_>>().join(", ");
-                let hint = did_you_mean(name, known());
-                return Err(invalid(format!(
-                    "unknown parameter {name:?}{hint}; {}:// takes: {list}",
-                    self.scheme
-                )));
-            }
+        let known = params::COMMON.iter().chain(own).copied();
+        if let Some((name, _)) =
+            self.params.iter().find(|(name, _)| !known.clone().any(|known| known == name))
+        {
+            return Err(params::unknown(&self.scheme, name, known));
         }
         Ok(Params { params: &self.params })
-    }
-}
-
-fn parse_host(text: &str, default: u16) -> Result<(String, u16)> {
-    let wrong = || invalid(format!("{text:?} is no HOST or HOST:PORT"));
-    let (name, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (name, rest) = rest.split_once(']').ok_or_else(wrong)?;
-            (name, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")))
-        }
-        None => match text.split_once(':') {
-            Some((name, port)) => (name, Some(port)),
-            None => (text, Some("")),
-        },
-    };
-    let port = match port.ok_or_else(wrong)? {
-        "" if text.ends_with(':') => return Err(wrong()),
-        "" => default,
-        port => port.parse().map_err(|_| wrong())?,
-    };
-    match name.is_empty() || name.contains(char::is_whitespace) {
-        true => Err(wrong()),
-        false => Ok((name.to_owned(), port)),
-    }
-}
-
-/// The parameters that every store takes.
-const COMMON: [&str; 4] = ["ttl", "prefix", "unreachable_after", "token_epoch"];
-
-/// Checked parameters of a URL.
-#[derive(Clone, Copy)]
-pub struct Params<'a> {
-    params: &'a [(String, String)],
-}
-
-impl fmt::Debug for Params<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.params.iter().map(|(name, _)| name)).finish()
-    }
-}
-
-impl<'a> Params<'a> {
-    /// The text of parameter `name`.
-    #[must_use]
-    pub fn text(&self, name: &str) -> Option<&'a str> {
-        self.params.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
-    }
-
-    /// Parameter `name` as a duration.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for one that is none.
-    pub fn duration(&self, name: &str) -> Result<Option<Duration>> {
-        self.text(name).map(|text| parse_duration(text).map_err(|e| e_in(name, e))).transpose()
-    }
-
-    /// Parameter `name` as a number.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for text that is none or does not fit.
-    pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
-        let parse = |text: &str| {
-            text.parse().map_err(|_| {
-                let largest = std::any::type_name::<T>();
-                invalid(format!("{name}={text}: expected a whole number ({largest})"))
-            })
-        };
-        self.text(name).map(parse).transpose()
-    }
-
-    /// The settings common to all stores.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a value out of its range.
-    pub fn settings(&self) -> Result<Settings> {
-        let mut settings = Settings::default();
-        if let Some(ttl) = self.duration("ttl")? {
-            settings = settings.ttl(Ttl::new(ttl)?);
-        }
-        if let Some(prefix) = self.text("prefix") {
-            settings = settings.prefix(prefix);
-        }
-        if let Some(bound) = self.duration("unreachable_after")? {
-            settings = settings.unreachable_after(bound)?;
-        }
-        if let Some(epoch) = self.number("token_epoch")? {
-            settings = settings.token_epoch(TokenEpoch::new(epoch)?);
-        }
-        Ok(settings)
     }
 }
 
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme)?;
-        match (&self.user, &self.password) {
+        let is_plain = |text: &&str| text.chars().all(|c| c.is_alphanumeric() || "-._".contains(c));
+        // A name without a password may be the password.
+        let with_password = self.password.as_deref().is_some_and(|password| !password.is_empty());
+        match (self.user.as_deref(), &self.password) {
             (None, None) => {}
-            (user, None) => write!(f, "{}@", user.as_deref().unwrap_or_default())?,
-            (user, Some(_)) => write!(f, "{}:***@", user.as_deref().unwrap_or_default())?,
+            (None, Some(_)) => f.write_str(":***@")?,
+            (Some(user), Some(_)) if with_password && is_plain(&user) => write!(f, "{user}:***@")?,
+            (Some(_), _) => f.write_str("***@")?,
         }
-        match self
-            .path
-            .rsplit_once('@')
-            .and_then(|(login, rest)| Some((login.split_once(':')?, rest)))
-        {
+        // A password without its `@` runs into the host, and from there into the path.
+        if !hosts::is_plain(&self.authority) {
+            return f.write_str("***");
+        }
+        f.write_str(&self.authority)?;
+        match self.path.rsplit_once('@') {
             // One slash too many before `USER:PASSWORD@HOST`.
-            Some(((user, _), rest)) => write!(f, "{}{user}:***@{rest}", self.authority),
-            None => write!(f, "{}{}", self.authority, self.path),
+            Some((_, rest)) if self.authority.is_empty() => write!(f, "/***@{rest}"),
+            // A port that came too late, or what was taken for one.
+            None if self.authority.is_empty() || !self.path.contains(':') => {
+                f.write_str(&self.path)
+            }
+            _ => f.write_str("/***"),
         }
     }
 }
@@ -319,7 +235,7 @@ fn parse_query(query: &str) -> Result<Vec<(String, String)>> {
         };
         let name = decode(name)?;
         if params.iter().any(|(given, _)| *given == name) {
-            return Err(invalid(format!("parameter {name:?} is given twice")));
+            return Err(params::repeated(&name));
         }
         params.push((name, decode(value)?));
     }
@@ -341,10 +257,6 @@ fn did_you_mean<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String
         }
         _ => String::new(),
     }
-}
-
-fn e_in(name: &str, cause: Error) -> Error {
-    invalid(format!("parameter {name}: {}", cause.message())).caused_by(cause)
 }
 
 fn invalid(message: impl Into<String>) -> Error {
@@ -390,7 +302,7 @@ mod tests {
             assert!(error.contains(says) && !error.contains("hunter"), "{bad}: {error}");
         }
         for (bad, says) in [
-            ("mem://?ttl=30", "parameter ttl: \"30\" is no duration"),
+            ("mem://?ttl=30", "parameter ttl=30: expected a duration"),
             ("mem://?token_epoch=x", "whole number"),
             ("mem://?token_epoch=128", "0 to 127"),
             ("mem://?ttl=1ms", "out of range"),

@@ -1,0 +1,115 @@
+//! The hosts of a URL, and whether the text where they stand may be shown.
+//!
+//! A password ends up there when the `@` behind it is missing or percent-encoded. So a text that
+//! is not plainly a host is never repeated, neither by `Display` nor by an error.
+
+use std::net::Ipv6Addr;
+
+use super::invalid;
+use crate::error::Result;
+
+/// The hosts of `authority` with their ports, `default` where none is given.
+pub(super) fn parse(authority: &str, default: u16) -> Result<Vec<(String, u16)>> {
+    if authority.is_empty() {
+        return Err(invalid("no host is named; expected HOST or HOST:PORT"));
+    }
+    let parts = authority.split(',').enumerate();
+    parts
+        .map(|(index, text)| {
+            let (name, port) = split(text).ok_or_else(|| not_a_host(index))?;
+            Ok((name.to_owned(), port.unwrap_or(default)))
+        })
+        .collect()
+}
+
+/// Whether `authority` is nothing but hosts and ports.
+pub(super) fn is_plain(authority: &str) -> bool {
+    authority.is_empty() || authority.split(',').all(|text| split(text).is_some())
+}
+
+fn not_a_host(index: usize) -> crate::Error {
+    let number = index + 1;
+    invalid(format!(
+        "host {number} of the URL is not HOST or HOST:PORT, and is not shown, since it may hold a \
+         password; expected SCHEME://USER:PASSWORD@HOST:PORT, with / ? # @ percent-encoded in the \
+         user and password only, and an IPv6 address in brackets"
+    ))
+}
+
+/// `HOST`, `HOST:PORT` or the same with an IPv6 address in brackets, which are taken off.
+fn split(text: &str) -> Option<(&str, Option<u16>)> {
+    let (name, rest) = match text.strip_prefix('[') {
+        Some(text) => text.split_once(']').filter(|(address, _)| is_ipv6(address))?,
+        None => {
+            let end = text.find(':').unwrap_or(text.len());
+            let (name, rest) = text.split_at(end);
+            (is_name(name).then_some(name)?, rest)
+        }
+    };
+    match rest.strip_prefix(':') {
+        None => rest.is_empty().then_some((name, None)),
+        // `parse` takes a `+`.
+        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Some((name, Some(port.parse().ok()?)))
+        }
+        Some(_) => None,
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "-._".contains(c))
+}
+
+/// An IPv6 address, with a zone for a link-local one: `fe80::1%eth0`.
+fn is_ipv6(text: &str) -> bool {
+    let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
+    address.parse::<Ipv6Addr>().is_ok() && is_name(zone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_read_with_their_ports() {
+        for (text, hosts) in [
+            ("h", vec![("h", 1)]),
+            (
+                "h1:6379,h-2_x.local,10.0.0.1:7",
+                vec![("h1", 6379), ("h-2_x.local", 1), ("10.0.0.1", 7)],
+            ),
+            ("[::1]:7000,[fe80::1%eth0]", vec![("::1", 7000), ("fe80::1%eth0", 1)]),
+        ] {
+            let hosts: Vec<_> =
+                hosts.into_iter().map(|(name, port)| (name.to_owned(), port)).collect();
+            assert_eq!(parse(text, 1).unwrap(), hosts);
+            assert!(is_plain(text));
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_host_is_not_repeated() {
+        for text in [
+            "me:hunter2%40h:6379",
+            ":hunter2%40h",
+            "hunter2%40h",
+            "me:hunter2h",
+            "hunter2:h",
+            "hunter2 h",
+            "h:",
+            "h:70000",
+            "h:+1",
+            "[hunter2]",
+            "[::1]hunter2",
+            "[::1%hunter2%40]",
+            "::1",
+            "a,,b",
+            "a,hunter2:b",
+        ] {
+            let error = parse(text, 1).unwrap_err().to_string();
+            assert!(error.contains("HOST:PORT") && !error.contains("hunter2"), "{text}: {error}");
+            assert!(!is_plain(text), "{text}");
+        }
+        assert!(parse("a,hunter2:b", 1).unwrap_err().to_string().contains("host 2 of"));
+    }
+}

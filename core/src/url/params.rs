@@ -1,0 +1,118 @@
+//! The parameters of a URL, read as what they mean.
+//!
+//! Errors name the parameter and not its value: a password may stand there by mistake, or be the
+//! rest of one with a `?` in it.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{did_you_mean, invalid};
+use crate::error::Result;
+use crate::options::{Settings, Ttl, parse_duration};
+use crate::token::TokenEpoch;
+
+/// The parameters that every store takes.
+pub(super) const COMMON: [&str; 4] = ["ttl", "prefix", "unreachable_after", "token_epoch"];
+
+/// Checked parameters of a URL.
+#[derive(Clone, Copy)]
+pub struct Params<'a> {
+    pub(super) params: &'a [(String, String)],
+}
+
+impl fmt::Debug for Params<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.params.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+impl<'a> Params<'a> {
+    /// The text of parameter `name`.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&'a str> {
+        self.params.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Parameter `name` as a duration.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for one that is none.
+    pub fn duration(&self, name: &str) -> Result<Option<Duration>> {
+        // Without the cause, which repeats the text.
+        let parse = |text| {
+            parse_duration(text).map_err(|_| {
+                let expected = "a duration: a number with a unit, such as 500ms, 2s or 1m30s";
+                wrong_value(name, text, expected)
+            })
+        };
+        self.text(name).map(parse).transpose()
+    }
+
+    /// Parameter `name` as a number.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for text that is none or does not fit.
+    pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
+        let parse = |text: &str| {
+            text.parse().map_err(|_| {
+                let expected = format!("a whole number ({})", std::any::type_name::<T>());
+                wrong_value(name, text, &expected)
+            })
+        };
+        self.text(name).map(parse).transpose()
+    }
+
+    /// The settings common to all stores.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a value out of its range.
+    pub fn settings(&self) -> Result<Settings> {
+        let mut settings = Settings::default();
+        if let Some(ttl) = self.duration("ttl")? {
+            settings = settings.ttl(Ttl::new(ttl)?);
+        }
+        if let Some(prefix) = self.text("prefix") {
+            settings = settings.prefix(prefix);
+        }
+        if let Some(bound) = self.duration("unreachable_after")? {
+            settings = settings.unreachable_after(bound)?;
+        }
+        if let Some(epoch) = self.number("token_epoch")? {
+            settings = settings.token_epoch(TokenEpoch::new(epoch)?);
+        }
+        Ok(settings)
+    }
+}
+
+/// An error about the parameter `name`, which is known.
+fn wrong_value(name: &str, text: &str, expected: &str) -> crate::Error {
+    // The usual mistake is a number without a unit, or one that is too large.
+    let is_short_number = text.len() <= 6 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let given = if is_short_number { format!("={text}") } else { String::new() };
+    invalid(format!("parameter {name}{given}: expected {expected}"))
+}
+
+/// An error about the parameter `name`, which is not one of `known`.
+pub(super) fn unknown<'a>(
+    scheme: &str,
+    name: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> crate::Error {
+    let list = known.clone().collect::<Vec<_>>().join(", ");
+    let hint = did_you_mean(name, known);
+    invalid(format!("unknown parameter{}{hint}; {scheme}:// takes: {list}", shown(name)))
+}
+
+/// An error about the parameter `name`, which is given more than once.
+pub(super) fn repeated(name: &str) -> crate::Error {
+    invalid(format!("parameter{} is given twice", shown(name)))
+}
+
+/// A name that may be meant as one, with a space before it.
+fn shown(name: &str) -> String {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    match name.len() <= 24 && name.bytes().all(fits) {
+        true => format!(" {name:?}"),
+        false => String::new(),
+    }
+}
