@@ -9,9 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fencelock_core::Result;
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat};
+use rustix::fs::{CWD, Mode, OFlags, Stat, Uid};
 use rustix::io::{self, Errno};
 
+use crate::draft::{Draft, Rights};
 use crate::error::{failed, refused};
 use crate::{home, platform};
 
@@ -23,35 +24,34 @@ pub(crate) struct Directory {
     rights: Rights,
 }
 
-/// Who may use what is made in the directory: those who may write to it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rights {
-    file: Mode,
-    dir: Mode,
-    group: Gid,
-}
-
 const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-const PRIVATE: Mode = Mode::RWXU;
+/// How often a directory may be removed while it is made and opened before that is an error.
+const REMOVED_AT_MOST: usize = 64;
 
 impl Directory {
     /// The directory at `path`, which is made, for this user alone, if its parent is there.
     pub(crate) fn at(path: &Path) -> Result<Directory> {
-        let opened = match rustix::fs::open(path, OPEN_DIR, Mode::empty()) {
-            Err(Errno::NOENT) => rustix::fs::mkdir(path, PRIVATE)
-                .or_else(|errno| if errno == Errno::EXIST { Ok(()) } else { Err(errno) })
-                .and_then(|()| rustix::fs::open(path, OPEN_DIR, Mode::empty())),
-            opened => opened,
-        };
-        let fd = opened.map_err(|errno| failed("open the directory", path, errno))?;
+        let fd = open_or_make(CWD, path, OPEN_DIR)
+            .map_err(|errno| failed("open the directory", path, errno))?;
         let stat = rustix::fs::fstat(&fd).map_err(|e| failed("look at", path, e))?;
         let mode = Mode::from_raw_mode(stat.st_mode);
-        if mode.contains(Mode::WOTH) && !mode.contains(Mode::SVTX) {
-            return Err(refused(format!(
-                "every user may remove what is in {}; make it chmod +t, or use another \
-                 file:///DIR",
-                path.display()
-            )));
+        if mode.contains(Mode::WOTH) {
+            if !mode.contains(Mode::SVTX) {
+                return Err(refused(format!(
+                    "every user may remove what is in {}; make it chmod +t, or use another \
+                     file:///DIR",
+                    path.display()
+                )));
+            }
+            let owner = Uid::from_raw(stat.st_uid);
+            if !owner.is_root() && owner != rustix::process::geteuid() {
+                return Err(refused(format!(
+                    "{} is open to all users and belongs to user {owner}, who may remove what \
+                     they make there; have root own it, as after chown root, or use another \
+                     file:///DIR",
+                    path.display()
+                )));
+            }
         }
         Directory::checked(path.to_owned(), fd, &stat)
     }
@@ -74,14 +74,16 @@ impl Directory {
         for part in ["", ".local", "state", "fencelock"] {
             if !part.is_empty() {
                 path.push(part);
-                fd = open_or_make(fd.as_fd(), part).map_err(|errno| match errno {
-                    Errno::LOOP | Errno::NOTDIR => {
-                        here(&path, "is no directory, or a symbolic link")
-                    }
-                    errno => {
-                        here(&path, &format!("cannot be used ({})", std::io::Error::from(errno)))
-                    }
-                })?;
+                fd = open_or_make(fd.as_fd(), Path::new(part), OPEN_DIR | OFlags::NOFOLLOW)
+                    .map_err(|errno| match errno {
+                        Errno::LOOP | Errno::NOTDIR => {
+                            here(&path, "is no directory, or a symbolic link")
+                        }
+                        errno => here(
+                            &path,
+                            &format!("cannot be used ({})", std::io::Error::from(errno)),
+                        ),
+                    })?;
             }
             let stat = rustix::fs::fstat(&fd).map_err(|e| failed("look at", &path, e))?;
             if stat.st_uid != user {
@@ -136,33 +138,14 @@ impl Directory {
     pub(crate) fn make(
         &self,
         name: &str,
-        fill: impl Fn(BorrowedFd<'_>, &Rights) -> io::Result<()>,
+        fill: impl FnOnce(&mut Draft<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let root = self.fd();
-        let draft = self.draft()?;
-        let made = self.open_dir(&draft).and_then(|dir| {
-            fill(dir.as_fd(), &self.rights)?;
-            self.rights.give_dir(root, &draft)?;
-            rustix::fs::renameat(root, &draft, root, name)
-        });
-        if made.is_err() {
-            // Somebody else was first, or it failed: nobody has seen the draft.
-            let _ = std::fs::remove_dir_all(self.path.join(&draft));
-        }
-        match made {
+        let mut draft = Draft::in_dir(self.fd(), &self.rights)?;
+        fill(&mut draft)?;
+        match draft.publish(name) {
+            // Another process was first.
             Err(Errno::EXIST | Errno::NOTEMPTY) => Ok(()),
-            made => made,
-        }
-    }
-
-    fn draft(&self) -> io::Result<String> {
-        let mut number = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec;
-        loop {
-            let draft = format!(".draft-{}-{number}", std::process::id());
-            match rustix::fs::mkdirat(self.fd(), &draft, PRIVATE) {
-                Err(Errno::EXIST) => number += 1,
-                made => return made.map(|()| draft),
-            }
+            published => published,
         }
     }
 
@@ -170,46 +153,6 @@ impl Directory {
     pub(crate) fn open_dir(&self, name: &str) -> io::Result<OwnedFd> {
         let flags = OPEN_DIR | OFlags::NOFOLLOW;
         rustix::fs::openat(self.fd(), name, flags, Mode::empty())
-    }
-}
-
-impl Rights {
-    fn of(stat: &Stat) -> Rights {
-        let mode = Mode::from_raw_mode(stat.st_mode);
-        let mut file = Mode::RUSR | Mode::WUSR;
-        let mut dir = PRIVATE | mode & (Mode::SGID | Mode::SVTX);
-        // Reading alone is not given: a stranger who reads a pipe would count as its owner.
-        if mode.contains(Mode::WGRP) {
-            file |= Mode::RGRP | Mode::WGRP;
-            dir |= Mode::RWXG;
-        }
-        if mode.contains(Mode::WOTH) {
-            file |= Mode::ROTH | Mode::WOTH;
-            dir |= Mode::RWXO;
-        }
-        Rights { file, dir, group: Gid::from_raw(stat.st_gid) }
-    }
-
-    /// Gives file `name` of `dir` these rights, whatever the umask took away.
-    pub(crate) fn give_file(&self, dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
-        self.give(dir, name, self.file)
-    }
-
-    fn give_dir(&self, dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
-        self.give(dir, name, self.dir)
-    }
-
-    fn give(&self, dir: BorrowedFd<'_>, name: &str, mode: Mode) -> io::Result<()> {
-        if mode.contains(Mode::WGRP) {
-            let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-            if Gid::from_raw(stat.st_gid) != self.group {
-                // Whoever is no member of the group cannot give to it; the others will be told
-                // that they have no permission.
-                let group = Some(self.group);
-                let _ = rustix::fs::chownat(dir, name, None, group, AtFlags::SYMLINK_NOFOLLOW);
-            }
-        }
-        rustix::fs::chmodat(dir, name, mode, AtFlags::empty())
     }
 }
 
@@ -226,16 +169,17 @@ pub(crate) fn refuse_network(fd: BorrowedFd<'_>, path: &Path) -> Result<()> {
     }
 }
 
-fn open_or_make(dir: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
-    let flags = OPEN_DIR | OFlags::NOFOLLOW;
-    match rustix::fs::openat(dir, name, flags, Mode::empty()) {
-        Err(Errno::NOENT) => {
-            match rustix::fs::mkdirat(dir, name, PRIVATE) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno),
-            }
-            rustix::fs::openat(dir, name, flags, Mode::empty())
+/// Opens the directory `path` below `dir`, which is made for this user alone if it is not there.
+fn open_or_make(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    for _ in 0..REMOVED_AT_MOST {
+        match rustix::fs::openat(dir, path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => {}
+            opened => return opened,
         }
-        opened => opened,
+        match rustix::fs::mkdirat(dir, path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
     }
+    Err(Errno::NOENT)
 }

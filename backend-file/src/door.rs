@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use fencelock_core::{Claim, Label, Result};
-use rustix::fs::{FlockOperation, Mode, OFlags, openat};
+use rustix::fs::{FileType, Mode, OFlags, openat};
 use rustix::io::{self, Errno};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -18,13 +18,15 @@ use tokio::runtime::Handle;
 
 use crate::directory::Directory;
 use crate::error::failed;
-use crate::pipe::{self, PipeName};
+use crate::labels::{read_label, write_label};
+use crate::mailbox::{self, Mailbox};
+use crate::pipe;
 use crate::platform::centiseconds;
-use crate::queue::{LABEL, MOST};
+use crate::queue::LABEL;
 
 /// Begins with a dot, which no lock's directory does.
 const DOORS: &str = ".doors";
-/// The label of each door's process, and the latch of whoever looks for a free door.
+/// The label of each door's process.
 const LABELS: &str = "labels";
 
 /// A claim of this store as others know it: the lock's hash plus the ticket.
@@ -34,7 +36,7 @@ pub(crate) type Caller = u64;
 #[derive(Debug)]
 pub(crate) struct Door {
     number: u16,
-    dir: OwnedFd,
+    dir: Arc<OwnedFd>,
     callers: Arc<Callers>,
     /// When it was taken, as [`queue::Entry::since`](crate::queue::Entry::since).
     taken: u32,
@@ -44,20 +46,21 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Takes a free door. Blocks while another process looks for one.
+    /// Takes a free door.
     pub(crate) fn take(directory: &Directory, runtime: &Handle) -> Result<Door> {
         let path = directory.path().join(DOORS);
-        let failed = |errno| failed("open the door in", &path, errno);
-        let dir = open_or_make(directory).map_err(failed)?;
-        let (number, pipe) = take_pipe(dir.as_fd(), directory).map_err(failed)?;
+        let failed = |errno| failed("open a named pipe in", &path, errno);
+        let dir = Arc::new(open_or_make(directory).map_err(failed)?);
+        let mailbox = Mailbox::take(&dir, directory.rights()).map_err(failed)?;
+        let number = mailbox.number();
         let _in_runtime = runtime.enter();
-        // The safe constructor is deprecated for types that may not own their descriptor; an
-        // OwnedFd does, and the replacement is unsafe code.
+        // The safe constructor is deprecated for types that may not own their descriptor; a
+        // Mailbox does, and the replacement is unsafe code.
         #[allow(deprecated)]
-        let pipe = AsyncFd::with_interest(pipe, Interest::READABLE)
+        let mailbox = AsyncFd::with_interest(mailbox, Interest::READABLE)
             .map_err(|error| crate::error::runtime_ended().caused_by(error))?;
         let callers = Arc::new(Callers::default());
-        let attendant = runtime.spawn(attend(pipe, callers.clone())).abort_handle();
+        let attendant = runtime.spawn(attend(mailbox, callers.clone())).abort_handle();
         let taken = centiseconds();
         Ok(Door { number, dir, callers, taken, label: OnceLock::new(), attendant })
     }
@@ -74,7 +77,7 @@ impl Door {
         }
         // Opened for reading too: a write can then neither fail for want of a reader nor raise
         // SIGPIPE, and nobody takes a reader here for an owner.
-        let rung = pipe::open(self.dir.as_fd(), &PipeName::new(b'p', number), OFlags::RDWR)
+        let rung = pipe::open(self.dir.as_fd(), &mailbox::name(number), OFlags::RDWR)
             .and_then(|pipe| io::write(&pipe, &caller.to_le_bytes()));
         match rung {
             // Full: whoever reads that much rings everybody.
@@ -126,11 +129,7 @@ impl Drop for Door {
 fn open_or_make(directory: &Directory) -> io::Result<OwnedFd> {
     match directory.open_dir(DOORS) {
         Err(Errno::NOENT) => {
-            directory.make(DOORS, |dir, rights| {
-                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-                openat(dir, LABELS, flags, Mode::RUSR | Mode::WUSR)?;
-                rights.give_file(dir, LABELS)
-            })?;
+            directory.make(DOORS, |draft| draft.file(LABELS).map(drop))?;
             directory.open_dir(DOORS)
         }
         opened => opened,
@@ -138,24 +137,14 @@ fn open_or_make(directory: &Directory) -> io::Result<OwnedFd> {
 }
 
 fn open_labels(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    openat(dir, LABELS, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
-}
-
-fn take_pipe(dir: BorrowedFd<'_>, directory: &Directory) -> io::Result<(u16, OwnedFd)> {
-    // Released when it is closed.
-    let latch = open_labels(dir)?;
-    io::retry_on_intr(|| rustix::fs::flock(&latch, FlockOperation::LockExclusive))?;
-    let mut number: u16 = 0;
-    while usize::from(number) < MOST {
-        let name = PipeName::new(b'p', number);
-        match pipe::open(dir, &name, OFlags::WRONLY) {
-            Err(Errno::NXIO) => return Ok((number, pipe::open(dir, &name, OFlags::RDWR)?)),
-            Err(Errno::NOENT) => pipe::make(dir, &name, directory.rights())?,
-            Ok(_) | Err(Errno::ACCESS) => number += 1,
-            Err(errno) => return Err(errno),
-        }
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = openat(dir, LABELS, flags | OFlags::NOCTTY, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    // Where another user may have put something else, a label must not be written into that.
+    match FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1 {
+        true => Ok(file),
+        false => Err(Errno::PERM),
     }
-    Err(Errno::NFILE)
 }
 
 /// Where the record of door `number` begins: when it was taken, and the label.
@@ -164,29 +153,6 @@ fn record_at(number: u16) -> u64 {
 }
 
 const TAKEN: u64 = size_of::<u32>() as u64;
-
-/// Writes `label` into the record at `at`.
-pub(crate) fn write_label(file: BorrowedFd<'_>, at: u64, label: &Label) -> io::Result<()> {
-    let mut record = [0; LABEL];
-    let text = label.as_str().as_bytes();
-    let text = &text[..text.len().min(LABEL - 1)];
-    // A label has 120 bytes at most.
-    record[0] = text.len() as u8;
-    record[1..=text.len()].copy_from_slice(text);
-    match io::pwrite(file, &record[..=text.len()], at)? {
-        written if written == text.len() + 1 => Ok(()),
-        _ => Err(Errno::NOSPC),
-    }
-}
-
-/// The label in the record at `at`, if there is one.
-pub(crate) fn read_label(file: BorrowedFd<'_>, at: u64) -> Option<Label> {
-    let mut record = [0; LABEL];
-    let read = io::pread(file, &mut record, at).ok()?;
-    let text = record[..read].get(1..=usize::from(record[0]))?;
-    let label = Label::new(std::str::from_utf8(text).ok()?);
-    (!label.as_str().is_empty()).then_some(label)
-}
 
 /// Who can be rung here.
 #[derive(Debug, Default)]
@@ -228,7 +194,7 @@ impl Callers {
 }
 
 /// Passes on every ring, as long as the runtime lives.
-async fn attend(pipe: AsyncFd<OwnedFd>, callers: Arc<Callers>) {
+async fn attend(pipe: AsyncFd<Mailbox>, callers: Arc<Callers>) {
     let mut rings = [0; 4096];
     while let Ok(mut ready) = pipe.readable().await {
         match io::read(pipe.get_ref(), &mut rings) {

@@ -8,6 +8,7 @@ use std::path::Path;
 use fencelock_core::{Error, ErrorKind};
 use rustix::io::Errno;
 
+use crate::pipe::NOT_OURS;
 use crate::queue::Corrupt;
 
 /// `doing` something with `path` failed.
@@ -31,7 +32,8 @@ fn classify(errno: Errno) -> (ErrorKind, &'static str) {
         Errno::IO => (ErrorKind::Unreachable, ": the disk does not answer"),
         Errno::ACCESS | Errno::PERM => (
             ErrorKind::Refused,
-            ": permission denied; users who share locks need a directory of a common group, \
+            ": permission denied; what another user made in this user's own directory is given \
+             back by chown -R USER DIR; users who share locks need a directory of a common group, \
              as after chgrp GROUP DIR && chmod 2770 DIR, given as file:///DIR",
         ),
         Errno::ROFS => {
@@ -44,6 +46,7 @@ fn classify(errno: Errno) -> (ErrorKind, &'static str) {
         Errno::NOTDIR | Errno::LOOP => {
             (ErrorKind::Refused, ": a directory was expected, and no symbolic link")
         }
+        NOT_OURS => (ErrorKind::Refused, ": a named pipe with one name was expected"),
         Errno::NAMETOOLONG => {
             (ErrorKind::Refused, ": the path is too long; use a shorter file:///DIR")
         }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fencelock_core::{Error, ErrorKind, Label, Result};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, openat};
+use rustix::fs::{FileType, FlockOperation, OFlags, flock};
 use rustix::io::{self, Errno};
 
 use crate::directory::{Directory, refuse_network};
-use crate::door::{read_label, write_label};
 use crate::error::{corrupt, failed, foreign};
-use crate::pipe::{self, PipeName};
+use crate::labels::{read_label, write_label};
+use crate::pipe;
 use crate::platform::{Identity, identity_of, open_quietly, since_boot, sync_data};
 use crate::queue::{
     BootId, Corrupt, LABEL, LABELS_AT, NAME_AT, NAME_MOST, PAGE, Queue, Slot, area_at,
@@ -85,6 +85,9 @@ impl Files {
             return Err(foreign(path, &why));
         }
         let identity = identity_of(state.as_fd()).map_err(failed)?;
+        if identity.links() > 1 {
+            return Err(foreign(path, "it has a second name (a hard link)"));
+        }
         Ok(Some(Files { dir, state, path: path.clone(), identity, kept }))
     }
 
@@ -105,13 +108,11 @@ impl Files {
         let mut room = Room::default();
         let commit = Queue::new(boot, since_boot()).encode(&mut room.page, &mut room.area);
         let page = &room.page[..commit.page_len];
-        let made = directory.make(dir_name, |dir, rights| {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            let state = openat(dir, STATE, flags, Mode::RUSR | Mode::WUSR)?;
+        let made = directory.make(dir_name, |draft| {
+            let state = draft.file(STATE)?;
             write_all(state.as_fd(), &name, NAME_AT)?;
             write_all(state.as_fd(), page, 0)?;
-            rights.give_file(dir, STATE)?;
-            pipe::make(dir, &PipeName::new(b's', 0), rights)?;
+            draft.pipe("s0")?;
             // A power failure must not leave the name of the directory without what is in it.
             rustix::fs::fsync(&state)
         });
@@ -208,6 +209,9 @@ impl Files {
     pub(crate) fn watch(&self, slot: Slot) -> Result<Option<OwnedFd>> {
         pipe::watch(self.dir(), slot).map_err(|errno| match errno {
             Errno::NOENT => foreign(&self.path, &format!("pipe s{slot} beside it was removed")),
+            Errno::LOOP | pipe::NOT_OURS => {
+                foreign(&self.path, &format!("s{slot} beside it is not a named pipe of its own"))
+            }
             errno => failed("watch a pipe beside", &self.path, errno),
         })
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::files::STATE;
 use crate::pipe;
@@ -26,11 +27,11 @@ pub fn leftovers(directory: impl AsRef<Path>) -> io::Result<Vec<String>> {
         if name.starts_with('.') || !entry.file_type()?.is_dir() {
             continue;
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(entry.path(), flags, Mode::empty())?;
-        let state = match std::fs::File::open(entry.path().join(STATE)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            state => state?,
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(entry.path(), flags | OFlags::DIRECTORY, Mode::empty())?;
+        let state = match rustix::fs::openat(&dir, STATE, flags, Mode::empty()) {
+            Err(Errno::NOENT) => continue,
+            state => std::fs::File::from(state?),
         };
         let mut page = Vec::new();
         (&state).take(PAGE as u64).read_to_end(&mut page)?;

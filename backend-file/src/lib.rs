@@ -11,7 +11,9 @@
 //!
 //! `file:///DIR` uses that directory, `file://` the user's own, `.local/state/fencelock` below the
 //! home directory of `/etc/passwd`. Users share locks where they can write to one directory: the
-//! files inside get its rights. Network file systems are refused, and so is what looks like one.
+//! files inside get its rights, and its owner where root makes them. Another user of it can spoil
+//! its locks, and nothing else: no file is changed through a name that another user can redirect.
+//! Network file systems are refused, and so is what looks like one.
 //!
 //! What is deliberately absent: nothing in use is ever unlinked, and a lock's directory, about
 //! 8 KiB, stays for its fencing token. A forked child cannot use its parent's store; it connects
@@ -22,11 +24,14 @@ mod config;
 mod contender;
 mod directory;
 mod door;
+mod draft;
 mod error;
 mod files;
 mod home;
+mod labels;
 mod latch;
 mod leftovers;
+mod mailbox;
 #[doc(hidden)]
 pub mod outside;
 mod path;

@@ -4,13 +4,16 @@
 //! kernel raises an error at the watcher exactly when the last copy of the owner's descriptor
 //! closes: the end of a process is a wake-up, and so is a release. Hence the direction: a reader
 //! that opens a pipe after its writer died would not be told.
+//!
+//! In a shared directory a name may lead to whatever another user has put there, so each pipe is
+//! checked when it is open: what is not a named pipe, or has a second name elsewhere, is not used.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::{self, Errno};
 
-use crate::directory::Rights;
+use crate::draft::{Draft, Rights};
 use crate::queue::{MOST, Queue, Slot};
 
 /// A pipe's file name without an allocation.
@@ -40,7 +43,7 @@ impl PipeName {
         &self.bytes[..self.len]
     }
 
-    fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         // ASCII as made above.
         std::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
@@ -50,10 +53,20 @@ fn slot_name(slot: Slot) -> PipeName {
     PipeName::new(b's', slot)
 }
 
+/// What is there is not a named pipe of this store. No opening gives this error by itself.
+pub(crate) const NOT_OURS: Errno = Errno::NOSTR;
+
 pub(crate) fn open(dir: BorrowedFd<'_>, name: &PipeName, access: OFlags) -> io::Result<OwnedFd> {
     // Without CREATE: fs.protected_fifos would refuse another user's pipe in a sticky directory.
-    let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    openat(dir, name.as_bytes(), flags, Mode::empty())
+    let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
+    let pipe = openat(dir, name.as_bytes(), flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&pipe)?;
+    // A ring into a hard link to another file would change that file.
+    match FileType::from_raw_mode(stat.st_mode).is_fifo() && stat.st_nlink == 1 {
+        true => Ok(pipe),
+        false if stat.st_nlink == 0 => Err(Errno::NOENT),
+        false => Err(NOT_OURS),
+    }
 }
 
 /// Takes a pipe that nobody has: under the latch.
@@ -81,8 +94,9 @@ pub(crate) fn take(
                 make(dir, &slot_name(slot), rights)?;
                 continue;
             }
-            // Made by somebody whose directory had other rights, as before a chmod.
-            Err(Errno::ACCESS) => {}
+            // Made by somebody whose directory had other rights, as before a chmod, or not by
+            // this library.
+            Err(Errno::ACCESS | Errno::LOOP | NOT_OURS) => {}
             Err(errno) => return Err(errno),
         }
         slot = queue.free_slot(slot + 1);
@@ -101,17 +115,11 @@ pub(crate) fn watch(dir: BorrowedFd<'_>, slot: Slot) -> io::Result<Option<OwnedF
     }
 }
 
-/// Makes pipe `name` with the directory's rights, whatever the umask is. It appears complete: a
-/// crash half-way leaves a file that the same user's next try replaces.
-pub(crate) fn make(dir: BorrowedFd<'_>, name: &PipeName, rights: &Rights) -> io::Result<()> {
-    let draft = format!(".draft-{}", rustix::process::geteuid().as_raw());
-    match rustix::fs::unlinkat(dir, &draft, rustix::fs::AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno),
-    }
-    crate::platform::make_pipe(dir, &draft, Mode::RUSR | Mode::WUSR)?;
-    rights.give_file(dir, &draft)?;
-    rustix::fs::renameat(dir, &draft, dir, name.as_str())
+/// Makes pipe `name`, complete, in place of what is there: under the latch.
+fn make(dir: BorrowedFd<'_>, name: &PipeName, rights: &Rights) -> io::Result<()> {
+    let mut draft = Draft::in_dir(dir, rights)?;
+    draft.pipe(name.as_str())?;
+    draft.move_out(name.as_str(), name.as_str())
 }
 
 #[cfg(test)]

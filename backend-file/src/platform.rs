@@ -4,9 +4,10 @@
 //! found by their pipes all the same, but fencing tokens may repeat after a power failure. A dead
 //! holder may be noticed only by the safety look, within a second.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use rustix::fs::StatFs;
+use rustix::fs::{AtFlags, StatFs};
 use rustix::io;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -18,6 +19,13 @@ pub(crate) struct Identity {
     device: (u32, u32),
     inode: u64,
     links: u32,
+}
+
+impl Identity {
+    /// How many names the file has.
+    pub(crate) fn links(&self) -> u32 {
+        self.links
+    }
 }
 
 /// How long the machine has been up, for people and for numbers that must rise.
@@ -37,6 +45,18 @@ pub(crate) fn centiseconds() -> u32 {
     (since_boot().as_millis() / 10) as u32
 }
 
+/// As `rename`, to a name that is free: `EXIST` when it is taken. For file systems without such a
+/// call; a crash between its two steps leaves the file with both names.
+fn link_and_unlink(
+    from: BorrowedFd<'_>,
+    name: &str,
+    to: BorrowedFd<'_>,
+    new_name: &str,
+) -> io::Result<()> {
+    rustix::fs::linkat(from, name, to, new_name, AtFlags::empty())?;
+    rustix::fs::unlinkat(from, name, AtFlags::empty())
+}
+
 #[cfg(target_os = "linux")]
 pub(crate) use linux::*;
 #[cfg(not(target_os = "linux"))]
@@ -45,7 +65,7 @@ pub(crate) use other::*;
 #[cfg(target_os = "linux")]
 mod linux {
     use super::{BootId, Identity, StatFs, io};
-    use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat};
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, StatxFlags, openat};
     use rustix::io::Errno;
     use std::ffi::CStr;
     use std::os::fd::{BorrowedFd, OwnedFd};
@@ -107,6 +127,19 @@ mod linux {
 
     pub(crate) fn make_pipe(dir: BorrowedFd<'_>, name: &str, mode: Mode) -> io::Result<()> {
         rustix::fs::mkfifoat(dir, name, mode)
+    }
+
+    /// Renames `name` in `from` to `new_name` in `to`; `EXIST` when that is taken.
+    pub(crate) fn rename_if_free(
+        from: BorrowedFd<'_>,
+        name: &str,
+        to: BorrowedFd<'_>,
+        new_name: &str,
+    ) -> io::Result<()> {
+        match rustix::fs::renameat_with(from, name, to, new_name, RenameFlags::NOREPLACE) {
+            Err(Errno::INVAL | Errno::NOSYS) => super::link_and_unlink(from, name, to, new_name),
+            renamed => renamed,
+        }
     }
 
     /// Which file system it is, when it is one that other machines can reach, or that may be:
@@ -198,6 +231,15 @@ mod other {
             Ok(status) if status.success() => Ok(()),
             _ => Err(Errno::IO),
         }
+    }
+
+    pub(crate) fn rename_if_free(
+        from: BorrowedFd<'_>,
+        name: &str,
+        to: BorrowedFd<'_>,
+        new_name: &str,
+    ) -> io::Result<()> {
+        super::link_and_unlink(from, name, to, new_name)
     }
 
     pub(crate) fn network(fs: &StatFs) -> Option<&'static str> {

@@ -6,9 +6,11 @@
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use fencelock_core::{Guard, Lock, Locks, Settings};
@@ -39,7 +41,29 @@ pub struct Actor {
 impl Actor {
     /// Starts the test `part` of this binary with `words`.
     pub fn start(dir: &Path, words: &str) -> Actor {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Actor::spawn(&mut Command::new(std::env::current_exe().unwrap()), dir, words)
+    }
+
+    /// The same as user `uid`, in the first of `groups` or a group of that user's own number.
+    pub fn start_as(dir: &Path, words: &str, uid: u32, groups: &[u32]) -> Actor {
+        // The path to this binary may be closed to that user.
+        static COPY: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+        let (_, exe) = COPY.get_or_init(|| {
+            let dir = directory();
+            let exe = dir.path().join("copy");
+            std::fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
+            for path in [dir.path(), &exe] {
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            (dir, exe)
+        });
+        let gid = groups.first().copied().unwrap_or(uid);
+        // Started by root, it gives up root's other groups with its user.
+        Actor::spawn(Command::new(exe).current_dir("/").uid(uid).gid(gid), dir, words)
+    }
+
+    fn spawn(command: &mut Command, dir: &Path, words: &str) -> Actor {
+        let mut child = command
             .args(["--exact", "part", "--nocapture", "--test-threads=1"])
             .env(PART, format!("{}\n{words}", dir.display()))
             .stdin(Stdio::piped())

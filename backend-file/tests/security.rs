@@ -1,0 +1,345 @@
+//! Other users of one machine: what they can do to this user in a shared directory, and what root
+//! does to the directory of another user. They take real users, so only root can run them.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::*;
+use fencelock_core::{ErrorKind, Settings};
+use fencelock_file::FileStore;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+/// Two users that need not be in /etc/passwd, and a group of the first.
+const MALLORY: u32 = 54_321;
+const ALICE: u32 = 54_322;
+const GROUP: u32 = 54_399;
+
+#[test]
+fn part() {
+    let Some((dir, words)) = common::part() else { return };
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["hold", name, mode] => hold(&dir, name, mode),
+        ["attack", victim] => attack(&dir, Path::new(victim)),
+        ["connect"] => in_runtime(async {
+            let error = FileStore::at(&dir).locks(Settings::default()).await.unwrap_err();
+            say(format_args!("refused {error}"));
+        }),
+        ref other => panic!("no part {other:?}"),
+    }
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+fn directory_of(owner: u32, group: u32, mode: u32) -> tempfile::TempDir {
+    let dir = directory();
+    chown(dir.path(), Some(owner), Some(group)).unwrap();
+    chmod(dir.path(), mode);
+    dir
+}
+
+/// A file and a directory of root's that nobody else may touch.
+struct Victims {
+    base: tempfile::TempDir,
+    file: PathBuf,
+}
+
+impl Victims {
+    fn new() -> Victims {
+        let base = directory();
+        chmod(base.path(), 0o755);
+        let file = base.path().join("file");
+        fs::write(&file, "secret").unwrap();
+        chmod(&file, 0o600);
+        Victims { base, file }
+    }
+
+    fn check(&self, round: u32) {
+        let stat = fs::metadata(&self.file).unwrap();
+        assert_eq!((stat.mode() & 0o7777, stat.uid()), (0o600, 0), "changed in round {round}");
+        assert_eq!(stat.gid(), fs::metadata("/root").unwrap().gid());
+        assert_eq!(fs::read(&self.file).unwrap(), b"secret", "written in round {round}");
+        assert_eq!(mode_of(self.base.path()), 0o755);
+    }
+}
+
+/// Until told to end: puts a symbolic link to `victim` in the place of whatever appears in `store`
+/// and in its directories, as often as it can.
+fn attack(store: &Path, victim: &Path) {
+    static END: AtomicBool = AtomicBool::new(false);
+    static SWAPS: AtomicU64 = AtomicU64::new(0);
+    let swap = |dir: &Path, evil: &str, name: &str| {
+        let (evil, name) = (dir.join(evil), dir.join(name));
+        if renameat_with(CWD, &evil, CWD, &name, RenameFlags::EXCHANGE).is_ok() {
+            SWAPS.fetch_add(1, Ordering::Relaxed);
+            // What it was exchanged for may be an empty directory, or one that is closed to him.
+            let _ = fs::remove_file(&evil);
+            let _ = fs::rename(&evil, evil.with_extension("aside"));
+        }
+        let _ = symlink(victim, &evil);
+    };
+    say("ready");
+    std::thread::scope(|scope| {
+        // A draft whose name can be foreseen need not be looked for.
+        scope.spawn(|| {
+            while !END.load(Ordering::Relaxed) {
+                let evil = store.join("lock%3Ax/evil-0");
+                let draft = store.join("lock%3Ax/.draft-0");
+                for _ in 0..1000 {
+                    if renameat_with(CWD, &evil, CWD, &draft, RenameFlags::EXCHANGE).is_ok() {
+                        SWAPS.fetch_add(1, Ordering::Relaxed);
+                        let _ = fs::remove_file(&evil);
+                        break;
+                    }
+                }
+                let _ = symlink(victim, &evil);
+            }
+        });
+        scope.spawn(|| {
+            while !END.load(Ordering::Relaxed) {
+                for dir in [store.join("lock%3Ax"), store.join(".doors"), store.to_owned()] {
+                    let names = fs::read_dir(&dir).into_iter().flatten().flatten();
+                    for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+                        // Without the lock itself there is nothing to attack.
+                        let kept = ["L", ".doors", "lock%3Ax", "labels"].contains(&&*name);
+                        if !kept && !name.starts_with("evil") {
+                            swap(&dir, "evil-1", &name);
+                        }
+                    }
+                }
+            }
+        });
+        listen();
+        END.store(true, Ordering::Relaxed);
+    });
+    say(format_args!("swapped {}", SWAPS.load(Ordering::Relaxed)));
+}
+
+/// Root acquires and releases in a directory in which another user renames what he can.
+fn under_attack(store: &Path, attacker: &[u32], victims: &Victims, bound: Duration) {
+    let mut mallory =
+        Actor::start_as(store, &format!("attack {}", victims.file.display()), MALLORY, attacker);
+    mallory.expect("ready");
+    let start = Instant::now();
+    let mut round = 0;
+    while start.elapsed() < bound {
+        in_runtime(async {
+            let settings = Settings::default().unreachable_after(Duration::from_millis(50));
+            let Ok(locks) = FileStore::at(store).locks(settings.unwrap()).await else { return };
+            for _ in 0..20 {
+                round += 1;
+                // What it does under attack is no matter, as long as nothing else suffers.
+                if let Ok(Some(guard)) = locks.lock("x").try_acquire().await {
+                    let _ = guard.release().await;
+                }
+                victims.check(round);
+                // The next round makes its pipe anew.
+                remove_all_but(&store.join("lock%3Ax"), "L");
+            }
+        });
+        remove_all_but(&store.join(".doors"), "labels");
+    }
+    mallory.tell("end");
+    let swaps: u64 = mallory.expect("swapped").parse().unwrap();
+    println!("{round} rounds, {swaps} swaps in {}", store.display());
+    assert!(swaps > 0 && round > 0, "the attack bites");
+}
+
+fn remove_all_but(dir: &Path, kept: &str) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_name() != kept {
+            let _ = fs::remove_file(entry.path());
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// Enough to win many times against a change of mode by name.
+fn attack_time() -> Duration {
+    let seconds = std::env::var("FENCELOCK_ATTACK_SECONDS").ok();
+    Duration::from_secs(seconds.and_then(|text| text.parse().ok()).unwrap_or(4))
+}
+
+#[test]
+fn a_user_whose_lock_directory_it_is_cannot_have_root_change_a_file() {
+    if !is_root() {
+        return;
+    }
+    let victims = Victims::new();
+    let store = directory_of(0, 0, 0o1777);
+    // He was the first to use the lock.
+    let mut first = Actor::start_as(store.path(), "hold x exclusive", MALLORY, &[]);
+    first.expect("asks");
+    first.expect("held");
+    first.tell("release");
+    first.expect("released");
+    assert_eq!(fs::metadata(store.path().join("lock%3Ax")).unwrap().uid(), MALLORY);
+    under_attack(store.path(), &[], &victims, attack_time());
+}
+
+#[test]
+fn a_member_of_the_group_cannot_have_root_change_a_file() {
+    if !is_root() {
+        return;
+    }
+    let victims = Victims::new();
+    let store = directory_of(0, GROUP, 0o2770);
+    in_runtime(async {
+        let locks = connect(store.path()).await;
+        locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+    });
+    under_attack(store.path(), &[GROUP], &victims, attack_time());
+}
+
+#[tokio::test]
+async fn what_leads_to_another_file_is_not_written() {
+    // Hard links, which the kernel may or may not let other users make.
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let held = locks.rw_lock("x").read().acquire().await.unwrap();
+    let victim = dir.path().join("victim");
+    let linked = |name: &str, contents: &[u8]| {
+        fs::write(&victim, contents).unwrap();
+        let name = dir.path().join(name);
+        let _ = fs::remove_file(&name);
+        fs::hard_link(&victim, &name).unwrap();
+        name
+    };
+    let unchanged = |contents: &[u8]| assert!(fs::read(&victim).unwrap() == contents);
+    // The labels of all doors.
+    let text = [7; 4096];
+    linked(".doors/labels", &text);
+    let other = connect(dir.path()).await;
+    let second = other.rw_lock("x").read().acquire().await.unwrap();
+    unchanged(&text);
+    assert_eq!(locks.inspect("x").await.unwrap().holders.len(), 2, "labels are only for people");
+    // The pipe in which the first store is rung.
+    linked(".doors/p0", &text);
+    let seen = other.inspect("x").await.unwrap();
+    assert!(other.evict("x", &seen.holders[0].id).await.unwrap());
+    unchanged(&text);
+    second.release().await.unwrap();
+    drop(held);
+    connect(dir.path()).await.lock("y").acquire().await.unwrap().release().await.unwrap();
+    unchanged(&text);
+    // A lock's pipe: it would seem to live for ever.
+    let held = locks.lock("z").acquire().await.unwrap();
+    linked("lock%3Az/s0", &text);
+    let error = other.lock("z").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+    unchanged(&text);
+    held.release().await.unwrap();
+    // A lock's state, even one that is a queue.
+    let state = dir.path().join("lock%3Ay/L");
+    let queue = fs::read(&state).unwrap();
+    linked("lock%3Ay/L", &queue);
+    let error = connect(dir.path()).await.lock("y").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+    assert!(error.to_string().contains("hard link"), "{error}");
+    unchanged(&queue);
+}
+
+#[test]
+fn a_shared_directory_of_another_user_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let store = directory_of(MALLORY, 0, 0o1777);
+    let says = |uid: u32| {
+        let mut actor = Actor::start_as(store.path(), "connect", uid, &[]);
+        actor.expect("refused")
+    };
+    let said = says(ALICE);
+    assert!(said.contains("chown root") && said.contains("file:///DIR"), "{said}");
+    assert!(says(0).contains("chown root"));
+    chown(store.path(), Some(0), None).unwrap();
+    let mut actor = Actor::start_as(store.path(), "hold x exclusive", ALICE, &[]);
+    actor.expect("asks");
+    actor.expect("held");
+}
+
+fn is_owned(path: &Path, owner: u32) {
+    for entry in fs::read_dir(path).unwrap() {
+        let path = entry.unwrap().path();
+        let stat = fs::symlink_metadata(&path).unwrap();
+        assert_eq!(stat.uid(), owner, "{}", path.display());
+        if stat.is_dir() {
+            is_owned(&path, owner);
+        }
+    }
+}
+
+#[test]
+fn root_in_a_user_s_private_directory_does_not_lock_the_user_out() {
+    if !is_root() {
+        return;
+    }
+    let store = directory_of(ALICE, GROUP, 0o700);
+    let alice = |words: &str| Actor::start_as(store.path(), words, ALICE, &[]);
+    let held = |mut actor: Actor| {
+        actor.expect("asks");
+        actor.expect("held");
+        actor
+    };
+    let released = |mut actor: Actor| {
+        actor.tell("release");
+        actor.expect("released");
+        actor.end();
+    };
+    // Root is the first to use the directory and the lock.
+    released(held(Actor::start(store.path(), "hold first exclusive")));
+    is_owned(store.path(), ALICE);
+    let first = held(alice("hold first exclusive"));
+    // Root waits, in a slot that it makes.
+    let waiting = Actor::start(store.path(), "hold first exclusive");
+    in_runtime(async {
+        let locks = connect(store.path()).await;
+        until_queue(&locks, "first", 1, 1).await;
+        let third = alice("hold first exclusive");
+        until_queue(&locks, "first", 1, 2).await;
+        is_owned(store.path(), ALICE);
+        released(first);
+        released(held(waiting));
+        released(held(third));
+    });
+    // The other way round.
+    released(held(alice("hold second exclusive")));
+    released(held(Actor::start(store.path(), "hold second exclusive")));
+    released(held(alice("hold second exclusive")));
+    is_owned(store.path(), ALICE);
+    assert!(fencelock_file::leftovers(store.path()).unwrap().is_empty());
+}
+
+#[test]
+fn no_draft_is_left_behind() {
+    let dir = directory();
+    in_runtime(async {
+        let locks = connect(dir.path()).await;
+        let other = connect(dir.path()).await;
+        let one = locks.rw_lock("x").read().acquire().await.unwrap();
+        let two = other.rw_lock("x").read().acquire().await.unwrap();
+        one.release().await.unwrap();
+        two.release().await.unwrap();
+    });
+    let mut found = Vec::new();
+    for sub in ["", "lock%3Ax", ".doors"] {
+        for entry in fs::read_dir(dir.path().join(sub)).unwrap() {
+            found.push(entry.unwrap().file_name().into_string().unwrap());
+        }
+    }
+    assert!(!found.iter().any(|name| name.starts_with(".draft")), "{found:?}");
+    let state = fs::File::open(dir.path().join("lock%3Ax/L")).unwrap();
+    state.read_exact_at(&mut [0; 8], 0).unwrap();
+}
