@@ -20,6 +20,7 @@ use tokio::io::unix::AsyncFd;
 use crate::backend::{LOOK_AGAIN, Store};
 use crate::error::runtime_ended;
 use crate::latch::Latched;
+use crate::pipe;
 use crate::place::Place;
 use crate::platform::centiseconds;
 use crate::queue::{EVERY_HOLDER, NOBODY, Queue};
@@ -220,6 +221,7 @@ impl FileContender {
         wake.after_removal(queue, &gone, &self.place);
         latched.commit()?;
         let files = latched.files()?.clone();
+        pipe::retire(files.dir(), gone.slot);
         drop(latched);
         // For whoever watches this entry, and has no copy of its pipe inherited, the closing is
         // the wake-up.

@@ -8,11 +8,9 @@ use rustix::fs::{AtFlags, FlockOperation, OFlags, flock};
 use rustix::io::{self, Errno};
 
 use crate::draft::{Draft, Rights};
-use crate::pipe::{self, PipeName};
+use crate::pipe::{self, KEPT, PipeName};
 use crate::queue::MOST;
 
-/// Pipes with lower numbers stay for the next processes; the others go with theirs.
-const KEPT: u16 = 64;
 /// How many numbers are drawn before there is no free door.
 const DRAWS: u32 = 256;
 

@@ -10,11 +10,14 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, openat};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::{self, Errno};
 
 use crate::draft::{Draft, Rights};
 use crate::queue::{MOST, Queue, Slot};
+
+/// How many pipes of one kind stay for those who come next; what a crowd needed beyond them goes.
+pub(crate) const KEPT: u16 = 64;
 
 /// A pipe's file name without an allocation.
 pub(crate) struct PipeName {
@@ -102,6 +105,15 @@ pub(crate) fn take(
         slot = queue.free_slot(slot + 1);
     }
     Err(Errno::NFILE)
+}
+
+/// Removes the pipe of `slot` if it is one of those that a crowd left: by its owner, under the
+/// latch, once no entry has it. Those that watch it have it open, and hear its end all the same.
+pub(crate) fn retire(dir: BorrowedFd<'_>, slot: Slot) {
+    if slot >= KEPT {
+        // One that stays is taken again.
+        let _ = rustix::fs::unlinkat(dir, slot_name(slot).as_str(), AtFlags::empty());
+    }
 }
 
 /// Opens `slot` to watch its owner: `None` when it is dead, and so is every copy it left. Under
