@@ -10,8 +10,9 @@ use tokio::runtime::Handle;
 use zookeeper_client::{Acls, Client};
 
 use crate::access::Access;
-use crate::backend::{Driver, Store};
+use crate::backend::Driver;
 use crate::login::Login;
+use crate::pool::Pool;
 use crate::tls::Tls;
 use crate::{guarded, path};
 
@@ -186,8 +187,8 @@ impl ZkStore {
                 Rights::Creator => Acls::creator_all(),
             },
         };
-        let store = Store::connect(access, self.session, Arc::new(clock), runtime).await?;
-        Locks::new(Arc::new(Driver::new(store)), &self.shown(), settings)
+        let pool = Pool::connect(access, self.session, Arc::new(clock), runtime).await?;
+        Locks::new(Arc::new(Driver::new(pool)), &self.shown(), settings)
     }
 
     /// The path of the node by which `guard` holds its lock, as `client`, a connection of the

@@ -9,11 +9,13 @@ use fencelock_core::{
 };
 use futures_util::future::join_all;
 
-use crate::backend::Store;
+use crate::budget::Reservation;
 use crate::error::{Fate, Trouble, unsettled};
 use crate::names;
 use crate::node::{self, Made, Node};
 use crate::order::{Standing, is_free, standing};
+use crate::path::below;
+use crate::pool::Pool;
 use crate::session::Session;
 use crate::vigil::Vigil;
 
@@ -21,7 +23,7 @@ use crate::vigil::Vigil;
 const LOOKS: usize = 16;
 
 pub(crate) struct ZkContender {
-    store: Arc<Store>,
+    pool: Arc<Pool>,
     claim: Arc<Claim>,
     /// The path of the lock, unless it has none.
     lock: Result<String>,
@@ -30,16 +32,18 @@ pub(crate) struct ZkContender {
 
 #[derive(Default)]
 struct Seat {
-    place: Place,
+    // In this order they end: the watches before what was reserved for them.
     vigil: Option<Vigil>,
+    place: Place,
 }
 
 #[derive(Clone, Default)]
 enum Place {
     #[default]
     Nowhere,
-    /// A node was asked for in this session, and it is not known whether it was made.
-    Unsure(Arc<Session>),
+    /// A node was asked for in the session of this reservation, and it is not known whether it was
+    /// made.
+    Unsure(Arc<Reservation>),
     At(Arc<Node>),
 }
 
@@ -47,17 +51,16 @@ impl Place {
     fn session(&self) -> Option<&Arc<Session>> {
         match self {
             Place::Nowhere => None,
-            Place::Unsure(session) => Some(session),
+            Place::Unsure(reservation) => Some(reservation.session()),
             Place::At(node) => Some(&node.session),
         }
     }
 }
 
 impl ZkContender {
-    pub(crate) fn new(store: Arc<Store>, claim: Arc<Claim>) -> ZkContender {
-        store.enter(&claim);
-        let lock = store.path_of(claim.name());
-        ZkContender { store, claim, lock, seat: Mutex::default() }
+    pub(crate) fn new(pool: Arc<Pool>, claim: Arc<Claim>) -> ZkContender {
+        let lock = pool.path_of(claim.name());
+        ZkContender { pool, claim, lock, seat: Mutex::default() }
     }
 
     fn seat(&self) -> MutexGuard<'_, Seat> {
@@ -82,22 +85,25 @@ impl ZkContender {
         seat.place.session().filter(|session| !session.is_over()).cloned()
     }
 
-    /// What is in `session`. Whatever an older one had is gone with it, and is never taken over.
-    fn place_in(&self, session: &Arc<Session>) -> Place {
+    /// Where it is. What a session had that is over is gone with it, and is never taken over.
+    fn place(&self) -> Place {
         let place = self.seat().place.clone();
-        let is_here = place.session().is_some_and(|own| Arc::ptr_eq(own, session));
-        match &place {
-            Place::At(node) if is_here && node.is_gone() => self.leave(),
-            _ if is_here => return place,
-            Place::Nowhere => {}
-            _ => self.leave(),
+        let is_gone = match &place {
+            Place::Nowhere => false,
+            Place::Unsure(reservation) => reservation.session().is_over(),
+            Place::At(node) => node.is_gone() || node.session.is_over(),
+        };
+        if is_gone {
+            self.leave();
+            return Place::Nowhere;
         }
-        Place::Nowhere
+        place
     }
 
     /// Nothing is left of it.
     fn leave(&self) {
-        *self.seat() = Seat::default();
+        // Outside of the lock: its end sends requests.
+        let _before = std::mem::take(&mut *self.seat());
     }
 
     fn put(&self, place: Place) {
@@ -110,19 +116,27 @@ impl ZkContender {
     }
 
     /// Makes a node. `None`: look again.
-    async fn queue(&self, session: &Arc<Session>, lock: &str) -> Result<Option<Attempt>> {
+    async fn queue(&self, lock: &str) -> Result<Option<Attempt>> {
         let claim = &self.claim;
-        if claim.if_busy() == IfBusy::Refuse {
-            let names = node::list(session, lock).await?;
+        let stem = names::stem(claim);
+        let longest = below(lock, &stem).len() + names::LONGEST_SEQUENCE;
+        let may_wait = claim.if_busy() == IfBusy::Queue;
+        let reservation = self.pool.reserve(claim, longest, may_wait).await?;
+        let session = reservation.session();
+        if !may_wait {
+            // What this client has just released is not there any more, in whichever session.
+            let names = match self.pool.has_several() {
+                true => node::list_in_sync(session, lock).await?,
+                false => node::list(session, lock).await?,
+            };
             if !is_free(&names, claim.mode()) {
                 return Ok(Some(Attempt::Busy { rest: Rest::Nothing }));
             }
         }
-        let stem = names::stem(claim);
-        let access = &self.store.access;
+        let access = &self.pool.access;
         // Before it is sent: from here on a release has to look for it.
-        self.put(Place::Unsure(session.clone()));
-        let made = node::make(session, access, lock, &stem, claim.label().as_str()).await;
+        self.put(Place::Unsure(reservation.clone()));
+        let made = node::make(&reservation, access, lock, &stem, claim.label().as_str()).await;
         let Made { node, names } = match made {
             Ok(made) => made,
             Err(trouble) => {
@@ -149,9 +163,9 @@ impl ZkContender {
     }
 
     /// Finds out what became of an unsure node.
-    async fn find(&self, session: &Arc<Session>, lock: &str) -> Result<Option<Arc<Node>>> {
+    async fn find(&self, reservation: &Arc<Reservation>, lock: &str) -> Result<Option<Arc<Node>>> {
         let owner = self.claim.owner().reveal();
-        let found = node::find(session, lock, owner).await?.map(Arc::new);
+        let found = node::find(reservation, lock, owner).await?.map(Arc::new);
         match &found {
             Some(node) => self.put(Place::At(node.clone())),
             None => self.leave(),
@@ -245,6 +259,7 @@ impl ZkContender {
         }
         // Not in a session that was given up meanwhile, whatever it has committed last.
         let valid_until = node.session.deadline().ok_or(Trouble::Over)?;
+        node.reservation.settle();
         Ok(Some(Attempt::Granted { token: node.token(), valid_until }))
     }
 
@@ -293,10 +308,9 @@ impl Contender for ZkContender {
     async fn attempt(&self) -> Result<Attempt> {
         let lock = self.lock()?;
         for _ in 0..LOOKS {
-            let session = self.store.session().await?;
-            let answer = match self.place_in(&session) {
-                Place::Nowhere => self.queue(&session, lock).await?,
-                Place::Unsure(_) => self.find(&session, lock).await.map(|_| None)?,
+            let answer = match self.place() {
+                Place::Nowhere => self.queue(lock).await?,
+                Place::Unsure(reservation) => self.find(&reservation, lock).await.map(|_| None)?,
                 Place::At(node) => self.look_around(&node, lock).await?,
             };
             if let Some(answer) = answer {
@@ -315,7 +329,7 @@ impl Contender for ZkContender {
                 self.leave();
                 return Ok(Removal::Absent);
             }
-            Place::Unsure(session) => match self.find(&session, self.lock()?).await? {
+            Place::Unsure(reservation) => match self.find(&reservation, self.lock()?).await? {
                 Some(node) => node,
                 None => return Ok(Removal::Absent),
             },
@@ -333,12 +347,6 @@ impl Contender for ZkContender {
             }
             Err(trouble) => Err(Error::from(trouble)),
         }
-    }
-}
-
-impl Drop for ZkContender {
-    fn drop(&mut self) {
-        self.store.leave(&self.claim);
     }
 }
 

@@ -21,6 +21,7 @@
 mod access;
 mod backend;
 mod batch;
+mod budget;
 mod config;
 mod contender;
 mod error;
@@ -34,6 +35,7 @@ mod order;
 #[doc(hidden)]
 pub mod outside;
 mod path;
+mod pool;
 mod session;
 mod snapshot;
 mod tls;

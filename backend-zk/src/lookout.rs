@@ -71,8 +71,11 @@ impl Recent {
     fn watch(&self) -> Option<()> {
         let (node, claim) = (self.node.upgrade()?, self.claim.upgrade()?);
         let (session, path, held) = (node.session.clone(), node.path.clone(), self.node.clone());
+        let reservation = node.reservation.clone();
         node.keep(claim.ring_when(async move {
             end_of(&session, &path, |_| ()).await;
+            // The node may have gone while it was still watched.
+            drop(reservation);
             if let Some(node) = held.upgrade() {
                 node.set_gone();
             }

@@ -13,6 +13,9 @@ const READ: &str = "__READ__";
 const WRITE: &str = "__WRIT__";
 const PERMITS: &str = "permits-";
 
+/// The bytes of a sequence number, at most.
+pub(crate) const LONGEST_SEQUENCE: usize = "-2147483648".len();
+
 /// What stands before the mode: nobody else's node begins so.
 pub(crate) fn owner_part(owner: Uuid) -> String {
     format!("_c_{}-", owner.as_hyphenated())

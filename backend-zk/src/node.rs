@@ -11,13 +11,13 @@ use zookeeper_client::{CreateMode, Stat};
 
 use crate::access::Access;
 use crate::batch::Names;
+use crate::budget::Reservation;
 use crate::error::{Asked, Fate, Trouble};
 use crate::names::{self, Written};
 use crate::path::below;
 use crate::session::Session;
 
 /// A node that is known to have been made for a claim.
-#[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) session: Arc<Session>,
     pub(crate) name: String,
@@ -34,10 +34,13 @@ pub(crate) struct Node {
     introduced: AtomicBool,
     /// While it is held.
     watch: OnceLock<Armed>,
+    /// For the watches on it and for it.
+    pub(crate) reservation: Arc<Reservation>,
 }
 
 impl Node {
-    fn new(session: &Arc<Session>, lock: &str, name: String, stat: &Stat) -> Asked<Node> {
+    fn new(reservation: &Arc<Reservation>, lock: &str, name: String, stat: &Stat) -> Asked<Node> {
+        let session = reservation.session();
         let Some(written) = names::read(&name) else {
             let what = "a node of ours has no sequence number".to_owned();
             return Err(zookeeper_client::Error::UnexpectedError(what).into());
@@ -58,6 +61,7 @@ impl Node {
             first: AtomicBool::new(false),
             introduced: AtomicBool::new(false),
             watch: OnceLock::new(),
+            reservation: reservation.clone(),
         })
     }
 
@@ -140,26 +144,38 @@ pub(crate) struct Made {
 /// Makes a node for a claim and lists the lock's, neither waiting for the other: the servers take
 /// the requests of a session in turn, so the list has all that is ahead.
 pub(crate) async fn make(
-    session: &Arc<Session>,
+    reservation: &Arc<Reservation>,
     access: &Access,
     lock: &str,
     stem: &str,
     label: &str,
 ) -> Asked<Made> {
+    let session = reservation.session();
     let client = session.client()?;
     let prefix = below(lock, stem);
     let options = CreateMode::EphemeralSequential.with_acls(access.acls);
     let sent = session.sending();
     let create = client.create(&prefix, label.as_bytes(), &options);
     let (created, names) = join(session.write(sent, create), session.list(lock)).await;
-    let node = created
-        .and_then(|(stat, sequence)| Node::new(session, lock, format!("{stem}{sequence}"), &stat));
+    let node = created.and_then(|(stat, sequence)| {
+        Node::new(reservation, lock, format!("{stem}{sequence}"), &stat)
+    });
     Ok(Made { node, names })
 }
 
 /// The names of a lock's nodes; none when it has not even a node of its own.
 pub(crate) async fn list(session: &Arc<Session>, lock: &str) -> Asked<Names> {
     none_without_lock(session.list(lock).await)
+}
+
+/// The same, with all that any session was answered before: the server of this one may be behind
+/// the one that answered.
+pub(crate) async fn list_in_sync(session: &Arc<Session>, lock: &str) -> Asked<Names> {
+    let client = session.client()?;
+    let sync = session.read(client.sync(lock));
+    let (synced, names) = join(sync, session.list_alone(lock)).await;
+    synced?;
+    none_without_lock(names)
 }
 
 fn none_without_lock(listed: Asked<Names>) -> Asked<Names> {
@@ -169,21 +185,23 @@ fn none_without_lock(listed: Asked<Names>) -> Asked<Names> {
     }
 }
 
-/// Finds out whether a node was made for `owner` in `session`, when that was unsure. That there is
+/// Finds out whether a node was made for `owner` in a session, when that was unsure. That there is
 /// none is final: whatever was sent before has been carried out, or never will be.
-pub(crate) async fn find(session: &Arc<Session>, lock: &str, owner: Uuid) -> Asked<Option<Node>> {
+pub(crate) async fn find(
+    reservation: &Arc<Reservation>,
+    lock: &str,
+    owner: Uuid,
+) -> Asked<Option<Node>> {
+    let session = reservation.session();
     let client = session.client()?;
-    // The server that we are with now may be behind the one that made the node.
-    let sync = session.read(client.sync(lock));
-    let (synced, names) = join(sync, session.list_alone(lock)).await;
-    synced?;
+    let names = list_in_sync(session, lock).await?;
     let own = names::owner_part(owner);
-    for name in none_without_lock(names)?.iter().filter(|name| name.starts_with(&own)) {
+    for name in names.iter().filter(|name| name.starts_with(&own)) {
         let path = below(lock, name);
         match session.read(client.get_data(&path)).await {
             // One of an older session goes with that.
             Ok((_, stat)) if stat.ephemeral_owner != session.id() => {}
-            Ok((_, stat)) => return Node::new(session, lock, name.clone(), &stat).map(Some),
+            Ok((_, stat)) => return Node::new(reservation, lock, name.clone(), &stat).map(Some),
             Err(trouble) if trouble.is_no_node() => {}
             Err(trouble) => return Err(trouble),
         }

@@ -1,4 +1,4 @@
-//! One session with the servers: what every claim of a connected store lives by.
+//! One session with the servers: what the claims in it live by.
 //!
 //! A server deletes a session's nodes when it has heard nothing for the negotiated timeout T. What
 //! it has heard is known from one thing alone: a write that a quorum committed. Reads and pings
@@ -19,6 +19,7 @@ use tokio::runtime::Handle;
 use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
 
 use crate::batch::{LIMITS, Step};
+use crate::budget::Budget;
 use crate::error::{Asked, Fate, Trouble};
 use crate::life::Life;
 use crate::lookout::Lookout;
@@ -38,6 +39,8 @@ pub(crate) struct Session {
     returns: AtomicU64,
     beating: tokio::sync::Mutex<()>,
     lookout: Lookout,
+    /// What its claims may watch.
+    pub(crate) budget: Budget,
     /// The nodes that wait, or have waited, in it, by their paths.
     waiting: Mutex<HashMap<String, Weak<Node>>>,
     pub(crate) crowd: Crowd<Step>,
@@ -64,6 +67,7 @@ impl Session {
             returns: AtomicU64::new(0),
             beating: tokio::sync::Mutex::default(),
             lookout: Lookout::default(),
+            budget: Budget::default(),
             waiting: Mutex::default(),
             crowd: Crowd::new(LIMITS),
             runtime: Handle::current(),
@@ -89,7 +93,7 @@ impl Session {
 
     /// How often it has to be heard of while anything depends on it.
     pub(crate) fn heartbeat(&self) -> Duration {
-        self.timeout / 10
+        heartbeat(self.timeout)
     }
 
     fn life(&self) -> MutexGuard<'_, Life> {
@@ -139,6 +143,11 @@ impl Session {
     /// the future is polled or dropped.
     pub(crate) fn client(&self) -> Asked<Arc<Client>> {
         self.slot().clone().ok_or(Trouble::Over)
+    }
+
+    /// Sleeps by the clock of its deadlines.
+    pub(crate) async fn sleep(&self, duration: Duration) {
+        self.clock.sleep_until(self.clock.now().after(duration)).await;
     }
 
     /// To be called before a write is sent.
@@ -244,9 +253,9 @@ impl Session {
         self.lookout.expect(claim, node, self.clock.now());
     }
 
-    /// Goes along with the session until it is over, and then calls `ended`.
-    pub(crate) async fn accompany(self: Arc<Session>, ended: impl Fn() + Send) {
-        let _at_the_end = EndOnDrop(&self, &ended);
+    /// Follows the session until it is over, and then rings its claims.
+    pub(crate) async fn accompany(self: Arc<Session>) {
+        let _at_the_end = EndOnDrop(&self);
         tokio::select! {
             () = self.follow() => {}
             () = self.lookout.keep(&self.clock) => {}
@@ -292,17 +301,24 @@ impl Session {
     }
 }
 
+/// How often a session with this timeout has to be heard of while anything depends on it.
+pub(crate) fn heartbeat(timeout: Duration) -> Duration {
+    timeout / 10
+}
+
 fn is_final(state: SessionState) -> bool {
     matches!(state, SessionState::AuthFailed | SessionState::Expired | SessionState::Closed)
 }
 
 /// However its companion ends, by a panic of the transport too, the session does.
-struct EndOnDrop<'a, F: Fn()>(&'a Session, &'a F);
+struct EndOnDrop<'a>(&'a Session);
 
-impl<F: Fn()> Drop for EndOnDrop<'_, F> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.end();
-        (self.1)();
+        for claim in self.0.budget.claims() {
+            claim.ring();
+        }
     }
 }
 

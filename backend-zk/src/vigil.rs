@@ -4,6 +4,7 @@
 //! the end of the node before it for its turn, and the transport tells in the servers' order only
 //! what one task looks at in that order.
 
+use std::collections::HashSet;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -13,8 +14,9 @@ use std::time::Duration;
 
 use fencelock_core::{Armed, Claim, Mode, Moment};
 use futures_util::future::{BoxFuture, FutureExt, join_all, select_all};
-use zookeeper_client::{EventType, StateWatcher};
+use zookeeper_client::{EventType, OneshotWatcher, StateWatcher};
 
+use crate::budget::WatchedPaths;
 use crate::error::Asked;
 use crate::lookout::{LATER, end_of};
 use crate::node::Node;
@@ -65,19 +67,12 @@ impl Vigil {
         // Before the watches: what is told after a return of the connection is told in no order.
         let states = session.states();
         node.introduce();
-        let client = session.client()?;
         let paths: Vec<_> = watch.iter().map(|name| below(lock, name)).collect();
-        let requests = paths.iter().map(|path| session.read(client.get_and_watch_data(path)));
-        let mut events = Vec::new();
-        for answer in join_all(requests).await {
-            match answer {
-                Ok((_, _, watcher)) => {
-                    events.push(watcher.changed().map(|event| event.event_type).boxed());
-                }
-                Err(trouble) if trouble.is_no_node() => return Ok(None),
-                Err(trouble) => return Err(trouble),
-            }
-        }
+        let watches = match node.reservation.watch(&paths) {
+            Some(watched) => watch_each(session, &paths, watched).await?,
+            None => watch_all(session, lock, &watch).await?,
+        };
+        let Some(events) = watches else { return Ok(None) };
         let event = Arc::new(AtomicU8::new(NOTHING));
         let returns = AtomicU64::new(session.returns());
         let watching =
@@ -144,6 +139,54 @@ impl Vigil {
     }
 }
 
+/// The ends of the nodes that a claim waits for.
+type Events = Vec<BoxFuture<'static, EventType>>;
+
+/// Watches each of these nodes; `None` when one of them has gone already.
+async fn watch_each(
+    session: &Session,
+    paths: &[String],
+    watched: WatchedPaths,
+) -> Asked<Option<Events>> {
+    let client = session.client()?;
+    let watched = Arc::new(watched);
+    let requests = paths.iter().map(|path| session.read(client.get_and_watch_data(path)));
+    let mut events = Vec::new();
+    for answer in join_all(requests).await {
+        match answer {
+            Ok((_, _, watcher)) => events.push(event_of(watcher, Some(watched.clone()))),
+            Err(trouble) if trouble.is_no_node() => return Ok(None),
+            Err(trouble) => return Err(trouble),
+        }
+    }
+    Ok(Some(events))
+}
+
+/// Watches the list of the lock's nodes, by one watch whose path is shorter than that of any of
+/// them: for a claim that waits for more nodes than the session has room to watch. `None` when one
+/// of `names` has gone already.
+async fn watch_all(session: &Session, lock: &str, names: &[String]) -> Asked<Option<Events>> {
+    let client = session.client()?;
+    match session.read(client.list_and_watch_children(lock)).await {
+        Ok((listed, watcher)) => {
+            let listed: HashSet<String> = listed.into_iter().collect();
+            let are_there = names.iter().all(|name| listed.contains(name));
+            Ok(are_there.then(|| vec![event_of(watcher, None)]))
+        }
+        Err(trouble) if trouble.is_no_node() => Ok(None),
+        Err(trouble) => Err(trouble),
+    }
+}
+
+/// Keeps `watched` reserved for as long as the watch lasts.
+fn event_of(
+    watcher: OneshotWatcher,
+    watched: Option<Arc<WatchedPaths>>,
+) -> BoxFuture<'static, EventType> {
+    let changed = watcher.changed();
+    changed.map(move |event| (event.event_type, drop(watched)).0).boxed()
+}
+
 /// The one node in the way of a claim in `mode`, if it is known, and if nothing behind it can be in
 /// the way: permits may be, for permits.
 fn known(session: &Session, mode: Mode, paths: &[String]) -> Option<Arc<Node>> {
@@ -157,7 +200,7 @@ fn known(session: &Session, mode: Mode, paths: &[String]) -> Option<Arc<Node>> {
 async fn watch_over(
     claim: Weak<Claim>,
     node: Arc<Node>,
-    ahead: Vec<BoxFuture<'static, EventType>>,
+    ahead: Events,
     mut states: StateWatcher,
     event: Arc<AtomicU8>,
 ) {

@@ -7,6 +7,7 @@
 mod cancel;
 mod crowd;
 mod ensemble;
+mod many;
 mod queue;
 mod quorum;
 mod replies;

@@ -1,0 +1,218 @@
+//! How much one session may watch.
+//!
+//! After a reconnect the transport asks for all watches of a session again, in packets of 128 KiB
+//! of paths. With two packets the reconnect fails, and so does each after it, until the servers end
+//! the session (docs/upstream/zookeeper-client-setwatches.md). So a session takes claims only while
+//! the paths that they may watch stay well below one packet, and the [pool](crate::pool) opens
+//! another session for more.
+//!
+//! A claim reserves its share before its node is made, because it may have to watch later, when
+//! all sessions are full: the path of its own node, and as much again while it waits.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use fencelock_core::Claim;
+
+use crate::session::Session;
+
+/// In bytes of paths. The transport's limit is 128 KiB; the rest is for watches that are given up
+/// in a moment in which their tasks have not yet ended.
+pub(crate) const LIMIT: usize = 96 * 1024;
+
+/// What the claims of one session have reserved of it.
+#[derive(Default)]
+pub(crate) struct Budget {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By all claims, for their own nodes and while they wait.
+    reserved: usize,
+    /// The paths that claims watch beyond what they have reserved, with the number of claims.
+    shared: HashMap<Arc<str>, usize>,
+    /// The bytes of `shared`: the transport watches a path once for all.
+    shared_bytes: usize,
+    /// The claims, by the numbers of their reservations.
+    claims: HashMap<u64, Weak<Claim>>,
+    /// How many reservations there have been.
+    count: u64,
+    /// No claim is taken any more.
+    is_closed: bool,
+}
+
+impl State {
+    fn has_room_for(&self, bytes: usize) -> bool {
+        self.reserved + self.shared_bytes + bytes <= LIMIT
+    }
+
+    /// Counts `paths` as watched once more each, if there is room for those that are new.
+    fn watch(&mut self, paths: &[String]) -> Option<Vec<Arc<str>>> {
+        let new = paths.iter().filter(|path| !self.shared.contains_key(path.as_str()));
+        let bytes = new.map(String::len).sum();
+        if !self.has_room_for(bytes) {
+            return None;
+        }
+        self.shared_bytes += bytes;
+        let paths: Vec<Arc<str>> = paths.iter().map(|path| path.as_str().into()).collect();
+        for path in &paths {
+            *self.shared.entry(path.clone()).or_default() += 1;
+        }
+        Some(paths)
+    }
+
+    fn unwatch(&mut self, paths: &[Arc<str>]) {
+        for path in paths {
+            let Some(count) = self.shared.get_mut(path) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                self.shared.remove(path);
+                self.shared_bytes -= path.len();
+            }
+        }
+    }
+}
+
+impl Budget {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The claims that depend on the session.
+    pub(crate) fn claims(&self) -> Vec<Arc<Claim>> {
+        self.state().claims.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// How many reservations there have been, if there is none now.
+    pub(crate) fn unused_after(&self) -> Option<u64> {
+        let state = self.state();
+        state.claims.is_empty().then_some(state.count)
+    }
+
+    /// Takes no claim any more, unless there has been one after `count` reservations.
+    pub(crate) fn close_if_unused_since(&self, count: u64) -> bool {
+        let mut state = self.state();
+        state.is_closed |= state.claims.is_empty() && state.count == count;
+        state.is_closed
+    }
+}
+
+/// The share of one claim. It lasts until the last watch of the claim has ended.
+pub(crate) struct Reservation {
+    session: Arc<Session>,
+    number: u64,
+    /// The path of the claim's own node, at most.
+    own: usize,
+    /// For what is in its way, while it may have to wait.
+    ahead: Mutex<usize>,
+}
+
+impl Reservation {
+    /// Room in `session` for a claim whose own node has a path of `own` bytes at most; `None` when
+    /// the session is full, or takes no claims.
+    pub(crate) fn new(
+        session: &Arc<Session>,
+        claim: &Arc<Claim>,
+        own: usize,
+        may_wait: bool,
+    ) -> Option<Arc<Reservation>> {
+        let ahead = if may_wait { own } else { 0 };
+        let mut state = session.budget.state();
+        if state.is_closed || !state.has_room_for(own + ahead) {
+            return None;
+        }
+        state.reserved += own + ahead;
+        state.count += 1;
+        let number = state.count;
+        state.claims.insert(number, Arc::downgrade(claim));
+        Some(Arc::new(Reservation {
+            session: session.clone(),
+            number,
+            own,
+            ahead: Mutex::new(ahead),
+        }))
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    fn ahead(&self) -> MutexGuard<'_, usize> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The claim does not wait any more.
+    pub(crate) fn settle(&self) {
+        let freed = std::mem::take(&mut *self.ahead());
+        self.session.budget.state().reserved -= freed;
+    }
+
+    /// Room for watches on the nodes in the claim's way; `None` when there is too little.
+    pub(crate) fn watch(&self, paths: &[String]) -> Option<WatchedPaths> {
+        let paths = match paths {
+            // It has been reserved.
+            [path] if path.len() <= *self.ahead() => Vec::new(),
+            paths => self.session.budget.state().watch(paths)?,
+        };
+        Some(WatchedPaths { session: self.session.clone(), paths })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let ahead = std::mem::take(&mut *self.ahead());
+        let mut state = self.session.budget.state();
+        state.reserved -= self.own + ahead;
+        state.claims.remove(&self.number);
+        // Not for ever as large as the largest crowd.
+        if state.claims.capacity() > 4096 && state.claims.len() < state.claims.capacity() / 8 {
+            state.claims.shrink_to_fit();
+        }
+    }
+}
+
+/// Paths that are watched beyond what the claim has reserved. It lasts as long as the watches.
+pub(crate) struct WatchedPaths {
+    session: Arc<Session>,
+    paths: Vec<Arc<str>>,
+}
+
+impl Drop for WatchedPaths {
+    fn drop(&mut self) {
+        if !self.paths.is_empty() {
+            self.session.budget.state().unwatch(&self.paths);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(from: usize, to: usize) -> Vec<String> {
+        (from..to).map(|at| format!("/{at:099}")).collect()
+    }
+
+    #[test]
+    fn a_path_counts_once_for_as_long_as_any_claim_watches_it() {
+        let mut state = State::default();
+        let one = state.watch(&paths(0, 500)).expect("room");
+        let two = state.watch(&paths(100, 600)).expect("room");
+        assert_eq!(state.shared_bytes, 60_000);
+        state.unwatch(&one);
+        assert_eq!(state.shared_bytes, 50_000);
+        state.unwatch(&two);
+        assert_eq!((state.shared_bytes, state.shared.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_has_no_room_takes_none() {
+        let mut state = State { reserved: LIMIT - 1_000, ..State::default() };
+        assert!(state.watch(&paths(0, 11)).is_none());
+        assert_eq!((state.shared_bytes, state.shared.len()), (0, 0));
+        assert!(state.watch(&paths(0, 10)).is_some());
+        assert!(state.watch(&paths(3, 7)).is_some(), "they are watched already");
+        assert!(!state.has_room_for(1));
+    }
+}
