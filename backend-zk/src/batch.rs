@@ -14,12 +14,13 @@ use tokio::sync::oneshot;
 use zookeeper_client::{Error as ZkError, MultiReadResult};
 
 use crate::error::{Asked, Fate, Trouble};
+use crate::order::Listing;
 use crate::session::Session;
 
 pub(crate) const LIMITS: Limits = Limits { alone: 6, calls: 2, most: 64 };
 
-/// The names of a lock's nodes, for all who asked at the same time.
-pub(crate) type Names = Arc<[String]>;
+/// A lock's nodes, for all who asked at the same time.
+pub(crate) type Names = Arc<Listing>;
 
 type Answer<T> = oneshot::Sender<Asked<T>>;
 
@@ -72,7 +73,8 @@ impl Session {
     /// The same in a request that is sent at once.
     pub(crate) async fn list_alone(&self, lock: &str) -> Asked<Names> {
         let client = self.client()?;
-        self.read(client.list_children(lock)).await.map(Names::from)
+        let names = self.read(client.list_children(lock)).await?;
+        Ok(Arc::new(Listing::new(names)))
     }
 
     async fn delete_alone(&self, path: &str) -> Asked<()> {
@@ -111,7 +113,7 @@ impl Session {
         }
         let all = self.read(reader.commit()).await?;
         let names = |result| match result {
-            MultiReadResult::Children { children } => Ok(children.into()),
+            MultiReadResult::Children { children } => Ok(Arc::new(Listing::new(children))),
             MultiReadResult::Error { err } => Err(err.into()),
             other => Err(ZkError::UnexpectedError(format!("no list: {other:?}")).into()),
         };

@@ -13,7 +13,7 @@ use crate::budget::Reservation;
 use crate::error::{Fate, Trouble, unsettled};
 use crate::names;
 use crate::node::{self, Made, Node};
-use crate::order::{Standing, is_free, standing};
+use crate::order::{Listing, Standing};
 use crate::path::below;
 use crate::pool::Pool;
 use crate::session::Session;
@@ -129,7 +129,7 @@ impl ZkContender {
                 true => node::list_in_sync(session, lock).await?,
                 false => node::list(session, lock).await?,
             };
-            if !is_free(&names, claim.mode()) {
+            if !names.is_free(claim.mode()) {
                 return Ok(Some(Attempt::Busy { rest: Rest::Nothing }));
             }
         }
@@ -197,12 +197,12 @@ impl ZkContender {
         &self,
         node: &Arc<Node>,
         lock: &str,
-        names: &[String],
+        names: &Listing,
     ) -> Result<Option<Attempt>> {
         if names::is_spent(node.written.sequence) {
             return self.start_over(node, lock).await;
         }
-        match standing(names, &node.name, node.written) {
+        match names.standing(&node.name, node.written) {
             Standing::Free => self.grant(node).await,
             // Somebody has deleted it.
             Standing::Missing => {
@@ -377,7 +377,7 @@ impl Upkeep {
         for (names, waiters) in join_all(looks).await {
             // Unknown stays in doubt.
             let Ok(names) = names else { continue };
-            let names = names.iter().map(String::as_str).collect();
+            let names = names.names().iter().map(String::as_str).collect();
             let missed = waiters.iter().filter(|waiter| !waiter.finds_all_in(&names, returns));
             upkeep.missed.extend(missed.map(|waiter| waiter.claim.id()));
         }

@@ -196,7 +196,7 @@ pub(crate) async fn find(
     let client = session.client()?;
     let names = list_in_sync(session, lock).await?;
     let own = names::owner_part(owner);
-    for name in names.iter().filter(|name| name.starts_with(&own)) {
+    for name in names.names().iter().filter(|name| name.starts_with(&own)) {
         let path = below(lock, name);
         match session.read(client.get_data(&path)).await {
             // One of an older session goes with that.

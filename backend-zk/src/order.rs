@@ -3,6 +3,9 @@
 //! The queue is the order of the sequence numbers, and nobody overtakes. A claim watches the
 //! fewest nodes without whose end it cannot be granted, so that a release wakes who can win.
 
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
 use fencelock_core::Mode;
 
 use crate::names::{Written, is_before, read};
@@ -22,78 +25,147 @@ pub(crate) enum Standing<'a> {
     },
 }
 
+/// The names of a lock's nodes as a server has listed them. They are read once for all claims that
+/// share the list: in a crowd that queues at once, reading them for each would take longer than
+/// everything else.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    names: Vec<String>,
+    queue: OnceLock<Queue>,
+}
+
+/// The places in the queue of a lock, in order.
+#[derive(Debug)]
+struct Queue {
+    places: Vec<Place>,
+    /// All numbers are of one time, so that the order is the same seen from each of them. Servers
+    /// give no others.
+    is_sound: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
-struct Node<'a> {
-    name: &'a str,
+struct Place {
+    /// The index of its name.
+    at: usize,
     written: Written,
 }
 
-fn nodes(names: &[String]) -> impl Iterator<Item = Node<'_>> {
-    names.iter().filter_map(|name| read(name).map(|written| Node { name, written }))
-}
-
-/// Where the node `own`, one of `names`, stands.
-pub(crate) fn standing<'a>(names: &'a [String], own: &str, written: Written) -> Standing<'a> {
-    if !names.iter().any(|name| name == own) {
-        return Standing::Missing;
+impl Listing {
+    pub(crate) fn new(names: Vec<String>) -> Listing {
+        Listing { names, queue: OnceLock::new() }
     }
-    let ahead = nodes(names).filter(|node| is_before(node.written.sequence, written.sequence));
-    behind(ahead, written.mode)
-}
 
-/// Whether a claim in `mode` that comes last would be granted.
-pub(crate) fn is_free(names: &[String], mode: Mode) -> bool {
-    behind(nodes(names), mode) == Standing::Free
-}
-
-/// The nodes in the order of the queue, each with whether it is granted.
-pub(crate) fn queue(names: &[String]) -> Vec<(&str, Mode, bool)> {
-    let all = in_order(nodes(names));
-    let granted = granted(&all);
-    all.iter().enumerate().map(|(at, node)| (node.name, node.written.mode, at < granted)).collect()
-}
-
-/// Where a claim in `mode` stands that has these ahead of it.
-fn behind<'a>(ahead: impl Iterator<Item = Node<'a>>, mode: Mode) -> Standing<'a> {
-    let Mode::Permits(wanted) = mode else {
-        // The nearest of those that it cannot be held beside.
-        let in_the_way = ahead.filter(|node| !mode.fits_beside([node.written.mode]));
-        let (nearest, count) = in_the_way.fold((None, 0), |(nearest, count), node| {
-            (Some(nearest.map_or(node, |other| later(other, node))), count + 1)
-        });
-        return match nearest {
-            None => Standing::Free,
-            Some(Node { name, .. }) => Standing::Behind { watch: vec![name], alone: count == 1 },
-        };
-    };
-    let ahead = in_order(ahead);
-    let no_permits = |node: &&Node<'_>| !matches!(node.written.mode, Mode::Permits(_));
-    if let Some(Node { name, .. }) = ahead.iter().rfind(no_permits) {
-        // It may hide permits that are in the way as well.
-        return Standing::Behind { watch: vec![name], alone: false };
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
     }
-    let mut watch = enough(&ahead, wanted.n(), wanted.limit());
-    if watch.is_empty() {
-        // There is room, but perhaps for somebody ahead who has not got it.
-        let first = granted(&ahead);
-        let Some(waiter) = ahead.get(first) else { return Standing::Free };
-        if let Mode::Permits(wanted) = waiter.written.mode {
-            watch = enough(&ahead[..first], wanted.n(), wanted.limit());
+
+    fn queue(&self) -> &Queue {
+        self.queue.get_or_init(|| {
+            let read = |(at, name): (usize, &String)| Some(Place { at, written: read(name)? });
+            Queue::of(self.names.iter().enumerate().filter_map(read).collect())
+        })
+    }
+
+    /// Where the node `own`, one of the names, stands.
+    pub(crate) fn standing(&self, own: &str, written: Written) -> Standing<'_> {
+        let (ahead, same) = self.queue().split(written.sequence);
+        if !same.iter().any(|place| self.names[place.at] == own) {
+            return Standing::Missing;
         }
-        watch.push(waiter.name);
+        self.behind(&ahead, written.mode)
     }
-    Standing::Behind { watch, alone: false }
+
+    /// Whether a claim in `mode` that comes last would be granted.
+    pub(crate) fn is_free(&self, mode: Mode) -> bool {
+        self.behind(&self.queue().places, mode) == Standing::Free
+    }
+
+    /// The nodes in the order of the queue, each with whether it is granted.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = (&str, Mode, bool)> {
+        let places = &self.queue().places;
+        let granted = granted(places);
+        let node = move |(index, place): (usize, &Place)| {
+            (self.names[place.at].as_str(), place.written.mode, index < granted)
+        };
+        places.iter().enumerate().map(node)
+    }
+
+    /// Where a claim in `mode` stands that has these ahead of it.
+    fn behind(&self, ahead: &[Place], mode: Mode) -> Standing<'_> {
+        let name = |place: &Place| self.names[place.at].as_str();
+        let Mode::Permits(wanted) = mode else {
+            // The nearest of those that it cannot be held beside.
+            let is_in_the_way = |place: &&Place| !mode.fits_beside([place.written.mode]);
+            let mut in_the_way = ahead.iter().rev().filter(is_in_the_way);
+            return match in_the_way.next() {
+                None => Standing::Free,
+                Some(nearest) => Standing::Behind {
+                    watch: vec![name(nearest)],
+                    alone: in_the_way.next().is_none(),
+                },
+            };
+        };
+        let no_permits = |place: &&Place| !matches!(place.written.mode, Mode::Permits(_));
+        if let Some(nearest) = ahead.iter().rfind(no_permits) {
+            // It may hide permits that are in the way as well.
+            return Standing::Behind { watch: vec![name(nearest)], alone: false };
+        }
+        let mut watch = enough(ahead, wanted.n(), wanted.limit());
+        if watch.is_empty() {
+            // There is room, but perhaps for somebody ahead who has not got it.
+            let first = granted(ahead);
+            let Some(waiter) = ahead.get(first) else { return Standing::Free };
+            if let Mode::Permits(wanted) = waiter.written.mode {
+                watch = enough(&ahead[..first], wanted.n(), wanted.limit());
+            }
+            watch.push(*waiter);
+        }
+        Standing::Behind { watch: watch.iter().map(name).collect(), alone: false }
+    }
+}
+
+impl Queue {
+    fn of(mut places: Vec<Place>) -> Queue {
+        let Some(base) = places.first().map(|place| place.written.sequence) else {
+            return Queue { places, is_sound: true };
+        };
+        // Numbers of one time are near each other, on whichever side of the largest.
+        let key = |place: &Place| place.written.sequence.wrapping_sub(base);
+        places.sort_unstable_by_key(key);
+        let spread = match &places[..] {
+            [first, .., last] => i64::from(key(last)) - i64::from(key(first)),
+            _ => 0,
+        };
+        Queue { places, is_sound: i32::try_from(spread).is_ok() }
+    }
+
+    /// The places ahead of a number, in order, and those that have it.
+    fn split(&self, sequence: i32) -> (Cow<'_, [Place]>, Cow<'_, [Place]>) {
+        let is_ahead = |place: &Place| is_before(place.written.sequence, sequence);
+        let is_same = |place: &Place| place.written.sequence == sequence;
+        if !self.is_sound {
+            let of = |wanted: &dyn Fn(&Place) -> bool| -> Vec<Place> {
+                self.places.iter().copied().filter(|place| wanted(place)).collect()
+            };
+            let mut ahead = of(&is_ahead);
+            ahead.sort_unstable_by_key(|place| place.written.sequence.wrapping_sub(sequence));
+            return (ahead.into(), of(&is_same).into());
+        }
+        let (ahead, rest) = self.places.split_at(self.places.partition_point(is_ahead));
+        let same = &rest[..rest.partition_point(is_same)];
+        (ahead.into(), same.into())
+    }
 }
 
 /// The nearest of `ahead`, all permits, that leave no room for `n` of `limit` together; nothing
 /// when there is room.
-fn enough<'a>(ahead: &[Node<'a>], n: u32, limit: u32) -> Vec<&'a str> {
+fn enough(ahead: &[Place], n: u32, limit: u32) -> Vec<Place> {
     let mut out = u64::from(n);
     let mut nearest = Vec::new();
-    for node in ahead.iter().rev() {
-        let Mode::Permits(taken) = node.written.mode else { continue };
+    for place in ahead.iter().rev() {
+        let Mode::Permits(taken) = place.written.mode else { continue };
         out += u64::from(taken.n());
-        nearest.push(node.name);
+        nearest.push(*place);
         if out > u64::from(limit) {
             return nearest;
         }
@@ -102,23 +174,10 @@ fn enough<'a>(ahead: &[Node<'a>], n: u32, limit: u32) -> Vec<&'a str> {
 }
 
 /// How many at the head of the queue are granted.
-fn granted(queue: &[Node<'_>]) -> usize {
-    let modes = |count: usize| queue[..count].iter().map(|node| node.written.mode);
+fn granted(queue: &[Place]) -> usize {
+    let modes = |count: usize| queue[..count].iter().map(|place| place.written.mode);
     let fits = |at: &usize| queue[*at].written.mode.fits_beside(modes(*at));
     (0..queue.len()).take_while(fits).count()
-}
-
-fn later<'a>(one: Node<'a>, other: Node<'a>) -> Node<'a> {
-    if is_before(one.written.sequence, other.written.sequence) { other } else { one }
-}
-
-fn in_order<'a>(nodes: impl Iterator<Item = Node<'a>>) -> Vec<Node<'a>> {
-    let mut all: Vec<_> = nodes.collect();
-    if let Some(first) = all.first().map(|node| node.written.sequence) {
-        // Numbers of one time are near each other, on whichever side of the largest.
-        all.sort_unstable_by_key(|node| node.written.sequence.wrapping_sub(first));
-    }
-    all
 }
 
 #[cfg(test)]
@@ -144,11 +203,16 @@ mod tests {
         modes.iter().enumerate().map(|(at, mode)| name(*mode, number(at))).collect()
     }
 
-    fn standing_of(all: &[String], at: usize) -> Standing<'_> {
-        standing(all, &all[at], read(&all[at]).unwrap())
+    fn listed(first: i32, modes: &[Mode]) -> Listing {
+        Listing::new(names(first, modes))
     }
 
-    fn watches(all: &[String], at: usize) -> Vec<&str> {
+    fn standing_of(all: &Listing, at: usize) -> Standing<'_> {
+        let own = &all.names()[at];
+        all.standing(own, read(own).unwrap())
+    }
+
+    fn watches(all: &Listing, at: usize) -> Vec<&str> {
         match standing_of(all, at) {
             Standing::Behind { watch, .. } => watch,
             other => panic!("{other:?}"),
@@ -158,39 +222,63 @@ mod tests {
     #[test]
     fn who_watches_whom() {
         let (x, s) = (Mode::Exclusive, Mode::Shared);
-        let all = names(0, &[x, x, s, s, x, s]);
+        let all = listed(0, &[x, x, s, s, x, s]);
         assert_eq!(standing_of(&all, 0), Standing::Free);
-        assert_eq!(standing_of(&all, 1), Standing::Behind { watch: vec![&all[0]], alone: true });
-        assert_eq!(standing_of(&all, 2), Standing::Behind { watch: vec![&all[1]], alone: false });
-        assert_eq!(watches(&all, 3), [&all[1]]);
-        assert_eq!(watches(&all, 4), [&all[3]]);
-        assert_eq!(watches(&all, 5), [&all[4]]);
-        let readers = names(0, &[s, s, s, x]);
+        assert_eq!(
+            standing_of(&all, 1),
+            Standing::Behind { watch: vec![&all.names()[0]], alone: true }
+        );
+        assert_eq!(
+            standing_of(&all, 2),
+            Standing::Behind { watch: vec![&all.names()[1]], alone: false }
+        );
+        assert_eq!(watches(&all, 3), [&all.names()[1]]);
+        assert_eq!(watches(&all, 4), [&all.names()[3]]);
+        assert_eq!(watches(&all, 5), [&all.names()[4]]);
+        let readers = listed(0, &[s, s, s, x]);
         assert!((0..3).all(|at| standing_of(&readers, at) == Standing::Free));
-        assert_eq!(watches(&readers, 3), [&readers[2]]);
+        assert_eq!(watches(&readers, 3), [&readers.names()[2]]);
     }
 
     #[test]
     fn permits_wait_for_any_of_enough() {
-        let all = names(0, &[permits(1, 3), permits(1, 3), permits(1, 3), permits(1, 3)]);
+        let all = listed(0, &[permits(1, 3), permits(1, 3), permits(1, 3), permits(1, 3)]);
         assert!((0..3).all(|at| standing_of(&all, at) == Standing::Free));
-        assert_eq!(watches(&all, 3), [&all[2], &all[1], &all[0]]);
-        let all = names(0, &[permits(1, 2), permits(1, 2), permits(1, 2), permits(1, 2)]);
-        assert_eq!(watches(&all, 3), [&all[2], &all[1]], "the nearest are enough");
-        let all = names(0, &[permits(1, 1), permits(1, 1), permits(1, 5)]);
-        assert_eq!(watches(&all, 2), [&all[0], &all[1]], "room, but nobody overtakes");
-        let all = names(0, &[permits(1, 5), Mode::Shared, permits(1, 5)]);
-        assert_eq!(watches(&all, 1), [&all[0]]);
-        assert_eq!(watches(&all, 2), [&all[1]]);
+        assert_eq!(watches(&all, 3), [&all.names()[2], &all.names()[1], &all.names()[0]]);
+        let all = listed(0, &[permits(1, 2), permits(1, 2), permits(1, 2), permits(1, 2)]);
+        assert_eq!(watches(&all, 3), [&all.names()[2], &all.names()[1]], "the nearest are enough");
+        let all = listed(0, &[permits(1, 1), permits(1, 1), permits(1, 5)]);
+        assert_eq!(
+            watches(&all, 2),
+            [&all.names()[0], &all.names()[1]],
+            "room, but nobody overtakes"
+        );
+        let all = listed(0, &[permits(1, 5), Mode::Shared, permits(1, 5)]);
+        assert_eq!(watches(&all, 1), [&all.names()[0]]);
+        assert_eq!(watches(&all, 2), [&all.names()[1]]);
     }
 
     #[test]
     fn a_node_that_is_gone_is_missing() {
-        let all = names(0, &[Mode::Exclusive]);
+        let all = listed(0, &[Mode::Exclusive]);
         let own = name(Mode::Exclusive, 5);
-        assert_eq!(standing(&all, &own, read(&own).unwrap()), Standing::Missing);
-        assert!(is_free(&[], Mode::Exclusive) && !is_free(&all, Mode::Exclusive));
-        assert!(is_free(&["config".to_owned()], Mode::Exclusive), "no number, no place");
+        assert_eq!(all.standing(&own, read(&own).unwrap()), Standing::Missing);
+        let other = name(Mode::Shared, 0);
+        let standing = all.standing(&other, read(&other).unwrap());
+        assert_eq!(standing, Standing::Missing, "the number of another node");
+        assert!(listed(0, &[]).is_free(Mode::Exclusive) && !all.is_free(Mode::Exclusive));
+        let others = Listing::new(vec!["config".to_owned()]);
+        assert!(others.is_free(Mode::Exclusive), "no number, no place");
+    }
+
+    #[test]
+    fn numbers_of_no_one_time_are_ordered_as_each_of_them_sees_them() {
+        let numbers = [0, i32::MAX / 2, i32::MAX, i32::MIN / 2];
+        let all = Listing::new(numbers.iter().map(|n| name(Mode::Exclusive, *n)).collect());
+        for (at, own) in numbers.iter().enumerate() {
+            let is_first = !numbers.iter().any(|other| is_before(*other, *own));
+            assert_eq!(standing_of(&all, at) == Standing::Free, is_first, "{own}");
+        }
     }
 
     fn any_mode() -> impl Strategy<Value = Mode> {
@@ -218,13 +306,16 @@ mod tests {
             let granted = (0..len)
                 .take_while(|at| modes[*at].fits_beside(modes[..*at].iter().copied()))
                 .count();
-            let seen: Vec<_> = queue(&all).into_iter().map(|(name, _, is)| (name, is)).collect();
+            let all = Listing::new(all);
+            let queue = |names: &[String]| -> Vec<bool> {
+                Listing::new(names.to_vec()).in_order().map(|(_, _, is)| is).collect()
+            };
+            let seen: Vec<_> = all.in_order().map(|(name, _, is)| (name, is)).collect();
             let wanted: Vec<_> =
                 ordered.iter().enumerate().map(|(at, name)| (name.as_str(), at < granted)).collect();
             prop_assert_eq!(seen, wanted);
             for (at, own) in ordered.iter().enumerate() {
-                let standing = standing(&all, own, read(own).unwrap());
-                match standing {
+                match all.standing(own, read(own).unwrap()) {
                     Standing::Free => prop_assert!(at < granted),
                     Standing::Missing => prop_assert!(false),
                     Standing::Behind { watch, alone } => {
@@ -237,16 +328,14 @@ mod tests {
                             .filter(|name| watch.contains(&name.as_str()) || *name == own)
                             .cloned()
                             .collect();
-                        let is_last_granted = queue(&left).last().map(|(_, _, is)| *is);
-                        prop_assert_eq!(is_last_granted, Some(false));
+                        prop_assert_eq!(queue(&left).last().copied(), Some(false));
                         if alone {
                             let left: Vec<String> = ordered[..=at]
                                 .iter()
                                 .filter(|name| !watch.contains(&name.as_str()))
                                 .cloned()
                                 .collect();
-                            let free = queue(&left).last().map(|(_, _, is)| *is);
-                            prop_assert_eq!(free, Some(true));
+                            prop_assert_eq!(queue(&left).last().copied(), Some(true));
                         }
                     }
                 }

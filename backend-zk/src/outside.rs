@@ -5,7 +5,7 @@ use fencelock_core::url::StoreUrl;
 use fencelock_core::{Result, Snapshot};
 
 use crate::names;
-use crate::order::{self, Standing};
+use crate::order::{Listing, Standing};
 use crate::path;
 use crate::snapshot::{Entry, Seen};
 use crate::{ZkStore, path::below};
@@ -30,7 +30,8 @@ pub fn url(url: &StoreUrl) -> Result<()> {
 #[must_use]
 pub fn is_granted(names: &[String], own: &str) -> bool {
     let written = names::read(own);
-    written.is_some_and(|written| order::standing(names, own, written) == Standing::Free)
+    let all = Listing::new(names.to_vec());
+    written.is_some_and(|written| all.standing(own, written) == Standing::Free)
 }
 
 /// What people are shown of a lock whose nodes have these names, and each this data and stat.
@@ -39,5 +40,5 @@ pub fn snapshot(names: &[String], data: &[u8], czxid: i64, ctime: i64) -> Snapsh
     let entry = |(name, mode, holds): (&str, _, _)| {
         Entry::read(below("/lock", name), mode, holds, data, czxid, ctime)
     };
-    Seen(order::queue(names).into_iter().map(entry).collect()).into_snapshot()
+    Seen(Listing::new(names.to_vec()).in_order().map(entry).collect()).into_snapshot()
 }

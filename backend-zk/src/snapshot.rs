@@ -8,7 +8,6 @@ use futures_util::future::join_all;
 
 use crate::error::Trouble;
 use crate::node;
-use crate::order;
 use crate::path::below;
 use crate::session::Session;
 
@@ -48,7 +47,7 @@ pub(crate) async fn of(session: &Arc<Session>, lock: &str) -> Result<Seen> {
     // What was given back just before, with another server, is gone for whoever looks.
     session.read(client.sync(lock)).await?;
     let names = node::list(session, lock).await?;
-    let queue: Vec<_> = order::queue(&names).into_iter().take(MOST).collect();
+    let queue: Vec<_> = names.in_order().take(MOST).collect();
     let asked = queue.into_iter().map(async |(name, mode, holds)| {
         let path = below(lock, name);
         match session.read(client.get_data(&path)).await {
