@@ -87,11 +87,18 @@ impl Session {
         let tell = |answers: Vec<Answer<Names>>, names: Asked<Names>| {
             answers.into_iter().for_each(|answer| drop(answer.send(names.clone())));
         };
-        match self.try_list_all(lists.keys()).await {
+        let listed = match self.has_multi_read() {
+            true => self.try_list_all(lists.keys()).await,
+            false => Err(ZkError::Unimplemented.into()),
+        };
+        match listed {
             Ok(all) => {
                 lists.into_values().zip(all).for_each(|(answers, names)| tell(answers, names));
             }
             Err(trouble) if trouble.fate() == Fate::Declined => {
+                if trouble.is_unimplemented() {
+                    self.set_no_multi_read();
+                }
                 let lists = lists.into_iter();
                 join_all(
                     lists.map(async |(lock, answers)| tell(answers, self.list_alone(&lock).await)),

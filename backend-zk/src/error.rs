@@ -20,6 +20,10 @@ pub(crate) enum Trouble {
     Over,
 }
 
+/// What servers with local sessions, which they do not upgrade, answer to the creation of an
+/// ephemeral node.
+const EPHEMERAL_ON_LOCAL_SESSION: i32 = -120;
+
 /// What a request came to.
 pub(crate) type Asked<T> = Result<T, Trouble>;
 
@@ -47,6 +51,11 @@ impl Trouble {
     /// The node, or one above it, is not there.
     pub(crate) fn is_no_node(&self) -> bool {
         matches!(self, Trouble::Zk(ZkError::NoNode))
+    }
+
+    /// The server does not know the request.
+    pub(crate) fn is_unimplemented(&self) -> bool {
+        matches!(self, Trouble::Zk(ZkError::Unimplemented))
     }
 
     /// The node has children.
@@ -114,6 +123,13 @@ fn meaning_of(error: &ZkError) -> Meaning {
         }
         ZkError::QuotaExceeded => row(Declined, Refused, false, "a quota of the path is used up"),
         ZkError::Unimplemented => row(Declined, Refused, false, "ZooKeeper 3.5 or newer is needed"),
+        ZkError::UnexpectedErrorCode(EPHEMERAL_ON_LOCAL_SESSION) => row(
+            Declined,
+            Refused,
+            false,
+            "a local session cannot hold a lock; the servers need \
+             localSessionsUpgradingEnabled=true, or localSessionsEnabled=false",
+        ),
         ZkError::ReconfigDisabled => row(Declined, Refused, false, ""),
         ZkError::NotReadOnly => row(Declined, Unreachable, true, "the server can only be read"),
         ZkError::NoChildrenForEphemerals => {
@@ -190,6 +206,7 @@ mod tests {
             (ZkError::AuthFailed, ErrorKind::Refused),
             (ZkError::QuotaExceeded, ErrorKind::Refused),
             (ZkError::NoChildrenForEphemerals, ErrorKind::Foreign),
+            (ZkError::UnexpectedErrorCode(-120), ErrorKind::Refused),
         ] {
             let error = Error::from(Trouble::from(refused));
             assert!(!error.is_retryable() && error.kind() == kind, "{error}");

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub(crate) struct Session {
     /// The nodes that wait, or have waited, in it, by their paths.
     waiting: Mutex<HashMap<String, Weak<Node>>>,
     pub(crate) crowd: Crowd<Step>,
+    /// The servers have no `multiRead`, which came with ZooKeeper 3.6.
+    lists_alone: AtomicBool,
     pub(crate) runtime: Handle,
 }
 
@@ -70,6 +72,7 @@ impl Session {
             budget: Budget::default(),
             waiting: Mutex::default(),
             crowd: Crowd::new(LIMITS),
+            lists_alone: AtomicBool::new(false),
             runtime: Handle::current(),
         }
     }
@@ -246,6 +249,16 @@ impl Session {
     /// The nodes that wait, or have waited, in it, by their paths.
     pub(crate) fn waiting(&self) -> MutexGuard<'_, HashMap<String, Weak<Node>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the servers can list several locks in one request, as far as is known.
+    pub(crate) fn has_multi_read(&self) -> bool {
+        !self.lists_alone.load(Ordering::Acquire)
+    }
+
+    /// They cannot: ZooKeeper 3.5 says so, and closes the connection each time that it is asked.
+    pub(crate) fn set_no_multi_read(&self) {
+        self.lists_alone.store(true, Ordering::Release);
     }
 
     /// Has the claim rung when `node`, which it holds, is gone.
