@@ -314,3 +314,26 @@ async fn a_huge_name_is_refused_before_it_reaches_the_servers() {
     let locks = connect(&format!("{url}&prefix={}", &prefix[..4000])).await;
     give_back(hold(&locks, &"\u{1}".repeat(512)).await).await;
 }
+
+/// A lock's node that another program has made, with data of its own, is neither made nor removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_node_of_another_program_keeps_its_data() {
+    let rig = Rig::start().await;
+    let locks = rig.direct().await;
+    give_back(hold(&locks, "other").await).await;
+    let path = format!("{}/one", rig.root);
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let (made, _) = rig.client.create(&path, b"kept", &options).await.expect("made");
+    let waiter = {
+        let guard = hold(&locks, "one").await;
+        let waiter = wait_for(&locks, "one");
+        rig.queued("one", 2).await;
+        give_back(guard).await;
+        waiter
+    };
+    give_back(granted(waiter).await).await;
+    assert!(locks.lock("one").try_acquire().await.expect("an answer").is_some());
+    rig.drained(&["one"]).await;
+    let (data, stat) = rig.client.get_data(&path).await.expect("it is there");
+    assert_eq!((&data[..], stat.czxid, stat.mzxid), (&b"kept"[..], made.czxid, made.mzxid));
+}
