@@ -1,18 +1,28 @@
 //! How sessions are made: the transport's settings, the negotiation, and the root.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::{BootClock, Clock, Result};
+use fencelock_core::{BootClock, Clock, Error, ErrorKind, Result};
+use futures_util::future::join_all;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, Error as ZkError};
 
 use crate::error::Trouble;
+use crate::probe::{Found, probe};
 use crate::session::Session;
+
+/// So many servers are asked what they are, when none gives a session.
+const MOST_PROBED: usize = 8;
+
+/// So long the first session takes at most, usually.
+const USUAL: Duration = Duration::from_millis(300);
 
 /// What every session of one store has in common: it has secrets, and is not for `Debug`.
 pub(crate) struct Access {
     /// With login and certificates.
     pub(crate) connector: Connector,
+    pub(crate) hosts: Vec<(String, u16)>,
     pub(crate) cluster: String,
     pub(crate) is_secure: bool,
     pub(crate) root: Arc<str>,
@@ -34,6 +44,50 @@ impl Access {
         }
         self.make_root(&client).await.map_err(Trouble::from)?;
         Ok(Session::new(client, self.root.clone(), clock.clone(), sent))
+    }
+
+    /// The first one. When no server gives a session, the error says what was found instead.
+    ///
+    /// What is not a ZooKeeper server may keep the transport waiting, and send it as much as it
+    /// likes meanwhile: the servers are looked at while it takes long.
+    pub(crate) async fn open_first(
+        &self,
+        clock: &Arc<BootClock>,
+        timeout: Duration,
+    ) -> Result<Session> {
+        let mut opening = pin!(self.open(clock, timeout));
+        let quickly = tokio::select! {
+            biased;
+            opened = &mut opening => Some(opened),
+            () = clock.sleep_until(clock.now().after(USUAL)) => None,
+        };
+        let error = match quickly {
+            Some(Err(error)) if error.kind() == ErrorKind::Unreachable => Some(error),
+            Some(opened) => return opened,
+            None => None,
+        };
+        let hosts = &self.hosts[..self.hosts.len().min(MOST_PROBED)];
+        let found = join_all(hosts.iter().map(probe)).await;
+        let is_hopeless = match &error {
+            Some(_) => found.iter().any(|found| *found != Found::Nothing),
+            None => found.iter().all(|found| found.is_foreign(self.is_secure)),
+        };
+        if !is_hopeless {
+            return match error {
+                Some(error) => Err(error),
+                None => opening.await,
+            };
+        }
+        let seen = hosts
+            .iter()
+            .zip(found)
+            .map(|((host, port), found)| format!("{host}:{port} {}", found.advice(self.is_secure)));
+        let message = format!("no server gives a session: {}", seen.collect::<Vec<_>>().join("; "));
+        let seen = Error::new(ErrorKind::Unreachable, message);
+        Err(match error {
+            Some(error) => seen.caused_by(error),
+            None => seen,
+        })
     }
 
     async fn connect(&self, timeout: Duration) -> Result<Client> {

@@ -179,6 +179,7 @@ impl ZkStore {
         };
         let access = Access {
             connector,
+            hosts: self.hosts.clone(),
             cluster: self.cluster(),
             is_secure: self.tls.is_some(),
             root: self.root.as_str().into(),

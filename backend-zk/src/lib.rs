@@ -36,6 +36,7 @@ mod order;
 pub mod outside;
 mod path;
 mod pool;
+mod probe;
 mod session;
 mod snapshot;
 mod tls;

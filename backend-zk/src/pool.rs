@@ -45,7 +45,7 @@ impl Pool {
         clock: Arc<BootClock>,
         runtime: Handle,
     ) -> Result<Arc<Pool>> {
-        let session = access.open(&clock, timeout).await?;
+        let session = access.open_first(&clock, timeout).await?;
         let pool = Arc::new(Pool {
             access,
             clock,

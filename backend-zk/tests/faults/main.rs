@@ -5,9 +5,11 @@
 //! has.
 
 mod cancel;
+mod connecting;
 mod crowd;
 mod ensemble;
 mod many;
+mod older;
 mod queue;
 mod quorum;
 mod replies;

@@ -151,7 +151,7 @@ async fn a_claim_that_waits_for_many_permits_is_granted_when_any_of_them_is_free
     const LIMIT: u32 = 100;
     let rig = Rig::start().await;
     let (near, far) = (rig.direct().await, rig.behind().await);
-    let semaphore = |locks: &Locks| locks.semaphore(&long(0), LIMIT);
+    let semaphore = |locks: &Locks| locks.semaphore(long(0), LIMIT);
     let holding = stream::iter(0..LIMIT).map(|_| async { semaphore(&near).acquire().await });
     let holding = holding.buffered(20).map(|held| held.expect("granted"));
     let mut guards: Vec<_> = soon("all permits are out", holding.collect()).await;

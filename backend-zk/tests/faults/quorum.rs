@@ -91,6 +91,13 @@ async fn without_a_quorum_claims_wait_and_what_a_dead_holder_had_is_freed_afterw
     let error = soon("a short wait ends", lock.acquire()).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(asked.elapsed() < ms(500) + SLACK, "after {:?}", asked.elapsed());
+    until("connecting says what is missing", async || {
+        let url = rig.url(&all[0].connect_string(), "");
+        let error = try_connect(&url).await.expect_err("without a quorum");
+        assert_kind(&error, ErrorKind::Unreachable);
+        words(&error).contains("without a quorum")
+    })
+    .await;
     let fresh = wait_for(&near, "fresh");
     // For longer than all sessions last.
     sleep((T * 5 / 2).saturating_sub(killed.elapsed())).await;

@@ -1,0 +1,36 @@
+//! What connecting says about what it found.
+
+use fencelock_conformance::servers::Babbler;
+use fencelock_core::ErrorKind;
+
+use crate::support::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_a_zookeeper_server_is_named() {
+    for (answer, params, says) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "", "is an HTTP server"),
+        (b"-ERR unknown command\r\n", "", "redis://"),
+        (b"\x15\x03\x01\x00\x02\x02\x32", "", "tls_ca=FILE"),
+        (b"220 mail.example.com ESMTP\r\n", "", "is not a ZooKeeper server"),
+        // A frame that never ends.
+        (&[b'p'; 5000], "", "is not a ZooKeeper server"),
+    ] {
+        let babbler = Babbler::start(move |_| answer.to_vec()).await.expect("it listens");
+        let url = format!("zk://{}/x?{params}", babbler.addr());
+        let error = soon("connecting ends", try_connect(&url)).await.expect_err("not connected");
+        assert_kind(&error, ErrorKind::Unreachable);
+        let text = words(&error);
+        let addr = babbler.addr().to_string();
+        assert!(text.contains(says) && text.contains(&addr), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_nothing_listens_nothing_is_made_up() {
+    let babbler = Babbler::start(|_| Vec::new()).await.expect("it listens");
+    let url = format!("zk://{}/x", babbler.addr());
+    drop(babbler);
+    let error = soon("connecting ends", try_connect(&url)).await.expect_err("not connected");
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(words(&error).contains("no server takes a connection"), "{error}");
+}
