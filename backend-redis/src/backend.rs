@@ -52,7 +52,7 @@ impl Store {
     pub(crate) async fn watch_foreign(&self, keys: &Keys, claim: &Arc<Claim>) -> Duration {
         self.listeners.watch(keys.lock(), claim);
         match self.server.watch(keys.lock()).await {
-            // It changed before the server began to watch it.
+            // It went before the server began to watch it.
             Ok(Watched::Free) => Duration::from_millis(1),
             // Told or not: a push can be lost, and an ACL may not allow to be told.
             Ok(Watched::Held) | Err(_) => FOREIGN_LOOK,
@@ -83,25 +83,31 @@ impl Seats for Store {
         values.extend(sample(waiting).map(RedisContender::identity));
         let step = Step { script: &SCRIPTS.look, keys: &keys.all(), values: &values };
         let answer = self.server.step(step).await?;
-        let mut seen =
+        let seen =
             read_look(answer).ok_or_else(|| self.server.strange_answer(keys.lock(), "look"))?;
         let is_head =
-            |waiter: &&&RedisContender| seen.head.as_deref() == Some(waiter.identity().as_bytes());
-        if let (Duration::ZERO, Some(head)) = (seen.look_in, waiting.iter().find(is_head)) {
-            seen.look_in = self.watch_foreign(keys, head.claim()).await;
-        }
+            |waiter: &&RedisContender| seen.head.as_deref() == Some(waiter.identity().as_bytes());
+        let head = waiting.iter().position(is_head);
+        let look_in = match (head, seen.look_in) {
+            (Some(head), Duration::ZERO) => self.watch_foreign(keys, waiting[head].claim()).await,
+            // The first in the queue has a look of its own.
+            (None, Duration::ZERO) => LOOK_AGAIN,
+            (_, look_in) => look_in,
+        };
         for stray in seen.ours.iter().chain(&seen.head) {
             self.release_if_stray(keys, stray).await?;
         }
-        let look = |waiter: &&RedisContender| {
+        // Without a head of ours, what a step had to leave undone is anyone's.
+        let sooner = head.unwrap_or(0);
+        let look = |(index, waiter): (usize, &&RedisContender)| {
             let identity = waiter.identity().as_bytes();
             match seen.missing || seen.ours.iter().any(|ours| ours == identity) {
                 true => Look::Attempt,
-                false if seen.head.as_deref() == Some(identity) => Look::Again(seen.look_in),
+                false if index == sooner => Look::Again(look_in),
                 false => Look::Again(LOOK_AGAIN),
             }
         };
-        Ok(waiting.iter().map(look).collect())
+        Ok(waiting.iter().enumerate().map(look).collect())
     }
 }
 
@@ -115,7 +121,8 @@ fn sample<'a>(waiting: &'a [&RedisContender]) -> impl Iterator<Item = &'a RedisC
 
 /// What one look at a lock said.
 pub(crate) struct LookAnswer {
-    /// When the first in the queue should look again, if it is of this process.
+    /// When the first in the queue should look again, if it is of this process, or any waiter while
+    /// the step had more to do than it may.
     look_in: Duration,
     /// Waiters of this process may be missing from the queue.
     missing: bool,

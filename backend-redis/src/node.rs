@@ -7,7 +7,6 @@ use fencelock_core::Result;
 use redis::{Cmd, Pipeline, RedisError, Value};
 
 use crate::error::explain;
-use crate::identity::Identity;
 use crate::link::{Audience, Link};
 use crate::replicas::Replicas;
 use crate::route::{ANSWER_WITHIN, Caller, Route};
@@ -54,9 +53,9 @@ pub(crate) const UNKNOWN_SCRIPT: &str = "NOSCRIPT";
 /// What lies at a watched key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
-    /// What a foreign client put there.
+    /// Something.
     Held,
-    /// Nothing, or one of us.
+    /// Nothing.
     Free,
 }
 
@@ -136,15 +135,15 @@ impl Node {
         Ok(last)
     }
 
-    /// Asks to be told when `key` changes; whether a foreign client holds it now. Once: what was
-    /// told has to be asked for again.
+    /// Asks to be told when `key` changes, and whether anything lies there now; whose it is, the
+    /// scripts decide. Once: what was told has to be asked for again.
     pub(crate) async fn watch(&self, key: &str) -> Result<Watched> {
         let mut pipeline = Pipeline::with_capacity(2);
         pipeline.cmd("CLIENT").arg("CACHING").arg("YES").cmd("GET").arg(key);
         let answers = self.link.send_all(&pipeline).await?;
         match answers.last() {
-            Some(Value::BulkString(value)) if Identity::parse(value).is_none() => Ok(Watched::Held),
-            _ => Ok(Watched::Free),
+            Some(Value::Nil) => Ok(Watched::Free),
+            _ => Ok(Watched::Held),
         }
     }
 

@@ -3,9 +3,10 @@
 -- repeated.
 local PROCESS = ARGV[1]
 local missing = 1
-if redis.call('ZSCORE', Q, '@' .. PROCESS) then
+-- First: a server out of memory lets a script go on that has written already.
+redis.call('PEXPIRE', Q, QUEUE)
+-- Not changed is also what has been told in this ms.
+if redis.call('ZADD', Q, 'XX', 'CH', now + SILENCE, '@' .. PROCESS) == 1
+  or redis.call('ZSCORE', Q, '@' .. PROCESS) then
   missing = 0
-  -- First: a server out of memory lets a script go on that has written already.
-  redis.call('PEXPIRE', Q, QUEUE)
-  redis.call('ZADD', Q, 'XX', now + SILENCE, '@' .. PROCESS)
 end

@@ -4,7 +4,7 @@
 -- ARGV  1 identity   2 ttl in ms   3 'try' to leave nothing behind; without it, to queue
 -- Reply token, a text (granted) | 0 (busy, only after 'try') | {ms until the next look, 0: a foreign
 --       holder} (waits)
--- O(log n) in the holders and waiters, but for up to 64 dead ones or grants.
+-- O(log n) in the holders and waiters, but for up to 256 dead ones and 64 grants.
 
 local ME, TTL = ARGV[1], ARGV[2]
 
@@ -97,5 +97,6 @@ redis.call('PEXPIRE', Q, QUEUE)
 if score and serve(ME) then return confirm() end
 
 announce()
+if is_unfinished() then return {1} end
 local first = head()
 return {first and first.process == me.process and until_change() or 1000}

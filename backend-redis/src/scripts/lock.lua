@@ -9,24 +9,35 @@ local now = math.floor(now_us / 1000)
 local BAND = '1000000000000000'
 -- A process that has not looked for this long has no live waiters, in ms; it looks each second.
 local SILENCE = 3000
--- The queue's own end when nobody looks any more, in ms.
-local QUEUE = 5000
+-- The queue's own end when nobody looks any more, in ms: also looks that are late by several seconds,
+-- on a busy server, find the places of those who wait.
+local QUEUE = 10000
 -- Behind the identity of an exclusive holder whose release has to look into the queue.
 local MARK = '\n'
--- Dead ones passed over, and grants made, in one step at most: a script stops the whole server.
-local MOST = 64
-local left = MOST
+-- The longest TTL of a claim, in ms.
+local DAY = 86400000
+-- Grants made, and dead waiters removed, in one step at most: a script stops the whole server. A step
+-- that used one of them up asks to be repeated at once, so that a crowd of the dead costs the living
+-- many short steps and no second each.
+local MOST, DEAD = 64, 256
+local left, dead_left = MOST, DEAD
+
+local function is_unfinished()
+  return left <= 0 or dead_left <= 0
+end
 
 local function parse(identity)
   local mode, share, ttl, process, owner =
     string.match(identity, '^([xsp])(%S*) (%d+) (%S+) (%x+) ')
   if not mode then return nil end
-  local n, limit = string.match(share, '^(%d+)/(%d+)$')
+  local n, limit
+  if mode == 'p' then n, limit = string.match(share, '^(%d+)/(%d+)$') end
   return {text = identity, mode = mode, n = tonumber(n) or 1, limit = tonumber(limit) or 0,
     ttl = tonumber(ttl), process = process, owner = owner}
 end
 
--- Who holds: nil for nobody, {text, marked} for a string, {group = 's' or 'p', out = the sum} for a group.
+-- Who holds: nil for nobody, {text, marked, claim} for a string, without a claim if it is foreign,
+-- {group = 's' or 'p', out = the sum} for a group.
 local held
 
 -- The group's own expiry is its longest member's; it goes with the last one. Told an expiry that
@@ -57,7 +68,8 @@ local function look_at_lock()
   if kind == 'string' then
     local text = redis.call('GET', L)
     local plain = string.match(text, '^(.+)' .. MARK .. '$')
-    held = plain and parse(plain) and {text = plain, marked = true} or {text = text}
+    local claim = plain and parse(plain)
+    held = claim and {text = plain, marked = true, claim = claim} or {text = text, claim = parse(text)}
   elseif kind == 'zset' then
     local readers, permits = redis.call('ZSCORE', L, '=s'), redis.call('ZSCORE', L, '=p')
     if not (readers or permits) then foreign(L, 'is a sorted set') end
@@ -84,7 +96,7 @@ end
 local function put(claim, ttl, token, marked)
   if claim.mode == 'x' then
     redis.call('SET', L, marked and claim.text .. MARK or claim.text, 'PX', ttl)
-    held = {text = claim.text, marked = marked}
+    held = {text = claim.text, marked = marked, claim = claim}
     return
   end
   held = held or {group = claim.mode}
@@ -104,7 +116,7 @@ end
 
 -- Marks the holder and the token: somebody waits.
 local function announce()
-  if held and held.text and not held.marked and parse(held.text) then
+  if held and held.claim and not held.marked then
     redis.call('SET', L, held.text .. MARK, 'KEEPTTL')
     held.marked = true
   end
@@ -116,17 +128,48 @@ local function announce()
   end
 end
 
--- The first in the queue whose process lives; the dead before it are removed, and their processes too,
--- so that a look of one, should it go on, says that places are missing.
-local function live_head()
-  while left > 0 do
-    local claim = head()
-    if not claim then return nil end
-    local deadline = redis.call('ZSCORE', Q, '@' .. claim.process)
-    if deadline and tonumber(deadline) >= now then return claim end
-    redis.call('ZREM', Q, claim.text, '@' .. claim.process)
-    left = left - 1
+-- Until when `process` is known to live, in ms; nil for a dead one.
+local function lives_until(process)
+  local deadline = tonumber(redis.call('ZSCORE', Q, '@' .. process) or 0)
+  return deadline >= now and deadline or nil
+end
+
+-- Removes the dead at the head of the queue, in runs that become longer, and their processes too, so
+-- that a look of one, should it go on, says that places are missing.
+local function pass_over_the_dead()
+  local is_dead, length = {}, 4
+  while dead_left > 0 do
+    length = math.min(2 * length, dead_left)
+    local gone, living = {}, nil
+    for _, text in ipairs(redis.call('ZRANGEBYSCORE', Q, BAND, '+inf', 'LIMIT', 0, length)) do
+      local process = string.match(text, '^[xsp]%S* %d+ (%S+) ')
+      if not process then foreign(Q, 'is a sorted set') end
+      if not is_dead[process] then
+        living = lives_until(process)
+        if living then break end
+        is_dead[process] = true
+        gone[#gone + 1] = '@' .. process
+      end
+      gone[#gone + 1] = text
+      dead_left = dead_left - 1
+    end
+    if gone[1] then redis.call('ZREM', Q, unpack(gone)) end
+    if living or not gone[1] then return end
   end
+end
+
+-- The first in the queue whose process lives, and until when it is known to. nil when nobody waits, and
+-- when there were too many dead for one step.
+local function live_head()
+  local claim = head()
+  local deadline = claim and lives_until(claim.process)
+  if claim and not deadline then
+    pass_over_the_dead()
+    if dead_left <= 0 then return nil end
+    claim = head()
+    deadline = claim and lives_until(claim.process)
+  end
+  return claim, deadline
 end
 
 -- Removes a queue of nobody but processes. True if there is one left.
@@ -141,14 +184,22 @@ local function tidy()
 end
 
 -- When the first in the queue should look again, in ms: as soon as a holder can expire. 0 for a
--- foreign holder, whose release tells nobody, and for one without an end.
+-- foreign holder, whose release tells nobody.
+-- What is ours and never ends, such as after a restore or PERSIST, is given the end that it should
+-- have: a holder who lives renews it, and nobody else ever would end it.
 local function until_change()
   if not held then return 1 end
   if held.group then
     local next = redis.call('ZRANGEBYSCORE', L, 1, '(' .. BAND, 'WITHSCORES', 'LIMIT', 0, 1)
-    -- None: the server looks at its clock again at each command, and found that all have ended.
-    return next[2] and math.min(1000, math.max(1, next[2] - now + 1)) or 1
+    if next[2] then return math.min(1000, math.max(1, next[2] - now + 1)) end
+    settle(-held.out)
+    return 1
   end
-  if not parse(held.text) then return 0 end
-  return math.min(1000, redis.call('PTTL', L) + 1)
+  if not held.claim then return 0 end
+  local ends = redis.call('PTTL', L)
+  if ends == -1 then
+    ends = math.max(1, math.min(held.claim.ttl, DAY))
+    redis.call('PEXPIRE', L, ends)
+  end
+  return math.min(1000, math.max(0, ends) + 1)
 end

@@ -3,31 +3,35 @@
 -- pushes may have missed.
 --
 -- ARGV  1 process   2... identities of some of its waiters, the first one the oldest
--- Reply {ms until the next look of the first in the queue, 0: a foreign holder,
+-- Reply {ms until the next look of the first in the queue, 0: a foreign holder; 1 for whoever looks
+--        when more of the dead have to be passed over than one step may,
 --        1 when waiters of this process may be missing from the queue, else 0,
 --        identity of the first in the queue if it is of this process, else '',
 --        identities of this process that hold or are granted...}
--- O(log n) in the holders and waiters, but for up to 64 dead ones or grants.
+-- O(log n) in the holders and waiters, but for up to 256 dead ones and 64 grants.
 
 --<mint.lua>
 --<queue.lua>
 look_at_lock()
 --<alive.lua>
-local dead = redis.call('ZRANGEBYSCORE', Q, 1, now - 1, 'LIMIT', 0, MOST)
-if dead[1] then redis.call('ZREM', Q, unpack(dead)) end
-
 local found = {}
-for _, text in ipairs(redis.call('ZRANGEBYSCORE', Q, '-inf', '(0', 'LIMIT', 0, MOST)) do
-  local claim = parse(text)
-  if not claim then foreign(Q, 'is a sorted set') end
-  if claim.process == PROCESS then
-    found[#found + 1] = text
-  elseif not redis.call('ZSCORE', Q, '@' .. claim.process) then
-    redis.call('ZREM', Q, text)
+-- Below the deadlines of those who live there are only the dead, and whom it was granted to.
+local lowest = redis.call('ZRANGE', Q, 0, 0, 'WITHSCORES')[2]
+if lowest and tonumber(lowest) < now then
+  local dead = redis.call('ZRANGEBYSCORE', Q, 1, now - 1, 'LIMIT', 0, MOST)
+  if dead[1] then redis.call('ZREM', Q, unpack(dead)) end
+  for _, text in ipairs(redis.call('ZRANGEBYSCORE', Q, '-inf', '(0', 'LIMIT', 0, MOST)) do
+    local claim = parse(text)
+    if not claim then foreign(Q, 'is a sorted set') end
+    if claim.process == PROCESS then
+      found[#found + 1] = text
+    elseif not redis.call('ZSCORE', Q, '@' .. claim.process) then
+      redis.call('ZREM', Q, text)
+    end
   end
 end
-serve()
-tidy()
+local _, first = serve()
+if not first and tidy() then first = head() end
 
 for i = 2, #ARGV do
   if held and held.group and redis.call('ZSCORE', L, ARGV[i]) then
@@ -36,11 +40,8 @@ for i = 2, #ARGV do
     missing = 1
   end
 end
-if held and held.text then
-  local holder = parse(held.text)
-  if holder and holder.process == PROCESS then found[#found + 1] = held.text end
-end
-local first = head()
+if held and held.claim and held.claim.process == PROCESS then found[#found + 1] = held.text end
 if first then announce() end
 local own = first and first.process == PROCESS
-return {own and until_change() or 1000, missing, own and first.text or '', unpack(found)}
+local look_in = is_unfinished() and 1 or own and until_change() or 1000
+return {look_in, missing, own and first.text or '', unpack(found)}

@@ -13,15 +13,18 @@ local function give(claim, ttl, marked)
 end
 
 -- Hands the lock to the first live waiters whom it is free for, in order. They stay in the queue
--- until they confirm, so that one who is late keeps the place. `asking` reads its grant from this
--- script's answer and is not told by a push. True if `asking` was granted.
+-- until they confirm, so that one who is late keeps the place. No grant outlasts what is known of its
+-- process, so that a dead one is granted once at most. `asking` reads its grant from this script's
+-- answer and is not told by a push. True if `asking` was granted; and the first for whom it is not
+-- free, if it came to one.
 local function serve(asking)
   local granted = false
   while left > 0 do
-    local claim = live_head()
-    if not claim or not is_free_for(claim) then break end
+    local claim, deadline = live_head()
+    if not claim then break end
+    if not is_free_for(claim) then return granted, claim end
     left = left - 1
-    local token = give(claim, math.min(CLAIM, claim.ttl), true)
+    local token = give(claim, math.min(CLAIM, claim.ttl, deadline - now + 1), true)
     redis.call('ZADD', Q, -claim.arrival, claim.text)
     if claim.text == asking then
       granted = true

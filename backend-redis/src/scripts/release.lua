@@ -3,7 +3,7 @@
 --
 -- ARGV  1 identity, or the value of a foreign holder   2 'tell' when it is not the claim's own will
 -- Reply 1 (it was there) | 0
--- O(log n) in the holders and waiters, but for up to 64 dead ones or grants.
+-- O(log n) in the holders and waiters, but for up to 256 dead ones and 64 grants.
 
 local ME = ARGV[1]
 -- A group lies in a sorted set, where GET is an error and not an answer.

@@ -26,7 +26,7 @@ pub(crate) struct Step<'a> {
 
 pub(crate) const SILENCE: i64 = 3000;
 pub(crate) const CLAIM: i64 = 2000;
-const QUEUE: i64 = 5000;
+const QUEUE: i64 = 10_000;
 /// The look of the head behind another program, whose release tells nobody.
 pub(crate) const FOREIGN: i64 = 0;
 
@@ -175,7 +175,15 @@ impl Step<'_> {
         for (_, Holder { claim, expiry, .. }) in granted {
             let own = self.is_attempt() && self.is_me(claim);
             let ttl = if own { claim.ttl } else { claim.ttl.min(CLAIM) };
-            ensure(self.is_from_now(*expiry, ttl), || format!("{} until {expiry}", claim.text))?;
+            // Nor longer than its process was known to live, before or after this step said so.
+            let is_right = |state: &State| {
+                let known = state.deadlines.get(&claim.process);
+                let known = known.filter(|_| !own).map_or(ttl, |end| end - self.after.now());
+                self.is_from_now(*expiry, ttl.min(known))
+            };
+            ensure(is_right(self.before) || is_right(self.after), || {
+                format!("{} until {expiry}", claim.text)
+            })?;
             let text = &claim.text;
             let place = self.after.is_granted(text);
             let is_waiting = self.after.waits(text).is_some();

@@ -201,7 +201,7 @@ impl State {
             return Ok(());
         }
         ensure(key.kind == "zset", || format!("the queue is a {}", key.kind))?;
-        ensure((0..=5000).contains(&key.ttl), || format!("the queue's TTL is {}", key.ttl))?;
+        ensure((0..=10_000).contains(&key.ttl), || format!("the queue's TTL is {}", key.ttl))?;
         self.queue_ttl = Some(key.ttl);
         for (member, score) in key.members()? {
             if let Some(process) = member.strip_prefix('@') {

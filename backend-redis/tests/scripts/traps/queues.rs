@@ -8,9 +8,12 @@ pub(super) const TRAPS: &[Trap] = &[
     ("a late confirmation keeps its place", late_confirmation),
     ("a late confirmation behind another program keeps its place", late_behind_foreign),
     ("the head looks often while another program holds", foreign_without_end),
-    ("a holder without TTL is no hot loop", holder_without_end),
+    ("a holder without TTL is given one", holder_without_end),
+    ("a group without TTL ends with its members", group_without_end),
     ("the head waits through the last ms of a holder", last_ms),
-    ("a hundred dead waiters are passed over in two steps", many_dead),
+    ("crowds of the dead are passed over in short steps, at once", many_dead),
+    ("a grant ends with what is known of its process", grant_of_the_dying),
+    ("who was passed over and goes on is told", passed_over),
     ("a queue of the dead is not left behind", queue_of_the_dead),
     ("the dead leave a queue in use", dead_among_living),
     ("a deleted token lets nobody overtake", lost_mark),
@@ -86,8 +89,38 @@ fn foreign_without_end(bench: &mut Bench) -> Verdict {
 
 fn holder_without_end(bench: &mut Bench) -> Verdict {
     acquire(bench, &exclusive(1))?;
-    bench.call(&["PERSIST", &keys().lock]);
-    equal("the next look", &queue(bench, &exclusive(2))?, &FOREIGN)
+    // With a mark, and without.
+    for waiter in [exclusive(2), exclusive(7)] {
+        bench.call(&["PERSIST", &keys().lock]);
+        equal("the next look", &queue(bench, &exclusive(2))?, &1000)?;
+        near("the TTL", ttl(bench, &keys().lock), LONG)?;
+        queue(bench, &waiter)?;
+    }
+    for (ttl, expected) in [("0", 0), ("99999999999999999999", 86_400_000)] {
+        let endless = exclusive(1).text.replace("30000", ttl);
+        bench.call(&["SET", &keys().lock, &endless]);
+        bench.send_look(&keys(), &exclusive(2).process, &[]);
+        bench.client.receive();
+        near("the TTL", super::ttl(bench, &keys().lock).max(0), expected)?;
+    }
+    Ok(())
+}
+
+fn group_without_end(bench: &mut Bench) -> Verdict {
+    let waiter = exclusive(2);
+    for holder in [shared(1), permits(1, 1, 1)] {
+        acquire(bench, &holder)?;
+        bench.call(&["PERSIST", &keys().lock]);
+        equal("the next look", &queue(bench, &waiter)?, &1000)?;
+        bench.advance(&[keys()], LONG);
+        acquire(bench, &waiter)?;
+        release(bench, &waiter)?;
+    }
+    // Of nobody.
+    bench.call(&["ZADD", &keys().lock, "-1", "=p"]);
+    queue(bench, &waiter)?;
+    acquire(bench, &waiter)?;
+    release(bench, &waiter)
 }
 
 fn last_ms(bench: &mut Bench) -> Verdict {
@@ -107,19 +140,55 @@ fn last_ms(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
+/// Of several processes, in runs and one by one.
 fn many_dead(bench: &mut Bench) -> Verdict {
-    let holder = exclusive(0);
+    const DEAD: usize = 600;
+    const AT_ONCE: usize = 256;
+    let (holder, alive) = (exclusive(0), exclusive(2));
     acquire(bench, &holder)?;
-    for n in 0..100 {
-        queue(bench, &exclusive(1 + 5 * n))?;
+    for n in 0..DEAD as u64 {
+        // All but the one who will live.
+        let of_some =
+            exclusive(10 + if n < 100 { 5 * n } else { 5 * n + [0, 1, 3, 4][n as usize % 4] });
+        queue(bench, &of_some)?;
     }
     bench.advance(&[keys()], 3001);
-    let alive = exclusive(2);
-    queue(bench, &alive)?;
-    let state = bench.state(&keys())?;
-    equal("the waiters left", &state.waiting.len(), &(101 - 64))?;
+    let mut left = DEAD;
+    equal("the next look", &queue(bench, &alive)?, &1)?;
+    while left > 0 {
+        left = left.saturating_sub(AT_ONCE);
+        let state = bench.state(&keys())?;
+        equal("the waiters left", &state.waiting.len(), &(left + 1))?;
+        bench.send_look(&keys(), &alive.process, std::slice::from_ref(&alive.text));
+        let answer = bench.client.receive();
+        let look_in = if left >= AT_ONCE { 1 } else { 1000 };
+        equal("the next look", &answer.list()[0], &Value::Int(look_in))?;
+        equal("missing", &answer.list()[1], &Value::Int(0))?;
+    }
     release(bench, &holder)?;
     holds(bench, &alive, true)
+}
+
+/// What is known of a process when its waiter is granted is that it may live for so long.
+fn grant_of_the_dying(bench: &mut Bench) -> Verdict {
+    let (holder, dying) = (exclusive(1), exclusive(2));
+    acquire(bench, &holder)?;
+    queue(bench, &dying)?;
+    bench.advance(&[keys()], 2500);
+    release(bench, &holder)?;
+    holds(bench, &dying, true)?;
+    near("the claim's TTL", ttl(bench, &keys().lock), 500)
+}
+
+fn passed_over(bench: &mut Bench) -> Verdict {
+    let (holder, late, next) = (exclusive(1), exclusive(2), exclusive(3));
+    acquire(bench, &holder)?;
+    queue(bench, &late)?;
+    queue(bench, &next)?;
+    bench.call(&["ZINCRBY", &keys().queue, "-3001", &format!("@{}", late.process)]);
+    queue(bench, &exclusive(4))?;
+    bench.send_look(&keys(), &late.process, &[]);
+    equal("missing", &bench.client.receive().list()[1], &Value::Int(1))
 }
 
 fn queue_of_the_dead(bench: &mut Bench) -> Verdict {

@@ -1,0 +1,118 @@
+//! Keys that never end, or not for long: after a restore or a migration that dropped their TTL, or
+//! by hand.
+
+use fencelock_conformance::servers::TestRedis;
+
+use crate::support::*;
+
+const NAME: &str = "lock";
+const L: &str = "lock:lock";
+const OWNER: &str = "67e5504410b1426f9247bb680e5fe0c8";
+
+/// What one of us would have put there, and is gone; with this TTL.
+fn identity(mode: &str, ttl: u32) -> String {
+    format!("{mode} {ttl} lock:@0123456789abcdef {OWNER} host")
+}
+
+/// How many steps the server has done.
+async fn steps(server: &TestRedis) -> u64 {
+    let stats = ask(server, &["INFO", "commandstats"]).await;
+    let calls = |name: &str| -> u64 {
+        let line = stats.lines().find_map(|line| line.strip_prefix(name));
+        let calls = line.and_then(|line| line.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    };
+    calls("cmdstat_evalsha:calls=") + calls("cmdstat_eval:calls=")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_at_a_locks_key_has_its_first_waiter_ask_in_a_hot_loop() {
+    const LONG: u32 = 600_000;
+    let own = identity("x", LONG);
+    let marked = format!("{own}\n");
+    let is_ours_but_for_a_tab = own.replace("@0123", "@01\t23");
+    let has_a_short_owner = own.replace(OWNER, "0123");
+    let far = "99999999999999";
+    let (reader, permit) = (identity("s", LONG), identity("p1/1", LONG));
+    let owner = format!("#{OWNER}");
+    let puts: [&[&str]; 12] = [
+        &["SET", L, "of another program"],
+        &["SET", L, "of another program", "PX", "60000"],
+        &["SET", L, "of another program", "PX", "9000000000000"],
+        &["SET", L, ""],
+        &["SET", L, &own],
+        &["SET", L, &marked],
+        &["SET", L, &own, "PX", "9000000000000"],
+        &["SET", L, &is_ours_but_for_a_tab],
+        &["SET", L, &has_a_short_owner],
+        &["ZADD", L, "-1", "=s", far, &reader, "1700000000000000", &owner],
+        &["ZADD", L, "-1", "=p", far, &permit, "1700000000000000", &owner],
+        &["ZADD", L, "-2", "=p", far, &permit],
+    ];
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=60s").await;
+    for put in puts {
+        ask(&server, put).await;
+        let waiter = wait_for(&locks, NAME);
+        queued(&locks, NAME, 1).await;
+        let before = steps(&server).await;
+        // A window to count in: nothing is awaited.
+        tokio::time::sleep(ms(500)).await;
+        let asked = steps(&server).await - before;
+        println!("{put:?}: {asked} steps");
+        // Each 50 ms behind another program, else each second.
+        assert!(asked < 50, "{asked} steps in half a second behind {put:?}");
+        assert!(!waiter.is_finished(), "granted beside {put:?}");
+        ask(&server, &["DEL", L]).await;
+        give_back(granted(waiter).await).await;
+    }
+    drained(&server).await;
+}
+
+/// What nobody renews ends with the TTL that it was acquired for, and what has no holder at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_ours_and_has_no_end_is_given_one() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=60s").await;
+    let (own, marked) = (identity("x", 1500), format!("{}\n", identity("x", 1500)));
+    let without_sense = [identity("x", 0), identity("x", u32::MAX)];
+    let owner = format!("#{OWNER}");
+    let puts: [&[&str]; 5] = [
+        &["SET", L, &own],
+        &["SET", L, &marked],
+        &["SET", L, &without_sense[0]],
+        &["ZADD", L, "-1", "=s", "1700000000000000", &owner],
+        &["ZADD", L, "-3", "=p"],
+    ];
+    for put in puts {
+        ask(&server, put).await;
+        give_back(granted(wait_for(&locks, NAME)).await).await;
+        drained(&server).await;
+    }
+    ask(&server, &["SET", L, &without_sense[1]]).await;
+    let waiter = wait_for(&locks, NAME);
+    until("it ends", async || ask(&server, &["PTTL", L]).await != "-1").await;
+    ask(&server, &["DEL", L]).await;
+    give_back(granted(waiter).await).await;
+    drained(&server).await;
+}
+
+/// A holder who lives renews what it holds, whatever end it was given meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_key_lost_its_end_goes_on_holding() {
+    const TTL: u64 = 900;
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=900ms").await;
+    let held = hold(&locks, NAME).await;
+    let waiter = wait_for(&locks, NAME);
+    queued(&locks, NAME, 1).await;
+    for _ in 0..3 {
+        ask(&server, &["PERSIST", L]).await;
+        until("it has an end", async || ask(&server, &["PTTL", L]).await != "-1").await;
+        renewed(&locks, &held, ms(TTL)).await;
+    }
+    assert!(!waiter.is_finished(), "two hold it");
+    give_back(held).await;
+    give_back(granted(waiter).await).await;
+    drained(&server).await;
+}
