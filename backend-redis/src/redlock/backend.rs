@@ -64,26 +64,25 @@ impl Seats for Store {
         let asked = ballots.asked().map(|(node, _)| node);
         let seen = quorum.ask(asked, words, question).await?;
         let missing = seen.iter().filter(|look| look.missing).count();
-        let look = |waiter: &&RedlockContender| {
-            let is_first = |look: &&Seeing| look.first == waiter.waiter().as_bytes();
+        // More of the dead come before them somewhere than one look may pass over.
+        let is_unfinished = |look: &Seeing| look.first.is_empty() && look.look_in < LOOK_AGAIN;
+        let unfinished = seen.iter().filter(|look| is_unfinished(look));
+        let sweep_in = unfinished.map(|look| look.look_in).min().unwrap_or(LOOK_AGAIN);
+        let look = |(index, waiter): (usize, &&RedlockContender)| {
             if missing >= quorum.majority() {
                 return Look::Attempt;
             }
-            if !seen.iter().any(|look| is_first(&look)) {
-                return Look::Again(LOOK_AGAIN);
+            let waiter = waiter.waiter().as_bytes();
+            if !seen.iter().any(|look| look.concerns(waiter)) {
+                return Look::Again(if index == 0 { sweep_in } else { LOOK_AGAIN });
             }
-            let changes = seen.iter().map(|look| match is_first(&look) {
-                true => look.look_in,
-                // It may be the first there as soon as it asks.
-                false if look.missing => Duration::ZERO,
-                false => LOOK_AGAIN,
-            });
+            let changes = seen.iter().map(|look| look.change_for(waiter));
             match nth_change(changes.collect(), quorum.majority()) {
                 Duration::ZERO => Look::Attempt,
                 again => Look::Again(again),
             }
         };
-        Ok(waiting.iter().map(look).collect())
+        Ok(waiting.iter().enumerate().map(look).collect())
     }
 }
 
@@ -93,16 +92,49 @@ pub(crate) struct Seeing {
     missing: bool,
     /// Empty if it is of another process.
     first: Vec<u8>,
+    /// Those of this process whose turn it is: the first, or readers.
+    turns: Vec<Vec<u8>>,
+}
+
+impl Seeing {
+    fn is_turn_of(&self, waiter: &[u8]) -> bool {
+        self.turns.iter().any(|turn| turn == waiter)
+    }
+
+    /// Whether it says something of `waiter`.
+    fn concerns(&self, waiter: &[u8]) -> bool {
+        self.first == waiter || self.is_turn_of(waiter)
+    }
+
+    /// When the node may have something else to say to `waiter`.
+    fn change_for(&self, waiter: &[u8]) -> Duration {
+        if self.is_turn_of(waiter) {
+            Duration::ZERO
+        } else if self.first == waiter {
+            self.look_in
+        } else if self.missing {
+            // It may be the first there as soon as it asks.
+            Duration::ZERO
+        } else {
+            LOOK_AGAIN
+        }
+    }
 }
 
 pub(crate) fn read_look(answer: &Value) -> Option<Seeing> {
     let Value::Array(values) = answer else { return None };
-    let [Value::Int(look_in), Value::Int(missing), Value::BulkString(first)] = values.as_slice()
+    let [Value::Int(look_in), Value::Int(missing), Value::BulkString(first), turns @ ..] =
+        values.as_slice()
     else {
         return None;
     };
+    let turns = turns.iter().map(|turn| match turn {
+        Value::BulkString(identity) => Some(identity.clone()),
+        _ => None,
+    });
     let look_in = Duration::from_millis(u64::try_from(*look_in).ok()?);
-    Some(Seeing { look_in, missing: *missing != 0, first: first.clone() })
+    let (missing, first) = (*missing != 0, first.clone());
+    Some(Seeing { look_in, missing, first, turns: turns.collect::<Option<_>>()? })
 }
 
 /// The store as core drives it.

@@ -15,16 +15,65 @@ use crate::support::*;
 
 /// How often steps were called for.
 async fn calls(nodes: &[TestRedis]) -> u64 {
+    calls_of(nodes, "evalsha").await
+}
+
+/// How often the nodes ran a command.
+async fn calls_of(nodes: &[TestRedis], command: &str) -> u64 {
     let mut all = 0;
     for node in nodes {
         let stats = ask(node, &["INFO", "commandstats"]).await;
         let count = |line: &str| {
-            let calls = line.strip_prefix("cmdstat_evalsha:calls=")?;
+            let calls = line.strip_prefix(&format!("cmdstat_{command}:calls="))?;
             calls.split(',').next()?.parse::<u64>().ok()
         };
         all += stats.lines().find_map(count).unwrap_or(0);
     }
     all
+}
+
+/// A word for each of them, and not for each of them as often as there are others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_of_readers_is_told_once() {
+    const STORES: usize = 3;
+    const READERS: usize = 300;
+    let rig = Rig::new(3, LONG).await;
+    let stores = join_all((0..STORES).map(|_| rig.direct(LONG))).await;
+    for stay in [true, false] {
+        let writer = stores[0].rw_lock("doc").write().acquire().await.unwrap();
+        let readers: Vec<_> = stores
+            .iter()
+            .cycle()
+            .take(READERS)
+            .map(|locks| {
+                let lock = locks.rw_lock("doc").read();
+                tokio::spawn(async move {
+                    let guard = lock.acquire().await.unwrap();
+                    if stay { Some(guard) } else { guard.release().await.map(|_| None).unwrap() }
+                })
+            })
+            .collect();
+        let waiting = format!("{{{}}}:q", key("doc"));
+        until("all wait at all nodes", async || {
+            let mut counts = Vec::new();
+            for node in &rig.nodes {
+                let count = ask(node, &["ZCOUNT", &waiting, "1000000000000000", "+inf"]).await;
+                counts.push(count);
+            }
+            counts.iter().all(|count| *count == READERS.to_string())
+        })
+        .await;
+        let before = calls_of(&rig.nodes, "publish").await;
+        give_back(writer).await;
+        let guards = within(PATIENCE * 2, "all have read", join_all(readers)).await;
+        let told = calls_of(&rig.nodes, "publish").await - before;
+        let each = told as f64 / (3 * READERS) as f64;
+        println!("readers that stay: {stay}: {each:.2} words of a node for each");
+        // One, and a few looks; 60 when each told those who come next.
+        assert!(each < 3.0, "{each} words of each node for each reader");
+        drop(guards);
+        rig.drained().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

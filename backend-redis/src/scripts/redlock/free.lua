@@ -5,7 +5,7 @@
 --       3 '' to leave the queue, or the waiter's arrival in us to stay in it
 --       4 'tell' when it is not the claim's own will
 -- Reply 1 (it was there) | 0
--- O(log n) in the holders and waiters, but for up to 64 dead ones.
+-- O(log n) in the holders and waiters, but for up to 256 dead ones and 64 readers.
 
 local ME, WAITER, ARRIVAL = ARGV[1], ARGV[2], ARGV[3]
 -- A group lies in a sorted set, where GET is an error and not an answer.
@@ -26,13 +26,20 @@ end
 --<foreign.lua>
 --<hint.lua>
 local me = parse(ME)
-if redis.call('ZREM', Q, ME, ARRIVAL == '' and WAITER or ME) > 0 then was_there = 1 end
 -- What another program put at the lock's key is not ours to release.
-if pcall(look_at_lock) then
+local is_ours = pcall(look_at_lock)
+-- Whose turn it has been; nobody's while it was held alone.
+local before = {}
+if is_ours and was_there == 0 then
+  local done, texts = pcall(turns)
+  if done then before = texts end
+end
+if redis.call('ZREM', Q, ME, ARRIVAL == '' and WAITER or ME) > 0 then was_there = 1 end
+if is_ours then
   if me and held and held.group == me.mode and take_out(me) then was_there = 1 end
   if me and ARGV[4] then redis.call('PUBLISH', me.process, me.owner .. ' 0') end
   if ARRIVAL ~= '' then pcall(enqueue, WAITER, ARRIVAL) end
-  if was_there == 1 then pcall(hint) end
+  if was_there == 1 then pcall(hint, before) end
 end
 tidy()
 return was_there

@@ -3,28 +3,35 @@
 -- agree, so that a majority of them tells the same ones.
 --<lock.lua>
 
--- Whether a waiter may be granted: the first may, and readers behind nobody but readers.
-local function is_turn(text, mode)
+-- The waiters whose turn it is as soon as the lock is free for them, in order: the first, or a run of
+-- readers. And the first; nil also when there were too many dead for one step.
+local function next_turns()
   local first = live_head()
-  if not first or first.text == text then return true end
-  if mode ~= 's' or first.mode ~= 's' or text == '' then return false end
-  for _, other in ipairs(redis.call('ZRANGEBYSCORE', Q, BAND, '+inf', 'LIMIT', 0, MOST)) do
-    if other == text then return true end
-    if string.byte(other) ~= 115 then return false end
+  if not first then return {} end
+  if first.mode ~= 's' then return {first.text}, first end
+  local texts = redis.call('ZRANGEBYSCORE', Q, BAND, '+inf', 'LIMIT', 0, MOST)
+  local readers = {}
+  for _, text in ipairs(texts) do
+    if string.byte(text) ~= 115 then break end
+    readers[#readers + 1] = text
   end
-  return false
+  return readers, first
 end
 
--- Tells those whose turn it is, if the lock is free for them: no more than can be granted together.
-local function hint()
-  local first = live_head()
-  if not first or not is_free_for(first) then return end
-  redis.call('PUBLISH', first.process, first.owner)
-  if first.mode ~= 's' then return end
-  for _, text in ipairs(redis.call('ZRANGEBYSCORE', Q, BAND, '+inf', 'LIMIT', 1, MOST)) do
-    local claim = parse(text)
-    if not claim or claim.mode ~= 's' then return end
-    redis.call('PUBLISH', claim.process, claim.owner)
+-- The same, nobody while the lock is not free for them.
+local function turns()
+  local texts, first = next_turns()
+  return first and is_free_for(first) and texts or {}
+end
+
+-- Tells those whose turn has come since it was the turn of `before`, who were told then: each waiter is
+-- told once, however many others come before it.
+local function hint(before)
+  local is_told = {}
+  for _, text in ipairs(before) do is_told[text] = true end
+  for _, text in ipairs(turns()) do
+    local claim = not is_told[text] and parse(text)
+    if claim then redis.call('PUBLISH', claim.process, claim.owner) end
   end
 end
 

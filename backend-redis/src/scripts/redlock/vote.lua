@@ -5,10 +5,11 @@
 -- ARGV  1 the marker's text as the client knows it   2 the round's identity   3 ttl in ms
 --       4 the proposed fence   5 '' or, for a shared grant, the node's number
 --       6 the waiter's identity, '' to leave nothing behind   7 its arrival in us
--- Reply fence, a text (yes) | {whose it is, ms until that may change, 1 if the waiter is first} (no):
---       an owner, 'group', 'foreign', or '' when it is free but others come first | -1 (not the node
---       that the client knows: it does not vote)
--- O(log n) in the holders and waiters, but for up to 64 dead ones.
+-- Reply fence, a text (yes) | {whose it is, ms until that may change, 1 if the waiter is first, or
+--       more of the dead come before it than one step may pass over} (no): an owner, 'group',
+--       'foreign', or '' when it is free but others come first | -1 (not the node that the client
+--       knows: it does not vote)
+-- O(log n) in the holders and waiters, but for up to 256 dead ones and 64 readers.
 
 -- A node that lost its data, or had its set of nodes changed, has another marker or none.
 if redis.call('GET', KEYS[4]) ~= ARGV[1] then return -1 end
@@ -44,13 +45,19 @@ if held and held.group == me.mode then
   if mine then return string.format('%.0f', mine) end
 end
 
-if is_free_for(me) and is_turn(WAITER, me.mode) then
-  local token = next_fence(PROPOSAL, MORE)
-  put(me, tonumber(TTL), token)
-  if WAITER ~= '' then redis.call('ZREM', Q, WAITER) end
-  if me.mode == 's' then hint() end
-  if tidy() then announce() end
-  return token
+if is_free_for(me) then
+  local before, first = next_turns()
+  local is_turn = not first and not head()
+  for _, text in ipairs(before) do is_turn = is_turn or text == WAITER end
+  if is_turn then
+    local token = next_fence(PROPOSAL, MORE)
+    put(me, tonumber(TTL), token)
+    if WAITER ~= '' then redis.call('ZREM', Q, WAITER) end
+    -- A run of readers that is longer than one step tells goes on.
+    if #before == MOST then hint(before) end
+    if tidy() then announce() end
+    return token
+  end
 end
 
 if WAITER ~= '' then enqueue(WAITER, ARGV[7]) else tidy() end
@@ -61,5 +68,6 @@ elseif held then
   local holder = parse(held.text)
   whose = holder and holder.owner or 'foreign'
 end
+if is_unfinished() then return {whose, 1, 1} end
 local first = head()
 return {whose, until_change(), first and first.text == WAITER and 1 or 0}

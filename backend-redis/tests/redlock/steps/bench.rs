@@ -74,10 +74,16 @@ impl Answer {
     /// When to look again in ms, whether waiters are missing, and who is the first.
     #[track_caller]
     pub(crate) fn look(&self) -> (i64, i64, String) {
-        let [Value::Int(ms), Value::Int(missing), Value::Text(first)] = self.0.list() else {
+        let [Value::Int(ms), Value::Int(missing), Value::Text(first), ..] = self.0.list() else {
             panic!("no look: {:?}", self.0);
         };
         (*ms, *missing, first.clone())
+    }
+
+    /// Whose turn a look says it is.
+    #[track_caller]
+    pub(crate) fn turns(&self) -> Vec<String> {
+        self.0.list()[3..].iter().filter_map(Value::text).map(str::to_owned).collect()
     }
 }
 

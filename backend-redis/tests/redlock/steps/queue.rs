@@ -132,12 +132,106 @@ fn a_look_keeps_a_process_alive_and_tells_what_was_missed() {
     node.told();
     // Each look says that its process lives.
     for _ in 0..2 {
-        assert_eq!(node.look("p1", &[ME]).look(), (0, 0, ME.to_owned()), "its turn");
+        let look = node.look("p1", &[ME]);
+        assert_eq!((look.look(), look.turns()), ((0, 0, ME.to_owned()), vec![ME.to_owned()]));
     }
     assert_eq!(node.told(), [], "who looks needs no push");
     assert_eq!(node.look("p2", &[OTHER]).look(), (1000, 0, String::new()));
     assert_eq!(node.told(), [told("p1", "aa")], "the first is told what its own push missed");
     assert!(node.ttl("{lock}:q") > 3000);
+}
+
+/// A run of readers that is longer than one step tells goes on, with one word for each of them.
+#[test]
+fn readers_are_told_once_however_many_they_are() {
+    const READERS: usize = 150;
+    const AT_ONCE: usize = 64;
+    let mut node = Node::start();
+    node.vote(&round(ME, 1), 1600);
+    let readers: Vec<_> = (0..READERS).map(|n| format!("s 30000 p2 {n:x} a label")).collect();
+    for (arrival, reader) in (10..).zip(&readers) {
+        node.wait(reader, Mode::Shared, arrival);
+    }
+    node.wait(OTHER, Mode::Exclusive, 1000);
+    let word = |n: usize| told("p2", &format!("{n:x}"));
+    node.free(&round(ME, 1));
+    assert_eq!(node.told(), (0..AT_ONCE).map(word).collect::<Vec<_>>());
+    for (n, reader) in readers.iter().enumerate() {
+        let arrival = 10 + n as u64;
+        assert!(
+            node.vote_as(&round(reader, 2), reader, Mode::Shared, 3200, arrival).int() > Some(0)
+        );
+        let next: Vec<_> = (n + AT_ONCE..READERS).take(1).map(word).collect();
+        assert_eq!(node.told(), next, "behind reader {n}");
+        if n % 2 == 1 {
+            // Others may read on already.
+            node.free(&round(reader, 2));
+            assert_eq!(node.told(), []);
+        }
+    }
+    for (n, reader) in readers.iter().enumerate().filter(|(n, _)| n % 2 == 0) {
+        node.free(&round(reader, 2));
+        let last = n + 2 == READERS;
+        assert_eq!(node.told(), if last { vec![told("p2", "bb")] } else { vec![] });
+    }
+}
+
+/// A holder who is gone has told nobody: the process of the first tells them, and its look its own.
+#[test]
+fn the_end_of_a_lease_is_told_to_all_readers() {
+    let mut node = Node::start();
+    node.vote(&round(ME, 1), 1600);
+    node.wait(READER, Mode::Shared, 10);
+    node.wait(THIRD_READER, Mode::Shared, 20);
+    node.wait(SECOND_READER, Mode::Shared, 30);
+    assert_eq!(node.look("p1", &[READER]).turns(), Vec::<String>::new(), "it is held");
+    node.call(&["DEL", "lock"]);
+    assert_eq!(node.look("p2", &[SECOND_READER]).turns(), [SECOND_READER]);
+    assert_eq!(node.told(), [told("p1", "cc")], "the first");
+    let look = node.look("p1", &[READER]);
+    assert_eq!(look.look(), (0, 0, READER.to_owned()));
+    assert_eq!(look.turns(), [READER, THIRD_READER]);
+    assert_eq!(node.told(), [told("p2", "dd")]);
+}
+
+/// Who leaves the queue lets those come who could not while it stood there.
+#[test]
+fn who_leaves_a_free_lock_lets_the_next_pass() {
+    let mut node = Node::start();
+    node.vote(&round(ME, 1), 1600);
+    node.wait(OTHER, Mode::Exclusive, 10);
+    node.wait(READER, Mode::Shared, 20);
+    node.wait(SECOND_READER, Mode::Shared, 30);
+    node.wait(THIRD, Mode::Exclusive, 40);
+    node.free(&round(ME, 1));
+    assert_eq!(node.told(), [told("p2", "bb")]);
+    node.free_waiting(&round(OTHER, 1), OTHER);
+    assert_eq!(node.told(), [told("p1", "cc"), told("p2", "dd")]);
+    node.free_waiting(&round(THIRD, 1), THIRD);
+    assert_eq!(node.told(), [], "they have been told");
+}
+
+/// A step passes over so many of the dead and says that there are more.
+#[test]
+fn crowds_of_the_dead_are_passed_over_in_short_steps() {
+    const DEAD: usize = 300;
+    let mut node = Node::start();
+    node.vote(&round(THIRD, 1), 1600);
+    for n in 0..DEAD {
+        node.wait(&format!("x 30000 p2 {n:x} a label"), Mode::Exclusive, 10 + n as u64);
+    }
+    node.wait(ME, Mode::Exclusive, 1000);
+    node.call(&["ZADD", "{lock}:q", "1", "@p2"]);
+    node.free(&round(THIRD, 1));
+    assert_eq!(node.waiters().len(), DEAD - 256 + 1);
+    // Nobody overtakes who lives behind them.
+    node.call(&["ZADD", "{lock}:q", "1", "@p2"]);
+    for n in 0..DEAD {
+        node.call(&["ZADD", "{lock}:q", &format!("10000000000{n:05}"), &format!("x 1 p2 {n:x} d")]);
+    }
+    assert_eq!(node.vote(&round(READER, 1), 3200).refusal(), (String::new(), 1, 1));
+    assert_eq!(node.look("p1", &[ME]).look(), (0, 0, ME.to_owned()));
+    assert_eq!(node.waiters(), [ME]);
 }
 
 #[test]
