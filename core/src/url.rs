@@ -70,9 +70,20 @@ fn unknown_scheme(schemes: &[Scheme], given: &str) -> Error {
         ErrorKind::InvalidArgument,
         format!(
             "no store for {given}://{}; this program was built with: {list}",
-            did_you_mean(given, names())
+            did_you_mean_scheme(given, names)
         ),
     )
+}
+
+/// A scheme that is `given` and more, as redis+unix is unix and more, or is nearly it.
+fn did_you_mean_scheme<'a, I: Iterator<Item = &'a str>>(
+    given: &str,
+    names: impl Fn() -> I,
+) -> String {
+    match names().find(|name| name.split(['+', '-']).any(|part| part == given)) {
+        Some(name) => format!(" (did you mean {name}?)"),
+        None => did_you_mean(given, names()),
+    }
 }
 
 /// A store's URL in its parts: `scheme://[user[:password]@]authority[/path][?name=value&…]`.
@@ -247,6 +258,14 @@ fn decode(text: &str) -> Result<String> {
         Ok(text) => Ok(text.into_owned()),
         Err(_) => Err(invalid("the URL's percent-encoding is not UTF-8")),
     }
+}
+
+/// The hosts of a list such as `h1:6379,h2`, as [`StoreUrl::hosts`] reads them.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] when none is named, or one is no `HOST` or `HOST:PORT`.
+pub fn hosts_in(list: &str, port: u16) -> Result<Vec<(String, u16)>> {
+    hosts::parse(list, port)
 }
 
 fn did_you_mean<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
