@@ -11,7 +11,7 @@ use fencelock_core::{
 };
 use redis::Value;
 
-use crate::error::meaning_of;
+use crate::error::{meaning_of, strange_answer};
 use crate::link::Link;
 
 /// The oldest server whose commands the scripts use: `SET … KEEPTTL GET` is of 6.2.
@@ -27,7 +27,11 @@ impl Checkup {
     /// Asks over `link`.
     pub(crate) async fn of(link: &Link) -> Result<Checkup> {
         match link.send(&redis::cmd("INFO")).await? {
-            Ok(info) => Ok(Checkup::read(&info)),
+            Ok(info @ (Value::BulkString(_) | Value::VerbatimString { .. })) => {
+                Ok(Checkup::read(&info))
+            }
+            // What says OK to everything is no Redis, and would never grant a lock.
+            Ok(_) => Err(Error::new(ErrorKind::Refused, strange_answer("INFO").message())),
             // The ACL may deny INFO and allow all that locks need; a server that is not ready yet
             // will be asked for locks soon enough.
             Err(error) => {
@@ -61,6 +65,16 @@ impl Checkup {
         self.fact(name) == Some(value)
     }
 
+    /// Redis and Valkey call it differently, from Valkey 8 on.
+    fn mode(&self) -> Option<&str> {
+        self.fact("redis_mode").or_else(|| self.fact("server_mode"))
+    }
+
+    /// Whether it is Redis Enterprise, which does not say of a database that it is Active-Active.
+    fn may_be_active_active(&self) -> bool {
+        self.fact("rlec_version").is_some()
+    }
+
     /// Refuses a server that cannot carry locks.
     pub(crate) fn require(&self, cluster: bool) -> Result<()> {
         let refused = |message: String| Err(Error::new(ErrorKind::Refused, message));
@@ -71,7 +85,15 @@ impl Checkup {
         {
             return refused(format!("the server is Redis {version}; 6.2 or newer is needed"));
         }
-        match (self.fact("redis_mode"), cluster) {
+        // Both grant the same lock, and agree which grant it was when all is over.
+        if self.is("role", "active-replica") {
+            return refused(
+                "the server is an active replica of KeyDB: each of several masters would grant the \
+                 same lock; use one without active-replica"
+                    .to_owned(),
+            );
+        }
+        match (self.mode(), cluster) {
             (Some("cluster"), false) => {
                 refused("the server is part of a cluster; use redis-cluster://".to_owned())
             }
@@ -104,6 +126,9 @@ impl Checkup {
                 dangers.push("memory runs out: maxmemory-policy evicts locks");
             }
         }
+        if self.may_be_active_active() {
+            dangers.push("the database is Active-Active: each region grants the same lock");
+        }
         let has_replicas = self.fact("connected_slaves").is_some_and(|count| count != "0");
         if failover || has_replicas || !known {
             dangers.push(match replicas {
@@ -122,6 +147,13 @@ impl Checkup {
     /// Warns of settings that make locks less than a user may think.
     pub(crate) fn warn(&self, shown: &str) {
         self.warn_of_eviction(shown);
+        if self.may_be_active_active() {
+            tracing::warn!(
+                store = shown,
+                "this is Redis Enterprise: if the database is Active-Active, each region grants the \
+                 same lock; use a database of one region"
+            );
+        }
         if self.is("aof_enabled", "0") {
             tracing::warn!(
                 store = shown,
@@ -184,6 +216,12 @@ mod tests {
             ("redis_version:7.0.15\r\nredis_mode:standalone\r\n", true, "use redis://"),
             ("redis_version:7.0.15\r\nredis_mode:sentinel\r\n", false, "redis+sentinel://"),
             ("redis_version:7.0.15\r\nrole:slave\r\n", false, "is a replica"),
+            // Valkey 8 and newer.
+            ("redis_version:7.2.4\r\nserver_mode:cluster\r\n", false, "redis-cluster://"),
+            ("redis_version:7.2.4\r\nserver_mode:standalone\r\n", true, "use redis://"),
+            ("redis_version:7.2.4\r\nserver_mode:sentinel\r\n", false, "redis+sentinel://"),
+            // KeyDB.
+            ("redis_version:6.3.4\r\nrole:active-replica\r\n", false, "without active-replica"),
         ] {
             let error = checkup(info).require(cluster).unwrap_err();
             assert!(error.to_string().contains(says), "{error}");
@@ -204,6 +242,9 @@ mod tests {
                    connected_slaves:1\r\n";
         let bad = checkup(bad).dangers(false, 0);
         assert_eq!(bad.len(), 4, "{bad:?}");
+        let enterprise = checkup("rlec_version:7.4.2-54\r\naof_enabled:1\r\nmaxmemory:0\r\n");
+        let dangers = enterprise.dangers(false, 0);
+        assert!(dangers.iter().any(|danger| danger.contains("Active-Active")), "{dangers:?}");
         assert_eq!(checkup("").dangers(false, 0).len(), 3, "what is unknown counts");
     }
 }
