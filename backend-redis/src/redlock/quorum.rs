@@ -34,6 +34,8 @@ pub(crate) struct Words(Vec<Word>);
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
     Said(&'static str),
+    /// It has not answered within `node_timeout`.
+    Late,
     Failed(Error),
 }
 
@@ -107,7 +109,7 @@ impl Quorum {
                 ballot => ballot,
             };
             words.0.push(match &ballot {
-                Ok(_) => Word::Said("no answer in time"),
+                Ok(_) => Word::Late,
                 Err(error) => Word::Failed(error.clone()),
             });
             ballots.push(ballot.ok());
@@ -131,7 +133,7 @@ impl Quorum {
     where
         F: Future<Output = Result<T>>,
     {
-        let silence = Words(vec![Word::Said("no answer in time"); self.members.len()]);
+        let silence = Words(vec![Word::Late; self.members.len()]);
         self.ask(0..self.members.len(), silence, question).await
     }
 
@@ -190,6 +192,10 @@ impl Quorum {
             // Writing to a string cannot fail.
             let _ = match word {
                 Word::Said(said) => write!(text, " {}: {said};", member.host),
+                Word::Late => {
+                    let within = self.node_timeout;
+                    write!(text, " {}: no answer within node_timeout={within:?};", member.host)
+                }
                 Word::Failed(error) => write!(text, " {}: {};", member.host, error.message()),
             };
         }
