@@ -6,27 +6,35 @@
 //! node that fails holds up nobody else's.
 //! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>
 
-use std::collections::HashMap;
+mod map;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crc::{CRC_16_XMODEM, Crc};
 use fencelock_core::{Error, ErrorKind, Result};
-use redis::{RedisError, Value};
+use futures_util::StreamExt;
+use futures_util::future::Either;
+use futures_util::stream::FuturesUnordered;
+use rand::seq::SliceRandom;
+use redis::Value;
 use tokio::time::Instant;
 
-use crate::error::{explain, strange_answer};
+use crate::error::{closed, explain, strange_answer};
 use crate::link::{Audience, Link};
 use crate::node::{Node, Step};
-use crate::route::{ANSWER_WITHIN, Caller, Host, Route};
+use crate::route::{Caller, Host, Route};
 
-const SLOTS: u16 = 16384;
-const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+pub(crate) use map::{Range, Redirection, read_map, redirection};
 
 /// A request follows this many redirections; more mean that the nodes do not agree.
 const REDIRECTIONS: usize = 5;
 /// The map is asked for again no more often than this.
 const MAP_PAUSE: Duration = Duration::from_millis(100);
+/// So many nodes are asked for the map.
+const ASKED: usize = 5;
+/// For so long a node is kept that is in no map: the maps may lag behind the redirection to it.
+const KEPT: Duration = Duration::from_secs(15);
 
 /// A connected cluster.
 #[derive(Debug)]
@@ -38,7 +46,7 @@ pub(crate) struct Cluster {
     /// Those that the user named, and behind them in `known` those of the last map.
     seeds: Vec<Host>,
     known: Arc<Mutex<Vec<Host>>>,
-    /// To any node: carries the pushes, which every node gets, and tells the map of slots.
+    /// To any node: carries the pushes, which every node gets, and tells the first map of slots.
     any: Link,
     map: Mutex<Map>,
     /// When the map was last asked for; held while it is.
@@ -47,15 +55,17 @@ pub(crate) struct Cluster {
 
 #[derive(Debug, Default)]
 struct Map {
-    /// First slot, last slot, master; in order.
-    ranges: Vec<(u16, u16, Host)>,
-    nodes: HashMap<Host, Arc<Node>>,
+    /// In order.
+    ranges: Vec<Range>,
+    nodes: HashMap<Host, Known>,
     closed: bool,
 }
 
-/// The slot of a key without braces.
-fn slot(key: &str) -> u16 {
-    CRC.checksum(key.as_bytes()) % SLOTS
+#[derive(Debug)]
+struct Known {
+    node: Arc<Node>,
+    /// When it was last asked for.
+    used: Instant,
 }
 
 impl Cluster {
@@ -67,7 +77,8 @@ impl Cluster {
     ) -> Cluster {
         let nodes_audience = Audience { channel: None, ..audience.clone() };
         let known = Arc::new(Mutex::new(seeds.clone()));
-        let any = Link::start(Route::Any(known.clone()), caller.clone(), audience, ANSWER_WITHIN);
+        let patience = caller.timeouts.answer;
+        let any = Link::start(Route::Any(known.clone()), caller.clone(), audience, patience);
         let (map, asking) = (Mutex::default(), tokio::sync::Mutex::default());
         Cluster { caller, replicas, nodes_audience, seeds, known, any, map, asking }
     }
@@ -82,11 +93,11 @@ impl Cluster {
 
     /// The master that has `key`, as far as is known.
     pub(crate) fn host_of(&self, key: &str) -> Option<Host> {
-        let slot = slot(key);
+        let slot = map::slot(key);
         let map = self.map();
-        let at = map.ranges.partition_point(|(_, last, _)| *last < slot);
-        let (first, _, host) = map.ranges.get(at)?;
-        (*first <= slot).then(|| host.clone())
+        let at = map.ranges.partition_point(|range| range.last < slot);
+        let range = map.ranges.get(at)?;
+        (range.first <= slot).then(|| range.master.clone())
     }
 
     pub(crate) fn node_of(&self, key: &str) -> Option<Arc<Node>> {
@@ -95,8 +106,9 @@ impl Cluster {
 
     fn node(&self, host: &Host) -> Arc<Node> {
         let mut map = self.map();
-        if let Some(node) = map.nodes.get(host) {
-            return node.clone();
+        if let Some(known) = map.nodes.get_mut(host) {
+            known.used = Instant::now();
+            return known.node.clone();
         }
         let route = Route::To(host.clone());
         let node =
@@ -104,21 +116,21 @@ impl Cluster {
         if map.closed {
             node.close();
         }
-        map.nodes.insert(host.clone(), node.clone());
+        map.nodes.insert(host.clone(), Known { node: node.clone(), used: Instant::now() });
         node
     }
 
     /// Does `step` where its slot is, following it if it moves.
-    pub(crate) async fn step(&self, step: Step<'_>) -> Result<Value> {
-        let mut node = match self.node_of(step.keys[0]) {
-            Some(node) => node,
+    pub(crate) async fn step(self: &Arc<Self>, step: Step<'_>) -> Result<Value> {
+        let mut host = match self.host_of(step.keys[0]) {
+            Some(host) => host,
             None => {
                 self.ask_for_map().await?;
-                self.node_of(step.keys[0]).ok_or_else(uncovered)?
+                self.host_of(step.keys[0]).ok_or_else(uncovered)?
             }
         };
         for _ in 0..REDIRECTIONS {
-            let error = match node.step(step).await {
+            let error = match self.node(&host).step(step).await {
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(error)) => error,
                 Err(error) => {
@@ -128,14 +140,14 @@ impl Cluster {
                     return Err(error);
                 }
             };
-            match redirection(&error) {
-                Some(Redirection::Moved(host)) => {
-                    node = self.node(&host);
-                    // Where one slot has gone others may have too. Whoever cannot tell is no
-                    // reason to fail or to wait: the way is known.
-                    let _ = tokio::time::timeout(MAP_PAUSE, self.ask_for_map()).await;
+            match redirection(&error, &host, &self.caller.addresses) {
+                Some(Redirection::Moved(to)) => {
+                    // Where one slot has gone others may have too. That is no reason to wait: the
+                    // way of this one is known.
+                    self.refresh();
+                    host = to;
                 }
-                Some(Redirection::Ask(host)) => return self.node(&host).asked_step(step).await,
+                Some(Redirection::Ask(to)) => return self.node(&to).asked_step(step).await,
                 None => {
                     if matches!(error.code(), Some("CLUSTERDOWN" | "READONLY" | "MASTERDOWN")) {
                         let _ = self.ask_for_map().await;
@@ -152,97 +164,138 @@ impl Cluster {
         self.replicas > 0
     }
 
-    /// Asks any node which node has which slot, unless that was just done.
+    /// Asks which node has which slot in the background, unless that is being done.
+    fn refresh(self: &Arc<Self>) {
+        let is_due = match self.asking.try_lock() {
+            Ok(asked) => asked.is_none_or(|asked| asked.elapsed() >= MAP_PAUSE),
+            Err(_) => false,
+        };
+        if is_due {
+            let cluster = self.clone();
+            self.caller.runtime.spawn(async move {
+                if let Err(error) = cluster.ask_for_map().await {
+                    tracing::debug!(%error, "no node tells the map of slots");
+                }
+            });
+        }
+    }
+
+    /// Asks which node has which slot, unless that was just done.
     pub(crate) async fn ask_for_map(&self) -> Result<()> {
         let mut asked = self.asking.lock().await;
         if asked.is_some_and(|asked| asked.elapsed() < MAP_PAUSE) {
             return Ok(());
         }
-        // Also when it fails: those who wait behind must not each try in turn.
+        let found = self.ask_several().await;
+        // From the end on, and also when it fails: those that waited meanwhile must not each ask
+        // in turn.
         *asked = Some(Instant::now());
+        found.map(|ranges| self.adopt(ranges))
+    }
+
+    /// The map that most of several nodes tell.
+    async fn ask_several(&self) -> Result<Vec<Range>> {
+        let present = self.map().ranges.clone();
+        let nodes = self.some_masters();
+        let wanted = nodes.len().div_ceil(2) + 1;
+
+        let any = async {
+            let answer = Self::slots(&self.any).await;
+            // It is known once there was a connection.
+            let host = self.any.peer();
+            (true, host.ok_or_else(closed), answer)
+        };
+        let mut asking = FuturesUnordered::new();
+        asking.push(Either::Left(any));
+        for (host, node) in &nodes {
+            let asked = async { (false, Ok(host.clone()), Self::slots(node.link()).await) };
+            asking.push(Either::Right(asked));
+        }
+        let mut maps: Vec<Vec<Range>> = Vec::new();
+        let (mut of_any, mut failed) = (None, uncovered());
+        while let Some((is_any, host, answer)) = asking.next().await {
+            let map = match (host, answer) {
+                (Ok(host), Ok(answer)) => read_map(&answer, &host, &self.caller.addresses)
+                    .ok_or_else(|| strange_answer("CLUSTER SLOTS")),
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            };
+            match map {
+                // A node that was removed from the cluster goes on by itself, with nothing.
+                Ok(map) if map.is_empty() => {
+                    if is_any {
+                        self.any.distrust("it is a node without a cluster");
+                    }
+                }
+                Ok(map) => {
+                    if is_any {
+                        of_any = Some(map.clone());
+                    }
+                    let agreed = maps.iter().filter(|other| map::agree(&map, other)).count() + 1;
+                    maps.push(map);
+                    if agreed >= wanted {
+                        break;
+                    }
+                }
+                Err(error) => failed = error,
+            }
+        }
+        let others = maps.len();
+        let Some(found) = map::prevailing(&maps, &present) else {
+            return Err(failed);
+        };
+        // It may be cut off from the others, and so from their pushes.
+        if others > 2 && of_any.is_some_and(|map| !map::agree(&map, &found)) {
+            self.any.distrust("most nodes of the cluster tell another map of slots");
+        }
+        Ok(found)
+    }
+
+    /// Some masters besides the one that `any` is with: a node has one vote. Those that there are
+    /// connections to come first.
+    fn some_masters(&self) -> Vec<(Host, Arc<Node>)> {
+        let peer = self.any.peer();
+        let mut masters: Vec<(bool, Host)> = {
+            let map = self.map();
+            let masters: HashSet<&Host> = map.ranges.iter().map(|range| &range.master).collect();
+            let others = masters.into_iter().filter(|host| peer.as_ref() != Some(*host));
+            others.map(|host| (!map.nodes.contains_key(host), host.clone())).collect()
+        };
+        masters.shuffle(&mut rand::rng());
+        masters.sort_by_key(|(is_new, _)| *is_new);
+        let some = masters.into_iter().take(ASKED - 1);
+        some.map(|(_, host)| (host.clone(), self.node(&host))).collect()
+    }
+
+    async fn slots(link: &Link) -> Result<Value> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
-        let answer = self.any.send(&command).await?.map_err(|error| explain(&error))?;
-        let ranges = read_map(answer).ok_or_else(|| strange_answer("CLUSTER SLOTS"))?;
-        if ranges.is_empty() {
-            // A node that was removed from the cluster goes on by itself, with nothing.
-            self.any.distrust("it is a node without a cluster");
-            return Err(uncovered());
-        }
-        let hosts: Vec<&Host> = ranges.iter().map(|(_, _, host)| host).collect();
+        link.send(&command).await?.map_err(|error| explain(&error))
+    }
+
+    fn adopt(&self, ranges: Vec<Range>) {
+        let masters: Vec<&Host> = ranges.iter().map(|range| &range.master).collect();
         let mut known = self.seeds.clone();
-        known.extend(hosts.iter().copied().filter(|host| !self.seeds.contains(host)).cloned());
+        for host in masters.iter().copied().chain(ranges.iter().flat_map(|range| &range.replicas)) {
+            if !known.contains(host) {
+                known.push(host.clone());
+            }
+        }
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
         let mut map = self.map();
-        map.nodes.retain(|host, _| hosts.contains(&host));
+        map.nodes.retain(|host, known| masters.contains(&host) || known.used.elapsed() < KEPT);
         map.ranges = ranges;
-        Ok(())
     }
 
     pub(crate) fn close(&self) {
         self.any.close();
         let mut map = self.map();
         map.closed = true;
-        for node in map.nodes.values() {
-            node.close();
+        for known in map.nodes.values() {
+            known.node.close();
         }
     }
 }
 
 pub(crate) fn uncovered() -> Error {
     Error::new(ErrorKind::Unreachable, "no node of the cluster has the slot of this lock")
-}
-
-pub(crate) enum Redirection {
-    Moved(Host),
-    Ask(Host),
-}
-
-pub(crate) fn redirection(error: &RedisError) -> Option<Redirection> {
-    let host = |(address, _slot): (&str, u16)| {
-        let (name, port) = address.rsplit_once(':')?;
-        Some(Host { name: name.to_owned(), port: port.parse().ok()? })
-    };
-    let host = host(error.redirect_node()?)?;
-    match error.code() {
-        Some("ASK") => Some(Redirection::Ask(host)),
-        _ => Some(Redirection::Moved(host)),
-    }
-}
-
-/// `CLUSTER SLOTS`: first, last, master, replicas... for each range.
-pub(crate) fn read_map(answer: Value) -> Option<Vec<(u16, u16, Host)>> {
-    let Value::Array(rows) = answer else { return None };
-    let mut ranges = Vec::with_capacity(rows.len());
-    for row in rows {
-        let Value::Array(row) = row else { return None };
-        let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = row.as_slice() else {
-            return None;
-        };
-        let [Value::BulkString(name), Value::Int(port), ..] = master.as_slice() else {
-            return None;
-        };
-        let name = String::from_utf8(name.clone()).ok()?;
-        let host = Host { name, port: u16::try_from(*port).ok()? };
-        ranges.push((u16::try_from(*first).ok()?, u16::try_from(*last).ok()?, host));
-    }
-    ranges.sort_by_key(|(first, ..)| *first);
-    Some(ranges)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_are_those_of_the_specification() {
-        assert_eq!(slot("123456789"), 0x31C3 % SLOTS);
-        assert_eq!(slot("foo"), 12182);
-    }
-
-    #[test]
-    fn another_error_is_no_redirection() {
-        let other = redis::make_extension_error("X".to_owned(), None);
-        assert!(redirection(&other).is_none());
-    }
 }

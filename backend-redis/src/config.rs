@@ -2,16 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use fencelock_core::url::{Params, StoreUrl};
+use fencelock_core::url::StoreUrl;
 use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
 
+use crate::access::{self, Access, AddressMap, PORT, database_in, hosts, hosts_of, invalid};
 use crate::backend::{Driver, Store};
 use crate::checkup::Checkup;
 use crate::identity::Process;
 use crate::link::Audience;
 use crate::listeners::Listeners;
-use crate::route::{Caller, Host, Login, Route};
+use crate::login::{Credentials, Login};
+use crate::route::{Caller, Host, Route};
 use crate::server::Server;
 use crate::tls::Tls;
 
@@ -29,10 +32,8 @@ use crate::tls::Tls;
 #[derive(Clone, Debug)]
 pub struct RedisStore {
     topology: Topology,
-    login: Login,
+    access: Access,
     sentinel_login: Login,
-    database: u16,
-    tls: Option<Tls>,
     replicas: u32,
 }
 
@@ -44,21 +45,18 @@ enum Topology {
     Cluster(Vec<Host>),
 }
 
-pub(crate) const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// The parameters of these URLs besides the common ones.
-const PARAMETERS: [&str; 7] =
-    ["db", "replicas", "tls_ca", "tls_cert", "tls_key", "sentinel_user", "sentinel_password"];
+/// The parameters of these URLs besides those of [`access`].
+const PARAMETERS: [&str; 5] =
+    ["replicas", "sentinel_user", "sentinel_password", "sentinel_password_file", "address_map"];
 
 impl RedisStore {
     fn of(topology: Topology) -> RedisStore {
         RedisStore {
             topology,
-            login: Login::default(),
+            access: Access::default(),
             sentinel_login: Login::default(),
-            database: 0,
-            tls: None,
             replicas: 0,
         }
     }
@@ -94,7 +92,7 @@ impl RedisStore {
     /// With this user and password; an empty user is the server's default one.
     #[must_use]
     pub fn login(mut self, user: &str, password: &str) -> RedisStore {
-        self.login = Login::new(user, password);
+        self.access.login = Login::new(user, password);
         self
     }
 
@@ -105,17 +103,72 @@ impl RedisStore {
         self
     }
 
+    /// With the credentials that `ask` gives: it is called for each connection, on a thread that may
+    /// block, so that a password that changes or expires is followed. A running store goes on asking
+    /// when they are refused.
+    ///
+    /// ```
+    /// use fencelock_redis::{Credentials, RedisStore};
+    /// # fn fresh_token() -> String { String::new() }
+    /// let store = RedisStore::server("127.0.0.1", 6379)
+    ///     .credentials(|| Ok(Credentials::new("jobs", &fresh_token())));
+    /// ```
+    #[must_use]
+    pub fn credentials(
+        mut self,
+        ask: impl Fn() -> Result<Credentials> + Send + Sync + 'static,
+    ) -> RedisStore {
+        self.access.login = Login::Asked(Arc::new(ask));
+        self
+    }
+
+    /// The same at the sentinels.
+    #[must_use]
+    pub fn sentinel_credentials(
+        mut self,
+        ask: impl Fn() -> Result<Credentials> + Send + Sync + 'static,
+    ) -> RedisStore {
+        self.sentinel_login = Login::Asked(Arc::new(ask));
+        self
+    }
+
+    /// Reaches the servers that a cluster or Sentinel names at the addresses that `translate` makes
+    /// of theirs: behind an address translation, say. Default: as they are named.
+    #[must_use]
+    pub fn address_map(
+        mut self,
+        translate: impl Fn(&str, u16) -> (String, u16) + Send + Sync + 'static,
+    ) -> RedisStore {
+        self.access.addresses = AddressMap::by(translate);
+        self
+    }
+
+    /// How long a connection may take, with its handshakes: 10 ms to a minute. Default: 2 s.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> RedisStore {
+        self.access.timeouts.connect = timeout;
+        self
+    }
+
+    /// How long an answer may take: 10 ms to a minute, and more than the longest script or pause of
+    /// the server. Default: 1 s.
+    #[must_use]
+    pub fn answer_timeout(mut self, timeout: Duration) -> RedisStore {
+        self.access.timeouts.answer = timeout;
+        self
+    }
+
     /// In this database. Default: 0, the only one of a cluster.
     #[must_use]
     pub fn database(mut self, number: u16) -> RedisStore {
-        self.database = number;
+        self.access.database = number;
         self
     }
 
     /// Encrypted.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> RedisStore {
-        self.tls = Some(tls);
+        self.access.tls = Some(tls);
         self
     }
 
@@ -128,33 +181,39 @@ impl RedisStore {
     }
 
     pub(crate) fn from_url(url: &StoreUrl) -> Result<(RedisStore, Settings)> {
-        let params = url.params(&PARAMETERS)?;
+        let params = url.params(&[&access::PARAMETERS[..], &PARAMETERS].concat())?;
         let settings = params.settings()?;
-        let scheme = url.scheme();
-        let (topology, database) = match scheme {
-            "redis+unix" => (socket_of(url)?, None),
-            "redis+sentinel" | "redis-sentinel" | "rediss+sentinel" => sentinel_of(url)?,
-            "redis-cluster" | "rediss-cluster" => {
+        let (topology, database) = match kind_of(url.scheme()) {
+            "+unix" => (socket_of(url)?, None),
+            "+sentinel" | "-sentinel" => sentinel_of(url)?,
+            "-cluster" => {
                 let nodes = hosts_of(url, PORT)?;
                 (Topology::Cluster(nodes), database_in(url.path().trim_matches('/'))?)
             }
             _ => server_of(url)?,
         };
         let mut store = RedisStore::of(topology);
-        store.database = database_of(database, params)?;
-        if matches!(store.topology, Topology::Cluster(_)) && store.database != 0 {
+        store.access = Access::from_url(url, params, database)?;
+        if matches!(store.topology, Topology::Cluster(_)) && store.access.database != 0 {
             return Err(invalid("a cluster has no database but 0"));
         }
-        store.login = login_of(url)?;
-        store.sentinel_login = Login {
-            user: params.text("sentinel_user").map(str::to_owned),
-            password: params.text("sentinel_password").map(str::to_owned),
-        };
+        let [user, password, file] =
+            ["sentinel_user", "sentinel_password", "sentinel_password_file"]
+                .map(|name| params.text(name));
         let is_sentinel = matches!(store.topology, Topology::Sentinel { .. });
-        if store.sentinel_login.password.is_some() && !is_sentinel {
-            return Err(invalid("sentinel_password is for redis+sentinel:// only"));
+        if user.or(password).or(file).is_some() && !is_sentinel {
+            return Err(invalid(
+                "sentinel_user, sentinel_password and sentinel_password_file are for \
+                 redis+sentinel:// only",
+            ));
         }
-        store.tls = tls_of(scheme.starts_with("rediss"), params)?;
+        let follows = is_sentinel || matches!(store.topology, Topology::Cluster(_));
+        if params.text("address_map").is_some() && !follows {
+            return Err(invalid("address_map is for redis-cluster:// and redis+sentinel:// only"));
+        }
+        let login = access::login(user, password, file, "sentinel_password_file")?;
+        store.sentinel_login =
+            login.ok_or_else(|| invalid("a sentinel_user without a sentinel_password"))?;
         store.replicas = params.number("replicas")?.unwrap_or(0);
         Ok((store, settings))
     }
@@ -172,7 +231,7 @@ impl RedisStore {
     /// Cancel safe.
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
         let shown = self.shown();
-        let caller = Caller::new(self.login, self.database, self.tls)?;
+        let caller = Caller::new(self.access)?;
         let process = Process::fresh(settings.key_prefix());
         let listeners = Arc::new(Listeners::default());
         let audience = Audience { channel: Some(process.clone()), ear: Some(listeners.clone()) };
@@ -208,16 +267,20 @@ impl RedisStore {
             let hosts = hosts.iter().map(|host| format!("{}:{}", host.name, host.port));
             hosts.collect::<Vec<_>>().join(",")
         };
-        let secure = if self.tls.is_some() { "rediss" } else { "redis" };
+        let secure = if self.access.tls.is_some() { "rediss" } else { "redis" };
         match &self.topology {
             Topology::Server(host) => {
-                format!("{secure}://{}/{}", list(std::slice::from_ref(host)), self.database)
+                format!("{secure}://{}/{}", list(std::slice::from_ref(host)), self.access.database)
             }
             Topology::Socket(path) => {
-                format!("redis+unix://{}?db={}", path.display(), self.database)
+                format!("redis+unix://{}?db={}", path.display(), self.access.database)
             }
             Topology::Sentinel { sentinels, service } => {
-                format!("{secure}+sentinel://{}/{service}/{}", list(sentinels), self.database)
+                format!(
+                    "{secure}+sentinel://{}/{service}/{}",
+                    list(sentinels),
+                    self.access.database
+                )
             }
             Topology::Cluster(nodes) => format!("{secure}-cluster://{}", list(nodes)),
         }
@@ -231,47 +294,11 @@ pub(crate) fn start_clock() -> Result<BootClock> {
     })
 }
 
-pub(crate) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidArgument, message)
-}
-
-pub(crate) fn hosts<'a>(list: impl IntoIterator<Item = (&'a str, u16)>) -> Vec<Host> {
-    list.into_iter().map(|(name, port)| Host { name: name.to_owned(), port }).collect()
-}
-
-pub(crate) fn hosts_of(url: &StoreUrl, port: u16) -> Result<Vec<Host>> {
-    let hosts = url.hosts(port)?;
-    Ok(hosts.into_iter().map(|(name, port)| Host { name, port }).collect())
-}
-
-pub(crate) fn login_of(url: &StoreUrl) -> Result<Login> {
-    let text = |text: Option<&str>| text.map(str::to_owned);
-    match (text(url.user()), text(url.password())) {
-        (Some(_), None) => {
-            Err(invalid("a user without a password; a password alone is :PASSWORD@host"))
-        }
-        (user, password) => Ok(Login { user, password }),
-    }
-}
-
-/// The database in the path, or in the parameter.
-pub(crate) fn database_of(path: Option<u16>, params: Params<'_>) -> Result<u16> {
-    match (path, params.number("db")?) {
-        (Some(_), Some(_)) => Err(invalid("db is given twice, in path and parameter")),
-        (path, parameter) => Ok(path.or(parameter).unwrap_or(0)),
-    }
-}
-
-pub(crate) fn database_in(text: &str) -> Result<Option<u16>> {
-    match text {
-        "" => Ok(None),
-        text => {
-            let number = text.parse();
-            // Not with the text: the rest of a password with a / in it may stand there.
-            let wrong = |_| invalid("the path is not a database; expected a number, as /0");
-            number.map(Some).map_err(wrong)
-        }
-    }
+/// What stands behind `redis`, `rediss`, `valkey` or `valkeys` in a scheme.
+fn kind_of(scheme: &str) -> &str {
+    let end = scheme.strip_prefix("redis").or_else(|| scheme.strip_prefix("valkey"));
+    let end = end.unwrap_or_default();
+    end.strip_prefix('s').unwrap_or(end)
 }
 
 /// `redis://host:port/db`.
@@ -308,27 +335,6 @@ fn sentinel_of(url: &StoreUrl) -> Result<(Topology, Option<u16>)> {
     Ok((Topology::Sentinel { sentinels, service }, database_in(database)?))
 }
 
-/// What is said of TLS, for a scheme that is for it or not.
-pub(crate) fn tls_of(is_tls: bool, params: Params<'_>) -> Result<Option<Tls>> {
-    let (ca, cert, key) = (params.text("tls_ca"), params.text("tls_cert"), params.text("tls_key"));
-    if !is_tls {
-        return match ca.or(cert).or(key) {
-            Some(_) => Err(invalid("tls_ca, tls_cert and tls_key are for rediss:// only")),
-            None => Ok(None),
-        };
-    }
-    let mut tls = Tls::default();
-    if let Some(file) = ca {
-        tls = tls.authority(file);
-    }
-    match (cert, key) {
-        (Some(cert), Some(key)) => tls = tls.certificate(cert, key),
-        (None, None) => {}
-        _ => return Err(invalid("tls_cert and tls_key are given together or not at all")),
-    }
-    Ok(Some(tls))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,6 +354,11 @@ mod tests {
             ("redis-sentinel://a/main", "redis+sentinel://a:26379/main/0"),
             ("redis-cluster://a,b:7", "redis-cluster://a:6379,b:7"),
             ("rediss-cluster://a", "rediss-cluster://a:6379"),
+            ("valkey://a", "redis://a:6379/0"),
+            ("valkeys://a/2", "rediss://a:6379/2"),
+            ("valkey+unix:///r.sock", "redis+unix:///r.sock?db=0"),
+            ("valkeys+sentinel://a/main", "rediss+sentinel://a:26379/main/0"),
+            ("valkey-cluster://a", "redis-cluster://a:6379"),
         ] {
             let store = store(url).unwrap();
             assert_eq!(store.shown(), shown);
@@ -367,6 +378,9 @@ mod tests {
             ("redis://me@h", "a user without a password"),
             ("redis://h?tls_ca=x", "rediss:// only"),
             ("redis://h?sentinel_password=x", "redis+sentinel:// only"),
+            ("redis-cluster://h?sentinel_user=x", "redis+sentinel:// only"),
+            ("redis+sentinel://h/main?sentinel_user=x", "without a sentinel_password"),
+            ("redis://h?address_map=a=b", "redis-cluster:// and redis+sentinel:// only"),
             ("rediss://h?tls_cert=x", "together"),
             ("redis+unix://host/sock", "redis+unix:///"),
             ("redis+sentinel://h", "no service"),

@@ -14,18 +14,22 @@
 //!
 //! `redis://HOST:PORT/DB`, `rediss://…` (TLS), `redis+unix:///SOCKET`,
 //! `redis+sentinel://H1,H2/SERVICE/DB`, `redis-cluster://H1,H2`; a user and password stand in
-//! front as `USER:PASSWORD@`.
+//! front as `USER:PASSWORD@`. `valkey` in the place of `redis` means the same.
 
+mod access;
 mod backend;
 mod batch;
 mod checkup;
 mod cluster;
 mod config;
 mod contender;
+mod dial;
 mod error;
+mod frames;
 mod identity;
 mod link;
 mod listeners;
+mod login;
 mod node;
 #[doc(hidden)]
 pub mod outside;
@@ -42,6 +46,7 @@ mod tls;
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 
 pub use config::RedisStore;
+pub use login::Credentials;
 pub use redlock::{RedlockStore, SCHEME as REDLOCK_SCHEME};
 pub use script::{quorum_scripts, scripts};
 pub use tls::Tls;
@@ -57,6 +62,13 @@ pub const SCHEME: Scheme = Scheme {
         "rediss+sentinel",
         "redis-cluster",
         "rediss-cluster",
+        "valkey",
+        "valkeys",
+        "valkey+unix",
+        "valkey+sentinel",
+        "valkeys+sentinel",
+        "valkey-cluster",
+        "valkeys-cluster",
     ],
     example: "redis://127.0.0.1:6379/0",
     connect,

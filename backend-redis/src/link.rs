@@ -20,9 +20,10 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::dial::{Dialled, Driver};
 use crate::error::{Remedy, closed, explain, is_loading, meaning_of, strange_answer};
 use crate::identity::Process;
-use crate::route::{ANSWER_WITHIN, Caller, Route};
+use crate::route::{Caller, Host, Route};
 
 /// A supervised connection. Dropping it ends the connection.
 #[derive(Debug)]
@@ -49,6 +50,9 @@ enum Line {
 struct Live {
     connection: MultiplexedConnection,
     health: Arc<Health>,
+    /// Unless it is by a Unix socket.
+    peer: Option<Host>,
+    _driver: Arc<Driver>,
 }
 
 #[derive(Debug, Default)]
@@ -119,6 +123,11 @@ impl Link {
         self.line.borrow().live().map(drop)
     }
 
+    /// The server that the present connection is with.
+    pub(crate) fn peer(&self) -> Option<Host> {
+        self.line.borrow().live().ok().and_then(|live| live.peer.clone())
+    }
+
     pub(crate) fn is_starting(&self) -> bool {
         matches!(&*self.line.borrow(), Line::Starting)
     }
@@ -182,7 +191,7 @@ impl Link {
         command: &Cmd,
         leaving: impl Sized,
     ) -> Result<Result<Vec<Value>, RedisError>> {
-        let Live { mut connection, health } = self.live().await?;
+        let Live { mut connection, health, _driver, .. } = self.live().await?;
         let mut sending = pin!(connection.send_packed_command(command));
         let first = poll!(sending.as_mut());
         drop(leaving);
@@ -320,7 +329,9 @@ async fn supervise(
             }
             Err(error) => {
                 tracing::debug!(?route, %error, "cannot connect to redis");
-                set(&line, Line::Down(error));
+                // A password that the server refuses now may be about to be replaced.
+                let is_passing = was_up && route.may_change_login(&caller);
+                set(&line, Line::Down(if is_passing { error.retryable(true) } else { error }));
             }
         }
         tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -344,12 +355,11 @@ async fn open(route: &Route, caller: &Caller, audience: &Audience) -> Result<Liv
     let health = Arc::new(Health::default());
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
-        .set_response_timeout(Some(ANSWER_WITHIN))
+        .set_response_timeout(Some(caller.timeouts.answer))
         // The default of 50 makes a crowd wait for places in the channel.
         .set_pipeline_buffer_size(1024)
         .set_push_sender(push_sender(audience.ear.clone(), health.clone()));
-    let connecting = route.connect(caller, &config).await;
-    let mut connection = connecting.map_err(|error| explain(&error))?;
+    let Dialled { mut connection, driver, peer } = route.connect(caller, &config).await?;
     if let Some(channel) = &audience.channel {
         let subscribed = connection.subscribe(channel.as_str()).await;
         subscribed.map_err(|error| explain(&error))?;
@@ -357,7 +367,7 @@ async fn open(route: &Route, caller: &Caller, audience: &Audience) -> Result<Liv
     if let Some(ear) = &audience.ear {
         ear.meet(&mut connection).await?;
     }
-    Ok(Live { connection, health })
+    Ok(Live { connection, health, peer, _driver: Arc::new(driver) })
 }
 
 /// Takes the pushes.

@@ -9,7 +9,7 @@ use redis::{Cmd, Pipeline, RedisError, Value};
 use crate::error::explain;
 use crate::link::{Audience, Link};
 use crate::replicas::Replicas;
-use crate::route::{ANSWER_WITHIN, Caller, Route};
+use crate::route::{Caller, Route};
 use crate::script::Script;
 
 /// One step: a script, its keys and its values.
@@ -85,10 +85,11 @@ impl Node {
         audience: Audience,
         replicas: u32,
     ) -> Node {
-        let start = |audience| Link::start(route.clone(), caller.clone(), audience, ANSWER_WITHIN);
+        let answer = caller.timeouts.answer;
+        let start = |audience| Link::start(route.clone(), caller.clone(), audience, answer);
         let link = start(audience);
         let waits = || start(Audience::default());
-        let replicas = (replicas > 0).then(|| Replicas::new(waits(), replicas));
+        let replicas = (replicas > 0).then(|| Replicas::new(waits(), replicas, answer));
         Node { link, replicas, unknown_scripts: UnknownScripts::Sent }
     }
 

@@ -7,6 +7,7 @@ use fencelock_core::url::StoreUrl;
 use fencelock_core::{Attempt, Error, Moment, Result};
 use redis::{RedisError, Value};
 
+use crate::access::AddressMap;
 use crate::backend;
 use crate::checkup::Checkup;
 use crate::cluster::{read_map, redirection};
@@ -19,6 +20,7 @@ use crate::redlock::marker::{Deployment, standing};
 use crate::redlock::refusals::{Refusal, Refusals};
 use crate::redlock::waiters::Waiters;
 use crate::redlock::{self, RedlockStore};
+use crate::route::Host;
 use crate::snapshot;
 use crate::{REDLOCK_SCHEME, RedisStore};
 
@@ -62,7 +64,7 @@ pub fn reply(bytes: &[u8]) -> Granted {
     pushed(&value);
     let _ = backend::read_look(value.clone());
     let _ = redlock::read_look(&value);
-    let _ = read_map(value.clone());
+    let _ = read_map(&value, &asked(), &AddressMap::default());
     if let Some(seen) = snapshot::read(value.clone()) {
         let again = snapshot::read(value.clone());
         let _ = snapshot::Seen::merge([seen].into_iter().chain(again).collect(), 2).into_snapshot();
@@ -88,8 +90,13 @@ pub fn reply(bytes: &[u8]) -> Granted {
     }
 }
 
+/// The node that a reply is taken to be of.
+fn asked() -> Host {
+    Host { name: "h".to_owned(), port: 6379 }
+}
+
 fn refused(error: &RedisError) -> Error {
-    let _ = redirection(error);
+    let _ = redirection(error, &asked(), &AddressMap::default());
     explain(error)
 }
 

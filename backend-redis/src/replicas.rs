@@ -15,7 +15,7 @@ use crate::error::{explain, strange_answer};
 use crate::link::Link;
 use crate::node::{By, Step, UNKNOWN_SCRIPT};
 
-/// How long the replicas may take; within the time that an answer may take.
+/// How long the replicas may take, and at most half of the time that an answer may.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
 
 /// The connection for confirmations, and those that wait for it.
@@ -23,6 +23,7 @@ const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
 pub(crate) struct Replicas {
     link: Link,
     wanted: u32,
+    within: Duration,
     waiting: Mutex<Vec<Confirmation>>,
     /// Held by whoever sends for all that wait.
     sending: tokio::sync::Mutex<()>,
@@ -35,9 +36,10 @@ struct Confirmation {
 }
 
 impl Replicas {
-    pub(crate) fn new(link: Link, wanted: u32) -> Replicas {
+    pub(crate) fn new(link: Link, wanted: u32, answer: Duration) -> Replicas {
         let (waiting, sending) = (Mutex::default(), tokio::sync::Mutex::default());
-        Replicas { link, wanted, waiting, sending }
+        let within = REPLICAS_WITHIN.min(answer / 2);
+        Replicas { link, wanted, within, waiting, sending }
     }
 
     /// Does the step, and answers once enough replicas have it. Cancel safe: others may have to ask
@@ -81,7 +83,7 @@ impl Replicas {
         for command in commands {
             pipeline.add_command(command);
         }
-        pipeline.cmd("WAIT").arg(self.wanted).arg(REPLICAS_WITHIN.as_millis());
+        pipeline.cmd("WAIT").arg(self.wanted).arg(self.within.as_millis());
         let answers = self.link.send_all(&pipeline).await.and_then(|mut answers| {
             let reached = answers.pop().unwrap_or(Value::Nil);
             self.enough(reached)?;
@@ -108,8 +110,8 @@ impl Replicas {
             Ok(Value::Int(reached)) => {
                 let message = format!(
                     "{reached} of the {} replicas that replicas={0} asks for had the grant within \
-                     {REPLICAS_WITHIN:?}",
-                    self.wanted
+                     {1:?}",
+                    self.wanted, self.within
                 );
                 Err(Error::new(ErrorKind::Unreachable, message))
             }

@@ -4,29 +4,19 @@
 //! The way is found anew for each connection, so that a failover or a new address in the DNS is
 //! followed.
 
-use fencelock_core::{Error, ErrorKind, Result};
-use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, RedisError, RedisResult, Value,
-};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
+use fencelock_core::{Error, ErrorKind, Result};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Value};
 use tokio::runtime::Handle;
 
+use crate::access::{Access, AddressMap, Timeouts};
+use crate::dial::{Address, Dialled};
 use crate::error::explain;
-use crate::tls::Tls;
-
-/// How long a connection may take, with its handshake: enough for a TLS handshake around the
-/// world.
-pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// How long an answer may take. Longer than any script runs, shorter than the patience of a
-/// waiter; asking again is harmless.
-pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+use crate::login::Login;
+use crate::tls::{Secured, Tls};
 
 /// The name and port of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,30 +36,11 @@ impl std::fmt::Display for Host {
 pub(crate) struct Caller {
     pub(crate) login: Login,
     pub(crate) database: u16,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<Secured>,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) addresses: AddressMap,
     /// Carries the connections, whichever runtime asks for them.
     pub(crate) runtime: Handle,
-}
-
-/// User and password, which no `Debug` shows.
-#[derive(Clone, Default)]
-pub(crate) struct Login {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
-}
-
-impl std::fmt::Debug for Login {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
-    }
-}
-
-impl Login {
-    /// An empty user is the server's default one.
-    pub(crate) fn new(user: &str, password: &str) -> Login {
-        let user = (!user.is_empty()).then(|| user.to_owned());
-        Login { user, password: Some(password.to_owned()) }
-    }
 }
 
 /// The way to a server.
@@ -91,21 +62,21 @@ impl Route {
         &self,
         caller: &Caller,
         config: &AsyncConnectionConfig,
-    ) -> RedisResult<MultiplexedConnection> {
+    ) -> Result<Dialled> {
         match self {
-            Route::To(host) => caller.connect(address(host), config).await,
-            Route::Socket(path) => caller.connect(ConnectionAddr::Unix(path.clone()), config).await,
+            Route::To(host) => caller.dial(&address(host), config).await,
+            Route::Socket(path) => caller.dial(&Address::Unix(path.clone()), config).await,
             Route::Any(hosts) => {
                 let mut error = none_answered("no host is named");
                 let hosts = hosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 for host in in_any_order(&hosts) {
                     let connecting = async {
-                        let mut connection = caller.connect(address(host), config).await?;
-                        require_data(&mut connection).await?;
-                        Ok(connection)
+                        let mut dialled = caller.dial(&address(host), config).await?;
+                        require_data(&mut dialled.connection).await?;
+                        Ok(dialled)
                     };
                     match connecting.await {
-                        Ok(connection) => return Ok(connection),
+                        Ok(dialled) => return Ok(dialled),
                         Err(failed) => error = failed,
                     }
                 }
@@ -113,16 +84,25 @@ impl Route {
             }
             Route::Sentinels { sentinels, service, login } => {
                 let master = ask_sentinels(sentinels, service, login, caller).await?;
-                let mut connection = caller.connect(address(&master), config).await?;
-                require_master(&mut connection).await?;
-                Ok(connection)
+                let mut dialled = caller.dial(&address(&master), config).await?;
+                require_master(&mut dialled.connection).await?;
+                Ok(dialled)
             }
         }
     }
+
+    /// Whether the next connection may be made with another password.
+    pub(crate) fn may_change_login(&self, caller: &Caller) -> bool {
+        let at_sentinels = match self {
+            Route::Sentinels { login, .. } => login.may_change(),
+            _ => false,
+        };
+        at_sentinels || caller.login.may_change()
+    }
 }
 
-fn address(host: &Host) -> ConnectionAddr {
-    ConnectionAddr::Tcp(host.name.clone(), host.port)
+fn address(host: &Host) -> Address {
+    Address::Tcp(host.clone())
 }
 
 /// Spreads the load of many processes, and does not ask a dead one first each time.
@@ -131,69 +111,22 @@ fn in_any_order(hosts: &[Host]) -> impl Iterator<Item = &Host> {
     hosts.iter().cycle().skip(start).take(hosts.len())
 }
 
-fn none_answered(why: &str) -> RedisError {
-    RedisError::from(std::io::Error::new(std::io::ErrorKind::NotFound, why.to_owned()))
+fn none_answered(why: &str) -> Error {
+    Error::new(ErrorKind::Unreachable, why)
 }
 
 impl Caller {
     /// On the current runtime. An error is of what cannot become right by trying again.
-    pub(crate) fn new(login: Login, database: u16, tls: Option<Tls>) -> Result<Arc<Caller>> {
+    pub(crate) fn new(access: Access) -> Result<Arc<Caller>> {
         let runtime = Handle::try_current().map_err(|cause| {
             let message = "a store is connected inside a tokio runtime; there is none here";
             Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
         })?;
+        let Access { login, database, tls, timeouts, addresses } = access;
+        timeouts.check()?;
+        login.warn();
         let tls = tls.map(Tls::load).transpose()?;
-        let caller = Caller { login, database, tls, runtime };
-        let anywhere = ConnectionAddr::Tcp("localhost".to_owned(), 0);
-        caller.client(anywhere).map_err(|error| explain(&error))?;
-        Ok(Arc::new(caller))
-    }
-
-    async fn connect(
-        &self,
-        address: ConnectionAddr,
-        config: &AsyncConnectionConfig,
-    ) -> RedisResult<MultiplexedConnection> {
-        let connecting = async {
-            let client = self.client(address)?;
-            client.get_multiplexed_async_connection_with_config(config).await
-        };
-        match tokio::time::timeout(CONNECT_WITHIN, connecting).await {
-            Ok(connected) => connected,
-            Err(_) => {
-                let words = format!("no connection within {CONNECT_WITHIN:?}");
-                Err(std::io::Error::new(std::io::ErrorKind::TimedOut, words).into())
-            }
-        }
-    }
-
-    fn client(&self, address: ConnectionAddr) -> RedisResult<Client> {
-        // RESP3, since pushes and answers share the connection.
-        let mut redis = RedisConnectionInfo::default()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_db(i64::from(self.database))
-            .set_skip_set_lib_name();
-        if let Some(user) = &self.login.user {
-            redis = redis.set_username(user);
-        }
-        if let Some(password) = &self.login.password {
-            redis = redis.set_password(password);
-        }
-        // A peer that vanished is noticed by the kernel too, also while nothing is asked.
-        let keepalive = TcpKeepalive::new()
-            .with_time(Duration::from_secs(5))
-            .with_interval(Duration::from_secs(1));
-        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-        // What could not be delivered for so long is dropped, with its connection: nobody waits for the
-        // answer any more. Else the kernel would go on sending it, behind a connection that was given up
-        // and closed, and a request for a lock could arrive when its claim was long over.
-        #[cfg(target_os = "linux")]
-        let tcp = tcp.set_user_timeout(ANSWER_WITHIN);
-        let info = address.into_connection_info()?.set_redis_settings(redis).set_tcp_settings(tcp);
-        match &self.tls {
-            Some(tls) => tls.client(info),
-            None => Client::open(info),
-        }
+        Ok(Arc::new(Caller { login, database, tls, timeouts, addresses, runtime }))
     }
 }
 
@@ -205,36 +138,39 @@ async fn ask_sentinels(
     service: &str,
     login: &Login,
     caller: &Caller,
-) -> RedisResult<Host> {
+) -> Result<Host> {
     let asking = Caller { login: login.clone(), database: 0, ..caller.clone() };
-    let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_WITHIN));
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(caller.timeouts.answer));
     let mut error = none_answered("no sentinel is named");
     for sentinel in in_any_order(sentinels) {
-        let asked = async {
-            let mut connection = asking.connect(address(sentinel), &config).await?;
-            let mut command = redis::cmd("SENTINEL");
-            command.arg("get-master-addr-by-name").arg(service);
-            command.query_async::<Option<(String, u16)>>(&mut connection).await
+        let mut dialled = match asking.dial(&address(sentinel), &config).await {
+            Ok(dialled) => dialled,
+            Err(failed) => {
+                error = failed;
+                continue;
+            }
         };
-        match asked.await {
-            Ok(Some((name, port))) => return Ok(Host { name, port }),
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("get-master-addr-by-name").arg(service);
+        let asked = command.query_async::<Option<(String, u16)>>(&mut dialled.connection).await;
+        error = match asked {
+            Ok(Some((name, port))) => return Ok(caller.addresses.reach(Host { name, port })),
             Ok(None) => {
-                let words = format!("no sentinel that answered knows the service {service:?}");
-                error = none_answered(&words);
+                none_answered(&format!("no sentinel that answered knows the service {service:?}"))
             }
             // Sure of it, and not a refusal: it does not know the command.
             Err(failed) if failed.code() == Some("ERR") => {
                 let Host { name, port } = sentinel;
-                error = none_answered(&format!("{name}:{port} is no sentinel; use redis://"));
+                none_answered(&format!("{name}:{port} is no sentinel; use redis://"))
             }
-            Err(failed) => error = failed,
-        }
+            Err(failed) => explain(&failed),
+        };
     }
     Err(error)
 }
 
 /// A sentinel's answer may be old: the one it names may have become a replica meanwhile.
-async fn require_master(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+async fn require_master(connection: &mut MultiplexedConnection) -> Result<()> {
     let role = redis::cmd("ROLE").query_async::<Vec<Value>>(connection).await;
     match role.as_deref() {
         Ok([Value::BulkString(role), ..]) if role != b"master" => {
@@ -246,9 +182,9 @@ async fn require_master(connection: &mut MultiplexedConnection) -> RedisResult<(
 }
 
 /// A node that loads its data tells nobody the map of slots until it has it.
-async fn require_data(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+async fn require_data(connection: &mut MultiplexedConnection) -> Result<()> {
     match redis::cmd("CLUSTER").arg("SLOTS").query_async::<Value>(connection).await {
-        Err(error) if error.code() == Some("LOADING") => Err(error),
+        Err(error) if error.code() == Some("LOADING") => Err(explain(&error)),
         // Whatever else there is to say of it is said to who asks for the map.
         _ => Ok(()),
     }

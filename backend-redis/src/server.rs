@@ -18,7 +18,7 @@ use crate::script::SCRIPTS;
 pub(crate) enum Server {
     /// One server, perhaps found by Sentinel.
     One(Arc<Batches>),
-    Cluster(Box<Cluster>),
+    Cluster(Arc<Cluster>),
 }
 
 impl Server {
@@ -43,7 +43,7 @@ impl Server {
     ) -> Result<Server> {
         let cluster = Cluster::start(seeds, caller, audience, replicas);
         cluster.any().first().await?;
-        Ok(Server::Cluster(Box::new(cluster)))
+        Ok(Server::Cluster(Arc::new(cluster)))
     }
 
     /// Learns what it takes to send steps, once it is known to be what the URL says.

@@ -4,7 +4,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fencelock_conformance::acts::{give_back, hold, ms, soon, within};
 use fencelock_conformance::outside::Harm;
@@ -14,6 +16,8 @@ use fencelock_core::{Error, ErrorKind, Locks, Result, url};
 use fencelock_redis::{REDLOCK_SCHEME, SCHEME};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 async fn connect(url: &str) -> Result<Locks> {
@@ -118,4 +122,105 @@ async fn garbage_is_an_error_in_time_and_grants_nothing() {
     harm.assert_none();
     let locks = connect(&format!("redis://{}", server.addr())).await.unwrap();
     give_back(hold(&locks, "good").await).await;
+}
+
+/// Sends the same without end, for as long as the client takes it.
+struct Flood {
+    addr: SocketAddr,
+    sent: Arc<AtomicU64>,
+    _listening: JoinSet<()>,
+}
+
+/// Behind an answer to `HELLO`, if that is `greeting`, it sends `head`, and then `rest` again and
+/// again.
+async fn flood(greeting: &'static str, head: &'static str, rest: Vec<u8>) -> Flood {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let sent = Arc::new(AtomicU64::new(0));
+    let (rest, count) = (Arc::new(rest), sent.clone());
+    let mut listening = JoinSet::new();
+    listening.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (rest, count) = (rest.clone(), count.clone());
+            connections.spawn(async move {
+                let mut asked = [0; 4096];
+                if !greeting.is_empty() {
+                    let _ = stream.read(&mut asked).await;
+                    let _ = stream.write_all(greeting.as_bytes()).await;
+                }
+                let _ = stream.read(&mut asked).await;
+                let _ = stream.write_all(head.as_bytes()).await;
+                while let Ok(length) = stream.write(&rest).await {
+                    count.fetch_add(length as u64, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    Flood { addr, sent, _listening: listening }
+}
+
+/// A server that announces a gigabyte, or never ends a reply, is left before that is read. What is
+/// counted is what the kernel took over besides.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_without_measure_is_not_read() {
+    const HELLO: &str = "%1\r\n+proto\r\n:3\r\n";
+    const MUCH: u64 = 256 << 20;
+    let harm = Harm::watch();
+    let numbers = || ":1\r\n".repeat(16 * 1024).into_bytes();
+    let letters = || vec![b'a'; 64 * 1024];
+    for greeting in ["", HELLO] {
+        for (head, rest) in [
+            ("$1073741824\r\n", letters()),
+            ("*1073741824\r\n", numbers()),
+            ("%536870912\r\n", numbers()),
+            (">1073741824\r\n", numbers()),
+            ("+", letters()),
+            ("", "*1\r\n".repeat(16 * 1024).into_bytes()),
+        ] {
+            let flood = flood(greeting, head, rest).await;
+            let url = format!("redis://{}/0?unreachable_after=2s", flood.addr);
+            let connected = within(ms(20_000), "connecting ends", connect(&url)).await;
+            let error = connected.expect_err(head);
+            assert_in_vain(&error, head.as_bytes());
+            let sent = flood.sent.load(Ordering::Relaxed);
+            assert!(sent < MUCH, "{head:?} after {greeting:?}: {sent} bytes were taken: {error}");
+        }
+    }
+    harm.assert_none();
+}
+
+/// What listens there is named, if it can be told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_protocol_is_named() {
+    for (bytes, kind, says) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], ErrorKind::Refused, "speaks HTTP"),
+        (&[0x15, 3, 1, 0, 2, 2, 80], ErrorKind::Refused, "speaks TLS; use rediss://"),
+        // It would take the time of an acquire to find that no lock is ever granted.
+        (b"+OK\r\n", ErrorKind::Refused, "is it a Redis?"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", ErrorKind::Unreachable, "not speak the Redis protocol"),
+    ] {
+        let babbler = Babbler::start(move |_| bytes.to_vec()).await.unwrap();
+        let error = connect(&format!("redis://{}", babbler.addr())).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    // As a ZooKeeper does, and a server that wants TLS.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut closing = JoinSet::new();
+    closing.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 4096]).await;
+        }
+    });
+    let error = connect(&format!("redis://{addr}?unreachable_after=1s")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("is it a Redis server? If it speaks TLS, use rediss://"), "{text}");
+    // A plain server is silent, waiting for the end of a line.
+    let server = TestRedis::start().await.unwrap();
+    let url = format!("rediss://{}?connect_timeout=1s&unreachable_after=1s", server.addr());
+    let error = connect(&url).await.unwrap_err().to_string();
+    assert!(error.contains("redis:// is without"), "{error}");
 }

@@ -17,11 +17,11 @@ use super::fence::MOST_NODES;
 use super::marker::Deployment;
 use super::member::Member;
 use super::quorum::Quorum;
-use crate::config::{
-    PORT, database_in, database_of, hosts, hosts_of, invalid, login_of, start_clock, tls_of,
-};
+use crate::access::{self, Access, PORT, database_in, hosts, hosts_of, invalid};
+use crate::config::start_clock;
 use crate::identity::Process;
-use crate::route::{Caller, Host, Login};
+use crate::login::{Credentials, Login};
+use crate::route::{Caller, Host};
 use crate::tls::Tls;
 
 /// No time that a user gives is longer, so that no arithmetic overflows: a week.
@@ -29,21 +29,12 @@ const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 /// Between the longest TTL and the shortest `restart_delay`, besides twice the clocks' tolerance: a
 /// hundredth of the TTL and this, as in [`lease_end`](fencelock_core::lease_end).
 const GRANULARITY: Duration = Duration::from_millis(2);
-/// How long connecting waits for nodes, and for the last ones once a majority is there.
+/// How long connecting waits for nodes at least, and for the last ones once a majority is there.
 const MEET_WITHIN: Duration = Duration::from_secs(4);
 const LAST_WITHIN: Duration = Duration::from_millis(200);
 
-/// The parameters of these URLs besides the common ones.
-const PARAMETERS: [&str; 8] = [
-    "db",
-    "restart_delay",
-    "clock_tolerance",
-    "node_timeout",
-    "set_epoch",
-    "tls_ca",
-    "tls_cert",
-    "tls_key",
-];
+/// The parameters of these URLs besides those of [`access`].
+const PARAMETERS: [&str; 4] = ["restart_delay", "clock_tolerance", "node_timeout", "set_epoch"];
 
 /// A store on a majority of independent Redis servers that is not yet connected.
 ///
@@ -59,9 +50,7 @@ const PARAMETERS: [&str; 8] = [
 #[derive(Clone, Debug)]
 pub struct RedlockStore {
     nodes: Vec<Host>,
-    login: Login,
-    database: u16,
-    tls: Option<Tls>,
+    access: Access,
     restart_delay: Duration,
     clock_tolerance: Duration,
     node_timeout: Duration,
@@ -78,9 +67,7 @@ impl RedlockStore {
     fn of(nodes: Vec<Host>) -> RedlockStore {
         RedlockStore {
             nodes,
-            login: Login::default(),
-            database: 0,
-            tls: None,
+            access: Access::default(),
             restart_delay: Duration::from_secs(60),
             clock_tolerance: Duration::from_secs(10),
             node_timeout: Duration::from_millis(250),
@@ -91,21 +78,47 @@ impl RedlockStore {
     /// With this user and password at every node; an empty user is the servers' default one.
     #[must_use]
     pub fn login(mut self, user: &str, password: &str) -> RedlockStore {
-        self.login = Login::new(user, password);
+        self.access.login = Login::new(user, password);
+        self
+    }
+
+    /// With the credentials that `ask` gives for each connection, as
+    /// [`RedisStore::credentials`](crate::RedisStore::credentials).
+    #[must_use]
+    pub fn credentials(
+        mut self,
+        ask: impl Fn() -> Result<Credentials> + Send + Sync + 'static,
+    ) -> RedlockStore {
+        self.access.login = Login::Asked(Arc::new(ask));
+        self
+    }
+
+    /// How long a connection may take, with its handshakes: 10 ms to a minute. Default: 2 s.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> RedlockStore {
+        self.access.timeouts.connect = timeout;
+        self
+    }
+
+    /// How long an answer may take before its connection is doubted: 10 ms to a minute. A vote is
+    /// waited for no longer than [`node_timeout`](Self::node_timeout). Default: 1 s.
+    #[must_use]
+    pub fn answer_timeout(mut self, timeout: Duration) -> RedlockStore {
+        self.access.timeouts.answer = timeout;
         self
     }
 
     /// In this database. Default: 0.
     #[must_use]
     pub fn database(mut self, number: u16) -> RedlockStore {
-        self.database = number;
+        self.access.database = number;
         self
     }
 
     /// Encrypted.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> RedlockStore {
-        self.tls = Some(tls);
+        self.access.tls = Some(tls);
         self
     }
 
@@ -148,13 +161,11 @@ impl RedlockStore {
     }
 
     pub(crate) fn from_url(url: &StoreUrl) -> Result<(RedlockStore, Settings)> {
-        let params = url.params(&PARAMETERS)?;
+        let params = url.params(&[&access::PARAMETERS[..], &PARAMETERS].concat())?;
         let settings = params.settings()?;
         let mut store = RedlockStore::of(hosts_of(url, PORT)?);
         let path = database_in(url.path().trim_matches('/'))?;
-        store.database = database_of(path, params)?;
-        store.login = login_of(url)?;
-        store.tls = tls_of(url.scheme() == "rediss+redlock", params)?;
+        store.access = Access::from_url(url, params, path)?;
         let positive = |name: &str, default| match params.duration(name)? {
             Some(Duration::ZERO) => Err(invalid(format!("{name} must be longer than 0"))),
             given => Ok(given.unwrap_or(default)),
@@ -241,7 +252,7 @@ impl RedlockStore {
 
     /// Who asks, and how.
     pub(crate) fn caller(&self) -> Result<Arc<Caller>> {
-        Caller::new(self.login.clone(), self.database, self.tls.clone())
+        Caller::new(self.access.clone())
     }
 
     /// Connects, on the current runtime. Nodes that are away or too young do not matter as long as
@@ -274,21 +285,21 @@ impl RedlockStore {
             node_timeout: self.node_timeout,
             runtime: caller.runtime.clone(),
         };
-        meet(&quorum).await?;
+        meet(&quorum, MEET_WITHIN.max(caller.timeouts.connect + caller.timeouts.answer)).await?;
         let store = Store { quorum, process, profile };
         Locks::new(Arc::new(Driver { store: Arc::new(store) }), &self.shown(), settings)
     }
 
     /// The store's name in errors and logs.
     pub(crate) fn shown(&self) -> String {
-        let secure = if self.tls.is_some() { "rediss+" } else { "" };
+        let secure = if self.access.tls.is_some() { "rediss+" } else { "" };
         let nodes: Vec<String> = self.nodes.iter().map(Host::to_string).collect();
-        format!("{secure}redlock://{}/{}", nodes.join(","), self.database)
+        format!("{secure}redlock://{}/{}", nodes.join(","), self.access.database)
     }
 }
 
 /// Waits until every node has said whether it takes part, or a majority has and the others are slow.
-async fn meet(quorum: &Quorum) -> Result<()> {
+async fn meet(quorum: &Quorum, within: Duration) -> Result<()> {
     let started = Instant::now();
     let mut news = quorum.circle.news.subscribe();
     loop {
@@ -296,7 +307,7 @@ async fn meet(quorum: &Quorum) -> Result<()> {
             return Err(error);
         }
         let is_enough = quorum.slate(quorum.now()).is_ok();
-        let deadline = started + if is_enough { LAST_WITHIN } else { MEET_WITHIN };
+        let deadline = started + if is_enough { LAST_WITHIN } else { within };
         let is_complete = !quorum.members.iter().any(|member| member.is_being_met());
         if is_complete || Instant::now() >= deadline {
             break;

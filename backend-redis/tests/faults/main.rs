@@ -13,6 +13,7 @@ mod endless;
 mod failover;
 mod followed;
 mod limits;
+mod map;
 mod refusals;
 mod replicas;
 mod sentinel;

@@ -6,5 +6,6 @@ mod acl;
 mod document;
 mod passwords;
 mod places;
+mod rotation;
 mod support;
 mod tls;

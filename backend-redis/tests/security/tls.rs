@@ -54,10 +54,29 @@ async fn a_server_of_another_authority_is_not_trusted() {
 async fn one_side_without_tls_is_an_error_and_no_hang() {
     let plain = RedisOptions::new().password(PASSWORD).start().await.unwrap();
     let secure = RedisOptions::new().tls().password(PASSWORD).start().await.unwrap();
-    for (server, from, to) in [(&plain, "redis:", "rediss:"), (&secure, "rediss:", "redis:")] {
-        let error = fails_soon(&server.url().replace(from, to)).await;
-        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    for (server, from, to, says) in [
+        (&plain, "redis:", "rediss:", "redis:// is without"),
+        (&secure, "rediss:", "redis:", "use rediss://"),
+    ] {
+        let url = server.url().replace(from, to);
+        let error = fails_soon(&format!("{url}?unreachable_after=1s")).await;
+        assert!(matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Refused), "{error}");
+        assert!(error.to_string().contains(says), "{error}");
     }
+}
+
+/// As behind an address translation: the address that is used stands in no certificate.
+#[tokio::test]
+async fn a_server_is_known_by_the_name_that_is_expected() {
+    let server = RedisOptions::new().tls().password(PASSWORD).start().await.unwrap();
+    // The same address, in a form that the certificate does not have.
+    let other = server.url().replace("127.0.0.1", "127.1");
+    let expecting = |name: &str| format!("{other}?{}{name}", trusting(&server));
+    let error = fails_soon(&expecting("&unreachable_after=1s")).await;
+    assert!(words(&error).contains("certificate"), "{error}");
+    use_all(&expecting("&tls_server_name=localhost")).await.unwrap();
+    let error = fails_soon(&expecting("&tls_server_name=elsewhere&unreachable_after=1s")).await;
+    assert!(words(&error).contains("certificate"), "{error}");
 }
 
 #[tokio::test]

@@ -9,11 +9,12 @@ use redis::{AsyncConnectionConfig, Value};
 use tokio::time::Instant;
 
 use crate::checkup::Checkup;
+use crate::dial::{Dialled, Driver};
 use crate::error::{explain, strange_answer};
 use crate::redlock::clocks::Offset;
 use crate::redlock::marker::{Deployment, Marker, State};
 use crate::redlock::sight::{WRITES, keeps_changing, marker_and_clock, write_command};
-use crate::route::{ANSWER_WITHIN, Caller, Host, Route};
+use crate::route::{Caller, Host, Route};
 
 /// This machine's wall clock as it was when an operator's command began: what is shown is the
 /// difference to it, and it must not step in between.
@@ -41,6 +42,7 @@ impl Watch {
 pub(super) struct Node {
     pub(super) host: Host,
     pub(super) connection: MultiplexedConnection,
+    _driver: Driver,
     pub(super) run_id: String,
     /// The marker's text, if there is one.
     pub(super) text: Option<String>,
@@ -54,9 +56,9 @@ impl Node {
     pub(super) async fn reach(host: &Host, caller: &Caller, watch: Watch) -> Result<Node> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
-            .set_response_timeout(Some(ANSWER_WITHIN));
-        let connecting = Route::To(host.clone()).connect(caller, &config).await;
-        let mut connection = connecting.map_err(|error| explain(&error))?;
+            .set_response_timeout(Some(caller.timeouts.answer));
+        let dialled = Route::To(host.clone()).connect(caller, &config).await?;
+        let Dialled { mut connection, driver, .. } = dialled;
         let info = redis::cmd("INFO").query_async::<Value>(&mut connection).await;
         let checkup = Checkup::read(&info.map_err(|error| explain(&error))?);
         checkup.require(false)?;
@@ -64,7 +66,7 @@ impl Node {
         let sent = watch.now_us();
         let (text, now_us) = marker_and_clock(&mut connection).await?;
         let offset = Offset::read(now_us, sent, watch.now_us());
-        Ok(Node { host: host.clone(), connection, run_id, text, now_us, offset })
+        Ok(Node { host: host.clone(), connection, _driver: driver, run_id, text, now_us, offset })
     }
 
     /// A marker for this run of it, from its last answer on.

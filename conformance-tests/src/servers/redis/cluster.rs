@@ -46,6 +46,21 @@ impl RedisOptions {
         started.map(|()| cluster)
     }
 
+    /// Starts a cluster of one node, which has met no other and does not know its own address.
+    ///
+    /// # Errors
+    /// When Redis is not installed, or does not get ready.
+    pub async fn lone_cluster(mut self) -> Result<TestRedis, ServerError> {
+        self.in_cluster = true;
+        let node = self.start().await?;
+        let slots: Vec<String> = (0..SLOTS).map(|slot| slot.to_string()).collect();
+        let all = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
+        let added = node.command(&all.collect::<Vec<_>>()).await;
+        added.map_err(|e| failed("giving the slots to", e))?;
+        eventually(SERVER, "a cluster of one node", PATIENCE, || serves(&node)).await?;
+        Ok(node)
+    }
+
     fn cluster_node(self) -> Result<Self, ServerError> {
         let mut node = self.replicating()?;
         node.in_cluster = true;
