@@ -35,20 +35,25 @@ const PATIENCE: Duration = Duration::from_millis(1_800);
 /// From how many locks on those that nobody uses are forgotten.
 const MANY_PLACES: usize = 256;
 
-static PROFILE: Profile = Profile {
-    store: "file",
-    reach: Reach::Machine,
-    liveness: Liveness::Process,
-    renewal: RenewalPlan::None,
-    longest_ttl: Ttl::MAX,
-    order: Order::Arrival,
-    modes: Modes::ALL,
-    tokens: Tokens::Data,
-    exclusion_fails_when: Cow::Borrowed(&[
-        "the lock's files are deleted, replaced or edited by hand while it is held",
-        "a person breaks the lock, until its holder has heard of it",
-    ]),
-};
+static ON_DISK: Profile = profile(Tokens::Data);
+static IN_MEMORY: Profile = profile(Tokens::Boot);
+
+const fn profile(tokens: Tokens) -> Profile {
+    Profile {
+        store: "file",
+        reach: Reach::Machine,
+        liveness: Liveness::Process,
+        renewal: RenewalPlan::None,
+        longest_ttl: Ttl::MAX,
+        order: Order::Arrival,
+        modes: Modes::ALL,
+        tokens,
+        exclusion_fails_when: Cow::Borrowed(&[
+            "the lock's files are deleted, replaced or edited by hand while it is held",
+            "a person breaks the lock, until its holder has heard of it",
+        ]),
+    }
+}
 
 /// What all claims of a connected store share.
 #[derive(Debug)]
@@ -177,7 +182,10 @@ pub(crate) struct Driver {
 #[async_trait]
 impl DistributedLock for Driver {
     fn profile(&self) -> &Profile {
-        &PROFILE
+        match self.store.ground.directory.is_in_memory() {
+            true => &IN_MEMORY,
+            false => &ON_DISK,
+        }
     }
 
     fn clock(&self) -> &dyn Clock {

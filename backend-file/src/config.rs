@@ -8,7 +8,7 @@ use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
 use tokio::runtime::Handle;
 
 use crate::backend::{Driver, Store};
-use crate::directory::Directory;
+use crate::directory::{Directory, REMOVED_AT_MOST};
 use crate::door::Door;
 use crate::error::{refused, runtime_ended};
 use crate::place::Ground;
@@ -39,14 +39,15 @@ enum Place {
 
 impl FileStore {
     /// In `directory`, an absolute path on a local file system. Its last part is made if it is not
-    /// there. Whoever may write to it shares its locks.
+    /// there. The users who may write to it share its locks.
     #[must_use]
     pub fn at(directory: impl AsRef<Path>) -> FileStore {
         FileStore { place: Place::At(directory.as_ref().to_owned()), boot: None }
     }
 
     /// In `.local/state/fencelock` of this user's home directory in `/etc/passwd`: the same for a
-    /// shell, cron and a service of that user.
+    /// shell, cron and a service of that user, and another one for each user. Refused where another
+    /// user than root could rename a part of its path.
     #[must_use]
     pub fn of_user() -> FileStore {
         FileStore { place: Place::OfUser, boot: None }
@@ -109,21 +110,34 @@ impl FileStore {
     }
 
     fn open(self, runtime: &Handle) -> Result<(Ground, Door)> {
-        let directory = match self.place {
-            Place::OfUser => Directory::of_user()?,
-            Place::At(path) if path.is_absolute() => Directory::at(&path)?,
-            Place::At(path) => {
-                let path = path.display();
-                return Err(refused(format!("{path} is no absolute path; expected file:///DIR")));
-            }
-        };
         let boot = match self.boot {
             Some(boot) => boot,
             None => platform::boot_id().map_err(|error| {
                 refused("the machine's boot id cannot be read; is /proc mounted?").caused_by(error)
             })?,
         };
-        let door = Door::take(&directory, runtime)?;
-        Ok((Ground::new(directory, boot, runtime.clone()), door))
+        let mut tries = 0..REMOVED_AT_MOST;
+        loop {
+            let directory = self.place.open()?;
+            match Door::take(&directory, runtime) {
+                Ok(door) => return Ok((Ground::new(directory, boot, runtime.clone()), door)),
+                // Another process removes it while this one makes it.
+                Err(_) if directory.still_there().is_err() && tries.next().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Place {
+    fn open(&self) -> Result<Directory> {
+        match self {
+            Place::OfUser => Directory::of_user(),
+            Place::At(path) if path.is_absolute() => Directory::at(path),
+            Place::At(path) => {
+                let path = path.display();
+                Err(refused(format!("{path} is no absolute path; expected file:///DIR")))
+            }
+        }
     }
 }

@@ -1,20 +1,20 @@
 //! The directory of a store: is it one, whose is it, and can it carry locks?
 //!
 //! Whatever would make two processes believe in different locks is refused here, once: a network
-//! file system, a directory that others may take away, a symbolic link where the default should
-//! be. What is made inside gets the rights of the directory itself, so that whoever may write
+//! file system, a directory that others may take away. What is made inside gets the rights of the directory itself, so that whoever may write
 //! there shares the locks, and nobody else touches them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fencelock_core::Result;
-use rustix::fs::{CWD, Mode, OFlags, Stat, Uid};
+use rustix::fs::{CWD, Mode, OFlags, Stat, StatFs, Uid};
 use rustix::io::{self, Errno};
 
 use crate::draft::{Draft, Rights};
 use crate::error::{failed, refused};
-use crate::{home, platform};
+use crate::home::Account;
+use crate::{default_dir, platform};
 
 /// The directory of a connected store.
 #[derive(Debug)]
@@ -22,11 +22,12 @@ pub(crate) struct Directory {
     path: PathBuf,
     fd: OwnedFd,
     rights: Rights,
+    in_memory: bool,
 }
 
-const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+pub(crate) const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 /// How often a directory may be removed while it is made and opened before that is an error.
-const REMOVED_AT_MOST: usize = 64;
+pub(crate) const REMOVED_AT_MOST: usize = 64;
 
 impl Directory {
     /// The directory at `path`, which is made, for this user alone, if its parent is there.
@@ -56,54 +57,17 @@ impl Directory {
         Directory::checked(path.to_owned(), fd, &stat)
     }
 
-    /// `.local/state/fencelock` in this user's home directory: the same for a shell, cron and a
-    /// service of that user.
+    /// The default directory of this user.
     pub(crate) fn of_user() -> Result<Directory> {
-        let home = home::of_this_user()?;
-        let here = |path: &Path, why: &str| {
-            let path = path.display();
-            refused(format!(
-                "the default directory cannot be used: {path} {why}; name another one as \
-                 file:///DIR"
-            ))
-        };
-        let user = rustix::process::geteuid().as_raw();
-        let mut path = home;
-        let mut fd = rustix::fs::open(&path, OPEN_DIR, Mode::empty())
-            .map_err(|e| here(&path, &format!("cannot be opened ({})", std::io::Error::from(e))))?;
-        for part in ["", ".local", "state", "fencelock"] {
-            if !part.is_empty() {
-                path.push(part);
-                fd = open_or_make(fd.as_fd(), Path::new(part), OPEN_DIR | OFlags::NOFOLLOW)
-                    .map_err(|errno| match errno {
-                        Errno::LOOP | Errno::NOTDIR => {
-                            here(&path, "is no directory, or a symbolic link")
-                        }
-                        errno => here(
-                            &path,
-                            &format!("cannot be used ({})", std::io::Error::from(errno)),
-                        ),
-                    })?;
-            }
-            let stat = rustix::fs::fstat(&fd).map_err(|e| failed("look at", &path, e))?;
-            if stat.st_uid != user {
-                return Err(here(&path, &format!("belongs to user {}, not {user}", stat.st_uid)));
-            }
-            let mode = Mode::from_raw_mode(stat.st_mode);
-            if mode.intersects(Mode::WGRP | Mode::WOTH) && !mode.contains(Mode::SVTX) {
-                return Err(here(&path, "may be written by others"));
-            }
-            if part == "fencelock" && mode.intersects(Mode::RWXG | Mode::RWXO) {
-                return Err(here(&path, "is open to others (expected mode 0700)"));
-            }
-        }
+        let (path, fd) = default_dir::open(&Account::of_this_user()?)?;
         let stat = rustix::fs::fstat(&fd).map_err(|e| failed("look at", &path, e))?;
         Directory::checked(path, fd, &stat)
     }
 
     fn checked(path: PathBuf, fd: OwnedFd, stat: &Stat) -> Result<Directory> {
-        refuse_network(fd.as_fd(), &path)?;
-        Ok(Directory { path, fd, rights: Rights::of(stat) })
+        let fs = refuse_network(fd.as_fd(), &path)?;
+        let (rights, in_memory) = (Rights::of(stat), platform::in_memory(&fs));
+        Ok(Directory { path, fd, rights, in_memory })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -112,6 +76,11 @@ impl Directory {
 
     pub(crate) fn rights(&self) -> &Rights {
         &self.rights
+    }
+
+    /// Whether a reboot empties it.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.in_memory
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -157,10 +126,10 @@ impl Directory {
 }
 
 /// Refuses a file system where other machines, or nobody, would see the locks.
-pub(crate) fn refuse_network(fd: BorrowedFd<'_>, path: &Path) -> Result<()> {
+pub(crate) fn refuse_network(fd: BorrowedFd<'_>, path: &Path) -> Result<StatFs> {
     let fs = rustix::fs::fstatfs(fd).map_err(|e| failed("look at the file system of", path, e))?;
     match platform::network(&fs) {
-        None => Ok(()),
+        None => Ok(fs),
         Some(kind) => Err(refused(format!(
             "{} is on {kind}, where locks do not reach the other machines; use file:///DIR on a \
              local file system, or a store for several machines, as redis:// or zk://",
@@ -170,7 +139,7 @@ pub(crate) fn refuse_network(fd: BorrowedFd<'_>, path: &Path) -> Result<()> {
 }
 
 /// Opens the directory `path` below `dir`, which is made for this user alone if it is not there.
-fn open_or_make(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+pub(crate) fn open_or_make(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     for _ in 0..REMOVED_AT_MOST {
         match rustix::fs::openat(dir, path, flags, Mode::empty()) {
             Err(Errno::NOENT) => {}

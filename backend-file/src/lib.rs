@@ -22,6 +22,7 @@
 mod backend;
 mod config;
 mod contender;
+mod default_dir;
 mod directory;
 mod door;
 mod draft;

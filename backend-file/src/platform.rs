@@ -150,6 +150,14 @@ mod linux {
         network_magic(fs.f_type as u32)
     }
 
+    /// Whether the file system is in memory, and empty after a reboot.
+    pub(crate) fn in_memory(fs: &StatFs) -> bool {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let magic = fs.f_type as u32;
+        // tmpfs and ramfs.
+        [0x0102_1994, 0x8584_58F6].contains(&magic)
+    }
+
     /// From linux/magic.h and statfs(2). FUSE is refused with the rest: most of what is mounted by
     /// it on servers is remote (sshfs, s3fs, virtiofs, GlusterFS), and its flock is local to the
     /// mount.
@@ -240,6 +248,11 @@ mod other {
         new_name: &str,
     ) -> io::Result<()> {
         super::link_and_unlink(from, name, to, new_name)
+    }
+
+    /// There is no common one.
+    pub(crate) fn in_memory(_: &StatFs) -> bool {
+        false
     }
 
     pub(crate) fn network(fs: &StatFs) -> Option<&'static str> {

@@ -19,6 +19,7 @@ fn part() {
     let Some((dir, words)) = common::part() else { return };
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["hold", name, mode] => hold(&dir, name, mode),
+        ["make", "and", "remove"] => make_and_remove(&dir),
         ref other => panic!("no part {other:?}"),
     }
 }
@@ -252,6 +253,45 @@ async fn every_local_file_system_carries_locks() {
 }
 
 #[tokio::test]
+async fn a_store_in_memory_says_that_its_tokens_end_with_a_reboot() {
+    use fencelock_core::Tokens;
+    for (base, tokens) in [("/dev/shm", Tokens::Boot), ("/var/tmp", Tokens::Data)] {
+        let Ok(dir) = tempfile::tempdir_in(base) else { continue };
+        let fs = rustix::fs::statfs(dir.path()).unwrap();
+        if (fs.f_type == 0x0102_1994) == (tokens == Tokens::Boot) {
+            assert_eq!(connect(dir.path()).await.profile().tokens, tokens, "{base}");
+        }
+    }
+}
+
+#[test]
+fn a_store_connects_while_another_process_makes_and_removes_its_directory() {
+    let base = directory();
+    let dir = base.path().join("locks");
+    let mut other = Actor::start(&dir, "make and remove");
+    other.expect("begins");
+    for _ in 0..40 {
+        in_runtime(async {
+            let locks = connect(&dir).await;
+            locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+            locks.close().await.unwrap();
+        });
+        fs::remove_dir_all(&dir).unwrap();
+    }
+    other.kill();
+}
+
+/// Makes and removes the directory for as long as this process lives.
+fn make_and_remove(dir: &Path) {
+    say("begins");
+    loop {
+        let _ = fs::create_dir(dir);
+        // Succeeds until there is something in it.
+        let _ = fs::remove_dir(dir);
+    }
+}
+
+#[tokio::test]
 async fn looking_at_a_lock_makes_none() {
     let dir = directory();
     let locks = connect(dir.path()).await;
@@ -311,6 +351,6 @@ fn as_another_user() {
         println!("{error}");
         let error = FileStore::of_user().locks(Settings::default()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Refused);
-        assert!(error.to_string().contains("file:///DIR"), "{error}");
+        assert!(error.to_string().contains("install -d -m 0700 -o 65534"), "{error}");
     });
 }

@@ -105,6 +105,8 @@ impl Modes {
 pub enum Tokens {
     /// While the store's process lives.
     Process,
+    /// Across restarts of processes, until the machine reboots: the data are in its memory.
+    Boot,
     /// Across restarts, for as long as the store keeps its data.
     Data,
     /// Also when the store loses its data, unless its clock steps back at the same time.
@@ -148,6 +150,7 @@ impl fmt::Display for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Tokens::Process => "while the process lives",
+            Tokens::Boot => "across crashes, until the machine reboots",
             Tokens::Data => "across crashes and reboots, with its data",
             Tokens::BeyondData => "even if the store loses its data",
         })
