@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::claim::Claim;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::mode::Mode;
 use crate::name::LockName;
 use crate::options::Label;
@@ -79,6 +79,12 @@ pub trait Contender: Any + Send + Sync {
     /// # Errors
     /// Anything; core repeats it until it is `Removed` or `Absent`, in the background.
     async fn release(&self) -> Result<Removal>;
+
+    /// Why the last request is still unanswered, where the driver knows more than that: the cause
+    /// of the error when core gives it up.
+    fn unanswered(&self) -> Option<Error> {
+        None
+    }
 
     /// A descriptor that keeps a held lock held for as long as any process has a copy of it, as
     /// a child that inherits it; only stores that know when a process ends have one.

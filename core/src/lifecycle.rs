@@ -329,7 +329,7 @@ impl<'a> Contention<'a> {
     fn silent(&self) -> Error {
         match self.last() {
             Last::Trouble(error) => self.core.silent(Some(error)),
-            Last::Nothing | Last::Queued => self.core.silent(None),
+            Last::Nothing | Last::Queued => self.core.silent(self.seat.contender().unanswered()),
         }
     }
 
@@ -349,7 +349,10 @@ impl<'a> Contention<'a> {
                 Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
             }
             Last::Trouble(error) => unknown().caused_by(error),
-            Last::Nothing => unknown(),
+            Last::Nothing => match self.seat.contender().unanswered() {
+                Some(error) => unknown().caused_by(error),
+                None => unknown(),
+            },
         }
     }
 }

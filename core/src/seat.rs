@@ -136,7 +136,7 @@ impl Seat {
                 crate::options::in_words(self.yard.unreachable_after)
             ),
         )
-        .caused_by(cause.unwrap_or_else(unanswered))
+        .caused_by(cause.or_else(|| self.contender.unanswered()).unwrap_or_else(unanswered))
     }
 }
 
