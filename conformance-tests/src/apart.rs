@@ -6,7 +6,7 @@
 //! ignores the test, with that reason.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -21,7 +21,7 @@ pub mod promises;
 pub struct Test {
     /// The promise, in words.
     pub name: &'static str,
-    /// What must work in the namespaces: [`PACKETS`], [`MOUNTS`] or [`NOTHING`] else.
+    /// What must work in the namespaces: [`PACKETS`], [`MOUNTS`], [`FREEZING`] or [`NOTHING`] else.
     pub needs: &'static str,
     /// Panics when the promise is broken.
     pub run: fn() -> Running,
@@ -38,6 +38,10 @@ pub const PACKETS: &str =
     "nft 'table inet tried { chain tried { numgen random mod 100 < 30 drop; }; }'";
 /// Mounting a disk.
 pub const MOUNTS: &str = "mount -t tmpfs none /tmp";
+/// A disk that hangs: a file system that is frozen, which only the machine's own root may do.
+pub const FREEZING: &str = "at=$(mktemp -d) && mount -t tmpfs none $at && truncate -s 16M $at/image \
+    && mkfs.ext4 -q $at/image && mkdir $at/disk && mount -o loop $at/image $at/disk \
+    && fsfreeze -f $at/disk && fsfreeze -u $at/disk";
 /// Nothing but the namespaces themselves.
 pub const NOTHING: &str = "true";
 
@@ -65,7 +69,7 @@ pub fn main(tests: &[Test]) {
 /// Why this machine cannot run a test apart.
 fn lacking(needs: &str) -> Option<String> {
     let script = format!("ip link set lo up && {needs}");
-    match unshare().args(["sh", "-c", &script]).output() {
+    match unshare(needs).args(["sh", "-c", &script]).output() {
         Ok(tried) if tried.status.success() => None,
         Ok(tried) => {
             let why = String::from_utf8_lossy(&tried.stderr).into_owned();
@@ -83,16 +87,21 @@ fn command(program: &str) -> Command {
     command
 }
 
-fn unshare() -> Command {
+fn unshare(needs: &str) -> Command {
     let mut unshare = command("unshare");
-    unshare.args(["--map-root-user", "--net", "--mount", "--"]);
+    // Loop devices are the machine's, and no root of a namespace's own may mount them.
+    if needs != FREEZING {
+        unshare.arg("--map-root-user");
+    }
+    unshare.args(["--net", "--mount", "--"]);
     unshare
 }
 
 fn apart(test: &Test) -> Result<(), Failed> {
     let program = std::env::current_exe()?;
     let script = "ip link set lo up && exec \"$0\"";
-    let done = unshare().args(["sh", "-c", script]).arg(program).env(ASKED, test.name).output()?;
+    let mut unshare = unshare(test.needs);
+    let done = unshare.args(["sh", "-c", script]).arg(program).env(ASKED, test.name).output()?;
     if done.status.success() {
         return Ok(());
     }
@@ -169,6 +178,52 @@ pub fn small_disk(at: &Path, bytes: u64) {
     assert!(std::env::var_os(ASKED).is_some(), "these are everybody's mounts");
     let size = format!("size={bytes}");
     done(command("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(at));
+}
+
+/// Puts a disk at a directory whose file system can be [frozen](Frozen::disk), as for a snapshot.
+/// Its bytes are in the file `image`.
+///
+/// # Panics
+/// Outside of a test of [`main`].
+pub fn disk(image: &Path, at: &Path) {
+    assert!(std::env::var_os(ASKED).is_some(), "these are everybody's mounts");
+    let file = std::fs::File::create(image).expect("a file");
+    file.set_len(16 << 20).expect("a sparse file");
+    done(command("mkfs.ext4").arg("-q").arg(image));
+    done(command("mount").args(["-o", "loop"]).arg(image).arg(at));
+}
+
+/// A disk that hangs: whoever writes to it waits, and no signal ends that. It goes on when this is
+/// dropped, and by itself after half a minute, whatever became of the test.
+#[derive(Debug)]
+pub struct Frozen {
+    thaws: Child,
+}
+
+impl Frozen {
+    /// Freezes the [`disk`] at a directory.
+    ///
+    /// # Panics
+    /// Outside of a test of [`main`], or when it cannot be frozen.
+    #[must_use]
+    pub fn disk(at: &Path) -> Frozen {
+        assert!(std::env::var_os(ASKED).is_some(), "these are everybody's mounts");
+        let script = "timeout 30 cat; fsfreeze --unfreeze \"$0\"";
+        let mut thaws = command("sh");
+        thaws.args(["-c", script]).arg(at).stdin(Stdio::piped()).stdout(Stdio::null());
+        let frozen = Frozen { thaws: thaws.spawn().expect("sh runs") };
+        done(command("fsfreeze").arg("--freeze").arg(at));
+        frozen
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        drop(self.thaws.stdin.take());
+        let thawed = self.thaws.wait().expect("a child");
+        // Not beside another panic.
+        assert!(thawed.success() || std::thread::panicking(), "it was thawed before: {thawed}");
+    }
 }
 
 /// Fills a disk to its last byte by a file of this path.
