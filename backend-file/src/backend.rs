@@ -7,7 +7,6 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,10 +16,12 @@ use fencelock_core::{
     Modes, Occupant, OccupantId, Order, Profile, Reach, Removal, Renewal, RenewalPlan, Report,
     Result, Snapshot, Tokens, Ttl,
 };
+use tokio::task::JoinSet;
 
 use crate::contender::FileContender;
 use crate::door::Door;
 use crate::error::forked;
+use crate::latch::Latched;
 use crate::pipe;
 use crate::place::{Ground, Peek, Place};
 use crate::platform::centiseconds;
@@ -29,6 +30,8 @@ use crate::wake::Wake;
 
 /// How often a waiter looks whether somebody ahead of it has stopped.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long a batch of looks or renewals may take.
+const BATCH: Duration = Duration::from_secs(2);
 /// How long a waiter may leave a lock alone that is its own to take. A little less than two
 /// looks, so that the second one finds it.
 const PATIENCE: Duration = Duration::from_millis(1_800);
@@ -111,9 +114,9 @@ impl Store {
     }
 
     /// What one look at `place` says to all that wait there.
-    async fn look_at(&self, place: &Arc<Place>) -> Result<Seen> {
+    async fn look_at(self: &Arc<Self>, place: Arc<Place>) -> Result<Seen> {
         self.same_process()?;
-        let queue = match place.peek()? {
+        let queue = match place.peek().await? {
             Peek::Queue(queue) => queue,
             Peek::Busy => return Ok(Seen::Nothing),
             Peek::Gone => return Ok(Seen::Gone),
@@ -122,7 +125,9 @@ impl Store {
         let stalled = next.filter(|next| next + 1 < queue.entries.len());
         let stalled = stalled.map(|next| queue.entries[next].ticket);
         if let Some(ticket) = place.stalled_for(stalled, self.clock.now(), PATIENCE) {
-            self.pass_over(place, ticket).await?;
+            let (store, at) = (self.clone(), place.clone());
+            let pass_over = move |latched: Latched<'_>| store.pass_over(&at, latched, ticket);
+            place.latched_if_there(pass_over).await?;
             return Ok(Seen::Gone);
         }
         let tickets = queue.entries.iter().map(|entry| entry.ticket).collect();
@@ -131,9 +136,8 @@ impl Store {
 
     /// Takes the place of a waiter that leaves a free lock alone. When it goes on, it finds its
     /// place gone and queues again.
-    async fn pass_over(&self, place: &Arc<Place>, ticket: u64) -> Result<()> {
-        let Some(mut latched) = place.latch_if_there().await? else { return Ok(()) };
-        let queue = latched.load()?;
+    fn pass_over(&self, place: &Place, mut latched: Latched<'_>, ticket: u64) -> Result<()> {
+        let queue = latched.queue();
         let at = queue.next_to_hold().filter(|at| queue.entries[*at].ticket == ticket);
         let Some(at) = at else { return Ok(()) };
         let gone = queue.entries.remove(at);
@@ -145,6 +149,54 @@ impl Store {
         self.door.ring(gone.door, place.caller(gone.ticket));
         wake.send(&self.door);
         Ok(())
+    }
+
+    fn inspect(&self, mut latched: Latched<'_>) -> Result<Snapshot> {
+        let entries = latched.queue().entries.clone();
+        let files = latched.files()?.clone();
+        let own_labels: Vec<_> = entries
+            .iter()
+            .map(|entry| if entry.labelled { files.read_label(entry.slot) } else { None })
+            .collect();
+        drop(latched);
+        let now = centiseconds();
+        let (mut holders, mut waiters) = (Vec::new(), Vec::new());
+        for (entry, label) in entries.iter().zip(own_labels) {
+            // Whoever waits next removes it.
+            if matches!(pipe::watch(files.dir(), entry.slot), Ok(None)) {
+                continue;
+            }
+            let label = label.or_else(|| match entry.labelled {
+                true => None,
+                false => self.door.label_at(entry.door, entry.since),
+            });
+            let mut occupant = Occupant::new(OccupantId::new(entry.ticket.to_string()), entry.mode)
+                .since(since(entry, now));
+            if let Some(label) = label {
+                occupant = occupant.labelled(label);
+            }
+            match entry.held {
+                true => holders.push(occupant.token(FencingToken::new(entry.token))),
+                false => waiters.push(occupant),
+            }
+        }
+        Ok(Snapshot::new(holders, waiters))
+    }
+
+    fn evict(&self, place: &Place, mut latched: Latched<'_>, ticket: u64) -> Result<Removal> {
+        let queue = latched.queue();
+        let Some(at) = queue.position(ticket) else { return Ok(Removal::Absent) };
+        let gone = queue.entries.remove(at);
+        let mut wake = Wake::default();
+        wake.after_removal(queue, &gone, place);
+        wake.without_closing();
+        // Before the commit: if this process dies now, its owner finds itself still there; after
+        // it, a holder could go on for ever that nobody told. It waits for the latch to see.
+        self.door.ring(gone.door, place.caller(gone.ticket));
+        latched.commit()?;
+        drop(latched);
+        wake.send(&self.door);
+        Ok(Removal::Removed)
     }
 }
 
@@ -194,93 +246,81 @@ impl DistributedLock for Driver {
 
     fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
         let place = self.store.place(claim.name().shared_key());
-        Arc::new(FileContender::new(self.store.clone(), place, claim))
+        FileContender::new(self.store.clone(), place, claim)
     }
 
     async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+        let mut confirming = JoinSet::new();
         for (index, contender) in held.iter().enumerate() {
-            if let Some(contender) = own(contender) {
-                report(index, contender.confirm().await);
+            if let Some(contender) = own(contender).and_then(FileContender::this) {
+                confirming.spawn(async move { (index, contender.confirm().await) });
             }
         }
+        self.each_in_time(confirming, |(index, confirmed)| report(index, confirmed)).await;
     }
 
     async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        let mut seen: HashMap<usize, Result<Seen>> = HashMap::new();
+        // One look for all that wait for a lock, which this batch keeps alive.
+        let mut by_place: HashMap<usize, Vec<(usize, &FileContender)>> = HashMap::new();
         for (index, contender) in waiting.iter().enumerate() {
-            let Some(contender) = own(contender) else { continue };
-            let place = contender.place();
-            // One look for all that wait for a lock, which this batch keeps alive.
-            let seen = match seen.entry(Arc::as_ptr(place).addr()) {
-                Entry::Occupied(seen) => seen.into_mut(),
-                Entry::Vacant(unseen) => unseen.insert(self.store.look_at(place).await),
-            };
-            let look = seen.as_ref().map(|seen| seen.look(contender.ticket()));
-            report(index, look.map_err(Clone::clone));
+            if let Some(contender) = own(contender) {
+                let place = Arc::as_ptr(contender.place()).addr();
+                by_place.entry(place).or_default().push((index, contender));
+            }
         }
+        let mut looking = JoinSet::new();
+        for (at, contenders) in &by_place {
+            let (at, place, store) = (*at, contenders[0].1.place().clone(), self.store.clone());
+            looking.spawn(async move { (at, store.look_at(place).await) });
+        }
+        let tell = |(at, seen): (usize, Result<Seen>)| {
+            for (index, contender) in &by_place[&at] {
+                let look = seen.as_ref().map(|seen| seen.look(contender.ticket()));
+                report(*index, look.map_err(Clone::clone));
+            }
+        };
+        self.each_in_time(looking, tell).await;
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
         self.store.same_process()?;
         let place = self.store.place(name.shared_key());
-        let Some(mut latched) = place.latch_if_there().await? else {
-            return Ok(Snapshot::default());
-        };
-        let entries = latched.load()?.entries.clone();
-        let files = latched.files()?.clone();
-        let own_labels: Vec<_> = entries
-            .iter()
-            .map(|entry| if entry.labelled { files.read_label(entry.slot) } else { None })
-            .collect();
-        drop(latched);
-        let now = centiseconds();
-        let (mut holders, mut waiters) = (Vec::new(), Vec::new());
-        for (entry, label) in entries.iter().zip(own_labels) {
-            // Whoever waits next removes it.
-            if matches!(pipe::watch(files.dir(), entry.slot), Ok(None)) {
-                continue;
-            }
-            let label = label.or_else(|| match entry.labelled {
-                true => None,
-                false => self.store.door.label_at(entry.door, entry.since),
-            });
-            let mut occupant = Occupant::new(OccupantId::new(entry.ticket.to_string()), entry.mode)
-                .since(since(entry, now));
-            if let Some(label) = label {
-                occupant = occupant.labelled(label);
-            }
-            match entry.held {
-                true => holders.push(occupant.token(FencingToken::new(entry.token))),
-                false => waiters.push(occupant),
-            }
-        }
-        Ok(Snapshot::new(holders, waiters))
+        let store = self.store.clone();
+        let seen = place.latched_if_there(move |latched| store.inspect(latched)).await?;
+        Ok(seen.unwrap_or_default())
     }
 
     async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
         self.store.same_process()?;
         let place = self.store.place(name.shared_key());
         let Ok(ticket) = who.as_str().parse() else { return Ok(Removal::Absent) };
-        let Some(mut latched) = place.latch_if_there().await? else { return Ok(Removal::Absent) };
-        let queue = latched.load()?;
-        let Some(at) = queue.position(ticket) else { return Ok(Removal::Absent) };
-        let gone = queue.entries.remove(at);
-        let mut wake = Wake::default();
-        wake.after_removal(queue, &gone, &place);
-        wake.without_closing();
-        // Before the commit: if this process dies now, its owner finds itself still there; after
-        // it, a holder could go on for ever that nobody told. It waits for the latch to see.
-        self.store.door.ring(gone.door, place.caller(gone.ticket));
-        latched.commit()?;
-        drop(latched);
-        wake.send(&self.store.door);
-        Ok(Removal::Removed)
+        let (store, at) = (self.store.clone(), place.clone());
+        let removal = place.latched_if_there(move |latched| store.evict(&at, latched, ticket));
+        Ok(removal.await?.unwrap_or(Removal::Absent))
     }
 
     async fn close(&self) -> Result<()> {
         self.store.door.close();
         self.store.places().by_key.clear();
         Ok(())
+    }
+}
+
+impl Driver {
+    /// Tells of each of `requests` when it is done; those that take too long are given up, and
+    /// core asks again. The lock whose latch a stopped process holds delays none of the others.
+    async fn each_in_time<T: 'static>(&self, mut requests: JoinSet<T>, tell: impl Fn(T)) {
+        let all = async {
+            while let Some(done) = requests.join_next().await {
+                done.into_iter().for_each(&tell);
+            }
+        };
+        let bound = self.store.clock.now().after(BATCH);
+        tokio::select! {
+            biased;
+            () = all => {}
+            () = self.store.clock.sleep_until(bound) => {}
+        }
     }
 }
 

@@ -10,7 +10,8 @@ use tokio::runtime::Handle;
 use crate::backend::{Driver, Store};
 use crate::directory::{Directory, REMOVED_AT_MOST};
 use crate::door::Door;
-use crate::error::{refused, runtime_ended};
+use crate::error::refused;
+use crate::io;
 use crate::place::Ground;
 use crate::platform;
 use crate::queue::BootId;
@@ -98,12 +99,7 @@ impl FileStore {
             let message = "no file descriptor is free for the store's timer";
             Error::new(ErrorKind::Unreachable, message).caused_by(error)
         })?;
-        let connecting = {
-            let runtime = runtime.clone();
-            move || self.open(&runtime)
-        };
-        let opened = runtime.spawn_blocking(connecting).await;
-        let (ground, door) = opened.map_err(|error| runtime_ended().caused_by(error))??;
+        let (ground, door) = io::detached(move || self.open(&runtime)).await??;
         let shown = format!("file://{}", ground.directory.path().display());
         let store = Arc::new(Store::new(ground, door, clock));
         Locks::new(Arc::new(Driver { store }), &shown, settings)

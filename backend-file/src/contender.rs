@@ -7,12 +7,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Armed, Attempt, Claim, Contender, FencingToken, IfBusy, Moment, Removal, Renewal, Rest, Result,
+    Armed, Attempt, Claim, Contender, Error, FencingToken, IfBusy, Moment, Removal, Renewal, Rest,
+    Result,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -29,6 +30,8 @@ use crate::wake::Wake;
 /// A claim of this store.
 #[derive(Debug)]
 pub(crate) struct FileContender {
+    /// Itself, for what is done on another thread.
+    this: Weak<FileContender>,
     store: Arc<Store>,
     place: Arc<Place>,
     claim: Arc<Claim>,
@@ -37,7 +40,8 @@ pub(crate) struct FileContender {
     passed_on: OnceLock<OwnedFd>,
 }
 
-/// What a claim has in the store.
+/// What a claim has in the store. Locked for moments only, and not while a request is with the
+/// disk.
 #[derive(Debug, Default)]
 struct Seat {
     ticket: Option<u64>,
@@ -61,9 +65,25 @@ enum Ahead {
 }
 
 impl FileContender {
-    pub(crate) fn new(store: Arc<Store>, place: Arc<Place>, claim: Arc<Claim>) -> FileContender {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        place: Arc<Place>,
+        claim: Arc<Claim>,
+    ) -> Arc<FileContender> {
         let (seat, passed_on) = (Mutex::default(), OnceLock::new());
-        FileContender { store, place, claim, seat, passed_on }
+        Arc::new_cyclic(|this| FileContender {
+            this: this.clone(),
+            store,
+            place,
+            claim,
+            seat,
+            passed_on,
+        })
+    }
+
+    /// `None` only while it is dropped.
+    pub(crate) fn this(&self) -> Option<Arc<FileContender>> {
+        self.this.upgrade()
     }
 
     pub(crate) fn place(&self) -> &Arc<Place> {
@@ -78,12 +98,20 @@ impl FileContender {
         self.seat().ticket
     }
 
-    /// Under the latch: grants, or joins the queue, or stays in it. All or nothing.
-    fn step(&self, latched: &mut Latched, wake: &mut Wake) -> Result<Step> {
-        let mut seat = self.seat();
+    /// Grants, or joins the queue, or stays in it; then wakes those to whom that matters.
+    fn step(&self, mut latched: Latched<'_>) -> Result<Step> {
+        let mut wake = Wake::default();
+        let step = self.step_latched(&mut latched, &mut wake)?;
+        drop(latched);
+        wake.send(&self.store.door);
+        Ok(step)
+    }
+
+    /// All or nothing.
+    fn step_latched(&self, latched: &mut Latched<'_>, wake: &mut Wake) -> Result<Step> {
         let now = centiseconds();
         let queue = latched.queue();
-        let known = seat.ticket.and_then(|ticket| queue.position(ticket));
+        let known = self.ticket().and_then(|ticket| queue.position(ticket));
         let mut at = match known {
             Some(at) if queue.entries[at].held => {
                 return Ok(Step::Granted(queue.entries[at].token));
@@ -91,7 +119,7 @@ impl FileContender {
             Some(at) => at,
             None => {
                 // Never there, or its place was taken away: to the end of the queue.
-                self.leave_seat(&mut seat);
+                self.leave_seat();
                 queue.push(self.claim.mode(), self.store.door.number(), now)
             }
         };
@@ -146,8 +174,10 @@ impl FileContender {
             latched.commit()?;
         }
         if let Some(pipe) = pipe {
-            seat.pipe = Some(pipe);
-            seat.ticket = Some(entry.ticket);
+            {
+                let mut seat = self.seat();
+                (seat.pipe, seat.ticket) = (Some(pipe), Some(entry.ticket));
+            }
             self.store.door.callers().add(self.place.caller(entry.ticket), &self.claim);
         }
         Ok(match (token, ahead) {
@@ -157,7 +187,7 @@ impl FileContender {
     }
 
     /// Opens the pipes of everybody whom entry `at` has to watch, or finds one that is dead.
-    fn ahead_of(&self, at: usize, latched: &mut Latched) -> Result<Ahead> {
+    fn ahead_of(&self, at: usize, latched: &mut Latched<'_>) -> Result<Ahead> {
         let blockers = latched.queue().blockers(at);
         let mut watches = Vec::new();
         for index in blockers.rev() {
@@ -190,32 +220,34 @@ impl FileContender {
         Ok(())
     }
 
-    fn leave_seat(&self, seat: &mut Seat) {
-        if let Some(ticket) = seat.ticket.take() {
+    fn leave_seat(&self) {
+        // Closed once the mutex is free.
+        let left = std::mem::take(&mut *self.seat());
+        if let Some(ticket) = left.ticket {
             self.store.door.callers().remove(self.place.caller(ticket));
         }
-        (seat.pipe, seat.armed) = (None, None);
     }
 
     /// Whether the store still has this held claim, for a renewal that somebody rang for.
     pub(crate) async fn confirm(&self) -> Result<Renewal> {
         self.store.same_process()?;
-        let Some(mut latched) = self.place.latch_if_there().await? else {
-            return Ok(Renewal::Lost);
-        };
-        let queue = latched.load()?;
-        let at = self.ticket().and_then(|ticket| queue.position(ticket));
-        Ok(match at.is_some_and(|at| queue.entries[at].held) {
-            true => Renewal::Renewed { valid_until: Moment::NEVER },
-            false => Renewal::Lost,
+        let this = self.this().ok_or_else(runtime_ended)?;
+        let held = self.place.latched_if_there(move |mut latched| {
+            let queue = latched.queue();
+            let at = this.ticket().and_then(|ticket| queue.position(ticket));
+            Ok(at.is_some_and(|at| queue.entries[at].held))
+        });
+        Ok(match held.await? {
+            Some(true) => Renewal::Renewed { valid_until: Moment::NEVER },
+            Some(false) | None => Renewal::Lost,
         })
     }
 
-    /// Takes the entry out of the queue; `false` when it was not there.
-    async fn remove(&self, ticket: u64) -> Result<bool> {
-        let Some(mut latched) = self.place.latch_if_there().await? else { return Ok(false) };
-        let queue = latched.load()?;
-        let Some(at) = queue.position(ticket) else { return Ok(false) };
+    /// Takes the entry out of the queue.
+    fn remove(&self, mut latched: Latched<'_>) -> Result<Removal> {
+        let Some(ticket) = self.ticket() else { return Ok(Removal::Absent) };
+        let queue = latched.queue();
+        let Some(at) = queue.position(ticket) else { return Ok(Removal::Absent) };
         let gone = queue.entries.remove(at);
         let mut wake = Wake::default();
         wake.after_removal(queue, &gone, &self.place);
@@ -225,10 +257,10 @@ impl FileContender {
         drop(latched);
         // For whoever watches this entry, and has no copy of its pipe inherited, the closing is
         // the wake-up.
-        self.leave_seat(&mut self.seat());
+        self.leave_seat();
         wake.after_closing(&gone, &files);
         wake.send(&self.store.door);
-        Ok(true)
+        Ok(Removal::Removed)
     }
 }
 
@@ -240,14 +272,8 @@ impl Contender for FileContender {
 
     async fn attempt(&self) -> Result<Attempt> {
         self.store.same_process()?;
-        let mut latched = self.place.latch().await?;
-        while latched.load()?.needs_tokens() {
-            latched = latched.promise_tokens().await?;
-        }
-        let mut wake = Wake::default();
-        let step = self.step(&mut latched, &mut wake)?;
-        drop(latched);
-        wake.send(&self.store.door);
+        let this = self.this().ok_or_else(runtime_ended)?;
+        let step = self.place.latched(move |latched| this.step(latched)).await?;
         Ok(match step {
             Step::Granted(token) => {
                 self.seat().armed = None;
@@ -264,21 +290,26 @@ impl Contender for FileContender {
 
     async fn release(&self) -> Result<Removal> {
         self.store.same_process()?;
-        let Some(ticket) = self.ticket() else { return Ok(Removal::Absent) };
-        let removed = self.remove(ticket).await;
-        let mut seat = self.seat();
+        let this = self.this().ok_or_else(runtime_ended)?;
+        // In line behind an attempt that was given up and may still be carried out.
+        let removed = self.place.latched_if_there(move |latched| this.remove(latched)).await;
         match removed {
             Ok(removed) => {
-                self.leave_seat(&mut seat);
-                Ok(if removed { Removal::Removed } else { Removal::Absent })
+                self.leave_seat();
+                Ok(removed.unwrap_or(Removal::Absent))
             }
             Err(error) => {
                 // With its pipe closed the entry is dead to everybody, and whoever waits removes
                 // it; the repetition of this release is for those that inherited a copy.
+                let mut seat = self.seat();
                 (seat.pipe, seat.armed) = (None, None);
                 Err(error)
             }
         }
+    }
+
+    fn unanswered(&self) -> Option<Error> {
+        self.place.trouble().map(|(_, trouble)| trouble)
     }
 
     #[cfg(unix)]
@@ -297,7 +328,7 @@ impl Drop for FileContender {
         // Only a claim that could not be released still has a seat. Its pipe closes now, which
         // frees the lock; claims of this process had no pipe to watch.
         let abandoned = self.ticket().is_some();
-        self.leave_seat(&mut self.seat());
+        self.leave_seat();
         if abandoned {
             self.store.door.callers().ring_all();
         }

@@ -4,6 +4,7 @@
 //! to change is `Refused`; what is in the way but not ours is `Foreign`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind};
 use rustix::io::Errno;
@@ -83,6 +84,41 @@ pub(crate) fn forked() -> Error {
 /// The runtime that connected is no longer there.
 pub(crate) fn runtime_ended() -> Error {
     Error::new(ErrorKind::Closed, "the runtime that connected the store has ended")
+}
+
+/// A request to the file system has not returned.
+pub(crate) fn disk_hangs(path: &Path, elapsed: Duration) -> Error {
+    let path = path.display();
+    Error::new(
+        ErrorKind::Unreachable,
+        format!(
+            "the disk has not answered for {elapsed:.1?}, asked for {path}; is its file system \
+             frozen (fsfreeze, a snapshot), or the device dead?"
+        ),
+    )
+}
+
+/// Another process has not left the latch.
+pub(crate) fn latch_is_held(path: &Path, elapsed: Duration) -> Error {
+    let path = path.display();
+    Error::new(
+        ErrorKind::Unreachable,
+        format!(
+            "another process has kept {path} locked for {elapsed:.1?}, which takes microseconds; \
+             is one stopped that uses it (fuser {path}), or is its disk hanging?"
+        ),
+    )
+}
+
+/// A thread for the disk's sake could not be started.
+pub(crate) fn no_thread(error: std::io::Error) -> Error {
+    let message = "no thread can be started for the disk's I/O (ulimit -u)";
+    Error::new(ErrorKind::Unreachable, message).caused_by(error)
+}
+
+/// The thread that had the request gave no answer.
+pub(crate) fn no_answer() -> Error {
+    Error::new(ErrorKind::Unreachable, "the thread for the disk's I/O gave up the request")
 }
 
 pub(crate) fn refused(message: impl Into<String>) -> Error {

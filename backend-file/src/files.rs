@@ -147,12 +147,6 @@ impl Files {
         Ok(false)
     }
 
-    /// Waits for the latch, which blocks this thread.
-    pub(crate) fn wait_for_latch(&self) -> Result<()> {
-        let locked = io::retry_on_intr(|| flock(&self.state, FlockOperation::LockExclusive));
-        locked.map_err(|errno| failed("lock", &self.path, errno))
-    }
-
     pub(crate) fn unlatch(&self) {
         // Fails for a bad descriptor only.
         let unlocked = flock(&self.state, FlockOperation::Unlock);

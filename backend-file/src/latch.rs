@@ -1,11 +1,10 @@
 //! What one holds who has a lock's queue for itself.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use fencelock_core::Result;
-use tokio::sync::OwnedMutexGuard;
 
 use crate::error::{failed, runtime_ended};
 use crate::files::{Files, Room};
@@ -56,14 +55,14 @@ impl Desk {
 
 /// The latched queue of one lock; unlatched when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Latched {
-    desk: OwnedMutexGuard<Desk>,
-    place: Arc<Place>,
+pub(crate) struct Latched<'a> {
+    desk: MutexGuard<'a, Desk>,
+    place: &'a Place,
 }
 
-impl Latched {
+impl<'a> Latched<'a> {
     /// For whoever has just latched the files on `desk`.
-    pub(crate) fn new(desk: OwnedMutexGuard<Desk>, place: Arc<Place>) -> Latched {
+    pub(crate) fn new(desk: MutexGuard<'a, Desk>, place: &'a Place) -> Latched<'a> {
         Latched { desk, place }
     }
 
@@ -98,18 +97,8 @@ impl Latched {
         taken.map_err(|errno| failed("take a pipe beside", self.place.path(), errno))
     }
 
-    /// Has the disk promise more tokens. Takes milliseconds, once in a million grants; read the
-    /// queue anew after it.
-    pub(crate) async fn promise_tokens(mut self) -> Result<Latched> {
-        let place = self.place.clone();
-        let promise = move || self.promise().map(|()| self);
-        place.ground().blocking(promise).await?
-    }
-
-    fn promise(&mut self) -> Result<()> {
-        if !self.load()?.needs_tokens() {
-            return Ok(());
-        }
+    /// Has the disk promise more tokens, which takes milliseconds.
+    pub(crate) fn promise_tokens(&mut self) -> Result<()> {
         // The first promise is also that the lock's files will be found.
         let root = self.queue().is_fresh().then_some(());
         self.queue().promise();
@@ -130,7 +119,7 @@ impl Latched {
     }
 }
 
-impl Drop for Latched {
+impl Drop for Latched<'_> {
     fn drop(&mut self) {
         if let Some(files) = &self.desk.files {
             files.unlatch();

@@ -29,6 +29,7 @@ mod draft;
 mod error;
 mod files;
 mod home;
+mod io;
 mod labels;
 mod latch;
 mod leftovers;
@@ -40,6 +41,7 @@ mod pipe;
 mod place;
 mod platform;
 mod queue;
+mod turn;
 mod wake;
 
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};

@@ -1,35 +1,48 @@
 //! One lock, and the latch under which its queue is read and changed.
 //!
 //! The latch is an flock on the lock's state, held for microseconds, and free as soon as its
-//! holder dies. Inside a process an asynchronous mutex stands before it, since an flock does not
-//! exclude those who share a descriptor. Only a latch that is not free at once, which means that
-//! another process was interrupted while it held it, occupies a thread; one per lock at most.
+//! holder dies. Whoever asks for it here waits in line at the lock ([`turn`](crate::turn)), and is
+//! served by a thread of the store's: a disk may hang, and the process that has the latch may be
+//! stopped.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fencelock_core::{Moment, Result};
+use fencelock_core::{Error, Moment, Result};
 use rustix::io::Errno;
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
+use tokio::sync::oneshot;
 
 use crate::directory::Directory;
 use crate::door::Caller;
-use crate::error::{failed, foreign, runtime_ended};
+use crate::error::{failed, foreign, no_answer};
 use crate::files::{Files, Kept, STATE};
+use crate::io::{Crew, Workers};
 use crate::latch::{Desk, Latched};
 use crate::path;
 use crate::platform::{identity, since_boot};
 use crate::queue::{BootId, Queue};
+use crate::turn::{Line, Taken, Thread, Turn, go_slowly, go_through, line_up};
 
 /// For how long a lock's file is taken to be where it was.
 const STAYS: Duration = Duration::from_millis(100);
+/// How long a request takes at most whose disk answers: a look does not count it as an answer that
+/// an older one has had none.
+const PROMPT: Duration = Duration::from_secs(1);
 /// How often a file may be replaced while it is opened before that is an error.
 const REPLACED_AT_MOST: usize = 16;
+
+/// The threads for what takes microseconds. More than one would only be another that hangs with
+/// the disk; and what they do, they do mostly in the kernel, under locks that are its own.
+const QUICK: Crew =
+    Crew { name: "fencelock-file", most: 1, spins: true, stays: Duration::from_secs(10) };
+/// Those for what waits for the disk: making a lock's files, and promising tokens.
+const SLOW: Crew =
+    Crew { name: "fencelock-sync", most: 16, spins: false, stays: Duration::from_secs(1) };
 
 /// What all locks of a connected store have in common.
 #[derive(Debug)]
@@ -37,20 +50,15 @@ pub(crate) struct Ground {
     pub(crate) directory: Directory,
     pub(crate) boot: BootId,
     pub(crate) runtime: Handle,
+    pub(crate) quick: Workers<Arc<Place>>,
+    pub(crate) slow: Workers<Arc<Place>>,
     kept_open: Arc<AtomicUsize>,
 }
 
 impl Ground {
     pub(crate) fn new(directory: Directory, boot: BootId, runtime: Handle) -> Ground {
-        Ground { directory, boot, runtime, kept_open: Arc::default() }
-    }
-
-    pub(crate) async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T> {
-        let done = self.runtime.spawn_blocking(work).await;
-        done.map_err(|error| runtime_ended().caused_by(error))
+        let (quick, slow) = (Workers::new(QUICK, go_through), Workers::new(SLOW, go_slowly));
+        Ground { directory, boot, runtime, quick, slow, kept_open: Arc::default() }
     }
 }
 
@@ -64,16 +72,29 @@ pub(crate) struct Place {
     path: Arc<Path>,
     /// The same, as system calls take it.
     c_path: CString,
-    desk: Arc<Mutex<Desk>>,
+    desk: Mutex<Desk>,
+    line: Mutex<Line>,
     /// A waiter that could hold but does not, and since when that has been seen.
-    stalled: std::sync::Mutex<Option<(u64, Moment)>>,
+    stalled: Mutex<Option<(u64, Moment)>>,
 }
 
 /// What to do when the lock has no directory yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Missing {
+    /// Make it: what comes is an acquisition, and may need tokens too.
     Make,
     Leave,
+}
+
+/// How far a thread came at a lock.
+enum Reached<'a> {
+    Latched(Latched<'a>),
+    /// The lock has no directory.
+    Missing,
+    /// Another process has the latch.
+    Contended,
+    /// Only a slow thread may go on.
+    IsSlow,
 }
 
 /// What a look without the latch found.
@@ -97,8 +118,9 @@ impl Place {
             // Only a path with a NUL in it, which leads nowhere, has no such form.
             c_path: CString::new(path.as_os_str().as_bytes()).unwrap_or_default(),
             path: path.into(),
-            desk: Arc::default(),
-            stalled: std::sync::Mutex::default(),
+            desk: Mutex::default(),
+            line: Mutex::default(),
+            stalled: Mutex::default(),
         }
     }
 
@@ -134,52 +156,85 @@ impl Place {
         }
     }
 
-    /// The queue, for nobody else until what this returns is dropped. Makes the lock's directory.
+    /// Does `work` with the queue, which is nobody else's until what `work` is given is dropped.
+    /// Makes the lock's directory.
     ///
-    /// May be dropped at any await; then nothing stays latched.
-    pub(crate) async fn latch(self: &Arc<Self>) -> Result<Latched> {
-        match self.latch_or(Missing::Make).await? {
-            Some(latched) => Ok(latched),
+    /// Dropped at any await, `work` may still be done, once, before anything that is asked of this
+    /// lock afterwards.
+    pub(crate) async fn latched<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(Latched<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        match self.asked(Missing::Make, work).await? {
+            Some(done) => Ok(done),
             None => Err(foreign(&self.path, "it vanishes as soon as it is made")),
         }
     }
 
-    /// As [`latch`](Place::latch); `None` when the lock has no directory.
-    pub(crate) async fn latch_if_there(self: &Arc<Self>) -> Result<Option<Latched>> {
-        self.latch_or(Missing::Leave).await
+    /// As [`latched`](Place::latched); `None` when the lock has no directory.
+    pub(crate) async fn latched_if_there<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(Latched<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<Option<T>> {
+        self.asked(Missing::Leave, work).await
     }
 
-    async fn latch_or(self: &Arc<Self>, missing: Missing) -> Result<Option<Latched>> {
+    async fn asked<T: Send + 'static>(
+        self: &Arc<Self>,
+        missing: Missing,
+        work: impl FnOnce(Latched<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<Option<T>> {
+        let (answer, answered) = oneshot::channel();
+        line_up(self, Box::new(Asked { missing, work, answer }))?;
+        let answer = self.ground.quick.answer(answered).await;
+        answer.unwrap_or_else(|| Err(no_answer()))
+    }
+
+    pub(crate) fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For how long what was asked of this lock has not been answered, and what may be the cause.
+    pub(crate) fn trouble(&self) -> Option<(Duration, Error)> {
+        self.line().trouble(self)
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The loaded queue, and the latch.
+    fn reach(&self, missing: Missing, thread: Thread) -> Result<Reached<'_>> {
         for _ in 0..REPLACED_AT_MOST {
-            let mut desk = match self.desk.clone().try_lock_owned() {
-                Ok(desk) => desk,
-                Err(_) => self.desk.clone().lock_owned().await,
-            };
+            let mut desk = self.desk();
             let files = match &desk.files {
                 Some(files) => files.clone(),
                 None => match self.open()? {
                     Some(files) => desk.files.insert(files).clone(),
-                    None if missing == Missing::Leave => return Ok(None),
+                    None if missing == Missing::Leave => return Ok(Reached::Missing),
+                    None if thread == Thread::Quick => return Ok(Reached::IsSlow),
                     None => {
-                        let place = self.clone();
-                        self.ground.blocking(move || place.make()).await??;
+                        self.make()?;
                         continue;
                     }
                 },
             };
-            let mut latched = if files.try_latch()? {
-                Latched::new(desk, self.clone())
-            } else {
-                let place = self.clone();
-                // The closure owns the latch: when nobody waits for it any more, it is unlatched
-                // as soon as it was latched.
-                let wait = move || files.wait_for_latch().map(|()| Latched::new(desk, place));
-                self.ground.blocking(wait).await??
-            };
-            if self.is_current(latched.desk(), missing)? {
-                return Ok(Some(latched));
+            if !files.try_latch()? {
+                return Ok(Reached::Contended);
             }
-            latched.abandon();
+            let mut latched = Latched::new(desk, self);
+            if !self.is_current(latched.desk(), missing)? {
+                latched.abandon();
+                continue;
+            }
+            latched.load()?;
+            if missing == Missing::Make && latched.queue().needs_tokens() {
+                if thread == Thread::Quick {
+                    return Ok(Reached::IsSlow);
+                }
+                latched.promise_tokens()?;
+            }
+            return Ok(Reached::Latched(latched));
         }
         Err(foreign(&self.path, "somebody replaces it again and again"))
     }
@@ -209,8 +264,20 @@ impl Place {
     }
 
     /// The queue as it may be, without the latch: for a look.
-    pub(crate) fn peek(&self) -> Result<Peek> {
-        let Ok(mut desk) = self.desk.try_lock() else { return Ok(Peek::Busy) };
+    pub(crate) async fn peek(self: &Arc<Self>) -> Result<Peek> {
+        match self.trouble() {
+            // It is no answer of the disk's that another request has had none.
+            Some((elapsed, trouble)) if elapsed >= PROMPT => return Err(trouble),
+            Some(_) => return Ok(Peek::Busy),
+            None => {}
+        }
+        let (answer, answered) = oneshot::channel();
+        line_up(self, Box::new(Peeked { answer }))?;
+        answered.await.unwrap_or_else(|_| Err(no_answer()))
+    }
+
+    fn peek_now(&self) -> Result<Peek> {
+        let mut desk = self.desk();
         if desk.files.is_none() {
             desk.files = self.open()?;
         }
@@ -236,5 +303,47 @@ impl Place {
     fn make(&self) -> Result<()> {
         let Ground { directory, boot, .. } = &*self.ground;
         Files::make(directory, &self.dir_name, &self.path, &self.key, *boot)
+    }
+}
+
+/// A request that needs the latch.
+struct Asked<T, W> {
+    missing: Missing,
+    work: W,
+    answer: oneshot::Sender<Result<Option<T>>>,
+}
+
+impl<T: Send + 'static, W: FnOnce(Latched<'_>) -> Result<T> + Send + 'static> Turn for Asked<T, W> {
+    fn is_wanted(&self) -> bool {
+        !self.answer.is_closed()
+    }
+
+    fn take(self: Box<Self>, place: &Place, thread: Thread) -> Taken {
+        let done = match place.reach(self.missing, thread) {
+            Ok(Reached::Contended) => return Taken::Contended(self),
+            Ok(Reached::IsSlow) => return Taken::IsSlow(self),
+            Ok(Reached::Latched(latched)) => (self.work)(latched).map(Some),
+            Ok(Reached::Missing) => Ok(None),
+            Err(error) => Err(error),
+        };
+        // Given up meanwhile: what it did is undone by the release that follows.
+        let _ = self.answer.send(done);
+        Taken::Done
+    }
+}
+
+/// A look.
+struct Peeked {
+    answer: oneshot::Sender<Result<Peek>>,
+}
+
+impl Turn for Peeked {
+    fn is_wanted(&self) -> bool {
+        !self.answer.is_closed()
+    }
+
+    fn take(self: Box<Self>, place: &Place, _: Thread) -> Taken {
+        let _ = self.answer.send(place.peek_now());
+        Taken::Done
     }
 }

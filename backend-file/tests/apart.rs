@@ -1,23 +1,41 @@
-//! Faults of a whole machine: a full disk. The test has mounts of its own.
+//! Faults of a whole machine: a disk that is full, and one that hangs. The tests have mounts of
+//! their own.
 
 // Tests without the attribute, which the lint looks for.
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use fencelock_conformance::acts::*;
-use fencelock_conformance::apart::{MOUNTS, Test, fill, main as main_of, small_disk};
-use fencelock_core::{ErrorKind, Settings};
+use fencelock_conformance::apart::{
+    FREEZING, Frozen, MOUNTS, Test, disk, fill, main as main_of, small_disk,
+};
+use fencelock_core::{Error, ErrorKind, Locks, LostReason, Settings};
 use fencelock_file::FileStore;
 
 fn main() {
-    main_of(&[Test {
-        name: "a_full_disk_is_an_error_and_what_is_held_stays",
-        needs: MOUNTS,
-        run: || Box::pin(disk()),
-    }]);
+    main_of(&[
+        Test {
+            name: "a_full_disk_is_an_error_and_what_is_held_stays",
+            needs: MOUNTS,
+            run: || Box::pin(full()),
+        },
+        Test {
+            name: "a_frozen_disk_stops_no_deadline_and_nothing_of_what_was_given_up_is_left",
+            needs: FREEZING,
+            run: || Box::pin(frozen(deadlines)),
+        },
+        Test {
+            name: "a_runtime_that_ends_does_not_wait_for_a_frozen_disk",
+            needs: FREEZING,
+            run: || Box::pin(frozen(ending)),
+        },
+    ]);
 }
 
 /// Row 38.
-async fn disk() {
+async fn full() {
     let directory = tempfile::tempdir().unwrap();
     small_disk(directory.path(), 1 << 20);
     let settings = Settings::default().unreachable_after(ms(500)).unwrap();
@@ -43,4 +61,85 @@ async fn disk() {
     std::fs::remove_file(&filler).unwrap();
     give_back(hold(&locks, "fresh").await).await;
     assert!(fencelock_file::leftovers(directory.path()).unwrap().is_empty());
+}
+
+/// What may take so long hangs: less than the time after which a frozen disk goes on by itself.
+const HANGS: Duration = Duration::from_secs(15);
+
+/// A program of one thread, as far as it knows, on a disk that it can freeze.
+async fn frozen(program: fn(&Path)) {
+    let (beside, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    disk(&beside.path().join("image"), at.path());
+    let (ended, end) = tokio::sync::oneshot::channel();
+    let here = at.path().to_owned();
+    std::thread::spawn(move || {
+        program(&here);
+        ended.send(()).unwrap();
+    });
+    end.await.expect("it ends without a panic");
+    until("nothing is left", async || fencelock_file::leftovers(at.path()).unwrap().is_empty())
+        .await;
+    let locks = FileStore::at(at.path()).locks(Settings::default()).await.unwrap();
+    for name in ["used", "new", "held", "short"] {
+        give_back(hold(&locks, name).await).await;
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn impatient(at: &Path) -> Locks {
+    let settings = Settings::default().unreachable_after(ms(700)).unwrap();
+    let locks = FileStore::at(at).locks(settings).await.unwrap();
+    give_back(hold(&locks, "used").await).await;
+    locks
+}
+
+fn assert_names_the_disk(error: &Error) {
+    assert_kind(error, ErrorKind::Unreachable);
+    assert!(format!("{error:?}").contains("the disk has not answered"), "{error:?}");
+}
+
+fn deadlines(at: &Path) {
+    runtime().block_on(async {
+        let locks = impatient(at).await;
+        let held = hold(&locks, "held").await;
+        let short = locks.lock("short").hold_at_most(ms(1_500)).acquire().await.unwrap();
+        let start = Instant::now();
+        let frozen = Frozen::disk(at);
+        for name in ["used", "new"] {
+            let limited = locks.lock(name).wait_at_most(ms(200));
+            assert_names_the_disk(&limited.acquire().await.unwrap_err());
+            assert_names_the_disk(&locks.lock(name).try_acquire().await.unwrap_err());
+        }
+        assert_eq!(short.lost().await, LostReason::HoldLimit);
+        assert!(held.is_held() && !short.is_held());
+        assert_names_the_disk(&held.release().await.unwrap_err());
+        assert!(start.elapsed() < HANGS, "{:?}", start.elapsed());
+        drop(frozen);
+        // What was given up is given back.
+        give_back(soon("it is free", locks.lock("used").acquire()).await.unwrap()).await;
+        give_back(soon("it is free", locks.lock("held").acquire()).await.unwrap()).await;
+        locks.close().await.unwrap();
+    });
+}
+
+fn ending(at: &Path) {
+    let runtime = runtime();
+    let (frozen, start) = runtime.block_on(async {
+        let locks = impatient(at).await;
+        let frozen = Frozen::disk(at);
+        let start = Instant::now();
+        for name in ["used", "new"] {
+            let limited = locks.lock(name).wait_at_most(ms(200));
+            assert_names_the_disk(&limited.acquire().await.unwrap_err());
+        }
+        let connecting = FileStore::at(at.join("another")).locks(Settings::default());
+        assert!(tokio::time::timeout(ms(200), connecting).await.is_err(), "no directory is made");
+        (frozen, start)
+    });
+    drop(runtime);
+    assert!(start.elapsed() < HANGS, "{:?}", start.elapsed());
+    drop(frozen);
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use common::*;
 use fencelock_core::{ErrorKind, Locks, Settings};
 use fencelock_file::FileStore;
+use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 #[test]
@@ -29,7 +30,8 @@ fn many(dir: &Path) {
     let limit = Rlimit { current: Some(64), maximum: Some(64) };
     setrlimit(Resource::Nofile, limit).unwrap();
     in_runtime(async {
-        let settings = Settings::default().unreachable_after(Duration::from_millis(300)).unwrap();
+        // To make a lock's files takes that long on a disk that others keep busy.
+        let settings = Settings::default().unreachable_after(Duration::from_secs(3)).unwrap();
         let locks = FileStore::at(dir).locks(settings).await.unwrap();
         let mut held = Vec::new();
         let error = loop {
@@ -214,12 +216,8 @@ async fn three_hundred_waiters_are_served_in_order() {
             guard.release().await.unwrap();
         });
         // The queue outgrows its page on the way, and comes back.
-        if number % 50 == 49 {
-            until_queue(&one, "x", 1, number + 1).await;
-        }
-        tokio::task::yield_now().await;
+        until_queue(&one, "x", 1, number + 1).await;
     }
-    until_queue(&one, "x", 1, MANY).await;
     held.release().await.unwrap();
     let mut last = None;
     for number in 0..MANY {
@@ -229,6 +227,43 @@ async fn three_hundred_waiters_are_served_in_order() {
         last = Some(token);
     }
     until_empty(dir.path()).await;
+}
+
+#[test]
+fn a_latch_that_another_keeps_holds_up_neither_other_locks_nor_the_end_of_the_runtime() {
+    let dir = directory();
+    let path = dir.path().to_owned();
+    let (ended, end) = std::sync::mpsc::channel();
+    let (kept, keeper) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        in_runtime(async {
+            let settings =
+                Settings::default().unreachable_after(Duration::from_millis(300)).unwrap();
+            let locks = FileStore::at(&path).locks(settings).await.unwrap();
+            locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+            // As a process would that was stopped there.
+            let state = std::fs::File::open(path.join("lock%3Ax/L")).unwrap();
+            rustix::fs::flock(&state, FlockOperation::LockExclusive).unwrap();
+            kept.send(state).unwrap();
+            let limited = locks.lock("x").wait_at_most(Duration::from_millis(200));
+            for error in [limited.acquire().await, locks.lock("x").acquire().await] {
+                let error = error.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unreachable);
+                assert!(format!("{error:?}").contains("locked for"), "{error:?}");
+            }
+            locks.lock("y").acquire().await.unwrap().release().await.unwrap();
+        });
+        ended.send(()).unwrap();
+    });
+    let ends = end.recv_timeout(Duration::from_secs(20));
+    let keeper = keeper.recv().unwrap();
+    ends.expect("the runtime ends while the latch is kept");
+    drop(keeper);
+    in_runtime(async {
+        let locks = connect(dir.path()).await;
+        locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+        until_empty(dir.path()).await;
+    });
 }
 
 #[tokio::test]

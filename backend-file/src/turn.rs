@@ -1,0 +1,205 @@
+//! The requests of this process for one lock take turns at its files, in the order in which they
+//! were made.
+//!
+//! An flock does not exclude those who share a descriptor, and a release must not overtake the
+//! attempt that it undoes: one that was given up while the disk hung may still be carried out.
+//! So each lock has a line of requests, which one thread at a time goes through. A line that meets
+//! another process in the latch steps aside and tries again later, since that process may be
+//! stopped: it keeps no thread from the other locks.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fencelock_core::{Error, Result};
+
+use crate::error::{disk_hangs, latch_is_held};
+use crate::place::Place;
+
+/// How many turns a line takes before another lock's line has its own.
+const TURNS: usize = 16;
+/// How soon a contended latch is tried again, at first and at the latest. It is free within
+/// microseconds, unless its holder was interrupted.
+const SOON: Duration = Duration::from_micros(20);
+const AT_LATEST: Duration = Duration::from_millis(10);
+/// From which length on a line is searched for requests that were given up.
+const LONG: usize = 64;
+
+/// One request.
+pub(crate) trait Turn: Send {
+    /// Whether its answer is still waited for.
+    fn is_wanted(&self) -> bool;
+
+    /// Carries it out on a thread of this kind, or gives it back.
+    fn take(self: Box<Self>, place: &Place, thread: Thread) -> Taken;
+}
+
+/// What a thread is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Thread {
+    /// For what takes microseconds, unless the disk hangs.
+    Quick,
+    /// For what waits for the disk in any case.
+    Slow,
+}
+
+/// What became of a turn.
+pub(crate) enum Taken {
+    Done,
+    /// Another process has the latch.
+    Contended(Box<dyn Turn>),
+    /// It is for a slow thread.
+    IsSlow(Box<dyn Turn>),
+}
+
+/// The requests that wait for their turn at one lock.
+#[derive(Default)]
+pub(crate) struct Line {
+    turns: VecDeque<Box<dyn Turn>>,
+    /// A thread goes through them, or is going to.
+    under_way: Option<UnderWay>,
+    /// The first could not have its turn before.
+    given_back: bool,
+    long: usize,
+}
+
+#[derive(Clone, Copy)]
+struct UnderWay {
+    /// When the turn that is under way, or the next, could begin.
+    since: Instant,
+    /// How often it met another process in the latch.
+    contended: u32,
+}
+
+impl UnderWay {
+    fn now() -> UnderWay {
+        UnderWay { since: Instant::now(), contended: 0 }
+    }
+}
+
+impl Line {
+    /// Joins the end. `true` when a thread must be sent.
+    fn push(&mut self, turn: Box<dyn Turn>) -> bool {
+        self.turns.push_back(turn);
+        if self.turns.len() >= self.long.max(LONG) {
+            self.turns.retain(|turn| turn.is_wanted());
+            self.long = self.turns.len() * 2;
+        }
+        let at_rest = self.under_way.is_none();
+        self.under_way.get_or_insert_with(UnderWay::now);
+        at_rest
+    }
+
+    /// The next turn; the line is at rest when there is none.
+    fn next(&mut self) -> Option<Box<dyn Turn>> {
+        let given_up = self.turns.iter().take_while(|turn| !turn.is_wanted()).count();
+        drop(self.turns.drain(..given_up));
+        let next = self.turns.pop_front();
+        let again = std::mem::take(&mut self.given_back) && given_up == 0;
+        match (&next, again) {
+            (None, _) => self.under_way = None,
+            (Some(_), true) => {}
+            (Some(_), false) => self.under_way = Some(UnderWay::now()),
+        }
+        next
+    }
+
+    /// Takes back the turn that [`next`](Line::next) gave.
+    fn give_back(&mut self, turn: Box<dyn Turn>) {
+        self.turns.push_front(turn);
+        self.given_back = true;
+    }
+
+    /// When to try the latch again.
+    fn pause(&mut self) -> Duration {
+        let under_way = self.under_way.get_or_insert_with(UnderWay::now);
+        under_way.contended += 1;
+        SOON.saturating_mul(1 << under_way.contended.min(16)).min(AT_LATEST)
+    }
+
+    /// For how long the turn that is under way has been, and why, as far as can be seen.
+    pub(crate) fn trouble(&self, place: &Place) -> Option<(Duration, Error)> {
+        let under_way = self.under_way?;
+        let elapsed = under_way.since.elapsed();
+        let error = match under_way.contended {
+            0 => disk_hangs(place.path(), elapsed),
+            _ => latch_is_held(place.path(), elapsed),
+        };
+        Some((elapsed, error))
+    }
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Line").field("turns", &self.turns.len()).finish_non_exhaustive()
+    }
+}
+
+/// Has `turn` its turn at `place`, on another thread.
+pub(crate) fn line_up(place: &Arc<Place>, turn: Box<dyn Turn>) -> Result<()> {
+    let send = place.line().push(turn);
+    match send {
+        true => place.ground().quick.submit(place.clone()).inspect_err(|_| give_up(place)),
+        false => Ok(()),
+    }
+}
+
+/// For a quick thread: what is in line at `place`.
+// What a thread takes from its queue is its own.
+#[allow(clippy::needless_pass_by_value)]
+pub(crate) fn go_through(place: Arc<Place>) {
+    for _ in 0..TURNS {
+        if !take_one(&place, Thread::Quick) {
+            return;
+        }
+    }
+    go_on(&place);
+}
+
+/// For a slow thread: the first in line, which is slow.
+#[allow(clippy::needless_pass_by_value)]
+pub(crate) fn go_slowly(place: Arc<Place>) {
+    if take_one(&place, Thread::Slow) {
+        go_on(&place);
+    }
+}
+
+fn go_on(place: &Arc<Place>) {
+    if place.ground().quick.submit(place.clone()).is_err() {
+        give_up(place);
+    }
+}
+
+/// Whether this thread may take the next one too.
+fn take_one(place: &Arc<Place>, thread: Thread) -> bool {
+    let next = place.line().next();
+    let Some(turn) = next else { return false };
+    // A panic ends this turn, whose answer is then missing, and not the line.
+    let taken = catch_unwind(AssertUnwindSafe(|| turn.take(place, thread)));
+    let sent = match taken.unwrap_or(Taken::Done) {
+        Taken::Done => return true,
+        Taken::Contended(turn) => {
+            let pause = {
+                let mut line = place.line();
+                line.give_back(turn);
+                line.pause()
+            };
+            place.ground().quick.submit_in(pause, place.clone())
+        }
+        Taken::IsSlow(turn) => {
+            place.line().give_back(turn);
+            place.ground().slow.submit(place.clone())
+        }
+    };
+    if sent.is_err() {
+        give_up(place);
+    }
+    false
+}
+
+/// No thread can be had: each request ends without an answer.
+fn give_up(place: &Place) {
+    let line = std::mem::take(&mut *place.line());
+    drop(line);
+}
