@@ -329,9 +329,10 @@ async fn supervise(
             }
             Err(error) => {
                 tracing::debug!(?route, %error, "cannot connect to redis");
-                // A password that the server refuses now may be about to be replaced.
-                let is_passing = was_up && route.may_change_login(&caller);
-                set(&line, Line::Down(if is_passing { error.retryable(true) } else { error }));
+                // What was right before may be in the middle of a change, such as a new password that
+                // the server has and this process does not yet, or a failover and back.
+                let error = if was_up { error.retryable(true) } else { error };
+                set(&line, Line::Down(error));
             }
         }
         tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;

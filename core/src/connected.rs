@@ -71,7 +71,7 @@ impl Connected {
     pub(crate) fn silent(&self, cause: Option<Error>) -> Error {
         let bound = in_words(self.settings.unreachable_after);
         let error = Error::new(
-            ErrorKind::Unreachable,
+            ErrorKind::given_up_after(cause.as_ref()),
             format!("the store gave no useful answer within unreachable_after={bound}"),
         );
         match cause {

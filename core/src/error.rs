@@ -37,6 +37,14 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// What it is when retrying has ended without success: a store that refused to the last did answer.
+    pub(crate) fn given_up_after(cause: Option<&Error>) -> ErrorKind {
+        match cause.map(Error::kind) {
+            Some(ErrorKind::Refused) => ErrorKind::Refused,
+            _ => ErrorKind::Unreachable,
+        }
+    }
+
     /// The words for people.
     #[must_use]
     pub fn words(self) -> &'static str {

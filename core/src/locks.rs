@@ -297,7 +297,8 @@ impl Lock {
     ///   within the wait limit.
     /// - [`ErrorKind::Lost`]: granted, but too late to be believed in.
     /// - [`ErrorKind::InvalidArgument`], [`ErrorKind::Refused`], [`ErrorKind::Unsupported`],
-    ///   [`ErrorKind::Foreign`], [`ErrorKind::Closed`]: at once.
+    ///   [`ErrorKind::Foreign`], [`ErrorKind::Closed`]: at once. [`ErrorKind::Refused`] after
+    ///   `unreachable_after` when the store refuses what it had accepted, such as a password.
     ///
     /// # Cancel safety
     /// Dropped at any await it leaves nothing behind: neither a place in the queue nor a lock. The

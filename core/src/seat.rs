@@ -130,9 +130,9 @@ impl Seat {
 
     fn silent(&self, cause: Option<Error>) -> Error {
         Error::new(
-            ErrorKind::Unreachable,
+            ErrorKind::given_up_after(cause.as_ref()),
             format!(
-                "no answer within unreachable_after={}; the release goes on in the background",
+                "no useful answer within unreachable_after={}; the release goes on in the background",
                 crate::options::in_words(self.yard.unreachable_after)
             ),
         )

@@ -188,17 +188,39 @@ async fn a_wrong_password_is_final_at_once() {
         assert!(!format!("{error} {error:?} {}", words(&error)).contains("wr0ng"));
     }
     assert!(asked.elapsed() < ms(3000), "three refusals took {:?}", asked.elapsed());
-    // One that is changed behind a client's back, which notices when it reconnects.
-    let locks = connect(&server.url()).await;
+    drained(&server).await;
+}
+
+/// Row 41: a password that is changed at the server first. Clients notice when they reconnect, and
+/// wait for as long as they would for a server that is away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_that_is_being_changed_is_waited_for() {
+    let server = RedisOptions::new().password("correct").start().await.unwrap();
+    let patient = connect(&format!("{}?ttl=60s", server.url())).await;
+    let hasty = connect(&format!("{}?ttl=60s&unreachable_after=1s", server.url())).await;
+    let held = hold(&patient, "held").await;
+    let waiter = wait_for(&patient, "held");
+    queued(&patient, "held", 1).await;
     set(&server, "requirepass", "changed").await;
     let mut operator = Operator::of(&server).await;
     operator.says("AUTH changed").await;
     operator.says("CLIENT KILL TYPE pubsub").await;
-    let asked = Instant::now();
-    let error = soon("it is final", locks.lock("lock").acquire()).await.unwrap_err();
-    assert_kind(&error, ErrorKind::Refused);
-    assert!(asked.elapsed() < ms(3000), "the refusal took {:?}", asked.elapsed());
+    let fresh = wait_for(&patient, "fresh");
+    let release = tokio::spawn(held.release());
+    // One that waits no longer is told what the server says.
+    until("it is refused", async || {
+        let asked = Instant::now();
+        let error = soon("it ends", hasty.lock("lock").acquire()).await.expect_err("refused");
+        let is_told = error.kind() == ErrorKind::Refused;
+        assert!(!is_told || asked.elapsed() >= ms(1000), "{:?}", asked.elapsed());
+        assert!(!is_told || words(&error).contains("check the URL's user and password"));
+        is_told
+    })
+    .await;
+    assert!(!fresh.is_finished() && !waiter.is_finished() && !release.is_finished());
     operator.says("CONFIG SET requirepass correct").await;
-    until("the client is let in again", async || locks.lock("lock").acquire().await.is_ok()).await;
+    soon("the release goes through", release).await.unwrap().unwrap();
+    give_back(granted(fresh).await).await;
+    give_back(granted(waiter).await).await;
     drained(&server).await;
 }
