@@ -83,11 +83,13 @@ const TABLE: &[(&str, Meaning)] = {
     ]
 };
 
-/// How a server says inside a script that the ACL denies something.
-const DENIED: [&str; 3] = [
+/// How a server says inside a script that the ACL denies something, with the plain code ERR.
+const DENIED: [&str; 4] = [
     "can't run this command",
     "can't access at least one of the keys",
     "can't publish to the channel",
+    // From 7.2 on.
+    "ACL failure in script",
 ];
 
 /// The scripts say this of keys that another program wrote.
@@ -103,18 +105,7 @@ pub(crate) fn meaning_of(error: &RedisError) -> Meaning {
         let advice = "the server has no room for another client";
         return meaning(ErrorKind::Unreachable, true, Remedy::Reconnect, advice);
     }
-    let code = match error.detail() {
-        // Before 7.2 a command that the ACL denies inside a script has the plain code ERR.
-        Some(text) if DENIED.iter().any(|denied| text.contains(denied)) => "NOPERM",
-        // An error that a script caught and raised again has the plain code too.
-        Some(text) if text.contains("WRONGTYPE ") => "WRONGTYPE",
-        // Before 7.0 a command's error inside a script stands in the middle of the text.
-        Some(text) if text.contains("Error running script") => match text.rsplit_once(": -") {
-            Some((_, words)) => words.split(' ').next().unwrap_or_default(),
-            None => error.code().unwrap_or_default(),
-        },
-        _ => error.code().unwrap_or_default(),
-    };
+    let code = code_of(error);
     if let Some((_, known)) = TABLE.iter().find(|(known, _)| *known == code) {
         return *known;
     }
@@ -137,6 +128,44 @@ pub(crate) fn meaning_of(error: &RedisError) -> Meaning {
         // Whatever else went wrong on the way, this connection is no use any more: it is closed,
         // or what comes from it is no RESP.
         _ => meaning(ErrorKind::Unreachable, true, Remedy::Reconnect, "the connection failed"),
+    }
+}
+
+/// The code of an error, which a script that passes it on hides behind other words.
+pub(crate) fn code_of(error: &RedisError) -> &str {
+    let code = error.code().unwrap_or_default();
+    let words = error.detail().unwrap_or_default();
+    let is_passed_on = code == "ERR" || code.starts_with(SCRIPT);
+    if !is_passed_on {
+        return code;
+    }
+    if DENIED.iter().any(|denied| words.contains(denied)) {
+        return "NOPERM";
+    }
+    let inner = own_words(words).split(' ').next().unwrap_or_default();
+    if TABLE.iter().any(|(known, _)| *known == inner) { inner } else { code }
+}
+
+/// What Lua calls every script.
+const SCRIPT: &str = "@user_script:";
+
+/// The words of an error without those that say where in a script it came up: from 7.0 on they follow
+/// it; before, each level puts its own in front, and a line's number may be all that is left of them
+/// where their beginning was taken for the code.
+fn own_words(mut words: &str) -> &str {
+    if let Some((_, inner)) =
+        words.strip_prefix("Error running script").and_then(|words| words.split_once("): "))
+    {
+        words = inner;
+    }
+    loop {
+        let rest = words.strip_prefix('@').unwrap_or(words);
+        let rest = rest.strip_prefix("user_script:").unwrap_or(rest).trim_start();
+        let rest = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        match rest.strip_prefix(": ").or_else(|| words.strip_prefix("ERR ")) {
+            Some(rest) => words = rest.strip_prefix('-').unwrap_or(rest),
+            None => return words,
+        }
     }
 }
 
@@ -202,11 +231,50 @@ mod tests {
         assert!(!is_loading(&explain(&error("BUSY", ""))));
     }
 
+    /// As servers from 6.2 to 9.1 put it, whether a script fails with it, catches it and raises it
+    /// again, or answers it; alone or in a batch.
     #[test]
-    fn a_code_inside_a_script_is_found() {
-        let words = "Error running script (call to f_1): @user_script:12: @user_script: 12: \
-                     -READONLY You can't write against a read only replica.";
-        assert_eq!(meaning_of(&error("ERR", words)).remedy, Remedy::Reconnect);
+    fn a_code_is_found_wherever_a_script_leaves_it() {
+        for code in ["READONLY", "OOM", "MISCONF", "NOREPLICAS", "WRONGTYPE"] {
+            let alone = meaning_of(&error(code, "You can't."));
+            for (first, words) in [
+                (code, "You can't. script: 3c44b7, on @user_script:1.".to_owned()),
+                ("ERR", format!("{code} You can't. script: on @user_script:1.")),
+                ("ERR", format!("@user_script: 89: -{code} You can't.")),
+                ("ERR", format!("ERR @user_script: 89: -{code} You can't.")),
+                ("ERR", format!("Error running script (call to f_3c): @user_script:1: {code} You")),
+                (
+                    "ERR",
+                    format!(
+                        "Error running script (call to f_3c): @user_script:12: @user_script: 12: \
+                         -{code} You can't."
+                    ),
+                ),
+                ("@user_script:", format!("1: -{code} You can't.")),
+            ] {
+                assert_eq!(meaning_of(&error(first, &words)), alone, "{first} {words}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_code_among_other_words_is_none() {
+        let words = "wrong number of arguments for OOM: -READONLY";
+        assert_eq!(code_of(&error("ERR", words)), "ERR");
+    }
+
+    #[test]
+    fn what_the_acl_denies_inside_a_script_is_a_missing_permission() {
+        for words in [
+            "The user executing the script can't run this command or subcommand",
+            "ACL failure in script: User u has no permissions to run the 'get' command",
+            "@user_script: 1: The user executing the script can't access at least one of the keys",
+        ] {
+            assert_eq!(code_of(&error("ERR", words)), "NOPERM", "{words}");
+        }
+        let in_6_2 =
+            error("@user_script:", "1: The user executing the script can't run this command");
+        assert_eq!(code_of(&in_6_2), "NOPERM");
     }
 
     #[test]

@@ -18,8 +18,11 @@ while values[value] do
   n, m = n - 48, m - 48
   local done, answer =
     pcall(step, {unpack(keys, key + 1, key + n)}, {unpack(values, value + 2, value + 1 + m)})
-  -- A command's error is a table, from 7.0 on.
-  if not done and type(answer) == 'string' then answer = {err = 'ERR ' .. answer} end
+  -- A command's error begins with its code, and one of Lua's with where it came up, as before 7.0
+  -- every error does. The client finds the code behind that.
+  if not done and type(answer) == 'string' then
+    answer = {err = string.find(answer, '^%u[%u%d]* ') and answer or 'ERR ' .. answer}
+  end
   answers[#answers + 1] = answer
   key, value = key + n, value + 2 + m
 end

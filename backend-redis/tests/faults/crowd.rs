@@ -1,5 +1,8 @@
 //! Many claims of one process at once, whose steps share calls to the server.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use fencelock_conformance::proxy::Direction;
 use fencelock_conformance::servers::TestRedis;
 use fencelock_core::{ErrorKind, Guard, Locks, Result};
@@ -7,9 +10,12 @@ use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::classes::Fault;
 use crate::support::*;
 
 const CROWD: usize = 300;
+/// More tasks, each with a lock of its own.
+const CHURN: usize = 400;
 
 /// How often the server did this command.
 async fn done(server: &TestRedis, command: &str) -> u64 {
@@ -128,4 +134,53 @@ async fn a_crowd_is_told_in_time_that_the_server_is_frozen() {
         give_back(guard.unwrap().unwrap()).await;
     }
     drained(&server).await;
+}
+
+/// Rows 27, 28, 37 and 38: a thousand tasks acquire, wait and release meanwhile. None of them fails,
+/// and nothing is left behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_passes_ends_nothing_of_a_crowd() {
+    for fault in [Fault::ReadOnly, Fault::NoReplicas, Fault::OutOfMemory, Fault::CannotSave] {
+        let server = TestRedis::start().await.unwrap();
+        if !fault.can_befall(&server).await {
+            continue;
+        }
+        let (locks, others) = (direct(&server, "ttl=60s").await, direct(&server, "ttl=60s").await);
+        let held = acquire_all(&locks).await.into_iter().map(Result::unwrap).collect::<Vec<_>>();
+        let waiting: Vec<_> = (0..CROWD).map(|n| wait_for(&others, &format!("lock-{n}"))).collect();
+        for n in 0..CROWD {
+            queued(&locks, &format!("lock-{n}"), 1).await;
+        }
+        let is_over = Arc::new(AtomicBool::new(false));
+        let churn = |n: usize| {
+            let (lock, is_over) = (locks.lock(format!("churn-{n}")), is_over.clone());
+            tokio::spawn(async move {
+                let mut turns = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    give_back(lock.acquire().await.expect("acquired")).await;
+                    turns += 1;
+                }
+                turns
+            })
+        };
+        let churning: Vec<JoinHandle<u32>> = (0..CHURN).map(churn).collect();
+        fault.befalls(&server).await;
+        let released: Vec<_> =
+            held.into_iter().map(|guard| tokio::spawn(give_back(guard))).collect();
+        // Long enough that each of them has asked several times.
+        tokio::time::sleep(ms(3000)).await;
+        fault.is_mended(&server).await;
+        within(2 * PATIENCE, "all are released", join_all(released))
+            .await
+            .into_iter()
+            .for_each(|released| released.expect("no error"));
+        for granted in within(2 * PATIENCE, "all are granted", join_all(waiting)).await {
+            give_back(granted.unwrap().unwrap()).await;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let turns = within(2 * PATIENCE, "all end", join_all(churning)).await;
+        let turns: Vec<u32> = turns.into_iter().map(|turns| turns.expect("no error")).collect();
+        assert!(turns.iter().all(|turns| *turns > 0), "{fault:?}: {turns:?}");
+        drained(&server).await;
+    }
 }

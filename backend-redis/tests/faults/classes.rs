@@ -1,0 +1,219 @@
+//! What servers really answer when they do not serve: each error means the same of a step that goes
+//! alone, of one among others in a call, at a cluster and at the nodes of a quorum.
+
+use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_core::{Error, ErrorKind, Guard, Locks, url};
+use fencelock_redis::{REDLOCK_SCHEME, redlock};
+use futures_util::future::join_all;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::support::*;
+
+/// What befalls servers, until it is mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    ReadOnly,
+    NoReplicas,
+    OutOfMemory,
+    CannotSave,
+    Busy,
+    DeniedCommand,
+    DeniedKey,
+    OtherType,
+}
+
+use Fault::*;
+
+const LOCKS: usize = 64;
+
+fn name(n: usize) -> String {
+    format!("lock-{n}")
+}
+
+impl Fault {
+    const ALL: [Fault; 8] =
+        [ReadOnly, NoReplicas, OutOfMemory, CannotSave, Busy, DeniedCommand, DeniedKey, OtherType];
+
+    fn kind(self) -> ErrorKind {
+        match self {
+            DeniedCommand | DeniedKey => ErrorKind::Refused,
+            OtherType => ErrorKind::Foreign,
+            ReadOnly | NoReplicas | OutOfMemory | CannotSave | Busy => ErrorKind::Unreachable,
+        }
+    }
+
+    fn says(self) -> &'static str {
+        match self {
+            ReadOnly => "a replica",
+            NoReplicas => "min-replicas-to-write",
+            OutOfMemory => "maxmemory",
+            CannotSave => "cannot save",
+            Busy => "a long script",
+            DeniedCommand | DeniedKey => "the ACL denies it",
+            OtherType => "has another type",
+        }
+    }
+
+    /// Whether this version of the server can be brought to say it of a script.
+    pub(crate) async fn can_befall(self, server: &TestRedis) -> bool {
+        let before_7 = ask(server, &["INFO", "server"]).await.contains("redis_version:6.");
+        !(before_7 && self == NoReplicas)
+    }
+
+    pub(crate) async fn befalls(self, server: &TestRedis) {
+        match self {
+            // Of a master that is nowhere, so that its data stays.
+            ReadOnly => drop(ask(server, &["REPLICAOF", "127.0.0.1", "1"]).await),
+            NoReplicas => set(server, "min-replicas-to-write", "9").await,
+            OutOfMemory => set(server, "maxmemory", "1").await,
+            CannotSave => {
+                // What is saved cannot be put in the place of a directory.
+                std::fs::create_dir_all(server.directory().join("dump.rdb/x")).expect("made");
+                set(server, "save", "3600 1").await;
+                set(server, "stop-writes-on-bgsave-error", "yes").await;
+                ask(server, &["BGSAVE"]).await;
+                until("saving has failed", async || {
+                    let info = ask(server, &["INFO", "persistence"]).await;
+                    info.contains("rdb_last_bgsave_status:err")
+                })
+                .await;
+            }
+            Busy => {
+                set(server, "lua-time-limit", "20").await;
+                let mut line = TcpStream::connect(server.addr()).await.expect("a connection");
+                line.write_all(b"EVAL \"while true do end\" 0\r\n").await.expect("an order");
+                until("it is busy", async || {
+                    let answer = server.command(&["PING"]).await;
+                    answer.is_err_and(|error| error.to_string().contains("BUSY"))
+                })
+                .await;
+            }
+            DeniedCommand => drop(ask(server, &["ACL", "SETUSER", "limited", "-set"]).await),
+            DeniedKey => {
+                let keys = ["resetkeys", "~fencelock:redlock", "~{*"];
+                ask(server, &[&["ACL", "SETUSER", "limited"], &keys[..]].concat()).await;
+            }
+            OtherType => {
+                for n in 0..LOCKS {
+                    let fence = format!("{{lock:{}}}:f", name(n));
+                    // At the slot's server, where there are slots.
+                    let _ = server.command(&["DEL", &fence]).await;
+                    let _ = server.command(&["RPUSH", &fence, "foreign"]).await;
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn is_mended(self, server: &TestRedis) {
+        match self {
+            ReadOnly => drop(ask(server, &["REPLICAOF", "NO", "ONE"]).await),
+            NoReplicas => set(server, "min-replicas-to-write", "0").await,
+            OutOfMemory => set(server, "maxmemory", "0").await,
+            CannotSave => set(server, "stop-writes-on-bgsave-error", "no").await,
+            Busy => {
+                ask(server, &["SCRIPT", "KILL"]).await;
+                until("it serves", async || server.command(&["PING"]).await.is_ok()).await;
+            }
+            DeniedCommand => drop(ask(server, &["ACL", "SETUSER", "limited", "+set"]).await),
+            DeniedKey => drop(ask(server, &["ACL", "SETUSER", "limited", "~*"]).await),
+            OtherType => {
+                for n in 0..LOCKS {
+                    let fence = format!("{{lock:{}}}:f", name(n));
+                    let _ = server.command(&["DEL", &fence]).await;
+                }
+            }
+        }
+    }
+}
+
+fn options() -> RedisOptions {
+    RedisOptions::new().acl_user("limited on >pw ~* &* +@all")
+}
+
+/// So many at once, each with a lock of its own: what they are told while it lasts, and that they are
+/// granted afterwards.
+async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, crowd: usize) {
+    join_all(servers.iter().map(|server| fault.befalls(server))).await;
+    until(&format!("{fault:?}: {crowd} are told why"), async || {
+        let asking = (0..crowd).map(|n| {
+            let lock = locks.lock(name(n)).wait_at_most(ms(300));
+            async move { lock.acquire().await }
+        });
+        let answers = within(PATIENCE, "everybody has an answer", join_all(asking)).await;
+        let says = |error: &Error| words(error).contains(fault.says());
+        let mut errors = Vec::new();
+        for answer in answers {
+            match answer {
+                Err(error) => errors.push(error),
+                // A script that has written, such as for a release, may go on when memory is full.
+                Ok(guard) if fault == OutOfMemory && crowd > 1 => give_back(guard).await,
+                Ok(_) => panic!("{fault:?}, {crowd}: granted"),
+            }
+        }
+        for error in &errors {
+            assert_eq!(error.kind(), fault.kind(), "{fault:?}, {crowd}: {}", words(error));
+            // What may pass may also be told as silence, on a busy machine.
+            let is_sure = says(error) || fault.kind() == ErrorKind::Unreachable;
+            assert!(is_sure, "{fault:?}, {crowd}: {}", words(error));
+        }
+        errors.iter().any(says)
+    })
+    .await;
+    join_all(servers.iter().map(|server| fault.is_mended(server))).await;
+    let asking = (0..crowd).map(|n| async move { hold(locks, &name(n)).await });
+    let guards: Vec<Guard> = join_all(asking).await;
+    join_all(guards.into_iter().map(give_back)).await;
+}
+
+#[tokio::test]
+async fn an_error_of_a_server_means_the_same_alone_and_in_a_crowd() {
+    for fault in Fault::ALL {
+        let server = options().start().await.unwrap();
+        if !fault.can_befall(&server).await {
+            continue;
+        }
+        let url = format!("redis://limited:pw@{}/0?ttl=60s", server.addr());
+        for crowd in [1, LOCKS] {
+            meets(&[&server], &connect(&url).await, fault, crowd).await;
+        }
+        drained(&server).await;
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_a_server_means_the_same_in_a_cluster() {
+    let cluster = options().cluster().await.unwrap();
+    cluster.never_fail_over().await.unwrap();
+    let masters: Vec<&TestRedis> = cluster.nodes()[..3].iter().collect();
+    let url = cluster.url().replace("redis-cluster://", "redis-cluster://limited:pw@");
+    let locks = connect(&format!("{url}?ttl=60s")).await;
+    // Nobody may make a master of a cluster a replica in that way.
+    for fault in Fault::ALL.into_iter().filter(|fault| *fault != ReadOnly) {
+        if fault.can_befall(masters[0]).await {
+            meets(&masters, &locks, fault, 16).await;
+        }
+    }
+    for master in masters {
+        drained(master).await;
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_a_server_means_the_same_at_the_nodes_of_a_quorum() {
+    for fault in Fault::ALL {
+        let starting = (0..3).map(|_| options().start());
+        let nodes: Vec<TestRedis> =
+            join_all(starting).await.into_iter().map(Result::unwrap).collect();
+        if !fault.can_befall(&nodes[0]).await {
+            continue;
+        }
+        let hosts: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
+        let url = format!("redlock://limited:pw@{}/0?ttl=20s&clock_tolerance=5s", hosts.join(","));
+        redlock::init(&url).await.unwrap();
+        for crowd in [1, LOCKS] {
+            let locks = connected(|| url::connect(&[REDLOCK_SCHEME], &url)).await;
+            meets(&nodes.iter().collect::<Vec<_>>(), &locks, fault, crowd).await;
+        }
+    }
+}
