@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Contender, Error, ErrorKind, FencingToken, Removal, Renewal, Rest, Result,
-    lease_end,
+    Attempt, Claim, Contender, FencingToken, Removal, Renewal, Rest, Result, lease_end,
 };
 use tokio::time::timeout_at;
 
 use super::backend::Store;
 use super::desk::{Desk, Grant, NODES};
 use super::freeing::WasHeld;
+use super::quorum::Word;
 use super::votes::{self, Vote};
 use crate::identity::{Keys, identity};
 
@@ -91,7 +91,9 @@ impl Contender for RedlockContender {
 
     async fn release(&self) -> Result<Removal> {
         let desk = &self.desk;
-        let nodes = desk.store.quorum.members.len();
+        let quorum = &desk.store.quorum;
+        let nodes = quorum.members.len();
+        let mut words = quorum.silence();
         let under_way = desk.state().freeing.take();
         let mut freeing = match under_way {
             Some(freeing) => freeing,
@@ -99,8 +101,9 @@ impl Contender for RedlockContender {
         };
         let deadline = desk.deadline();
         while let Ok(Some((at, answer))) = timeout_at(deadline, freeing.fan.next()).await {
-            if let Ok(had_it) = answer {
-                desk.freed(at % NODES, &freeing.identities[at / NODES], had_it);
+            match answer {
+                Ok(had_it) => desk.freed(at % NODES, &freeing.identities[at / NODES], had_it),
+                Err(error) => words.set(at % NODES, Word::Failed(error)),
             }
             let mut state = desk.state();
             let is_free = matches!(state.freed.was_held(nodes, 0), WasHeld::Yes);
@@ -120,10 +123,7 @@ impl Contender for RedlockContender {
             (true, _) => Ok(Removal::Absent),
             (false, WasHeld::Yes) => Ok(Removal::Partly { was_held: true }),
             (false, WasHeld::No) => Ok(Removal::Partly { was_held: false }),
-            (false, WasHeld::Open) => Err(Error::new(
-                ErrorKind::Unreachable,
-                "too few nodes have answered to say whether it was held",
-            )),
+            (false, WasHeld::Open) => Err(quorum.no_majority(&words)),
         }
     }
 }

@@ -133,8 +133,12 @@ impl Quorum {
     where
         F: Future<Output = Result<T>>,
     {
-        let silence = Words(vec![Word::Late; self.members.len()]);
-        self.ask(0..self.members.len(), silence, question).await
+        self.ask(0..self.members.len(), self.silence(), question).await
+    }
+
+    /// What is to be said of nodes that say nothing.
+    pub(crate) fn silence(&self) -> Words {
+        Words(vec![Word::Late; self.members.len()])
     }
 
     /// What these nodes answer in time; an error, with `words` for those that do not, when that is no

@@ -6,13 +6,14 @@
 -- O(log n) in the holders and waiters, but for up to 256 dead ones and 64 grants.
 
 local ME = ARGV[1]
--- A group lies in a sorted set, where GET is an error and not an answer.
 local value = redis.pcall('GET', L)
 if value == ME and not ARGV[2] then
   -- Not marked: nobody waits.
   redis.call('DEL', L)
   return 1
 end
+-- A group lies in a sorted set, where GET is an error. Any other error leaves it unknown.
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
 local was_there = 0
 if value == ME or value == ME .. '\n' then
   redis.call('DEL', L)
@@ -25,7 +26,7 @@ end
 local me = parse(ME)
 if redis.call('ZREM', Q, ME) == 1 then was_there = 1 end
 -- What another program put at the lock's key is not ours to release or to hand over.
-if not pcall(look_at_lock) then
+if not met_no_foreign(look_at_lock) then
   tidy()
   return was_there
 end

@@ -224,3 +224,32 @@ async fn a_password_that_is_being_changed_is_waited_for() {
     give_back(granted(waiter).await).await;
     drained(&server).await;
 }
+
+/// What may not be read is not known to be another's: a release is refused, and says by what.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_may_not_look_is_refused() {
+    let server = RedisOptions::new().acl_user("limited on >pw ~* &* +@all").start().await.unwrap();
+    let locks = connect(&format!("redis://limited:pw@{}/0?ttl=60s", server.addr())).await;
+    let users = async |rule: &str| drop(ask(&server, &["ACL", "SETUSER", "limited", rule]).await);
+    for (denied, allowed) in [("-get", "+get"), ("-type", "+type")] {
+        let exclusive = hold(&locks, "exclusive").await;
+        let waiter = wait_for(&locks, "exclusive");
+        queued(&locks, "exclusive", 1).await;
+        let reader = soon("granted", locks.rw_lock("group").read().acquire()).await.unwrap();
+        users(denied).await;
+        // A group needs no GET, and an exclusive lock no TYPE.
+        let refused = if denied == "-get" { exclusive } else { reader };
+        let error = soon("it ends", refused.release()).await.expect_err(denied);
+        assert_kind(&error, ErrorKind::Refused);
+        assert!(words(&error).contains("the ACL denies it"), "{denied}: {}", words(&error));
+        users(allowed).await;
+        waiter.abort();
+        for name in ["exclusive", "group"] {
+            let seen = locks.inspect(name).await.unwrap();
+            for holder in &seen.holders {
+                locks.evict(name, &holder.id).await.unwrap();
+            }
+        }
+        drained(&server).await;
+    }
+}

@@ -192,3 +192,26 @@ async fn what_a_lost_answer_planted_is_given_back() {
     rig.drained().await;
     assert!(planted.elapsed() < TTL - SLACK, "it was not given back, and expired");
 }
+
+/// What may not be read is not known to be another's: a release is refused, and says what the nodes
+/// said.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_may_not_look_is_refused() {
+    let rig = Rig::new(3, LONG).await;
+    let locks = rig.direct(LONG).await;
+    let held = hold(&locks, "lock").await;
+    rig.held_everywhere("lock", &[]).await;
+    let users = async |rule: &str| {
+        for node in &rig.nodes {
+            ask(node, &["ACL", "SETUSER", "default", rule]).await;
+        }
+    };
+    users("-get").await;
+    let error = soon("it ends", held.release()).await.expect_err("it may not look");
+    assert_kind(&error, ErrorKind::Refused);
+    assert!(words(&error).contains("the ACL denies it"), "{}", words(&error));
+    users("+get").await;
+    let seen = locks.inspect("lock").await.unwrap();
+    locks.evict("lock", &seen.holders[0].id).await.unwrap();
+    rig.drained().await;
+}

@@ -26,7 +26,7 @@ elseif type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, tru
 end
 --<lock.lua>
 local me = parse(ME)
-if not pcall(look_at_lock) then return 0 end
+if not met_no_foreign(look_at_lock) then return 0 end
 local is_mine = held and held.group == me.mode and redis.call('ZSCORE', L, ME)
 if TTL == 0 then return is_mine and 1 or 0 end
 if is_mine then

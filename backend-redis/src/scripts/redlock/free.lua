@@ -8,13 +8,14 @@
 -- O(log n) in the holders and waiters, but for up to 256 dead ones and 64 readers.
 
 local ME, WAITER, ARRIVAL = ARGV[1], ARGV[2], ARGV[3]
--- A group lies in a sorted set, where GET is an error and not an answer.
 local value = redis.pcall('GET', L)
 if value == ME and ARRIVAL == '' and not ARGV[4] then
   -- Not marked: nobody waits.
   redis.call('DEL', L)
   return 1
 end
+-- A group lies in a sorted set, where GET is an error. Any other error leaves it unknown.
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
 local was_there = 0
 if value == ME or value == ME .. '\n' then
   redis.call('DEL', L)
@@ -27,7 +28,7 @@ end
 --<hint.lua>
 local me = parse(ME)
 -- What another program put at the lock's key is not ours to release.
-local is_ours = pcall(look_at_lock)
+local is_ours = met_no_foreign(look_at_lock)
 -- Whose turn it has been; nobody's while it was held alone.
 local before = {}
 if is_ours and was_there == 0 then

@@ -8,6 +8,8 @@
 
 if redis.call('GET', KEYS[4]) ~= ARGV[1] then return -1 end
 local value = redis.pcall('GET', L)
+-- Of another type: not held. Any other error leaves it unknown.
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
 if value ~= ARGV[2] and value ~= ARGV[2] .. '\n' then return 0 end
 --<foreign.lua>
 --<fence.lua>

@@ -286,8 +286,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     (
         "a list keeps waiters",
-        "if not pcall(look_at_lock) then\n  tidy()",
-        "if not pcall(look_at_lock) then",
+        "if not met_no_foreign(look_at_lock) then\n  tidy()",
+        "if not met_no_foreign(look_at_lock) then",
     ),
     ("a member stays", "and take_out(me) then", "and false then"),
     ("an eviction is silent", "if me and ARGV[2] then", "if false then"),
