@@ -38,7 +38,7 @@ pub(crate) struct Store {
 
 impl Store {
     /// Takes an identity, the first of `values`, out of the lock or its queue.
-    pub(crate) async fn release(&self, keys: &Keys, values: &[&str]) -> Result<Removal> {
+    pub(crate) async fn release(&self, keys: &Keys, values: &[&[u8]]) -> Result<Removal> {
         let step = Step { script: &SCRIPTS.release, keys: &keys.all(), values };
         match self.server.step(step).await? {
             Value::Int(1) => Ok(Removal::Removed),
@@ -63,7 +63,7 @@ impl Store {
     /// arrived after its claim's release. Nobody else would ever take it away.
     async fn release_if_stray(&self, keys: &Keys, identity: &[u8]) -> Result<()> {
         let known = Identity::parse(identity).is_none_or(|own| self.listeners.knows(own.owner));
-        if let (false, Ok(identity)) = (known, std::str::from_utf8(identity)) {
+        if !known {
             self.release(keys, &[identity]).await?;
         }
         Ok(())
@@ -79,8 +79,8 @@ impl Seats for Store {
 
     async fn look_at(&self, waiting: &[&RedisContender]) -> Result<Vec<Look>> {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
-        let mut values = vec![self.process.as_str()];
-        values.extend(sample(waiting).map(RedisContender::identity));
+        let mut values = vec![self.process.as_str().as_bytes()];
+        values.extend(sample(waiting).map(|waiter| waiter.identity().as_bytes()));
         let step = Step { script: &SCRIPTS.look, keys: &keys.all(), values: &values };
         let answer = self.server.step(step).await?;
         let seen =
@@ -204,7 +204,7 @@ impl DistributedLock for Driver {
         let keys = Keys::of(name.key());
         let seen: Seen = snapshot::of(&self.store.server, &keys).await?;
         match seen.value_of(who) {
-            Some(value) => self.store.release(&keys, &[&value, "tell"]).await,
+            Some(value) => self.store.release(&keys, &[value, b"tell"]).await,
             None => Ok(Removal::Absent),
         }
     }

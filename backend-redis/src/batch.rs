@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use fencelock_core::crowd::{Carrier, Crowd, Leaving, Limits, Way};
 use fencelock_core::{Error, Result};
-use redis::{Cmd, Value};
+use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
-use crate::error::{closed, explain};
-use crate::node::{By, Node, Step};
+use crate::error::{closed, code_of, explain, strange_answer};
+use crate::node::{By, Node, Step, command};
 use crate::script::Script;
+use crate::sharing::Sharing;
 
 const LIMITS: Limits = Limits { alone: 16, calls: 2, most: 64 };
 
@@ -22,6 +24,7 @@ pub(crate) struct Batches {
     /// Does many steps in one call.
     script: &'static Script,
     crowd: Crowd<Waiting>,
+    sharing: Sharing,
 }
 
 impl Carrier for Batches {
@@ -36,29 +39,28 @@ impl Carrier for Batches {
     }
 
     async fn carry(self: Arc<Self>, steps: Vec<Waiting>, leaving: Leaving<Self>) {
-        let link = self.node.link();
-        let mut steps = wanted(steps);
-        let mut answer = link.send_batch(&command(self.script, &steps, By::Digest), leaving).await;
-        if matches!(&answer, Ok(Err(error)) if self.node.wants_text(error)) {
-            let leaving = self.leaving();
-            steps = wanted(steps);
-            answer = link.send_batch(&command(self.script, &steps, By::Text), leaving).await;
-        }
-        match answer {
-            Ok(Ok(answers)) => {
-                for (step, answer) in steps.into_iter().zip(answers) {
-                    step.tell(answer.extract_error().map_err(|error| explain(&error)));
-                }
+        let (shared, apart) = self.sharing.split(steps, Waiting::lock, Instant::now());
+        let mut calls = vec![Call { steps: shared, by: By::Digest }];
+        calls.extend(apart.into_iter().map(Call::alone));
+        let mut leaving = Some(leaving);
+        loop {
+            let leaving = leaving.take().unwrap_or_else(|| self.leaving());
+            calls.retain_mut(Call::is_wanted);
+            if calls.is_empty() {
+                return;
             }
-            Ok(Err(error)) => match explain(&error) {
-                error if error.is_retryable() => tell_all(steps, &error),
-                // What an ACL denies to one must not be denied to the others.
-                _ => self.one_by_one(steps).await,
-            },
-            Err(error) => {
-                tell_all(steps, &error);
-                // They have waited for the same.
-                tell_all(self.crowd.take_waiting(), &error);
+            let commands = self.commands(&calls);
+            match self.node.link().send_all_leaving(&commands, leaving).await {
+                Ok(answers) => {
+                    let answered = calls.into_iter().zip(answers);
+                    calls = answered.flat_map(|(call, answer)| self.settle(call, answer)).collect();
+                }
+                Err(error) => {
+                    calls.into_iter().for_each(|call| tell_all(call.steps, &error));
+                    // They have waited for the same.
+                    tell_all(self.crowd.take_waiting(), &error);
+                    return;
+                }
             }
         }
     }
@@ -66,7 +68,13 @@ impl Carrier for Batches {
 
 impl Batches {
     pub(crate) fn new(node: Node, runtime: Handle, script: &'static Script) -> Arc<Batches> {
-        Arc::new(Batches { node, runtime, script, crowd: Crowd::new(LIMITS) })
+        Arc::new(Batches {
+            node,
+            runtime,
+            script,
+            crowd: Crowd::new(LIMITS),
+            sharing: Sharing::new(),
+        })
     }
 
     pub(crate) fn node(&self) -> &Node {
@@ -90,21 +98,84 @@ impl Batches {
         }
     }
 
-    async fn one_by_one(self: &Arc<Self>, steps: Vec<Waiting>) {
-        let _leaving = self.leaving();
-        let mut steps = wanted(steps).into_iter();
-        while let Some(waiting) = steps.next() {
-            let words = waiting.words();
-            let (keys, values) = words.split_at(waiting.keys);
-            match self.node.step(Step { script: waiting.script, keys, values }).await {
-                Ok(answer) => waiting.tell(answer.map_err(|error| explain(&error))),
-                // The connection is gone, or silent: the others need not find that out in turn.
-                Err(error) => {
-                    waiting.tell(Err(error.clone()));
-                    return tell_all(steps.collect(), &error);
+    /// All on the connection at once: nobody waits for another one's round trip.
+    fn commands(&self, calls: &[Call]) -> Pipeline {
+        let mut commands = Pipeline::with_capacity(calls.len());
+        for call in calls {
+            commands.add_command(match call.steps.as_slice() {
+                [step] => command(step.script, call.by, step.keys, step.words()),
+                steps => shared_command(self.script, steps, call.by),
+            });
+        }
+        commands
+    }
+
+    /// Tells the steps of a call its answer; what has to be sent again.
+    fn settle(&self, mut call: Call, answer: Value) -> Vec<Call> {
+        let error = match answer {
+            Value::ServerError(error) => RedisError::from(error),
+            answer => {
+                self.tell_answers(call.steps, answer);
+                return Vec::new();
+            }
+        };
+        if matches!(call.by, By::Digest) && self.node.wants_text(&error) {
+            call.by = By::Text;
+            return vec![call];
+        }
+        let explained = explain(&error);
+        if call.steps.len() > 1 && !explained.is_retryable() {
+            // What is denied to one must not be denied to the others.
+            self.sharing.call_refused(Instant::now());
+            if code_of(&error) == "CROSSSLOT" {
+                self.sharing.slots_differ();
+            }
+            return call.steps.into_iter().map(Call::alone).collect();
+        }
+        if let ([step], "NOPERM") = (call.steps.as_slice(), code_of(&error)) {
+            self.sharing.denied(step.lock(), Instant::now());
+        }
+        tell_all(call.steps, &explained);
+        Vec::new()
+    }
+
+    fn tell_answers(&self, steps: Vec<Waiting>, answer: Value) {
+        match answer {
+            answer if steps.len() == 1 => {
+                for step in steps {
+                    self.sharing.allowed(step.lock());
+                    step.tell(Ok(answer.clone()));
                 }
             }
+            Value::Array(answers) if answers.len() == steps.len() => {
+                for (step, answer) in steps.into_iter().zip(answers) {
+                    step.tell(answer.extract_error().map_err(|error| explain(&error)));
+                }
+            }
+            // Nobody knows whose answers they are.
+            _ => {
+                self.node.link().distrust("it gave an answer that cannot be");
+                tell_all(steps, &strange_answer("a batch"));
+            }
         }
+    }
+}
+
+/// Steps that go in one call.
+struct Call {
+    steps: Vec<Waiting>,
+    by: By,
+}
+
+impl Call {
+    fn alone(step: Waiting) -> Call {
+        Call { steps: vec![step], by: By::Digest }
+    }
+
+    /// Whether somebody still waits for it. The steps that nobody waits for need not be asked.
+    fn is_wanted(&mut self) -> bool {
+        self.steps.retain(|step| !step.answer.is_closed());
+        !self.steps.is_empty()
     }
 }
 
@@ -114,27 +185,30 @@ pub(crate) struct Waiting {
     script: &'static Script,
     keys: usize,
     /// The keys and the values, one behind the other.
-    text: String,
+    bytes: Vec<u8>,
     ends: Vec<usize>,
     answer: oneshot::Sender<Result<Value>>,
 }
 
 impl Waiting {
     fn new(step: Step<'_>, answer: oneshot::Sender<Result<Value>>) -> Waiting {
-        let words = || step.keys.iter().chain(step.values);
-        let mut text = String::with_capacity(words().map(|word| word.len()).sum());
-        let ends = words().map(|word| {
-            text.push_str(word);
-            text.len()
+        let mut bytes = Vec::with_capacity(step.words().map(<[u8]>::len).sum());
+        let ends = step.words().map(|word| {
+            bytes.extend_from_slice(word);
+            bytes.len()
         });
         let ends = ends.collect();
-        Waiting { script: step.script, keys: step.keys.len(), text, ends, answer }
+        Waiting { script: step.script, keys: step.keys.len(), bytes, ends, answer }
     }
 
-    fn words(&self) -> Vec<&str> {
-        let mut start = 0;
-        let word = |end: &usize| &self.text[std::mem::replace(&mut start, *end)..*end];
-        self.ends.iter().map(word).collect()
+    fn words(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
+    }
+
+    /// The lock's key.
+    fn lock(&self) -> &[u8] {
+        &self.bytes[..self.ends[0]]
     }
 
     fn tell(self, answer: Result<Value>) {
@@ -143,27 +217,19 @@ impl Waiting {
     }
 }
 
-/// Those that somebody still waits for: the others need not be asked.
-fn wanted(mut steps: Vec<Waiting>) -> Vec<Waiting> {
-    steps.retain(|step| !step.answer.is_closed());
-    steps
-}
-
 fn tell_all(steps: Vec<Waiting>, error: &Error) {
     steps.into_iter().for_each(|step| step.tell(Err(error.clone())));
 }
 
 /// As `scripts/batch.lua` takes it.
-fn command(script: &'static Script, steps: &[Waiting], by: By) -> Cmd {
+fn shared_command(script: &'static Script, steps: &[Waiting], by: By) -> Cmd {
     let counts = |step: &Waiting| format!("{}{}", step.keys, step.ends.len() - step.keys);
     let counts: Vec<String> = steps.iter().map(counts).collect();
-    let (mut keys, mut values) = (Vec::new(), Vec::new());
-    for (step, counts) in steps.iter().zip(&counts) {
-        let words = step.words();
-        let (its_keys, its_values) = words.split_at(step.keys);
-        keys.extend_from_slice(its_keys);
-        values.extend([step.script.name, counts.as_str()]);
-        values.extend_from_slice(its_values);
-    }
-    Step { script, keys: &keys, values: &values }.command(by)
+    let keys = steps.iter().map(|step| step.keys).sum();
+    let all_keys = steps.iter().flat_map(|step| step.words().take(step.keys));
+    let values = steps.iter().zip(&counts).flat_map(|(step, counts)| {
+        let head = [step.script.name.as_bytes(), counts.as_bytes()];
+        head.into_iter().chain(step.words().skip(step.keys))
+    });
+    command(script, by, keys, all_keys.chain(values))
 }

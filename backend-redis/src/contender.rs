@@ -60,6 +60,7 @@ impl RedisContender {
         // One key alone is served also while its slot moves from server to server.
         let keys = self.keys.all();
         let keys = if old { &keys[..] } else { &keys[..1] };
+        let values = values.map(str::as_bytes);
         let step = Step { script: &SCRIPTS.renew, keys, values: &values };
         match self.store.server.step(step).await? {
             Value::Int(1) => {
@@ -85,6 +86,7 @@ impl RedisContender {
     async fn replicated(&self, token: FencingToken) -> Result<Attempt> {
         let sent = self.store.clock.now();
         let values = [self.identity.as_str(), ttl_of(&self.identity), ""];
+        let values = values.map(str::as_bytes);
         let step = Step { script: &SCRIPTS.renew, keys: &self.keys.all()[..1], values: &values };
         match self.store.server.confirm(step).await {
             Ok(Value::Int(1)) => {
@@ -134,7 +136,7 @@ impl Contender for RedisContender {
     }
 
     async fn attempt(&self) -> Result<Attempt> {
-        let values = [self.identity.as_str(), ttl_of(&self.identity), "try"];
+        let values = [self.identity.as_str(), ttl_of(&self.identity), "try"].map(str::as_bytes);
         let values = match self.claim.if_busy() {
             IfBusy::Refuse => &values[..],
             IfBusy::Queue => &values[..2],
@@ -162,7 +164,7 @@ impl Contender for RedisContender {
     }
 
     async fn release(&self) -> Result<Removal> {
-        self.store.release(&self.keys, &[&self.identity]).await
+        self.store.release(&self.keys, &[self.identity.as_bytes()]).await
     }
 }
 

@@ -40,6 +40,7 @@ mod route;
 mod script;
 mod seats;
 mod server;
+mod sharing;
 mod snapshot;
 mod tls;
 

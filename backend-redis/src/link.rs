@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::dial::{Dialled, Driver};
-use crate::error::{Remedy, closed, explain, is_loading, meaning_of, strange_answer};
+use crate::error::{Remedy, closed, explain, is_loading, meaning_of};
 use crate::identity::Process;
 use crate::route::{Caller, Host, Route};
 
@@ -184,35 +184,29 @@ impl Link {
         live.health.heard(answer.and_then(Value::extract_error))
     }
 
-    /// Sends one command that answers with many answers, some of which may be errors. `leaving` is
-    /// dropped as soon as it is on the connection, or will never be.
-    pub(crate) async fn send_batch(
+    /// Sends commands together; nobody's come between them.
+    pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>> {
+        self.send_all_leaving(commands, ()).await
+    }
+
+    /// The same; `leaving` is dropped as soon as they are on the connection, or will never be.
+    pub(crate) async fn send_all_leaving(
         &self,
-        command: &Cmd,
+        commands: &Pipeline,
         leaving: impl Sized,
-    ) -> Result<Result<Vec<Value>, RedisError>> {
+    ) -> Result<Vec<Value>> {
         let Live { mut connection, health, _driver, .. } = self.live().await?;
-        let mut sending = pin!(connection.send_packed_command(command));
+        let count = commands.len();
+        let mut sending = pin!(connection.send_packed_commands(commands, 0, count));
         let first = poll!(sending.as_mut());
         drop(leaving);
         let answer = match first {
             Poll::Ready(answer) => answer,
             Poll::Pending => sending.await,
         };
-        match health.heard(answer.and_then(own_error))? {
-            Ok(Value::Array(answers)) => health.heard_all(answers).map(Ok),
-            Ok(_) => Err(strange_answer("a batch")),
-            Err(error) => Ok(Err(error)),
-        }
-    }
-
-    /// Sends commands together; nobody's come between them.
-    pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>> {
-        let mut live = self.live().await?;
-        let count = commands.len();
-        let answer = live.connection.send_packed_commands(commands, 0, count).await;
-        let answers = live.health.heard(answer)?.map_err(|error| explain(&error))?;
-        live.health.heard_all(answers)
+        let answers = health.heard(answer)?.map_err(|error| explain(&error))?;
+        answers.iter().try_for_each(|answer| health.heard_within(answer))?;
+        Ok(answers)
     }
 
     /// Ends the connection; requests are errors from now on.
@@ -271,28 +265,19 @@ impl Health {
         }
     }
 
-    /// The same for many, each of which may be an error of the server's.
-    fn heard_all(&self, answers: Vec<Value>) -> Result<Vec<Value>> {
-        for answer in &answers {
-            if let Value::ServerError(error) = answer {
-                let _ = self.heard::<()>(Err(error.clone().into()))?;
-            }
+    /// The same of one answer among several, which may have errors in it.
+    fn heard_within(&self, answer: &Value) -> Result<()> {
+        match answer {
+            Value::ServerError(error) => self.heard::<()>(Err(error.clone().into())).map(drop),
+            Value::Array(answers) => answers.iter().try_for_each(|one| self.heard_within(one)),
+            _ => Ok(()),
         }
-        Ok(answers)
     }
 
     fn answered(&self) {
         if self.silences.load(Ordering::Relaxed) != 0 {
             self.silences.store(0, Ordering::Relaxed);
         }
-    }
-}
-
-/// An error that is the whole answer.
-fn own_error(answer: Value) -> Result<Value, RedisError> {
-    match answer {
-        Value::ServerError(error) => Err(error.into()),
-        answer => Ok(answer),
     }
 }
 

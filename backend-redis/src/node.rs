@@ -18,26 +18,40 @@ pub(crate) struct Step<'a> {
     pub(crate) script: &'static Script,
     /// In one slot. The first one is the lock's.
     pub(crate) keys: &'a [&'a str],
-    pub(crate) values: &'a [&'a str],
+    pub(crate) values: &'a [&'a [u8]],
 }
 
 impl Step<'_> {
     /// As a command: by digest, or with the text for a server that does not know the digest.
     pub(crate) fn command(&self, by: By) -> Cmd {
-        let (name, script) = match by {
-            By::Digest => ("EVALSHA", &self.script.digest),
-            By::Text => ("EVAL", &self.script.text),
-        };
-        let room =
-            script.len() + self.keys.iter().chain(self.values).map(|v| v.len()).sum::<usize>();
-        let arguments = 3 + self.keys.len() + self.values.len();
-        let mut command = Cmd::with_capacity(arguments, room + 8);
-        command.arg(name).arg(script).arg(self.keys.len());
-        for value in self.keys.iter().chain(self.values) {
-            command.arg(value);
-        }
-        command
+        command(self.script, by, self.keys.len(), self.words())
     }
+
+    /// The keys and the values.
+    pub(crate) fn words(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        self.keys.iter().map(|key| key.as_bytes()).chain(self.values.iter().copied())
+    }
+}
+
+/// A call of `script`, the first `keys` of `words` being keys.
+pub(crate) fn command<'a>(
+    script: &Script,
+    by: By,
+    keys: usize,
+    words: impl Iterator<Item = &'a [u8]> + Clone,
+) -> Cmd {
+    let (name, script) = match by {
+        By::Digest => ("EVALSHA", &script.digest),
+        By::Text => ("EVAL", &script.text),
+    };
+    let (count, room) =
+        words.clone().fold((0, 0), |(count, room), word| (count + 1, room + word.len()));
+    let mut command = Cmd::with_capacity(3 + count, script.len() + room + 8);
+    command.arg(name).arg(script).arg(keys);
+    for word in words {
+        command.arg(word);
+    }
+    command
 }
 
 /// How a script is named to a server.

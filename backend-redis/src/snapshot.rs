@@ -39,7 +39,7 @@ struct Waiter {
 
 /// Asks.
 pub(crate) async fn of(server: &Server, keys: &Keys) -> Result<Seen> {
-    let step = Step { script: &SCRIPTS.inspect, keys: &keys.all(), values: &[MOST] };
+    let step = Step { script: &SCRIPTS.inspect, keys: &keys.all(), values: &[MOST.as_bytes()] };
     let answer = server.step(step).await?;
     read(answer).ok_or_else(|| server.strange_answer(keys.lock(), "inspect"))
 }
@@ -157,11 +157,10 @@ impl Seen {
     }
 
     /// The value that `who` of an earlier snapshot stands for, if it is still there.
-    pub(crate) fn value_of(&self, who: &OccupantId) -> Option<String> {
+    pub(crate) fn value_of(&self, who: &OccupantId) -> Option<&[u8]> {
         let holders = self.holders.iter().map(|holder| &holder.value);
         let mut all = holders.chain(self.waiters.iter().map(|waiter| &waiter.value));
-        let value = all.find(|value| id(value) == *who)?;
-        String::from_utf8(value.clone()).ok()
+        all.find(|value| id(value) == *who).map(Vec::as_slice)
     }
 }
 

@@ -34,7 +34,11 @@ pub(crate) struct Store {
 impl Store {
     /// What each node that answers has of a lock.
     async fn inspect_all(&self, keys: &Keys) -> Result<Vec<Seen>> {
-        let step = Step { script: &SCRIPTS.inspect, keys: &keys.all(), values: &[snapshot::MOST] };
+        let step = Step {
+            script: &SCRIPTS.inspect,
+            keys: &keys.all(),
+            values: &[snapshot::MOST.as_bytes()],
+        };
         let question = async |member: &Member| {
             let answer = member.batches.step(step).await?;
             snapshot::read(answer).ok_or_else(|| strange_answer("inspect"))
@@ -53,8 +57,8 @@ impl Seats for Store {
     async fn look_at(&self, waiting: &[&RedlockContender]) -> Result<Vec<Look>> {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
         let quorum = &self.quorum;
-        let mut values = vec![self.process.as_str()];
-        values.extend(in_turn(waiting).map(RedlockContender::waiter));
+        let mut values = vec![self.process.as_str().as_bytes()];
+        values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
         let step = Step { script: &QUORUM.look, keys: &keys.all(), values: &values };
         let Slate { ballots, words, .. } = quorum.slate(quorum.now())?;
         let question = async |member: &Member| {
@@ -185,7 +189,7 @@ impl DistributedLock for Driver {
             return Ok(Removal::Absent);
         };
         let quorum = &self.store.quorum;
-        let freeing = quorum.ask_all(|member| free(&member.batches, &keys, &value, "", By::Order));
+        let freeing = quorum.ask_all(|member| free(&member.batches, &keys, value, "", By::Order));
         let removed = freeing.await?;
         match (removed.contains(&true), removed.len() == quorum.members.len()) {
             (false, _) => Ok(Removal::Absent),

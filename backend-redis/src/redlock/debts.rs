@@ -38,7 +38,7 @@ impl Debts {
         let open = debts.into_iter().filter(|debt| now < debt.ends);
         let paying = stream::iter(open).map(async |debt| {
             let Debt { keys, identity, waiter, .. } = &debt;
-            if free(batches, keys, identity, waiter, By::Itself).await.is_err() {
+            if free(batches, keys, identity.as_bytes(), waiter, By::Itself).await.is_err() {
                 self.push(debt);
             }
         });
@@ -61,14 +61,15 @@ pub(crate) enum By<'a> {
 pub(crate) async fn free(
     batches: &Arc<Batches>,
     keys: &Keys,
-    identity: &str,
+    identity: &[u8],
     waiter: &str,
     by: By<'_>,
 ) -> Result<bool> {
-    let values: &[&str] = match by {
-        By::Itself => &[identity, waiter, ""],
-        By::Waiter(arrival) => &[identity, waiter, arrival],
-        By::Order => &[identity, waiter, "", "tell"],
+    let waiter = waiter.as_bytes();
+    let values: &[&[u8]] = match by {
+        By::Itself => &[identity, waiter, b""],
+        By::Waiter(arrival) => &[identity, waiter, arrival.as_bytes()],
+        By::Order => &[identity, waiter, b"", b"tell"],
     };
     let step = Step { script: &QUORUM.free, keys: &keys.all(), values };
     Ok(batches.step(step).await? == Value::Int(1))

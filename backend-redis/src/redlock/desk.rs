@@ -152,6 +152,7 @@ impl Desk {
                 if desk.queues() { &*desk.waiter } else { "" },
                 &*round.arrival,
             ];
+            let values = values.map(str::as_bytes);
             let step = Step { script: &QUORUM.vote, keys: &desk.keys.of_node(), values: &values };
             member.batches.step(step).await
         }
@@ -169,7 +170,7 @@ impl Desk {
         let marker = ballot.marker.clone();
         async move {
             let fence = fence.to_string();
-            let values = [&*marker, &*round.identity, &*fence];
+            let values = [&*marker, &*round.identity, &*fence].map(str::as_bytes);
             let step = Step { script: &QUORUM.raise, keys: &desk.keys.of_node(), values: &values };
             member.batches.step(step).await
         }
@@ -185,6 +186,7 @@ impl Desk {
         plant: &str,
     ) -> Result<Value> {
         let values = [&*ballot.marker, &*grant.identity, ttl, &*grant.fence, plant];
+        let values = values.map(str::as_bytes);
         let step = Step { script: &QUORUM.extend, keys: &self.keys.of_node(), values: &values };
         member.batches.step(step).await
     }

@@ -189,7 +189,7 @@ impl Desk {
             let waiter = if self.queues() { &*self.waiter } else { "" };
             let arrival = arrival.map(|arrival| arrival.to_string());
             let by = arrival.as_deref().map_or(By::Itself, By::Waiter);
-            free(&member.batches, &self.keys, &identity, waiter, by).await
+            free(&member.batches, &self.keys, identity.as_bytes(), waiter, by).await
         }
     }
 

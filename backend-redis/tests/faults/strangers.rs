@@ -195,3 +195,19 @@ async fn a_waiter_is_told_at_once_when_it_loses_its_permission() {
     assert_kind(&error.expect_err("refused"), ErrorKind::Refused);
     give_back(held).await;
 }
+
+/// Other libraries write random bytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_value_that_is_no_text_is_shown_and_evicted() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "").await;
+    let set = "return redis.call('SET', KEYS[1], '\\255\\254\\1', 'PX', 60000)";
+    ask(&server, &["EVAL", set, "1", "lock:lock"]).await;
+    let seen = locks.inspect("lock").await.unwrap();
+    assert_eq!(seen.holders.len(), 1);
+    let waiter = wait_for(&locks, "lock");
+    queued(&locks, "lock", 1).await;
+    locks.evict("lock", &seen.holders[0].id).await.unwrap();
+    give_back(granted(waiter).await).await;
+    drained(&server).await;
+}

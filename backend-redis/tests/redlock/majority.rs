@@ -193,6 +193,22 @@ async fn what_a_lost_answer_planted_is_given_back() {
     assert!(planted.elapsed() < TTL - SLACK, "it was not given back, and expired");
 }
 
+/// Other libraries write random bytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_value_that_is_no_text_is_shown_and_evicted() {
+    let rig = Rig::new(3, LONG).await;
+    let locks = rig.direct(LONG).await;
+    let set = "return redis.call('SET', KEYS[1], '\\255\\254\\1', 'PX', 60000)";
+    for node in &rig.nodes {
+        ask(node, &["EVAL", set, "1", &key("lock")]).await;
+    }
+    let seen = locks.inspect("lock").await.unwrap();
+    assert_eq!(seen.holders.len(), 1);
+    let removed = locks.evict("lock", &seen.holders[0].id).await;
+    assert!(removed.unwrap(), "it was there");
+    rig.drained().await;
+}
+
 /// What may not be read is not known to be another's: a release is refused, and says what the nodes
 /// said.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

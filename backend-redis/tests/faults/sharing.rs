@@ -1,0 +1,204 @@
+//! Calls that many steps share, and servers that refuse them as a whole or answer them wrongly: one
+//! step costs the others nothing, and what was refused is not asked for again and again.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use fencelock_core::{Error, ErrorKind, Guard, Locks, Result};
+use futures_util::future::{join, join_all};
+
+use super::fake::{Call, FakeRedis};
+use crate::support::*;
+
+/// More than go alone, and more than one call takes.
+const CROWD: usize = 150;
+
+const CODES: [&str; 20] = [
+    "LOADING",
+    "BUSY",
+    "READONLY",
+    "MASTERDOWN",
+    "MISCONF",
+    "OOM",
+    "NOREPLICAS",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "UNBLOCKED",
+    "UNKILLABLE",
+    "NOAUTH",
+    "WRONGPASS",
+    "NOPERM",
+    "DENIED",
+    "WRONGTYPE",
+    "CROSSSLOT",
+    "NOPROTO",
+    "EXECABORT",
+    "SOMETHINGNEW",
+];
+
+/// All at once, each with a lock of its own.
+async fn acquire_all(locks: &Locks, round: usize) -> Vec<Result<Guard>> {
+    acquire_all_within(PATIENCE, locks, round).await
+}
+
+async fn acquire_all_within(wait: Duration, locks: &Locks, round: usize) -> Vec<Result<Guard>> {
+    let acquiring = (0..CROWD).map(|n| {
+        let lock = locks.lock(format!("lock-{round}-{n}")).wait_at_most(wait);
+        async move { lock.acquire().await }
+    });
+    within(PATIENCE, "everybody has an answer", join_all(acquiring)).await
+}
+
+/// What a caller tells errors apart by: the kind, and what the store said.
+fn class(error: &Error) -> String {
+    use std::error::Error as _;
+    let cause = error.source().map(ToString::to_string);
+    let cause = cause.unwrap_or_else(|| error.message().to_owned());
+    format!("{:?}: {cause}", error.kind())
+}
+
+/// A code means the same of one step that goes alone, of one among others, and of a whole call.
+#[tokio::test]
+async fn an_error_means_the_same_alone_and_in_a_crowd() {
+    for code in CODES {
+        let line = format!("-{code} these are the server's words\r\n");
+        let (alone, whole) = (line.clone(), line.clone());
+        let alone = FakeRedis::start(move |call| call.each(&alone)).await;
+        let locks = connect(&alone.url("")).await;
+        let expected = loop {
+            let lock = locks.lock("lock").wait_at_most(ms(200));
+            let expected = class(&lock.acquire().await.expect_err("an error"));
+            // On a busy machine there may be no answer in time.
+            if expected.contains("these are the server's words") {
+                break expected;
+            }
+        };
+        let each: fn(&Call, &str) -> String = |call, line| call.each(line);
+        let at_once: fn(&Call, &str) -> String = |_, line| line.to_owned();
+        for answer in [each, at_once] {
+            let line = whole.clone();
+            let crowd = FakeRedis::start(move |call| answer(call, &line)).await;
+            let locks = connect(&crowd.url("")).await;
+            let is_passing = |class: &str| class.starts_with("Unreachable");
+            let wait = if is_passing(&expected) { ms(200) } else { PATIENCE };
+            for acquired in acquire_all_within(wait, &locks, 0).await {
+                let got = class(&acquired.expect_err("an error"));
+                // A connection that is replaced meanwhile is a reason too, of the same kind.
+                let is_same = got == expected || (is_passing(&got) && is_passing(&expected));
+                assert!(is_same, "{code}: {got}, not {expected}");
+            }
+            assert!(crowd.calls().iter().any(Call::is_shared));
+        }
+    }
+}
+
+/// A proxy that is broken: nobody can know whose answers these are.
+#[tokio::test]
+async fn an_answer_that_is_too_short_is_no_answer() {
+    let short = FakeRedis::start(|call| match call.is_shared() {
+        true => "*1\r\n$16\r\n1700000000000000\r\n".to_owned(),
+        false => call.good(),
+    });
+    let short = short.await;
+    let locks = connect(&short.url("")).await;
+    let acquired = acquire_all_within(ms(500), &locks, 0).await;
+    for error in acquired.into_iter().filter_map(Result::err) {
+        assert_kind(&error, ErrorKind::Unreachable);
+        assert!(!words(&error).contains("closed"), "{}", words(&error));
+    }
+    assert!(short.calls().iter().any(Call::is_shared));
+}
+
+/// One server of a cluster, or a proxy in front of one: every lock is granted, and no more than the
+/// first calls are tried with keys of several slots.
+#[tokio::test]
+async fn a_server_that_takes_no_keys_of_several_slots_is_asked_step_by_step() {
+    let proxy = FakeRedis::start(|call| match call.is_shared() {
+        true => "-CROSSSLOT Keys in request don't hash to the same slot\r\n".to_owned(),
+        false => call.good(),
+    });
+    let proxy = proxy.await;
+    let locks = connect(&proxy.url("ttl=60s")).await;
+    for round in 0..5 {
+        for acquired in acquire_all(&locks, round).await {
+            give_back(acquired.expect("granted")).await;
+        }
+    }
+    let shared = proxy.calls().iter().filter(|call| call.is_shared()).count();
+    // Two may be under way.
+    assert!((1..=2).contains(&shared), "{shared} calls were refused");
+}
+
+fn refuses_denied(call: &Call) -> String {
+    match call.locks.iter().any(|lock| lock.contains("denied")) {
+        true => "-NOPERM No permissions to access a key\r\n".to_owned(),
+        false => call.good(),
+    }
+}
+
+/// Has tasks that use their own locks and one that wants `denied(round)`, until enough is done.
+async fn beside_denied(locks: &Locks, denied: impl Fn(usize) -> String) {
+    for round in 0..30 {
+        let wanted = locks.lock(denied(round));
+        // Behind those that go alone.
+        let (others, refused) = join(acquire_all(locks, round), wanted.try_acquire()).await;
+        assert_kind(&refused.expect_err("it is denied"), ErrorKind::Refused);
+        let others: Vec<Guard> = others.into_iter().map(|guard| guard.expect("granted")).collect();
+        let giving_back = join_all(others.into_iter().map(give_back));
+        let (_, refused) = join(giving_back, wanted.try_acquire()).await;
+        assert_kind(&refused.expect_err("it is denied"), ErrorKind::Refused);
+    }
+}
+
+fn refused_calls(server: &FakeRedis) -> (usize, usize) {
+    let calls = server.calls();
+    let shared = calls.iter().filter(|call| call.is_shared());
+    let refused = shared.clone().filter(|call| refuses_denied(call).starts_with('-')).count();
+    (refused, shared.count())
+}
+
+/// What an ACL denies to one goes apart, and the others go on together.
+#[tokio::test]
+async fn a_denied_name_is_refused_by_itself_after_the_first_time() {
+    let server = FakeRedis::start(refuses_denied).await;
+    let locks = connect(&server.url("ttl=60s")).await;
+    beside_denied(&locks, |_| "denied".to_owned()).await;
+    let (refused, shared) = refused_calls(&server);
+    assert!(refused <= 2, "{refused} of {shared} calls were refused as a whole");
+    assert!(shared > 60, "only {shared} calls were shared");
+}
+
+/// Names without end: after some refusals every step goes apart, for a while.
+#[tokio::test]
+async fn ever_new_denied_names_are_few_refused_calls() {
+    let server = FakeRedis::start(refuses_denied).await;
+    let locks = connect(&server.url("ttl=60s")).await;
+    beside_denied(&locks, |round| format!("denied-{round}")).await;
+    let (refused, shared) = refused_calls(&server);
+    assert!(refused <= 10, "{refused} of {shared} calls were refused as a whole");
+}
+
+/// Every step is done once, whoever it shares a call with.
+#[tokio::test]
+async fn what_was_refused_with_others_is_not_done_twice() {
+    let done = std::sync::Arc::new(Mutex::new(Vec::new()));
+    let doing = done.clone();
+    let server = FakeRedis::start(move |call| {
+        let answer = refuses_denied(call);
+        if !answer.starts_with('-') {
+            doing.lock().unwrap().extend(call.locks.clone());
+        }
+        answer
+    });
+    let server = server.await;
+    let locks = connect(&server.url("ttl=60s")).await;
+    let wanted = locks.lock("denied");
+    let (others, refused) = join(acquire_all(&locks, 0), wanted.try_acquire()).await;
+    refused.expect_err("it is denied");
+    let guards: Vec<Guard> = others.into_iter().map(|guard| guard.expect("granted")).collect();
+    let done = done.lock().unwrap().clone();
+    let names: HashSet<&String> = done.iter().collect();
+    assert_eq!((done.len(), names.len()), (CROWD, CROWD));
+    assert!(guards.iter().all(Guard::is_held));
+}
