@@ -63,12 +63,6 @@ impl Login {
         Login::Fixed(Credentials::new(user, password))
     }
 
-    /// Whether the next connection may have another password: one that is refused now may be about
-    /// to be replaced.
-    pub(crate) fn may_change(&self) -> bool {
-        !matches!(self, Login::Fixed(_))
-    }
-
     /// The credentials as they are now. Files are read and callers asked on a thread that may
     /// block.
     pub(crate) async fn credentials(&self, runtime: &Handle) -> Result<Credentials> {

@@ -90,15 +90,6 @@ impl Route {
             }
         }
     }
-
-    /// Whether the next connection may be made with another password.
-    pub(crate) fn may_change_login(&self, caller: &Caller) -> bool {
-        let at_sentinels = match self {
-            Route::Sentinels { login, .. } => login.may_change(),
-            _ => false,
-        };
-        at_sentinels || caller.login.may_change()
-    }
 }
 
 fn address(host: &Host) -> Address {
