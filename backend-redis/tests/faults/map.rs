@@ -1,35 +1,38 @@
-//! Nodes of a cluster that tell a map of slots which is not, or not wholly, that of the others.
+//! Servers that are not what the URL says, or name others that are not where they say: nodes with an
+//! old map of a cluster, without a name, behind an address translation.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use fencelock_conformance::servers::{Babbler, RedisOptions};
+use fencelock_conformance::proxy::Proxy;
+use fencelock_conformance::servers::{Babbler, RedisOptions, TestRedis};
+use fencelock_core::ErrorKind;
 
 use crate::support::*;
 
-/// The commands in what a client has sent at a time, by name.
-fn commands(heard: &[u8]) -> Vec<String> {
+/// The words of each command in what a client has sent at a time.
+fn commands(heard: &[u8]) -> Vec<Vec<String>> {
     let text = String::from_utf8_lossy(heard);
     let mut lines = text.split("\r\n");
-    let mut names = Vec::new();
+    let mut commands = Vec::new();
     while let Some(line) = lines.next() {
         let Some(count) = line.strip_prefix('*').and_then(|count| count.parse::<usize>().ok())
         else {
             continue;
         };
-        let words: Vec<&str> = lines.by_ref().take(2 * count).skip(1).step_by(2).collect();
-        names.push(words.join(" "));
+        let words = lines.by_ref().take(2 * count).skip(1).step_by(2);
+        commands.push(words.map(str::to_owned).collect());
     }
-    names
+    commands
 }
 
 /// A node of a cluster that is made up: whoever asks for a lock is granted it, unless `is_cut_off`.
 async fn node(map: Arc<OnceLock<String>>, is_cut_off: Arc<AtomicBool>) -> Babbler {
     let answer = move |heard: &[u8]| {
-        let one = |command: &String| match command.split(' ').next().unwrap_or_default() {
+        let one = |command: &Vec<String>| match command[0].as_str() {
             "HELLO" => "%1\r\n+proto\r\n:3\r\n".to_owned(),
             "SUBSCRIBE" => {
-                let channel = command.split(' ').nth(1).unwrap_or_default();
+                let channel = &command[1];
                 format!(">3\r\n+subscribe\r\n${}\r\n{channel}\r\n:1\r\n", channel.len())
             }
             "INFO" => "$20\r\nredis_mode:cluster\r\n\r\n".to_owned(),
@@ -37,6 +40,8 @@ async fn node(map: Arc<OnceLock<String>>, is_cut_off: Arc<AtomicBool>) -> Babble
             "EVALSHA" if is_cut_off.load(Ordering::Relaxed) => {
                 "-CLUSTERDOWN The cluster is down\r\n".to_owned()
             }
+            // A release: besides the keys it has the identity alone.
+            "EVALSHA" if command.len() == 7 => ":1\r\n".to_owned(),
             "EVALSHA" => "$16\r\n1732212174000001\r\n".to_owned(),
             _ => "+OK\r\n".to_owned(),
         };
@@ -72,7 +77,9 @@ async fn the_map_of_a_node_that_is_cut_off_is_not_believed() {
     // One of each third of the slots.
     for name in ["a", "b", "c", "d", "e", "f"] {
         let guard = within(ms(10_000), "another node grants", locks.lock(name).acquire()).await;
-        assert_eq!(guard.expect("granted").fencing_token().get(), 1_732_212_174_000_001);
+        let guard = guard.expect("granted");
+        assert_eq!(guard.fencing_token().get(), 1_732_212_174_000_001);
+        give_back(guard).await;
     }
 }
 
@@ -89,4 +96,43 @@ async fn a_cluster_of_one_node_is_used() {
     give_back(held).await;
     give_back(granted(waiter).await).await;
     drained(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_of_another_kind_is_refused_with_the_url_that_fits() {
+    let (node, plain) = tokio::join!(RedisOptions::new().lone_cluster(), TestRedis::start());
+    let (node, plain) = (node.unwrap(), plain.unwrap());
+    let watched = RedisOptions::new().sentinel().await.unwrap();
+    let sentinel = watched.sentinels()[0].addr();
+    for (url, says) in [
+        (format!("redis://{}", node.addr()), "use redis-cluster://"),
+        (format!("redis-cluster://{}", plain.addr()), "use redis://"),
+        (format!("redis://{sentinel}"), "use redis+sentinel://"),
+        (format!("redis-cluster://{sentinel}"), "use redis+sentinel://"),
+    ] {
+        let error = within(ms(20_000), &url, try_connect(&url)).await.expect_err(&url);
+        assert_kind(&error, ErrorKind::Refused);
+        assert!(error.to_string().contains(says), "{url}: {error}");
+    }
+}
+
+/// The master is named by an address that leads nowhere from here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_behind_an_address_translation_is_reached() {
+    let watched = RedisOptions::new().sentinel().await.unwrap();
+    let sentinels: Vec<String> =
+        watched.sentinels().iter().map(|sentinel| sentinel.addr().to_string()).collect();
+    let mut proxies = Vec::new();
+    let mut map = Vec::new();
+    for server in watched.nodes() {
+        let proxy = Proxy::start(server.addr()).await.unwrap();
+        map.push(format!("{}={}", server.addr(), proxy.addr()));
+        proxies.push(proxy);
+    }
+    let (sentinels, map) = (sentinels.join(","), map.join(","));
+    let url = format!("redis+sentinel://{sentinels}/{}?address_map={map}", watched.service());
+    let locks = connect(&url).await;
+    give_back(hold(&locks, "lock").await).await;
+    let passed: u64 = proxies.iter().map(|proxy| proxy.stats().accepted).sum();
+    assert!(passed > 0, "no connection was made by the map");
 }
