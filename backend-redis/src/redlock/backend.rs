@@ -68,22 +68,22 @@ impl Seats for Store {
         let asked = ballots.asked().map(|(node, _)| node);
         let seen = quorum.ask(asked, words, question).await?;
         let missing = seen.iter().filter(|look| look.missing).count();
-        // More of the dead come before them somewhere than one look may pass over.
-        let is_unfinished = |look: &Seeing| look.first.is_empty() && look.look_in < LOOK_AGAIN;
-        let unfinished = seen.iter().filter(|look| is_unfinished(look));
+        // One of them is enough to go on with what nodes had to leave undone.
+        let unfinished = seen.iter().filter(|look| look.is_unfinished());
         let sweep_in = unfinished.map(|look| look.look_in).min().unwrap_or(LOOK_AGAIN);
         let look = |(index, waiter): (usize, &&RedlockContender)| {
             if missing >= quorum.majority() {
                 return Look::Attempt;
             }
             let waiter = waiter.waiter().as_bytes();
+            let at_latest = if index == 0 { sweep_in } else { LOOK_AGAIN };
             if !seen.iter().any(|look| look.concerns(waiter)) {
-                return Look::Again(if index == 0 { sweep_in } else { LOOK_AGAIN });
+                return Look::Again(at_latest);
             }
             let changes = seen.iter().map(|look| look.change_for(waiter));
             match nth_change(changes.collect(), quorum.majority()) {
                 Duration::ZERO => Look::Attempt,
-                again => Look::Again(again),
+                again => Look::Again(again.min(at_latest)),
             }
         };
         Ok(waiting.iter().enumerate().map(look).collect())
@@ -110,11 +110,16 @@ impl Seeing {
         self.first == waiter || self.is_turn_of(waiter)
     }
 
+    /// Whether more of the dead come first than one look may pass over: the living are not known yet.
+    fn is_unfinished(&self) -> bool {
+        self.first.is_empty() && self.look_in < LOOK_AGAIN
+    }
+
     /// When the node may have something else to say to `waiter`.
     fn change_for(&self, waiter: &[u8]) -> Duration {
         if self.is_turn_of(waiter) {
             Duration::ZERO
-        } else if self.first == waiter {
+        } else if self.first == waiter || self.is_unfinished() {
             self.look_in
         } else if self.missing {
             // It may be the first there as soon as it asks.

@@ -9,8 +9,6 @@
 mod away;
 mod clocks;
 mod contention;
-#[path = "../faults/crowd_process.rs"]
-mod crowd_process;
 mod dead;
 mod endless;
 mod exclusion;

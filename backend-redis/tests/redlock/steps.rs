@@ -55,7 +55,7 @@ fn a_held_node_refuses_and_says_for_how_long() {
         assert_eq!(first, 1);
     }
     assert_eq!((node.waiters(), node.fence()), (vec![OTHER.to_owned()], 1600));
-    is_near(node.ttl("{lock}:q"), 5000);
+    is_near(node.ttl("{lock}:q"), 10_000);
 }
 
 #[test]
