@@ -17,6 +17,9 @@ use crate::link::Link;
 /// The oldest server whose commands the scripts use: `SET … KEEPTTL GET` is of 6.2.
 const OLDEST: (u32, u32) = (6, 2);
 
+/// A clock before September 2001 was never set; the scripts tell µs from ms by their size.
+const EARLIEST_US: u64 = 1_000_000_000_000_000;
+
 /// What the server said about itself.
 #[derive(Debug, Default)]
 pub(crate) struct Checkup {
@@ -84,6 +87,14 @@ impl Checkup {
             && numbers < OLDEST
         {
             return refused(format!("the server is Redis {version}; 6.2 or newer is needed"));
+        }
+        if let Some(us) = self.fact("server_time_usec").and_then(|us| us.parse::<u64>().ok())
+            && us < EARLIEST_US
+        {
+            let days = us / 86_400_000_000;
+            return refused(format!(
+                "the server's clock shows day {days} after 1970 and must be set"
+            ));
         }
         // Both grant the same lock, and agree which grant it was when all is over.
         if self.is("role", "active-replica") {
@@ -216,6 +227,7 @@ mod tests {
             ("redis_version:7.0.15\r\nredis_mode:standalone\r\n", true, "use redis://"),
             ("redis_version:7.0.15\r\nredis_mode:sentinel\r\n", false, "redis+sentinel://"),
             ("redis_version:7.0.15\r\nrole:slave\r\n", false, "is a replica"),
+            ("server_time_usec:2592000000000\r\n", false, "clock shows day 30 after 1970"),
             // Valkey 8 and newer.
             ("redis_version:7.2.4\r\nserver_mode:cluster\r\n", false, "redis-cluster://"),
             ("redis_version:7.2.4\r\nserver_mode:standalone\r\n", true, "use redis://"),

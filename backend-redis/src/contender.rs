@@ -16,15 +16,15 @@ use crate::identity::{Keys, identity, ttl_of};
 use crate::node::Step;
 use crate::script::SCRIPTS;
 
-/// The token's key lives for a day; a hold longer than that prolongs it this often.
-const FENCE_PERIOD: Duration = Duration::from_secs(6 * 3600);
+/// The token's key lives for most of an hour at least; a hold longer than that prolongs it this often.
+const FENCE_PERIOD: Duration = Duration::from_secs(20 * 60);
 
 pub(crate) struct RedisContender {
     store: Arc<Store>,
     claim: Arc<Claim>,
     keys: Keys,
     identity: String,
-    /// When the token's key was last certain to live for most of a day, in ns on the store's clock;
+    /// When the token's key was last certain to live for most of an hour, in ns on the store's clock;
     /// 0 before the grant.
     fence_renewed: AtomicU64,
 }

@@ -19,14 +19,14 @@ if set and set.ok then
   if #us < 6 then us = string.rep('0', 6 - #us) .. us end
   token = time[1] .. us
   last = redis.pcall('SET', F, token, 'KEEPTTL', 'GET')
-  -- A mark makes it longer; the last three hours begin with the same digits.
-  if last and #last == #token and last < token and last > string.sub(token, 1, 6) then
+  -- A mark makes it longer; the last quarter of an hour begins with the same digits.
+  if last and #last == #token and last < token and last > string.sub(token, 1, 7) then
     return token
   end
 end
 --<mint.lua>
 if token then
-  local done, answer = pcall(risen, token, '', last)
+  local done, answer = pcall(risen, token, '', last, TTL)
   if not done then
     -- The token's key is of another program.
     redis.call('DEL', L)
@@ -42,6 +42,7 @@ if token then
   redis.call('SET', F, last or answer .. 'q', 'KEEPTTL')
 end
 --<queue.lua>
+require_clock()
 local me = parse(ME)
 TTL = tonumber(TTL)
 look_at_lock()
@@ -66,7 +67,7 @@ local function confirm()
   end
   -- Somebody may have deleted the token.
   if token and token ~= '0' then return token end
-  return (mint('q'))
+  return (mint('q', TTL))
 end
 
 if held then

@@ -26,6 +26,14 @@ local function is_unfinished()
   return left <= 0 or dead_left <= 0
 end
 
+-- Refuses a clock that was never set, before September 2001: arrivals would lie among deadlines. It
+-- will be set by a leap, besides, which ends all leases.
+local function require_clock()
+  if now_us < tonumber(BAND) then
+    error('fencelock: the clock of the server shows ' .. time[1] .. ' s after 1970, and must be set', 0)
+  end
+end
+
 local function parse(identity)
   local mode, share, ttl, process, owner =
     string.match(identity, '^([xsp])(%S*) (%d+) (%S+) (%x+) ')
@@ -122,7 +130,7 @@ local function announce()
   end
   local last = redis.call('GET', F)
   if not last then
-    redis.call('SET', F, '0q', 'PX', 86400000)
+    redis.call('SET', F, '0q', 'PX', 3600000)
   elseif string.find(last, '^%d+$') then
     redis.call('SET', F, last .. 'q', 'KEEPTTL')
   end

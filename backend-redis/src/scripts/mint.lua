@@ -2,11 +2,12 @@
 --<foreign.lua>
 
 -- What the token becomes, `last` having been at F before `token` and `mark` were put there:
--- max(last + 1, server time in us), which rises also when the last one was lost. The key lives for a
--- day, prolonged when a token is not of the same three hours as the last one.
-local function risen(token, mark, last)
+-- max(last + 1, server time in us), which rises also when the last one was lost. The key lives for an
+-- hour and the claim's `ttl` at first, so that names that are used once do not fill the memory, and for
+-- a day from the first token on that is not of the same quarter of an hour as the last one.
+local function risen(token, mark, last, ttl)
   if type(last) == 'table' then error(last.err, 0) end
-  if last and last < token and #last - #token < 2 and last > string.sub(token, 1, 6) then
+  if last and last < token and #last - #token < 2 and last > string.sub(token, 1, 7) then
     return token
   end
   if last then
@@ -21,13 +22,13 @@ local function risen(token, mark, last)
       redis.call('SET', F, token .. mark, 'KEEPTTL')
     end
   end
-  redis.call('PEXPIRE', F, 86400000)
+  redis.call('PEXPIRE', F, last and 86400000 or 3600000 + ttl)
   return token
 end
 
-local function mint(mark)
+local function mint(mark, ttl)
   local time = redis.call('TIME')
   local us = time[2]
   local token = time[1] .. string.rep('0', 6 - #us) .. us
-  return risen(token, mark, redis.call('SET', F, token .. mark, 'KEEPTTL', 'GET'))
+  return risen(token, mark, redis.call('SET', F, token .. mark, 'KEEPTTL', 'GET'), ttl)
 end

@@ -7,7 +7,7 @@ local CLAIM = 2000
 -- Gives the lock to `claim`, for which it is free, until `ttl` ms from now; `marked` when somebody
 -- may queue.
 local function give(claim, ttl, marked)
-  local token = mint(marked and 'q' or '')
+  local token = mint(marked and 'q' or '', ttl)
   put(claim, ttl, token, marked)
   return token
 end

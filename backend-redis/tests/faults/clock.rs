@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fencelock_conformance::proxy::{Direction, Proxy, framing};
 use fencelock_conformance::servers::{RedisOptions, ServerClock, TestRedis};
+use fencelock_core::ErrorKind;
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -36,8 +37,9 @@ impl Skewed {
 }
 
 /// Row 33. A clock that jumps ahead ends leases too early, as the docs say: the holder is told, and
-/// the token still rises, also when the clock jumps back. (The token's key lives for a day: a jump
-/// ahead by more is a loss of data, which the token does not outlive together with a jump back.)
+/// the token still rises, also when the clock jumps back. (The token's key lives for an hour at
+/// least: a jump ahead by more is a loss of data, which the token does not outlive together with a jump
+/// back.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_whatever_the_servers_clock_does() {
     let skewed = Skewed::start().await;
@@ -113,4 +115,33 @@ async fn a_server_whose_clock_runs_a_hundredth_too_fast_frees_nothing_that_is_be
     assert!(shown > right + began.elapsed().as_micros() / 200, "its clock was not fast");
     ticking.abort();
     drained(&rig.server).await;
+}
+
+/// Of a board that has no clock of its own, until it hears of the time. Leases would all end then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_was_never_set_is_refused_by_name() {
+    const MONTH: i64 = 30 * 86_400;
+    let skewed = Skewed::start().await;
+    let server = &skewed.server;
+    let locks = direct(server, "ttl=30s").await;
+    let held = hold(&locks, "lock").await;
+    let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later").as_secs();
+    skewed.is_ahead_by(MONTH - i64::try_from(right).expect("soon")).await;
+    let refused = [
+        try_connect(&format!("redis://{}/0", server.addr())).await.expect_err("no such clock"),
+        // Those who are connected are told as soon as they would have to wait, or to share.
+        soon("it is refused", locks.lock("lock").acquire()).await.expect_err("no such clock"),
+        soon("it is refused", locks.rw_lock("doc").read().acquire())
+            .await
+            .expect_err("no such clock"),
+    ];
+    for error in refused {
+        assert_kind(&error, ErrorKind::Refused);
+        assert!(!error.is_retryable() && words(&error).contains("clock"), "{}", words(&error));
+    }
+    skewed.is_ahead_by(0).await;
+    drop(held);
+    free(&locks, "lock").await;
+    give_back(hold(&locks, "lock").await).await;
+    drained(server).await;
 }

@@ -117,7 +117,7 @@ impl Operator {
     }
 }
 
-/// The keys of holders and waiters. A lock's last token may stay, for a day.
+/// The keys of holders and waiters. A lock's last token may stay, for an hour or a day.
 pub(crate) async fn leftovers(server: &TestRedis) -> Vec<String> {
     let keys = ask(server, &["KEYS", "*"]).await;
     let of_claims = |key: &&str| !key.is_empty() && !key.ends_with("}:f");

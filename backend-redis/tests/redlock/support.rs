@@ -84,7 +84,7 @@ impl Rig {
         self.nodes[node].restart().await.expect("it starts again");
     }
 
-    /// The keys of holders and waiters, each with its node. The last fences may stay, for a day,
+    /// The keys of holders and waiters, each with its node. The last fences may stay, for hours,
     /// and the marker for ever.
     pub(crate) async fn leftovers(&self) -> Vec<(usize, String)> {
         let mut left = Vec::new();

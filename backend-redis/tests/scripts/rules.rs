@@ -7,7 +7,7 @@ use super::Verdict;
 use super::bench::Op;
 use super::claim::{Claim, Mode};
 use super::client::{Push, Value};
-use super::state::{DAY, Holder, SLACK, State, Waiter, ensure};
+use super::state::{HOUR, Holder, SLACK, State, Waiter, ensure};
 
 /// One step and what it did.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl Step<'_> {
             ensure(before == after, || "a token for nothing".into())?;
         }
         ensure(
-            before.is_some() || after.is_none() || self.runs_for(self.after.fence_ttl, DAY),
+            before.is_some() || after.is_none() || self.runs_for(self.after.fence_ttl, HOUR),
             || format!("a new fence ends in {}", self.after.fence_ttl),
         )?;
         let mut tokens: Vec<_> = granted.iter().map(|(token, _)| *token).collect();

@@ -9,6 +9,7 @@ use super::client::Value;
 /// In ms: how far a time that the server counts can be from the same time read beside it.
 pub(crate) const SLACK: i64 = 60;
 pub(crate) const DAY: i64 = 86_400_000;
+pub(crate) const HOUR: i64 = 3_600_000;
 
 /// Reads the three keys of a lock at one moment.
 pub(crate) const READ: &str = "

@@ -47,7 +47,7 @@ pub struct NodeSeen {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockSeen {
-    /// The last fencing token it gave or was told; `None` after a day without, or after its data
+    /// The last fencing token it gave or was told; `None` after hours without, or after its data
     /// was lost.
     pub fence: Option<FencingToken>,
     /// Who holds it there and who waits there. A lock is held by whom a majority has.

@@ -18,7 +18,7 @@ local value = redis.pcall('GET', L)
 if value == ME or value == ME .. '\n' then
   if TTL > 0 then
     redis.call('PEXPIRE', L, TTL)
-    raise_fence(FENCE)
+    raise_fence(FENCE, TTL)
   end
   return 1
 elseif type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
@@ -40,5 +40,5 @@ elseif ARGV[5] == 'plant' and is_free_for(me) then
 else
   return 0
 end
-raise_fence(FENCE)
+raise_fence(FENCE, TTL)
 return 1

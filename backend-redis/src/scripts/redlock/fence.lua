@@ -1,12 +1,13 @@
 -- The next fence of one node: the next multiple of 16 above the last one, or what the round proposes
 -- if that is larger, and for a shared grant its node's own number more, so that no two nodes ever
 -- give the same. `proposal` is a text, since `..` rounds numbers. With what was there before, which has
--- a mark when somebody may queue.
-local function next_fence(proposal, more)
+-- a mark when somebody may queue. The key lives for an hour and `ttl` at first, so that names that are
+-- used once do not fill the memory, and for a day once they are used again.
+local function next_fence(proposal, more, ttl)
   local token = more == '' and proposal or string.format('%.0f', proposal + more)
   local last = redis.call('SET', F, token, 'KEEPTTL', 'GET')
-  -- The last three hours begin with the same digits; then the key need not be prolonged.
-  if last and #last == #proposal and last < proposal and last > string.sub(proposal, 1, 6) then
+  -- The last quarter of an hour begins with the same digits; then the key need not be prolonged.
+  if last and #last == #proposal and last < proposal and last > string.sub(proposal, 1, 7) then
     return token, last
   end
   if last then
@@ -22,15 +23,16 @@ local function next_fence(proposal, more)
       redis.call('SET', F, token, 'KEEPTTL')
     end
   end
-  redis.call('PEXPIRE', F, 86400000)
+  redis.call('PEXPIRE', F, last and 86400000 or 3600000 + ttl)
   return token, last
 end
 
 -- Nobody will be given `token` again by this node, or less.
-local function raise_fence(token)
-  local last, mark = string.match(redis.call('GET', F) or '0', '^(%d+)(q?)$')
+local function raise_fence(token, ttl)
+  local value = redis.call('GET', F)
+  local last, mark = string.match(value or '0', '^(%d+)(q?)$')
   last = tonumber(last)
   if not last then foreign(F, 'is the text') end
-  if last < tonumber(token) then redis.call('SET', F, token .. mark) end
-  redis.call('PEXPIRE', F, 86400000)
+  if last < tonumber(token) then redis.call('SET', F, token .. mark, 'KEEPTTL') end
+  if not value then redis.call('PEXPIRE', F, 3600000 + ttl) end
 end

@@ -13,5 +13,5 @@ if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) t
 if value ~= ARGV[2] and value ~= ARGV[2] .. '\n' then return 0 end
 --<foreign.lua>
 --<fence.lua>
-raise_fence(ARGV[3])
+raise_fence(ARGV[3], 0)
 return 1

@@ -20,7 +20,7 @@ local ME, TTL, PROPOSAL, MORE, WAITER = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV
 -- Nobody holds and nobody queues: no more than this.
 local set = MORE == '' and redis.pcall('SET', L, ME, 'NX', 'PX', TTL)
 if set and set.ok then
-  local done, answer, last = pcall(next_fence, PROPOSAL, '')
+  local done, answer, last = pcall(next_fence, PROPOSAL, '', TTL)
   if not done then
     -- The fence's key is of another program.
     redis.call('DEL', L)
@@ -35,10 +35,11 @@ elseif set and set.err and not string.find(set.err, 'WRONGTYPE', 1, true) then
   return set
 end
 --<hint.lua>
+require_clock()
 local me = parse(ME)
 look_at_lock()
 if held and held.text == ME then
-  return string.match(redis.call('GET', F) or '', '^%d+') or next_fence(PROPOSAL, MORE)
+  return string.match(redis.call('GET', F) or '', '^%d+') or next_fence(PROPOSAL, MORE, TTL)
 end
 if held and held.group == me.mode then
   local mine = redis.call('ZSCORE', L, '#' .. me.owner)
@@ -50,7 +51,7 @@ if is_free_for(me) then
   local is_turn = not first and not head()
   for _, text in ipairs(before) do is_turn = is_turn or text == WAITER end
   if is_turn then
-    local token = next_fence(PROPOSAL, MORE)
+    local token = next_fence(PROPOSAL, MORE, TTL)
     put(me, tonumber(TTL), token)
     if WAITER ~= '' then redis.call('ZREM', Q, WAITER) end
     -- A run of readers that is longer than one step tells goes on.

@@ -5,7 +5,13 @@ use super::Mutant;
 pub(super) const MUTANTS: &[Mutant] = &[
     // mint.lua
     ("no TTL is kept", "token .. mark, 'KEEPTTL', 'GET'", "token .. mark, 'GET'"),
-    ("a new fence lasts an hour", "86400000)\n  return token\n", "3600000)\n  return token\n"),
+    ("a new fence lasts a minute", "86400000 or 3600000 + ttl", "86400000 or 60000"),
+    ("a new fence lasts a day", "last and 86400000 or 3600000 + ttl", "86400000"),
+    (
+        "a fence that is used again lasts an hour",
+        "last and 86400000 or 3600000 + ttl",
+        "3600000 + ttl",
+    ),
     ("a token that does not rise", "format('%.0f', number + 1)", "format('%.0f', number)"),
     ("a rounded token", "string.format('%.0f', number + 1)", "tostring(number + 1)"),
     (
@@ -14,14 +20,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "number + 1)",
     ),
     ("no look at the last token", "if number >= tonumber(token) then", "if false then"),
-    ("no look at the last token of these hours", "if last and last < token and", "if last and"),
+    ("no look at the last token of this time", "if last and last < token and", "if last and"),
     ("no end of exact numbers", "not number or number >= 9007199254740991", "not number"),
     (
         "a text that is overwritten",
         "redis.call('SET', F, last, 'KEEPTTL')\n      foreign",
         "foreign",
     ),
-    ("a fence that is never prolonged", " and last > string.sub(token, 1, 6)", ""),
+    ("a fence that is never prolonged", " and last > string.sub(token, 1, 7)", ""),
     ("a fence prolonged at each token", "if last and last < token and", "if false and"),
     ("short microseconds", "string.rep('0', 6 - #us) .. us", "us"),
     (
@@ -97,7 +103,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     ("a TTL of any length", "math.max(1, math.min(held.claim.ttl, DAY))", "held.claim.ttl"),
     ("a group of nobody stays", "    settle(-held.out)\n    return 1", "    return 1"),
-    ("a hand-over unmarks the token", "mint(marked and 'q' or '')", "mint('')"),
+    ("a hand-over unmarks the token", "mint(marked and 'q' or '', ttl)", "mint('', ttl)"),
     ("a hand-over marks no holder", "marked and claim.text .. MARK or claim.text", "claim.text"),
     (
         "a hand-over does not say that it marks",
@@ -118,7 +124,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "if held and held.text and not held.marked then",
     ),
     ("the token is not marked", "redis.call('SET', F, last .. 'q', 'KEEPTTL')", ""),
-    ("no token is not marked", "redis.call('SET', F, '0q', 'PX', 86400000)", ""),
+    ("no token is not marked", "redis.call('SET', F, '0q', 'PX', 3600000)", ""),
     // attempt.lua
     ("the fast path keeps no TTL", "F, token, 'KEEPTTL', 'GET'", "F, token, 'GET'"),
     (
@@ -128,7 +134,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     (
         "the fast path does not look for a mark",
-        "#last == #token and last < token and last > string.sub(token, 1, 6)",
+        "#last == #token and last < token and last > string.sub(token, 1, 7)",
         "true",
     ),
     ("the fast path overtakes the queue", "if string.byte(last, -1) ~= 113 then", "if true then"),
