@@ -37,8 +37,10 @@ async fn calls_of(nodes: &[TestRedis], command: &str) -> u64 {
 async fn a_crowd_of_readers_is_told_once() {
     const STORES: usize = 3;
     const READERS: usize = 300;
-    let rig = Rig::new(3, LONG).await;
-    let stores = join_all((0..STORES).map(|_| rig.direct(LONG))).await;
+    // A busy machine serves a crowd slowly.
+    let params = &format!("{LONG}&node_timeout=5s&unreachable_after=2m");
+    let rig = Rig::new(3, params).await;
+    let stores = join_all((0..STORES).map(|_| rig.direct(params))).await;
     for stay in [true, false] {
         let writer = stores[0].rw_lock("doc").write().acquire().await.unwrap();
         let readers: Vec<_> = stores
@@ -69,8 +71,9 @@ async fn a_crowd_of_readers_is_told_once() {
         let told = calls_of(&rig.nodes, "publish").await - before;
         let each = told as f64 / (3 * READERS) as f64;
         println!("readers that stay: {stay}: {each:.2} words of a node for each");
-        // One, and a few looks; 60 when each told those who come next.
-        assert!(each < 3.0, "{each} words of each node for each reader");
+        // One, and a few of looks and of rounds that are taken back: `steps` counts exactly. It was 58
+        // when each told those who come next.
+        assert!(each < 15.0, "{each} words of each node for each reader");
         drop(guards);
         rig.drained().await;
     }
