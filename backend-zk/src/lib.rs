@@ -12,7 +12,7 @@
 //! `InterProcessMutex` and `InterProcessReadWriteLock` name theirs, which exclude [`lock`] and
 //! [`rw_lock`] on the same path and are excluded by them.
 //!
-//! `zk://HOST:PORT,HOST:PORT/ROOT?session=10s&auth=digest:USER:PASSWORD&acl=creator`; `tls_ca=FILE`
+//! `zk://HOST:PORT,HOST:PORT/ROOT?session=20s&auth=digest:USER:PASSWORD&acl=creator`; `tls_ca=FILE`
 //! for encrypted connections.
 //!
 //! [`lock`]: fencelock_core::Locks::lock

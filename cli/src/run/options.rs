@@ -98,7 +98,8 @@ pub(crate) struct Options {
     /// What to do when the lock is lost: terminate in time, kill in time, or only tell
     #[arg(long, value_enum, default_value_t = OnLost::Term)]
     on_lost: OnLost,
-    /// Between SIGTERM and the lock's end; at most half the TTL [default: a third, at most 5s]
+    /// Between SIGTERM and the lock's end; at most half the TTL, on zk:// 0.27 of the session [default:
+    /// a third, at most 5s]
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     grace: Option<Duration>,
     /// Busy is success
@@ -247,16 +248,19 @@ impl Plan {
 
     /// When to end the command before the lock ends: by the shortest promise that there is.
     pub(super) fn margins(&self, profile: &Profile) -> Result<Margins, Outcome> {
-        let lease = match profile.liveness {
-            Liveness::Session(timeout) => timeout,
-            Liveness::Lease | Liveness::Process => self.ttl.get(),
+        let (lease, to_raise) = match profile.liveness {
+            Liveness::Session(timeout) => {
+                (valid_between_heartbeats(timeout), "session= in the URL")
+            }
+            Liveness::Lease | Liveness::Process => (self.ttl.get(), "--ttl"),
         };
         let promise = self.hold_at_most.map_or(lease, |limit| limit.min(lease));
+        let to_raise = if promise < lease { "--hold-at-most" } else { to_raise };
         let grace = match self.grace {
             Some(grace) if grace > promise / 2 => {
                 return Err(Outcome::usage(format!(
                     "--grace {} is more than half of the {} that the lock lasts; \
-                     raise --ttl or --hold-at-most, or lower it",
+                     lower it, or raise {to_raise}",
                     words(grace),
                     words(promise),
                 )));
@@ -267,6 +271,13 @@ impl Plan {
         let kill = (promise / 6).min(Duration::from_millis(100));
         Ok(Margins { grace, kill, promise })
     }
+}
+
+/// For how long a lock that lives by a session with this timeout is valid at any moment without a
+/// fault. Validity ends 0.64 of the timeout after a heartbeat, and there is one each 0.1: see
+/// docs/decisions/0008.
+fn valid_between_heartbeats(timeout: Duration) -> Duration {
+    timeout * 54 / 100
 }
 
 /// As it would be given: `1m30s`.
@@ -281,4 +292,61 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 fn ttl(text: &str) -> Result<Ttl, fencelock::Error> {
     Ttl::new(parse_duration(text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// As `fencelock run` with these options.
+    async fn margins(options: &[&str], liveness: Liveness) -> Result<Margins, Outcome> {
+        let fixed = ["run", "--url", "mem://", "job"];
+        let all = fixed.iter().chain(options).chain(&["--", "true"]);
+        let plan = Plan::new(Command::parse_from(all).options)?;
+        let profile = fencelock::connect("mem://").await.expect("a store").profile().clone();
+        plan.margins(&Profile { liveness, ..profile })
+    }
+
+    fn s(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    #[tokio::test]
+    async fn margins_are_parts_of_what_is_left_between_two_renewals() {
+        for (options, liveness, grace, promise) in [
+            (&[][..], Liveness::Lease, s(5.0), s(30.0)),
+            (&["--ttl", "3s"], Liveness::Lease, s(1.0), s(3.0)),
+            (&[], Liveness::Session(s(20.0)), s(3.6), s(10.8)),
+            (&[], Liveness::Session(s(10.0)), s(1.8), s(5.4)),
+            (&["--grace", "5.4s"], Liveness::Session(s(20.0)), s(5.4), s(10.8)),
+            (&["--hold-at-most", "6s"], Liveness::Session(s(20.0)), s(2.0), s(6.0)),
+        ] {
+            let margins = margins(options, liveness).await.expect("margins");
+            assert_eq!((margins.grace, margins.promise), (grace, promise), "{options:?}");
+            // A job of a session is left alone through a break of a third of it.
+            if let (Liveness::Session(timeout), true) = (liveness, options.is_empty()) {
+                assert!(margins.promise - margins.grace > timeout / 3);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_grace_that_cannot_be_kept_is_refused_with_what_to_raise() {
+        for (options, liveness, says) in [
+            (&["--grace", "16s"][..], Liveness::Lease, "raise --ttl"),
+            (&["--grace", "5s"], Liveness::Session(s(10.0)), "raise session= in the URL"),
+            (&["--grace", "2s", "--hold-at-most", "3s"], Liveness::Lease, "raise --hold-at-most"),
+        ] {
+            let refused = margins(options, liveness).await.expect_err("refused");
+            let text = format!("{refused:?}");
+            assert!(text.contains(says), "{options:?}: {text}");
+        }
+    }
 }
