@@ -1,6 +1,5 @@
 //! How sessions are made: the transport's settings, the negotiation, and the root.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,45 +48,48 @@ impl Access {
     /// The first one. When no server gives a session, the error says what was found instead.
     ///
     /// What is not a ZooKeeper server may keep the transport waiting, and send it as much as it
-    /// likes meanwhile: the servers are looked at while it takes long.
+    /// likes meanwhile: while it takes long, the servers are looked at.
     pub(crate) async fn open_first(
         &self,
         clock: &Arc<BootClock>,
         timeout: Duration,
     ) -> Result<Session> {
-        let mut opening = pin!(self.open(clock, timeout));
-        let quickly = tokio::select! {
+        let foreign = async {
+            loop {
+                clock.sleep_until(clock.now().after(USUAL)).await;
+                let found = self.probe_all().await;
+                if found.iter().all(|found| found.is_foreign(self.is_secure)) {
+                    return found;
+                }
+            }
+        };
+        tokio::select! {
             biased;
-            opened = &mut opening => Some(opened),
-            () = clock.sleep_until(clock.now().after(USUAL)) => None,
-        };
-        let error = match quickly {
-            Some(Err(error)) if error.kind() == ErrorKind::Unreachable => Some(error),
-            Some(opened) => return opened,
-            None => None,
-        };
-        let hosts = &self.hosts[..self.hosts.len().min(MOST_PROBED)];
-        let found = join_all(hosts.iter().map(probe)).await;
-        let is_hopeless = match &error {
-            Some(_) => found.iter().any(|found| *found != Found::Nothing),
-            None => found.iter().all(|found| found.is_foreign(self.is_secure)),
-        };
-        if !is_hopeless {
-            return match error {
-                Some(error) => Err(error),
-                None => opening.await,
-            };
+            opened = self.open(clock, timeout) => match opened {
+                Err(error) if error.kind() == ErrorKind::Unreachable => {
+                    let found = self.probe_all().await;
+                    match found.iter().all(|found| *found == Found::Nothing) {
+                        true => Err(error),
+                        false => Err(self.explain(&found).caused_by(error)),
+                    }
+                }
+                opened => opened,
+            },
+            found = foreign => Err(self.explain(&found)),
         }
-        let seen = hosts
-            .iter()
-            .zip(found)
-            .map(|((host, port), found)| format!("{host}:{port} {}", found.advice(self.is_secure)));
-        let message = format!("no server gives a session: {}", seen.collect::<Vec<_>>().join("; "));
-        let seen = Error::new(ErrorKind::Unreachable, message);
-        Err(match error {
-            Some(error) => seen.caused_by(error),
-            None => seen,
-        })
+    }
+
+    async fn probe_all(&self) -> Vec<Found> {
+        join_all(self.hosts.iter().take(MOST_PROBED).map(probe)).await
+    }
+
+    fn explain(&self, found: &[Found]) -> Error {
+        let seen =
+            self.hosts.iter().zip(found).map(|((host, port), found)| {
+                format!("{host}:{port} {}", found.advice(self.is_secure))
+            });
+        let seen = seen.collect::<Vec<_>>().join("; ");
+        Error::new(ErrorKind::Unreachable, format!("no server gives a session: {seen}"))
     }
 
     async fn connect(&self, timeout: Duration) -> Result<Client> {
