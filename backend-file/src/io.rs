@@ -24,6 +24,9 @@ use crate::error::{no_answer, no_thread};
 const SPIN: Duration = Duration::from_micros(25);
 /// How many looks there are between two readings of the clock.
 const LOOKS: u32 = 32;
+/// How many answers wait for each other at most. To wake a runtime's thread costs about as much as
+/// what it is woken for; behind a queue, answers that come together wake it once.
+const TOGETHER: usize = 16;
 /// After how many opportunities in vain, at most, one spins again: 2 to this power.
 const RARELY: u32 = 8;
 
@@ -50,6 +53,8 @@ struct Shared<T> {
     queue: Mutex<Queue<T>>,
     /// Something to do, or the end.
     changed: Condvar,
+    /// Answers that were not told yet, while there is more to do.
+    untold: Mutex<Vec<Tell>>,
     /// How much is ready: what those look at who do not sleep.
     ready: AtomicUsize,
     /// How many callers wait for an answer.
@@ -57,6 +62,9 @@ struct Shared<T> {
     callers: Spinning,
     threads: Spinning,
 }
+
+/// Gives a caller its answer.
+type Tell = Box<dyn FnOnce() + Send>;
 
 struct Queue<T> {
     ready: VecDeque<T>,
@@ -87,6 +95,7 @@ impl<T: Send + 'static> Workers<T> {
             crew,
             queue: Mutex::new(queue),
             changed: Condvar::new(),
+            untold: Mutex::default(),
             ready: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             callers: Spinning::default(),
@@ -128,6 +137,18 @@ impl<T: Send + 'static> Workers<T> {
         // One that sleeps may have to wake earlier than it was going to.
         self.shared.changed.notify_one();
         Ok(())
+    }
+
+    /// Tells a caller its answer: soon, but not before others that are about to be ready.
+    pub(crate) fn tell(&self, tell: Tell) {
+        let untold = {
+            let mut untold = self.shared.untold();
+            untold.push(tell);
+            untold.len()
+        };
+        if untold >= TOGETHER || self.shared.ready.load(Ordering::Acquire) == 0 {
+            self.shared.tell_all();
+        }
     }
 
     /// The answer to what was just submitted; `None` when it was given up.
@@ -181,6 +202,15 @@ impl<T> Shared<T> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn untold(&self) -> MutexGuard<'_, Vec<Tell>> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell_all(&self) {
+        let all = std::mem::take(&mut *self.untold());
+        all.into_iter().for_each(|tell| tell());
+    }
+
     /// The whole life of a thread.
     fn work(&self) {
         while let Some(work) = self.next() {
@@ -189,6 +219,10 @@ impl<T> Shared<T> {
     }
 
     fn next(&self) -> Option<T> {
+        if self.ready.load(Ordering::Acquire) == 0 {
+            // What came last may have had no answer.
+            self.tell_all();
+        }
         let mut queue = self.queue();
         if let Some(work) = self.take(&mut queue) {
             return Some(work);

@@ -326,9 +326,9 @@ impl<T: Send + 'static, W: FnOnce(Latched<'_>) -> Result<T> + Send + 'static> Tu
             Ok(Reached::Missing) => Ok(None),
             Err(error) => Err(error),
         };
+        let answer = self.answer;
         // Given up meanwhile: what it did is undone by the release that follows.
-        let _ = self.answer.send(done);
-        Taken::Done
+        Taken::Done(Box::new(move || drop(answer.send(done))))
     }
 }
 
@@ -343,7 +343,7 @@ impl Turn for Peeked {
     }
 
     fn take(self: Box<Self>, place: &Place, _: Thread) -> Taken {
-        let _ = self.answer.send(place.peek_now());
-        Taken::Done
+        let seen = place.peek_now();
+        Taken::Done(Box::new(move || drop(self.answer.send(seen))))
     }
 }

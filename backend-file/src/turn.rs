@@ -46,7 +46,8 @@ pub(crate) enum Thread {
 
 /// What became of a turn.
 pub(crate) enum Taken {
-    Done,
+    /// It is done; this tells its caller.
+    Done(Box<dyn FnOnce() + Send>),
     /// Another process has the latch.
     Contended(Box<dyn Turn>),
     /// It is for a slow thread.
@@ -150,8 +151,9 @@ pub(crate) fn line_up(place: &Arc<Place>, turn: Box<dyn Turn>) -> Result<()> {
 #[allow(clippy::needless_pass_by_value)]
 pub(crate) fn go_through(place: Arc<Place>) {
     for _ in 0..TURNS {
-        if !take_one(&place, Thread::Quick) {
-            return;
+        match take_one(&place, Thread::Quick) {
+            Some(tell) => place.ground().quick.tell(tell),
+            None => return,
         }
     }
     go_on(&place);
@@ -160,7 +162,8 @@ pub(crate) fn go_through(place: Arc<Place>) {
 /// For a slow thread: the first in line, which is slow.
 #[allow(clippy::needless_pass_by_value)]
 pub(crate) fn go_slowly(place: Arc<Place>) {
-    if take_one(&place, Thread::Slow) {
+    if let Some(tell) = take_one(&place, Thread::Slow) {
+        tell();
         go_on(&place);
     }
 }
@@ -171,14 +174,14 @@ fn go_on(place: &Arc<Place>) {
     }
 }
 
-/// Whether this thread may take the next one too.
-fn take_one(place: &Arc<Place>, thread: Thread) -> bool {
+/// Tells the caller; `None` when this thread is not to take the next one.
+fn take_one(place: &Arc<Place>, thread: Thread) -> Option<Box<dyn FnOnce() + Send>> {
     let next = place.line().next();
-    let Some(turn) = next else { return false };
+    let turn = next?;
     // A panic ends this turn, whose answer is then missing, and not the line.
     let taken = catch_unwind(AssertUnwindSafe(|| turn.take(place, thread)));
-    let sent = match taken.unwrap_or(Taken::Done) {
-        Taken::Done => return true,
+    let sent = match taken.unwrap_or_else(|_| Taken::Done(Box::new(|| {}))) {
+        Taken::Done(tell) => return Some(tell),
         Taken::Contended(turn) => {
             let pause = {
                 let mut line = place.line();
@@ -195,7 +198,7 @@ fn take_one(place: &Arc<Place>, thread: Thread) -> bool {
     if sent.is_err() {
         give_up(place);
     }
-    false
+    None
 }
 
 /// No thread can be had: each request ends without an answer.
