@@ -22,6 +22,9 @@ const PATIENCE_WITH_LOSS: Duration = Duration::from_secs(120);
 /// A connection that is lost takes a while to come back, and renewals need one.
 const WITH_LOSS: &str = "ttl=60s&unreachable_after=110s";
 
+/// Nobody waits long for what is not there.
+const BRIEFLY: &str = "unreachable_after=5s";
+
 fn main() {
     main_of(&[
         Test {
@@ -200,13 +203,13 @@ async fn disk() {
 async fn descriptors() {
     let server = TestRedis::start().await.unwrap();
     let locks = try_connect(&server, "ttl=3s").await.unwrap();
-    missing_descriptors_are_named(&locks, async || try_connect(&server, "").await).await;
+    missing_descriptors_are_named(&locks, async || try_connect(&server, BRIEFLY).await).await;
     drained(&server).await;
 }
 
 /// Row 40.
 async fn descriptors_of_a_quorum() {
-    let (_nodes, url) = quorum("ttl=3s").await;
+    let (_nodes, url) = quorum(&format!("ttl=3s&{BRIEFLY}")).await;
     let connect = async || url::connect(&[REDLOCK_SCHEME], &url).await;
     missing_descriptors_are_named(&connect().await.unwrap(), connect).await;
 }
@@ -214,7 +217,7 @@ async fn descriptors_of_a_quorum() {
 /// Row 40.
 async fn descriptors_with_sentinels() {
     let servers = TestSentinel::start().await.unwrap();
-    let url = format!("{}?ttl=3s", servers.url());
+    let url = format!("{}?ttl=3s&{BRIEFLY}", servers.url());
     let locks = connect(&url).await.unwrap();
     missing_descriptors_are_named(&locks, async || connect(&url).await).await;
     drained(servers.master().await.unwrap()).await;
@@ -223,7 +226,7 @@ async fn descriptors_with_sentinels() {
 /// Row 40.
 async fn descriptors_in_a_cluster() {
     let servers = TestCluster::start().await.unwrap();
-    let url = format!("{}?ttl=3s", servers.url());
+    let url = format!("{}?ttl=3s&{BRIEFLY}", servers.url());
     let locks = connect(&url).await.unwrap();
     // Each node has a connection of its own, and those that are there go on.
     give_back(hold(&locks, "another").await).await;

@@ -97,5 +97,8 @@ async fn disk() {
 async fn descriptors() {
     let servers = TestZooKeeper::standalone().await.unwrap();
     let locks = try_connect(&servers, "2s").await.unwrap();
-    missing_descriptors_are_named(&locks, async || try_connect(&servers, "2s").await).await;
+    missing_descriptors_are_named(&locks, async || {
+        try_connect(&servers, "2s&unreachable_after=5s").await
+    })
+    .await;
 }

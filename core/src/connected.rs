@@ -1,6 +1,7 @@
 //! A connected store with everything that runs beside it, shared by its locks and guards.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
@@ -41,10 +42,6 @@ impl Connected {
         self.store.clock().now()
     }
 
-    pub(crate) fn closed(&self) -> Error {
-        Error::new(ErrorKind::Closed, "the store was closed, or the runtime that connected ended")
-    }
-
     /// An error of this store, about `name`.
     pub(crate) fn explain(&self, error: Error, doing: Operation, name: &LockName) -> Error {
         error.during(doing).on(name.as_str()).with_store(&self.shown)
@@ -53,30 +50,45 @@ impl Connected {
     /// One request to the store on behalf of a person, unless it was closed.
     pub(crate) async fn ask<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         match self.closing.is_cancelled() {
-            true => Err(self.closed()),
+            true => Err(closed()),
             false => self.bounded(request).await,
         }
     }
 
     /// Bounds one request to the store that no claim's life cycle bounds.
     pub(crate) async fn bounded<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
-        let bound = self.now().after(self.settings.unreachable_after);
-        tokio::select! {
-            biased;
-            answer = request => answer,
-            () = self.store.clock().sleep_until(bound) => Err(self.silent(None)),
-        }
+        let bound = self.settings.unreachable_after;
+        let answer = self.until(self.now().after(bound), request).await;
+        answer.unwrap_or_else(|| Err(silent(bound, None)))
     }
 
-    pub(crate) fn silent(&self, cause: Option<Error>) -> Error {
-        let bound = in_words(self.settings.unreachable_after);
-        let error = Error::new(
-            ErrorKind::given_up_after(cause.as_ref()),
-            format!("the store gave no useful answer within unreachable_after={bound}"),
-        );
-        match cause {
-            Some(cause) => error.caused_by(cause),
-            None => error,
+    /// `request`, or nothing when it takes longer than until `moment`.
+    pub(crate) async fn until<T>(
+        &self,
+        moment: Moment,
+        request: impl Future<Output = T>,
+    ) -> Option<T> {
+        tokio::select! {
+            biased;
+            answer = request => Some(answer),
+            () = self.store.clock().sleep_until(moment) => None,
         }
+    }
+}
+
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the store was closed, or the runtime that connected ended")
+}
+
+/// The store was silent for `bound`; `cause` is what it said last.
+pub(crate) fn silent(bound: Duration, cause: Option<Error>) -> Error {
+    let bound = in_words(bound);
+    let error = Error::new(
+        ErrorKind::given_up_after(cause.as_ref()),
+        format!("the store gave no useful answer within unreachable_after={bound}"),
+    );
+    match cause {
+        Some(cause) => error.caused_by(cause),
+        None => error,
     }
 }

@@ -235,6 +235,7 @@ impl Keeper {
                     Err(error) => {
                         // Its own attempt finds out, and answers the caller.
                         find_out |= !error.is_retryable() || when.now >= wait.silence_ends();
+                        wait.troubled(error.clone());
                         LOOK_AGAIN
                     }
                 };

@@ -5,7 +5,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tracing::{Instrument, Span};
 
 use crate::backend::{Attempt, Rest};
 use crate::claim::{Claim, Family, IfBusy, Wanted};
-use crate::connected::Connected;
+use crate::connected::{Connected, closed, silent};
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::guard::Guard;
 use crate::hold::{Grant, Hold, Limit};
@@ -25,7 +25,7 @@ use crate::pace::Pace;
 use crate::profile::Liveness;
 use crate::seat::Seat;
 use crate::validity::{Moment, lease_end};
-use crate::wait::Wait;
+use crate::wait::{Said, Wait};
 
 /// What a caller asked for.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ pub(crate) struct Request {
     pub(crate) ttl: Duration,
     pub(crate) renewed: bool,
     pub(crate) hold_at_most: Option<Duration>,
+    /// How long the store may stay silent.
+    pub(crate) unreachable_after: Duration,
     pub(crate) label: Label,
 }
 
@@ -43,7 +45,11 @@ pub(crate) struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     None,
-    AtMost(Duration),
+    /// Of this limit, so much is left.
+    AtMost {
+        limit: Duration,
+        left: Duration,
+    },
     Unlimited,
 }
 
@@ -97,9 +103,9 @@ async fn contend(
         // Looked at only now: `close` waits for every seat that was taken before.
         true => {
             seat.nothing_left();
-            Err(core.closed())
+            Err(closed())
         }
-        false => Contention::new(core, &seat, patience, spans).run(request).await,
+        false => Contention::new(core, &seat, request, patience, spans).run().await,
     };
     outcome.outcome = match &result {
         Ok(_) => Outcome::Granted,
@@ -127,43 +133,32 @@ impl Drop for Counted<'_> {
 struct Contention<'a> {
     core: &'a Arc<Connected>,
     seat: &'a Arc<Seat>,
+    request: &'a Request,
     wait: Arc<Wait>,
     started: Moment,
     gives_up: Moment,
     patience: Patience,
     spans: &'a Spans,
-    last: Mutex<Last>,
-}
-
-/// What the store said last, which decides what the end of the wait means: a store that cannot be
-/// asked must not look like a busy lock.
-#[derive(Clone)]
-enum Last {
-    Nothing,
-    /// A place in the queue: the lock is busy.
-    Queued,
-    /// Why it could not say more.
-    Trouble(Error),
 }
 
 impl<'a> Contention<'a> {
     fn new(
         core: &'a Arc<Connected>,
         seat: &'a Arc<Seat>,
+        request: &'a Request,
         patience: Patience,
         spans: &'a Spans,
     ) -> Contention<'a> {
         let started = core.now();
         let gives_up = match patience {
-            Patience::AtMost(limit) => started.after(limit),
+            Patience::AtMost { left, .. } => started.after(left),
             Patience::None | Patience::Unlimited => Moment::NEVER,
         };
-        let wait = Arc::new(Wait::new(seat.clone(), core.settings.unreachable_after));
-        let last = Mutex::new(Last::Nothing);
-        Contention { core, seat, wait, started, gives_up, patience, spans, last }
+        let wait = Arc::new(Wait::new(seat.clone(), request.unreachable_after));
+        Contention { core, seat, request, wait, started, gives_up, patience, spans }
     }
 
-    async fn run(&self, request: &Request) -> Result<Guard> {
+    async fn run(&self) -> Result<Guard> {
         let mut pace = Pace::start();
         let mut asked = self.started;
         loop {
@@ -171,8 +166,8 @@ impl<'a> Contention<'a> {
                 Ok(Attempt::Granted { token, valid_until }) => {
                     let token = token.in_epoch(self.core.settings.token_epoch);
                     let since = self.core.now();
-                    let limit = hold_limit(request, asked, since);
-                    let period = self.period(request);
+                    let limit = hold_limit(self.request, asked, since);
+                    let period = self.period();
                     return self.grant(&Grant { token, asked, since, valid_until, limit, period });
                 }
                 Ok(Attempt::Busy { rest }) => {
@@ -187,13 +182,13 @@ impl<'a> Contention<'a> {
                 }
                 Ok(Attempt::Waiting { look_in }) => {
                     self.wait.answered();
-                    self.store_said(Last::Queued);
                     pace = Pace::start();
                     self.wait_for_bell(look_in).await?;
                 }
                 Err(error) if error.is_retryable() => {
-                    self.store_said(Last::Trouble(error));
-                    self.back_off(pace.next(self.seat.claim())).await?;
+                    self.wait.troubled(error);
+                    let claim = self.seat.claim();
+                    self.back_off(pace.next(claim.label(), claim.id())).await?;
                 }
                 Err(error) => return Err(error),
             }
@@ -202,8 +197,8 @@ impl<'a> Contention<'a> {
     }
 
     /// How often the hold is renewed. A fixed lease is not, but a session that carries one is.
-    fn period(&self, request: &Request) -> Option<Duration> {
-        let profile = self.core.store.profile();
+    fn period(&self) -> Option<Duration> {
+        let (profile, request) = (self.core.store.profile(), self.request);
         match request.renewed || profile.liveness != Liveness::Lease {
             true => profile.renewal.period(request.ttl),
             false => None,
@@ -224,7 +219,7 @@ impl<'a> Contention<'a> {
         tokio::select! {
             biased;
             answer = attempt => Ok(answer),
-            () = self.core.closing.cancelled() => Err(self.core.closed()),
+            () = self.core.closing.cancelled() => Err(closed()),
             slept = self.sleep_until(self.gives_up.min(silence_ends)) => {
                 slept?;
                 Err(match self.gives_up <= silence_ends {
@@ -240,20 +235,20 @@ impl<'a> Contention<'a> {
         let (core, claim) = (self.core, self.seat.claim());
         self.wait.park();
         if !core.keeper.watch(self.wait.clone(), look_in, core.now()) {
-            return Err(core.closed());
+            return Err(closed());
         }
         let _watched = Watched { core, claim };
         core.meters.waits(claim, 1.0);
         // The bell last: a driver that always rings must not outlast a limit.
         let woken = tokio::select! {
             biased;
-            () = core.closing.cancelled() => Err(core.closed()),
+            () = core.closing.cancelled() => Err(closed()),
             slept = self.sleep_until(self.gives_up) => slept.and(Err(self.timed_out())),
             () = claim.bell.notified() => Ok(()),
         };
         match self.wait.unpark() {
             true => woken,
-            false => Err(core.closed()),
+            false => Err(closed()),
         }
     }
 
@@ -269,7 +264,7 @@ impl<'a> Contention<'a> {
         let again = now.after(pause).min(self.gives_up).min(silence_ends);
         tokio::select! {
             biased;
-            () = self.core.closing.cancelled() => Err(self.core.closed()),
+            () = self.core.closing.cancelled() => Err(closed()),
             slept = self.sleep_until(again) => slept,
         }
     }
@@ -279,7 +274,7 @@ impl<'a> Contention<'a> {
     async fn sleep_until(&self, at: Moment) -> Result<()> {
         self.core.store.clock().sleep_until(at).await;
         match self.core.now() < at {
-            true => Err(self.core.closed()),
+            true => Err(closed()),
             false => Ok(()),
         }
     }
@@ -303,7 +298,7 @@ impl<'a> Contention<'a> {
         // From here on the guard's drop ends the hold.
         let guard = Guard::new(core.clone(), hold.clone());
         if !core.keeper.keep(hold, grant.asked, grant.since) {
-            return Err(core.closed());
+            return Err(closed());
         }
         // Only once the keeper has the hold can a ring reach it there. One that came between the
         // answer and now meant the hold, and lies in the bell.
@@ -318,24 +313,17 @@ impl<'a> Contention<'a> {
         Error::new(ErrorKind::Busy, "held by somebody else, or others wait for it")
     }
 
-    fn store_said(&self, last: Last) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
-    }
-
-    fn last(&self) -> Last {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     fn silent(&self) -> Error {
-        match self.last() {
-            Last::Trouble(error) => self.core.silent(Some(error)),
-            Last::Nothing | Last::Queued => self.core.silent(self.seat.contender().unanswered()),
-        }
+        let cause = match self.wait.said() {
+            Said::Trouble(error) => Some(error),
+            Said::Nothing | Said::Queued => self.seat.contender().unanswered(),
+        };
+        silent(self.request.unreachable_after, cause)
     }
 
     fn timed_out(&self) -> Error {
         let limit = match self.patience {
-            Patience::AtMost(limit) => in_words(limit),
+            Patience::AtMost { limit, .. } => in_words(limit),
             Patience::None | Patience::Unlimited => in_words(Duration::MAX),
         };
         let unknown = || {
@@ -344,12 +332,12 @@ impl<'a> Contention<'a> {
                 format!("the store gave no useful answer within the wait limit of {limit}"),
             )
         };
-        match self.last() {
-            Last::Queued => {
+        match self.wait.said() {
+            Said::Queued => {
                 Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
             }
-            Last::Trouble(error) => unknown().caused_by(error),
-            Last::Nothing => match self.seat.contender().unanswered() {
+            Said::Trouble(error) => unknown().caused_by(error),
+            Said::Nothing => match self.seat.contender().unanswered() {
                 Some(error) => unknown().caused_by(error),
                 None => unknown(),
             },

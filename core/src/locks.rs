@@ -1,5 +1,6 @@
-//! What a user calls: a connected store, a lock in it, and the options of one acquisition.
+//! What a user calls: a connected store, from which the locks come.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +11,18 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend::{DistributedLock, OccupantId, Removal, Snapshot};
 use crate::claim::Family;
-use crate::connected::Connected;
+use crate::connect::Bound;
+use crate::connected::{Connected, silent};
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::guard::Guard;
 use crate::keeper::Keeper;
-use crate::lifecycle::{Patience, Request, acquire};
+use crate::lifecycle::Request;
+use crate::link::Link;
+use crate::lock::{Lock, RwLock};
 use crate::mode::{Mode, Permits};
 use crate::name::LockName;
 use crate::observe::Meters;
-use crate::options::{Settings, Ttl, hold_limit};
-use crate::profile::Profile;
+use crate::options::{Settings, Ttl, in_words};
+use crate::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, Tokens};
 use crate::seat::Yard;
 use crate::validity::Moment;
 
@@ -29,8 +32,24 @@ use crate::validity::Moment;
 /// [`close`](Locks::close) does.
 #[derive(Clone)]
 pub struct Locks {
-    core: Arc<Connected>,
+    pub(crate) link: Link,
 }
+
+/// What is known of a store that no connection has reached yet: it promises nothing.
+static NOT_CONNECTED: Profile = Profile {
+    store: "unknown",
+    reach: Reach::Process,
+    liveness: Liveness::Lease,
+    renewal: RenewalPlan::ThirdOfTtl,
+    longest_ttl: Ttl::MAX,
+    order: Order::Any,
+    modes: Modes { shared: false, permits: false },
+    tokens: Tokens::Process,
+    exclusion_fails_when: Cow::Borrowed(&["the store is not connected yet"]),
+};
+
+/// How long ending a connection may take when what is owed to the store took the whole bound.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Locks {
     /// Locks in `store`, on the current tokio runtime; `shown` is the store's name in errors and
@@ -68,7 +87,36 @@ impl Locks {
             meters,
             keeper_task,
         };
-        Ok(Locks { core: Arc::new(core) })
+        Ok(Locks::of(Arc::new(core)))
+    }
+
+    pub(crate) fn of(core: Arc<Connected>) -> Locks {
+        Locks { link: Link::Connected(core) }
+    }
+
+    pub(crate) async fn into_connected(self) -> Result<Arc<Connected>> {
+        self.connected().await.cloned()
+    }
+
+    async fn connected(&self) -> Result<&Arc<Connected>> {
+        let bound = self.link.settings().unreachable_after;
+        self.link.wait(Bound::silence(bound)).await
+    }
+
+    /// Waits until the store is connected, at most `unreachable_after`. It is so from the
+    /// beginning, unless it came from `connect_lazy`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] when no attempt succeeded in time, with the last one's error as
+    /// its cause; they go on. What another attempt would not mend, such as
+    /// [`ErrorKind::Refused`], at once; who asks again has it tried again.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn ready(&self) -> Result<()> {
+        let connected = self.connected().await;
+        let explain = |error: Error| error.during(Operation::Connect).with_store(self.link.shown());
+        connected.map(drop).map_err(explain)
     }
 
     /// The lock `name`, to be held by one at a time. A name that cannot be is an error of the
@@ -89,8 +137,8 @@ impl Locks {
         self.in_mode(Family::Semaphore, name.as_ref(), mode)
     }
 
-    fn in_mode(&self, family: Family, name: &str, mode: Result<Mode>) -> Lock {
-        let settings = &self.core.settings;
+    pub(crate) fn in_mode(&self, family: Family, name: &str, mode: Result<Mode>) -> Lock {
+        let settings = self.link.settings();
         let request = LockName::with_prefix(&settings.prefix, name).and_then(|name| {
             Ok(Request {
                 name,
@@ -99,10 +147,11 @@ impl Locks {
                 ttl: settings.ttl.get(),
                 renewed: true,
                 hold_at_most: None,
+                unreachable_after: settings.unreachable_after,
                 label: settings.label.clone(),
             })
         });
-        Lock { core: self.core.clone(), request, wait: None }
+        Lock { link: self.link.clone(), request, wait: None, since: None }
     }
 
     /// Who holds `name` and who waits for it, as far as the store knows.
@@ -113,8 +162,8 @@ impl Locks {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Snapshot> {
-        let core = &self.core;
         let name = self.name(name.as_ref(), Operation::Inspect)?;
+        let core = self.for_a_person(Operation::Inspect, &name).await?;
         let asked = core.ask(core.store.inspect(&name)).await;
         let mut seen = asked.map_err(|error| core.explain(error, Operation::Inspect, &name))?;
         for token in seen.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
@@ -133,34 +182,42 @@ impl Locks {
     /// # Cancel safety
     /// Dropped half-way, it may or may not have happened.
     pub async fn evict(&self, name: impl AsRef<str>, who: &OccupantId) -> Result<bool> {
-        let core = &self.core;
         let name = self.name(name.as_ref(), Operation::Evict)?;
+        let core = self.for_a_person(Operation::Evict, &name).await?;
         let asked = core.ask(core.store.evict(&name, who)).await;
         let removal = asked.map_err(|error| core.explain(error, Operation::Evict, &name))?;
         Ok(removal != Removal::Absent)
     }
 
     fn name(&self, name: &str, doing: Operation) -> Result<LockName> {
-        let name = LockName::with_prefix(&self.core.settings.prefix, name);
-        name.map_err(|error| error.during(doing).with_store(&self.core.shown))
+        let name = LockName::with_prefix(&self.link.settings().prefix, name);
+        name.map_err(|error| error.during(doing).with_store(self.link.shown()))
     }
 
-    /// What the store promises.
+    async fn for_a_person(&self, doing: Operation, name: &LockName) -> Result<&Arc<Connected>> {
+        let connected = self.connected().await;
+        connected.map_err(|error| not_connected(error, doing, name, self.link.shown()))
+    }
+
+    /// What the store promises: nothing, before the first connection of `connect_lazy`. To go by
+    /// it, await [`ready`](Locks::ready) first.
     #[must_use]
     pub fn profile(&self) -> &Profile {
-        self.core.store.profile()
+        self.link.get().map_or(&NOT_CONNECTED, |core| core.store.profile())
     }
 
     /// The present moment on the store's clock, to compare with
-    /// [`Guard::valid_until`](crate::Guard::valid_until).
+    /// [`Guard::valid_until`](crate::Guard::valid_until). Zero before the first connection of
+    /// `connect_lazy`, when there is no guard to compare it with.
     #[must_use]
     pub fn now(&self) -> Moment {
-        self.core.now()
+        self.link.get().map_or(Moment::from_nanos(0), |core| core.now())
     }
 
     /// Ends everything: new acquisitions and waiting ones get [`ErrorKind::Closed`], what is held
-    /// is lost, then released, and the connection ends. Waits for releases under way, and then
-    /// for the connection, each at most `unreachable_after`.
+    /// is lost, then released, and the connection ends, or the attempts to make one. Waits for
+    /// releases under way and for the end of the connection, together at most `unreachable_after`
+    /// and a second.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] when releases were not confirmed in time; their leases or the
@@ -169,206 +226,44 @@ impl Locks {
     /// # Cancel safety
     /// May be dropped and called again.
     pub async fn close(&self) -> Result<()> {
-        let core = &self.core;
+        let Some(core) = self.link.close().await else { return Ok(()) };
         core.closing.cancel();
         core.keeper.stop(core.now());
         core.yard.tasks.close();
-        let drained = core.bounded(async {
-            core.yard.tasks.wait().await;
-            Ok(())
-        });
-        let drained = drained.await.map_err(|_| {
-            let bound = crate::options::in_words(core.settings.unreachable_after);
+        let unreachable_after = core.settings.unreachable_after;
+        let bound = core.now().after(unreachable_after);
+        let drained = core.until(bound, core.yard.tasks.wait()).await.ok_or_else(|| {
+            let bound = in_words(unreachable_after);
             Error::new(
                 ErrorKind::Unreachable,
                 format!("releases were not confirmed within unreachable_after={bound}"),
             )
         });
-        let closed = core.bounded(core.store.close()).await;
+        // A store that has been silent for so long is not waited for as long again.
+        let bound = bound.max(core.now().after(LAST_WORDS));
+        let closed = core.until(bound, core.store.close()).await;
+        let closed = closed.unwrap_or_else(|| Err(silent(unreachable_after, None)));
         let result = drained.and(closed);
         result.map_err(|error| error.during(Operation::Close).with_store(&core.shown))
     }
 }
 
+/// Why there is no connection to do it with. An attempt to connect that was refused says so by
+/// itself.
+pub(crate) fn not_connected(
+    error: Error,
+    doing: Operation,
+    name: &LockName,
+    store: &Arc<str>,
+) -> Error {
+    match error.operation() {
+        Some(_) => error,
+        None => error.during(doing).on(name.as_str()).with_store(store),
+    }
+}
+
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks").field("store", &self.core.shown).finish_non_exhaustive()
-    }
-}
-
-/// A lock for many readers or one writer. A waiting writer stops new readers.
-#[derive(Clone, Debug)]
-pub struct RwLock {
-    locks: Locks,
-    name: String,
-}
-
-impl RwLock {
-    /// To be held together with other readers.
-    pub fn read(&self) -> Lock {
-        self.locks.in_mode(Family::ReadWrite, &self.name, Ok(Mode::Shared))
-    }
-
-    /// To be held alone.
-    pub fn write(&self) -> Lock {
-        self.locks.in_mode(Family::ReadWrite, &self.name, Ok(Mode::Exclusive))
-    }
-}
-
-/// A lock and how it is to be acquired. It can be acquired any number of times; each acquisition
-/// is an owner of its own, also against others from this value.
-#[derive(Clone)]
-#[must_use = "a lock does nothing until it is acquired"]
-pub struct Lock {
-    core: Arc<Connected>,
-    /// The first thing that cannot be, told when it is acquired.
-    request: Result<Request>,
-    wait: Option<Duration>,
-}
-
-impl Lock {
-    fn set(mut self, change: impl FnOnce(&mut Request) -> Result<()>) -> Lock {
-        self.request = self.request.and_then(|mut request| change(&mut request).map(|()| request));
-        self
-    }
-
-    /// Waits no longer than `limit`; zero means not at all. Without it [`acquire`](Lock::acquire)
-    /// waits for ever and [`try_acquire`](Lock::try_acquire) not at all.
-    pub fn wait_at_most(mut self, limit: Duration) -> Lock {
-        self.wait = Some(limit);
-        self
-    }
-
-    /// How long a lease store keeps the lock if this process goes silent: 100 ms to 24 h. It is
-    /// renewed at a third of that. Default: the store's `ttl`, 30 s. Stores that know when a
-    /// process or session ends need none.
-    pub fn ttl(self, ttl: Duration) -> Lock {
-        self.set(|request| {
-            request.ttl = Ttl::new(ttl)?.get();
-            Ok(())
-        })
-    }
-
-    /// Loses the lock `limit` after the grant, whatever is renewed: 1 ms to 365 days.
-    pub fn hold_at_most(self, limit: Duration) -> Lock {
-        self.set(|request| {
-            request.hold_at_most = Some(hold_limit(limit)?);
-            Ok(())
-        })
-    }
-
-    /// Holds for `ttl`, 100 ms to 24 h, without any renewal.
-    pub fn fixed_lease(self, ttl: Duration) -> Lock {
-        self.set(|request| {
-            request.ttl = Ttl::new(ttl)?.get();
-            request.renewed = false;
-            Ok(())
-        })
-    }
-
-    /// Takes `n` permits at once, all or none. Only for a [`semaphore`](Locks::semaphore).
-    pub fn permits(self, n: u32) -> Lock {
-        self.set(|request| match request.mode {
-            Mode::Permits(permits) => {
-                request.mode = Mode::Permits(Permits::new(n, permits.limit())?);
-                Ok(())
-            }
-            other => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("a lock in {other} mode has no permits; expected one of semaphore()"),
-            )),
-        })
-    }
-
-    /// Words for people who look who holds or waits, behind host and process. At most 120 bytes
-    /// together.
-    pub fn label(self, text: &str) -> Lock {
-        self.set(|request| {
-            request.label = request.label.with(text);
-            Ok(())
-        })
-    }
-
-    /// Waits for the lock and holds it.
-    ///
-    /// # Errors
-    /// - [`ErrorKind::WaitTimedOut`]: the wait limit ended; [`ErrorKind::Busy`] when it is zero.
-    /// - [`ErrorKind::Unreachable`]: the store gave no useful answer for `unreachable_after`, or
-    ///   within the wait limit.
-    /// - [`ErrorKind::Lost`]: granted, but too late to be believed in.
-    /// - [`ErrorKind::InvalidArgument`], [`ErrorKind::Refused`], [`ErrorKind::Unsupported`],
-    ///   [`ErrorKind::Foreign`], [`ErrorKind::Closed`]: at once. [`ErrorKind::Refused`] after
-    ///   `unreachable_after` when the store refuses what it had accepted, such as a password.
-    ///
-    /// # Cancel safety
-    /// Dropped at any await it leaves nothing behind: neither a place in the queue nor a lock. The
-    /// clean-up runs in the background. A place in the queue is lost.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
-    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
-    /// let guard = locks.lock("orders/42").acquire().await?;
-    /// println!("write with token {}", guard.fencing_token());
-    /// guard.release().await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn acquire(&self) -> Result<Guard> {
-        let patience = match self.wait {
-            None => Patience::Unlimited,
-            Some(Duration::ZERO) => Patience::None,
-            Some(limit) => Patience::AtMost(limit),
-        };
-        self.acquire_with(patience).await
-    }
-
-    /// The lock, or `None` when it is not free: at once, or after
-    /// [`wait_at_most`](Lock::wait_at_most).
-    ///
-    /// # Errors
-    /// As [`acquire`](Lock::acquire), without the first.
-    ///
-    /// # Cancel safety
-    /// As [`acquire`](Lock::acquire).
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
-    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
-    /// if let Some(guard) = locks.lock("job").try_acquire().await? {
-    ///     // The guard must live as long as the work: `.is_some()` would drop it at once.
-    ///     guard.run(async { println!("nobody else does it") }).await?;
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub async fn try_acquire(&self) -> Result<Option<Guard>> {
-        let patience = match self.wait {
-            None | Some(Duration::ZERO) => Patience::None,
-            Some(limit) => Patience::AtMost(limit),
-        };
-        match self.acquire_with(patience).await {
-            Ok(guard) => Ok(Some(guard)),
-            Err(error) => match error.kind() {
-                ErrorKind::Busy | ErrorKind::WaitTimedOut => Ok(None),
-                _ => Err(error),
-            },
-        }
-    }
-
-    async fn acquire_with(&self, patience: Patience) -> Result<Guard> {
-        match &self.request {
-            Ok(request) => acquire(&self.core, request, patience).await,
-            Err(error) => {
-                Err(error.clone().during(Operation::Acquire).with_store(&self.core.shown))
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Lock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock")
-            .field("store", &self.core.shown)
-            .field("request", &self.request)
-            .field("wait", &self.wait)
-            .finish()
+        f.debug_struct("Locks").field("store", self.link.shown()).finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use crate::claim::Claim;
+use crate::options::Label;
 
 const FIRST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(1);
@@ -21,12 +21,12 @@ impl Pace {
         Pace { next: FIRST, random: 0 }
     }
 
-    /// How long to wait. It differs between hosts, processes and claims, and repeats with them, so
-    /// that a seeded simulation repeats too.
-    pub(crate) fn next(&mut self, claim: &Claim) -> Duration {
+    /// How long to wait. It differs between hosts, processes and their claims, by `label` and
+    /// `id`, and repeats with them, so that a seeded simulation repeats too.
+    pub(crate) fn next(&mut self, label: &Label, id: u64) -> Duration {
         if self.random == 0 {
             let mut hasher = DefaultHasher::new();
-            (claim.label().as_str(), claim.id()).hash(&mut hasher);
+            (label.as_str(), id).hash(&mut hasher);
             self.random = hasher.finish() | 1;
         }
         let step = self.next;

@@ -118,7 +118,7 @@ impl Seat {
                 Err(error) => Some(error),
             };
             repeated = true;
-            let again = clock.now().after(pace.next(self.claim()));
+            let again = clock.now().after(pace.next(self.claim().label(), self.claim().id()));
             clock.sleep_until(again.min(bound)).await;
             // Past the bound, or the clock has ended with the runtime that connected, and paces
             // nothing any more.
@@ -200,7 +200,7 @@ async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn Contender>) {
             // What a silent minority of a quorum still has ends with its lease too.
             return rest.iter().for_each(|error| observe::left_behind(claim, error));
         }
-        clock.sleep_until(clock.now().after(pace.next(claim))).await;
+        clock.sleep_until(clock.now().after(pace.next(claim.label(), claim.id()))).await;
     }
 }
 

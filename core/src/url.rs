@@ -7,62 +7,16 @@ mod hosts;
 mod params;
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::locks::Locks;
+pub use crate::connect::{Connecting, Scheme, connect, connect_lazy, connect_within};
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Settings;
 
 pub use params::Params;
 
-/// One kind of store that a program was compiled with.
-#[derive(Clone, Copy)]
-pub struct Scheme {
-    /// What a URL of it begins with, the preferred spelling first.
-    pub names: &'static [&'static str],
-    /// An example for error messages.
-    pub example: &'static str,
-    /// Connects.
-    pub connect: fn(StoreUrl) -> Connecting,
-}
-
-/// A connection under way.
-pub type Connecting = Pin<Box<dyn Future<Output = Result<Locks>> + Send>>;
-
-impl fmt::Debug for Scheme {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scheme").field("names", &self.names).finish_non_exhaustive()
-    }
-}
-
-/// Connects to the store that `url` names, by one of `schemes`.
-///
-/// # Errors
-/// [`ErrorKind::InvalidArgument`] for a URL that cannot be meant; else what the store's connect
-/// says. Never shows a password.
-pub async fn connect(schemes: &[Scheme], url: &str) -> Result<Locks> {
-    let url = StoreUrl::parse(url).map_err(|error| error.during(Operation::Connect))?;
-    let Some(scheme) = schemes.iter().find(|scheme| scheme.names.contains(&url.scheme())) else {
-        return Err(unknown_scheme(schemes, url.scheme()).during(Operation::Connect));
-    };
-    let shown: Arc<str> = url.to_string().into();
-    let connecting = tokio::time::timeout(FIRST_CONNECT, (scheme.connect)(url));
-    let connected = connecting.await.unwrap_or_else(|_| Err(no_first_answer()));
-    connected.map_err(|error| error.during(Operation::Connect).with_store(&shown))
-}
-
-/// How long the first connection may take. Later silence is bounded by `unreachable_after`.
-const FIRST_CONNECT: Duration = Duration::from_secs(5);
-
-fn no_first_answer() -> Error {
-    Error::new(ErrorKind::Unreachable, "the store did not answer within 5s")
-}
-
-fn unknown_scheme(schemes: &[Scheme], given: &str) -> Error {
+pub(crate) fn unknown_scheme(schemes: &[Scheme], given: &str) -> Error {
     let names = || schemes.iter().flat_map(|scheme| scheme.names.iter().copied());
     let list: Vec<String> = names().map(|name| format!("{name}://")).collect();
     let list = if list.is_empty() { "none".to_owned() } else { list.join(", ") };
@@ -200,6 +154,11 @@ impl StoreUrl {
             return Err(params::unknown(&self.scheme, name, known));
         }
         Ok(Params { params: &self.params })
+    }
+
+    /// The settings common to all stores, whatever other parameters there are.
+    pub(crate) fn settings(&self) -> Result<Settings> {
+        Params { params: &self.params }.settings()
     }
 }
 

@@ -1,10 +1,11 @@
-//! A claim that waits in the store's queue: how long the store has been silent, and who may speak
-//! for the claim while nobody polls it.
+//! A claim that waits in the store's queue: what the store said last, how long it has been silent,
+//! and who may speak for the claim while nobody polls it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::seat::Seat;
 use crate::validity::Moment;
 
@@ -14,7 +15,19 @@ pub(crate) struct Wait {
     /// Waiting for a bell is no silence, however long it takes.
     unanswered_since: AtomicU64,
     unreachable_after: Duration,
+    said: Mutex<Said>,
     place: AtomicU8,
+}
+
+/// What the store said last, to an attempt or a look. It decides what the end of the wait means: a
+/// store that cannot be asked must not look like a busy lock.
+#[derive(Clone)]
+pub(crate) enum Said {
+    Nothing,
+    /// A place in the queue: the lock is busy.
+    Queued,
+    /// Why it could not say more.
+    Trouble(Error),
 }
 
 /// The caller's future is at work, perhaps with an attempt under way.
@@ -30,6 +43,7 @@ impl Wait {
             seat,
             unanswered_since: AtomicU64::new(Moment::NEVER.as_nanos()),
             unreachable_after,
+            said: Mutex::new(Said::Nothing),
             place: AtomicU8::new(AT_WORK),
         }
     }
@@ -42,8 +56,23 @@ impl Wait {
         self.unanswered_since.fetch_min(now.as_nanos(), Ordering::AcqRel);
     }
 
+    /// The claim has its place in the queue.
     pub(crate) fn answered(&self) {
         self.unanswered_since.store(Moment::NEVER.as_nanos(), Ordering::Release);
+        self.set_said(Said::Queued);
+    }
+
+    /// An answer that is none: the silence goes on.
+    pub(crate) fn troubled(&self, error: Error) {
+        self.set_said(Said::Trouble(error));
+    }
+
+    fn set_said(&self, said: Said) {
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
+    }
+
+    pub(crate) fn said(&self) -> Said {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Until when the store may stay silent.

@@ -13,6 +13,8 @@
 //! `redis` and `zk`, with `tls` for encrypted connections.
 //! What each of them promises, and what it cannot, is in the repository's docs/guarantees.md.
 
+use std::time::Duration;
+
 pub use fencelock_core::*;
 
 use fencelock_core::url::Scheme;
@@ -49,16 +51,68 @@ pub const URL_VARIABLE: &str = "FENCELOCK_URL";
 /// Every store takes the parameters `ttl` (30s), `prefix` (`lock:`), `unreachable_after` (30s) and
 /// `token_epoch` (0); durations are written as `500ms`, `2s`, `1m30s`.
 ///
+/// A store that is not reachable, such as a server that is starting, is tried again until
+/// `unreachable_after` has passed: at first after 20 ms, later about once a second.
+/// [`connect_within`] takes a limit of its own, and [`connect_lazy`] does not wait at all.
+///
+/// Network stores need real time. A paused tokio clock (`tokio::time::pause`) jumps to the end of
+/// every bound while the answer is still under way; tests on one use `mem://`.
+///
 /// # Errors
 /// - [`ErrorKind::InvalidArgument`]: a URL that cannot be meant; the message says what was
 ///   expected.
-/// - [`ErrorKind::Unreachable`]: the store did not answer within 5 s.
-/// - [`ErrorKind::Refused`]: it did, and refused.
+/// - [`ErrorKind::Unreachable`]: the store did not answer within `unreachable_after`. The last
+///   attempt's error is the [source](std::error::Error::source).
+/// - [`ErrorKind::Refused`]: it did, and refused. This is not tried again.
 ///
 /// # Cancel safety
 /// Cancel safe.
 pub async fn connect(url: &str) -> Result<Locks> {
     fencelock_core::url::connect(SCHEMES, url).await
+}
+
+/// As [`connect`], but for as long as `limit`, whatever `unreachable_after` says. Zero makes one
+/// attempt, of at most 2 s.
+///
+/// # Errors
+/// As [`connect`].
+///
+/// # Cancel safety
+/// Cancel safe.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
+/// use std::time::Duration;
+/// let locks = fencelock::connect_within("mem://", Duration::from_secs(60)).await?;
+/// # Ok(()) }
+/// ```
+pub async fn connect_within(url: &str, limit: Duration) -> Result<Locks> {
+    fencelock_core::url::connect_within(SCHEMES, url, limit).await
+}
+
+/// Returns at once and connects in the background, on the current tokio runtime: for a service
+/// that is to start while its store is away.
+///
+/// Until the store is connected, each acquisition waits for that as it waits for a store that does
+/// not answer: up to its wait limit, or `unreachable_after` without one. The same goes for
+/// [`inspect`](Locks::inspect), [`evict`](Locks::evict) and [`ready`](Locks::ready), which waits
+/// for nothing else. [`profile`](Locks::profile) promises nothing until then. The attempts go on
+/// until one succeeds, or the `Locks` is closed or dropped with all its clones. A store that
+/// refuses, for example the password, is asked again only when somebody wants a lock, and each who
+/// does gets its error.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] for a URL that cannot be meant, and outside a tokio runtime.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
+/// let locks = fencelock::connect_lazy("mem://")?;
+/// let guard = locks.lock("orders/42").acquire().await?; // waits for the store, then for the lock
+/// # guard.release().await?;
+/// # Ok(()) }
+/// ```
+pub fn connect_lazy(url: &str) -> Result<Locks> {
+    fencelock_core::url::connect_lazy(SCHEMES, url)
 }
 
 /// Connects to the store that `FENCELOCK_URL` names.

@@ -153,7 +153,7 @@ pub(crate) async fn no_room(server: &TestRedis, url: &str) {
     // why: so it is now and then, never each time.
     let mut said = String::new();
     for _ in 0..100 {
-        let error = try_connect(url).await.expect_err("there is no room");
+        let error = connect_once(url).await.expect_err("there is no room");
         assert_kind(&error, ErrorKind::Unreachable);
         said = words(&error);
         if said.contains("no room") {

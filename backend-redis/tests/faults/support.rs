@@ -21,6 +21,11 @@ pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
     url::connect(&[SCHEME], url).await
 }
 
+/// In a single attempt.
+pub(crate) async fn connect_once(url: &str) -> Result<Locks> {
+    url::connect_within(&[SCHEME], url, ms(0)).await
+}
+
 pub(crate) async fn connect(url: &str) -> Locks {
     connected(|| try_connect(url)).await
 }

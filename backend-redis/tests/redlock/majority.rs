@@ -18,18 +18,19 @@ async fn without_a_majority_the_error_says_what_each_node_said() {
     rig.nodes[2].freeze().await.unwrap();
     let error = in_vain(&locks, "lock", ms(700)).await;
     assert_kind(&error, ErrorKind::Unreachable);
-    let words = words(&error);
-    assert!(words.contains("2 of 3 nodes must agree"), "{words}");
+    let said = words(&error);
+    assert!(said.contains("2 of 3 nodes must agree"), "{said}");
     for (proxy, says) in lines.proxies.iter().zip(["yes", "connection", ""]) {
         let node = format!("{}: ", proxy.addr());
-        let said = words.split(&node).nth(1).unwrap_or_else(|| panic!("{node} in {words}"));
-        let said = said.split(';').next().unwrap();
+        let of_node = said.split(&node).nth(1).unwrap_or_else(|| panic!("{node} in {said}"));
+        let said = of_node.split(';').next().unwrap();
         assert!(said.contains(says) && !said.is_empty(), "{node}{said}");
     }
     // Who connects now is told the same.
-    let error = try_connect(&lines.url(LONG)).await.unwrap_err();
+    let briefly = format!("{LONG}&unreachable_after=10s");
+    let error = try_connect(&lines.url(&briefly)).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
-    assert!(error.to_string().contains(&lines.proxies[1].addr().to_string()), "{error}");
+    assert!(words(&error).contains(&lines.proxies[1].addr().to_string()), "{error}");
     rig.nodes[1].restart().await.unwrap();
     rig.nodes[2].thaw().unwrap();
     let thawed = Instant::now();

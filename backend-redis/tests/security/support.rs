@@ -11,6 +11,11 @@ pub(crate) async fn connect(url: &str) -> Result<Locks> {
     url::connect(&[SCHEME], url).await
 }
 
+/// Connects in a single attempt.
+pub(crate) async fn connect_once(url: &str) -> Result<Locks> {
+    url::connect_within(&[SCHEME], url, Duration::ZERO).await
+}
+
 /// Connects, and uses every step of the store; an error is the first thing that went wrong.
 pub(crate) async fn use_all(url: &str) -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(20);

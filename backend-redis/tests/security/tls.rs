@@ -7,7 +7,7 @@ use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Error, ErrorKind};
 use tokio::time::Instant;
 
-use crate::support::{connect, use_all, words};
+use crate::support::{connect_once, use_all, words};
 
 const PASSWORD: &str = "battery-staple";
 
@@ -115,7 +115,7 @@ async fn sentinels_and_their_master_are_used_by_tls() {
 /// The error of a connect that says so without delay, and without the password.
 async fn fails_soon(url: &str) -> Error {
     let start = Instant::now();
-    let error = connect(url).await.expect_err(url);
+    let error = connect_once(url).await.expect_err(url);
     assert!(start.elapsed() < Duration::from_secs(5), "{error} after {:?}", start.elapsed());
     assert!(!words(&error).contains(PASSWORD), "{error}");
     error

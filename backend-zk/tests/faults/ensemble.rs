@@ -121,6 +121,7 @@ async fn a_server_that_can_only_be_read_is_refused() {
         one.four_letter("isro").await.is_ok_and(|answer| answer == "ro")
     })
     .await;
-    let error = try_connect(&format!("zk://{}/locks", one.connect_string())).await.unwrap_err();
+    let url = format!("zk://{}/locks?unreachable_after=2s", one.connect_string());
+    let error = try_connect(&url).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
 }

@@ -102,7 +102,7 @@ async fn a_root_is_made_or_found() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_there_is_said_soon() {
     let started = std::time::Instant::now();
-    let error = try_connect("zk://127.0.0.1:1/locks").await.unwrap_err();
+    let error = try_connect("zk://127.0.0.1:1/locks?unreachable_after=1s").await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error.to_string().contains("zk://127.0.0.1:1/locks"), "{error}");
     assert!(started.elapsed() < ms(6000));

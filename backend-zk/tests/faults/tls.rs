@@ -91,7 +91,7 @@ async fn only_servers_of_the_named_authority_are_used() {
     }
     let others = Certificates::new();
     for tls in [others.trusting().as_str(), ""] {
-        let url = format!("zk://127.0.0.1:{port}/locks?session=2s&{tls}");
+        let url = format!("zk://127.0.0.1:{port}/locks?session=2s&unreachable_after=2s&{tls}");
         let error = soon("refused", try_connect(&url)).await.unwrap_err();
         assert_kind(&error, ErrorKind::Unreachable);
     }
@@ -107,7 +107,8 @@ async fn servers_that_ask_for_a_certificate_are_shown_one() {
     let url = format!("zk://127.0.0.1:{port}/locks?session=2s&{}", certificates.certified());
     let locks = connect(&url).await;
     give_back(hold(&locks, "one").await).await;
-    let url = format!("zk://127.0.0.1:{port}/locks?session=2s&{}", certificates.trusting());
+    let plain = format!("session=2s&unreachable_after=2s&{}", certificates.trusting());
+    let url = format!("zk://127.0.0.1:{port}/locks?{plain}");
     let error = soon("refused", try_connect(&url)).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
 }

@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod closing;
+mod connecting;
 mod holding;
 mod looking;
 mod renewal;

@@ -83,6 +83,7 @@ pub(crate) struct Script {
     release: Play<One, Result<Removal>>,
     renew: Play<Many, Vec<Result<Renewal>>>,
     look: Play<Many, Vec<Result<Look>>>,
+    close: Play<Asked<()>, Result<()>>,
 }
 
 impl Script {
@@ -105,6 +106,7 @@ impl Script {
             release: Box::new(|_| Box::pin(async { Ok(Removal::Removed) })),
             renew: Box::new(|asked| Box::pin(async move { renewed(&asked) })),
             look: Box::new(|asked| Box::pin(async move { again(&asked, SECOND) })),
+            close: Box::new(|_| Box::pin(async { Ok(()) })),
         }
     }
 
@@ -139,6 +141,14 @@ impl Script {
         play: impl Fn(Many) -> F + Send + Sync + 'static,
     ) -> Script {
         self.look = Box::new(move |asked| Box::pin(play(asked)));
+        self
+    }
+
+    pub(crate) fn closes<F: Future<Output = Result<()>> + Send + 'static>(
+        mut self,
+        play: impl Fn(Asked<()>) -> F + Send + Sync + 'static,
+    ) -> Script {
+        self.close = Box::new(move |asked| Box::pin(play(asked)));
         self
     }
 
@@ -270,8 +280,8 @@ impl DistributedLock for Scripted {
     }
 
     async fn close(&self) -> Result<()> {
-        self.record(Call::Close, ());
-        Ok(())
+        let asked = self.record(Call::Close, ());
+        (self.script.close)(asked).await
     }
 }
 

@@ -6,7 +6,7 @@ use std::future::pending;
 use fencelock_core::{ErrorKind, Lock, Removal, Result};
 
 use crate::scripted::{
-    Call, One, SECOND, Script, TTL, again, granted, refused_connection, waiting,
+    Call, Many, One, SECOND, Script, TTL, again, granted, refused_connection, waiting,
 };
 
 /// How a store may fail to answer.
@@ -66,6 +66,55 @@ async fn a_store_that_falls_silent_behind_a_queue_is_unreachable_too() {
     store.until(1, |call| *call == Call::Attempt).await;
     assert!(store.claims()[0].ring());
     assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Unreachable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_dies_behind_a_queue_is_no_busy_lock() {
+    let queues = |_| async { waiting(SECOND) };
+    let dies = |asked: Many| async move {
+        match asked.n {
+            0 | 1 => again(&asked, SECOND),
+            _ => asked.of.iter().map(|_| refused_connection()).collect(),
+        }
+    };
+    let comes_back = |asked: Many| async move {
+        match asked.n {
+            0..5 => asked.of.iter().map(|_| refused_connection()).collect(),
+            _ => again(&asked, SECOND),
+        }
+    };
+    let limit = 10 * SECOND;
+    let (_store, locks) = Script::new().attempts(queues).looks(dies).connect();
+    let kinds = kind_of(&locks.lock("a").wait_at_most(limit)).await;
+    assert_eq!(kinds, [Some(ErrorKind::Unreachable); 2]);
+    let (_store, locks) = Script::new().attempts(queues).looks(comes_back).connect();
+    let kinds = kind_of(&locks.lock("a").wait_at_most(limit)).await;
+    assert_eq!(kinds, [None, Some(ErrorKind::WaitTimedOut)], "what it said last counts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquisition_may_bound_the_silence_by_itself() {
+    for failure in Failure::ALL {
+        let (_store, locks) = Script::new().attempts(move |_| failure.answer()).connect();
+        let asked = locks.now();
+        let error = locks.lock("a").unreachable_after(2 * SECOND).try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{failure:?}");
+        assert!(error.to_string().contains("unreachable_after=2s"), "{error}");
+        let took = locks.now().since(asked);
+        assert!(took >= 2 * SECOND && took <= 3 * SECOND, "{failure:?}: {took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_was_silent_for_the_whole_bound_is_not_waited_for_again() {
+    let never = |_| pending();
+    let (store, locks) = Script::new().releases(never).closes(|_| pending()).connect();
+    drop(locks.lock("a").acquire().await.unwrap());
+    let asked = store.now();
+    assert_eq!(locks.close().await.unwrap_err().kind(), ErrorKind::Unreachable);
+    let took = store.now().since(asked);
+    assert!(took >= TTL && took <= TTL + 2 * SECOND, "{took:?}");
+    assert_eq!(store.count(|call| *call == Call::Close), 1, "its connection ends all the same");
 }
 
 #[tokio::test(start_paused = true)]

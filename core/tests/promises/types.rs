@@ -44,7 +44,9 @@ fn public_futures_may_be_sent(locks: &Locks, lock: &Lock, guard: Guard, connecti
     sent(guard.run(async {}));
     sent(guard.release());
     sent(connecting);
+    sent(locks.ready());
     sent(fencelock_core::url::connect(&[], ""));
+    sent(fencelock_core::url::connect_within(&[], "", Duration::ZERO));
 }
 
 #[test]

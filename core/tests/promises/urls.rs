@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use fencelock_core::url::{Scheme, StoreUrl, connect};
+use fencelock_core::url::{Scheme, StoreUrl, connect, connect_lazy};
 use fencelock_core::{Error, ErrorKind, memory};
 
 /// What a text must not contain: the halves around the character that should have been encoded.
@@ -90,7 +90,7 @@ fn a_password_that_is_encoded_or_needs_no_encoding_comes_back() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn connecting_shows_no_password_either() {
     const REFUSES: Scheme = Scheme {
         names: &["redis"],
@@ -113,8 +113,17 @@ async fn connecting_shows_no_password_either() {
         "mem://me:hunter2@host",
         "mem://?password=hunter2",
     ] {
-        let error = connect(&[REFUSES, memory::SCHEME], url).await.unwrap_err();
+        let schemes = [REFUSES, memory::SCHEME];
+        let error = connect(&schemes, url).await.unwrap_err();
         assert_safe(url, &everything_about(&error));
+        match connect_lazy(&schemes, url) {
+            Err(error) => assert_safe(url, &everything_about(&error)),
+            Ok(locks) => {
+                assert_safe(url, &format!("{locks:?} {:?}", locks.lock("a")));
+                let error = locks.lock("a").acquire().await.unwrap_err();
+                assert_safe(url, &everything_about(&error));
+            }
+        }
     }
 }
 

@@ -1,0 +1,301 @@
+//! A store that is not there yet is waited for, within bounds, and a store that will never do is
+//! not; with a connection that is made in the background every acquisition keeps its own bounds.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use fencelock_core::memory::{self, Memory};
+use fencelock_core::url::{Connecting, Scheme, StoreUrl, connect, connect_lazy, connect_within};
+use fencelock_core::{Error, ErrorKind, Locks, Modes, Operation, Reach, Result};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::scripted::{SECOND, Script, TTL, ms, waiting};
+
+/// `steps://TEST/STEP,STEP,…`: each attempt to connect takes the next step, and the last one for
+/// ever. The host is the test's own, so that no two of them count together.
+const STEPS: Scheme =
+    Scheme { names: &["steps"], example: "steps://test/away,up", connect: attempt };
+
+static ATTEMPTS: Mutex<Option<HashMap<String, usize>>> = Mutex::new(None);
+
+fn attempts(test: &str) -> usize {
+    let attempts = ATTEMPTS.lock().unwrap();
+    attempts.as_ref().and_then(|all| all.get(test)).copied().unwrap_or(0)
+}
+
+fn attempt(url: StoreUrl) -> Connecting {
+    let count = {
+        let mut attempts = ATTEMPTS.lock().unwrap();
+        let count = attempts.get_or_insert_default().entry(url.authority().to_owned());
+        let count = count.or_insert(0);
+        *count += 1;
+        *count
+    };
+    Box::pin(async move {
+        let settings = url.params(&["own"])?.settings()?;
+        let steps: Vec<&str> = url.path().trim_start_matches('/').split(',').collect();
+        match steps[count.min(steps.len()) - 1] {
+            "away" => Err(Error::new(ErrorKind::Unreachable, "connection refused")),
+            "denied" => Err(Error::new(ErrorKind::Refused, "wrong password")),
+            "silent" => std::future::pending().await,
+            "slow" => {
+                sleep(8 * SECOND).await;
+                Memory::new().locks(settings)
+            }
+            _ => Memory::new().locks(settings),
+        }
+    })
+}
+
+const SCHEMES: &[Scheme] = &[STEPS, memory::SCHEME];
+
+fn cause(error: &Error) -> String {
+    std::error::Error::source(error).expect("a cause").to_string()
+}
+
+async fn took<T>(work: impl Future<Output = T>) -> (T, Duration) {
+    let start = Instant::now();
+    (work.await, start.elapsed())
+}
+
+/// Of what is waited for exactly this long, on a clock that stands still otherwise.
+fn assert_about(took: Duration, bound: Duration) {
+    assert!(took >= bound && took <= bound + ms(5), "{took:?} instead of {bound:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_not_there_yet_is_waited_for() {
+    let locks = connect(SCHEMES, "steps://waited-for/away,away,away,silent,up").await.unwrap();
+    assert_eq!(attempts("waited-for"), 5);
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_never_comes_is_unreachable_at_the_bound() {
+    let url = "steps://me:hunter2@never/away?unreachable_after=10s";
+    let (error, time) = took(connect(SCHEMES, url)).await;
+    let error = error.unwrap_err();
+    assert_about(time, 10 * SECOND);
+    assert_eq!(
+        (error.kind(), error.operation()),
+        (ErrorKind::Unreachable, Some(Operation::Connect))
+    );
+    let says = error.to_string();
+    assert!(says.contains("on steps://me:***@never/away: "), "{says}");
+    assert!(says.contains("unreachable_after=10s"), "{says}");
+    assert!(cause(&error).contains("connection refused"), "{error:?}");
+    // At a pace: soon at first, then about once a second.
+    let attempts = attempts("never");
+    assert!((10..=30).contains(&attempts), "{attempts} attempts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_attempt_does_not_mend_is_told_at_once() {
+    let (error, time) = took(connect(SCHEMES, "steps://denied/away,denied,up")).await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Refused);
+    assert!(time < SECOND, "{time:?}");
+    assert_eq!(attempts("denied"), 2);
+    let (error, time) = took(connect(SCHEMES, "steps://bad/up?tll=2s")).await;
+    assert_eq!((error.unwrap_err().kind(), time), (ErrorKind::InvalidArgument, Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_was_cut_off_leaves_the_next_more_time() {
+    let (locks, time) = took(connect(SCHEMES, "steps://slow/slow")).await;
+    locks.unwrap();
+    assert_eq!(attempts("slow"), 2);
+    assert!(time >= 13 * SECOND && time < 14 * SECOND, "{time:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_callers_limit_is_the_bound_of_its_connection() {
+    for (step, limit) in [("away", SECOND), ("silent", SECOND), ("away", 2 * TTL)] {
+        let url = format!("steps://limit-{step}-{limit:?}/{step}");
+        let (error, time) = took(connect_within(SCHEMES, &url, limit)).await;
+        let error = error.unwrap_err();
+        assert_about(time, limit);
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        assert!(error.to_string().contains("within the wait limit of 1"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_would_not_wait_makes_one_attempt() {
+    for (step, bound) in [("away", Duration::ZERO), ("silent", 2 * SECOND), ("slow", 2 * SECOND)] {
+        let test = format!("once-{step}");
+        let url = format!("steps://{test}/{step},up");
+        let (error, time) = took(connect_within(SCHEMES, &url, Duration::ZERO)).await;
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Unreachable);
+        assert_about(time, bound);
+        assert_eq!(attempts(&test), 1);
+    }
+    let url = "steps://once-briefly/silent?unreachable_after=100ms";
+    let (error, time) = took(connect_within(SCHEMES, url, Duration::ZERO)).await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Unreachable);
+    assert_about(time, ms(100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_are_there_before_their_store_is() {
+    let url = "steps://lazy/away,away,up?ttl=2s&token_epoch=3";
+    let (locks, time) = took(async { connect_lazy(SCHEMES, url).unwrap() }).await;
+    assert_eq!(time, Duration::ZERO);
+    assert_eq!(locks.profile().modes, Modes { shared: false, permits: false });
+    assert!(!locks.profile().exclusion_fails_when.is_empty(), "it promises nothing yet");
+    let lock = locks.lock("a");
+    let guard = lock.acquire().await.unwrap();
+    assert!(guard.remaining() <= 2 * SECOND && guard.fencing_token().get() >> 56 == 3);
+    assert!(lock.try_acquire().await.unwrap().is_none(), "the same lock, and it is held");
+    assert_eq!((locks.profile().store, locks.profile().reach), ("memory", Reach::Process));
+    assert!(locks.profile().modes.shared);
+    assert_eq!(locks.inspect("a").await.unwrap().holders.len(), 1);
+    guard.release().await.unwrap();
+    assert_eq!(attempts("lazy"), 3);
+    locks.close().await.unwrap();
+    assert_eq!(lock.acquire().await.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_acquisition_keeps_its_own_bounds_while_there_is_no_connection() {
+    for step in ["away", "silent"] {
+        let locks = connect_lazy(SCHEMES, &format!("steps://bounds-{step}/{step}")).unwrap();
+        for (lock, bound) in [
+            (locks.lock("a"), TTL),
+            (locks.lock("a").wait_at_most(Duration::ZERO), TTL),
+            (locks.lock("a").wait_at_most(SECOND), SECOND),
+            (locks.lock("a").wait_at_most(2 * TTL), TTL),
+            (locks.lock("a").unreachable_after(SECOND), SECOND),
+        ] {
+            let (error, time) = took(lock.acquire()).await;
+            let error = error.unwrap_err();
+            assert_eq!((error.kind(), error.lock()), (ErrorKind::Unreachable, Some("a")));
+            assert_about(time, bound);
+            let (tried, time) = took(lock.try_acquire()).await;
+            assert_eq!(tried.unwrap_err().kind(), ErrorKind::Unreachable, "never a busy lock");
+            assert_about(time, bound);
+        }
+        for error in [locks.ready().await.unwrap_err(), locks.inspect("a").await.unwrap_err()] {
+            assert_eq!(error.kind(), ErrorKind::Unreachable);
+            assert!(error.to_string().contains("unreachable_after=30s"), "{error}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_limit_counts_the_connection() {
+    let locks = connect_lazy(SCHEMES, "steps://counts/slow").unwrap();
+    let holder = locks.lock("a");
+    let held = tokio::spawn(async move { holder.acquire().await });
+    let (error, time) = took(locks.lock("a").wait_at_most(20 * SECOND).acquire()).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WaitTimedOut, "{error}");
+    assert!(error.to_string().contains("not granted within 20s"), "{error}");
+    assert_about(time, 20 * SECOND);
+    held.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_may_have_begun_before_the_call() {
+    let queues = |_| async { waiting(SECOND) };
+    let (_store, locks) = Script::new().attempts(queues).connect();
+    let start = Instant::now();
+    sleep(2 * SECOND).await;
+    let lock = locks.lock("a").wait_at_most(3 * SECOND).waiting_since(start);
+    let (error, time) = took(lock.acquire()).await;
+    assert_about(time, SECOND);
+    assert!(error.unwrap_err().to_string().contains("not granted within 3s"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_url_that_cannot_be_meant_is_told_before_there_is_a_connection() {
+    for url in [
+        "steps://early/up?tll=2s",
+        "steps://early/up?ttl=0s",
+        "steps://early/up?unreachable_after=1ns",
+        "pigeon://early/",
+        "mem://host",
+        "nonsense",
+    ] {
+        let error = connect_lazy(SCHEMES, url).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}: {error}");
+        assert_eq!(error.operation(), Some(Operation::Connect));
+    }
+}
+
+#[test]
+fn connecting_in_the_background_needs_a_runtime() {
+    let error = connect_lazy(SCHEMES, "mem://").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("tokio runtime"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_connection_is_tried_again_only_for_those_who_ask() {
+    let locks = connect_lazy(SCHEMES, "steps://asked/denied,denied,up").unwrap();
+    let (error, time) = took(locks.lock("a").acquire()).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert!(time < SECOND, "{time:?}");
+    let made = attempts("asked");
+    sleep(1_000 * SECOND).await;
+    assert_eq!(attempts("asked"), made, "for nobody");
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_the_attempts_and_those_who_wait_for_them() {
+    for step in ["away", "silent"] {
+        let test = format!("closes-{step}");
+        let locks = connect_lazy(SCHEMES, &format!("steps://{test}/{step}")).unwrap();
+        let lock = locks.lock("a");
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        sleep(3 * SECOND).await;
+        let (closed, time) = took(locks.close()).await;
+        closed.unwrap();
+        assert_eq!(time, Duration::ZERO);
+        assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+        let made = attempts(&test);
+        sleep(100 * SECOND).await;
+        assert_eq!(locks.lock("a").acquire().await.unwrap_err().kind(), ErrorKind::Closed);
+        locks.close().await.unwrap();
+        assert_eq!(attempts(&test), made);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_attempts_end_with_the_last_who_could_use_the_store() {
+    let locks = connect_lazy(SCHEMES, "steps://dropped/away").unwrap();
+    let lock = locks.lock("a");
+    drop(locks);
+    sleep(3 * SECOND).await;
+    let made = attempts("dropped");
+    sleep(3 * SECOND).await;
+    assert!(attempts("dropped") > made, "a lock still may be acquired");
+    drop(lock);
+    let made = attempts("dropped");
+    sleep(100 * SECOND).await;
+    assert_eq!(attempts("dropped"), made);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_acquisition_leaves_the_connection_on_its_way() {
+    let locks = connect_lazy(SCHEMES, "steps://cancelled/slow").unwrap();
+    let lock = locks.lock("a");
+    timeout(6 * SECOND, lock.acquire()).await.unwrap_err();
+    locks.ready().await.unwrap();
+    assert_eq!(attempts("cancelled"), 2, "none of them began anew");
+    lock.try_acquire().await.unwrap().expect("nobody has it").release().await.unwrap();
+}
+
+#[test]
+fn the_end_of_the_runtime_ends_the_wait() -> Result<()> {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let connecting = runtime();
+    let locks: Locks =
+        connecting.block_on(async { connect_lazy(SCHEMES, "steps://ended/silent") })?;
+    drop(connecting);
+    let error = runtime().block_on(locks.lock("a").acquire()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    runtime().block_on(locks.close())
+}
