@@ -343,15 +343,7 @@ fn url_of(rig: &dyn Rig) -> String {
 /// others, are given time.
 async fn connect(url: &str) -> Result<Locks> {
     const PATIENCE: Duration = Duration::from_secs(15);
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match fencelock::connect(url).await {
-            Err(error) if error.is_retryable() && Instant::now() < end => {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-            }
-            connected => return connected,
-        }
-    }
+    fencelock::connect_within(url, PATIENCE).await
 }
 
 fn in_ms(time: Duration) -> u64 {

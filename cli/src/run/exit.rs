@@ -30,7 +30,11 @@ pub(super) enum Outcome {
     /// The command ended, and the lock was held until then.
     Ended(End),
     /// The lock was lost, or the command was ended before that.
-    Lost(String),
+    Lost {
+        message: String,
+        /// The user has heard of it when it happened.
+        told: bool,
+    },
     /// Not granted: busy, or the wait was over.
     Busy(String),
     /// A signal ended the waiting.
@@ -58,6 +62,11 @@ impl Outcome {
         Outcome::Configuration { message: why.to_string(), refused: false }
     }
 
+    /// The lock was lost, which nobody has heard of yet.
+    pub(super) fn lost(message: String) -> Outcome {
+        Outcome::Lost { message, told: false }
+    }
+
     /// An error of the connection, where a bad argument means a bad URL.
     pub(super) fn of_connect(error: &Error) -> Outcome {
         match error.kind() {
@@ -74,7 +83,7 @@ impl Outcome {
             ErrorKind::InvalidArgument => Outcome::Usage(message),
             ErrorKind::Refused => Outcome::Configuration { message, refused: true },
             ErrorKind::Unsupported | ErrorKind::Foreign => Outcome::configuration(message),
-            ErrorKind::Lost | ErrorKind::NotHeld => Outcome::Lost(message),
+            ErrorKind::Lost | ErrorKind::NotHeld => Outcome::lost(message),
             _ => Outcome::Unreachable(message),
         }
     }
@@ -94,7 +103,7 @@ impl Outcome {
         match self {
             Outcome::Ended(End::Exited(_)) => "exited",
             Outcome::Ended(End::Killed(_)) => "killed",
-            Outcome::Lost(_) => "lost",
+            Outcome::Lost { .. } => "lost",
             Outcome::Busy(_) => "busy",
             Outcome::Interrupted(_) => "interrupted",
             Outcome::CannotExecute(..) => "cannot_execute",
@@ -106,11 +115,16 @@ impl Outcome {
         }
     }
 
+    /// Whether that was said when it happened.
+    pub(super) fn was_told(&self) -> bool {
+        matches!(self, Outcome::Lost { told: true, .. })
+    }
+
     /// What there is to say about it.
     pub(super) fn message(&self) -> Option<String> {
         match self {
             Outcome::Ended(_) | Outcome::Interrupted(_) => None,
-            Outcome::Lost(message)
+            Outcome::Lost { message, .. }
             | Outcome::Busy(message)
             | Outcome::Usage(message)
             | Outcome::Configuration { message, .. }
@@ -141,7 +155,7 @@ impl Codes {
             Outcome::Ended(End::Killed(signal)) => low_byte(128 + signal),
             Outcome::Interrupted(signal) => low_byte(128 + signal.as_raw()),
             // flock never loses a lock, so it has no code of its own for that.
-            Outcome::Lost(_) => LOST,
+            Outcome::Lost { .. } => LOST,
             Outcome::Busy(_) if self.skip_ok => 0,
             Outcome::Busy(_) => self.busy.unwrap_or(if self.flock { 1 } else { EX_TEMPFAIL }),
             Outcome::CannotExecute(..) if self.flock => EX_UNAVAILABLE,

@@ -1,8 +1,9 @@
 //! The story of one run: connect, wait, hold, run the command, let go, tell how it went.
 
-use std::time::Instant;
+use std::time::Duration;
 
 use fencelock::{ErrorKind, Guard, Locks};
+use tokio::time::{Instant, timeout};
 
 use super::environment::Environment;
 use super::exit::{Outcome, chain, say};
@@ -11,6 +12,12 @@ use super::signals::Signals;
 use super::status::Status;
 use super::supervise::supervise;
 use super::{terminal, waiting};
+
+/// How long ending the connection may take, with the place in the queue that a wait left behind.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+/// How long a store that was silent just now is waited for again, and how long one may take to
+/// confirm the release of a lock after the lock's own end.
+const SILENT_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs the command under the lock. The exit code.
 pub(super) async fn run(options: Options) -> u8 {
@@ -26,7 +33,7 @@ pub(super) async fn run(options: Options) -> u8 {
     let outcome = match job(&plan, &mut status).await {
         Ok(outcome) | Err(outcome) => outcome,
     };
-    if plan.verbose || !codes.is_silent_about(&outcome) {
+    if !outcome.was_told() && (plan.verbose || !codes.is_silent_about(&outcome)) {
         outcome.message().iter().for_each(|message| say(message));
     }
     let code = status.ended(&outcome, codes);
@@ -41,26 +48,58 @@ async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {
     environment.refuse_nested(plan)?;
     let mut signals =
         Signals::catch().map_err(|cause| Outcome::System("cannot catch signals", cause))?;
-    let connecting = fencelock::connect(plan.store.url.reveal());
+    let started = Instant::now();
+    let connecting = waiting::tell_of_connecting(plan, connect(plan));
     let connected = unless_interrupted(&mut signals, connecting).await?;
     let locks = connected.map_err(|error| Outcome::of_connect(&error))?;
-    let outcome = under_lock(plan, &locks, &mut signals, environment, status).await;
-    // What an interrupted wait has left in the queue is gone when this returns.
-    if let Ok(Err(error)) = unless_interrupted(&mut signals, locks.close()).await {
+    let done = under_lock(plan, &locks, started, &mut signals, environment, status).await;
+    let done = done.unwrap_or_else(Done::from);
+    leave(&locks, &mut signals, done.silent).await;
+    Ok(done.outcome)
+}
+
+/// Connects. The patience with a lock that is not free is also that with a store that is not there.
+async fn connect(plan: &Plan) -> fencelock::Result<Locks> {
+    let url = plan.store.url.reveal();
+    match plan.patience {
+        Patience::None => fencelock::connect_within(url, Duration::ZERO).await,
+        Patience::AtMost(limit) => fencelock::connect_within(url, limit).await,
+        Patience::Unlimited => fencelock::connect(url).await,
+    }
+}
+
+/// Ends the connection. What an interrupted wait has left in the queue is gone when this returns,
+/// unless the store is `silent`: it has had its time.
+async fn leave(locks: &Locks, signals: &mut Signals, silent: bool) {
+    let closing = timeout(if silent { SILENT_WITHIN } else { LEAVE_WITHIN }, locks.close());
+    if let Ok(Ok(Err(error))) = unless_interrupted(signals, closing).await {
         say(&chain(&error));
     }
-    outcome
+}
+
+/// How a run ended, and whether its store was silent by then.
+struct Done {
+    outcome: Outcome,
+    silent: bool,
+}
+
+impl From<Outcome> for Done {
+    fn from(outcome: Outcome) -> Done {
+        let silent = matches!(outcome, Outcome::Lost { .. } | Outcome::Unreachable(_));
+        Done { outcome, silent }
+    }
 }
 
 async fn under_lock(
     plan: &Plan,
     locks: &Locks,
+    started: Instant,
     signals: &mut Signals,
     environment: Environment,
     status: &mut Status,
-) -> Result<Outcome, Outcome> {
+) -> Result<Done, Outcome> {
     let margins = plan.margins(locks.profile())?;
-    let guard = acquire(plan, locks, signals, status).await?;
+    let guard = acquire(plan, locks, started, signals, status).await?;
     let granted = Instant::now();
     let waited = status.granted(guard.fencing_token());
     if plan.verbose {
@@ -82,18 +121,19 @@ async fn under_lock(
             signal = signals.next() => outcome = Outcome::Interrupted(signal),
         }
     }
-    let outcome = release(guard, signals, outcome).await;
+    let done = release(plan, guard, signals, outcome).await;
     status.let_go();
-    Ok(outcome)
+    Ok(done)
 }
 
 async fn acquire(
     plan: &Plan,
     locks: &Locks,
+    started: Instant,
     signals: &mut Signals,
     status: &mut Status,
 ) -> Result<Guard, Outcome> {
-    let lock = plan.lock(locks);
+    let lock = plan.lock(locks).waiting_since(started);
     let acquired = match plan.patience {
         Patience::None => unless_interrupted(signals, lock.acquire()).await?,
         Patience::AtMost(_) | Patience::Unlimited => {
@@ -117,19 +157,30 @@ async fn acquire(
 }
 
 /// Gives the lock back. That it was lost before changes how the run ended; that the store has not
-/// confirmed it does not: the command has done its work under the lock.
-async fn release(guard: Guard, signals: &mut Signals, outcome: Outcome) -> Outcome {
-    match unless_interrupted(signals, guard.release()).await {
-        Ok(Err(error)) if error.kind() == ErrorKind::NotHeld => match outcome {
-            Outcome::Ended(_) | Outcome::Interrupted(_) => Outcome::Lost(chain(&error)),
-            other => other,
-        },
-        Ok(Err(error)) => {
-            say(&chain(&error));
-            outcome
+/// confirmed it does not: the command has done its work under the lock. Confirmed or not, it ends
+/// with its lease, so that is how long the store is asked.
+async fn release(plan: &Plan, guard: Guard, signals: &mut Signals, outcome: Outcome) -> Done {
+    let bound = guard.remaining().saturating_add(SILENT_WITHIN);
+    let released = unless_interrupted(signals, timeout(bound, guard.release())).await;
+    let unconfirmed = match released {
+        Ok(Ok(Ok(()))) | Err(_) => return Done::from(outcome),
+        Ok(Ok(Err(error))) if error.kind() == ErrorKind::NotHeld => {
+            return Done::from(match outcome {
+                Outcome::Ended(_) | Outcome::Interrupted(_) => Outcome::lost(chain(&error)),
+                other => other,
+            });
         }
-        Ok(Ok(())) | Err(_) => outcome,
+        Ok(Ok(Err(error))) => chain(&error),
+        Ok(Err(_)) => {
+            let (name, store) = (&plan.name, &plan.store.shown);
+            format!("release {name:?} on {store}: not confirmed before the lock ended by itself")
+        }
+    };
+    // Of a lock that was lost that has been said.
+    if !outcome.was_told() {
+        say(&unconfirmed);
     }
+    Done { outcome, silent: true }
 }
 
 /// `work`, unless a signal comes first: then it is dropped.

@@ -11,11 +11,16 @@ use fencelock::{Liveness, Lock, Locks, Permits, Profile, Ttl, parse_duration};
 use super::exit::{Codes, Outcome};
 use super::store::Store;
 
+/// How long a store may take to answer -n: long enough for a slow one, and short enough for a
+/// caller who would not wait.
+const TRY_WITHIN: Duration = Duration::from_secs(2);
+
 const EXIT_CODES: &str = "\
 Exit codes:
   the command's own; 128+n when signal n ended it, or ended the waiting
   64  usage, also of a lock that this command runs under already
-  69  the store did not answer within unreachable_after
+  69  the store did not answer: within the --wait limit, or unreachable_after without one (30 s), or
+      2 s with -n; --skip-ok does not hide it
   70  somebody killed the watchdog, so the command was killed
   71  the system refused a process or a descriptor
   75  busy, or the wait was over (-E CODE, --skip-ok)
@@ -29,8 +34,12 @@ The command leads a process group of its own, which is in the foreground of the 
 SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the whole group. When the command has ended the
 lock is released; what it left in the background is left alone, without a lock.
 
-When the lock is about to end, the group gets SIGTERM (see --grace), and SIGKILL before anybody else
-can be granted; at once when the store says that the lock is somebody else's. When this program is
+A store that is not there yet, for example while it restarts, is waited for like a busy lock, and no
+longer: -n makes a single attempt. A refused login or an invalid URL is an error at once.
+
+When the lock is about to end, a message says why, and the group gets SIGTERM (see --grace), and
+SIGKILL before anybody else can be granted; at once when the store says that the lock is somebody
+else's. The release is not waited for beyond the lock's own end plus 1 s. When this program is
 killed, or stopped for longer than the lock lasts, a watchdog kills the group. A job that was
 stopped by Ctrl-Z keeps its lock on the file store; on a store with leases it is killed at the
 lease's end, since nobody renews it.
@@ -42,6 +51,10 @@ Environment of the command:
   FENCELOCK_DEADLINE  with --hold-at-most: when it is over, in Unix seconds
   FENCELOCK_HELD      all locks that it runs under: a second `fencelock run` for one of them is an
                       error rather than a deadlock; unset it for what outlives the lock
+
+Passwords: a command inherits FENCELOCK_URL with the whole environment, password included, so that a
+`fencelock run` inside it needs no --url. A URL given by --url is not passed to the command, but
+every user of the machine can see it in the process list. Neither is shown in messages or --status-json.
 
 --flock-compat exits as flock(1): 1 busy, 65 URL or store that cannot be meant, 66 store that
 refuses, 69 command that cannot be executed, 71 store that does not answer. Lost stays 79.";
@@ -65,10 +78,10 @@ pub(crate) struct Options {
     /// The store, as file:///DIR; file:// is the user's default directory
     #[arg(long, env = fencelock::URL_VARIABLE, default_value = "file://", hide_env_values = true)]
     url: String,
-    /// Fail rather than wait
+    /// Fail rather than wait; the store itself gets 2 s to answer
     #[arg(short, long, visible_alias = "nb", conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait no longer than this; fractions allowed, 0 is -n
+    /// Wait no longer than this for the store and the lock; fractions allowed, 0 is -n
     #[arg(short, long, visible_alias = "timeout", value_name = "SECONDS", value_parser = seconds)]
     wait: Option<Duration>,
     /// Exit with this code when busy, or when the wait was over
@@ -157,6 +170,8 @@ pub(super) struct Plan {
     kind: Kind,
     ttl: Ttl,
     grace: Option<Duration>,
+    /// How long the store may be silent for one who would not wait.
+    try_within: Duration,
 }
 
 /// How long before the lock's end what happens.
@@ -203,6 +218,7 @@ impl Plan {
             Some(ttl) => ttl,
             None => store.ttl()?,
         };
+        let try_within = store.unreachable_after()?.map_or(TRY_WITHIN, |it| it.min(TRY_WITHIN));
         Ok(Plan {
             name: options.name,
             command,
@@ -216,6 +232,7 @@ impl Plan {
             kind,
             ttl,
             grace: options.grace,
+            try_within,
         })
     }
 
@@ -230,7 +247,7 @@ impl Plan {
         };
         let lock = lock.ttl(self.ttl.get()).label(&self.program());
         let lock = match self.patience {
-            Patience::None => lock.wait_at_most(Duration::ZERO),
+            Patience::None => lock.wait_at_most(Duration::ZERO).unreachable_after(self.try_within),
             Patience::AtMost(limit) => lock.wait_at_most(limit),
             Patience::Unlimited => lock,
         };

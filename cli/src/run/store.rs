@@ -1,7 +1,8 @@
 //! The store's URL as far as this command looks into it: what may be shown, what tells two stores
-//! apart, and the TTL that its parameters set.
+//! apart, and the times that its parameters set.
 
 use std::path::Path;
+use std::time::Duration;
 
 use fencelock::url::StoreUrl;
 use fencelock::{Ttl, parse_duration};
@@ -55,6 +56,12 @@ impl Store {
             Some(prefix) => format!("{place}?prefix={prefix}"),
             None => place,
         }
+    }
+
+    /// How long the store may stay silent, if the URL says so.
+    pub(super) fn unreachable_after(&self) -> Result<Option<Duration>, Outcome> {
+        let text = parameter(self.url.reveal(), "unreachable_after");
+        text.map(parse_duration).transpose().map_err(Outcome::configuration)
     }
 
     /// The TTL of locks that do not ask for their own.

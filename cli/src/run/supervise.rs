@@ -34,9 +34,19 @@ pub(super) async fn supervise(
     let shared = terminal.as_ref().is_some_and(Terminal::is_shared);
     let stop_keys = Signals::of(if shared { &[Signal::TSTP] } else { &[] })?;
     let stage = Stage::Runs;
-    let (stopped, stop_asked) = (false, false);
-    let mut watch =
-        Watch { limit, child, signals, stop_keys, continued, terminal, stage, stopped, stop_asked };
+    let (stopped, stop_asked, told) = (false, false, false);
+    let mut watch = Watch {
+        limit,
+        child,
+        signals,
+        stop_keys,
+        continued,
+        terminal,
+        stage,
+        stopped,
+        stop_asked,
+        told,
+    };
     let outcome = watch.until_the_end().await;
     watch.child.finish().await;
     outcome
@@ -70,13 +80,14 @@ struct Watch<'a> {
     stopped: bool,
     /// Ctrl-Z came to us, and was passed on. Continuing the command would discard it.
     stop_asked: bool,
+    /// The user has heard that the lock is lost.
+    told: bool,
 }
 
 impl Watch<'_> {
     async fn until_the_end(&mut self) -> io::Result<Outcome> {
         let mut beat = tokio::time::interval(self.limit.beat());
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = false;
         loop {
             let margins = self.limit.margins;
             let on_lost = self.limit.plan.on_lost;
@@ -110,9 +121,8 @@ impl Watch<'_> {
                     self.terminate().await;
                 }
                 () = until(kill_at), if kill_at.is_some() => self.kill().await,
-                reason = self.limit.guard.lost(), if !told && on_lost == OnLost::Continue => {
-                    told = true;
-                    say(&format!("{}; the command goes on", self.limit.lost(&reason.to_string())));
+                reason = self.limit.guard.lost(), if !self.told && on_lost == OnLost::Continue => {
+                    self.tell(&reason.to_string(), "the command goes on");
                 }
                 _ = beat.tick(), if self.limit.is_a_lease() => {
                     self.child.kill_at(self.limit.kill_at());
@@ -146,6 +156,7 @@ impl Watch<'_> {
             }
             Some(Report::OutOfTime) => {
                 let why = self.limit.why().await;
+                self.tell(&why, "the command was killed");
                 self.stage = Stage::Killed { why };
                 None
             }
@@ -232,6 +243,7 @@ impl Watch<'_> {
         let margins = self.limit.margins;
         let why = self.limit.why().await;
         let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
+        self.tell(&why, "the command gets SIGTERM");
         self.stage = Stage::Ends { why, kill_at };
         self.child.signal(Signal::TERM);
         self.child.signal(Signal::CONT);
@@ -242,8 +254,17 @@ impl Watch<'_> {
             Stage::Runs => self.limit.why().await,
             Stage::Ends { why, .. } | Stage::Killed { why } => why,
         };
+        self.tell(&why, "the command gets SIGKILL");
         self.stage = Stage::Killed { why };
         self.child.signal(Signal::KILL);
+    }
+
+    /// Says that the lock is lost and what follows, once: before the command hears of it, so that
+    /// its last words are not all that there is to read.
+    fn tell(&mut self, why: &str, then: &str) {
+        if !std::mem::replace(&mut self.told, true) {
+            say(&format!("{}; {then}", self.limit.lost(why)));
+        }
     }
 
     /// The command has ended. What it left in the background is left alone, as flock does, unless
@@ -277,7 +298,7 @@ impl Watch<'_> {
             // Nobody else shall be granted while some of it are still dying.
             self.group_is_gone(self.limit.guard.valid_until()).await;
         }
-        Outcome::Lost(self.limit.lost(&why))
+        Outcome::Lost { message: self.limit.lost(&why), told: self.told }
     }
 
     async fn group_is_gone(&self, at_most: Moment) {

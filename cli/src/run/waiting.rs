@@ -18,32 +18,54 @@ const FIRST: Duration = Duration::from_millis(100);
 /// A look for people must not hold anything up.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Waits for the store to be `connected` and tells about it.
+pub(super) async fn tell_of_connecting<T>(plan: &Plan, connected: impl Future<Output = T>) -> T {
+    let Some(mut teller) = teller(plan) else { return connected.await };
+    let telling = async {
+        tokio::time::sleep(EVERY).await;
+        teller(format!("waiting for {}, which cannot be reached yet", plan.store.shown));
+        std::future::pending().await
+    };
+    tokio::select! {
+        biased;
+        result = connected => result,
+        never = telling => match never {},
+    }
+}
+
 /// Waits for `granted` and tells about it.
 pub(super) async fn tell_while<T>(
     plan: &Plan,
     locks: &Locks,
     granted: impl Future<Output = T>,
 ) -> T {
-    let foreground = || Terminal::controlling().is_some_and(|terminal| terminal.is_ours());
-    let mut teller: Box<dyn FnMut(String)> = if io::stderr().is_terminal() && foreground() {
-        let line = Line::new();
-        Box::new(move |text| line.0.set_message(text))
-    } else if plan.verbose {
-        let mut last = String::new();
-        Box::new(move |text| {
-            if text != last {
-                say(&text);
-                last = text;
-            }
-        })
-    } else {
-        return granted.await;
-    };
+    let Some(mut teller) = teller(plan) else { return granted.await };
     let precise = !plan.verbose || io::stderr().is_terminal();
     tokio::select! {
         biased;
         result = granted => result,
         never = tell_on(plan, locks, &mut *teller, precise) => match never {},
+    }
+}
+
+/// Shows what is waited for, where somebody wants to know.
+type Teller = Box<dyn FnMut(String)>;
+
+fn teller(plan: &Plan) -> Option<Teller> {
+    let foreground = || Terminal::controlling().is_some_and(|terminal| terminal.is_ours());
+    if io::stderr().is_terminal() && foreground() {
+        let line = Line::new();
+        Some(Box::new(move |text| line.0.set_message(text)))
+    } else if plan.verbose {
+        let mut last = String::new();
+        Some(Box::new(move |text| {
+            if text != last {
+                say(&text);
+                last = text;
+            }
+        }))
+    } else {
+        None
     }
 }
 

@@ -27,6 +27,7 @@ fn at_its_deadline_a_command_gets_term() {
         said.contains("lock lost: \"job\" on file://") && said.contains("hold_at_most"),
         "{said}"
     );
+    assert_eq!(said.lines().count(), 1, "told once: {said}");
 }
 
 #[test]

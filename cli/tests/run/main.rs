@@ -5,6 +5,7 @@ mod environment;
 mod exit_codes;
 mod loss;
 mod signals;
+mod stores;
 mod support;
 mod terminal;
 mod watchdog;

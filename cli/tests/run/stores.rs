@@ -1,0 +1,154 @@
+//! Stores that are not there yet, never come, or go away: what is waited for, for how long, and
+//! that none of them looks like a busy lock.
+
+use std::net::TcpListener;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use fencelock_conformance::servers::{Babbler, RedisOptions, TestRedis, TestZooKeeper};
+
+use crate::support::{Job, Scratch};
+
+/// Much longer than anything here takes, much shorter than what it took when it was wrong.
+const SOON: Duration = Duration::from_secs(12);
+
+async fn redis() -> TestRedis {
+    TestRedis::start().await.expect("a redis-server starts")
+}
+
+/// Listens where a server should, until two attempts to connect were made.
+fn see_two_attempts(port: u16) {
+    let listener = TcpListener::bind(("127.0.0.1", port)).expect("the server's port is free");
+    for _ in 0..2 {
+        listener.accept().expect("an attempt to connect");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_comes_later_is_waited_for() {
+    let here = Scratch::new();
+    let server = redis().await;
+    server.kill().expect("killed");
+    let url = server.url();
+    let mut job = here.start(&["-w", "60", "--url", &url, "job", "--", "echo", "ran"]);
+    see_two_attempts(server.port());
+    server.restart().await.expect("it comes back");
+    assert_eq!(job.line(), "ran");
+    assert_eq!(job.code(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ensemble_that_comes_later_is_waited_for() {
+    let here = Scratch::new();
+    let ensemble = TestZooKeeper::standalone().await.expect("a ZooKeeper starts");
+    let [server] = ensemble.servers() else { panic!("it is alone") };
+    server.kill().expect("killed");
+    let url = format!("zk://{}/jobs", ensemble.connect_string());
+    let mut job = here.start(&["-w", "120", "--url", &url, "job", "--", "echo", "ran"]);
+    see_two_attempts(server.port());
+    server.restart().await.expect("it comes back");
+    assert_eq!(job.line(), "ran");
+    assert_eq!(job.code(), 0);
+}
+
+/// What `fencelock run` says and how long it takes, on a store that will not answer.
+fn unreachable(here: &Scratch, options: &[&str], url: &str) -> (String, Duration) {
+    let start = Instant::now();
+    let arguments = [options, &["--skip-ok", "--url", url, "job", "--", "true"]].concat();
+    let output = here.output(&arguments);
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(69), "{options:?}: {said}");
+    assert!(said.contains("store unreachable"), "{options:?}: {said}");
+    assert_eq!(said.lines().count(), 1, "{options:?}: {said}");
+    (said, start.elapsed())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_never_comes_is_69_when_the_wait_is_over() {
+    let here = Scratch::new();
+    let server = redis().await;
+    for frozen in [true, false] {
+        match frozen {
+            true => server.freeze().await.expect("frozen"),
+            false => server.kill().expect("killed"),
+        }
+        for limit in [1.0, 0.2] {
+            let wait = limit.to_string();
+            let (said, took) = unreachable(&here, &["-w", &wait], &server.url());
+            assert!(said.contains("within the wait limit of "), "{said}");
+            assert!(took >= Duration::from_secs_f64(limit) && took < SOON, "{took:?}: {said}");
+        }
+        let (_, took) = unreachable(&here, &["-n"], &server.url());
+        assert!(took < SOON, "-n waits for nobody: {took:?}");
+        let url = format!("{}?unreachable_after=700ms", server.url());
+        let (said, took) = unreachable(&here, &[], &url);
+        assert!(said.contains("no connection within unreachable_after=700ms"), "{said}");
+        assert!(took < SOON, "{took:?}");
+        let compatible = ["--flock-compat", "-n", "--url", &url, "job", "--", "true"];
+        assert_eq!(here.code(&compatible), 71);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_dies_while_a_job_waits_is_no_busy_lock() {
+    let here = Scratch::new();
+    let server = redis().await;
+    let locks = fencelock::connect(&server.url()).await.expect("connected");
+    let held = locks.lock("job").acquire().await.expect("granted");
+    let mut job =
+        here.start(&["-w", "8", "--skip-ok", "--url", &server.url(), "job", "--", "true"]);
+    while locks.inspect("job").await.expect("it answers").waiters.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.kill().expect("killed");
+    assert_eq!(job.code(), 69);
+    let said = job.complaints();
+    assert!(said.contains("within the wait limit of 8s"), "{said}");
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_does_not_wait_for_a_server_that_talks_nonsense() {
+    let here = Scratch::new();
+    let server = Babbler::start(|_| b"+OK\r\n".to_vec()).await.expect("it listens");
+    let url = format!("redis://{}", server.addr());
+    let (_, took) = unreachable(&here, &["-n"], &url);
+    assert!(took < SOON, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_is_told_before_the_command_hears_of_it() {
+    let here = Scratch::new();
+    let server = redis().await;
+    let url = server.url();
+    let run = here.run(&["--ttl", "3s", "--url", &url, "job", "--", "bash", "-c", LISTENS]);
+    let mut together = Command::new("sh");
+    together.args(["-c", "exec \"$@\" 2>&1", "sh"]).arg(run.get_program()).args(run.get_args());
+    let mut job = Job::start(&mut together);
+    assert_eq!(job.line(), "up");
+    server.kill().expect("killed");
+    let start = Instant::now();
+    let loss = job.line();
+    assert!(loss.starts_with("fencelock: lock lost: \"job\" on redis://"), "{loss}");
+    assert!(loss.ends_with("no renewal was confirmed in time; the command gets SIGTERM"), "{loss}");
+    assert_eq!(job.line(), "term");
+    assert_eq!(job.code(), 79);
+    assert!(start.elapsed() < SOON, "{:?} after the loss of a lease of 3 s", start.elapsed());
+    assert_eq!(job.silence(), [""; 0], "told once");
+}
+
+const LISTENS: &str = "trap 'echo term; exit 0' TERM; echo up; while :; do read -t 1 x; done";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_on_the_command_line_does_not_reach_the_command() {
+    let here = Scratch::new();
+    let server = RedisOptions::new().password("correcthorse").start().await;
+    let server = server.expect("a redis-server starts");
+    assert!(server.url().contains("correcthorse"));
+    let job = ["--url", &server.url(), "job", "--", "sh", "-c", "env; cat /proc/$$/environ"];
+    let mut run = here.run(&job);
+    let output = run.env_remove("FENCELOCK_URL").output().expect("it runs");
+    let seen = String::from_utf8_lossy(&output.stdout);
+    assert!(seen.contains("FENCELOCK_STORE=redis://:***@127.0.0.1:"), "{seen}");
+    assert!(!seen.contains("correcthorse"), "{seen}");
+}
