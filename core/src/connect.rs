@@ -60,7 +60,8 @@ const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
 /// Cancel safe.
 pub async fn connect(schemes: &[Scheme], url: &str) -> Result<Locks> {
     let target = Target::find(schemes, url)?;
-    target.within(Bound::silence(target.settings.unreachable_after)).await
+    // On the heap, so that the futures of those who connect stay small.
+    Box::pin(target.within(Bound::silence(target.settings.unreachable_after))).await
 }
 
 /// As [`connect`], but until `limit` has passed, whatever `unreachable_after` says. Zero means one
@@ -74,8 +75,8 @@ pub async fn connect(schemes: &[Scheme], url: &str) -> Result<Locks> {
 pub async fn connect_within(schemes: &[Scheme], url: &str, limit: Duration) -> Result<Locks> {
     let target = Target::find(schemes, url)?;
     match limit {
-        Duration::ZERO => target.once().await,
-        limit => target.within(Bound::limit(limit, limit)).await,
+        Duration::ZERO => Box::pin(target.once()).await,
+        limit => Box::pin(target.within(Bound::limit(limit, limit))).await,
     }
 }
 
