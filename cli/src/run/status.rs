@@ -1,7 +1,13 @@
-//! The file that tells monitoring how a run went: whole or not there, never half.
+//! The file that tells monitoring how a run went.
+//!
+//! A regular file is replaced, so that a reader sees one whole status or the one before. Anything
+//! else that has this name, such as `/dev/null`, a pipe or our own standard output, is written to
+//! and never replaced: for root a rename would turn the machine's `/dev/null` into a file.
 
+use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,6 +33,9 @@ pub(super) struct Status {
     message: Option<String>,
     #[serde(skip)]
     file: Option<PathBuf>,
+    /// What the file was found to be, once it was written.
+    #[serde(skip)]
+    target: Option<Target>,
     #[serde(skip)]
     started: Instant,
     #[serde(skip)]
@@ -52,6 +61,7 @@ impl Status {
             holders: Vec::new(),
             message: None,
             file: plan.status.clone(),
+            target: None,
             started: Instant::now(),
             granted: None,
         }
@@ -98,24 +108,113 @@ impl Status {
         code
     }
 
-    fn write(&self) {
-        let Some(file) = &self.file else { return };
-        if let Err(error) = replace(file, self) {
-            say(&format!("cannot write the status to {}: {error}", file.display()));
+    fn write(&mut self) {
+        let Some(file) = self.file.take() else { return };
+        // What is not replaced stays open: the reader of a pipe gets all that is written.
+        let opened = self.target.take().map_or_else(|| Target::of(&file), Ok);
+        let written = opened.and_then(|mut target| target.write(self).map(|()| target));
+        match written {
+            Ok(target) => self.target = Some(target),
+            Err(error) => say(&format!("cannot write the status to {}: {error}", file.display())),
+        }
+        self.file = Some(file);
+    }
+}
+
+/// Where a status is written.
+#[derive(Debug)]
+enum Target {
+    /// A regular file or a new one, by the path behind all symbolic links.
+    Replaced(PathBuf),
+    /// Anything else: a line for each status.
+    Written(File),
+}
+
+impl Target {
+    fn of(path: &Path) -> io::Result<Target> {
+        let found = match fs::metadata(path) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Target::Replaced(behind_links(path)?));
+            }
+            Err(error) => return Err(error),
+        };
+        if !found.is_file() {
+            // A socket cannot be opened by its name, even if it is our standard output.
+            let opened = open_in_place(path);
+            let opened = opened.or_else(|error| standard_stream(&found).ok_or(error));
+            return opened.map(Target::Written);
+        }
+        match standard_stream(&found) {
+            // The command writes there: replacing the file would hide what it wrote.
+            Some(stream) => Ok(Target::Written(stream)),
+            None => Ok(Target::Replaced(path.canonicalize()?)),
+        }
+    }
+
+    fn write(&mut self, status: &Status) -> io::Result<()> {
+        let mut line = serde_json::to_vec(status)?;
+        line.push(b'\n');
+        match self {
+            Target::Replaced(path) => replace(path, &line),
+            Target::Written(file) => match file.write(&line)? {
+                written if written == line.len() => Ok(()),
+                _ => Err(io::ErrorKind::WriteZero.into()),
+            },
         }
     }
 }
 
-fn replace(file: &Path, status: &Status) -> io::Result<()> {
-    let directory = match file.parent() {
+/// Where a file named `path` would be made: `path`, or what the symbolic link of that name refers
+/// to, although it is not there.
+fn behind_links(path: &Path) -> io::Result<PathBuf> {
+    // As many as the kernel follows.
+    const MOST_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        match fs::read_link(&path) {
+            Ok(target) => path = directory(&path).join(target),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(rustix::io::Errno::LOOP.into())
+}
+
+/// Opens what is not a regular file. Never waits, neither for the reader of a pipe nor for room in
+/// it: the lock has to be renewed meanwhile.
+fn open_in_place(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+    let flags = flags.bits().cast_signed();
+    let file = File::options().write(true).custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        // It was replaced since we looked, and is not ours to write into.
+        true => Err(io::ErrorKind::InvalidInput.into()),
+        false => Ok(file),
+    }
+}
+
+/// Our standard output or error, if that is what was `found`.
+fn standard_stream(found: &fs::Metadata) -> Option<File> {
+    let (stdout, stderr) = (io::stdout(), io::stderr());
+    [stdout.as_fd(), stderr.as_fd()].into_iter().find_map(|stream| {
+        let file = File::from(stream.try_clone_to_owned().ok()?);
+        let is = file.metadata().ok()?;
+        ((is.dev(), is.ino()) == (found.dev(), found.ino())).then_some(file)
+    })
+}
+
+fn replace(path: &Path, line: &[u8]) -> io::Result<()> {
+    // As any new file: the umask takes away what it should.
+    let permissions = fs::Permissions::from_mode(0o666);
+    let mut new = tempfile::Builder::new().permissions(permissions).tempfile_in(directory(path))?;
+    new.write_all(line)?;
+    new.persist(path)?;
+    Ok(())
+}
+
+fn directory(file: &Path) -> &Path {
+    match file.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
-    };
-    // As any new file: the umask takes away what it should.
-    let permissions = std::fs::Permissions::from_mode(0o666);
-    let mut new = tempfile::Builder::new().permissions(permissions).tempfile_in(directory)?;
-    serde_json::to_writer(&mut new, status)?;
-    new.write_all(b"\n")?;
-    new.persist(file)?;
-    Ok(())
+    }
 }

@@ -1,5 +1,7 @@
 //! What the command is told, what monitoring is told, and a lock within itself.
 
+use std::os::unix::fs::FileTypeExt;
+
 use serde_json::Value;
 
 use crate::support::Scratch;
@@ -84,4 +86,97 @@ fn a_status_that_cannot_be_written_does_not_hide_the_exit_code() {
     let output = here.output(&["--status-json", "no/such/file", "job", "--", "sh", "-c", "exit 3"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write the status"));
+}
+
+/// The status of a job that ran to its end, in the only or last line of `text`.
+fn last_status(text: &str) -> Value {
+    serde_json::from_str(text.lines().last().unwrap_or_default()).expect("a status")
+}
+
+#[test]
+fn a_device_stays_a_device() {
+    let here = Scratch::new();
+    let null = here.path("null");
+    let made = std::process::Command::new("mknod").arg(&null).args(["c", "1", "3"]).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        eprintln!("NOT TESTED: only root can make a device");
+        return;
+    }
+    let link = here.path("link");
+    std::os::unix::fs::symlink("null", &link).unwrap();
+    for file in ["null", "link"] {
+        let output = here.output(&["--status-json", file, "job", "--", "sh", "-c", "exit 3"]);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{file}");
+        let kind = std::fs::symlink_metadata(&null).unwrap().file_type();
+        assert!(kind.is_char_device(), "{file}: {kind:?}");
+    }
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+}
+
+#[test]
+fn the_status_goes_through_a_pipe_whose_reader_gets_all_of_it() {
+    let here = Scratch::new();
+    let pipe = here.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let unread = here.output(&["--status-json", "pipe", "job", "--", "sh", "-c", "exit 3"]);
+    assert_eq!(unread.status.code(), Some(3), "a pipe without a reader holds nothing up");
+    let said = String::from_utf8_lossy(&unread.stderr).into_owned();
+    assert!(said.contains("cannot write the status to pipe"), "{said}");
+
+    let mut reader = crate::support::Job::start(std::process::Command::new("cat").arg(&pipe));
+    // Opened for writing without waiting: only possible once the reader has it open.
+    crate::support::eventually("somebody reads", || {
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        // Kept open, so that the reader goes on to read until the job has it open.
+        std::fs::File::options().write(true).custom_flags(flags).open(&pipe).is_ok_and(|writer| {
+            assert_eq!(here.code(&["--status-json", "pipe", "job", "--", "sh", "-c", "exit 3"]), 3);
+            drop(writer);
+            true
+        })
+    });
+    let lines = reader.silence();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!(last_status(&lines[0])["outcome"], "running");
+    assert_eq!(last_status(&lines[1])["exit_code"], 3);
+    assert_eq!(reader.code(), 0);
+    assert!(std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+}
+
+#[test]
+fn the_status_goes_to_our_own_output_beside_the_commands() {
+    let here = Scratch::new();
+    let script = "echo working; exit 3";
+    let arguments = ["--status-json", "/dev/stdout", "job", "--", "sh", "-c", script];
+    // A pipe, and a file, which must neither be replaced nor written over.
+    let piped = String::from_utf8(here.output(&arguments).stdout).unwrap();
+    let file = here.path("out");
+    std::fs::write(&file, "before\n").unwrap();
+    let out = std::fs::File::options().append(true).open(&file).unwrap();
+    assert_eq!(here.run(&arguments).stdout(out).status().unwrap().code(), Some(3));
+    let written = std::fs::read_to_string(&file).unwrap();
+    for (text, first) in [(&piped, 0), (&written, 1)] {
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), first + 3, "{text}");
+        assert_eq!(last_status(lines[first])["outcome"], "running");
+        assert_eq!(lines[first + 1], "working");
+        assert_eq!(last_status(lines[first + 2])["exit_code"], 3);
+    }
+}
+
+#[test]
+fn a_link_to_the_status_stays_a_link() {
+    let here = Scratch::new();
+    std::fs::create_dir(here.path("elsewhere")).unwrap();
+    let (link, target) = (here.path("link"), here.path("elsewhere/status"));
+    std::os::unix::fs::symlink("elsewhere/status", &link).unwrap();
+    for round in ["a link to nothing", "a link to a file"] {
+        assert_eq!(here.code(&["--status-json", "link", "job", "--", "sh", "-c", "exit 3"]), 3);
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink(), "{round}");
+        assert!(std::fs::symlink_metadata(&target).unwrap().is_file(), "{round}");
+        assert_eq!(last_status(&std::fs::read_to_string(&target).unwrap())["exit_code"], 3);
+    }
+    let left: Vec<_> = std::fs::read_dir(here.path("elsewhere")).unwrap().collect();
+    assert_eq!(left.len(), 1, "no draft is left: {left:?}");
 }
