@@ -46,11 +46,12 @@ fn class_path() -> String {
     jars.join(":")
 }
 
-/// Java with one of this directory's programs.
+/// Java with one of this directory's programs; the command's tests use them too.
 fn java(source: &str) -> Command {
     let mut command = Command::new("java");
     command.args(["-Xmx96m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", &class_path()]);
-    command.arg(format!("{}/tests/foreign/{source}", env!("CARGO_MANIFEST_DIR")));
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../backend-zk/tests/foreign");
+    command.arg(format!("{directory}/{source}"));
     command.kill_on_drop(true);
     command
 }

@@ -87,9 +87,12 @@ pub(crate) struct Options {
     /// Exit with this code when busy, or when the wait was over
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
-    /// Hold it together with other shared holders
-    #[arg(short, long, conflicts_with_all = ["exclusive", "permits", "limit"])]
+    /// Hold it together with other shared holders: the read lock of a reader-writer lock
+    #[arg(short, long, conflicts_with_all = ["write", "exclusive", "permits", "limit"])]
     shared: bool,
+    /// Hold it alone as a writer: for Curator's InterProcessReadWriteLock, which sees no -x
+    #[arg(long, conflicts_with_all = ["exclusive", "permits", "limit"])]
+    write: bool,
     /// Hold it alone: the default
     #[arg(short = 'x', short_alias = 'e', long, conflicts_with_all = ["permits", "limit"])]
     exclusive: bool,
@@ -151,7 +154,8 @@ pub(super) enum Patience {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Exclusive,
-    Shared,
+    Read,
+    Write,
     Permits(Permits),
 }
 
@@ -195,10 +199,11 @@ impl Plan {
     pub(super) fn new(options: Options) -> Result<Plan, Outcome> {
         let store = Store::new(options.url)?;
         let permits = |limit| Permits::new(options.permits.unwrap_or(1), limit);
-        let kind = match (options.shared, options.limit) {
-            (true, _) => Kind::Shared,
-            (false, Some(limit)) => Kind::Permits(permits(limit).map_err(Outcome::usage)?),
-            (false, None) => Kind::Exclusive,
+        let kind = match options.limit {
+            Some(limit) => Kind::Permits(permits(limit).map_err(Outcome::usage)?),
+            None if options.shared => Kind::Read,
+            None if options.write => Kind::Write,
+            None => Kind::Exclusive,
         };
         let patience = match options.wait {
             _ if options.nonblock => Patience::None,
@@ -240,7 +245,8 @@ impl Plan {
     pub(super) fn lock(&self, locks: &Locks) -> Lock {
         let lock = match self.kind {
             Kind::Exclusive => locks.lock(&self.name),
-            Kind::Shared => locks.rw_lock(&self.name).read(),
+            Kind::Read => locks.rw_lock(&self.name).read(),
+            Kind::Write => locks.rw_lock(&self.name).write(),
             Kind::Permits(permits) => {
                 locks.semaphore(&self.name, permits.limit()).permits(permits.n())
             }

@@ -1,6 +1,7 @@
 //! `fencelock run` as its users see it: real processes, real signals, real terminals.
 
 mod counter;
+mod curator;
 mod environment;
 mod exit_codes;
 mod loss;
