@@ -2,18 +2,22 @@
 //!
 //! Three processes: this one, the wrapper, holds the lock and follows the command; the
 //! [`watchdog`], the same program in a process group of its own, starts the command and
-//! kills its group when the wrapper is gone or out of time; the command leads a third group. They
-//! talk over one socket pair, the [`wire`].
+//! kills it when the wrapper is gone or out of time; the command leads a third group. They talk over
+//! one socket pair, the [`wire`]. Both kill not only that group but the command's [`family`]: all
+//! [`processes`] that descend from it.
 //!
 //! [`job`] is the story of one run, [`supervise`] its middle: from the command's start to its end.
 //! The rest is one idea per file: [`options`], [`environment`], [`waiting`], [`child`],
-//! [`store`], [`terminal`], [`signals`], [`exit`], [`status`].
+//! [`store`], [`terminal`], [`signals`], [`exit`], [`status`], [`orphans`].
 
 mod child;
 mod environment;
 mod exit;
+mod family;
 mod job;
 mod options;
+mod orphans;
+mod processes;
 mod signals;
 mod status;
 mod store;
@@ -33,7 +37,13 @@ pub(crate) const WATCHDOG: &str = "__watchdog";
 
 /// Runs the command under the lock; says how it ended.
 pub(crate) fn run(options: Options) -> ExitCode {
-    in_one_thread(job::run(options))
+    in_one_thread(async {
+        if let Err(cause) = orphans::reap_in_background() {
+            exit::say(&format!("cannot follow processes: {cause}"));
+            return exit::EX_OSERR;
+        }
+        job::run(options).await
+    })
 }
 
 /// Says why another subcommand failed, in the words and with the code of a run.

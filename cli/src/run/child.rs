@@ -6,26 +6,36 @@
 //! number cannot come to mean anybody else's while somebody may still send signals to it.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::process::Stdio;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fencelock::Moment;
-use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::process::{Child as Process, Command};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
 
 use super::WATCHDOG;
+use super::exit::say;
+use super::family::{Family, Reach, Refused, Sent};
+use super::orphans;
+use super::processes::{Processes, children};
 use super::wire::{self, Order, Report, Wire};
 
 /// The command and its watchdog.
 #[derive(Debug)]
 pub(super) struct Child {
     wire: Wire,
-    watchdog: Process,
-    group: Option<Pid>,
+    watchdog: Pid,
+    /// What was started by the program that became this one; not the command's.
+    strangers: Vec<Pid>,
+    leader: Option<Pid>,
+    family: Family,
     kill_at: Moment,
+    /// What has refused to be ended, and was told of.
+    refused: Vec<Refused>,
+    told_blind: bool,
 }
 
 impl Child {
@@ -37,6 +47,9 @@ impl Child {
         keep_alive: Option<BorrowedFd<'_>>,
         kill_at: Moment,
     ) -> io::Result<Child> {
+        // Should the watchdog be killed, what is left of the command comes to us.
+        orphans::adopt()?;
+        let strangers = children(getpid());
         let (ours, theirs) = wire::pair()?;
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
         let mut files = vec![stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
@@ -56,31 +69,89 @@ impl Child {
             // Out of reach of the terminal's signals, and of `kill` on our job.
             .process_group(0)
             .spawn()?;
-        Ok(Child { wire, watchdog, group: None, kill_at })
+        let watchdog = pid(watchdog.id())?;
+        Ok(Child {
+            wire,
+            watchdog,
+            strangers,
+            leader: None,
+            family: Family::below(watchdog),
+            kill_at,
+            refused: Vec::new(),
+            told_blind: false,
+        })
     }
 
     /// What happened next; `None` when the watchdog is gone. Cancel safe.
     pub(super) async fn report(&mut self) -> io::Result<Option<Report>> {
         let report = self.wire.next_report().await?;
-        if let Some(Report::Started(group)) = report {
-            self.group = Some(group);
+        match report {
+            Some(Report::Started(leader)) => {
+                self.leader = Some(leader);
+                self.family.leads(leader);
+            }
+            Some(_) => {}
+            // Perhaps before it told that the command runs.
+            None => self.family.adopt(&self.strangers),
         }
         Ok(report)
     }
 
     /// The command's process group, once it runs.
     pub(super) fn group(&self) -> Option<Pid> {
-        self.group
+        self.leader
     }
 
     /// Sends `signal` to the whole group.
-    pub(super) fn signal(&self, signal: Signal) {
-        if let Some(group) = self.group {
-            // Refused only where the command changed its user, as sudo does.
-            if let Err(error) = kill_process_group(group, signal) {
-                tracing::debug!(target: "fencelock", %error, "signal {}", signal.as_raw());
+    pub(super) fn signal(&mut self, signal: Signal) {
+        self.signal_all(signal, Reach::Group);
+    }
+
+    /// Sends `signal` to the command alone: a message for it, which its helpers might die of.
+    pub(super) fn message(&self, signal: Signal) {
+        if let Some(leader) = self.leader
+            && let Err(error) = kill_process(leader, signal)
+        {
+            tracing::debug!(target: "fencelock", %error, "signal {}", signal.as_raw());
+        }
+    }
+
+    /// Sends `signal` to what is within `reach`, and says what refuses to be ended by it. How many
+    /// processes got it.
+    pub(super) fn signal_all(&mut self, signal: Signal, reach: Reach) -> usize {
+        let sent = self.family.signal(signal, reach);
+        let reached = sent.reached;
+        if signal == Signal::TERM || signal == Signal::KILL {
+            self.tell(sent);
+        }
+        reached
+    }
+
+    fn tell(&mut self, sent: Sent) {
+        if sent.blind && !std::mem::replace(&mut self.told_blind, true) {
+            say("/proc does not show our processes: what has left the command's process group \
+                 is not ended");
+        }
+        for refused in sent.refused {
+            if self.refused.iter().all(|known| known.pid != refused.pid) {
+                let (pid, name, why) = (refused.pid, &refused.name, refused.why);
+                say(&format!("cannot end pid {pid} ({name}), a process of the command: {why}"));
+                self.refused.push(refused);
             }
         }
+    }
+
+    /// What has refused to be ended, and still runs.
+    pub(super) fn survivors(&self) -> Vec<Refused> {
+        if self.refused.is_empty() {
+            return Vec::new();
+        }
+        let processes = Processes::read().ok();
+        let refuses = |one: &&Refused| {
+            let seen = processes.as_ref().and_then(|processes| processes.get(one.pid));
+            test_kill_process(one.pid) == Err(Errno::PERM) && seen.is_none_or(|it| it.lives)
+        };
+        self.refused.iter().filter(refuses).cloned().collect()
     }
 
     /// Has the watchdog kill the group at `moment` of the boot clock, should we not be there to
@@ -92,17 +163,27 @@ impl Child {
         }
     }
 
-    /// Whether the group has a member left that is more than a zombie.
-    pub(super) fn group_lives(&self) -> bool {
-        self.group.is_some_and(group_lives)
+    /// Waits until nothing within `reach` runs any more.
+    pub(super) async fn gone(&self, reach: Reach) {
+        let mut pause = Duration::from_millis(1);
+        while self.family.lives(reach) {
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(Duration::from_millis(50));
+        }
     }
 
-    /// Ends the watchdog, which leaves whatever is left of the group alone.
-    pub(super) async fn finish(mut self) {
+    /// Ends the watchdog, which leaves whatever is left of the command alone.
+    pub(super) async fn finish(self) {
         self.wire.order(Order::Done);
-        // It ends at once, unless somebody stopped it.
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.watchdog.wait()).await;
+        // It ends at once, unless it was stopped.
+        let ended = orphans::ended(self.watchdog);
+        let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
     }
+}
+
+pub(super) fn pid(number: u32) -> io::Result<Pid> {
+    let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// This very program, also when its file was replaced meanwhile.
@@ -111,18 +192,4 @@ fn this_program() -> io::Result<std::path::PathBuf> {
         true => Ok("/proc/self/exe".into()),
         false => std::env::current_exe(),
     }
-}
-
-/// The leader stays a zombie until the end, and a signal 0 finds zombies too: only `/proc` tells.
-/// Where it cannot, the group counts as alive.
-fn group_lives(group: Pid) -> bool {
-    let Ok(processes) = fs::read_dir("/proc") else { return true };
-    let number = group.as_raw_pid().to_string();
-    processes.flatten().any(|process| {
-        let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
-        // pid (name) state parent group …; the name may hold anything.
-        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-        let state = fields.next().unwrap_or("X");
-        fields.nth(1) == Some(&number) && !matches!(state, "Z" | "X")
-    })
 }

@@ -108,7 +108,7 @@ async fn under_lock(
         say(&format!("got {name:?} on {store} in {waited:.6} seconds, with fencing token {token}"));
     }
     let variables = environment.of_command(plan, guard.fencing_token());
-    let supervised = supervise(plan, margins, locks, &guard, signals, &variables).await;
+    let supervised = supervise(plan, margins, locks, &guard, signals, &variables, status).await;
     let mut outcome = supervised
         .unwrap_or_else(|cause| Outcome::System("cannot start or follow the command", cause));
     if let Outcome::Ended(_) = outcome {

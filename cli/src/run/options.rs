@@ -31,18 +31,28 @@ Exit codes:
 
 const MORE: &str = "\
 The command leads a process group of its own, which is in the foreground of the terminal if we are.
-SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the whole group. When the command has ended the
-lock is released; what it left in the background is left alone, without a lock.
+When the command exits the lock is released; what it left in the background is left alone, without a
+lock.
 
 A store that is not there yet, for example while it restarts, is waited for like a busy lock, and no
 longer: -n makes a single attempt. A refused login or an invalid URL is an error at once.
 
-When the lock is about to end, a message says why, and the group gets SIGTERM (see --grace), and
-SIGKILL before anybody else can be granted; at once when the store says that the lock is somebody
-else's. The release is not waited for beyond the lock's own end plus 1 s. When this program is
-killed, or stopped for longer than the lock lasts, a watchdog kills the group. A job that was
-stopped by Ctrl-Z keeps its lock on the file store; on a store with leases it is killed at the
-lease's end, since nobody renews it.
+When the lock is about to end, a message says why, and the command and every process that descends
+from it get SIGTERM (see --grace), and SIGKILL before another client can be granted; at once when the
+store says that the lock is not ours. It makes no difference whether a process is in another group or
+session, as those of timeout(1), of shells with job control and of daemons are. The release is not
+waited for beyond the lock's own end plus 1 s. When this program is killed, or stopped for longer than
+the lock lasts, a watchdog kills the same processes. What refuses, since it runs as another user
+(sudo), is named on standard error at once. What the command has others start (a container's daemon,
+systemd-run, at) does not descend from it and is not ended.
+
+SIGTERM is passed on to all of these processes; SIGINT, SIGQUIT and SIGHUP to all but those in a
+session of their own. When the command then dies of the signal, or has exited after a SIGTERM, what
+is left of them is ended too: SIGKILL follows after --grace. SIGUSR1, SIGUSR2, SIGALRM and other
+messages are passed on to the command alone; real-time signals are dropped.
+
+A job that was stopped by Ctrl-Z keeps its lock on the file store; on a store with leases it is
+killed at the lease's end, since nobody renews it.
 
 Environment of the command:
   FENCELOCK_NAME      the lock

@@ -10,7 +10,33 @@ use std::task::Poll;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-/// Those signals, as they arrive.
+/// What ends a program politely.
+const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+
+/// What means something to the command only, and would end us by default; and SIGWINCH. Those of
+/// faults are not among them: what they say is true of the process that gets them.
+const MESSAGES: [Signal; 8] = [
+    Signal::USR1,
+    Signal::USR2,
+    Signal::ALARM,
+    Signal::VTALARM,
+    Signal::PROF,
+    Signal::IO,
+    Signal::XCPU,
+    Signal::WINCH,
+];
+
+/// What would end or stop us by default, but is neither to be passed on nor to be obeyed: a file
+/// beyond its limit fails to be written all the same.
+const UNHEARD: [Signal; 1] = [Signal::XFSZ];
+
+/// What stops a program that shares a terminal.
+const STOPPING: [Signal; 3] = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
+
+/// On Linux, as the C libraries number them.
+const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
+
+/// Signals of a kind, as they arrive.
 #[derive(Debug)]
 pub(super) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
@@ -19,7 +45,33 @@ pub(super) struct Signals {
 impl Signals {
     /// Catches what ends a program politely, from now on and for good.
     pub(super) fn catch() -> io::Result<Signals> {
-        Signals::of(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT])
+        Signals::of(&ENDING)
+    }
+
+    /// Catches the messages for the command, from now on and for good. With them what cannot be
+    /// passed on, which is dropped rather than the job: there is no safe way to send a real-time
+    /// signal.
+    pub(super) fn messages() -> io::Result<Signals> {
+        Signals::of(&UNHEARD)?;
+        for number in REAL_TIME {
+            // The C library may keep some for itself.
+            let _ = unix::signal(SignalKind::from_raw(number));
+        }
+        let messages = Signals::of(&MESSAGES)?;
+        #[cfg(target_os = "linux")]
+        let messages = messages.and(Signals::of(&[Signal::POWER, Signal::STKFLT])?);
+        Ok(messages)
+    }
+
+    /// Catches all that can be caught but SIGCHLD, SIGCONT and those of faults.
+    pub(super) fn all() -> io::Result<Signals> {
+        let stopping = Signals::of(&STOPPING)?;
+        Ok(Signals::catch()?.and(Signals::messages()?).and(stopping))
+    }
+
+    fn and(mut self, other: Signals) -> Signals {
+        self.streams.extend(other.streams);
+        self
     }
 
     /// Catches `wanted`, but for those that are ignored.

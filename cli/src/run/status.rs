@@ -15,6 +15,7 @@ use fencelock::{FencingToken, Snapshot};
 use serde::Serialize;
 
 use super::exit::{Codes, Outcome, say};
+use super::family::Refused;
 use super::options::Plan;
 
 /// What is known of a run so far.
@@ -30,6 +31,8 @@ pub(super) struct Status {
     held_seconds: Option<f64>,
     /// Who held it when it was busy.
     holders: Vec<Holder>,
+    /// Processes of the command that run on without the lock, since they could not be ended.
+    not_ended: Vec<NotEnded>,
     message: Option<String>,
     #[serde(skip)]
     file: Option<PathBuf>,
@@ -48,6 +51,13 @@ struct Holder {
     since_seconds: Option<f64>,
 }
 
+#[derive(Debug, Serialize)]
+struct NotEnded {
+    pid: i32,
+    name: String,
+    reason: String,
+}
+
 impl Status {
     pub(super) fn new(plan: &Plan) -> Status {
         Status {
@@ -59,6 +69,7 @@ impl Status {
             waited_seconds: 0.0,
             held_seconds: None,
             holders: Vec::new(),
+            not_ended: Vec::new(),
             message: None,
             file: plan.status.clone(),
             target: None,
@@ -92,6 +103,16 @@ impl Status {
             since_seconds: occupant.since.map(|since| since.as_secs_f64()),
         };
         self.holders = others.holders.iter().map(holder).collect();
+    }
+
+    /// These processes of the command run on.
+    pub(super) fn not_ended(&mut self, survivors: &[Refused]) {
+        let survivor = |one: &Refused| NotEnded {
+            pid: one.pid.as_raw_pid(),
+            name: one.name.clone(),
+            reason: one.why.to_string(),
+        };
+        self.not_ended = survivors.iter().map(survivor).collect();
     }
 
     /// How it ended. An exit code that cannot be written down is returned all the same.

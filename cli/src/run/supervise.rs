@@ -1,5 +1,5 @@
 //! From the command's start to its end: passing signals on, sharing the terminal, and ending the
-//! command before its lock ends.
+//! command with all that descends from it before its lock ends.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,8 +11,10 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::child::Child;
 use super::exit::{Outcome, say};
+use super::family::{Reach, Rounds, until};
 use super::options::{Margins, OnLost, Plan};
 use super::signals::Signals;
+use super::status::Status;
 use super::terminal::Terminal;
 use super::wire::{End, Report};
 
@@ -24,30 +26,32 @@ pub(super) async fn supervise(
     guard: &Guard,
     signals: &mut Signals,
     variables: &[(&str, String)],
+    status: &mut Status,
 ) -> io::Result<Outcome> {
     let terminal = Terminal::controlling();
     let clock = BootClock::start()?;
     let continued = Signals::of(&[Signal::CONT])?;
+    let messages = Signals::messages()?;
     let hold_ends = plan.hold_at_most.map_or(Moment::NEVER, |limit| locks.now().after(limit));
     let limit = Limit { plan, margins, locks, guard, clock, hold_ends };
     let child = Child::start(&plan.command, variables, guard.keep_alive(), limit.kill_at())?;
-    let shared = terminal.as_ref().is_some_and(Terminal::is_shared);
-    let stop_keys = Signals::of(if shared { &[Signal::TSTP] } else { &[] })?;
-    let stage = Stage::Runs;
-    let (stopped, stop_asked, told) = (false, false, false);
+    let shared = terminal.as_ref().is_none_or(Terminal::is_shared);
     let mut watch = Watch {
         limit,
         child,
         signals,
-        stop_keys,
+        messages,
+        stop_keys: Signals::of(if shared { &[Signal::TSTP] } else { &[] })?,
         continued,
         terminal,
-        stage,
-        stopped,
-        stop_asked,
-        told,
+        stage: Stage::Runs,
+        stopped: false,
+        stop_asked: false,
+        end_asked: false,
+        told: false,
     };
     let outcome = watch.until_the_end().await;
+    status.not_ended(&watch.child.survivors());
     watch.child.finish().await;
     outcome
 }
@@ -60,9 +64,10 @@ enum Stage {
         why: String,
         kill_at: Instant,
     },
-    /// It has got SIGKILL.
+    /// It gets SIGKILL, and whatever is left of it, until nothing is.
     Killed {
         why: String,
+        rounds: Rounds,
     },
 }
 
@@ -70,6 +75,8 @@ struct Watch<'a> {
     limit: Limit<'a>,
     child: Child,
     signals: &'a mut Signals,
+    /// Those that mean something to the command only.
+    messages: Signals,
     /// Ctrl-Z, where it reaches us rather than the command.
     stop_keys: Signals,
     /// SIGCONT, which continues us by itself; the command is ours to continue.
@@ -82,6 +89,8 @@ struct Watch<'a> {
     stop_asked: bool,
     /// The user has heard that the lock is lost.
     told: bool,
+    /// A SIGTERM was passed on: what the command leaves behind is not to live on.
+    end_asked: bool,
 }
 
 impl Watch<'_> {
@@ -92,11 +101,12 @@ impl Watch<'_> {
             let margins = self.limit.margins;
             let on_lost = self.limit.plan.on_lost;
             let kill_at = match &self.stage {
+                Stage::Runs => None,
                 Stage::Ends { kill_at, .. } => Some(*kill_at),
-                Stage::Runs | Stage::Killed { .. } => None,
+                Stage::Killed { rounds, .. } => Some(rounds.next()),
             };
             let killed = matches!(self.stage, Stage::Killed { .. });
-            let terminates = on_lost == OnLost::Term && kill_at.is_none() && !killed;
+            let terminates = on_lost == OnLost::Term && kill_at.is_none();
             tokio::select! {
                 biased;
                 report = self.child.report() => {
@@ -105,9 +115,10 @@ impl Watch<'_> {
                     }
                 }
                 signal = self.signals.next(), if self.child.group().is_some() => {
-                    self.child.signal(signal);
-                    // A command that is stopped could not even die.
-                    self.child.signal(Signal::CONT);
+                    self.pass_on(signal);
+                }
+                signal = self.messages.next(), if self.child.group().is_some() => {
+                    self.child.message(signal);
                 }
                 _ = self.stop_keys.next(), if self.child.group().is_some() => {
                     self.stop_asked = true;
@@ -138,10 +149,9 @@ impl Watch<'_> {
                 if let Some(terminal) = &mut self.terminal {
                     terminal.lend(group);
                 }
-                match self.stage {
-                    Stage::Runs => {}
-                    Stage::Ends { .. } => self.child.signal(Signal::TERM),
-                    Stage::Killed { .. } => self.child.signal(Signal::KILL),
+                // Killing is repeated anyway.
+                if matches!(self.stage, Stage::Ends { .. }) {
+                    self.child.signal(Signal::TERM);
                 }
                 None
             }
@@ -157,17 +167,26 @@ impl Watch<'_> {
             Some(Report::OutOfTime) => {
                 let why = self.limit.why().await;
                 self.tell(&why, "the command was killed");
-                self.stage = Stage::Killed { why };
+                self.kill().await;
                 None
             }
             Some(Report::Ended(end)) => Some(self.ended(end).await),
             None => {
-                self.child.signal(Signal::KILL);
-                self.group_is_gone(Moment::NEVER).await;
+                self.kill_all(Moment::NEVER).await;
                 self.release_terminal();
                 Some(Outcome::Unwatched)
             }
         }
+    }
+
+    /// SIGTERM means everything that the command has started, as a service manager means it. The
+    /// keyboard's signals, and a hang-up, are not for daemons.
+    fn pass_on(&mut self, signal: Signal) {
+        self.end_asked |= signal == Signal::TERM;
+        let reach = if signal == Signal::TERM { Reach::All } else { Reach::Session };
+        self.child.signal_all(signal, reach);
+        // What is stopped could not even die.
+        self.child.signal_all(Signal::CONT, reach);
     }
 
     /// We were continued, or put into the foreground.
@@ -245,18 +264,32 @@ impl Watch<'_> {
         let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
         self.tell(&why, "the command gets SIGTERM");
         self.stage = Stage::Ends { why, kill_at };
-        self.child.signal(Signal::TERM);
-        self.child.signal(Signal::CONT);
+        self.ask_to_end(Reach::All);
+    }
+
+    fn ask_to_end(&mut self, reach: Reach) {
+        self.child.signal_all(Signal::TERM, reach);
+        self.child.signal_all(Signal::CONT, reach);
     }
 
     async fn kill(&mut self) {
-        let why = match std::mem::replace(&mut self.stage, Stage::Runs) {
-            Stage::Runs => self.limit.why().await,
-            Stage::Ends { why, .. } | Stage::Killed { why } => why,
+        let (why, mut rounds) = match std::mem::replace(&mut self.stage, Stage::Runs) {
+            Stage::Runs => (self.limit.why().await, Rounds::begin()),
+            Stage::Ends { why, .. } => (why, Rounds::begin()),
+            Stage::Killed { why, rounds } => (why, rounds),
         };
         self.tell(&why, "the command gets SIGKILL");
-        self.stage = Stage::Killed { why };
-        self.child.signal(Signal::KILL);
+        rounds.reached(self.child.signal_all(Signal::KILL, Reach::All));
+        self.stage = Stage::Killed { why, rounds };
+    }
+
+    /// Kills whatever descends from the command until nothing is left, or until `at_most`.
+    async fn kill_all(&mut self, at_most: Moment) {
+        let mut rounds = Rounds::begin();
+        while !rounds.is_over() && self.limit.locks.now() < at_most {
+            tokio::time::sleep_until(rounds.next()).await;
+            rounds.reached(self.child.signal_all(Signal::KILL, Reach::All));
+        }
     }
 
     /// Says that the lock is lost and what follows, once: before the command hears of it, so that
@@ -268,54 +301,70 @@ impl Watch<'_> {
     }
 
     /// The command has ended. What it left in the background is left alone, as flock does, unless
-    /// the lock ended first.
+    /// the lock ended first, or the command did not end by itself.
     async fn ended(&mut self, end: End) -> Outcome {
         let had_terminal = self.release_terminal();
-        let margins = self.limit.margins;
         let why = match std::mem::replace(&mut self.stage, Stage::Runs) {
             Stage::Runs if self.limit.guard.is_held() => {
+                match end {
+                    _ if self.end_asked => self.end_the_rest(Reach::All).await,
+                    End::Killed(_) => self.end_the_rest(Reach::Session).await,
+                    End::Exited(_) => {}
+                }
                 let outcome = Outcome::Ended(end);
                 if let (true, Some(signal)) = (had_terminal, outcome.keyboard_signal()) {
                     // Ctrl-C meant the job; only the command's group was told.
                     let _ = rustix::process::kill_current_process_group(signal);
                 }
-                return outcome;
+                if self.limit.guard.is_held() {
+                    return outcome;
+                }
+                self.limit.why().await
             }
             Stage::Runs => self.limit.why().await,
             Stage::Ends { why, kill_at } => {
-                tokio::select! {
-                    biased;
-                    () = self.limit.guard.expiring(margins.kill) => {}
-                    () = until(Some(kill_at)) => {}
-                    () = self.group_is_gone(Moment::NEVER) => {}
-                }
+                self.gone_until(kill_at, Reach::All).await;
                 why
             }
-            Stage::Killed { why } => why,
+            Stage::Killed { why, .. } => why,
         };
         if self.limit.plan.on_lost != OnLost::Continue {
-            self.child.signal(Signal::KILL);
-            // Nobody else shall be granted while some of it are still dying.
-            self.group_is_gone(self.limit.guard.valid_until()).await;
+            // No other client shall be granted while some of it are still dying.
+            self.kill_all(self.limit.guard.valid_until()).await;
         }
         Outcome::Lost { message: self.limit.lost(&why), told: self.told }
     }
 
-    async fn group_is_gone(&self, at_most: Moment) {
-        while self.child.group_lives() && self.limit.locks.now() < at_most {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+    /// Ends what the command left within `reach`, while the lock is held: politely first, where
+    /// that has not been done.
+    async fn end_the_rest(&mut self, reach: Reach) {
+        let margins = self.limit.margins;
+        if !self.end_asked {
+            self.ask_to_end(reach);
+        }
+        let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
+        self.gone_until(kill_at, reach).await;
+        let mut rounds = Rounds::begin();
+        while !rounds.is_over() && self.limit.guard.is_held() {
+            tokio::time::sleep_until(rounds.next()).await;
+            rounds.reached(self.child.signal_all(Signal::KILL, reach));
+        }
+    }
+
+    /// Waits until nothing within `reach` runs, but no longer than until `kill_at`, the lock's end
+    /// or another signal from people who have no patience.
+    async fn gone_until(&mut self, kill_at: Instant, reach: Reach) {
+        tokio::select! {
+            biased;
+            () = self.limit.guard.expiring(self.limit.margins.kill) => {}
+            () = until(Some(kill_at)) => {}
+            _ = self.signals.next() => {}
+            () = self.child.gone(reach) => {}
         }
     }
 
     fn release_terminal(&mut self) -> bool {
         self.terminal.as_mut().is_some_and(Terminal::take_back)
-    }
-}
-
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => std::future::pending().await,
     }
 }
 

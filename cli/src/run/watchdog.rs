@@ -1,10 +1,12 @@
-//! The watchdog: starts the command, and kills its whole process group when the wrapper is gone
-//! (SIGKILL, a crash, the OOM killer) or has not moved the time limit on.
+//! The watchdog: starts the command, and kills it with all that descends from it when the wrapper is
+//! gone (SIGKILL, a crash, the OOM killer) or has not moved the time limit on.
 //!
 //! The kernel's own parent-death signal does not do: it is sent when a *thread* ends, and spares
 //! grandchildren. The race: the wrapper may die at any moment. Before this process has read the
 //! end of the wire it has either not started the command yet, then it does and kills it at once,
 //! or it knows the group. The group's number is its own: the leader stays unreaped until then.
+//!
+//! What descends from the command and has lost its parents becomes a child of this process.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,12 +15,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use fencelock::{BootClock, Clock, Moment};
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid,
-};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpid, waitid};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::child::pid;
 use super::exit::{EX_OSERR, EX_USAGE, say};
+use super::family::{Family, Reach, Rounds, until};
+use super::orphans;
 use super::signals::Signals;
 use super::wire::{self, End, Order, Report, Wire};
 
@@ -50,7 +53,8 @@ async fn inherit() -> io::Result<(Wire, Vec<OwnedFd>)> {
 async fn guard(command: &[OsString], wire: &Wire, files: Vec<OwnedFd>) -> io::Result<()> {
     // A service manager ends all processes of a unit politely, and us too early: the wrapper
     // decides. Caught and left unread is as good as ignored, but the command does not inherit it.
-    let _deaf = Signals::catch()?;
+    let _deaf = Signals::all()?;
+    orphans::adopt()?;
     let mut changes = signal(SignalKind::child())?;
     let clock = BootClock::start()?;
     let leader = match spawn(command, files) {
@@ -61,9 +65,13 @@ async fn guard(command: &[OsString], wire: &Wire, files: Vec<OwnedFd>) -> io::Re
         }
     };
     wire.report(Report::Started(leader));
+    let mut family = Family::below(getpid());
+    family.leads(leader);
     let mut kill_at = Moment::NEVER;
+    let mut killing: Option<Rounds> = None;
     let mut ended = false;
     loop {
+        let next_round = killing.as_ref().map(Rounds::next);
         tokio::select! {
             biased;
             order = wire.next_order() => match order {
@@ -71,20 +79,30 @@ async fn guard(command: &[OsString], wire: &Wire, files: Vec<OwnedFd>) -> io::Re
                 Ok(Some(Order::Done)) => break,
                 // Gone, or talking nonsense, which is no better.
                 Ok(None) | Err(_) => {
-                    kill(leader);
+                    let mut rounds = Rounds::begin();
+                    while !rounds.is_over() {
+                        tokio::time::sleep_until(rounds.next()).await;
+                        rounds.reached(family.signal(Signal::KILL, Reach::All).reached);
+                    }
                     break;
                 }
             },
             () = clock.sleep_until(kill_at) => {
                 wire.report(Report::OutOfTime);
-                kill(leader);
+                killing = Some(Rounds::begin());
                 kill_at = Moment::NEVER;
             }
-            Some(()) = changes.recv(), if !ended => ended = tell(leader, wire),
+            () = until(next_round), if next_round.is_some() => {
+                let reached = family.signal(Signal::KILL, Reach::All).reached;
+                killing.iter_mut().for_each(|rounds| rounds.reached(reached));
+            }
+            Some(()) = changes.recv() => {
+                orphans::reap_all_but(leader);
+                ended = ended || tell(leader, wire);
+            }
         }
     }
-    reap(leader, &mut changes).await;
-    Ok(())
+    orphans::ended(leader).await
 }
 
 /// Starts the command as the leader of a group. What it inherits is not ours to keep: a reader of
@@ -103,13 +121,7 @@ fn spawn(command: &[OsString], files: Vec<OwnedFd>) -> io::Result<Pid> {
         .stderr(Stdio::from(stderr))
         .process_group(0)
         .spawn()?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-fn kill(group: Pid) {
-    // Only a command that changed its user can refuse.
-    let _ = kill_process_group(group, Signal::KILL);
+    pid(child.id())
 }
 
 /// Reports what became of the leader. `true` when it has ended; it stays unreaped.
@@ -128,12 +140,4 @@ fn tell(leader: Pid, wire: &Wire) -> bool {
 fn end_of(status: &WaitIdStatus) -> Option<End> {
     let exited = status.exit_status().map(End::Exited);
     exited.or_else(|| status.terminating_signal().map(End::Killed))
-}
-
-/// The leader has ended, or was just killed.
-async fn reap(leader: Pid, changes: &mut tokio::signal::unix::Signal) {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-    while let Ok(None) = waitid(WaitId::Pid(leader), options) {
-        changes.recv().await;
-    }
 }

@@ -121,13 +121,7 @@ fn a_lock_taken_away_kills_at_once() {
         "trap 'echo term' TERM; echo up; while :; do read x; sleep 0.01; done | cat",
     ]);
     assert_eq!(job.line(), "up");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let locks = here.connect().await;
-        let snapshot = locks.inspect("job").await.unwrap();
-        assert!(locks.evict("job", &snapshot.holders[0].id).await.unwrap());
-        locks.close().await.unwrap();
-    });
+    here.take_away("job");
     assert_eq!(job.code(), 79);
     assert_eq!(job.silence(), [""; 0]);
     let said = job.complaints();

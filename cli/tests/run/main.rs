@@ -2,6 +2,7 @@
 
 mod counter;
 mod curator;
+mod descendants;
 mod environment;
 mod exit_codes;
 mod loss;

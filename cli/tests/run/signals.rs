@@ -132,3 +132,77 @@ fn a_stop_by_hand_leaves_the_wrapper_at_work() {
     job.send(Signal::TERM);
     assert_eq!(job.code(), 143, "a stopped command gets the signal too");
 }
+
+#[test]
+fn that_are_messages_reach_the_command_alone_and_end_nobody() {
+    let here = Scratch::new();
+    let messages = [
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+        (Signal::ALARM, "ALRM"),
+        (Signal::VTALARM, "VTALRM"),
+        (Signal::PROF, "PROF"),
+        (Signal::IO, "IO"),
+        (Signal::XCPU, "XCPU"),
+    ];
+    // The helper, in the same group, would die of them.
+    let mut script = "sleep 1000 & trap 'echo got WINCH' WINCH; ".to_owned();
+    for (_, name) in messages {
+        script.push_str(&format!("trap 'echo got {name}' {name}; "));
+    }
+    script.push_str("echo up; while read x; do :; done; kill $! && exit 7");
+    let mut job = here.start(&["job", "--", "bash", "-c", &script]);
+    assert_eq!(job.line(), "up");
+    for (signal, name) in messages {
+        job.send(signal);
+        assert_eq!(job.line(), format!("got {name}"));
+    }
+    // No safe way to pass these on; they are dropped.
+    for signal in ["RTMIN", "RTMIN+7", "RTMAX", "XFSZ"] {
+        let pid = job.pid().as_raw_pid().to_string();
+        let sent = Command::new("bash").args(["-c", "kill -s $0 $1", signal, &pid]).status();
+        assert!(sent.unwrap().success(), "{signal}");
+    }
+    // bash tells of this one only when something else wakes it.
+    job.send(Signal::WINCH);
+    job.send(Signal::USR1);
+    let mut got = [job.line(), job.line()];
+    got.sort_unstable();
+    assert_eq!(got, ["got USR1", "got WINCH"]);
+    job.hang_up();
+    assert_eq!(job.code(), 7);
+}
+
+#[test]
+fn that_end_a_program_by_default_leave_the_watchdog_at_work() {
+    let here = Scratch::new();
+    let mut job = here.hold(&[], "job");
+    let [watchdog] = crate::support::children(job.pid())[..] else { panic!("one child") };
+    for signal in [Signal::USR1, Signal::ALARM, Signal::TSTP, Signal::TTIN, Signal::WINCH] {
+        rustix::process::kill_process(watchdog, signal).unwrap();
+    }
+    job.hang_up();
+    assert_eq!(job.code(), 0);
+}
+
+#[test]
+fn a_stop_without_a_terminal_stops_the_command_and_not_the_renewals() {
+    let here = Scratch::new();
+    let mut job = {
+        let run = here.run(&["--url", "mem://", "--ttl", "1s", "job", "--"]);
+        let mut session = Command::new("setsid");
+        session.arg(run.get_program()).args(run.get_args());
+        session.args(["sh", "-c", "echo $$; read x; exit 3"]);
+        Job::start(&mut session)
+    };
+    let command = crate::support::pid(&job.line());
+    // setsid has become the wrapper: it forks only where it leads a group.
+    job.send(Signal::TSTP);
+    eventually("it is stopped", || state(command) == Some('T'));
+    // Longer than the lease, which ends unless it is renewed.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!(state(command), Some('T'));
+    job.send(Signal::CONT);
+    job.hang_up();
+    assert_eq!(job.code(), 3);
+}

@@ -77,6 +77,18 @@ impl Scratch {
         job
     }
 
+    /// Takes the lock `name` away from its holder, as an operator does.
+    pub(crate) fn take_away(&self, name: &str) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("it works").block_on(async {
+            let locks = self.connect().await;
+            let snapshot = locks.inspect(name).await.expect("it works");
+            let taken = locks.evict(name, &snapshot.holders[0].id).await;
+            assert!(taken.expect("it works"), "it was held");
+            locks.close().await.expect("it works");
+        });
+    }
+
     /// This store, as another process of it.
     pub(crate) async fn connect(&self) -> fencelock::Locks {
         fencelock::connect(&self.url()).await.expect("the store is there")

@@ -1,0 +1,269 @@
+//! What leaves the command's process group still ends with the lock: for any reason but the
+//! command's own end.
+
+use std::process::Command;
+
+use rustix::process::{Pid, Signal};
+
+use crate::support::{Job, Scratch, children, eventually, pid, state};
+
+/// Ways out of the group for a process that is deaf to SIGTERM, and prints its number.
+const ESCAPES: [(&str, &str); 4] = [
+    ("timeout", "timeout 1000 sh -c \"$DEAF\"; echo went on"),
+    ("job control", "set -m; sh -c \"$DEAF\" & wait; echo went on"),
+    ("a session", "setsid sh -c \"$DEAF\" & wait; echo went on"),
+    ("a daemon", "(setsid sh -c \"$DEAF\" &); while :; do sleep 1000; done"),
+];
+const DEAF: &str = "trap '' TERM; echo $$; sleep 1000; :";
+
+/// A job with one of these in it, and the number of what escaped.
+fn start(here: &Scratch, options: &[&str], script: &str) -> (Job, Pid) {
+    let mut arguments = options.to_vec();
+    arguments.extend(["job", "--", "bash", "-c", script]);
+    let job = Job::start(here.run(&arguments).env("DEAF", DEAF));
+    let escaped = pid(&job.line());
+    (job, escaped)
+}
+
+fn is_dead(process: Pid) -> bool {
+    state(process).is_none_or(|state| matches!(state, 'Z' | 'X'))
+}
+
+#[test]
+fn a_lost_lock_ends_what_left_the_group() {
+    let here = Scratch::new();
+    for (way, script) in ESCAPES {
+        let (mut job, escaped) = start(&here, &[], script);
+        here.take_away("job");
+        assert_eq!(job.code(), 79, "{way}");
+        assert!(is_dead(escaped), "{way}");
+        assert_eq!(job.silence(), [""; 0], "{way}");
+    }
+}
+
+#[test]
+fn the_end_of_the_longest_time_ends_what_left_the_group() {
+    let here = Scratch::new();
+    for (way, script) in ESCAPES {
+        let (mut job, escaped) = start(&here, &["--hold-at-most", "3s"], script);
+        assert_eq!(job.code(), 79, "{way}");
+        assert!(is_dead(escaped), "{way}");
+        assert_eq!(job.silence(), [""; 0], "{way}");
+    }
+}
+
+#[test]
+fn a_sigterm_ends_what_left_the_group() {
+    let here = Scratch::new();
+    for (way, script) in ESCAPES {
+        let (mut job, escaped) = start(&here, &["--grace", "200ms"], script);
+        job.send(Signal::TERM);
+        assert_eq!(job.code(), 143, "{way}");
+        assert!(is_dead(escaped), "{way}");
+        assert_eq!(job.silence(), [""; 0], "{way}");
+    }
+    // And gives it the time that it has.
+    let polite = "timeout 1000 bash -c 'trap \"sleep 0.3; echo tidy; exit\" TERM; echo $$; \
+                  while :; do sleep 0.01; done'; echo went on";
+    let (mut job, _) = start(&here, &["--grace", "10s"], polite);
+    job.send(Signal::TERM);
+    assert_eq!(job.code(), 143);
+    assert_eq!(job.silence(), ["tidy"]);
+}
+
+#[test]
+fn a_killed_wrapper_takes_what_left_the_group() {
+    let here = Scratch::new();
+    for (_, script) in ESCAPES {
+        let (mut job, _) = start(&here, &[], script);
+        job.send(Signal::KILL);
+        job.end();
+        assert_eq!(job.silence(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_killed_watchdog_takes_what_left_the_group_but_not_what_was_there_before() {
+    let here = Scratch::new();
+    for (way, script) in ESCAPES {
+        // A shell that becomes the wrapper has had a child of its own.
+        let run = here.run(&["job", "--", "bash", "-c", script]);
+        let mut shell = Command::new("bash");
+        shell.args(["-c", "sleep 1000 >&- & echo $!; exec \"$0\" \"$@\""]).arg(run.get_program());
+        shell.args(run.get_args()).env("FENCELOCK_URL", here.url()).env("DEAF", DEAF);
+        let mut job = Job::start(&mut shell);
+        let before = pid(&job.line());
+        let escaped = pid(&job.line());
+        let watchdog = children(job.pid()).into_iter().find(|child| *child != before);
+        rustix::process::kill_process(watchdog.expect("the watchdog"), Signal::KILL).unwrap();
+        assert_eq!(job.code(), 70, "{way}");
+        assert!(is_dead(escaped), "{way}");
+        assert!(!is_dead(before), "{way}");
+        rustix::process::kill_process(before, Signal::KILL).unwrap();
+        assert_eq!(job.silence(), [""; 0], "{way}");
+    }
+}
+
+/// A daemon that prints `up`, and at its end what comes through a pipe.
+const DAEMON: &str = "(setsid sh -c 'echo up; read x < pipe; echo $x' &)";
+
+fn job_with_daemon(here: &Scratch, rest: &str) -> Job {
+    let made = Command::new("mkfifo").arg(here.path("pipe")).status().unwrap();
+    assert!(made.success());
+    let script = format!("{DAEMON}; read go; {rest}");
+    let mut job = here.start(&["job", "--", "bash", "-c", &script]);
+    assert_eq!(job.line(), "up");
+    job.write("go\n");
+    job
+}
+
+fn daemon_lives(here: &Scratch, job: &Job) {
+    std::fs::write(here.path("pipe"), "alive\n").unwrap();
+    assert_eq!(job.line(), "alive");
+    assert_eq!(job.silence(), [""; 0]);
+}
+
+#[test]
+fn a_daemon_outlives_a_command_that_ends_by_itself() {
+    let here = Scratch::new();
+    let mut job = job_with_daemon(&here, "read x; exit 3");
+    job.hang_up();
+    assert_eq!(job.code(), 3);
+    daemon_lives(&here, &job);
+}
+
+#[test]
+fn a_keyboard_interrupt_ends_what_left_the_group_but_no_daemon() {
+    let here = Scratch::new();
+    // What a script starts in the background ignores SIGINT.
+    let script = "timeout 1000 sh -c 'echo deaf; sleep 1000; :' & wait; echo went on";
+    let mut job = job_with_daemon(&here, script);
+    assert_eq!(job.line(), "deaf");
+    job.send(Signal::INT);
+    assert_eq!(job.code(), 130);
+    daemon_lives(&here, &job);
+}
+
+#[test]
+fn a_crowd_in_sessions_of_their_own_ends_with_the_wrapper() {
+    let here = Scratch::new();
+    let script = "for i in $(seq 200); do setsid sleep 1000 & done; echo up; wait";
+    let mut job = here.start(&["job", "--", "bash", "-c", script]);
+    assert_eq!(job.line(), "up");
+    job.send(Signal::KILL);
+    job.end();
+    job.silence();
+}
+
+#[test]
+fn a_chain_of_processes_that_start_their_successor_is_caught() {
+    let here = Scratch::new();
+    // In a group of its own, and each with another parent than the last. It would end by itself
+    // after a while, but says so.
+    let script = "set -m; f() { if [ $1 = 0 ]; then echo escaped; else f $(($1 - 1)) & fi; }; \
+                  (echo up; f 30000) & wait; sleep 1000";
+    let mut job = here.start(&["job", "--", "bash", "-c", script]);
+    assert_eq!(job.line(), "up");
+    here.take_away("job");
+    assert_eq!(job.code(), 79);
+    assert_eq!(job.silence(), [""; 0]);
+}
+
+/// As `sudo` does it: a program that has changed its user for good.
+#[test]
+fn what_may_not_be_ended_is_named_at_once() {
+    let here = Scratch::new();
+    let rooted = here.path("rooted");
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let prepare = format!(
+        "cp \"$(command -v setpriv)\" {rooted} && chmod 4755 {rooted} && chown 65534 {here} && \
+         {} {} --version && test \"$({} {rooted} --reuid=0 id -u)\" = 0",
+        nobody.join(" "),
+        env!("CARGO_BIN_EXE_fencelock"),
+        nobody.join(" "),
+        rooted = rooted.display(),
+        here = rooted.parent().unwrap().display(),
+    );
+    if !Command::new("sh").args(["-c", &prepare]).output().is_ok_and(|end| end.status.success()) {
+        eprintln!("NOT TESTED: only root can make a program that becomes root");
+        return;
+    }
+    let becomes_root = format!("{} --reuid=0 sh -c 'echo $$; read x; exit 3'", rooted.display());
+    // Beside the command, and as the command itself.
+    for script in [format!("{becomes_root}; echo went on"), format!("exec {becomes_root}")] {
+        let options = ["--hold-at-most", "3s", "--status-json", "status", "job"];
+        let run = here.run(&[&options[..], &["--", "sh", "-c", &script]].concat());
+        let mut shell = Command::new(nobody[0]);
+        shell.args(&nobody[1..]).args(["sh", "-c", "exec \"$0\" \"$@\" 2>&1"]);
+        shell.arg(run.get_program()).args(run.get_args());
+        shell.current_dir(rooted.parent().unwrap()).env("FENCELOCK_URL", here.url());
+        let mut job = Job::start(&mut shell);
+        let root = pid(&job.line());
+        let told = job.line();
+        let expected = format!("fencelock: cannot end pid {} (sh)", root.as_raw_pid());
+        assert!(told.starts_with(&expected) && told.contains("not permitted"), "{told}");
+        assert!(!is_dead(root));
+        if script.starts_with("exec") {
+            job.hang_up();
+        }
+        assert_eq!(job.code(), 79);
+        let status = std::fs::read_to_string(here.path("status")).unwrap();
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        if script.starts_with("exec") {
+            assert_eq!(status["not_ended"], serde_json::json!([]), "it has ended");
+        } else {
+            assert_eq!(status["not_ended"][0]["pid"], root.as_raw_pid(), "{status}");
+            rustix::process::kill_process(root, Signal::KILL).unwrap();
+        }
+        let rest = job.silence();
+        assert_eq!(rest.len(), 1, "once, and that the lock was lost: {rest:?}");
+        assert!(rest[0].contains("lock lost"), "{rest:?}");
+    }
+}
+
+#[test]
+fn orphans_are_reaped_while_the_command_runs() {
+    let here = Scratch::new();
+    let script = "for i in 1 2 3 4 5; do (sh -c 'echo $$' &); done; read x; exit 3";
+    let mut job = here.start(&["job", "--", "sh", "-c", script]);
+    let orphans: Vec<Pid> = (0..5).map(|_| pid(&job.line())).collect();
+    for orphan in orphans {
+        eventually("it is reaped", || state(orphan).is_none());
+    }
+    job.hang_up();
+    assert_eq!(job.code(), 3);
+}
+
+#[test]
+fn orphans_are_reaped_while_the_lock_is_held_on() {
+    let here = Scratch::new();
+    assert!(Command::new("mkfifo").arg(here.path("pipe")).status().unwrap().success());
+    let script = "(sh -c 'echo $$; read x < pipe' &); exit 3";
+    let mut job = here.start(&["--hold-at-least", "1h", "job", "--", "sh", "-c", script]);
+    let orphan = pid(&job.line());
+    eventually("it is ours", || children(job.pid()) == [orphan]);
+    std::fs::write(here.path("pipe"), "end\n").unwrap();
+    eventually("it is reaped", || state(orphan).is_none());
+    job.send(Signal::TERM);
+    assert_eq!(job.code(), 143);
+}
+
+#[test]
+fn the_first_process_of_a_container_reaps_what_has_no_parent() {
+    const CONTAINER: [&str; 6] =
+        ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    if !Command::new("unshare").args(CONTAINER).arg("true").status().is_ok_and(|end| end.success())
+    {
+        eprintln!("NOT TESTED: this system lets nobody make a process namespace");
+        return;
+    }
+    let here = Scratch::new();
+    // Five orphans of the command; then it waits until no zombie is left, but not for ever.
+    let script = "for i in 1 2 3 4 5; do (sleep 0.1 &); done; sleep 0.2; for i in $(seq 500); do \
+                  grep -qs '^State:.Z' /proc/[0-9]*/status || exit 3; sleep 0.05; done; exit 4";
+    let run = here.run(&["job", "--", "sh", "-c", script]);
+    let mut container = Command::new("unshare");
+    container.args(CONTAINER).arg(run.get_program()).args(run.get_args());
+    let mut job = Job::start(container.env("FENCELOCK_URL", here.url()));
+    assert_eq!(job.code(), 3, "all are reaped, and the command's own code is kept");
+}
