@@ -108,7 +108,7 @@ fn a_killed_watchdog_takes_what_left_the_group_but_not_what_was_there_before() {
 const DAEMON: &str = "(setsid sh -c 'echo up; read x < pipe; echo $x' &)";
 
 fn job_with_daemon(here: &Scratch, rest: &str) -> Job {
-    let made = Command::new("mkfifo").arg(here.path("pipe")).status().unwrap();
+    let made = Command::new("mkfifo").arg(here.path("pipe")).status().expect("mkfifo runs");
     assert!(made.success());
     let script = format!("{DAEMON}; read go; {rest}");
     let mut job = here.start(&["job", "--", "bash", "-c", &script]);
@@ -118,7 +118,7 @@ fn job_with_daemon(here: &Scratch, rest: &str) -> Job {
 }
 
 fn daemon_lives(here: &Scratch, job: &Job) {
-    std::fs::write(here.path("pipe"), "alive\n").unwrap();
+    std::fs::write(here.path("pipe"), "alive\n").expect("the pipe is read");
     assert_eq!(job.line(), "alive");
     assert_eq!(job.silence(), [""; 0]);
 }
