@@ -131,7 +131,7 @@ async fn exit_codes_tell_what_is_wrong() {
     let (code, told, _) = run(&["status", &old]).await;
     assert_eq!(code, 0, "a majority takes part: {told}");
     let row = told.lines().find(|line| line.starts_with(&gone)).expect("its row");
-    assert!(row.contains("connection"), "{row}");
+    assert!(row.contains("cannot connect"), "{row}");
     let three_away = url("", &nodes[1..], &format!("{SHORT}&set_epoch=2"));
     assert_eq!(run(&["replace", &old, &three_away]).await.0, 69);
     // Who has left for good is named.

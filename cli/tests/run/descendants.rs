@@ -199,6 +199,8 @@ fn what_may_not_be_ended_is_named_at_once() {
         shell.current_dir(rooted.parent().unwrap()).env("FENCELOCK_URL", here.url());
         let mut job = Job::start(&mut shell);
         let root = pid(&job.line());
+        let lost = job.line();
+        assert!(lost.starts_with("fencelock: lock lost: "), "{lost}");
         let told = job.line();
         let expected = format!("fencelock: cannot end pid {} (sh)", root.as_raw_pid());
         assert!(told.starts_with(&expected) && told.contains("not permitted"), "{told}");

@@ -53,12 +53,18 @@ async fn an_ensemble_that_comes_later_is_waited_for() {
 
 /// What `fencelock run` says and how long it takes, on a store that will not answer.
 fn unreachable(here: &Scratch, options: &[&str], url: &str) -> (String, Duration) {
+    let (said, took) = in_vain(here, options, url, 69);
+    assert!(said.contains("store unreachable"), "{options:?}: {said}");
+    (said, took)
+}
+
+/// The same for any reason, with its exit code.
+fn in_vain(here: &Scratch, options: &[&str], url: &str, code: i32) -> (String, Duration) {
     let start = Instant::now();
     let arguments = [options, &["--skip-ok", "--url", url, "job", "--", "true"]].concat();
     let output = here.output(&arguments);
     let said = String::from_utf8(output.stderr).expect("text");
-    assert_eq!(output.status.code(), Some(69), "{options:?}: {said}");
-    assert!(said.contains("store unreachable"), "{options:?}: {said}");
+    assert_eq!(output.status.code(), Some(code), "{options:?}: {said}");
     assert_eq!(said.lines().count(), 1, "{options:?}: {said}");
     (said, start.elapsed())
 }
@@ -112,7 +118,8 @@ async fn a_try_does_not_wait_for_a_server_that_talks_nonsense() {
     let here = Scratch::new();
     let server = Babbler::start(|_| b"+OK\r\n".to_vec()).await.expect("it listens");
     let url = format!("redis://{}", server.addr());
-    let (_, took) = unreachable(&here, &["-n"], &url);
+    let (said, took) = in_vain(&here, &["-n"], &url, 78);
+    assert!(said.contains("is it a Redis?"), "{said}");
     assert!(took < SOON, "{took:?}");
 }
 
