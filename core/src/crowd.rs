@@ -90,13 +90,16 @@ struct Queue<S> {
     /// release must not arrive before its attempt, which is sent even if nobody waits for it.
     leaving: usize,
     waiting: Vec<S>,
+    /// Somebody sends those who wait, and looks again before it stops.
+    is_departing: bool,
 }
 
 impl<S> Crowd<S> {
     /// Nobody yet.
     #[must_use]
     pub fn new(limits: Limits) -> Crowd<S> {
-        let queue = Queue { steps: 0, calls: 0, leaving: 0, waiting: Vec::new() };
+        let queue =
+            Queue { steps: 0, calls: 0, leaving: 0, waiting: Vec::new(), is_departing: false };
         Crowd { limits, queue: Mutex::new(queue) }
     }
 
@@ -110,27 +113,37 @@ impl<S> Crowd<S> {
     }
 }
 
-/// Sends the steps that have waited longest, if there is a place for a call.
+/// Sends the steps that have waited longest, while there is a place for a call.
+///
+/// On a runtime that has ended a call is dropped as it is spawned, and its place calls this again:
+/// that call returns at once, for a crowd must not become a recursion as deep as it is long.
 fn depart<C: Carrier>(carrier: &Arc<C>) {
-    let (steps, place, leaving) = {
-        let crowd = carrier.crowd();
-        let mut queue = crowd.queue();
-        if queue.calls >= crowd.limits.calls || queue.leaving > 0 || queue.waiting.is_empty() {
-            return;
-        }
-        let count = queue.waiting.len().min(crowd.limits.most);
-        queue.steps += count;
-        queue.calls += 1;
-        queue.leaving += 1;
-        let steps: Vec<C::Step> = queue.waiting.drain(..count).collect();
-        let place = Place { of: carrier.clone(), steps: count, calls: 1 };
-        (steps, place, Leaving(carrier.clone()))
-    };
-    let going = carrier.clone();
-    carrier.runtime().spawn(async move {
-        let _place = place;
-        going.carry(steps, leaving).await;
-    });
+    if std::mem::replace(&mut carrier.crowd().queue().is_departing, true) {
+        return;
+    }
+    while let Some((steps, place, leaving)) = next_call(carrier) {
+        let going = carrier.clone();
+        carrier.runtime().spawn(async move {
+            let _place = place;
+            going.carry(steps, leaving).await;
+        });
+    }
+}
+
+fn next_call<C: Carrier>(carrier: &Arc<C>) -> Option<(Vec<C::Step>, Place<C>, Leaving<C>)> {
+    let crowd = carrier.crowd();
+    let mut queue = crowd.queue();
+    if queue.calls >= crowd.limits.calls || queue.leaving > 0 || queue.waiting.is_empty() {
+        queue.is_departing = false;
+        return None;
+    }
+    let count = queue.waiting.len().min(crowd.limits.most);
+    queue.steps += count;
+    queue.calls += 1;
+    queue.leaving += 1;
+    let steps = queue.waiting.drain(..count).collect();
+    let place = Place { of: carrier.clone(), steps: count, calls: 1 };
+    Some((steps, place, Leaving(carrier.clone())))
 }
 
 /// Room for a call, until it is dropped.
@@ -160,5 +173,45 @@ impl<C: Carrier> Drop for Leaving<C> {
     fn drop(&mut self) {
         self.0.crowd().queue().leaving -= 1;
         depart(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Line {
+        crowd: Crowd<()>,
+        runtime: Handle,
+    }
+
+    impl Carrier for Line {
+        type Step = ();
+
+        fn crowd(&self) -> &Crowd<()> {
+            &self.crowd
+        }
+
+        fn runtime(&self) -> &Handle {
+            &self.runtime
+        }
+
+        async fn carry(self: Arc<Self>, _steps: Vec<()>, _leaving: Leaving<Self>) {}
+    }
+
+    /// A process with 10,000 waiters ended by a stack overflow when its runtime did.
+    #[test]
+    fn a_crowd_on_a_runtime_that_has_ended_is_dropped_in_a_row() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let limits = Limits { alone: 1, calls: 1, most: 1 };
+        let line = Arc::new(Line { crowd: Crowd::new(limits), runtime: runtime.handle().clone() });
+        let Way::Alone(place) = line.enter(|| ((), ())) else { panic!("nobody else is there") };
+        for _ in 0..200_000 {
+            assert!(matches!(line.enter(|| ((), ())), Way::Together(())));
+        }
+        drop(runtime);
+        drop(place);
+        assert!(line.crowd.take_waiting().is_empty());
+        assert!(matches!(line.enter(|| ((), ())), Way::Alone(_)));
     }
 }
