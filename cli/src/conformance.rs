@@ -1,7 +1,7 @@
 //! `fencelock conformance`: does a store behave, here?
 //!
-//! The store may be in use: the suite touches nothing but what begins with a fresh random prefix,
-//! and leaves nothing of that behind.
+//! The store may be in use: the suite touches nothing but what begins with a fresh random prefix.
+//! What stays of that for a while, and what the suite does to the servers, is said before it begins.
 
 use std::process::ExitCode;
 
@@ -27,6 +27,7 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         self.refuse_default_directory()?;
+        eprintln!("{}", what_follows(&StoreUrl::parse(&self.url)?));
         let mut options = RunOptions::default();
         if let Some(filter) = &self.filter {
             options = options.filter(filter);
@@ -52,6 +53,23 @@ impl Options {
                        name a directory for it, as file:///DIR";
         Err(Error::new(ErrorKind::InvalidArgument, message))
     }
+}
+
+fn what_follows(url: &StoreUrl) -> String {
+    let stays = match url.scheme() {
+        "mem" => "Nothing stays.",
+        "file" => "They lie in a directory of the suite's own, which goes with it.",
+        "zk" | "zookeeper" => {
+            "Their empty nodes stay until the servers remove them, usually a minute."
+        }
+        _ => "A small key for the last fencing token of each stays, for a day at most.",
+    };
+    format!(
+        "The suite connects dozens of clients to {url}, some in processes of their own, some of \
+         which it kills, and takes thousands of locks there for some minutes. Their names begin \
+         with `conformance-`, behind the URL's prefix if it has one. {stays} It changes no setting \
+         of the servers, restarts nothing, and touches no other name."
+    )
 }
 
 /// Becomes one of the suite's peer processes, if this program was executed as one.
