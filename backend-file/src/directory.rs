@@ -26,8 +26,9 @@ pub(crate) struct Directory {
 }
 
 pub(crate) const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-/// How often a directory may be removed while it is made and opened before that is an error.
-pub(crate) const REMOVED_AT_MOST: usize = 64;
+/// How often a directory may be removed while it is made and opened before that is an error: a
+/// fraction of a second, for a process that does nothing else wins most of the races.
+pub(crate) const REMOVED_AT_MOST: usize = 10_000;
 
 impl Directory {
     /// The directory at `path`, which is made, for this user alone, if its parent is there.

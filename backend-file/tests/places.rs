@@ -41,7 +41,7 @@ async fn urls_are_strict_and_say_what_they_mean() {
         ("file:///", "root directory"),
         ("file:///a%00b", "NUL"),
         ("file:///tmp?tll=3s", "did you mean ttl"),
-        ("file:///tmp?ttl=3", "no duration"),
+        ("file:///tmp?ttl=3", "expected a duration"),
     ] {
         let error = refusal(url).await;
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}");
