@@ -6,8 +6,11 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::runtime::Handle;
@@ -50,7 +53,7 @@ pub(crate) enum Route {
     To(Host),
     /// To this socket.
     Socket(PathBuf),
-    /// To the first of these nodes of a cluster that can tell the way; more may become known.
+    /// To one of these nodes of a cluster, the first that can tell the way; more may become known.
     Any(Arc<Mutex<Vec<Host>>>),
     /// To the master of `service`, as these sentinels know it.
     Sentinels { sentinels: Vec<Host>, service: String, login: Login },
@@ -67,20 +70,13 @@ impl Route {
             Route::To(host) => caller.dial(&address(host), config).await,
             Route::Socket(path) => caller.dial(&Address::Unix(path.clone()), config).await,
             Route::Any(hosts) => {
-                let mut error = none_answered("no host is named");
                 let hosts = hosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                for host in in_any_order(&hosts) {
-                    let connecting = async {
-                        let mut dialled = caller.dial(&address(host), config).await?;
-                        require_data(&mut dialled.connection).await?;
-                        Ok(dialled)
-                    };
-                    match connecting.await {
-                        Ok(dialled) => return Ok(dialled),
-                        Err(failed) => error = failed,
-                    }
-                }
-                Err(error)
+                first_of(&hosts, "no host is named", |host| async move {
+                    let mut dialled = caller.dial(&address(host), config).await?;
+                    require_data(&mut dialled.connection).await?;
+                    Ok(dialled)
+                })
+                .await
             }
             Route::Sentinels { sentinels, service, login } => {
                 let master = ask_sentinels(sentinels, service, login, caller).await?;
@@ -100,6 +96,38 @@ fn address(host: &Host) -> Address {
 fn in_any_order(hosts: &[Host]) -> impl Iterator<Item = &Host> {
     let start = rand::random_range(0..hosts.len().max(1));
     hosts.iter().cycle().skip(start).take(hosts.len())
+}
+
+/// How long a host has before the next one is asked beside it, so that a silent one does not take the
+/// time of those that answer. As RFC 8305, section 5, has it for the addresses of one host.
+const HEAD_START: Duration = Duration::from_millis(250);
+
+/// What the first of `hosts` says that has an answer; the last error if none has.
+async fn first_of<'a, T, Asking: Future<Output = Result<T>>>(
+    hosts: &'a [Host],
+    if_none: &str,
+    ask: impl Fn(&'a Host) -> Asking,
+) -> Result<T> {
+    let mut error = none_answered(if_none);
+    let mut hosts = in_any_order(hosts);
+    let mut asked = FuturesUnordered::new();
+    loop {
+        let is_last = match hosts.next() {
+            Some(host) => {
+                asked.push(ask(host));
+                false
+            }
+            None => true,
+        };
+        tokio::select! {
+            answer = asked.next() => match answer {
+                Some(Ok(answer)) => return Ok(answer),
+                Some(Err(failed)) => error = failed,
+                None => return Err(error),
+            },
+            () = tokio::time::sleep(HEAD_START), if !is_last => {}
+        }
+    }
 }
 
 fn none_answered(why: &str) -> Error {
@@ -132,32 +160,25 @@ async fn ask_sentinels(
 ) -> Result<Host> {
     let asking = Caller { login: login.clone(), database: 0, ..caller.clone() };
     let config = AsyncConnectionConfig::new().set_response_timeout(Some(caller.timeouts.answer));
-    let mut error = none_answered("no sentinel is named");
-    for sentinel in in_any_order(sentinels) {
-        let mut dialled = match asking.dial(&address(sentinel), &config).await {
-            Ok(dialled) => dialled,
-            Err(failed) => {
-                error = failed;
-                continue;
-            }
-        };
+    let (asking, config) = (&asking, &config);
+    first_of(sentinels, "no sentinel is named", |sentinel| async move {
+        let mut dialled = asking.dial(&address(sentinel), config).await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("get-master-addr-by-name").arg(service);
-        let asked = command.query_async::<Option<(String, u16)>>(&mut dialled.connection).await;
-        error = match asked {
-            Ok(Some((name, port))) => return Ok(caller.addresses.reach(Host { name, port })),
-            Ok(None) => {
-                none_answered(&format!("no sentinel that answered knows the service {service:?}"))
-            }
+        match command.query_async::<Option<(String, u16)>>(&mut dialled.connection).await {
+            Ok(Some((name, port))) => Ok(caller.addresses.reach(Host { name, port })),
+            Ok(None) => Err(none_answered(&format!(
+                "no sentinel that answered knows the service {service:?}"
+            ))),
             // Sure of it, and not a refusal: it does not know the command.
             Err(failed) if failed.code() == Some("ERR") => {
                 let Host { name, port } = sentinel;
-                none_answered(&format!("{name}:{port} is no sentinel; use redis://"))
+                Err(none_answered(&format!("{name}:{port} is no sentinel; use redis://")))
             }
-            Err(failed) => explain(&failed),
-        };
-    }
-    Err(error)
+            Err(failed) => Err(explain(&failed)),
+        }
+    })
+    .await
 }
 
 /// A sentinel's answer may be old: the one it names may have become a replica meanwhile.
@@ -178,5 +199,39 @@ async fn require_data(connection: &mut MultiplexedConnection) -> Result<()> {
         Err(error) if error.code() == Some("LOADING") => Err(explain(&error)),
         // Whatever else there is to say of it is said to who asks for the map.
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(count: u16) -> Vec<Host> {
+        (0..count).map(|port| Host { name: "h".to_owned(), port }).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_host_takes_no_time_of_the_others() {
+        let started = tokio::time::Instant::now();
+        let hosts = hosts(5);
+        let answer = first_of(&hosts, "none", |host| async move {
+            if host.port != 3 {
+                std::future::pending::<()>().await;
+            }
+            Ok(host.port)
+        });
+        assert_eq!(answer.await.unwrap(), 3);
+        assert!(started.elapsed() <= HEAD_START * 4, "{:?}", started.elapsed());
+    }
+
+    #[tokio::test]
+    async fn without_an_answer_the_last_error_counts() {
+        let hosts = hosts(3);
+        let failed = first_of(&hosts, "none", |host| async move {
+            Err::<(), _>(none_answered(&host.to_string()))
+        });
+        assert!(failed.await.unwrap_err().message().starts_with("h:"));
+        let nobody = first_of(&[], "none is named", |_| async { Ok(()) });
+        assert_eq!(nobody.await.unwrap_err().message(), "none is named");
     }
 }
