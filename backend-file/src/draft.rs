@@ -80,14 +80,8 @@ pub(crate) struct Draft<'a> {
 impl<'a> Draft<'a> {
     pub(crate) fn in_dir(parent: BorrowedFd<'a>, rights: &'a Rights) -> io::Result<Draft<'a>> {
         let name = make_dir(parent)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = openat(parent, &name, flags, Mode::empty())?;
-        let stat = rustix::fs::fstat(&dir)?;
-        let mode = Mode::from_raw_mode(stat.st_mode);
-        if !is_own(&stat) || mode.intersects(Mode::RWXG | Mode::RWXO) {
-            // Another user renamed something over it. Asked again, it gets another name.
-            return Err(Errno::AGAIN);
-        }
+        let opened = open_private(parent, &name);
+        let dir = opened.inspect_err(|_| remove_if_empty(parent, &name))?;
         Ok(Draft { parent, name, dir, rights, made: Vec::new(), published: false })
     }
 
@@ -148,8 +142,7 @@ impl Drop for Draft<'_> {
         for name in &self.made {
             let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
         }
-        // By name, but an empty directory only: another user gains nothing who puts one there.
-        let _ = rustix::fs::unlinkat(self.parent, &self.name, AtFlags::REMOVEDIR);
+        remove_if_empty(self.parent, &self.name);
     }
 }
 
@@ -162,6 +155,24 @@ fn make_dir(parent: BorrowedFd<'_>) -> io::Result<String> {
             made => return made.map(|()| name),
         }
     }
+}
+
+/// The directory `name`, if it is this user's alone.
+fn open_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = openat(parent, name, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&dir)?;
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    match is_own(&stat) && !mode.intersects(Mode::RWXG | Mode::RWXO) {
+        true => Ok(dir),
+        // Another user renamed something over it. Asked again, it gets another name.
+        false => Err(Errno::AGAIN),
+    }
+}
+
+/// By name, but an empty directory only: another user gains nothing who puts one there.
+fn remove_if_empty(parent: BorrowedFd<'_>, name: &str) {
+    let _ = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
 }
 
 fn is_own(stat: &Stat) -> bool {
