@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fencelock_conformance::acts::{give_back, hold, ms, soon, within};
+use fencelock_conformance::acts::{give_back, hold, ms, soon, within, words};
 use fencelock_conformance::outside::Harm;
 use fencelock_conformance::proxy::{Proxy, framing};
 use fencelock_conformance::servers::{Babbler, TestRedis};
@@ -201,9 +201,10 @@ async fn another_protocol_is_named() {
         (b"SSH-2.0-OpenSSH_9.2\r\n", ErrorKind::Unreachable, "not speak the Redis protocol"),
     ] {
         let babbler = Babbler::start(move |_| bytes.to_vec()).await.unwrap();
-        let error = connect(&format!("redis://{}", babbler.addr())).await.unwrap_err();
+        let url = format!("redis://{}?unreachable_after=1s", babbler.addr());
+        let error = connect(&url).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(words(&error).contains(says), "{error}");
     }
     // As a ZooKeeper does, and a server that wants TLS.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -216,11 +217,11 @@ async fn another_protocol_is_named() {
     });
     let error = connect(&format!("redis://{addr}?unreachable_after=1s")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    let text = error.to_string();
+    let text = words(&error);
     assert!(text.contains("is it a Redis server? If it speaks TLS, use rediss://"), "{text}");
     // A plain server is silent, waiting for the end of a line.
     let server = TestRedis::start().await.unwrap();
-    let url = format!("rediss://{}?connect_timeout=1s&unreachable_after=1s", server.addr());
-    let error = connect(&url).await.unwrap_err().to_string();
-    assert!(error.contains("redis:// is without"), "{error}");
+    let url = format!("rediss://{}?connect_timeout=300ms&unreachable_after=2s", server.addr());
+    let text = words(&connect(&url).await.unwrap_err());
+    assert!(text.contains("redis:// is without"), "{text}");
 }
