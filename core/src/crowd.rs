@@ -121,7 +121,7 @@ fn depart<C: Carrier>(carrier: &Arc<C>) {
     if std::mem::replace(&mut carrier.crowd().queue().is_departing, true) {
         return;
     }
-    while let Some((steps, place, leaving)) = next_call(carrier) {
+    while let Some(Call { steps, place, leaving }) = next_call(carrier) {
         let going = carrier.clone();
         carrier.runtime().spawn(async move {
             let _place = place;
@@ -130,7 +130,14 @@ fn depart<C: Carrier>(carrier: &Arc<C>) {
     }
 }
 
-fn next_call<C: Carrier>(carrier: &Arc<C>) -> Option<(Vec<C::Step>, Place<C>, Leaving<C>)> {
+/// Steps that go together, with their place.
+struct Call<C: Carrier> {
+    steps: Vec<C::Step>,
+    place: Place<C>,
+    leaving: Leaving<C>,
+}
+
+fn next_call<C: Carrier>(carrier: &Arc<C>) -> Option<Call<C>> {
     let crowd = carrier.crowd();
     let mut queue = crowd.queue();
     if queue.calls >= crowd.limits.calls || queue.leaving > 0 || queue.waiting.is_empty() {
@@ -143,7 +150,7 @@ fn next_call<C: Carrier>(carrier: &Arc<C>) -> Option<(Vec<C::Step>, Place<C>, Le
     queue.leaving += 1;
     let steps = queue.waiting.drain(..count).collect();
     let place = Place { of: carrier.clone(), steps: count, calls: 1 };
-    Some((steps, place, Leaving(carrier.clone())))
+    Some(Call { steps, place, leaving: Leaving(carrier.clone()) })
 }
 
 /// Room for a call, until it is dropped.

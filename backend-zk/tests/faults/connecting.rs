@@ -16,7 +16,7 @@ async fn what_is_not_a_zookeeper_server_is_named() {
         (&[b'p'; 5000], "", "is not a ZooKeeper server"),
     ] {
         let babbler = Babbler::start(move |_| answer.to_vec()).await.expect("it listens");
-        let url = format!("zk://{}/x?{params}", babbler.addr());
+        let url = format!("zk://{}/x?unreachable_after=5s&{params}", babbler.addr());
         let error = soon("connecting ends", try_connect(&url)).await.expect_err("not connected");
         assert_kind(&error, ErrorKind::Unreachable);
         let text = words(&error);
@@ -28,7 +28,7 @@ async fn what_is_not_a_zookeeper_server_is_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_nothing_listens_nothing_is_made_up() {
     let babbler = Babbler::start(|_| Vec::new()).await.expect("it listens");
-    let url = format!("zk://{}/x", babbler.addr());
+    let url = format!("zk://{}/x?unreachable_after=5s", babbler.addr());
     drop(babbler);
     let error = soon("connecting ends", try_connect(&url)).await.expect_err("not connected");
     assert_kind(&error, ErrorKind::Unreachable);

@@ -92,7 +92,7 @@ async fn without_a_quorum_claims_wait_and_what_a_dead_holder_had_is_freed_afterw
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(asked.elapsed() < ms(500) + SLACK, "after {:?}", asked.elapsed());
     until("connecting says what is missing", async || {
-        let url = rig.url(&all[0].connect_string(), "");
+        let url = rig.url(&all[0].connect_string(), "unreachable_after=3s");
         let error = try_connect(&url).await.expect_err("without a quorum");
         assert_kind(&error, ErrorKind::Unreachable);
         words(&error).contains("without a quorum")

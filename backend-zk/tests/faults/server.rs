@@ -92,9 +92,10 @@ async fn a_server_with_no_room_for_clients_is_waited_for() {
         crowd.extend(TcpStream::connect(rig.servers.connect_string()).await.ok());
     }
     let url = rig.url(&rig.servers.connect_string(), "");
+    let impatient = rig.url(&rig.servers.connect_string(), "unreachable_after=3s");
     let refused = async {
         loop {
-            match try_connect(&url).await {
+            match try_connect(&impatient).await {
                 Err(error) => break error,
                 // Let in before the server had counted the crowd.
                 Ok(locks) => locks.close().await.expect("closed"),
