@@ -74,7 +74,8 @@ pub(crate) struct FakeRedis {
 }
 
 impl FakeRedis {
-    /// Answers each call as `answer` says, and whatever else it is asked with OK.
+    /// Answers each call as `answer` says, and whatever else it is asked with OK or
+    /// nothing.
     pub(crate) async fn start(
         answer: impl Fn(&Call) -> String + Send + Sync + 'static,
     ) -> FakeRedis {
@@ -123,6 +124,8 @@ async fn serve(mut stream: TcpStream, answer: Answer, calls: Arc<Mutex<Vec<Call>
                     answers += &answer(&call);
                 }
                 "HELLO" => answers += "%1\r\n$5\r\nproto\r\n:3\r\n",
+                // It tells nothing of itself.
+                "INFO" => answers += "$0\r\n\r\n",
                 _ => answers += "+OK\r\n",
             }
         }

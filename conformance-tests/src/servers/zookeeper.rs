@@ -435,6 +435,8 @@ fn classpath(directory: &Path) -> Result<OsString, String> {
         "jackson-databind",
     ];
     if directory != Path::new(DEBIAN_JARS) {
+        let missing = |_| directory.display().to_string();
+        std::fs::read_dir(directory).map_err(missing)?;
         // Java itself takes every jar that is there.
         return Ok(directory.join("*").into());
     }
