@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, getpgrp, getpid, kill_process_group, test_kill_process, test_kill_process_group,
+    Pid, Signal, getpid, kill_process_group, test_kill_process, test_kill_process_group,
 };
 
 use tokio::time::Instant;
@@ -200,8 +200,10 @@ impl Family {
 fn kill_groups(below: &[&Process], outside: &[&Process]) {
     let foreign: HashSet<i32> = outside.iter().map(|process| process.group).collect();
     let groups: HashSet<i32> = below.iter().map(|process| process.group).collect();
+    // Not by getpgrp: rustix panics at the 0 of a group that is outside of our container.
+    let ours = Process::read(getpid()).map(|us| us.group);
     // To the kernel 0 is our own group, and 1 is everything.
-    let is_a_group = |group: &&i32| **group > 1 && **group != getpgrp().as_raw_pid();
+    let is_a_group = |group: &&i32| **group > 1 && Some(**group) != ours;
     for &group in groups.difference(&foreign).filter(is_a_group) {
         // Each member gets it by itself, too, which tells whether it was refused.
         let _ = Pid::from_raw(group).map(|group| kill_process_group(group, Signal::KILL));

@@ -24,7 +24,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    fn read(pid: Pid) -> Option<Process> {
+    pub(super) fn read(pid: Pid) -> Option<Process> {
         let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
         Process::parse(pid, &String::from_utf8_lossy(&stat))
     }

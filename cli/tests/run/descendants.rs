@@ -250,13 +250,23 @@ fn orphans_are_reaped_while_the_lock_is_held_on() {
     assert_eq!(job.code(), 143);
 }
 
+/// A process namespace of its own, with its `/proc`.
+const CONTAINER: [&str; 6] =
+    ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
+
+/// Whether there can be such a container here; says so if not.
+fn container_starts() -> bool {
+    let tried = Command::new("unshare").args(CONTAINER).arg("true").status();
+    let starts = tried.is_ok_and(|end| end.success());
+    if !starts {
+        eprintln!("NOT TESTED: this system lets nobody make a process namespace");
+    }
+    starts
+}
+
 #[test]
 fn the_first_process_of_a_container_reaps_what_has_no_parent() {
-    const CONTAINER: [&str; 6] =
-        ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
-    if !Command::new("unshare").args(CONTAINER).arg("true").status().is_ok_and(|end| end.success())
-    {
-        eprintln!("NOT TESTED: this system lets nobody make a process namespace");
+    if !container_starts() {
         return;
     }
     let here = Scratch::new();
@@ -268,4 +278,22 @@ fn the_first_process_of_a_container_reaps_what_has_no_parent() {
     container.args(CONTAINER).arg(run.get_program()).args(run.get_args());
     let mut job = Job::start(container.env("FENCELOCK_URL", here.url()));
     assert_eq!(job.code(), 3, "all are reaped, and the command's own code is kept");
+}
+
+#[test]
+fn a_sigterm_in_a_container_ends_what_left_the_group() {
+    // Our own process group is outside, and has no number there.
+    if !container_starts() {
+        return;
+    }
+    let here = Scratch::new();
+    let run = here.run(&["job", "--", "timeout", "1000", "sh", "-c", "echo up; sleep 1000; :"]);
+    let mut container = Command::new("unshare");
+    container.args(CONTAINER).arg(run.get_program()).args(run.get_args());
+    let mut job = Job::start(container.env("FENCELOCK_URL", here.url()));
+    assert_eq!(job.line(), "up");
+    let [wrapper] = children(job.pid())[..] else { panic!("one child: the wrapper") };
+    rustix::process::kill_process(wrapper, Signal::TERM).unwrap();
+    assert_eq!(job.code(), 143);
+    assert_eq!(job.silence(), [""; 0]);
 }
