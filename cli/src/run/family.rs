@@ -14,7 +14,7 @@ use rustix::process::{
 
 use tokio::time::Instant;
 
-use super::processes::{Process, Processes};
+use super::processes::{Process, Processes, exists};
 
 /// How far a signal reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,8 @@ impl Family {
         if signal == Signal::KILL && reach == Reach::All {
             kill_groups(&below, &outside);
         }
-        let mut sent = Sent::default();
+        let blind = processes.get(self.root).is_none() && exists(self.root);
+        let mut sent = Sent { blind, ..Sent::default() };
         for process in &within {
             let answer = match self.is_in_group(process) && signal != Signal::KILL {
                 // It has got it already, if it may.
@@ -155,12 +156,14 @@ impl Family {
         sent
     }
 
-    /// Whether anything within `reach` still runs; unknown counts as no.
+    /// Whether anything within `reach` still runs. Unknown counts as yes: it keeps its time to end.
     pub(super) fn lives(&self, reach: Reach) -> bool {
-        Processes::read().is_ok_and(|processes| {
-            let (below, _) = processes.split(self.root, &self.strangers);
-            !self.within(&processes, &below, reach).is_empty()
-        })
+        let Ok(processes) = Processes::read() else { return true };
+        if processes.get(self.root).is_none() {
+            return exists(self.root);
+        }
+        let (below, _) = processes.split(self.root, &self.strangers);
+        !self.within(&processes, &below, reach).is_empty()
     }
 
     /// What runs within `reach`.

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getpid, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
 
 /// A process at the moment in which `/proc` was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +119,9 @@ impl Processes {
         while self.all.len() < before {
             before = self.all.len();
             let known: HashSet<i32> = self.all.iter().map(|one| one.pid.as_raw_pid()).collect();
-            let is_settled = |one: &Process| one.parent == 0 || known.contains(&one.parent);
+            let is_settled = |one: &Process| {
+                one.parent == 0 || known.contains(&one.parent) || is_hidden(one.parent)
+            };
             self.all.retain_mut(|process| {
                 if !is_settled(process)
                     && let Some(now) = Process::read(process.pid)
@@ -174,6 +176,17 @@ impl Processes {
         outside.extend(children.into_values().flatten());
         (below, outside)
     }
+}
+
+/// Whether a parent exists that `/proc` does not show us, as with `hidepid` and systemd's
+/// `ProtectProc=`: another user's. One that has only begun since is shown by now.
+fn is_hidden(parent: i32) -> bool {
+    Pid::from_raw(parent).is_some_and(|parent| Process::read(parent).is_none() && exists(parent))
+}
+
+/// Whether there is such a process, or its zombie, shown or not.
+pub(super) fn exists(pid: Pid) -> bool {
+    test_kill_process(pid) != Err(Errno::SRCH)
 }
 
 /// The children of a process's first thread, which gets orphans too. Where the kernel does not list

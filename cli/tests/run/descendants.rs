@@ -71,6 +71,41 @@ fn a_sigterm_ends_what_left_the_group() {
     assert_eq!(job.silence(), ["tidy"]);
 }
 
+/// As with systemd's `ProtectProc=invisible`: the wrapper's parent is root's, and hidden.
+#[test]
+fn a_sigterm_gives_its_time_to_all_although_proc_hides_our_parent() {
+    // Processes of its own, so that nobody else's `/proc` is touched.
+    let prepare = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"];
+    let hide = "mount -o remount,hidepid=2 /proc && \
+                nobody='setpriv --reuid=65534 --regid=65534 --clear-groups' && \
+                $nobody \"$0\" --version >&2 && ! $nobody test -e /proc/1/stat";
+    let here = Scratch::new();
+    let directory = here.path("");
+    let mut ready = Command::new("unshare");
+    ready.args(prepare).arg(hide).arg(env!("CARGO_BIN_EXE_fencelock"));
+    let owned = std::os::unix::fs::chown(&directory, Some(65534), None);
+    if owned.is_err() || !ready.output().is_ok_and(|end| end.status.success()) {
+        eprintln!("NOT TESTED: only root can hide processes from others");
+        return;
+    }
+    let polite = "trap 'sleep 0.3; echo tidy; exit' TERM; echo up; while :; do sleep 0.01; done";
+    for way in ["bash -c \"$POLITE\" & wait", "timeout 1000 bash -c \"$POLITE\"; echo went on"] {
+        let run = here.run(&["--grace", "10s", "job", "--", "bash", "-c", way]);
+        let mut container = Command::new("unshare");
+        // The shell stays: it is the parent.
+        container.args(prepare).arg(format!("{hide} && $nobody \"$0\" \"$@\"; exit $?"));
+        container.arg(run.get_program()).args(run.get_args()).current_dir(&directory);
+        container.env("FENCELOCK_URL", here.url()).env("POLITE", polite);
+        let mut job = Job::start(&mut container);
+        assert_eq!(job.line(), "up", "{way}");
+        let [shell] = children(job.pid())[..] else { panic!("one child: the shell") };
+        let [wrapper] = children(shell)[..] else { panic!("one child: the wrapper") };
+        rustix::process::kill_process(wrapper, Signal::TERM).unwrap();
+        assert_eq!(job.code(), 143, "{way}");
+        assert_eq!(job.silence(), ["tidy"], "{way}");
+    }
+}
+
 #[test]
 fn a_killed_wrapper_takes_what_left_the_group() {
     let here = Scratch::new();
