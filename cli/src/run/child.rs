@@ -20,7 +20,7 @@ use super::WATCHDOG;
 use super::exit::say;
 use super::family::{Family, Reach, Refused, Sent};
 use super::orphans;
-use super::processes::{Processes, children};
+use super::processes::{Process, Processes, children};
 use super::wire::{self, Order, Report, Wire};
 
 /// The command and its watchdog.
@@ -28,7 +28,8 @@ use super::wire::{self, Order, Report, Wire};
 pub(super) struct Child {
     wire: Wire,
     watchdog: Pid,
-    /// What was started by the program that became this one; not the command's.
+    /// Our children that are not the command's: what was started by the program that became this
+    /// one, and what that left behind.
     strangers: Vec<Pid>,
     leader: Option<Pid>,
     family: Family,
@@ -160,6 +161,16 @@ impl Child {
         if moment != self.kill_at {
             self.kill_at = moment;
             self.wire.order(Order::KillAt(moment));
+        }
+    }
+
+    /// Looks which of our children are not the command's. While the watchdog lives, orphans of the
+    /// command go to it, so that any other child has come from elsewhere.
+    pub(super) fn note_strangers(&mut self) {
+        let ours = children(getpid());
+        // After the list: had it died before, the list could have the command's processes.
+        if Process::read(self.watchdog).is_some_and(|it| it.lives) {
+            self.strangers = ours.into_iter().filter(|pid| *pid != self.watchdog).collect();
         }
     }
 

@@ -135,8 +135,11 @@ impl Watch<'_> {
                 reason = self.limit.guard.lost(), if !self.told && on_lost == OnLost::Continue => {
                     self.tell(&reason.to_string(), "the command goes on");
                 }
-                _ = beat.tick(), if self.limit.is_a_lease() => {
-                    self.child.kill_at(self.limit.kill_at());
+                _ = beat.tick() => {
+                    self.child.note_strangers();
+                    if self.limit.is_a_lease() {
+                        self.child.kill_at(self.limit.kill_at());
+                    }
                 }
             }
         }
@@ -384,7 +387,8 @@ impl Limit<'_> {
         self.locks.profile().liveness != Liveness::Process
     }
 
-    /// How often the watchdog hears of the lock's new end: well within a renewal's period.
+    /// How often the watchdog hears of the lock's new end, well within a renewal's period, and we
+    /// look which of our children are not the command's.
     fn beat(&self) -> Duration {
         (self.margins.promise / 10).clamp(Duration::from_millis(5), Duration::from_secs(1))
     }

@@ -139,6 +139,46 @@ fn a_killed_watchdog_takes_what_left_the_group_but_not_what_was_there_before() {
     }
 }
 
+#[test]
+fn a_killed_watchdog_takes_nothing_that_came_to_us_from_elsewhere() {
+    let here = Scratch::new();
+    assert!(Command::new("mkfifo").arg(here.path("pipe")).status().unwrap().success());
+    let command = "read go; setsid sh -c \"$DEAF\" & wait; echo went on";
+    let run = here.run(&["job", "--", "bash", "-c", command]);
+    let mut shell = Command::new("bash");
+    let stranger = "{ sleep 1000 >&- & echo $!; read x < pipe; } & exec \"$0\" \"$@\"";
+    shell.args(["-c", stranger]).arg(run.get_program()).args(run.get_args());
+    shell.current_dir(here.path("")).env("FENCELOCK_URL", here.url()).env("DEAF", DEAF);
+    let mut job = Job::start(&mut shell);
+    let orphan = pid(&job.line());
+    job.write("go\n");
+    let escaped = pid(&job.line());
+    // While the command runs, the stranger ends, and leaves a process.
+    std::fs::write(here.path("pipe"), "end\n").unwrap();
+    eventually("it is ours", || {
+        let ours = children(job.pid());
+        ours.len() == 2 && ours.contains(&orphan)
+    });
+    // A look at our children and the watchdog takes fewer than eight reads, and nothing else reads.
+    let before = reads(job.pid());
+    eventually("it was looked at twice", || reads(job.pid()) >= before + 24);
+    let watchdog = children(job.pid()).into_iter().find(|child| *child != orphan);
+    rustix::process::kill_process(watchdog.expect("the watchdog"), Signal::KILL).unwrap();
+    assert_eq!(job.code(), 70);
+    assert!(is_dead(escaped));
+    assert!(!is_dead(orphan));
+    rustix::process::kill_process(orphan, Signal::KILL).unwrap();
+    assert_eq!(job.silence(), [""; 0]);
+}
+
+/// How many times a process has read anything.
+fn reads(process: Pid) -> u64 {
+    let counted = std::fs::read_to_string(format!("/proc/{}/io", process.as_raw_pid()));
+    let counted = counted.expect("a process of ours");
+    let reads = counted.lines().find_map(|line| line.strip_prefix("syscr: "));
+    reads.and_then(|reads| reads.parse().ok()).expect("a number of reads")
+}
+
 /// A daemon that prints `up`, and at its end what comes through a pipe.
 const DAEMON: &str = "(setsid sh -c 'echo up; read x < pipe; echo $x' &)";
 
