@@ -6,15 +6,15 @@
 
 use std::any::Any;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    BootClock, Claim, Clock, Contender, DistributedLock, FencingToken, Liveness, LockName, Look,
-    Modes, Occupant, OccupantId, Order, Profile, Reach, Removal, Renewal, RenewalPlan, Report,
-    Result, Snapshot, Tokens, Ttl,
+    BootClock, Claim, Clock, Contender, DistributedLock, ErrorKind, FencingToken, Liveness,
+    LockName, Look, Modes, Occupant, OccupantId, Order, Profile, Reach, Removal, Renewal,
+    RenewalPlan, Report, Result, Snapshot, Tokens, Ttl,
 };
 use tokio::task::JoinSet;
 
@@ -273,13 +273,29 @@ impl DistributedLock for Driver {
             let (at, place, store) = (*at, contenders[0].1.place().clone(), self.store.clone());
             looking.spawn(async move { (at, store.look_at(place).await) });
         }
+        let late: Mutex<HashSet<usize>> = Mutex::new(by_place.keys().copied().collect());
+        let late = || late.lock().unwrap_or_else(PoisonError::into_inner);
         let tell = |(at, seen): (usize, Result<Seen>)| {
+            late().remove(&at);
             for (index, contender) in &by_place[&at] {
                 let look = seen.as_ref().map(|seen| seen.look(contender.ticket()));
                 report(*index, look.map_err(Clone::clone));
             }
         };
         self.each_in_time(looking, tell).await;
+        let unanswered = std::mem::take(&mut *late());
+        for at in unanswered {
+            for (index, contender) in &by_place[&at] {
+                match contender.unanswered() {
+                    // The lock is in use, and who waits for it goes on to wait.
+                    Some(error) if error.kind() == ErrorKind::Busy => {
+                        report(*index, Ok(Look::Again(LOOK_AGAIN)));
+                    }
+                    Some(error) => report(*index, Err(error)),
+                    None => {}
+                }
+            }
+        }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {

@@ -110,6 +110,15 @@ pub(crate) fn latch_is_held(path: &Path, elapsed: Duration) -> Error {
     )
 }
 
+/// Other processes pass through the latch all the time, and this one has not had its turn.
+pub(crate) fn latch_is_sought(path: &Path, elapsed: Duration) -> Error {
+    let path = path.display();
+    Error::new(
+        ErrorKind::Busy,
+        format!("so many processes use {path} that this one had no turn for {elapsed:.1?}"),
+    )
+}
+
 /// A thread for the disk's sake could not be started.
 pub(crate) fn no_thread(error: std::io::Error) -> Error {
     let message = "no thread can be started for the disk's I/O (ulimit -u)";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fencelock_core::{Error, ErrorKind, Label, Result};
-use rustix::fs::{FileType, FlockOperation, OFlags, flock};
+use rustix::fs::{FileType, FlockOperation, OFlags, flock, fstat};
 use rustix::io::{self, Errno};
 
 use crate::directory::{Directory, refuse_network};
@@ -17,6 +17,7 @@ use crate::platform::{Identity, identity_of, open_quietly, since_boot, sync_data
 use crate::queue::{
     BootId, Corrupt, LABEL, LABELS_AT, NAME_AT, NAME_MOST, PAGE, Queue, Slot, area_at,
 };
+use crate::turn::Changed;
 
 /// The state of a lock, in its directory.
 pub(crate) const STATE: &str = "L";
@@ -132,6 +133,12 @@ impl Files {
     /// Whether to keep the files open between uses.
     pub(crate) fn is_kept(&self) -> bool {
         self.kept.is_some()
+    }
+
+    /// When the queue changed last.
+    pub(crate) fn changed(&self) -> Option<Changed> {
+        let stat = fstat(&self.state).ok()?;
+        Some((stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or_default()))
     }
 
     /// The latch, if it is free, or will be within microseconds: whoever works under it on

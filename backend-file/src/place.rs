@@ -26,7 +26,7 @@ use crate::latch::{Desk, Latched};
 use crate::path;
 use crate::platform::{identity, since_boot};
 use crate::queue::{BootId, Queue};
-use crate::turn::{Line, Taken, Thread, Turn, go_slowly, go_through, line_up};
+use crate::turn::{Changed, Line, Taken, Thread, Turn, go_slowly, go_through, line_up};
 
 /// For how long a lock's file is taken to be where it was.
 const STAYS: Duration = Duration::from_millis(100);
@@ -197,6 +197,11 @@ impl Place {
     /// For how long what was asked of this lock has not been answered, and what may be the cause.
     pub(crate) fn trouble(&self) -> Option<(Duration, Error)> {
         self.line().trouble(self)
+    }
+
+    /// When the queue's file changed last, if it is open. For a thread that may wait for the disk.
+    pub(crate) fn changed(&self) -> Option<Changed> {
+        self.desk().files.as_ref()?.changed()
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {

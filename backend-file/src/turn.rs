@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use fencelock_core::{Error, Result};
 
-use crate::error::{disk_hangs, latch_is_held};
+use crate::error::{disk_hangs, latch_is_held, latch_is_sought};
 use crate::place::Place;
 
 /// How many turns a line takes before another lock's line has its own.
@@ -71,11 +71,18 @@ struct UnderWay {
     since: Instant,
     /// How often it met another process in the latch.
     contended: u32,
+    /// When the queue had changed last as it first met one.
+    met: Option<Changed>,
+    /// The queue has changed since then: those in the latch come and go.
+    others_pass: bool,
 }
+
+/// When the queue's file changed last, in s and ns.
+pub(crate) type Changed = (i64, i64);
 
 impl UnderWay {
     fn now() -> UnderWay {
-        UnderWay { since: Instant::now(), contended: 0 }
+        UnderWay { since: Instant::now(), contended: 0, met: None, others_pass: false }
     }
 }
 
@@ -112,10 +119,12 @@ impl Line {
         self.given_back = true;
     }
 
-    /// When to try the latch again.
-    fn pause(&mut self) -> Duration {
+    /// When to try the latch again, at which another process is. The queue was `changed` then.
+    fn pause(&mut self, changed: Option<Changed>) -> Duration {
         let under_way = self.under_way.get_or_insert_with(UnderWay::now);
         under_way.contended += 1;
+        under_way.others_pass |= under_way.met.is_some() && under_way.met != changed;
+        under_way.met = under_way.met.or(changed);
         SOON.saturating_mul(1 << under_way.contended.min(16)).min(AT_LATEST)
     }
 
@@ -125,6 +134,7 @@ impl Line {
         let elapsed = under_way.since.elapsed();
         let error = match under_way.contended {
             0 => disk_hangs(place.path(), elapsed),
+            _ if under_way.others_pass => latch_is_sought(place.path(), elapsed),
             _ => latch_is_held(place.path(), elapsed),
         };
         Some((elapsed, error))
@@ -183,10 +193,11 @@ fn take_one(place: &Arc<Place>, thread: Thread) -> Option<Box<dyn FnOnce() + Sen
     let sent = match taken.unwrap_or_else(|_| Taken::Done(Box::new(|| {}))) {
         Taken::Done(tell) => return Some(tell),
         Taken::Contended(turn) => {
+            let changed = place.changed();
             let pause = {
                 let mut line = place.line();
                 line.give_back(turn);
-                line.pause()
+                line.pause(changed)
             };
             place.ground().quick.submit_in(pause, place.clone())
         }

@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -264,6 +264,37 @@ fn a_latch_that_another_keeps_holds_up_neither_other_locks_nor_the_end_of_the_ru
         locks.lock("x").acquire().await.unwrap().release().await.unwrap();
         until_empty(dir.path()).await;
     });
+}
+
+/// In a crowd of thousands of processes a claim may have no turn at the queue within its wait limit.
+/// The store answers, and the lock is busy.
+#[tokio::test]
+async fn a_claim_that_has_no_turn_in_a_crowd_finds_the_lock_busy() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+    // As a crowd does that is never out of the latch, and changes the queue.
+    let state = std::fs::File::options().write(true).open(dir.path().join("lock%3Ax/L")).unwrap();
+    rustix::fs::flock(&state, FlockOperation::LockExclusive).unwrap();
+    let ended = Arc::new(AtomicBool::new(false));
+    let crowd = {
+        let (state, ended) = (state.try_clone().unwrap(), ended.clone());
+        tokio::spawn(async move {
+            while !ended.load(Ordering::Relaxed) {
+                state.set_modified(std::time::SystemTime::now()).unwrap();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+    };
+    let limited = locks.lock("x").wait_at_most(Duration::from_millis(500));
+    let error = limited.acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WaitTimedOut, "{error:?}");
+    assert!(format!("{error:?}").contains("had no turn for"), "{error:?}");
+    ended.store(true, Ordering::Relaxed);
+    crowd.await.unwrap();
+    drop(state);
+    locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+    until_empty(dir.path()).await;
 }
 
 #[tokio::test]

@@ -81,7 +81,9 @@ pub trait Contender: Any + Send + Sync {
     async fn release(&self) -> Result<Removal>;
 
     /// Why the last request is still unanswered, where the driver knows more than that: the cause
-    /// of the error when core gives it up.
+    /// of the error when core gives it up. An error of the kind [`Busy`](crate::ErrorKind::Busy)
+    /// says that the store answers, and others were before this claim all the time: the end of a
+    /// wait limit is then that of a wait for a busy lock.
     fn unanswered(&self) -> Option<Error> {
         None
     }

@@ -338,6 +338,11 @@ impl<'a> Contention<'a> {
             }
             Said::Trouble(error) => unknown().caused_by(error),
             Said::Nothing => match self.seat.contender().unanswered() {
+                // Others were before it all the time.
+                Some(error) if error.kind() == ErrorKind::Busy => {
+                    let message = format!("not granted within {limit}");
+                    Error::new(ErrorKind::WaitTimedOut, message).caused_by(error)
+                }
                 Some(error) => unknown().caused_by(error),
                 None => unknown(),
             },
