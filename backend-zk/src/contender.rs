@@ -124,11 +124,12 @@ impl ZkContender {
         let reservation = self.pool.reserve(claim, longest, may_wait).await?;
         let session = reservation.session();
         if !may_wait {
-            // What this client has just released is not there any more, in whichever session.
-            let names = match self.pool.has_several() {
-                true => node::list_in_sync(session, lock).await?,
-                false => node::list(session, lock).await?,
-            };
+            let mut names = node::list(session, lock).await?;
+            // A server may not have heard yet of what another one has confirmed: a lock that was
+            // released before this try began must not be called busy.
+            if !names.is_free(claim.mode()) && self.pool.may_lag() {
+                names = node::list_in_sync(session, lock).await?;
+            }
             if !names.is_free(claim.mode()) {
                 return Ok(Some(Attempt::Busy { rest: Rest::Nothing }));
             }

@@ -78,10 +78,10 @@ impl Pool {
         self.sessions().iter().filter(|session| !session.is_over()).cloned().collect()
     }
 
-    /// Whether what was released in one session may have to be looked for in another, whose server
-    /// may be behind.
-    pub(crate) fn has_several(&self) -> bool {
-        self.sessions().len() > 1
+    /// Whether the server of a session may be behind another one, which has confirmed a release: in
+    /// an ensemble, also to another client; and with several sessions, which may be with several.
+    pub(crate) fn may_lag(&self) -> bool {
+        self.access.hosts.len() > 1 || self.sessions().len() > 1
     }
 
     /// Any session.
