@@ -68,8 +68,11 @@ impl Fault {
             NoReplicas => set(server, "min-replicas-to-write", "9").await,
             OutOfMemory => set(server, "maxmemory", "1").await,
             CannotSave => {
-                // What is saved cannot be put in the place of a directory.
-                std::fs::create_dir_all(server.directory().join("dump.rdb/x")).expect("made");
+                // What is saved cannot be put in the place of a directory. Before Redis 7 a master
+                // has saved a file there for its replicas.
+                let dump = server.directory().join("dump.rdb");
+                let _ = std::fs::remove_file(&dump);
+                std::fs::create_dir_all(dump.join("x")).expect("made");
                 set(server, "save", "3600 1").await;
                 set(server, "stop-writes-on-bgsave-error", "yes").await;
                 ask(server, &["BGSAVE"]).await;
