@@ -90,7 +90,7 @@ struct Queue<S> {
     /// release must not arrive before its attempt, which is sent even if nobody waits for it.
     leaving: usize,
     waiting: Vec<S>,
-    /// Somebody sends those who wait, and looks again before it stops.
+    /// A call of `depart` sends the steps that wait, and looks again before it stops.
     is_departing: bool,
 }
 
@@ -118,10 +118,9 @@ impl<S> Crowd<S> {
 /// On a runtime that has ended a call is dropped as it is spawned, and its place calls this again:
 /// that call returns at once, for a crowd must not become a recursion as deep as it is long.
 fn depart<C: Carrier>(carrier: &Arc<C>) {
-    if std::mem::replace(&mut carrier.crowd().queue().is_departing, true) {
-        return;
-    }
-    while let Some(Call { steps, place, leaving }) = next_call(carrier) {
+    let mut departs = false;
+    while let Some(Call { steps, place, leaving }) = next_call(carrier, departs) {
+        departs = true;
         let going = carrier.clone();
         carrier.runtime().spawn(async move {
             let _place = place;
@@ -137,13 +136,18 @@ struct Call<C: Carrier> {
     leaving: Leaving<C>,
 }
 
-fn next_call<C: Carrier>(carrier: &Arc<C>) -> Option<Call<C>> {
+/// The next call, for the caller that `departs` already, or while there is none.
+fn next_call<C: Carrier>(carrier: &Arc<C>, departs: bool) -> Option<Call<C>> {
     let crowd = carrier.crowd();
     let mut queue = crowd.queue();
+    if queue.is_departing && !departs {
+        return None;
+    }
     if queue.calls >= crowd.limits.calls || queue.leaving > 0 || queue.waiting.is_empty() {
         queue.is_departing = false;
         return None;
     }
+    queue.is_departing = true;
     let count = queue.waiting.len().min(crowd.limits.most);
     queue.steps += count;
     queue.calls += 1;
