@@ -15,6 +15,8 @@ use super::{terminal, waiting};
 
 /// How long ending the connection may take, with the place in the queue that a wait left behind.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+/// How much of the wait limit is left for the lock at least, however long the connection took.
+const ASK_WITHIN: Duration = Duration::from_secs(1);
 /// How long a store that was silent just now is waited for again, and how long one may take to
 /// confirm the release of a lock after the lock's own end.
 const SILENT_WITHIN: Duration = Duration::from_secs(1);
@@ -133,7 +135,8 @@ async fn acquire(
     signals: &mut Signals,
     status: &mut Status,
 ) -> Result<Guard, Outcome> {
-    let lock = plan.lock(locks).waiting_since(started);
+    let since = counted_from(plan.patience, started, Instant::now());
+    let lock = plan.lock(locks).waiting_since(since);
     let acquired = match plan.patience {
         Patience::None => unless_interrupted(signals, lock.acquire()).await?,
         Patience::AtMost(_) | Patience::Unlimited => {
@@ -154,6 +157,19 @@ async fn acquire(
         message.push_str(&who.unwrap_or_default());
     }
     Err(outcome)
+}
+
+/// From when on the wait limit counts, for a run that `started` and is connected `now`: from its
+/// start, but a store that was connected at the last moment is still asked for the lock, since it
+/// may be free.
+fn counted_from(patience: Patience, started: Instant, now: Instant) -> Instant {
+    match patience {
+        Patience::AtMost(limit) => {
+            let latest = now.checked_sub(limit.saturating_sub(ASK_WITHIN));
+            latest.map_or(started, |latest| latest.max(started))
+        }
+        Patience::None | Patience::Unlimited => started,
+    }
 }
 
 /// Gives the lock back. That it was lost before changes how the run ended; that the store has not
@@ -192,5 +208,33 @@ async fn unless_interrupted<T>(
         biased;
         signal = signals.next() => Err(Outcome::Interrupted(signal)),
         done = work => Ok(done),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_leaves_the_lock_a_part_of_the_wait_limit() {
+        // The limit, how long the connection took, and what the lock is left, in ms.
+        for (limit, connected, left) in [
+            (5_000, 0, 5_000),
+            (5_000, 3_000, 2_000),
+            (5_000, 4_900, 1_000),
+            (5_000, 9_000, 1_000),
+            (300, 100, 300),
+            (300, 9_000, 300),
+        ] {
+            let [limit, connected, left] = [limit, connected, left].map(Duration::from_millis);
+            let started = Instant::now();
+            let now = started + connected;
+            let since = counted_from(Patience::AtMost(limit), started, now);
+            assert_eq!(since + limit, now + left, "{limit:?}, {connected:?}");
+        }
+        let started = Instant::now();
+        for patience in [Patience::None, Patience::Unlimited, Patience::AtMost(Duration::MAX)] {
+            assert_eq!(counted_from(patience, started, started + ASK_WITHIN), started);
+        }
     }
 }
