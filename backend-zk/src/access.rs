@@ -14,6 +14,11 @@ use crate::session::Session;
 /// So many servers are asked what they are, when none gives a session.
 const MOST_PROBED: usize = 8;
 
+/// A node that every ClickHouse Keeper has (unless it was compiled in its ZooKeeper mode) and no
+/// ZooKeeper:
+/// <https://clickhouse.com/docs/operations/utilities/clickhouse-keeper-client>.
+const CLICKHOUSE_KEEPER: &str = "/keeper/api_version";
+
 /// So long the first session takes at most, usually.
 const USUAL: Duration = Duration::from_millis(300);
 
@@ -40,6 +45,9 @@ impl Access {
         if negotiated != timeout {
             sent = clock.now();
             client = self.connect(negotiated).await?;
+        }
+        if client.check_stat(CLICKHOUSE_KEEPER).await.map_err(Trouble::from)?.is_some() {
+            return Err(is_clickhouse_keeper());
         }
         self.make_root(&client).await.map_err(Trouble::from)?;
         Ok(Session::new(client, self.root.clone(), clock.clone(), sent))
@@ -139,4 +147,12 @@ impl Access {
             Err(error) => Err(error),
         }
     }
+}
+
+fn is_clickhouse_keeper() -> Error {
+    let message = format!(
+        "this is a ClickHouse Keeper ({CLICKHOUSE_KEEPER} exists): after a reconnect a client has \
+         another session there without being told, so two could hold one lock; expected a ZooKeeper"
+    );
+    Error::new(ErrorKind::Refused, message)
 }

@@ -2,6 +2,7 @@
 
 use fencelock_conformance::servers::Babbler;
 use fencelock_core::ErrorKind;
+use fencelock_zk::zookeeper_client::{Acls, CreateMode};
 
 use crate::support::*;
 
@@ -23,6 +24,21 @@ async fn what_is_not_a_zookeeper_server_is_named() {
         let addr = babbler.addr().to_string();
         assert!(text.contains(says) && text.contains(&addr), "{text}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clickhouse_keeper_is_refused() {
+    let rig = Rig::alone().await;
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    for path in ["/keeper", "/keeper/api_version"] {
+        rig.client.create(path, b"2", &options).await.expect("the node is made");
+    }
+    let url = format!("zk://{}/x", rig.servers.connect_string());
+    let error = soon("connecting ends", try_connect(&url)).await.expect_err("not connected");
+    assert_kind(&error, ErrorKind::Refused);
+    assert!(words(&error).contains("ClickHouse Keeper"), "{error}");
+    let root = rig.client.check_stat("/x").await.expect("the server answers");
+    assert!(root.is_none(), "nothing was made there");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
