@@ -166,6 +166,10 @@ impl Contender for RedisContender {
     async fn release(&self) -> Result<Removal> {
         self.store.release(&self.keys, &[self.identity.as_bytes()]).await
     }
+
+    fn unanswered(&self) -> Option<Error> {
+        self.store.server.trouble(self.keys.lock())
+    }
 }
 
 impl Drop for RedisContender {

@@ -106,6 +106,17 @@ impl Server {
         }
     }
 
+    /// Why the server that has `key` has no connection at the moment, if it has none.
+    pub(crate) fn trouble(&self, key: &str) -> Option<Error> {
+        match self {
+            Server::One(batches) => batches.node().link().state().err(),
+            Server::Cluster(cluster) => match cluster.node_of(key) {
+                Some(node) => node.link().state().err(),
+                None => cluster.any().state().err(),
+            },
+        }
+    }
+
     /// The server that has `key`: steps for different ones must not wait for each other.
     pub(crate) fn shard_of(&self, key: &str) -> Option<Host> {
         match self {
