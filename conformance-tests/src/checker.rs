@@ -163,6 +163,15 @@ struct Span {
     grant: Option<Grant>,
 }
 
+impl Span {
+    /// An exclusive grant whose place among the others is known. Of a belief that had ended before
+    /// anybody looked, nothing tells when it was granted.
+    fn in_order(&self) -> Option<Grant> {
+        let exclusive = self.mode == Mode::Exclusive;
+        self.grant.filter(|grant| exclusive && grant.until >= self.invoked)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Grant {
     token: u64,
@@ -277,9 +286,8 @@ fn tokens(lock: &str, spans: &[Span], told_first: bool) -> Vec<Violation> {
     }
     let mut by_asking: Vec<(u64, Grant)> = spans
         .iter()
-        .filter(|span| span.mode == Mode::Exclusive)
         .filter_map(|span| {
-            let grant = span.grant?;
+            let grant = span.in_order()?;
             Some((if told_first { span.invoked } else { grant.surely() }, grant))
         })
         .collect();
@@ -356,9 +364,8 @@ fn out_of_order(
     spans: &[Span],
     arrived: impl Fn(&Span) -> Option<u64>,
 ) -> Vec<Violation> {
-    let exclusive = |span: &&Span| span.mode == Mode::Exclusive && span.grant.is_some();
     let mut granted: Vec<(&Span, Grant)> =
-        spans.iter().filter(exclusive).filter_map(|span| Some((span, span.grant?))).collect();
+        spans.iter().filter_map(|span| Some((span, span.in_order()?))).collect();
     granted.sort_by_key(|(_, grant)| grant.surely());
     let mut violations = Vec::new();
     // Of those granted so far, who asked last.

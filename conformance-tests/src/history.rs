@@ -52,7 +52,8 @@ pub enum What {
     Granted {
         /// With this fencing token.
         token: u64,
-        /// To be believed in until then, by [`now`].
+        /// To be believed in until then, by [`now`]; 0 when that had ended by the time of the event,
+        /// and nobody knows when.
         valid_until: u64,
     },
     /// Acquire said no: nothing is held.
@@ -227,10 +228,12 @@ impl Worker {
     }
 }
 
-/// The end of a guard's validity on the history's clock, rather too early than too late.
+/// The end of a guard's validity on the history's clock, rather too early than too late; 0 when it
+/// has ended: then the guard does not tell when.
 fn valid_until(guard: &Guard) -> u64 {
     let asked = now();
     match guard.remaining() {
+        Duration::ZERO => 0,
         Duration::MAX => u64::MAX,
         left => asked.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX)),
     }

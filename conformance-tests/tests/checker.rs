@@ -157,8 +157,12 @@ fn a_hold_that_was_over_before_it_was_told_counts_from_its_end() {
     assert_eq!(check([told_late(5, 9), others.clone()].concat(), rules), []);
     let found = check([told_late(5, 21), others.clone()].concat(), Rules::default());
     assert!(matches!(found[..], [Violation::TokenNotRising { .. }]), "{found:?}");
-    let found = check([told_late(9, 9), others].concat(), Rules::default());
+    let found = check([told_late(9, 9), others.clone()].concat(), Rules::default());
     assert!(matches!(found[..], [Violation::TokenNotRising { .. }]), "{found:?}");
+    // It ended before anybody asked the guard, which then does not tell when.
+    for token in [5, 9] {
+        assert_eq!(check([told_late(token, 0), others.clone()].concat(), rules), []);
+    }
 }
 
 #[test]
