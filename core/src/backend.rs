@@ -13,11 +13,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::claim::Claim;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::mode::Mode;
 use crate::name::LockName;
 use crate::options::Label;
 use crate::profile::Profile;
+use crate::scratch::Scratch;
 use crate::token::FencingToken;
 use crate::validity::{Clock, Moment};
 
@@ -53,6 +54,22 @@ pub trait DistributedLock: Send + Sync + 'static {
 
     /// Takes the lock, or the place in the queue, from `who` of a snapshot, on a person's order.
     async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal>;
+
+    /// Removes all that locks under the names of `scratch` have left in the store, their fencing
+    /// tokens and what is still held included, and what this client made to hold locks at all, if
+    /// nothing else lies in it. The clients that used the names have ended, but their last requests
+    /// may still arrive: it looks until it finds nothing more. Core bounds the time. Optional:
+    /// `fencelock conformance` calls it at its end.
+    ///
+    /// # Errors
+    /// Why something stays. Core repeats it after a retryable one. By default
+    /// [`ErrorKind::Unsupported`].
+    async fn clear(&self, _scratch: &Scratch) -> Result<()> {
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "this store cannot remove what locks have left in it",
+        ))
+    }
 
     /// Ends connections; may be called again. No claim is left when core calls it, but for those
     /// that the store did not confirm as released in time: their releases go on to be asked for,

@@ -119,6 +119,8 @@ pub enum Operation {
     Inspect,
     /// Breaking somebody's lock.
     Evict,
+    /// Removing what a tool's run left.
+    Clear,
     /// Closing a connected store.
     Close,
 }
@@ -133,6 +135,7 @@ impl fmt::Display for Operation {
             Operation::Release => "release",
             Operation::Inspect => "inspect",
             Operation::Evict => "evict",
+            Operation::Clear => "clear",
             Operation::Close => "close",
         })
     }

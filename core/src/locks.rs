@@ -22,7 +22,9 @@ use crate::mode::{Mode, Permits};
 use crate::name::LockName;
 use crate::observe::Meters;
 use crate::options::{Settings, Ttl, in_words};
+use crate::pace::Pace;
 use crate::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, Tokens};
+use crate::scratch::Scratch;
 use crate::seat::Yard;
 use crate::validity::Moment;
 
@@ -187,6 +189,42 @@ impl Locks {
         let asked = core.ask(core.store.evict(&name, who)).await;
         let removal = asked.map_err(|error| core.explain(error, Operation::Evict, &name))?;
         Ok(removal != Removal::Absent)
+    }
+
+    /// Removes what locks under the names of `scratch` have left in the store, within `limit`. For
+    /// tools and tests, at their end: all clients that used the names must have ended.
+    ///
+    /// # Errors
+    /// Why something stays; [`ErrorKind::Unsupported`] where the store cannot do this.
+    ///
+    /// # Cancel safety
+    /// May be dropped and called again.
+    #[doc(hidden)]
+    pub async fn clear(&self, scratch: &Scratch, limit: Duration) -> Result<()> {
+        let explain = |error: Error| error.during(Operation::Clear).with_store(self.link.shown());
+        let core = self.connected().await.map_err(explain)?;
+        let mut trouble = None;
+        let clearing = async {
+            let mut pace = Pace::start();
+            loop {
+                match core.store.clear(scratch).await {
+                    Err(error) if error.is_retryable() => trouble = Some(error),
+                    cleared => return cleared,
+                }
+                let pause = pace.next(&core.settings.label, 0);
+                core.store.clock().sleep_until(core.now().after(pause)).await;
+            }
+        };
+        let cleared = core.until(core.now().after(limit), clearing).await;
+        let cleared = cleared.unwrap_or_else(|| {
+            let message = format!("not everything was removed within {}", in_words(limit));
+            let late = Error::new(ErrorKind::Unreachable, message);
+            Err(match trouble {
+                Some(cause) => late.caused_by(cause),
+                None => late,
+            })
+        });
+        cleared.map_err(explain)
     }
 
     fn name(&self, name: &str, doing: Operation) -> Result<LockName> {
