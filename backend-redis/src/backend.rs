@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fencelock_core::{
     BootClock, Claim, Clock, Contender, DistributedLock, LockName, Look, OccupantId, Profile,
-    Removal, Renewal, Report, Result, Snapshot,
+    Removal, Renewal, Report, Result, Scratch, Snapshot,
 };
 use redis::Value;
 
@@ -16,6 +16,7 @@ use crate::identity::{Identity, Keys, Process};
 use crate::listeners::Listeners;
 use crate::node::{Step, Watched};
 use crate::route::Host;
+use crate::scratch::Leftovers;
 use crate::script::SCRIPTS;
 use crate::seats::{self, SAMPLE, Seats, in_turn, own};
 use crate::server::Server;
@@ -207,6 +208,10 @@ impl DistributedLock for Driver {
             Some(value) => self.store.release(&keys, &[value, b"tell"]).await,
             None => Ok(Removal::Absent),
         }
+    }
+
+    async fn clear(&self, scratch: &Scratch) -> Result<()> {
+        self.store.server.clear(&Leftovers::of(scratch)).await
     }
 
     async fn close(&self) -> Result<()> {

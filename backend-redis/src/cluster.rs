@@ -266,6 +266,14 @@ impl Cluster {
         some.map(|(_, host)| (host.clone(), self.node(&host))).collect()
     }
 
+    /// All masters that have slots, by a map that is as new as can be.
+    pub(crate) async fn masters(&self) -> Result<Vec<Arc<Node>>> {
+        self.ask_for_map().await?;
+        let masters: HashSet<Host> =
+            self.map().ranges.iter().map(|range| range.master.clone()).collect();
+        Ok(masters.iter().map(|host| self.node(host)).collect())
+    }
+
     async fn slots(link: &Link) -> Result<Value> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");

@@ -37,6 +37,7 @@ pub mod outside;
 pub mod redlock;
 mod replicas;
 mod route;
+mod scratch;
 mod script;
 mod seats;
 mod server;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fencelock_core::{Error, Result};
+use futures_util::future::join_all;
 use redis::Value;
 
 use crate::batch::Batches;
@@ -11,6 +12,7 @@ use crate::error::{explain, strange_answer};
 use crate::link::{Audience, Link};
 use crate::node::{Node, Step, Watched};
 use crate::route::{Caller, Host, Route};
+use crate::scratch::Leftovers;
 use crate::script::SCRIPTS;
 
 /// Where steps are done.
@@ -130,6 +132,18 @@ impl Server {
         match self {
             Server::One(batches) => batches.node().link(),
             Server::Cluster(cluster) => cluster.any(),
+        }
+    }
+
+    /// Removes them from all servers that take writes.
+    pub(crate) async fn clear(&self, leftovers: &Leftovers) -> Result<()> {
+        match self {
+            Server::One(batches) => leftovers.clear(batches.node().link()).await,
+            Server::Cluster(cluster) => {
+                let masters = cluster.masters().await?;
+                let clearing = masters.iter().map(|node| leftovers.clear(node.link()));
+                join_all(clearing).await.into_iter().collect()
+            }
         }
     }
 

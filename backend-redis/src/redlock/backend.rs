@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Claim, Clock, Contender, DistributedLock, LockName, Look, OccupantId, Profile, Removal,
-    Renewal, Report, Result, Snapshot,
+    Claim, Clock, Contender, DistributedLock, Error, LockName, Look, OccupantId, Profile, Removal,
+    Renewal, Report, Result, Scratch, Snapshot,
 };
+use futures_util::future::join_all;
 use redis::Value;
 
 use super::contender::RedlockContender;
@@ -19,6 +20,7 @@ use super::refusals::{LOOK_AGAIN, nth_change};
 use crate::error::strange_answer;
 use crate::identity::{Keys, Process};
 use crate::node::Step;
+use crate::scratch::Leftovers;
 use crate::script::{QUORUM, SCRIPTS};
 use crate::seats::{self, Seats, in_turn};
 use crate::snapshot::{self, Seen};
@@ -201,6 +203,19 @@ impl DistributedLock for Driver {
             (true, true) => Ok(Removal::Removed),
             (true, false) => Ok(Removal::Partly { was_held: true }),
         }
+    }
+
+    /// From every node, whether it may vote or not. One that is away does not hold up the others.
+    async fn clear(&self, scratch: &Scratch) -> Result<()> {
+        let leftovers = &Leftovers::of(scratch);
+        let clearing = self.store.quorum.members.iter().map(async |member| {
+            let cleared = leftovers.clear(member.link()).await;
+            cleared.map_err(|error| {
+                let message = format!("node {} keeps some of it", member.host);
+                Error::new(error.kind(), message).retryable(error.is_retryable()).caused_by(error)
+            })
+        });
+        join_all(clearing).await.into_iter().collect()
     }
 
     async fn close(&self) -> Result<()> {

@@ -1,0 +1,109 @@
+//! Removes what a tool's run left in a server: the keys of all locks under its scratch names.
+
+use fencelock_core::{Result, Scratch};
+use redis::{Pipeline, Value};
+
+use crate::error::{explain, strange_answer};
+use crate::identity::Keys;
+use crate::link::Link;
+
+/// So many keys a server looks at in one call: well below a millisecond of its time.
+const PAGE: usize = 1000;
+
+/// The keys that a run may have made.
+#[derive(Debug)]
+pub(crate) struct Leftovers {
+    /// What a server selects them by. It has no character that a pattern gives a meaning.
+    pattern: String,
+    /// How the lock's own key begins.
+    lock: String,
+    /// How the other keys of a lock begin.
+    beside: String,
+}
+
+impl Leftovers {
+    pub(crate) fn of(scratch: &Scratch) -> Leftovers {
+        let lock = Keys::of(scratch.prefix()).lock().to_owned();
+        let beside = format!("{{{lock}");
+        Leftovers { pattern: format!("*{}*", scratch.random()), lock, beside }
+    }
+
+    /// Whether `key` is one of them, whatever else the pattern has found.
+    fn have(&self, key: &[u8]) -> bool {
+        key.starts_with(self.lock.as_bytes()) || key.starts_with(self.beside.as_bytes())
+    }
+
+    /// Removes them from the server of `link`, until there are none.
+    pub(crate) async fn clear(&self, link: &Link) -> Result<()> {
+        // A key that comes while the server is searched need not be found.
+        while self.clear_once(link).await? > 0 {}
+        Ok(())
+    }
+
+    /// Removes those that are there; how many there were.
+    async fn clear_once(&self, link: &Link) -> Result<usize> {
+        let (mut cursor, mut found) = (b"0".to_vec(), 0);
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(&cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(PAGE);
+            let page = link.send(&scan).await?.map_err(|error| explain(&error))?;
+            let (next, keys) = read_page(page).ok_or_else(|| strange_answer("SCAN"))?;
+            found += delete(link, keys.iter().filter(|key| self.have(key))).await?;
+            cursor = next;
+            if cursor == b"0" {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// Deletes keys one by one, since those of a cluster are in different slots. With `DEL`: the keys
+/// are small, and every user of locks may use it, but not `UNLINK`.
+async fn delete<'a>(link: &Link, keys: impl Iterator<Item = &'a Vec<u8>>) -> Result<usize> {
+    let mut deletes = Pipeline::new();
+    for key in keys {
+        deletes.cmd("DEL").arg(key);
+    }
+    if !deletes.is_empty() {
+        for answer in link.send_all(&deletes).await? {
+            answer.extract_error().map_err(|error| explain(&error))?;
+        }
+    }
+    Ok(deletes.len())
+}
+
+/// Where the next page begins, and the keys of this one.
+fn read_page(page: Value) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
+    let Value::Array(parts) = page else { return None };
+    let Ok([Value::BulkString(next), Value::Array(keys)]) = <[Value; 2]>::try_from(parts) else {
+        return None;
+    };
+    let keys = keys.into_iter().map(|key| match key {
+        Value::BulkString(key) => Some(key),
+        _ => None,
+    });
+    Some((next, keys.collect::<Option<_>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_keys_that_begin_with_the_scratch_prefix_are_taken() {
+        let scratch = Scratch::fresh("a{b}*", "conformance");
+        let leftovers = Leftovers::of(&scratch);
+        let own = Keys::of(&format!("{}x{{y}}", scratch.prefix()));
+        assert!(own.all().iter().all(|key| leftovers.have(key.as_bytes())), "{own:?}");
+        let others = Scratch::fresh("a{b}*", "conformance");
+        let others = Keys::of(others.prefix());
+        for other in others.all().into_iter().map(str::to_owned).chain([
+            format!("backup of {}x", own.lock()),
+            format!("{{tag}}{}x", own.lock()),
+            scratch.prefix().to_owned(),
+            scratch.random().to_owned(),
+        ]) {
+            assert!(!leftovers.have(other.as_bytes()), "{other}");
+        }
+    }
+}
