@@ -1,13 +1,13 @@
 //! How sessions are made: the transport's settings, the negotiation, and the root.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fencelock_core::{BootClock, Clock, Error, ErrorKind, Result};
 use futures_util::future::join_all;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, Error as ZkError};
 
-use crate::error::Trouble;
+use crate::error::{Asked, Trouble};
 use crate::probe::{Found, probe};
 use crate::session::Session;
 
@@ -31,6 +31,8 @@ pub(crate) struct Access {
     pub(crate) is_secure: bool,
     pub(crate) root: Arc<str>,
     pub(crate) acls: Acls<'static>,
+    /// Of the root and what is above it: the paths that this client made, the uppermost first.
+    pub(crate) made: Mutex<Vec<String>>,
 }
 
 impl Access {
@@ -130,8 +132,30 @@ impl Access {
                 continue;
             }
             match client.create(path, b"", &options).await {
-                Ok(_) | Err(ZkError::NodeExists) => {}
+                Ok(_) => self.made().push(path.to_owned()),
+                Err(ZkError::NodeExists) => {}
                 Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn made(&self) -> MutexGuard<'_, Vec<String>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes what [`make_root`](Access::make_root) made, as far as nothing else is below it.
+    pub(crate) async fn remove_root(&self, session: &Arc<Session>) -> Asked<()> {
+        let made = std::mem::take(&mut *self.made());
+        for path in made.iter().rev() {
+            match session.delete(path).await {
+                Ok(()) => {}
+                // Removed by another client, or in use by one.
+                Err(trouble) if trouble.is_no_node() || trouble.is_not_empty() => {}
+                Err(trouble) => {
+                    *self.made() = made;
+                    return Err(trouble);
+                }
             }
         }
         Ok(())

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use fencelock_core::{
     Claim, Clock, Contender, DistributedLock, Liveness, LockName, Look, Modes, OccupantId, Order,
-    Profile, Reach, Removal, Renewal, RenewalPlan, Report, Result, Snapshot, Tokens, Ttl,
+    Profile, Reach, Removal, Renewal, RenewalPlan, Report, Result, Scratch, Snapshot, Tokens, Ttl,
 };
 use futures_util::future::join_all;
 
 use crate::contender::{Upkeep, ZkContender};
 use crate::pool::Pool;
+use crate::scratch;
 use crate::session::{Session, heartbeat};
 use crate::snapshot;
 
@@ -150,6 +151,10 @@ impl DistributedLock for Driver {
         let session = self.pool.session().await?;
         let lock = self.pool.path_of(name)?;
         snapshot::evict(&session, &lock, who).await
+    }
+
+    async fn clear(&self, scratch: &Scratch) -> Result<()> {
+        scratch::clear(&self.pool, scratch).await
     }
 
     async fn close(&self) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Which servers, under which path and as whom, and how a store on them is connected.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fencelock_core::url::{Params, StoreUrl};
@@ -189,6 +189,7 @@ impl ZkStore {
                 Rights::Open => Acls::anyone_all(),
                 Rights::Creator => Acls::creator_all(),
             },
+            made: Mutex::default(),
         };
         let pool = Pool::connect(access, self.session, Arc::new(clock), runtime).await?;
         Locks::new(Arc::new(Driver::new(pool)), &self.shown(), settings)

@@ -37,6 +37,7 @@ pub mod outside;
 mod path;
 mod pool;
 mod probe;
+mod scratch;
 mod session;
 mod snapshot;
 mod tls;
