@@ -1,16 +1,24 @@
 //! `fencelock conformance`: does a store behave, here?
 //!
-//! The store may be in use: the suite touches nothing but what begins with a fresh random prefix.
-//! What stays of that for a while, and what the suite does to the servers, is said before it begins.
+//! The store may be in use: the suite touches nothing but what begins with a fresh random prefix,
+//! and removes that at its end, also after Ctrl-C. What it does to the servers is said before it
+//! begins; what could not be removed, at the end.
 
+use std::error::Error as _;
 use std::process::ExitCode;
 
 use fencelock::url::{Connecting, StoreUrl};
 use fencelock::{Error, ErrorKind, Result};
 use fencelock_conformance::{RunOptions, peer_main_if_asked, run_against_url};
 
+use crate::interrupt::Interrupts;
+
 /// Runs the conformance suite against a store; each behaviour passes, fails, or is ignored with
 /// the reason.
+///
+/// The store may be in use. All names begin with a fresh random prefix, and what lies under it is
+/// removed at the end, also after a failure, Ctrl-C or SIGTERM; after SIGKILL it expires. A user of
+/// Redis without the right to SCAN leaves the fencing tokens' keys, for a day at most.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// The store, as file:///DIR
@@ -27,7 +35,8 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         self.refuse_default_directory()?;
-        eprintln!("{}", what_follows(&StoreUrl::parse(&self.url)?));
+        let url = StoreUrl::parse(&self.url)?;
+        eprintln!("{}", what_follows(&url));
         let mut options = RunOptions::default();
         if let Some(filter) = &self.filter {
             options = options.filter(filter);
@@ -35,41 +44,59 @@ impl Options {
         if self.fail_fast {
             options = options.fail_fast();
         }
+        let runtime = crate::runtime()?;
+        let interrupts = Interrupts::catch(&runtime)?;
+        let options = options.stop(interrupts.stop().clone());
         let report = run_against_url(connect, &self.url, &options)?;
         if let Err(why) = report.verdict() {
             eprintln!("fencelock: {why}");
         }
+        if let Some(error) = report.left_behind() {
+            eprintln!("fencelock: {}", what_stays(&url, error));
+        }
+        interrupts.end_if_caught();
         Ok(report.exit_code())
     }
 
-    /// A file lock's directory stays for its token, so the suite works in a directory of its own
-    /// within the one that is named, and removes it.
+    /// The suite works in a directory of its own within the one that is named, and removes it.
     fn refuse_default_directory(&self) -> Result<()> {
         let url = StoreUrl::parse(&self.url)?;
         if url.scheme() != "file" || !url.path().is_empty() {
             return Ok(());
         }
-        let message = "the suite would leave directories in your default one; \
-                       name a directory for it, as file:///DIR";
+        let message = "the suite needs a directory to make its own one in; \
+                       name it, for example file:///DIR";
         Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 }
 
 fn what_follows(url: &StoreUrl) -> String {
-    let stays = match url.scheme() {
-        "mem" => "Nothing stays.",
-        "file" => "They lie in a directory of the suite's own, which goes with it.",
-        "zk" | "zookeeper" => {
-            "Their empty nodes stay until the servers remove them, usually a minute."
-        }
-        _ => "A small key for the last fencing token of each stays, for a day at most.",
-    };
     format!(
         "The suite connects dozens of clients to {url}, some in processes of their own, some of \
          which it kills, and takes thousands of locks there for some minutes. Their names begin \
-         with `conformance-`, behind the URL's prefix if it has one. {stays} It changes no setting \
-         of the servers, restarts nothing, and touches no other name."
+         with `conformance-` and a random number, after the URL's prefix if it has one. At the end, \
+         also after Ctrl-C, it removes all that lies under these names. It changes no setting of \
+         the servers, restarts nothing, and touches no other name."
     )
+}
+
+/// What could not be removed, why, and for how long it stays. The cause is said too: it has the
+/// store's own words.
+fn what_stays(url: &StoreUrl, error: &Error) -> String {
+    let stays = match url.scheme() {
+        "file" => "the suite's own directory, `conformance-` and a random name, stays",
+        "zk" | "zookeeper" => {
+            "nodes that begin with `conformance-` stay; the servers remove empty ones, usually \
+             within a minute"
+        }
+        _ => {
+            "small keys of names that begin with `conformance-` stay, for the last fencing tokens; \
+             each expires within a day"
+        }
+    };
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    let causes: String = causes.map(|cause| format!(": {cause}")).collect();
+    format!("some of what the suite made could not be removed: {error}{causes}; {stays}")
 }
 
 /// Becomes one of the suite's peer processes, if this program was executed as one.

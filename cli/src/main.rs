@@ -5,6 +5,7 @@
 mod bench;
 mod compare;
 mod conformance;
+mod interrupt;
 mod redlock;
 mod run;
 mod subject;

@@ -53,7 +53,7 @@ impl Context {
         seed: u64,
     ) -> Result<Context> {
         // Not the seed's: two runs with one seed must not meet in a store that lasts.
-        let prefix = format!("{}conformance-{:016x}:", harness.stem(), crate::seed::fresh());
+        let prefix = format!("{}{:016x}:", harness.stem(), crate::seed::fresh());
         let store: Arc<dyn Store> = Arc::from(harness.open(&prefix).await?);
         let base = Params::under(&prefix);
         let first = store.connect(&base).await?;

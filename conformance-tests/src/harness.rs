@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::proxy::Trouble;
 
 pub(crate) mod memory;
+pub(crate) mod scratch;
 pub(crate) mod url;
 
 /// One kind of store, as the suite sees it.
@@ -60,9 +61,9 @@ pub trait Harness: Send + Sync + 'static {
     /// One word; it stands before the behaviours' names.
     fn name(&self) -> &str;
 
-    /// What stands before the random prefix of each behaviour, where not everything is allowed.
+    /// What stands before the random part of each behaviour's prefix.
     fn stem(&self) -> &str {
-        ""
+        "conformance-"
     }
 
     /// A part of the store for one behaviour, which only touches what begins with `prefix`.

@@ -225,6 +225,15 @@ pub trait Rig: Send + Sync {
     /// # Errors
     /// When the servers cannot be asked.
     async fn leftovers(&self) -> io::Result<Vec<String>>;
+
+    /// Removes what the run made, when all its clients have ended. Servers that were started for
+    /// the run end with it.
+    ///
+    /// # Errors
+    /// Why something stays.
+    async fn clear(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A client in a process of its own, to be killed.

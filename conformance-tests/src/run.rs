@@ -11,12 +11,15 @@ use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use tokio::runtime::Builder;
+use tokio_util::sync::CancellationToken;
 
 use crate::behaviours::BEHAVIOURS;
 use crate::harness::Harness;
-use crate::harness::url::{Connect, UrlHarness};
+use crate::harness::scratch::Connect;
+use crate::harness::url::UrlHarness;
 use crate::peer::process::serve_if_asked;
-use crate::suite::{Bounds, Outcome, run_fairly};
+use crate::suite::{Bounds, Outcome, STOPPED, run_fairly};
 
 /// The whole of a store's own test target, with `harness = false`. Takes the arguments of
 /// `cargo test`, and is also the program of the peer processes.
@@ -31,7 +34,7 @@ pub fn main_of(harnesses: &[Arc<dyn Harness>]) {
     arguments.test_threads = arguments.test_threads.or(Some(usual_threads()));
     // Somebody may look for a test of another target: only a run of all must not be empty.
     let whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.ignored;
-    let report = run_matrix(harnesses, &arguments, Bounds::GENEROUS, AfterFailure::GoOn);
+    let report = run_matrix(harnesses, &arguments, Bounds::GENEROUS, RunState::default());
     if arguments.list || (report.is_empty() && !whole) {
         return;
     }
@@ -46,12 +49,15 @@ pub fn main_of(harnesses: &[Arc<dyn Harness>]) {
 #[must_use]
 pub fn run_suite(harnesses: &[Arc<dyn Harness>], options: &RunOptions) -> Report {
     let bounds = options.patience.map_or(Bounds::GENEROUS, Bounds::with_patience);
-    run_matrix(harnesses, &options.arguments(), bounds, options.after_failure)
+    run_matrix(harnesses, &options.arguments(), bounds, RunState::of(options))
 }
 
 /// Runs the suite on the store that `url` names: what `fencelock conformance` does. The program
 /// must call [`peer_main_if_asked`](crate::peer_main_if_asked) before anything else, since it is
 /// executed again for the peer processes.
+///
+/// At the end, whatever it is, all that the run made is removed from the store; what could not be
+/// is in [`Report::left_behind`].
 ///
 /// # Errors
 /// When the first connection fails: there is nothing to test then.
@@ -59,14 +65,21 @@ pub fn run_suite(harnesses: &[Arc<dyn Harness>], options: &RunOptions) -> Report
 /// # Panics
 /// Inside a tokio runtime: each behaviour has its own.
 pub fn run_against_url(connect: Connect, url: &str, options: &RunOptions) -> Result<Report> {
-    let harness = UrlHarness::new(connect, url)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let harness = Arc::new(UrlHarness::new(connect, url)?);
+    // With a thread of its own, which keeps its client connected while the suite runs.
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|error| {
         Error::new(ErrorKind::Unreachable, "no runtime to connect with").caused_by(error)
     })?;
-    runtime.block_on(harness.probe())?;
-    let harness: Arc<dyn Harness> = Arc::new(harness);
-    Ok(run_suite(&[harness], options))
+    let opened = runtime.block_on(options.stop.run_until_cancelled(harness.open_store()));
+    let Some(opened) = opened else {
+        return Ok(Report { was_stopped: true, ..Report::default() });
+    };
+    opened?;
+    let harnesses: [Arc<dyn Harness>; 1] = [harness.clone()];
+    let mut report = run_suite(&harnesses, options);
+    report.left_behind = runtime.block_on(harness.clear()).err();
+    Ok(report)
 }
 
 /// What to run, and how.
@@ -81,6 +94,9 @@ pub struct RunOptions {
     pub patience: Option<Duration>,
     /// What follows a failed behaviour.
     pub after_failure: AfterFailure,
+    /// Ends the run when it is cancelled: behaviours under way are cut short, no further one
+    /// begins, and what the run made is removed from the store as at any other end.
+    pub stop: CancellationToken,
 }
 
 /// What a run does after a behaviour has failed.
@@ -109,6 +125,13 @@ impl RunOptions {
         self
     }
 
+    /// Ends the run when `stop` is cancelled.
+    #[must_use]
+    pub fn stop(mut self, stop: CancellationToken) -> RunOptions {
+        self.stop = stop;
+        self
+    }
+
     /// `threads` behaviours at a time.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> RunOptions {
@@ -130,6 +153,8 @@ impl RunOptions {
 pub struct Report {
     /// By the full name; `None` did not run.
     outcomes: BTreeMap<String, Option<Outcome>>,
+    was_stopped: bool,
+    left_behind: Option<Error>,
 }
 
 impl Report {
@@ -157,10 +182,17 @@ impl Report {
         )
     }
 
+    /// Why something that the suite made stays in the store, if it does. It is no part of the
+    /// [`verdict`](Report::verdict): the store may not let its user search it.
+    #[must_use]
+    pub fn left_behind(&self) -> Option<&Error> {
+        self.left_behind.as_ref()
+    }
+
     /// Whether the store may call itself conformant.
     ///
     /// # Errors
-    /// In words: a behaviour failed, a pair is missing, or nothing was tested.
+    /// In words: a behaviour failed, a pair is missing, the run was stopped, or nothing was tested.
     pub fn verdict(&self) -> Result<(), String> {
         let (passed, failed, _) = self.counts();
         let missing: Vec<&str> = self
@@ -172,6 +204,9 @@ impl Report {
         }
         if failed > 0 {
             return Err(format!("{failed} behaviours failed"));
+        }
+        if self.was_stopped {
+            return Err(STOPPED.to_owned());
         }
         if passed == 0 {
             return Err("no behaviour was tested".to_owned());
@@ -200,10 +235,10 @@ fn run_matrix(
     harnesses: &[Arc<dyn Harness>],
     arguments: &Arguments,
     bounds: Bounds,
-    after_failure: AfterFailure,
+    state: RunState,
 ) -> Report {
     let seed = crate::seed::fresh();
-    let failures = Arc::new(Failures { after: after_failure, any: AtomicBool::new(false) });
+    let state = Arc::new(state);
     let outcomes = Outcomes::default();
     let pairs = harnesses.iter().flat_map(|harness| {
         BEHAVIOURS.iter().flat_map(|group| group.iter()).map(move |it| (harness.clone(), *it))
@@ -211,8 +246,8 @@ fn run_matrix(
     let mut trials = Vec::new();
     for (harness, behaviour) in pairs {
         let run = {
-            let (harness, failures) = (harness.clone(), failures.clone());
-            move || failures.watch(|| run_fairly(&harness, &behaviour, bounds, seed))
+            let (harness, state) = (harness.clone(), state.clone());
+            move || state.watch(|| run_fairly(&harness, &behaviour, bounds, seed, &state.stop))
         };
         let name = format!("{}::{}", harness.name(), behaviour.full_name());
         let trial = trial(name, run, &outcomes);
@@ -223,22 +258,32 @@ fn run_matrix(
     }
     let _ = libtest_mimic::run(arguments, trials);
     let outcomes = std::mem::take(&mut *outcomes.lock().unwrap_or_else(PoisonError::into_inner));
-    Report { outcomes }
+    Report { outcomes, was_stopped: state.stop.is_cancelled(), left_behind: None }
 }
 
-/// Whether a behaviour has failed, and what follows.
-struct Failures {
-    after: AfterFailure,
-    any: AtomicBool,
+/// Whether further behaviours are run.
+#[derive(Default)]
+struct RunState {
+    after_failure: AfterFailure,
+    has_failure: AtomicBool,
+    stop: CancellationToken,
 }
 
-impl Failures {
+impl RunState {
+    fn of(options: &RunOptions) -> RunState {
+        let (after_failure, stop) = (options.after_failure, options.stop.clone());
+        RunState { after_failure, stop, ..RunState::default() }
+    }
+
     fn watch(&self, run: impl FnOnce() -> Outcome) -> Outcome {
-        if self.after == AfterFailure::Stop && self.any.load(Ordering::Relaxed) {
+        if self.stop.is_cancelled() {
+            return Outcome::Ignored(STOPPED.to_owned());
+        }
+        if self.after_failure == AfterFailure::Stop && self.has_failure.load(Ordering::Relaxed) {
             return Outcome::Ignored("another behaviour has failed".to_owned());
         }
         let outcome = run();
-        self.any.fetch_or(matches!(outcome, Outcome::Failed(_)), Ordering::Relaxed);
+        self.has_failure.fetch_or(matches!(outcome, Outcome::Failed(_)), Ordering::Relaxed);
         outcome
     }
 }
@@ -271,7 +316,7 @@ mod tests {
 
     fn report(outcomes: &[(&str, Option<Outcome>)]) -> Report {
         let outcomes = outcomes.iter().map(|(name, outcome)| ((*name).to_owned(), outcome.clone()));
-        Report { outcomes: outcomes.collect() }
+        Report { outcomes: outcomes.collect(), ..Report::default() }
     }
 
     #[test]
@@ -306,10 +351,10 @@ mod tests {
     fn after_a_failure_a_run_goes_on_or_begins_nothing_more() {
         let failed = || Outcome::Failed("two holders".to_owned());
         let passes_after_a_failure = |after| {
-            let failures = Failures { after, any: AtomicBool::new(false) };
-            assert_eq!(failures.watch(|| Outcome::Passed), Outcome::Passed);
-            assert_eq!(failures.watch(failed), failed());
-            failures.watch(|| Outcome::Passed) == Outcome::Passed
+            let state = RunState { after_failure: after, ..RunState::default() };
+            assert_eq!(state.watch(|| Outcome::Passed), Outcome::Passed);
+            assert_eq!(state.watch(failed), failed());
+            state.watch(|| Outcome::Passed) == Outcome::Passed
         };
         assert!(passes_after_a_failure(AfterFailure::GoOn));
         assert!(!passes_after_a_failure(AfterFailure::Stop));

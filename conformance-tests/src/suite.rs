@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::runtime::Builder;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::harness::Harness;
@@ -82,6 +83,9 @@ const STOOD_STILL: Duration = Duration::from_millis(200);
 /// How often a behaviour is run at most, until the machine keeps time.
 const RUNS: u32 = 3;
 
+/// Why nothing is said of a behaviour that a stop has cut short, or kept from beginning.
+pub(crate) const STOPPED: &str = "the run was stopped";
+
 /// How a run went, and whether it could have gone otherwise.
 pub(crate) struct Run {
     outcome: Outcome,
@@ -97,7 +101,8 @@ pub fn run_behaviour(
     patience: Duration,
     seed: u64,
 ) -> Outcome {
-    run(harness, behaviour, Bounds::with_patience(patience), seed).outcome
+    let bounds = Bounds::with_patience(patience);
+    run(harness, behaviour, bounds, seed, &CancellationToken::new()).outcome
 }
 
 /// Runs a behaviour again that failed while the machine stood still: leases end then, and waits take
@@ -108,10 +113,11 @@ pub(crate) fn run_fairly(
     behaviour: &Behaviour,
     bounds: Bounds,
     seed: u64,
+    stop: &CancellationToken,
 ) -> Outcome {
     fairly(|| {
         let pulse = Pulse::feel();
-        let run = run(harness, behaviour, bounds, seed);
+        let run = run(harness, behaviour, bounds, seed, stop);
         (run, pulse.stood_still())
     })
 }
@@ -131,15 +137,27 @@ fn fairly(mut run: impl FnMut() -> (Run, Duration)) -> Outcome {
     }
 }
 
-fn run(harness: &Arc<dyn Harness>, behaviour: &Behaviour, bounds: Bounds, seed: u64) -> Run {
+fn run(
+    harness: &Arc<dyn Harness>,
+    behaviour: &Behaviour,
+    bounds: Bounds,
+    seed: u64,
+    stop: &CancellationToken,
+) -> Run {
     // Two workers, so that tasks of one client meet in parallel.
     let built = Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = match built {
         Ok(runtime) => runtime,
         Err(error) => return Run::of(Outcome::Failed(format!("no runtime: {error}"))),
     };
-    let mut run = runtime.block_on(judged(harness.clone(), behaviour, bounds, seed));
-    // Whatever hangs on it must not hang the suite.
+    let mut run = runtime.block_on(async {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => Run::of(Outcome::Ignored(STOPPED.to_owned())),
+            run = judged(harness.clone(), behaviour, bounds, seed) => run,
+        }
+    });
+    // Whatever hangs on it must not hang the suite. Its clients and peers end here at the latest.
     runtime.shutdown_timeout(Duration::from_secs(1));
     if let Outcome::Failed(why) = &mut run.outcome {
         why.push_str(&format!(" (seed {seed})"));

@@ -38,13 +38,13 @@ const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
 
 /// Signals of a kind, as they arrive.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
 }
 
 impl Signals {
     /// Catches what ends a program politely, from now on and for good.
-    pub(super) fn catch() -> io::Result<Signals> {
+    pub(crate) fn catch() -> io::Result<Signals> {
         Signals::of(&ENDING)
     }
 
@@ -85,7 +85,7 @@ impl Signals {
     }
 
     /// The next signal. Cancel safe.
-    pub(super) async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> Signal {
         std::future::poll_fn(|cx| {
             for (signal, stream) in &mut self.streams {
                 if stream.poll_recv(cx).is_ready() {

@@ -15,7 +15,8 @@ use tokio::sync::watch;
 use super::protocol::{Answer, Hello, Reply, Request, Want};
 use super::work;
 use crate::harness::Harness;
-use crate::harness::url::{Connect, UrlHarness};
+use crate::harness::scratch::Connect;
+use crate::harness::url::UrlHarness;
 use crate::register::ProtectedRegister;
 use crate::torture::client;
 

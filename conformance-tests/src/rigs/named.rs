@@ -10,13 +10,12 @@ use fencelock_core::url::StoreUrl;
 use super::lines::{Lines, Wiring};
 use super::meter::Meter;
 use super::{Fault, Rig, unknown};
-use crate::harness::Harness;
-use crate::harness::url::{Connect, UrlHarness};
+use crate::harness::scratch::{Connect, ScratchStore};
 use crate::proxy::{Framing, framing};
 
 pub(super) struct Named {
-    /// Keeps a file store's own directory.
-    harness: UrlHarness,
+    scheme: String,
+    scratch: ScratchStore,
     /// `None` where clients must reach the servers at the addresses that these name, or that their
     /// certificates do.
     lines: Option<Lines>,
@@ -25,18 +24,21 @@ pub(super) struct Named {
 
 impl Named {
     pub(super) async fn open(connect: Connect, url: &str, wiring: Wiring) -> io::Result<Named> {
-        let harness = UrlHarness::new(connect, url).map_err(io::Error::other)?;
-        // Past any proxy: an error names what the user named.
-        harness.probe().await.map_err(io::Error::other)?;
-        let url = harness.url().to_owned();
+        let scratch = ScratchStore::new(connect, url, "torture").map_err(io::Error::other)?;
+        // Past any proxy: an error names what the user named, and no fault hits the last requests.
+        scratch.open().await.map_err(io::Error::other)?;
+        let url = scratch.url().to_owned();
         let parsed = StoreUrl::parse(&url).map_err(io::Error::other)?;
+        let scheme = parsed.scheme().to_owned();
         let proxied: Option<(Framing, u16)> = match parsed.scheme() {
             "redis" | "redlock" => Some((framing::resp, 6379)),
             "zk" | "zookeeper" if !url.contains("tls") => Some((framing::zookeeper, 2181)),
             _ => None,
         };
         let proxied = proxied.filter(|_| wiring == Wiring::Proxied);
-        let Some((framing, port)) = proxied else { return Ok(Named { harness, lines: None, url }) };
+        let Some((framing, port)) = proxied else {
+            return Ok(Named { scheme, scratch, lines: None, url });
+        };
         let hosts = parsed.hosts(port).map_err(io::Error::other)?;
         let hosts = hosts.into_iter().map(|(host, port)| match host.contains(':') {
             true => format!("[{host}]:{port}"),
@@ -44,7 +46,7 @@ impl Named {
         });
         let lines = Lines::to(hosts, framing, wiring).await?;
         let url = at_hosts(&url, &lines.hosts());
-        Ok(Named { harness, lines: Some(lines), url })
+        Ok(Named { scheme, scratch, lines: Some(lines), url })
     }
 }
 
@@ -64,12 +66,12 @@ impl Rig for Named {
     }
 
     fn prefix(&self) -> String {
-        format!("{}torture-{:016x}:", self.harness.stem(), crate::seed::fresh())
+        format!("{}{:016x}:", self.scratch.prefix(), crate::seed::fresh())
     }
 
     fn settings(&self) -> String {
         let through = if self.lines.is_some() { "through proxies" } else { "without proxies" };
-        format!("the {} store of that URL, {through}", self.harness.name())
+        format!("the {} store of that URL, {through}", self.scheme)
     }
 
     async fn meter(&self) -> io::Result<Meter> {
@@ -82,7 +84,7 @@ impl Rig for Named {
     }
 
     fn shares_between_processes(&self) -> bool {
-        !["mem", "memory"].contains(&self.harness.name())
+        !["mem", "memory"].contains(&&*self.scheme)
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
@@ -90,6 +92,10 @@ impl Rig for Named {
             Some(lines) => lines.inflict(fault, during).await,
             None => Err(unknown(fault)),
         }
+    }
+
+    async fn clear(&self) -> io::Result<()> {
+        self.scratch.clear().await.map_err(io::Error::other)
     }
 
     /// What is under its prefix the library tells; the servers are not the suite's to search.

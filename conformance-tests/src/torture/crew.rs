@@ -48,7 +48,7 @@ pub(super) async fn gone(
 pub(super) struct Crew {
     url: String,
     params: Params,
-    connect: crate::harness::url::Connect,
+    connect: crate::harness::scratch::Connect,
     options: Options,
     members: Vec<Member>,
     random: StdRng,

@@ -1,0 +1,57 @@
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::support::{interrupt, run};
+
+/// Everything below `directory`.
+fn tree(directory: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    let Ok(entries) = std::fs::read_dir(directory) else { return all };
+    for entry in entries.flatten() {
+        all.push(entry.path().display().to_string());
+        all.extend(tree(&entry.path()));
+    }
+    all.sort();
+    all
+}
+
+/// A store in which another program has used a lock.
+async fn used_by_others(directory: &Path) -> String {
+    let url = format!("file://{}", directory.display());
+    let locks = fencelock::connect(&url).await.expect("connected");
+    locks.lock("orders").acquire().await.expect("granted").release().await.expect("released");
+    locks.close().await.expect("closed");
+    url
+}
+
+#[tokio::test]
+async fn a_directory_keeps_what_others_have_there_and_gets_nothing_new() {
+    let parent = tempfile::tempdir().expect("a directory");
+    let directory = parent.path().join("locks");
+    let url = used_by_others(&directory).await;
+    let before = tree(parent.path());
+    assert!(!before.is_empty());
+    let (code, said) = run(&url, &["--filter", "names::"]).await;
+    assert_eq!((code, tree(parent.path())), (0, before), "{said}");
+}
+
+#[tokio::test]
+async fn a_directory_that_was_not_there_is_not_there_afterwards() {
+    let parent = tempfile::tempdir().expect("a directory");
+    let url = format!("file://{}/locks", parent.path().display());
+    let (code, said) = run(&url, &["--filter", "names::"]).await;
+    assert_eq!((code, tree(parent.path())), (0, Vec::new()), "{said}");
+}
+
+#[tokio::test]
+async fn an_interrupted_run_leaves_nothing_in_a_directory() {
+    let parent = tempfile::tempdir().expect("a directory");
+    let url = used_by_others(&parent.path().join("locks")).await;
+    let before = tree(parent.path());
+    for signal in [Signal::INT, Signal::TERM] {
+        let is_in_use = async || tree(parent.path()).len() > before.len() + 100;
+        let said = interrupt(&url, signal, is_in_use).await;
+        assert_eq!(tree(parent.path()), before, "after {signal:?}: {said}");
+    }
+}
