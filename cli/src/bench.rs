@@ -22,6 +22,10 @@ pub(crate) use clients::{Load, Note, Subject};
 use worker::{Worker, broken_worker};
 
 /// Measures a store with one workload; prints one line of JSON.
+///
+/// The locks are named `bench-0` and so on, after the URL's prefix, as a service's own would be.
+/// What a free lock leaves for a while in any store stays: in Redis the key of the last fencing
+/// token, for an hour to a day; in ZooKeeper an empty node, for minutes; in files a directory.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// The store; `baseline:tokio-mutex` is tokio's own Mutex in the same loop

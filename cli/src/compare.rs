@@ -19,14 +19,18 @@ mod witness;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use fencelock::{Error, ErrorKind, Locks, Result};
-use fencelock_conformance::Params;
 use fencelock_conformance::rigs::{Kind, Rig, Wiring};
+use fencelock_conformance::{Params, ScratchStore};
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use tokio_util::sync::CancellationToken;
 
+use crate::interrupt::Interrupts;
+use crate::leftovers;
 use crate::subject::Subject;
 use board::Board;
 use data::{Comparison, LeftOut, Machine, Store};
@@ -43,7 +47,8 @@ use timeline::Failing;
 pub(crate) struct Options {
     /// Stores to start here: memory, file, redis, redis-aof, redis-failover, redis-sentinel,
     /// redis-cluster, redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the
-    /// command made is touched. All that can be started here but the cluster, if none is given
+    /// command made is touched, and removed at the end. All that can be started here but the
+    /// cluster, if none is given
     stores: Vec<Subject>,
     /// Within two minutes: fewer and shorter measurements
     #[arg(long, conflicts_with = "seconds")]
@@ -79,6 +84,9 @@ enum Workload {
     FlashSale,
 }
 
+/// What was used of users' stores, to be cleared when nothing uses it any more.
+type Used = RefCell<Vec<Arc<ScratchStore>>>;
+
 /// One sale at one store, roughly.
 const SALE_TAKES: Duration = Duration::from_secs(2);
 
@@ -101,7 +109,9 @@ impl Options {
                 // Now, and not in five minutes.
                 report::can_be_at(&self.out)?;
                 self.json.as_deref().map_or(Ok(()), report::can_be_at)?;
-                crate::runtime()?.block_on(self.compare())?
+                let runtime = crate::runtime()?;
+                let interrupts = Interrupts::catch(&runtime)?;
+                runtime.block_on(self.compare(interrupts.stop()))?
             }
         };
         report::write(&comparison, &self.out, self.json.as_deref())?;
@@ -115,7 +125,7 @@ impl Options {
         })
     }
 
-    async fn compare(&self) -> Result<Comparison> {
+    async fn compare(&self, stop: &CancellationToken) -> Result<Comparison> {
         let stores = match self.stores.is_empty() {
             true => usual(),
             false => self.stores.clone(),
@@ -125,14 +135,14 @@ impl Options {
         let began = Instant::now();
         let all = RefCell::new(Comparison::begun(&plan, seed));
         let progress = Progress::new(self.takes(&plan, stores.len()));
-        let was_stopped = tokio::select! {
-            measured = self.measure(&stores, &plan, &all, &progress) => {
-                measured?;
-                false
-            }
-            // Without a signal handler the default applies: the end.
-            _ = tokio::signal::ctrl_c() => true,
-        };
+        let used = Used::default();
+        let measuring = self.measure(&stores, &plan, &all, &progress, &used);
+        let measured = stop.run_until_cancelled(measuring).await;
+        for scratch in used.into_inner() {
+            leftovers::remove(&scratch).await;
+        }
+        let was_stopped = measured.is_none();
+        measured.unwrap_or(Ok(()))?;
         let mut comparison = all.into_inner();
         drop(progress);
         if was_stopped {
@@ -158,12 +168,13 @@ impl Options {
         plan: &Plan,
         all: &RefCell<Comparison>,
         progress: &Progress,
+        used: &Used,
     ) -> Result<()> {
         let mut there = Vec::new();
         let mut left_out = Ok(());
         for subject in stores {
             progress.now(format!("{subject}: starting"));
-            match self.alone(subject, plan, all, progress).await {
+            match self.alone(subject, plan, all, progress, used).await {
                 Ok(index) => there.push((subject, index)),
                 Err(why) => {
                     progress.tell(&format!("{subject} is left out: {why}"));
@@ -181,7 +192,7 @@ impl Options {
             stream::iter(there)
                 .for_each_concurrent(plan.together, async |(subject, index)| {
                     let board = Board::of(all, progress, index);
-                    broken_and_healed(subject, &board, plan, seed).await;
+                    broken_and_healed(subject, &board, plan, seed, used).await;
                 })
                 .await;
         }
@@ -195,9 +206,11 @@ impl Options {
         plan: &Plan,
         all: &RefCell<Comparison>,
         progress: &Progress,
+        used: &Used,
     ) -> std::result::Result<usize, Error> {
         let failed = |cause| subject.failed("started", cause);
         let rig = subject.start(Wiring::Direct).await.map_err(failed)?;
+        used.borrow_mut().extend(rig.scratch());
         let locks = fencelock::connect(&url_of(&*rig)).await?;
         let servers = rig.versions().await.map_err(failed)?;
         let store = Store::of(subject, &*rig, servers, locks.profile());
@@ -254,12 +267,19 @@ fn usual() -> Vec<Subject> {
 }
 
 /// One store while it and its clients break, with new servers behind proxies.
-async fn broken_and_healed(subject: &Subject, board: &Board<'_>, plan: &Plan, seed: u64) {
+async fn broken_and_healed(
+    subject: &Subject,
+    board: &Board<'_>,
+    plan: &Plan,
+    seed: u64,
+    used: &Used,
+) {
     board.now("starting servers to be broken");
     let rig = match subject.start(Wiring::Proxied).await {
         Ok(rig) => rig,
         Err(cause) => return board.failed("faults", subject.failed("started", cause)),
     };
+    used.borrow_mut().extend(rig.scratch());
     if matches!(subject, Subject::Started(_)) {
         let overlaps_after = plan::telling(&*rig).filter(|fault| rig.may_overlap(*fault));
         let overlaps_after = overlaps_after.map(|fault| fault.to_string()).collect();

@@ -4,7 +4,6 @@
 //! and removes that at its end, also after Ctrl-C. What it does to the servers is said before it
 //! begins; what could not be removed, at the end.
 
-use std::error::Error as _;
 use std::process::ExitCode;
 
 use fencelock::url::{Connecting, StoreUrl};
@@ -12,6 +11,7 @@ use fencelock::{Error, ErrorKind, Result};
 use fencelock_conformance::{RunOptions, peer_main_if_asked, run_against_url};
 
 use crate::interrupt::Interrupts;
+use crate::leftovers;
 
 /// Runs the conformance suite against a store; each behaviour passes, fails, or is ignored with
 /// the reason.
@@ -35,8 +35,7 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         self.refuse_default_directory()?;
-        let url = StoreUrl::parse(&self.url)?;
-        eprintln!("{}", what_follows(&url));
+        eprintln!("{}", what_follows(&StoreUrl::parse(&self.url)?));
         let mut options = RunOptions::default();
         if let Some(filter) = &self.filter {
             options = options.filter(filter);
@@ -52,7 +51,7 @@ impl Options {
             eprintln!("fencelock: {why}");
         }
         if let Some(error) = report.left_behind() {
-            eprintln!("fencelock: {}", what_stays(&url, error));
+            leftovers::say(&self.url, error);
         }
         interrupts.end_if_caught();
         Ok(report.exit_code())
@@ -78,25 +77,6 @@ fn what_follows(url: &StoreUrl) -> String {
          also after Ctrl-C, it removes all that lies under these names. It changes no setting of \
          the servers, restarts nothing, and touches no other name."
     )
-}
-
-/// What could not be removed, why, and for how long it stays. The cause is said too: it has the
-/// store's own words.
-fn what_stays(url: &StoreUrl, error: &Error) -> String {
-    let stays = match url.scheme() {
-        "file" => "the suite's own directory, `conformance-` and a random name, stays",
-        "zk" | "zookeeper" => {
-            "nodes that begin with `conformance-` stay; the servers remove empty ones, usually \
-             within a minute"
-        }
-        _ => {
-            "small keys of names that begin with `conformance-` stay, for the last fencing tokens; \
-             each expires within a day"
-        }
-    };
-    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    let causes: String = causes.map(|cause| format!(": {cause}")).collect();
-    format!("some of what the suite made could not be removed: {error}{causes}; {stays}")
 }
 
 /// Becomes one of the suite's peer processes, if this program was executed as one.

@@ -6,6 +6,7 @@ mod bench;
 mod compare;
 mod conformance;
 mod interrupt;
+mod leftovers;
 mod redlock;
 mod run;
 mod subject;

@@ -10,8 +10,9 @@ use fencelock::{Error, ErrorKind, Result};
 use fencelock_conformance::rigs::{Fault, Kind, Wiring};
 use fencelock_conformance::torture::{self, StoreReport, Until, Workload, torture};
 use serde::Serialize;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::interrupt::Interrupts;
+use crate::leftovers;
 use crate::subject::{LIBRARY, Subject};
 
 /// Uses a store's locks from several processes while it and they are broken and healed, and judges
@@ -23,7 +24,7 @@ use crate::subject::{LIBRARY, Subject};
 pub(crate) struct Options {
     /// Stores to start here: memory, file, redis, redis-aof, redis-failover, redis-sentinel,
     /// redis-cluster, redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the command made is
-    /// touched. All that can be started here, if none is given
+    /// touched, and removed at the end. All that can be started here, if none is given
     stores: Vec<Subject>,
     /// For how many minutes each
     #[arg(long, default_value = "5", value_parser = minutes, conflicts_with_all = ["acquisitions", "rounds"])]
@@ -93,14 +94,9 @@ impl Options {
         let mut broken = false;
         let runtime = crate::runtime()?;
         // From now on, while servers start as well: an interrupt ends the run with what is done.
-        let mut interrupts = {
-            let _entered = runtime.enter();
-            signal(SignalKind::interrupt()).map_err(|cause| {
-                Error::new(ErrorKind::Refused, "interrupts cannot be heard").caused_by(cause)
-            })?
-        };
+        let interrupts = Interrupts::catch(&runtime)?;
         for store in &stores {
-            let report = runtime.block_on(self.torture(store, seed, &mut interrupts));
+            let report = runtime.block_on(self.torture(store, seed, &interrupts));
             let report = report.map_err(|cause| store.failed("tortured", cause))?;
             broken |= report.violations() > 0;
             let stopped = report.was_stopped;
@@ -127,17 +123,19 @@ impl Options {
         &self,
         store: &Subject,
         seed: u64,
-        interrupts: &mut Signal,
+        interrupts: &Interrupts,
     ) -> io::Result<StoreReport> {
         let rig = store.start(Wiring::Proxied).await?;
         let settings = rig.settings();
         eprintln!("{store} ({settings}), seed {seed}");
         let options = self.options(seed);
-        let stop = async {
-            interrupts.recv().await;
-        };
+        let stop = interrupts.stop().cancelled();
         let tell = |round: &torture::Round| eprintln!("{store}: {round}");
-        torture(&*rig, LIBRARY, &options, stop, tell).await
+        let report = torture(&*rig, LIBRARY, &options, stop, tell).await;
+        if let Some(scratch) = rig.scratch() {
+            leftovers::remove(&scratch).await;
+        }
+        report
     }
 
     fn options(&self, seed: u64) -> torture::Options {

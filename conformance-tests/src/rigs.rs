@@ -7,6 +7,7 @@
 use std::fmt;
 use std::io;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +17,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::harness::Params;
+use crate::harness::scratch::ScratchStore;
 use crate::peer::Peer;
 use crate::torture::PREFIX;
 
@@ -226,13 +228,10 @@ pub trait Rig: Send + Sync {
     /// When the servers cannot be asked.
     async fn leftovers(&self) -> io::Result<Vec<String>>;
 
-    /// Removes what the run made, when all its clients have ended. Servers that were started for
-    /// the run end with it.
-    ///
-    /// # Errors
-    /// Why something stays.
-    async fn clear(&self) -> io::Result<()> {
-        Ok(())
+    /// The part of a user's store that the run works in, to be cleared when all its clients have
+    /// ended. Servers that were started for the run end with it.
+    fn scratch(&self) -> Option<Arc<ScratchStore>> {
+        None
     }
 }
 

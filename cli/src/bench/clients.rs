@@ -6,6 +6,7 @@ use std::time::Duration;
 use fencelock::{Error, ErrorKind, Lock, Locks, Reach, Result};
 use hdrhistogram::Histogram;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{Seen, new_histogram, now};
 
@@ -90,7 +91,7 @@ impl Subject {
             .clients
             .map(|client| {
                 let target = self.target(&format!("bench-{}", client % load.locks));
-                tokio::spawn(one_client(target, load.note, end))
+                AbortOnDropHandle::new(tokio::spawn(one_client(target, load.note, end)))
             })
             .collect();
         let mut seen = Seen::default();

@@ -12,6 +12,7 @@ use fencelock_conformance::rigs::Rig;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::board::Board;
 use super::data::{FlashSale, Sale};
@@ -97,6 +98,7 @@ async fn sale(locks: Option<&Locks>, buyers: u32, products: u32, pieces: u32) ->
         let shelf = shelf.clone();
         // A task each, so that they run at the same time on all processors.
         let served = tokio::spawn(async move { shelf[(buyer % products) as usize].sell().await });
+        let served = AbortOnDropHandle::new(served);
         async move { served.await.map_err(super::broken) }
     });
     let mut served = served.buffer_unordered(TOGETHER as usize);

@@ -9,6 +9,7 @@ use fencelock_conformance::rigs::Rig;
 use futures_util::future::try_join_all;
 use hdrhistogram::Histogram;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::board::Board;
 use super::data::{Cost, FixedRate, HandOver, Load, Spread};
@@ -147,7 +148,7 @@ async fn at_rate(locks: &Locks, rate: f64, time: Duration) -> Result<FixedRate> 
     let each = (0..clients).map(|client| {
         let lock = locks.lock(format!("compare-rate-{client}"));
         let first = start + interval * client / clients;
-        let task = tokio::spawn(async move {
+        let task = AbortOnDropHandle::new(tokio::spawn(async move {
             let mut corrected = bench::new_histogram();
             let mut plain = bench::new_histogram();
             let expected = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
@@ -164,7 +165,7 @@ async fn at_rate(locks: &Locks, rate: f64, time: Duration) -> Result<FixedRate> 
                 due += interval;
             }
             Ok::<_, fencelock::Error>((corrected, plain))
-        });
+        }));
         async { task.await.map_err(super::broken) }
     });
     let (mut corrected, mut plain) = (bench::new_histogram(), bench::new_histogram());

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fencelock_conformance::servers::TestRedis;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -122,4 +123,25 @@ async fn a_store_alone_that_is_not_there_is_one_clear_error() {
     let (code, told) = run(&directory(), &["redis://:correct-horse@127.0.0.1:1"]).await;
     assert!(code == 69 && told.contains("127.0.0.1:1"), "{code}: {told}");
     assert!(!told.contains("correct-horse"), "{told}");
+}
+
+#[tokio::test]
+async fn nothing_stays_in_a_store_that_was_named() {
+    let server = TestRedis::start().await.expect("a redis-server starts");
+    server.command(&["SET", "lock:orders", "1"]).await.expect("it answers");
+    let keys = async || server.command(&["KEYS", "*"]).await.expect("it answers");
+    let directory = directory();
+    let (code, told) = run(&directory, &[&server.url(), "--workload", "flash-sale"]).await;
+    assert_eq!((code, &*keys().await), (0, "lock:orders"), "{told}");
+
+    let child = command(&directory, &[&server.url()]).spawn().expect("it starts");
+    // It measures crowds with a lock each.
+    while keys().await.lines().count() < 50 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let pid = i32::try_from(child.id().expect("it runs")).expect("a pid");
+    kill_process(Pid::from_raw(pid).expect("a pid"), Signal::INT).expect("interrupted");
+    let ended = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await;
+    let (code, told) = said(&ended.expect("it ends").expect("it ended"));
+    assert_eq!((code, &*keys().await), (0, "lock:orders"), "{told}");
 }

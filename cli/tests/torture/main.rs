@@ -6,6 +6,7 @@
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use fencelock_conformance::servers::TestRedis;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::NamedTempFile;
@@ -206,4 +207,37 @@ async fn an_interrupt_ends_it_with_what_is_done() {
     let ended = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await;
     let (code, told, _) = said(&ended.expect("it ends").expect("it ended"));
     assert!(code == 0 && told.contains("in 1 rounds") && told.contains("stopped early"), "{told}");
+}
+
+/// A server that somebody else uses, too, with one key.
+async fn server_in_use() -> TestRedis {
+    let server = TestRedis::start().await.expect("a redis-server starts");
+    server.command(&["SET", "lock:orders", "1"]).await.expect("it answers");
+    server
+}
+
+async fn keys(server: &TestRedis) -> String {
+    server.command(&["KEYS", "*"]).await.expect("it answers")
+}
+
+#[tokio::test]
+async fn nothing_stays_in_a_store_that_was_named() {
+    let server = server_in_use().await;
+    let (code, told, progress) = run(&[&server.url(), "--rounds", "1"]).await;
+    assert_eq!(code, 0, "{told}\n{progress}");
+    assert_eq!(keys(&server).await, "lock:orders", "{told}\n{progress}");
+}
+
+#[tokio::test]
+async fn nothing_stays_in_a_store_that_was_named_when_the_run_is_interrupted() {
+    let server = server_in_use().await;
+    let child = command(&[&server.url(), "--minutes", "10"]).spawn().expect("it starts");
+    while keys(&server).await.lines().count() < 5 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let pid = i32::try_from(child.id().expect("it runs")).expect("a pid");
+    kill_process(Pid::from_raw(pid).expect("a pid"), Signal::TERM).expect("it runs");
+    let ended = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await;
+    let (_, told, progress) = said(&ended.expect("it ends").expect("it ended"));
+    assert_eq!(keys(&server).await, "lock:orders", "{told}\n{progress}");
 }

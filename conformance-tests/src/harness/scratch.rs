@@ -90,7 +90,11 @@ impl ScratchStore {
         };
         // It has nothing to lose.
         let _ = client.close().await;
-        cleared.and_then(|()| directory.map_or(Ok(()), OwnDirectory::remove))
+        cleared.map_err(|error| {
+            let message = format!("not all that begins with {:?} was removed", self.prefix());
+            Error::new(error.kind(), message).caused_by(error)
+        })?;
+        directory.map_or(Ok(()), OwnDirectory::remove)
     }
 
     /// Each client of `mem://` has a store of its own.

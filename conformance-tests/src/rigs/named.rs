@@ -2,6 +2,7 @@
 //! begins with a fresh random prefix, and the faults are those of the clients and of their lines.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,7 +16,7 @@ use crate::proxy::{Framing, framing};
 
 pub(super) struct Named {
     scheme: String,
-    scratch: ScratchStore,
+    scratch: Arc<ScratchStore>,
     /// `None` where clients must reach the servers at the addresses that these name, or that their
     /// certificates do.
     lines: Option<Lines>,
@@ -28,6 +29,7 @@ impl Named {
         // Past any proxy: an error names what the user named, and no fault hits the last requests.
         scratch.open().await.map_err(io::Error::other)?;
         let url = scratch.url().to_owned();
+        let scratch = Arc::new(scratch);
         let parsed = StoreUrl::parse(&url).map_err(io::Error::other)?;
         let scheme = parsed.scheme().to_owned();
         let proxied: Option<(Framing, u16)> = match parsed.scheme() {
@@ -94,8 +96,8 @@ impl Rig for Named {
         }
     }
 
-    async fn clear(&self) -> io::Result<()> {
-        self.scratch.clear().await.map_err(io::Error::other)
+    fn scratch(&self) -> Option<Arc<ScratchStore>> {
+        Some(self.scratch.clone())
     }
 
     /// What is under its prefix the library tells; the servers are not the suite's to search.

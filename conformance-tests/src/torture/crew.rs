@@ -62,6 +62,13 @@ struct Member {
     at_work: Option<JoinHandle<Result<Answer, PeerError>>>,
 }
 
+impl Drop for Member {
+    fn drop(&mut self) {
+        // A task that is still asking would keep the process, and that the store busy.
+        let _ = self.peer.send_kill();
+    }
+}
+
 /// A process that was killed: the beginning of its histories' file names, and a time before that.
 #[derive(Clone, Debug)]
 pub(super) struct Death {
