@@ -8,6 +8,7 @@
 // A helper that cannot go on fails its test, which is all it should do.
 #![allow(clippy::unwrap_used)]
 
+mod clearing;
 mod closing;
 mod connecting;
 mod holding;

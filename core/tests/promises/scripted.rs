@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use fencelock_core::{
     Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
     LockName, Locks, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Result, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
+    RenewalPlan, Report, Result, Scratch, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
 };
 use tokio::sync::Notify;
 
@@ -69,6 +69,7 @@ pub(crate) enum Call {
     Renew(usize),
     /// For the claims with these ids.
     Look(Vec<u64>),
+    Clear,
     Close,
 }
 
@@ -83,6 +84,7 @@ pub(crate) struct Script {
     release: Play<One, Result<Removal>>,
     renew: Play<Many, Vec<Result<Renewal>>>,
     look: Play<Many, Vec<Result<Look>>>,
+    clear: Play<Asked<()>, Result<()>>,
     close: Play<Asked<()>, Result<()>>,
 }
 
@@ -106,6 +108,7 @@ impl Script {
             release: Box::new(|_| Box::pin(async { Ok(Removal::Removed) })),
             renew: Box::new(|asked| Box::pin(async move { renewed(&asked) })),
             look: Box::new(|asked| Box::pin(async move { again(&asked, SECOND) })),
+            clear: Box::new(|_| Box::pin(async { Ok(()) })),
             close: Box::new(|_| Box::pin(async { Ok(()) })),
         }
     }
@@ -149,6 +152,14 @@ impl Script {
         play: impl Fn(Asked<()>) -> F + Send + Sync + 'static,
     ) -> Script {
         self.close = Box::new(move |asked| Box::pin(play(asked)));
+        self
+    }
+
+    pub(crate) fn clears<F: Future<Output = Result<()>> + Send + 'static>(
+        mut self,
+        play: impl Fn(Asked<()>) -> F + Send + Sync + 'static,
+    ) -> Script {
+        self.clear = Box::new(move |asked| Box::pin(play(asked)));
         self
     }
 
@@ -277,6 +288,11 @@ impl DistributedLock for Scripted {
 
     async fn evict(&self, _: &LockName, _: &OccupantId) -> Result<Removal> {
         Ok(Removal::Absent)
+    }
+
+    async fn clear(&self, _: &Scratch) -> Result<()> {
+        let asked = self.record(Call::Clear, ());
+        (self.script.clear)(asked).await
     }
 
     async fn close(&self) -> Result<()> {
