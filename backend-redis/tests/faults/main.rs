@@ -4,6 +4,7 @@
 //! The conformance suite tests what every store must do; here are the faults that only Redis has.
 
 mod classes;
+mod clearing;
 mod clock;
 mod cluster;
 mod connection;

@@ -2,7 +2,7 @@
 //! those that agree, nobody waits for them, and nothing is left on them when they are back.
 
 use fencelock_conformance::proxy::{Close, Direction, NewConnections};
-use fencelock_core::Locks;
+use fencelock_core::{Locks, Scratch};
 
 use crate::support::*;
 
@@ -192,4 +192,21 @@ async fn full_nodes_do_not_vote_and_are_freed() {
         },
     )
     .await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_away_keeps_no_other_from_being_cleared() {
+    let rig = Rig::new(3, LONG).await;
+    let scratch = Scratch::fresh("", "test");
+    let locks = rig.direct(&format!("{LONG}&prefix={}", scratch.prefix())).await;
+    for name in ["a", "b", "c"] {
+        give_back(hold(&locks, name).await).await;
+    }
+    rig.nodes[0].kill().unwrap();
+    let error = locks.clear(&scratch, ms(1500)).await.unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains(&rig.nodes[0].addr().to_string()), "{cause}");
+    for node in &rig.nodes[1..] {
+        assert_eq!(node.command(&["KEYS", "*"]).await.unwrap(), "fencelock:redlock");
+    }
 }
