@@ -7,7 +7,7 @@ use crate::error::{explain, strange_answer};
 use crate::identity::Keys;
 use crate::link::Link;
 
-/// So many keys a server looks at in one call: well below a millisecond of its time.
+/// So many keys a server looks at in one call: less than a millisecond of its time.
 const PAGE: usize = 1000;
 
 /// The keys that a run may have made.
