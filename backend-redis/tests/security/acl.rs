@@ -15,7 +15,7 @@ const FOREIGN: &str = "to hear of a foreign client's release at once";
 
 /// Gives the user these rules and no others, on a server where it has used nothing yet.
 async fn allow(server: &TestRedis, rules: &[&str]) {
-    let user = ["ACL", "SETUSER", "jobs", "reset", "on", ">correct-horse"];
+    let user = ["ACL", "SETUSER", "jobs", "reset", "resetchannels", "on", ">correct-horse"];
     server.command(&[&user, rules].concat()).await.unwrap();
     for command in [["FLUSHALL", "SYNC"], ["SCRIPT", "FLUSH"]] {
         server.command(&command).await.unwrap();
@@ -143,7 +143,7 @@ async fn the_rules_for_a_cluster_suffice_and_none_can_go() {
 
 async fn allow_all(cluster: &TestCluster, user: &str, rules: &[&str]) {
     for node in cluster.nodes() {
-        let user = ["ACL", "SETUSER", user, "reset", "on", ">correct-horse"];
+        let user = ["ACL", "SETUSER", user, "reset", "resetchannels", "on", ">correct-horse"];
         node.command(&[&user, rules].concat()).await.unwrap();
     }
 }

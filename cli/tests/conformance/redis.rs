@@ -86,7 +86,7 @@ async fn allow(server: &TestRedis, more: &[&str]) -> String {
     // Before Redis 7 a new user may use all channels.
     let user = ["ACL", "SETUSER", "jobs", "reset", "resetchannels", "on", ">correct-horse"];
     server.command(&[&user, &*rules, more].concat()).await.expect("a user");
-    format!("redis://jobs:correct-horse@{}?prefix=lock:", server.addr())
+    format!("redis://jobs:correct-horse@{}", server.addr())
 }
 
 /// What the document says that the command needs besides.

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fencelock_core::url::{Connecting, StoreUrl};
-use fencelock_core::{Error, ErrorKind, Locks, Operation, Result, Scratch, memory};
+use fencelock_core::{Error, ErrorKind, Locks, Operation, Result, Scratch, Settings, memory};
 use tempfile::TempDir;
 
 use super::Params;
@@ -43,7 +43,7 @@ impl ScratchStore {
             "file" => OwnDirectory::within(parsed.path(), word),
             _ => None,
         };
-        let scratch = Scratch::fresh(&user_prefix(url).unwrap_or_default(), word);
+        let scratch = Scratch::fresh(&user_prefix(url), word);
         let url = match &directory {
             Some(directory) => inside(url, directory.path()),
             None => url.to_owned(),
@@ -123,11 +123,14 @@ fn inside(url: &str, directory: &Path) -> String {
 }
 
 /// The user's own prefix, decoded as far as StoreUrl shows it.
-fn user_prefix(url: &str) -> Option<String> {
-    let query = url.split_once('?')?.1;
-    let pair = query.split('&').find(|pair| pair.starts_with("prefix="))?;
-    let lone = StoreUrl::parse(&format!("x://?{pair}")).ok()?;
-    lone.params(&[]).ok()?.text("prefix").map(str::to_owned)
+fn user_prefix(url: &str) -> String {
+    let named = || {
+        let query = url.split_once('?')?.1;
+        let pair = query.split('&').find(|pair| pair.starts_with("prefix="))?;
+        let lone = StoreUrl::parse(&format!("x://?{pair}")).ok()?;
+        lone.params(&[]).ok()?.text("prefix").map(str::to_owned)
+    };
+    named().unwrap_or_else(|| Settings::default().key_prefix().to_owned())
 }
 
 /// A directory of the run's own in a file store's, where the directories of locks stay for their
