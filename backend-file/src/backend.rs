@@ -16,12 +16,14 @@ use fencelock_core::{
     LockName, Look, Modes, Occupant, OccupantId, Order, Profile, Reach, Removal, Renewal,
     RenewalPlan, Report, Result, Snapshot, Tokens, Ttl,
 };
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::contender::FileContender;
 use crate::door::Door;
 use crate::error::forked;
-use crate::latch::Latched;
+use crate::latch::{Latched, Stop};
+use crate::legacy;
 use crate::pipe;
 use crate::place::{Ground, Peek, Place};
 use crate::platform::centiseconds;
@@ -105,12 +107,19 @@ impl Store {
             return place.clone();
         }
         if places.by_key.len() >= places.tidy_at {
-            places.by_key.retain(|_, place| Arc::strong_count(place) > 1);
+            let unused = places.by_key.extract_if(|_, place| Arc::strong_count(place) == 1);
+            unused.for_each(|(_, place)| drop(place.leave()));
             places.tidy_at = MANY_PLACES.max(places.by_key.len() * 2);
         }
         let place = Arc::new(Place::new(self.ground.clone(), key.clone()));
         places.by_key.insert(key.clone(), place.clone());
         place
+    }
+
+    /// Closes the files of all locks.
+    fn leave(&self) -> Vec<oneshot::Receiver<()>> {
+        let places = std::mem::take(&mut self.places().by_key);
+        places.values().map(Place::leave).collect()
     }
 
     /// What one look at `place` says to all that wait there.
@@ -136,7 +145,7 @@ impl Store {
 
     /// Takes the place of a waiter that leaves a free lock alone. When it goes on, it finds its
     /// place gone and queues again.
-    fn pass_over(&self, place: &Place, mut latched: Latched<'_>, ticket: u64) -> Result<()> {
+    fn pass_over(&self, place: &Place, mut latched: Latched<'_>, ticket: u64) -> Result<(), Stop> {
         let queue = latched.queue();
         let at = queue.next_to_hold().filter(|at| queue.entries[*at].ticket == ticket);
         let Some(at) = at else { return Ok(()) };
@@ -151,12 +160,15 @@ impl Store {
         Ok(())
     }
 
-    fn inspect(&self, mut latched: Latched<'_>) -> Result<Snapshot> {
+    fn inspect(&self, mut latched: Latched<'_>) -> Result<Snapshot, Stop> {
+        // Labels are in files.
+        latched.needs_disk()?;
         let entries = latched.queue().entries.clone();
-        let files = latched.files()?.clone();
+        let files = latched.files()?;
+        let state = files.state()?;
         let own_labels: Vec<_> = entries
             .iter()
-            .map(|entry| if entry.labelled { files.read_label(entry.slot) } else { None })
+            .map(|entry| if entry.labelled { state.read_label(entry.slot) } else { None })
             .collect();
         drop(latched);
         let now = centiseconds();
@@ -183,7 +195,7 @@ impl Store {
         Ok(Snapshot::new(holders, waiters))
     }
 
-    fn evict(&self, place: &Place, mut latched: Latched<'_>, ticket: u64) -> Result<Removal> {
+    fn evict(&self, place: &Place, mut latched: Latched<'_>, ticket: u64) -> Result<Removal, Stop> {
         let queue = latched.queue();
         let Some(at) = queue.position(ticket) else { return Ok(Removal::Absent) };
         let gone = queue.entries.remove(at);
@@ -193,10 +205,20 @@ impl Store {
         // Before the commit: if this process dies now, its owner finds itself still there; after
         // it, a holder could go on for ever that nobody told. It waits for the latch to see.
         self.door.ring(gone.door, place.caller(gone.ticket));
+        legacy::revoke(latched.files()?.dir(), &gone);
         latched.commit()?;
         drop(latched);
         wake.send(&self.door);
         Ok(Removal::Removed)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // A forked child shares the latch with its parent.
+        if self.same_process().is_ok() {
+            drop(self.leave());
+        }
     }
 }
 
@@ -317,7 +339,10 @@ impl DistributedLock for Driver {
 
     async fn close(&self) -> Result<()> {
         self.store.door.close();
-        self.store.places().by_key.clear();
+        for left in self.store.leave() {
+            // Without an answer when no thread could be had.
+            let _ = left.await;
+        }
         Ok(())
     }
 }

@@ -12,9 +12,9 @@ use crate::directory::{Directory, REMOVED_AT_MOST};
 use crate::door::Door;
 use crate::error::refused;
 use crate::io;
+use crate::ledger::BootId;
 use crate::place::Ground;
 use crate::platform;
-use crate::queue::BootId;
 
 /// A file store that is not yet connected.
 ///
@@ -116,7 +116,7 @@ impl FileStore {
         loop {
             let directory = self.place.open()?;
             match Door::take(&directory, runtime) {
-                Ok(door) => return Ok((Ground::new(directory, boot, runtime.clone()), door)),
+                Ok(door) => return Ok((Ground::new(directory, boot, runtime.clone())?, door)),
                 // Another process removes it while this one makes it.
                 Err(_) if directory.still_there().is_err() && tries.next().is_some() => {}
                 Err(error) => return Err(error),

@@ -20,11 +20,13 @@ use tokio::io::unix::AsyncFd;
 
 use crate::backend::{LOOK_AGAIN, Store};
 use crate::error::runtime_ended;
-use crate::latch::Latched;
+use crate::latch::{Latched, Stop};
+use crate::legacy::{self, Legacy};
+use crate::page::Page;
 use crate::pipe;
 use crate::place::Place;
 use crate::platform::centiseconds;
-use crate::queue::{EVERY_HOLDER, NOBODY, Queue};
+use crate::queue::{EVERY_HOLDER, Entry, NOBODY, Queue};
 use crate::wake::Wake;
 
 /// A claim of this store.
@@ -36,8 +38,8 @@ pub(crate) struct FileContender {
     place: Arc<Place>,
     claim: Arc<Claim>,
     seat: Mutex<Seat>,
-    /// A copy of the pipe, once somebody asked for one to pass on.
-    passed_on: OnceLock<OwnedFd>,
+    /// What a child is given to keep the lock with, once it was asked for.
+    passed_on: OnceLock<Legacy>,
 }
 
 /// What a claim has in the store. Locked for moments only, and not while a request is with the
@@ -47,6 +49,10 @@ struct Seat {
     ticket: Option<u64>,
     /// Open for reading: the sign of life.
     pipe: Option<OwnedFd>,
+    /// The lock's page, which must not be lost while this is in it.
+    page: Option<Arc<Page>>,
+    /// What it holds with.
+    held: Option<Entry>,
     armed: Option<Armed>,
 }
 
@@ -99,7 +105,7 @@ impl FileContender {
     }
 
     /// Grants, or joins the queue, or stays in it; then wakes those to whom that matters.
-    fn step(&self, mut latched: Latched<'_>) -> Result<Step> {
+    fn step(&self, mut latched: Latched<'_>) -> Result<Step, Stop> {
         let mut wake = Wake::default();
         let step = self.step_latched(&mut latched, &mut wake)?;
         drop(latched);
@@ -108,7 +114,7 @@ impl FileContender {
     }
 
     /// All or nothing.
-    fn step_latched(&self, latched: &mut Latched<'_>, wake: &mut Wake) -> Result<Step> {
+    fn step_latched(&self, latched: &mut Latched<'_>, wake: &mut Wake) -> Result<Step, Stop> {
         let now = centiseconds();
         let queue = latched.queue();
         let known = self.ticket().and_then(|ticket| queue.position(ticket));
@@ -148,12 +154,25 @@ impl FileContender {
         let pipe = match known {
             Some(_) => None,
             None => {
-                let (slot, pipe) = latched.take_slot()?;
-                let labelled = !self.store.door.has_label(self.claim.label());
+                let labelled = match self.store.door.has_label(self.claim.label()) {
+                    Some(has_it) => !has_it,
+                    None => {
+                        latched.needs_disk()?;
+                        !self.store.door.put_label(self.claim.label())
+                    }
+                };
                 if labelled {
-                    latched.files()?.write_label(slot, self.claim.label())?;
+                    latched.needs_disk()?;
                 }
-                let entry = &mut latched.queue().entries[at];
+                let (slot, pipe) = latched.take_slot()?;
+                if labelled {
+                    latched.files()?.state()?.write_label(slot, self.claim.label())?;
+                }
+                let queue = latched.queue();
+                if queue.spare == slot {
+                    queue.spare = NOBODY;
+                }
+                let entry = &mut queue.entries[at];
                 (entry.slot, entry.labelled) = (slot, labelled);
                 Some(pipe)
             }
@@ -177,8 +196,12 @@ impl FileContender {
             {
                 let mut seat = self.seat();
                 (seat.pipe, seat.ticket) = (Some(pipe), Some(entry.ticket));
+                seat.page = Some(latched.files()?.page().clone());
             }
             self.store.door.callers().add(self.place.caller(entry.ticket), &self.claim);
+        }
+        if token.is_some() {
+            self.seat().held = Some(entry);
         }
         Ok(match (token, ahead) {
             (Some(token), _) => Step::Granted(token),
@@ -244,16 +267,23 @@ impl FileContender {
     }
 
     /// Takes the entry out of the queue.
-    fn remove(&self, mut latched: Latched<'_>) -> Result<Removal> {
+    fn remove(&self, mut latched: Latched<'_>) -> Result<Removal, Stop> {
         let Some(ticket) = self.ticket() else { return Ok(Removal::Absent) };
         let queue = latched.queue();
         let Some(at) = queue.position(ticket) else { return Ok(Removal::Absent) };
         let gone = queue.entries.remove(at);
         let mut wake = Wake::default();
         wake.after_removal(queue, &gone, &self.place);
+        let extra: Vec<_> = pipe::extra(queue, gone.slot).collect();
+        if !extra.is_empty() {
+            latched.needs_disk()?;
+        }
+        if let Some(legacy) = self.passed_on.get() {
+            legacy.revoke(&gone);
+        }
         latched.commit()?;
-        let files = latched.files()?.clone();
-        pipe::retire(files.dir(), gone.slot);
+        let files = latched.files()?;
+        extra.into_iter().for_each(|slot| pipe::retire(files.dir(), slot));
         drop(latched);
         // For whoever watches this entry, and has no copy of its pipe inherited, the closing is
         // the wake-up.
@@ -315,9 +345,11 @@ impl Contender for FileContender {
     #[cfg(unix)]
     fn keep_alive(&self) -> Option<BorrowedFd<'_>> {
         if self.passed_on.get().is_none() {
-            let copy = self.seat().pipe.as_ref()?.try_clone().ok()?;
+            let seat = self.seat();
+            let (pipe, entry) = (seat.pipe.as_ref()?, seat.held?);
+            let legacy = legacy::leave(self.place.path(), pipe, &entry).ok()?;
             // Somebody who asked at the same time may have been first.
-            let _ = self.passed_on.set(copy);
+            let _ = self.passed_on.set(legacy);
         }
         self.passed_on.get().map(AsFd::as_fd)
     }

@@ -22,7 +22,8 @@ use crate::labels::{read_label, write_label};
 use crate::mailbox::{self, Mailbox};
 use crate::pipe;
 use crate::platform::centiseconds;
-use crate::queue::LABEL;
+use crate::queue::NO_DOOR;
+use crate::state::LABEL;
 
 /// Begins with a dot, which no lock's directory does.
 const DOORS: &str = ".doors";
@@ -75,6 +76,9 @@ impl Door {
             self.callers.ring(caller);
             return;
         }
+        if number == NO_DOOR {
+            return;
+        }
         // Opened for reading too: a write can then neither fail for want of a reader nor raise
         // SIGPIPE, and nobody takes a reader here for an owner.
         let rung = pipe::open(self.dir.as_fd(), &mailbox::name(number), OFlags::RDWR)
@@ -92,8 +96,14 @@ impl Door {
         &self.callers
     }
 
-    /// Whether `label` stands at this door; the first one is put there.
-    pub(crate) fn has_label(&self, label: &Label) -> bool {
+    /// Whether `label` stands at this door; `None` when none was put there yet.
+    pub(crate) fn has_label(&self, label: &Label) -> Option<bool> {
+        self.label.get().map(|own| own.as_ref() == Some(label))
+    }
+
+    /// Puts `label` at this door if it is the first one. Whether it stands there: for a thread that
+    /// may wait for the disk.
+    pub(crate) fn put_label(&self, label: &Label) -> bool {
         let own = self.label.get_or_init(|| {
             let file = open_labels(self.dir.as_fd()).ok()?;
             let at = record_at(self.number);

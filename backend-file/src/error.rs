@@ -24,10 +24,15 @@ fn classify(errno: Errno) -> (ErrorKind, &'static str) {
     match errno {
         Errno::MFILE | Errno::NFILE => (
             ErrorKind::Unreachable,
-            ": no file descriptor is free; a held lock takes one, a waiting one two (ulimit -n)",
+            ": no file descriptor is free; a held lock takes two, a waiting one three (ulimit -n)",
         ),
         Errno::NOSPC | Errno::DQUOT => (ErrorKind::Unreachable, ": the disk or the quota is full"),
-        Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN | Errno::INTR | Errno::NOLCK | Errno::BUSY => {
+        Errno::NOBUFS => (
+            ErrorKind::Unreachable,
+            ": the kernel gives this user no larger pipes; have fewer open, or raise \
+             fs.pipe-user-pages-soft",
+        ),
+        Errno::NOMEM | Errno::AGAIN | Errno::INTR | Errno::NOLCK | Errno::BUSY => {
             (ErrorKind::Unreachable, "")
         }
         Errno::IO => (ErrorKind::Unreachable, ": the disk does not answer"),
@@ -68,7 +73,7 @@ pub(crate) fn foreign(path: &Path, why: &str) -> Error {
     )
 }
 
-/// As [`foreign`], of a lock's state.
+/// As [`foreign`], of a lock's queue or state.
 pub(crate) fn corrupt(path: &Path, Corrupt(why): Corrupt) -> Error {
     foreign(path, why)
 }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use fencelock_core::Label;
 use rustix::io::{self, Errno};
 
-use crate::queue::LABEL;
+use crate::state::LABEL;
 
 /// Writes `label` into the record at `at`.
 pub(crate) fn write_label(file: BorrowedFd<'_>, at: u64, label: &Label) -> io::Result<()> {

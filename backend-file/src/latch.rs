@@ -1,48 +1,129 @@
-//! What one holds who has a lock's queue for itself.
+//! What a request has that has latched a lock: its queue, and the right to change it.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
-use fencelock_core::Result;
+use fencelock_core::{Error, Result};
 
-use crate::error::{failed, runtime_ended};
-use crate::files::{Files, Room};
+use crate::error::{corrupt, failed, no_answer};
+use crate::files::Files;
+use crate::legacy;
+use crate::page::Page;
 use crate::pipe;
 use crate::place::{Ground, Place};
-use crate::queue::{Queue, Slot};
+use crate::platform::{centiseconds, since_boot};
+use crate::queue::{Corrupt, OTHER_VERSION, Queue, Slot, is_elsewhere, last_record};
 
-/// A lock's queue as this store last read it.
+/// On which thread a request is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Thread {
+    /// Its caller's, a runtime's: it must not wait for the disk.
+    Caller,
+    /// The store's own.
+    Own,
+}
+
+/// Why a request was not carried out.
 #[derive(Debug)]
+pub(crate) enum Stop {
+    /// It needs the disk, on a thread that must not wait for that. It has changed nothing.
+    NeedsDisk,
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+impl From<Stop> for Error {
+    fn from(stop: Stop) -> Error {
+        match stop {
+            // Only a thread that waits for it meets this.
+            Stop::NeedsDisk => no_answer(),
+            Stop::Failed(error) => error,
+        }
+    }
+}
+
+/// A lock as this store last saw it.
+#[derive(Debug, Default)]
 pub(crate) struct Desk {
     pub(crate) files: Option<Arc<Files>>,
     /// When the path was last seen to lead to them, since the boot.
     pub(crate) checked: Option<Duration>,
     pub(crate) queue: Queue,
-    room: Room,
+    /// The last page that was open, which claims may still have.
+    pub(crate) page: Weak<Page>,
+    /// The length of the record that is in the page, and of what was left in front of it.
+    old: usize,
+    left: usize,
+    record: Vec<u8>,
+    area: Vec<u8>,
 }
 
-impl Default for Desk {
-    fn default() -> Desk {
-        let queue = Queue::new(Default::default(), Duration::ZERO);
-        Desk { files: None, checked: None, queue, room: Room::default() }
+/// What was in a lock's page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Queue,
+    /// Nothing: no process has had it open, or something else has emptied it.
+    Nothing,
+    /// What something else has written or left there.
+    Damage,
+}
+
+fn damaged(place: &Place, why: Corrupt) -> Result<Found, Stop> {
+    match why {
+        OTHER_VERSION => Err(corrupt(place.path(), why).into()),
+        _ => Ok(Found::Damage),
     }
 }
 
 impl Desk {
-    fn files(&self) -> Result<&Arc<Files>> {
+    fn files(&self) -> Result<Arc<Files>> {
         // They are closed by `let_go` and `abandon` only, after which nobody has the latch.
-        self.files.as_ref().ok_or_else(runtime_ended)
+        self.files.clone().ok_or_else(no_answer)
     }
 
-    pub(crate) fn read(&mut self, ground: &Ground) -> Result<()> {
-        let files = self.files()?.clone();
-        files.read(&mut self.queue, &mut self.room, ground.boot)
+    /// Reads the queue.
+    pub(crate) fn read(&mut self, place: &Place, thread: Thread) -> Result<Found, Stop> {
+        let files = self.files()?;
+        let read = files.page().read(&place.ground().scratch, &mut self.record);
+        read.map_err(|errno| failed("read the queue in", place.path(), errno))?;
+        let last = match last_record(&self.record) {
+            Ok(last) => last.unwrap_or(0..0),
+            Err(why) => return damaged(place, why),
+        };
+        (self.left, self.old) = (last.start, last.len());
+        if last.is_empty() {
+            return Ok(Found::Nothing);
+        }
+        let record = &self.record[last];
+        if thread == Thread::Caller && is_elsewhere(record) {
+            return Err(Stop::NeedsDisk);
+        }
+        let area = |which, len, bytes: &mut _| Ok(files.state()?.read_area(which, len, bytes)?);
+        match self.queue.decode(record, area) {
+            Ok(()) => Ok(Found::Queue),
+            Err(Unread::Failed(error)) => Err(error.into()),
+            Err(Unread::Corrupt(why)) => damaged(place, why),
+        }
     }
 
-    fn write(&mut self) -> Result<()> {
-        let files = self.files()?.clone();
-        files.write(&mut self.queue, &mut self.room)
+    /// Begins a queue in place of one that is lost, as it can be known.
+    fn begin(&mut self, ground: &Ground, path: &std::path::Path) -> Result<()> {
+        let files = self.files()?;
+        let ledger = files.state()?.ledger()?;
+        // Above all tickets that there have been: so many can not be drawn in a second.
+        let ticket = u64::try_from(since_boot().as_nanos()).unwrap_or(u64::MAX / 2);
+        self.queue = ledger.begin(ground.boot, ticket);
+        if !ledger.was_left_empty(ground.boot) {
+            let heirs = legacy::heirs(files.dir(), &ground.scratch, centiseconds());
+            self.queue.adopt(heirs.map_err(|errno| failed("watch the pipes in", path, errno))?);
+        }
+        Ok(())
     }
 
     /// Closes what is not to be kept open.
@@ -53,67 +134,149 @@ impl Desk {
     }
 }
 
+enum Unread {
+    Failed(Error),
+    Corrupt(Corrupt),
+}
+
+impl From<Error> for Unread {
+    fn from(error: Error) -> Unread {
+        Unread::Failed(error)
+    }
+}
+
+impl From<Corrupt> for Unread {
+    fn from(why: Corrupt) -> Unread {
+        Unread::Corrupt(why)
+    }
+}
+
 /// The latched queue of one lock; unlatched when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Latched<'a> {
     desk: MutexGuard<'a, Desk>,
     place: &'a Place,
+    thread: Thread,
 }
 
 impl<'a> Latched<'a> {
-    /// For whoever has just latched the files on `desk`.
-    pub(crate) fn new(desk: MutexGuard<'a, Desk>, place: &'a Place) -> Latched<'a> {
-        Latched { desk, place }
+    /// For a request that has just latched the files on `desk`.
+    pub(crate) fn new(desk: MutexGuard<'a, Desk>, place: &'a Place, thread: Thread) -> Latched<'a> {
+        Latched { desk, place, thread }
     }
 
     pub(crate) fn desk(&mut self) -> &mut Desk {
         &mut self.desk
     }
 
-    /// Reads the queue.
-    pub(crate) fn load(&mut self) -> Result<&mut Queue> {
-        self.desk.read(self.place.ground())?;
-        Ok(&mut self.desk.queue)
+    /// Reads the queue, or begins it.
+    pub(crate) fn load(&mut self) -> Result<(), Stop> {
+        let found = self.desk.read(self.place, self.thread)?;
+        if found == Found::Queue {
+            return Ok(());
+        }
+        self.needs_disk()?;
+        if found == Found::Damage {
+            // What it said does not matter: all owners that live will be in the new queue.
+            tracing::warn!(target: "fencelock", path = %self.place.path().display(),
+                "a lock's queue was damaged by something else and is made anew");
+            let cleared = self.desk.files()?.page().clear();
+            cleared.map_err(|errno| failed("clear the queue in", self.place.path(), errno))?;
+            (self.desk.left, self.desk.old) = (0, 0);
+        }
+        Ok(self.desk.begin(self.place.ground(), self.place.path())?)
     }
 
     pub(crate) fn queue(&mut self) -> &mut Queue {
         &mut self.desk.queue
     }
 
-    /// Writes the queue.
-    pub(crate) fn commit(&mut self) -> Result<()> {
-        self.desk.write()
+    /// Writes the queue: all of it or nothing, also when this process is killed meanwhile.
+    pub(crate) fn commit(&mut self) -> Result<(), Stop> {
+        if !self.desk.queue.is_inline() {
+            self.needs_disk()?;
+        }
+        let files = self.desk.files()?;
+        let Desk { queue, record, area, left, old, .. } = &mut *self.desk;
+        if let Some(which) = queue.encode(record, area) {
+            files.state()?.write_area(which, area)?;
+        }
+        let committed = files.page().commit(*left, *old, record);
+        committed.map_err(|errno| failed("write the queue in", self.place.path(), errno))?;
+        (*left, *old) = (0, record.len());
+        Ok(())
+    }
+
+    /// To be asked before anything is changed that takes as long as the disk does.
+    pub(crate) fn needs_disk(&self) -> Result<(), Stop> {
+        match self.thread {
+            Thread::Caller => Err(Stop::NeedsDisk),
+            Thread::Own => Ok(()),
+        }
     }
 
     /// The lock's files, which may outlive the latch.
-    pub(crate) fn files(&self) -> Result<&Arc<Files>> {
+    pub(crate) fn files(&self) -> Result<Arc<Files>> {
         self.desk.files()
     }
 
     /// Takes a pipe that nobody has.
-    pub(crate) fn take_slot(&self) -> Result<(Slot, OwnedFd)> {
-        let rights = self.place.ground().directory.rights();
-        let taken = pipe::take(self.files()?.dir(), &self.desk.queue, rights);
-        taken.map_err(|errno| failed("take a pipe beside", self.place.path(), errno))
+    pub(crate) fn take_slot(&self) -> Result<(Slot, OwnedFd), Stop> {
+        let makes = self.needs_disk().is_ok().then(|| self.place.ground().directory.rights());
+        let taken = pipe::take(self.files()?.dir(), &self.desk.queue, makes)
+            .map_err(|errno| failed("take a pipe in", self.place.path(), errno))?;
+        taken.ok_or(Stop::NeedsDisk)
     }
 
-    /// Has the disk promise more tokens, which takes milliseconds.
-    pub(crate) fn promise_tokens(&mut self) -> Result<()> {
-        // The first promise is also that the lock's files will be found.
-        let root = self.queue().is_fresh().then_some(());
-        self.queue().promise();
-        self.commit()?;
-        let root = root.map(|()| self.place.ground().directory.fd());
-        self.files()?.sync(root)?;
-        // Only now may they be used: a crash between must not leave a promise that looks kept.
-        self.queue().promise_kept();
+    /// Makes sure that a token may be given out next: promised to the disk, which takes
+    /// milliseconds, and above what was noted, which is struck out.
+    pub(crate) fn prepare_tokens(&mut self) -> Result<(), Stop> {
+        if !self.desk.queue.noted && !self.desk.queue.needs_tokens() {
+            return Ok(());
+        }
+        self.needs_disk()?;
+        let files = self.desk.files()?;
+        let state = files.state()?;
+        let mut ledger = state.ledger()?;
+        if self.desk.queue.needs_tokens() {
+            // The first promise is also that the lock's files will be found.
+            let fresh = ledger.is_fresh();
+            let promised = ledger.promise(self.desk.queue.token);
+            state.write_ledger(&ledger)?;
+            let root = self.place.ground().directory.fd();
+            state.sync(fresh.then_some([files.dir(), root]))?;
+            // Only now may they be used.
+            self.desk.queue.durable = promised;
+        } else {
+            ledger.strike_out();
+            state.write_ledger(&ledger)?;
+        }
+        self.desk.queue.noted = false;
         self.commit()
+    }
+
+    /// Notes in the lock's state where the queue is, if it is empty: for a process that closes the
+    /// page, which may be the last one. Whoever gives out a token afterwards strikes it out first,
+    /// and is told to by the page.
+    pub(crate) fn note_tokens(&mut self) -> Result<(), Stop> {
+        self.needs_disk()?;
+        let lost = self.desk.read(self.place, self.thread)? != Found::Queue;
+        if lost || self.desk.queue.noted || !self.desk.queue.entries.is_empty() {
+            return Ok(());
+        }
+        self.desk.queue.noted = true;
+        self.commit()?;
+        let files = self.desk.files()?;
+        let state = files.state()?;
+        let mut ledger = state.ledger()?;
+        ledger.note(&self.desk.queue, self.place.ground().boot);
+        Ok(state.write_ledger(&ledger)?)
     }
 
     /// Unlatches files that are none of this lock's any more.
     pub(crate) fn abandon(mut self) {
         if let Some(files) = self.desk.files.take() {
-            files.unlatch();
+            files.page().unlatch();
         }
         self.desk.checked = None;
     }
@@ -121,9 +284,14 @@ impl<'a> Latched<'a> {
 
 impl Drop for Latched<'_> {
     fn drop(&mut self) {
-        if let Some(files) = &self.desk.files {
-            files.unlatch();
+        let Some(files) = self.desk.files.clone() else { return };
+        if !files.is_kept()
+            && let Err(Stop::Failed(error)) = self.note_tokens()
+        {
+            // Tokens are skipped then, if this is the last process.
+            tracing::debug!(target: "fencelock", %error, "could not note a lock's last token");
         }
+        files.page().unlatch();
         self.desk.let_go();
     }
 }

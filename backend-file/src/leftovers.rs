@@ -1,17 +1,16 @@
 //! What is left in a directory: for tests that nothing is.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 
-use crate::files::STATE;
+use crate::legacy;
+use crate::page::{Page, Scratch};
 use crate::pipe;
-use crate::queue::{BootId, Corrupt, PAGE, Queue};
+use crate::queue::{Corrupt, Queue, last_record};
+use crate::state::State;
 
 /// The locks in `directory` that have a holder or a waiter, with how many of each, in no order.
 /// Dead ones, which nobody has met yet, do not count.
@@ -19,6 +18,7 @@ use crate::queue::{BootId, Corrupt, PAGE, Queue};
 /// # Errors
 /// When the directory or a queue in it cannot be read.
 pub fn leftovers(directory: impl AsRef<Path>) -> io::Result<Vec<String>> {
+    let scratch = Scratch::new()?;
     let mut left = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
@@ -27,22 +27,10 @@ pub fn leftovers(directory: impl AsRef<Path>) -> io::Result<Vec<String>> {
         if name.starts_with('.') || !entry.file_type()?.is_dir() {
             continue;
         }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(entry.path(), flags | OFlags::DIRECTORY, Mode::empty())?;
-        let state = match rustix::fs::openat(&dir, STATE, flags, Mode::empty()) {
-            Err(Errno::NOENT) => continue,
-            state => std::fs::File::from(state?),
+        let queue = match living(&entry.path(), &scratch) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            queue => queue?,
         };
-        let mut page = Vec::new();
-        (&state).take(PAGE as u64).read_to_end(&mut page)?;
-        let mut queue = Queue::new(BootId::default(), Duration::ZERO);
-        let decoded = queue.decode(&page, BootId::default(), |range, bytes| {
-            bytes.resize(usize::try_from(range.end - range.start).unwrap_or(0), 0);
-            state.read_exact_at(bytes, range.start).map_err(|_| Corrupt("entries are missing"))
-        });
-        decoded.map_err(|Corrupt(why)| io::Error::new(io::ErrorKind::InvalidData, why))?;
-        let lives = |slot| !matches!(pipe::watch(dir.as_fd(), slot), Ok(None));
-        queue.entries.retain(|entry| lives(entry.slot));
         let holders = queue.holders();
         match (holders, queue.entries.len() - holders) {
             (0, 0) => {}
@@ -50,4 +38,27 @@ pub fn leftovers(directory: impl AsRef<Path>) -> io::Result<Vec<String>> {
         }
     }
     Ok(left)
+}
+
+/// The queue of the lock in directory `path`, as far as its owners live.
+fn living(path: &Path, scratch: &Scratch) -> io::Result<Queue> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::DIRECTORY;
+    let dir = rustix::fs::open(path, flags, Mode::empty())?;
+    let invalid = |Corrupt(why)| io::Error::new(io::ErrorKind::InvalidData, why);
+    let (mut queue, mut content) = (Queue::default(), Vec::new());
+    Page::open(dir.as_fd())?.read(scratch, &mut content)?;
+    match last_record(&content).map_err(invalid)? {
+        None => queue.adopt(legacy::heirs(dir.as_fd(), scratch, 0)?),
+        Some(last) => {
+            let area = |which, len, bytes: &mut Vec<u8>| {
+                let read = State::open(dir.as_fd(), path)
+                    .and_then(|state| state.read_area(which, len, bytes));
+                read.map_err(|_| Corrupt("entries are missing"))
+            };
+            queue.decode(&content[last], area).map_err(invalid)?;
+            let lives = |slot| !matches!(pipe::watch(dir.as_fd(), slot), Ok(None));
+            queue.entries.retain(|entry| lives(entry.slot));
+        }
+    }
+    Ok(queue)
 }

@@ -1,8 +1,10 @@
 //! The file store of [fencelock](https://docs.rs/fencelock): locks between the processes of one
 //! machine, on any local directory.
 //!
-//! A lock is a small directory with a queue file and named pipes. Waiters are served in the order
-//! of their arrival, one wake-up for each release, without polling and without a thread for each;
+//! A lock is a small directory with a file and named pipes. Its queue is in the buffer of one of
+//! these, which is the kernel's memory: a lock that its process uses is acquired, waited for and
+//! released without the disk, on the task's own thread, also while the file system is frozen.
+//! Waiters are served in the order of their arrival, one wake-up for each release, without polling and without a thread for each;
 //! a killed holder frees its lock at once, because the kernel closes its pipe; a child that
 //! inherited that pipe ([`Guard::keep_alive`](fencelock_core::Guard::keep_alive)) keeps the lock.
 //! Readers, writers and permits share one queue: nobody overtakes, so a waiting writer stops new
@@ -18,6 +20,7 @@
 //! What is deliberately absent: nothing in use is ever unlinked, and a lock's directory, about
 //! 8 KiB, stays for its fencing token. A forked child cannot use its parent's store; it connects
 //! its own. A process stopped in the few microseconds in which it changes a queue stops that lock.
+//! A held lock takes two file descriptors, a waiting one three.
 
 mod backend;
 mod config;
@@ -32,15 +35,19 @@ mod home;
 mod io;
 mod labels;
 mod latch;
+mod ledger;
 mod leftovers;
+mod legacy;
 mod mailbox;
 #[doc(hidden)]
 pub mod outside;
+mod page;
 mod path;
 mod pipe;
 mod place;
 mod platform;
 mod queue;
+mod state;
 mod turn;
 mod wake;
 

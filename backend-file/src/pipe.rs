@@ -5,6 +5,8 @@
 //! closes: the end of a process is a wake-up, and so is a release. Hence the direction: a reader
 //! that opens a pipe after its writer died would not be told.
 //!
+//! What an owner leaves to a child is in the pipe's own buffer ([`legacy`](crate::legacy)).
+//!
 //! In a shared directory a name may lead to whatever another user has put there, so each pipe is
 //! checked when it is open: what is not a named pipe, or has a second name elsewhere, is not used.
 
@@ -14,7 +16,7 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, flock, openat}
 use rustix::io::{self, Errno};
 
 use crate::draft::{Draft, Rights};
-use crate::queue::{MOST, Queue, Slot};
+use crate::queue::{MOST, NOBODY, Queue, Slot};
 
 /// How many pipes of one kind stay for those who come next; what a crowd needed beyond them goes.
 pub(crate) const KEPT: u16 = 64;
@@ -52,7 +54,7 @@ impl PipeName {
     }
 }
 
-fn slot_name(slot: Slot) -> PipeName {
+pub(crate) fn slot_name(slot: Slot) -> PipeName {
     PipeName::new(b's', slot)
 }
 
@@ -62,7 +64,11 @@ pub(crate) const NOT_OURS: Errno = Errno::NOSTR;
 pub(crate) fn open(dir: BorrowedFd<'_>, name: &PipeName, access: OFlags) -> io::Result<OwnedFd> {
     // Without CREATE: fs.protected_fifos would refuse another user's pipe in a sticky directory.
     let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
-    let pipe = openat(dir, name.as_bytes(), flags, Mode::empty())?;
+    checked(openat(dir, name.as_bytes(), flags, Mode::empty())?)
+}
+
+/// Refuses what is not a named pipe with one name.
+pub(crate) fn checked(pipe: OwnedFd) -> io::Result<OwnedFd> {
     let stat = rustix::fs::fstat(&pipe)?;
     // A ring into a hard link to another file would change that file.
     match FileType::from_raw_mode(stat.st_mode).is_fifo() && stat.st_nlink == 1 {
@@ -72,28 +78,29 @@ pub(crate) fn open(dir: BorrowedFd<'_>, name: &PipeName, access: OFlags) -> io::
     }
 }
 
-/// Takes a pipe that nobody has: under the latch.
+/// Takes a pipe that nobody has: under the latch. `None` where one has to be made and must not be,
+/// since that takes as long as the disk does.
 ///
 /// Its owner has it locked too. Every copy of the descriptor shares that lock, so a pipe that can
 /// be locked has no owner and no child that inherited it.
 pub(crate) fn take(
     dir: BorrowedFd<'_>,
     queue: &Queue,
-    rights: &Rights,
-) -> io::Result<(Slot, OwnedFd)> {
+    makes: Option<&Rights>,
+) -> io::Result<Option<(Slot, OwnedFd)>> {
     let mut slot = queue.free_slot(0);
     while usize::from(slot) < MOST {
         match open(dir, &slot_name(slot), OFlags::RDONLY) {
             Ok(pipe) => {
                 let locked = flock(&pipe, FlockOperation::NonBlockingLockExclusive);
                 // Whoever still watches an earlier owner of it has yet to hear that it is gone,
-                // and would not with a new one there. The end of file: nobody watches.
-                let unwatched = || !queue.is_watched(slot) || io::read(&pipe, &mut [0; 1]) == Ok(0);
-                if locked.is_ok() && unwatched() {
-                    return Ok((slot, pipe));
+                // and would not with a new one there.
+                if locked.is_ok() && (empty(&pipe)? || !queue.is_watched(slot)) {
+                    return Ok(Some((slot, pipe)));
                 }
             }
             Err(Errno::NOENT) => {
+                let Some(rights) = makes else { return Ok(None) };
                 make(dir, &slot_name(slot), rights)?;
                 continue;
             }
@@ -107,13 +114,60 @@ pub(crate) fn take(
     Err(Errno::NFILE)
 }
 
-/// Removes the pipe of `slot` if it is one of those that a crowd left: by its owner, under the
-/// latch, once no entry has it. Those that watch it have it open, and hear its end all the same.
-pub(crate) fn retire(dir: BorrowedFd<'_>, slot: Slot) {
-    if slot >= KEPT {
-        // One that stays is taken again.
-        let _ = rustix::fs::unlinkat(dir, slot_name(slot).as_str(), AtFlags::empty());
+/// Takes what an earlier owner left in the buffer of `pipe`, which must not be taken for the new
+/// one's: it stays there while an old watcher has the pipe open. Whether none has: the end of file.
+fn empty(pipe: &OwnedFd) -> io::Result<bool> {
+    let mut left = [0; 512];
+    loop {
+        match io::read(pipe, &mut left) {
+            Ok(0) => return Ok(true),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(errno) => return Err(errno),
+        }
     }
+}
+
+/// The pipes that have to be removed now that no entry has `gone` any more: what a crowd needed
+/// beyond those that stay goes with it. One is spared for as long as it is a crowd, since the next
+/// that joins it takes that.
+pub(crate) fn extra(queue: &mut Queue, gone: Slot) -> impl Iterator<Item = Slot> + use<> {
+    let mut gone = Some(gone).filter(|gone| *gone >= KEPT);
+    let mut spare = None;
+    if queue.entries.len() < usize::from(KEPT) {
+        spare = Some(std::mem::replace(&mut queue.spare, NOBODY)).filter(|spare| *spare != NOBODY);
+    } else if queue.spare == NOBODY {
+        queue.spare = gone.take().unwrap_or(NOBODY);
+    }
+    gone.into_iter().chain(spare)
+}
+
+/// Removes the pipe of `slot`: by its owner, under the latch, once no entry has it. Those that
+/// watch it have it open, and hear its end all the same.
+pub(crate) fn retire(dir: BorrowedFd<'_>, slot: Slot) {
+    // One that stays is taken again.
+    let _ = rustix::fs::unlinkat(dir, slot_name(slot).as_str(), AtFlags::empty());
+}
+
+/// The slots of a lock whose owners live, as `watch` finds them: under the latch.
+pub(crate) fn living(dir: BorrowedFd<'_>) -> io::Result<Vec<Slot>> {
+    let mut living = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let Some(slot) = slot_of(entry.file_name().to_bytes()) else { continue };
+        match watch(dir, slot) {
+            Ok(Some(_)) => living.push(slot),
+            // Nobody takes what is not a named pipe of its own.
+            Ok(None) | Err(Errno::NOENT | Errno::LOOP | NOT_OURS) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(living)
+}
+
+fn slot_of(name: &[u8]) -> Option<Slot> {
+    let slot = std::str::from_utf8(name.strip_prefix(b"s")?).ok()?.parse().ok()?;
+    (slot_name(slot).as_bytes() == name).then_some(slot)
 }
 
 /// Opens `slot` to watch its owner: `None` when it is dead, and so is every copy it left. Under
@@ -137,6 +191,26 @@ fn make(dir: BorrowedFd<'_>, name: &PipeName, rights: &Rights) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fencelock_core::Mode;
+
+    #[test]
+    fn a_crowd_spares_one_pipe_that_goes_with_it() {
+        let mut queue = Queue::after(0, 0, false, 0);
+        for slot in 0..KEPT + 3 {
+            let at = queue.push(Mode::Exclusive, 0, 0);
+            queue.entries[at].slot = slot;
+        }
+        let mut leaves = |slot| -> Vec<Slot> {
+            queue.entries.retain(|entry| entry.slot != slot);
+            extra(&mut queue, slot).collect()
+        };
+        assert_eq!(leaves(1), [], "it stays in any case");
+        assert_eq!(leaves(KEPT + 1), [], "it is spared");
+        assert_eq!(leaves(KEPT), [KEPT], "one is enough");
+        assert_eq!(leaves(2), [KEPT + 1], "no crowd any more");
+        assert_eq!(leaves(KEPT + 2), [KEPT + 2]);
+        assert_eq!(leaves(3), []);
+    }
 
     #[test]
     fn pipes_are_numbered_in_decimal() {

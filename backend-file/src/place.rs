@@ -1,9 +1,11 @@
 //! One lock, and the latch under which its queue is read and changed.
 //!
-//! The latch is an flock on the lock's state, held for microseconds, and free as soon as its
-//! holder dies. Whoever asks for it here waits in line at the lock ([`turn`](crate::turn)), and is
-//! served by a thread of the store's: a disk may hang, and the process that has the latch may be
-//! stopped.
+//! The latch is an flock on the lock's page, held for microseconds, and free as soon as its holder
+//! dies. A request that finds everything ready is carried out at once, on its caller's thread: its
+//! system calls wait for nothing. One that does not, since files have to be opened, tokens have to
+//! be promised to the disk, or another process is in the latch, waits in line
+//! ([`turn`](crate::turn)) for a thread of the store's: a disk may hang, and the process that has
+//! the latch may be stopped.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -20,29 +22,25 @@ use tokio::sync::oneshot;
 use crate::directory::Directory;
 use crate::door::Caller;
 use crate::error::{failed, foreign, no_answer};
-use crate::files::{Files, Kept, STATE};
-use crate::io::{Crew, Workers};
-use crate::latch::{Desk, Latched};
+use crate::files::{Files, Kept};
+use crate::io::Workers;
+use crate::latch::{Desk, Found, Latched, Stop, Thread};
+use crate::ledger::BootId;
+use crate::page::{QUEUE, Scratch};
 use crate::path;
 use crate::platform::{identity, since_boot};
-use crate::queue::{BootId, Queue};
-use crate::turn::{Changed, Line, Taken, Thread, Turn, go_slowly, go_through, line_up};
+use crate::queue::Queue;
+use crate::turn::{Changed, Line, Turn, go_through, line_up};
 
-/// For how long a lock's file is taken to be where it was.
+/// For how long a lock's page is taken to be where it was.
 const STAYS: Duration = Duration::from_millis(100);
 /// How long a request takes at most whose disk answers: a look does not count it as an answer that
 /// an older one has had none.
 const PROMPT: Duration = Duration::from_secs(1);
+/// How often a line is tried that a step on another thread has, before its caller sleeps.
+const LINE_TRIES: u32 = 500;
 /// How often a file may be replaced while it is opened before that is an error.
 const REPLACED_AT_MOST: usize = 16;
-
-/// The threads for what takes microseconds. More than one would only be another that hangs with
-/// the disk; and what they do, they do mostly in the kernel, under locks that are its own.
-const QUICK: Crew =
-    Crew { name: "fencelock-file", most: 1, spins: true, stays: Duration::from_secs(10) };
-/// Those for what waits for the disk: making a lock's files, and promising tokens.
-const SLOW: Crew =
-    Crew { name: "fencelock-sync", most: 16, spins: false, stays: Duration::from_secs(1) };
 
 /// What all locks of a connected store have in common.
 #[derive(Debug)]
@@ -50,15 +48,16 @@ pub(crate) struct Ground {
     pub(crate) directory: Directory,
     pub(crate) boot: BootId,
     pub(crate) runtime: Handle,
-    pub(crate) quick: Workers<Arc<Place>>,
-    pub(crate) slow: Workers<Arc<Place>>,
+    pub(crate) threads: Workers<Arc<Place>>,
+    pub(crate) scratch: Scratch,
     kept_open: Arc<AtomicUsize>,
 }
 
 impl Ground {
-    pub(crate) fn new(directory: Directory, boot: BootId, runtime: Handle) -> Ground {
-        let (quick, slow) = (Workers::new(QUICK, go_through), Workers::new(SLOW, go_slowly));
-        Ground { directory, boot, runtime, quick, slow, kept_open: Arc::default() }
+    pub(crate) fn new(directory: Directory, boot: BootId, runtime: Handle) -> Result<Ground> {
+        let scratch = Scratch::new().map_err(|e| failed("read pipes in", directory.path(), e))?;
+        let (threads, kept_open) = (Workers::new(go_through), Arc::default());
+        Ok(Ground { directory, boot, runtime, threads, scratch, kept_open })
     }
 }
 
@@ -69,9 +68,10 @@ pub(crate) struct Place {
     key: Arc<str>,
     hash: u64,
     dir_name: String,
+    /// Of its directory.
     path: Arc<Path>,
-    /// The same, as system calls take it.
-    c_path: CString,
+    /// Of its page, as system calls take it.
+    page_path: CString,
     desk: Mutex<Desk>,
     line: Mutex<Line>,
     /// A waiter that could hold but does not, and since when that has been seen.
@@ -93,8 +93,6 @@ enum Reached<'a> {
     Missing,
     /// Another process has the latch.
     Contended,
-    /// Only a slow thread may go on.
-    IsSlow,
 }
 
 /// What a look without the latch found.
@@ -109,14 +107,14 @@ pub(crate) enum Peek {
 impl Place {
     pub(crate) fn new(ground: Arc<Ground>, key: Arc<str>) -> Place {
         let dir_name = path::encode(&key);
-        let path = ground.directory.path().join(&dir_name).join(STATE);
+        let path = ground.directory.path().join(&dir_name);
         Place {
             hash: path::hash(&key),
             ground,
             key,
             dir_name,
             // Only a path with a NUL in it, which leads nowhere, has no such form.
-            c_path: CString::new(path.as_os_str().as_bytes()).unwrap_or_default(),
+            page_path: CString::new(path.join(QUEUE).as_os_str().as_bytes()).unwrap_or_default(),
             path: path.into(),
             desk: Mutex::default(),
             line: Mutex::default(),
@@ -157,13 +155,13 @@ impl Place {
     }
 
     /// Does `work` with the queue, which is nobody else's until what `work` is given is dropped.
-    /// Makes the lock's directory.
+    /// Makes the lock's directory. Work that stops since it needs the disk is done again.
     ///
     /// Dropped at any await, `work` may still be done, once, before anything that is asked of this
     /// lock afterwards.
     pub(crate) async fn latched<T: Send + 'static>(
         self: &Arc<Self>,
-        work: impl FnOnce(Latched<'_>) -> Result<T> + Send + 'static,
+        work: impl Fn(Latched<'_>) -> Result<T, Stop> + Send + 'static,
     ) -> Result<T> {
         match self.asked(Missing::Make, work).await? {
             Some(done) => Ok(done),
@@ -174,7 +172,7 @@ impl Place {
     /// As [`latched`](Place::latched); `None` when the lock has no directory.
     pub(crate) async fn latched_if_there<T: Send + 'static>(
         self: &Arc<Self>,
-        work: impl FnOnce(Latched<'_>) -> Result<T> + Send + 'static,
+        work: impl Fn(Latched<'_>) -> Result<T, Stop> + Send + 'static,
     ) -> Result<Option<T>> {
         self.asked(Missing::Leave, work).await
     }
@@ -182,15 +180,66 @@ impl Place {
     async fn asked<T: Send + 'static>(
         self: &Arc<Self>,
         missing: Missing,
-        work: impl FnOnce(Latched<'_>) -> Result<T> + Send + 'static,
+        work: impl Fn(Latched<'_>) -> Result<T, Stop> + Send + 'static,
     ) -> Result<Option<T>> {
+        match self.asked_at_once(missing, work)? {
+            Answer::Now(done) => Ok(done),
+            Answer::Later(answered) => answered.await.unwrap_or_else(|_| Err(no_answer())),
+        }
+    }
+
+    /// Carries a request out, or puts it in line.
+    fn asked_at_once<T: Send + 'static>(
+        self: &Arc<Self>,
+        missing: Missing,
+        work: impl Fn(Latched<'_>) -> Result<T, Stop> + Send + 'static,
+    ) -> Result<Answer<Option<T>>> {
+        // Nothing overtakes it while this has the line.
+        let line = self.line();
+        if line.is_at_rest() {
+            match self.carry_out(missing, Thread::Caller, &work) {
+                Ok(Some(done)) => return Ok(Answer::Now(done)),
+                Ok(None) | Err(Stop::NeedsDisk) => {}
+                Err(Stop::Failed(error)) => return Err(error),
+            }
+        }
         let (answer, answered) = oneshot::channel();
-        line_up(self, Box::new(Asked { missing, work, answer }))?;
-        let answer = self.ground.quick.answer(answered).await;
-        answer.unwrap_or_else(|| Err(no_answer()))
+        line_up(self, line, Box::new(Asked { missing, work, answer }))?;
+        Ok(Answer::Later(answered))
+    }
+
+    /// `None` when another process has the latch.
+    fn carry_out<T>(
+        &self,
+        missing: Missing,
+        thread: Thread,
+        work: impl Fn(Latched<'_>) -> Result<T, Stop>,
+    ) -> Result<Option<Option<T>>, Stop> {
+        match self.reach(missing, thread)? {
+            Reached::Latched(latched) => work(latched).map(|done| Some(Some(done))),
+            Reached::Missing => Ok(Some(None)),
+            Reached::Contended => Ok(None),
+        }
+    }
+
+    /// Closes the lock's files: of a lock that nothing is asked of any more. Completes when that is
+    /// done.
+    pub(crate) fn leave(self: &Arc<Self>) -> oneshot::Receiver<()> {
+        let (answer, left) = oneshot::channel();
+        // Without a thread the files close with this lock.
+        let _ = line_up(self, self.line(), Box::new(Leaves { _answer: answer }));
+        left
     }
 
     pub(crate) fn line(&self) -> MutexGuard<'_, Line> {
+        // A step on another thread of this process is done within microseconds. To sleep and be
+        // woken takes longer, for both.
+        for _ in 0..LINE_TRIES {
+            if let Ok(line) = self.line.try_lock() {
+                return line;
+            }
+            std::hint::spin_loop();
+        }
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -199,9 +248,9 @@ impl Place {
         self.line().trouble(self)
     }
 
-    /// When the queue's file changed last, if it is open. For a thread that may wait for the disk.
+    /// When the queue changed last, if it is open. For a thread that may wait for the disk.
     pub(crate) fn changed(&self) -> Option<Changed> {
-        self.desk().files.as_ref()?.changed()
+        self.desk().files.as_ref()?.page().changed()
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -209,39 +258,38 @@ impl Place {
     }
 
     /// The loaded queue, and the latch.
-    fn reach(&self, missing: Missing, thread: Thread) -> Result<Reached<'_>> {
+    fn reach(&self, missing: Missing, thread: Thread) -> Result<Reached<'_>, Stop> {
         for _ in 0..REPLACED_AT_MOST {
+            // Only the request whose turn it is locks this.
             let mut desk = self.desk();
-            let files = match &desk.files {
-                Some(files) => files.clone(),
-                None => match self.open()? {
-                    Some(files) => desk.files.insert(files).clone(),
-                    None if missing == Missing::Leave => return Ok(Reached::Missing),
-                    None if thread == Thread::Quick => return Ok(Reached::IsSlow),
-                    None => {
-                        self.make()?;
-                        continue;
-                    }
-                },
+            if desk.files.is_none() {
+                if thread == Thread::Caller {
+                    return Err(Stop::NeedsDisk);
+                }
+                self.open(&mut desk)?;
+            }
+            let Some(files) = desk.files.clone() else {
+                if missing == Missing::Leave {
+                    return Ok(Reached::Missing);
+                }
+                self.make()?;
+                continue;
             };
-            if !files.try_latch()? {
+            if !files.page().try_latch().map_err(|e| failed("lock", &self.path, e))? {
                 return Ok(Reached::Contended);
             }
-            let mut latched = Latched::new(desk, self);
+            let mut latched = Latched::new(desk, self, thread);
             if !self.is_current(latched.desk(), missing)? {
                 latched.abandon();
                 continue;
             }
             latched.load()?;
-            if missing == Missing::Make && latched.queue().needs_tokens() {
-                if thread == Thread::Quick {
-                    return Ok(Reached::IsSlow);
-                }
-                latched.promise_tokens()?;
+            if missing == Missing::Make {
+                latched.prepare_tokens()?;
             }
             return Ok(Reached::Latched(latched));
         }
-        Err(foreign(&self.path, "somebody replaces it again and again"))
+        Err(foreign(&self.path, "somebody replaces it again and again").into())
     }
 
     /// Whether the latched files are still this lock's. Those that were removed or replaced by
@@ -252,14 +300,15 @@ impl Place {
         let Some(files) = &desk.files else { return Ok(false) };
         let now = since_boot();
         let long_ago = desk.checked.is_none_or(|then| now > then + STAYS);
-        if (missing == Missing::Make || long_ago) && !files.is_linked()? {
+        let is_linked = || files.page().is_linked().map_err(|e| failed("look at", &self.path, e));
+        if (missing == Missing::Make || long_ago) && !is_linked()? {
             return Ok(false);
         }
         if missing == Missing::Leave || !long_ago {
             return Ok(true);
         }
-        match identity(&self.c_path) {
-            Ok(identity) if identity == files.identity() => {
+        match identity(&self.page_path) {
+            Ok(identity) if identity == files.page().identity() => {
                 desk.checked = Some(now);
                 Ok(true)
             }
@@ -276,39 +325,70 @@ impl Place {
             Some(_) => return Ok(Peek::Busy),
             None => {}
         }
-        let (answer, answered) = oneshot::channel();
-        line_up(self, Box::new(Peeked { answer }))?;
-        answered.await.unwrap_or_else(|_| Err(no_answer()))
+        match self.peek_at_once()? {
+            Answer::Now(seen) => Ok(seen),
+            Answer::Later(answered) => answered.await.unwrap_or_else(|_| Err(no_answer())),
+        }
     }
 
-    fn peek_now(&self) -> Result<Peek> {
+    fn peek_at_once(self: &Arc<Self>) -> Result<Answer<Peek>> {
+        let line = self.line();
+        if line.is_at_rest() {
+            match self.peek_on(Thread::Caller) {
+                Ok(seen) => return Ok(Answer::Now(seen)),
+                Err(Stop::NeedsDisk) => {}
+                Err(Stop::Failed(error)) => return Err(error),
+            }
+        }
+        let (answer, answered) = oneshot::channel();
+        line_up(self, line, Box::new(Peeked { answer }))?;
+        Ok(Answer::Later(answered))
+    }
+
+    fn peek_on(&self, thread: Thread) -> Result<Peek, Stop> {
         let mut desk = self.desk();
         if desk.files.is_none() {
-            desk.files = self.open()?;
+            if thread == Thread::Caller {
+                return Err(Stop::NeedsDisk);
+            }
+            self.open(&mut desk)?;
         }
-        let here = desk.files.as_ref().map(|files| files.identity());
-        if here.is_none() || identity(&self.c_path).ok() != here {
+        let here = desk.files.as_ref().map(|files| files.page().identity());
+        if here.is_none() || identity(&self.page_path).ok() != here {
             return Ok(Peek::Gone);
         }
-        let read = desk.read(&self.ground);
+        let read = desk.read(self, thread);
         desk.let_go();
-        Ok(match read {
-            Ok(()) => Peek::Queue(desk.queue.clone()),
-            Err(_) => Peek::Busy,
-        })
+        match read {
+            Ok(Found::Queue) => Ok(Peek::Queue(desk.queue.clone())),
+            Ok(Found::Nothing | Found::Damage) => Ok(Peek::Gone),
+            Err(Stop::NeedsDisk) => Err(Stop::NeedsDisk),
+            Err(Stop::Failed(_)) => Ok(Peek::Busy),
+        }
     }
 
-    fn open(&self) -> Result<Option<Arc<Files>>> {
-        let kept = Kept::one_of(&self.ground.kept_open);
-        let directory = &self.ground.directory;
-        let files = Files::open(directory, &self.dir_name, &self.path, &self.key, kept)?;
-        Ok(files.map(Arc::new))
+    /// Opens the lock's files, if there are any.
+    fn open(&self, desk: &mut Desk) -> Result<()> {
+        let Ground { directory, kept_open, .. } = &*self.ground;
+        let kept = Kept::one_of(kept_open);
+        let (name, path, key) = (&self.dir_name, &self.path, &self.key);
+        desk.files = Files::open(directory, name, path, key, kept, &desk.page)?.map(Arc::new);
+        if let Some(files) = &desk.files {
+            desk.page = Arc::downgrade(files.page());
+        }
+        Ok(())
     }
 
     fn make(&self) -> Result<()> {
         let Ground { directory, boot, .. } = &*self.ground;
         Files::make(directory, &self.dir_name, &self.path, &self.key, *boot)
     }
+}
+
+/// The answer to a request that was carried out, or that waits in line.
+enum Answer<T> {
+    Now(T),
+    Later(oneshot::Receiver<Result<T>>),
 }
 
 /// A request that needs the latch.
@@ -318,22 +398,22 @@ struct Asked<T, W> {
     answer: oneshot::Sender<Result<Option<T>>>,
 }
 
-impl<T: Send + 'static, W: FnOnce(Latched<'_>) -> Result<T> + Send + 'static> Turn for Asked<T, W> {
+impl<T: Send + 'static, W: Fn(Latched<'_>) -> Result<T, Stop> + Send + 'static> Turn
+    for Asked<T, W>
+{
     fn is_wanted(&self) -> bool {
         !self.answer.is_closed()
     }
 
-    fn take(self: Box<Self>, place: &Place, thread: Thread) -> Taken {
-        let done = match place.reach(self.missing, thread) {
-            Ok(Reached::Contended) => return Taken::Contended(self),
-            Ok(Reached::IsSlow) => return Taken::IsSlow(self),
-            Ok(Reached::Latched(latched)) => (self.work)(latched).map(Some),
-            Ok(Reached::Missing) => Ok(None),
-            Err(error) => Err(error),
+    fn take(self: Box<Self>, place: &Place) -> Result<(), Box<dyn Turn>> {
+        let done = match place.carry_out(self.missing, Thread::Own, &self.work) {
+            Ok(None) => return Err(self),
+            Ok(Some(done)) => Ok(done),
+            Err(stop) => Err(stop.into()),
         };
-        let answer = self.answer;
         // Given up meanwhile: what it did is undone by the release that follows.
-        Taken::Done(Box::new(move || drop(answer.send(done))))
+        let _ = self.answer.send(done);
+        Ok(())
     }
 }
 
@@ -347,8 +427,35 @@ impl Turn for Peeked {
         !self.answer.is_closed()
     }
 
-    fn take(self: Box<Self>, place: &Place, _: Thread) -> Taken {
-        let seen = place.peek_now();
-        Taken::Done(Box::new(move || drop(self.answer.send(seen))))
+    fn take(self: Box<Self>, place: &Place) -> Result<(), Box<dyn Turn>> {
+        let _ = self.answer.send(place.peek_on(Thread::Own).map_err(Error::from));
+        Ok(())
+    }
+}
+
+/// The end of a lock's use.
+struct Leaves {
+    _answer: oneshot::Sender<()>,
+}
+
+impl Turn for Leaves {
+    fn is_wanted(&self) -> bool {
+        true
+    }
+
+    fn take(self: Box<Self>, place: &Place) -> Result<(), Box<dyn Turn>> {
+        let mut desk = place.desk();
+        let Some(files) = desk.files.clone() else { return Ok(()) };
+        // A process that has the latch has the page open too: this one is not the last.
+        if !files.page().try_latch().unwrap_or(false) {
+            desk.files = None;
+            return Ok(());
+        }
+        let mut latched = Latched::new(desk, place, Thread::Own);
+        if let Err(Stop::Failed(error)) = latched.note_tokens() {
+            tracing::debug!(target: "fencelock", %error, "could not note a lock's last token");
+        }
+        latched.abandon();
+        Ok(())
     }
 }

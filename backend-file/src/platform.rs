@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, StatFs};
 use rustix::io;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::queue::BootId;
+use crate::ledger::BootId;
 
 /// One file among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +19,6 @@ pub(crate) struct Identity {
     device: (u32, u32),
     inode: u64,
     links: u32,
-}
-
-impl Identity {
-    /// How many names the file has.
-    pub(crate) fn links(&self) -> u32 {
-        self.links
-    }
 }
 
 /// How long the machine has been up, for people and for numbers that must rise.

@@ -1,42 +1,26 @@
-//! The queue of one lock: who holds it, who waits, in which order, and its bytes on disk.
+//! The queue of one lock: who holds it, who waits, in which order, and its bytes.
 //!
-//! Everything here is pure. The state is a page: a header and the entries in arrival order,
-//! holders first. A page is written by one call, which a kill cannot split; entries that do not
-//! fit go to the one of two areas that is not in use, and the header that follows switches over,
-//! so that whoever reads sees the state before a commit or after it, never between.
+//! Everything here is pure. A queue is written as one record: a header and the entries in arrival
+//! order, holders first. The records of a lock lie one behind the other in its page
+//! ([`page`](crate::page)), and the last one counts. Entries that do not fit into a record go to
+//! the one of two areas of the lock's file that is not in use, before the header that leads there,
+//! so that a reader sees the state before a commit or after it, never between.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use fencelock_core::{Mode, Permits};
 
-/// The part of the file that is read and written as one.
+/// The longest record: what a pipe takes as a whole or not at all.
 pub(crate) const PAGE: usize = 4096;
-/// Format version 1. The last byte is the version.
-const MAGIC: [u8; 8] = *b"fencelk\x01";
-const HEADER: usize = 64;
-const ENTRY: usize = 36;
-/// How many entries the page itself has room for.
+/// Format version 2. The last byte is the version.
+pub(crate) const MAGIC: [u8; 8] = *b"fencelk\x02";
+const HEADER: usize = 48;
+/// The bytes of one entry.
+pub(crate) const ENTRY: usize = 36;
+/// How many entries a record itself has room for.
 pub(crate) const INLINE: usize = (PAGE - HEADER) / ENTRY;
 /// How many entries there may be: slot numbers are 16 bits, the last two of which mean others.
 pub(crate) const MOST: usize = 65_534;
-
-/// Where the lock's full name is, after its length in four bytes.
-pub(crate) const NAME_AT: u64 = 4096;
-/// The longest name with its prefix.
-pub(crate) const NAME_MOST: usize = 60 * 1024;
-/// Where labels are that differ from their process's own, [`LABEL`] bytes for each slot.
-pub(crate) const LABELS_AT: u64 = 16 << 20;
-/// Room for one label, and its length in the first byte.
-pub(crate) const LABEL: usize = 128;
-
-/// How many fencing tokens are promised to the disk at once.
-const BLOCK: u64 = 1 << 20;
-
-/// Where an entry area begins. The page itself is area 0.
-pub(crate) fn area_at(which: u32) -> u64 {
-    u64::from(which) * (4 << 20)
-}
 
 /// The number of a pipe in the lock's directory.
 pub(crate) type Slot = u16;
@@ -45,19 +29,19 @@ pub(crate) const NOBODY: Slot = Slot::MAX;
 /// The first waiter, for permits: it watches every holder.
 pub(crate) const EVERY_HOLDER: Slot = Slot::MAX - 1;
 
-/// Tells one boot of the machine from another.
-pub(crate) type BootId = [u8; 16];
+/// The door of an entry whose process is not known: nobody can be rung there.
+pub(crate) const NO_DOOR: u16 = u16::MAX;
 
 /// One claim in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Never used twice in one file.
+    /// Never used twice.
     pub(crate) ticket: u64,
     /// Zero while it waits.
     pub(crate) token: u64,
     pub(crate) mode: Mode,
     pub(crate) held: bool,
-    /// Its label stands in the file, beside the queue; else it is that of its door.
+    /// Its label stands in the lock's file; else it is that of its door.
     pub(crate) labelled: bool,
     /// In hundredths of a second since the boot, as far as they fit.
     pub(crate) since: u32,
@@ -70,17 +54,19 @@ pub(crate) struct Entry {
 }
 
 /// The queue and the tokens of one lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Queue {
-    pub(crate) boot: BootId,
     /// The last token given out.
     pub(crate) token: u64,
-    /// Written, perhaps not yet on the disk: after a power failure tokens go on above it.
-    promised: u64,
-    /// On the disk for certain: no token is given out above it.
-    durable: u64,
+    /// Promised to the disk for certain: no token is given out above it.
+    pub(crate) durable: u64,
+    /// The lock's file may have a note of the last token, which has to be struck out before the
+    /// queue has an entry.
+    pub(crate) noted: bool,
     next_ticket: u64,
     which: u32,
+    /// A pipe that a crowd left for its next one, or [`NOBODY`].
+    pub(crate) spare: Slot,
     pub(crate) entries: Vec<Entry>,
 }
 
@@ -88,32 +74,14 @@ pub(crate) struct Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Corrupt(pub(crate) &'static str);
 
-impl Queue {
-    /// Of a lock that nobody has used, made so long after the boot. Tickets begin there: above
-    /// those of every earlier file of the same lock, so that nobody takes an entry of the new one
-    /// for its own.
-    pub(crate) fn new(boot: BootId, since_boot: Duration) -> Queue {
-        Queue {
-            boot,
-            token: 0,
-            promised: 0,
-            durable: 0,
-            next_ticket: u64::try_from(since_boot.as_nanos()).unwrap_or(u64::MAX / 2).max(1),
-            which: 0,
-            entries: Vec::new(),
-        }
-    }
+/// Not damaged, but of processes that know more, or less.
+pub(crate) const OTHER_VERSION: Corrupt = Corrupt("another version of this library wrote it");
 
-    /// Goes on in boot `boot`: after another one, what was not on the disk may be gone, so tokens
-    /// go on above what was promised, and of the entries only those whose owners live are true.
-    /// There may be such: containers can have boot ids of their own.
-    pub(crate) fn begin(&mut self, boot: BootId, lives: impl Fn(Slot) -> bool) {
-        if self.boot != boot {
-            self.boot = boot;
-            self.entries.retain(|entry| lives(entry.slot));
-            self.token = self.token.max(self.promised);
-            self.durable = self.token;
-        }
+impl Queue {
+    /// Without entries. Its tickets are above `ticket`.
+    pub(crate) fn after(token: u64, durable: u64, noted: bool, ticket: u64) -> Queue {
+        let (next_ticket, which, spare) = (ticket + 1, 0, NOBODY);
+        Queue { token, durable, noted, next_ticket, which, spare, entries: Vec::new() }
     }
 
     /// Whether tokens must be promised to the disk before the next grant.
@@ -121,19 +89,14 @@ impl Queue {
         self.token >= self.durable
     }
 
-    /// Whether no promise was ever kept: its directory may not be on the disk either.
-    pub(crate) fn is_fresh(&self) -> bool {
-        self.durable == 0
-    }
-
-    /// To be followed by a commit, a sync, [`promise_kept`](Queue::promise_kept) and a commit.
-    pub(crate) fn promise(&mut self) {
-        self.promised = self.promised.max(self.token).saturating_add(BLOCK);
-    }
-
-    /// The promise is on the disk.
-    pub(crate) fn promise_kept(&mut self) {
-        self.durable = self.promised;
+    /// Takes over the holders of a queue that was lost.
+    pub(crate) fn adopt(&mut self, mut holders: Vec<Entry>) {
+        holders.sort_by_key(|entry| entry.ticket);
+        for holder in &holders {
+            self.next_ticket = self.next_ticket.max(holder.ticket.saturating_add(1));
+            self.token = self.token.max(holder.token);
+        }
+        self.entries = holders;
     }
 
     pub(crate) fn position(&self, ticket: u64) -> Option<usize> {
@@ -238,78 +201,62 @@ impl Queue {
         from.saturating_add(u16::try_from(free).unwrap_or(u16::MAX))
     }
 
-    /// The page, and what must be written to an area before it.
-    pub(crate) fn encode(&mut self, page: &mut [u8; PAGE], area: &mut Vec<u8>) -> Commit {
-        let count = self.entries.len();
-        let inline = count <= INLINE;
-        self.which = match (inline, self.which) {
+    /// Whether a record has room for all entries.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.entries.len() <= INLINE
+    }
+
+    /// Writes the record; where it has no room for the entries, they go to `area` and are to be
+    /// written before it, to the area that this returns.
+    pub(crate) fn encode(&mut self, record: &mut Vec<u8>, area: &mut Vec<u8>) -> Option<u32> {
+        self.which = match (self.is_inline(), self.which) {
             (true, _) => 0,
             (false, 1) => 2,
             (false, _) => 1,
         };
-        area.clear();
-        if !inline {
-            area.resize(count * ENTRY, 0);
-        }
-        page[..8].copy_from_slice(&MAGIC);
-        page[8..24].copy_from_slice(&self.boot);
-        let numbers = [self.token, self.promised, self.durable, self.next_ticket];
-        for (field, number) in page[24..56].chunks_exact_mut(8).zip(numbers) {
-            field.copy_from_slice(&number.to_le_bytes());
+        record.clear();
+        record.extend_from_slice(&MAGIC);
+        for number in [self.token, self.durable, self.next_ticket] {
+            record.extend_from_slice(&number.to_le_bytes());
         }
         // At most MOST.
-        let count_field = u32::try_from(count).unwrap_or(u32::MAX);
-        page[56..60].copy_from_slice(&count_field.to_le_bytes());
-        page[60..64].copy_from_slice(&self.which.to_le_bytes());
-        let room: &mut [u8] = if inline { &mut page[HEADER..] } else { area };
-        for (bytes, entry) in room.chunks_exact_mut(ENTRY).zip(&self.entries) {
-            encode_entry(bytes, entry);
+        let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        for number in [count, self.which, u32::from(self.noted), u32::from(self.spare)] {
+            record.extend_from_slice(&number.to_le_bytes());
         }
-        let page_len = if inline { HEADER + count * ENTRY } else { HEADER };
-        Commit { page_len, area: (!inline).then_some(self.which) }
+        let room = match self.which {
+            0 => record,
+            _ => {
+                area.clear();
+                area
+            }
+        };
+        for entry in &self.entries {
+            room.extend_from_slice(&entry.encode());
+        }
+        (self.which > 0).then_some(self.which)
     }
 
-    /// Reads a page in boot `boot`. Where entries are elsewhere, `area` is asked for them. A power
-    /// failure may have left anything behind the header, which fits one sector: entries of
-    /// another boot are void then, not corrupt.
+    /// Reads one record. Where its entries are elsewhere, `area` is asked for them.
     pub(crate) fn decode<E: From<Corrupt>>(
         &mut self,
-        page: &[u8],
-        boot: BootId,
-        area: impl FnOnce(Range<u64>, &mut Vec<u8>) -> Result<(), E>,
+        record: &[u8],
+        area: impl FnOnce(u32, usize, &mut Vec<u8>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Some((header, rest)) = page.split_at_checked(HEADER) else {
-            return Err(Corrupt("it is too short").into());
-        };
-        if header[..7] != MAGIC[..7] {
-            return Err(Corrupt("it does not begin as a queue of this library does").into());
+        let Header { count, which, .. } = Header::of(record)?;
+        self.token = number(&record[8..16]);
+        self.durable = number(&record[16..24]);
+        self.next_ticket = number(&record[24..32]);
+        self.noted = record[40] != 0;
+        self.spare = u16::from_le_bytes(array(&record[44..46]));
+        self.which = which;
+        if which == 0 {
+            let entries = record.get(HEADER..HEADER + count * ENTRY).unwrap_or_default();
+            return Ok(self.decode_entries(count, entries)?);
         }
-        if header[7] != MAGIC[7] {
-            return Err(Corrupt("another version of this library wrote it").into());
-        }
-        self.boot = array(&header[8..24]);
-        self.token = number(&header[24..32]);
-        self.promised = number(&header[32..40]);
-        self.durable = number(&header[40..48]);
-        self.next_ticket = number(&header[48..56]);
-        let count = u32::from_le_bytes(array(&header[56..60])) as usize;
-        self.which = u32::from_le_bytes(array(&header[60..64]));
-        if self.durable > self.promised.max(self.token) || count > MOST || self.which > 2 {
-            return Err(Corrupt("its header contradicts itself").into());
-        }
-        let decoded = if self.which == 0 {
-            self.decode_entries(count, rest.get(..count * ENTRY).unwrap_or_default())
-        } else {
-            let start = area_at(self.which);
-            let mut bytes = Vec::new();
-            area(start..start + (count * ENTRY) as u64, &mut bytes)?;
-            self.decode_entries(count, &bytes)
-        };
-        match decoded {
-            Err(_) if self.boot != boot => self.entries.clear(),
-            decoded => decoded?,
-        }
-        Ok(())
+        let mut bytes = Vec::new();
+        area(which, count * ENTRY, &mut bytes)?;
+        Ok(self.decode_entries(count, &bytes)?)
     }
 
     fn decode_entries(&mut self, count: usize, bytes: &[u8]) -> Result<(), Corrupt> {
@@ -319,8 +266,8 @@ impl Queue {
         }
         let mut before = 0;
         let mut waits = false;
-        for bytes in bytes.chunks_exact(ENTRY) {
-            let entry = decode_entry(bytes)?;
+        for bytes in bytes.as_chunks().0 {
+            let entry = Entry::decode(bytes)?;
             if entry.ticket <= before || entry.ticket >= self.next_ticket {
                 return Err(Corrupt("its tickets are out of order"));
             }
@@ -334,70 +281,127 @@ impl Queue {
     }
 }
 
-/// How much of what was encoded is to be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Commit {
-    /// How much of the page.
-    pub(crate) page_len: usize,
-    /// Where the entries go first, if not into the page.
-    pub(crate) area: Option<u32>,
+/// What a record says of its own length.
+struct Header {
+    count: usize,
+    which: u32,
+}
+
+impl Header {
+    fn of(bytes: &[u8]) -> Result<Header, Corrupt> {
+        check_magic(bytes)?;
+        if bytes.len() < HEADER {
+            return Err(Corrupt("it is too short"));
+        }
+        let count = u32::from_le_bytes(array(&bytes[32..36])) as usize;
+        let which = u32::from_le_bytes(array(&bytes[36..40]));
+        let most = if which == 0 { INLINE } else { MOST };
+        match count > most || which > 2 {
+            true => Err(Corrupt("its header contradicts itself")),
+            false => Ok(Header { count, which }),
+        }
+    }
+
+    fn record_len(&self) -> usize {
+        HEADER + if self.which == 0 { self.count * ENTRY } else { 0 }
+    }
+}
+
+/// Refuses what does not begin as this version writes it.
+pub(crate) fn check_magic(bytes: &[u8]) -> Result<(), Corrupt> {
+    match bytes.get(..8) {
+        Some(magic) if magic == MAGIC => Ok(()),
+        Some(magic) if magic[..7] == MAGIC[..7] => Err(OTHER_VERSION),
+        _ => Err(Corrupt("it does not begin as a queue of this library does")),
+    }
+}
+
+/// Where the last record of a page is, if it has one. A process that is killed while it commits
+/// leaves two.
+pub(crate) fn last_record(page: &[u8]) -> Result<Option<Range<usize>>, Corrupt> {
+    let (mut last, mut at) = (None, 0);
+    while at < page.len() {
+        let end = at + Header::of(&page[at..])?.record_len();
+        if end > page.len() {
+            return Err(Corrupt("entries are missing"));
+        }
+        last = Some(at..end);
+        at = end;
+    }
+    Ok(last)
+}
+
+/// The first record of a page that has something else behind it.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn first_record(page: &[u8]) -> &[u8] {
+    let len = Header::of(page).map_or(page.len(), |header| header.record_len());
+    &page[..len.min(page.len())]
+}
+
+/// Whether a record says that its entries are in an area.
+pub(crate) fn is_elsewhere(record: &[u8]) -> bool {
+    Header::of(record).is_ok_and(|header| header.which > 0)
 }
 
 const HELD: u8 = 1;
 const LABELLED: u8 = 2;
 
-fn encode_entry(bytes: &mut [u8], entry: &Entry) {
-    let (mode, n, limit) = match entry.mode {
-        Mode::Exclusive => (1, 0, 0),
-        Mode::Shared => (2, 0, 0),
-        Mode::Permits(permits) => (3, permits.n(), permits.limit()),
-    };
-    bytes[..8].copy_from_slice(&entry.ticket.to_le_bytes());
-    bytes[8..16].copy_from_slice(&entry.token.to_le_bytes());
-    bytes[16..20].copy_from_slice(&u32::to_le_bytes(n));
-    bytes[20..24].copy_from_slice(&u32::to_le_bytes(limit));
-    bytes[24..28].copy_from_slice(&entry.since.to_le_bytes());
-    bytes[28..30].copy_from_slice(&entry.slot.to_le_bytes());
-    bytes[30..32].copy_from_slice(&entry.door.to_le_bytes());
-    bytes[32..34].copy_from_slice(&entry.watch.to_le_bytes());
-    bytes[34] = mode;
-    bytes[35] = u8::from(entry.held) * HELD + u8::from(entry.labelled) * LABELLED;
-}
-
-fn decode_entry(bytes: &[u8]) -> Result<Entry, Corrupt> {
-    let half = |at: usize| u16::from_le_bytes(array(&bytes[at..at + 2]));
-    let word = |at: usize| u32::from_le_bytes(array(&bytes[at..at + 4]));
-    let mode = match bytes[34] {
-        1 => Mode::Exclusive,
-        2 => Mode::Shared,
-        3 => match Permits::new(word(16), word(20)) {
-            Ok(permits) => Mode::Permits(permits),
-            Err(_) => return Err(Corrupt("an entry has impossible permits")),
-        },
-        _ => return Err(Corrupt("an entry has an unknown mode")),
-    };
-    if bytes[35] & !(HELD | LABELLED) != 0 {
-        return Err(Corrupt("an entry has unknown flags"));
+impl Entry {
+    pub(crate) fn encode(&self) -> [u8; ENTRY] {
+        let (mode, n, limit) = match self.mode {
+            Mode::Exclusive => (1, 0, 0),
+            Mode::Shared => (2, 0, 0),
+            Mode::Permits(permits) => (3, permits.n(), permits.limit()),
+        };
+        let mut bytes = [0; ENTRY];
+        bytes[..8].copy_from_slice(&self.ticket.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.token.to_le_bytes());
+        bytes[16..20].copy_from_slice(&u32::to_le_bytes(n));
+        bytes[20..24].copy_from_slice(&u32::to_le_bytes(limit));
+        bytes[24..28].copy_from_slice(&self.since.to_le_bytes());
+        bytes[28..30].copy_from_slice(&self.slot.to_le_bytes());
+        bytes[30..32].copy_from_slice(&self.door.to_le_bytes());
+        bytes[32..34].copy_from_slice(&self.watch.to_le_bytes());
+        bytes[34] = mode;
+        bytes[35] = u8::from(self.held) * HELD + u8::from(self.labelled) * LABELLED;
+        bytes
     }
-    Ok(Entry {
-        ticket: number(&bytes[..8]),
-        token: number(&bytes[8..16]),
-        mode,
-        held: bytes[35] & HELD != 0,
-        labelled: bytes[35] & LABELLED != 0,
-        since: word(24),
-        slot: half(28),
-        door: half(30),
-        watch: half(32),
-    })
+
+    pub(crate) fn decode(bytes: &[u8; ENTRY]) -> Result<Entry, Corrupt> {
+        let half = |at: usize| u16::from_le_bytes(array(&bytes[at..at + 2]));
+        let word = |at: usize| u32::from_le_bytes(array(&bytes[at..at + 4]));
+        let mode = match bytes[34] {
+            1 => Mode::Exclusive,
+            2 => Mode::Shared,
+            3 => match Permits::new(word(16), word(20)) {
+                Ok(permits) => Mode::Permits(permits),
+                Err(_) => return Err(Corrupt("an entry has impossible permits")),
+            },
+            _ => return Err(Corrupt("an entry has an unknown mode")),
+        };
+        if bytes[35] & !(HELD | LABELLED) != 0 {
+            return Err(Corrupt("an entry has unknown flags"));
+        }
+        Ok(Entry {
+            ticket: number(&bytes[..8]),
+            token: number(&bytes[8..16]),
+            mode,
+            held: bytes[35] & HELD != 0,
+            labelled: bytes[35] & LABELLED != 0,
+            since: word(24),
+            slot: half(28),
+            door: half(30),
+            watch: half(32),
+        })
+    }
 }
 
-fn number(bytes: &[u8]) -> u64 {
+pub(crate) fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(array(bytes))
 }
 
 /// The first `N` bytes, zero where they end early.
-fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+pub(crate) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     std::array::from_fn(|at| bytes.get(at).copied().unwrap_or(0))
 }
 
@@ -406,8 +410,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
-
-    const BOOT: BootId = [7; 16];
 
     fn mode(kind: u8) -> Mode {
         match kind % 5 {
@@ -418,43 +420,68 @@ mod tests {
         }
     }
 
-    /// A file that a killed process may have written only a part of: the page and two areas.
+    /// A page and two areas, which a process that is killed may have written only in part.
     #[derive(Clone, Default)]
-    struct Disk(BTreeMap<u64, Vec<u8>>);
+    struct Written {
+        page: Vec<u8>,
+        areas: BTreeMap<u32, Vec<u8>>,
+    }
 
-    impl Disk {
-        fn write(&mut self, at: u64, bytes: &[u8]) {
-            let part = self.0.entry(at).or_default();
-            let rest = part.split_off(bytes.len().min(part.len()));
-            *part = [bytes, &rest].concat();
-        }
+    /// Where a process dies that commits.
+    #[derive(Clone, Copy, Debug)]
+    enum Dies {
+        /// After so many of the bytes that go to an area.
+        InArea(usize),
+        /// Each of these follows one call, which a kill does not split.
+        AfterArea,
+        BehindLeft,
+        BehindNew,
+        Never,
+    }
 
-        /// Commits, but dies after `reaches` of the bytes that go beside the page. The page itself
-        /// is one write within a page of memory, which a kill does not split.
-        fn commit(&mut self, queue: &mut Queue, reaches: Option<usize>) {
-            let (mut page, mut area) = ([0; PAGE], Vec::new());
-            let commit = queue.encode(&mut page, &mut area);
-            assert!(commit.page_len <= PAGE);
-            if let Some(which) = commit.area {
-                let len = reaches.map_or(area.len(), |reaches| reaches.min(area.len()));
-                self.write(area_at(which), &area[..len]);
+    impl Written {
+        fn commit(&mut self, queue: &mut Queue, dies: Dies) {
+            let last = last_record(&self.page).unwrap().unwrap_or(0..0);
+            let (mut record, mut area) = (Vec::new(), Vec::new());
+            if let Some(which) = queue.encode(&mut record, &mut area) {
+                let reaches = match dies {
+                    Dies::InArea(reaches) => reaches.min(area.len()),
+                    _ => area.len(),
+                };
+                let part = self.areas.entry(which).or_default();
+                let rest = part.split_off(reaches.min(part.len()));
+                *part = [&area[..reaches], &rest].concat();
             }
-            if reaches.is_none() {
-                self.write(0, &page[..commit.page_len]);
+            assert!(record.len() <= PAGE);
+            if matches!(dies, Dies::InArea(_) | Dies::AfterArea) {
+                return;
             }
+            self.page.drain(..last.start);
+            if matches!(dies, Dies::BehindLeft) {
+                return;
+            }
+            self.page.extend_from_slice(&record);
+            assert!(self.page.len() <= 2 * PAGE, "there is room for two records");
+            if matches!(dies, Dies::BehindNew) {
+                return;
+            }
+            self.page.drain(..last.len());
         }
 
         fn read(&self) -> Result<Queue, Corrupt> {
-            let mut queue = Queue::new([0; 16], Duration::ZERO);
-            let page = self.0.get(&0).map_or(&[][..], Vec::as_slice);
-            queue.decode(page, BOOT, |range, bytes| {
-                let part = self.0.get(&range.start).map_or(&[][..], Vec::as_slice);
-                let len = usize::try_from(range.end - range.start).unwrap();
+            let mut queue = Queue::default();
+            let last = last_record(&self.page)?.unwrap_or(0..0);
+            queue.decode(&self.page[last], |which, len, bytes| {
+                let part = self.areas.get(&which).map_or(&[][..], Vec::as_slice);
                 bytes.extend_from_slice(part.get(..len).unwrap_or_default());
                 Ok(())
             })?;
             Ok(queue)
         }
+    }
+
+    fn fresh() -> Queue {
+        Queue::after(0, 1000, false, 0)
     }
 
     /// The same but for where it is written, which each commit decides.
@@ -463,19 +490,19 @@ mod tests {
             (&one.entries, one.token, one.next_ticket),
             (&two.entries, two.token, two.next_ticket)
         );
-        assert_eq!((one.boot, one.promised, one.durable), (two.boot, two.promised, two.durable));
+        assert_eq!((one.durable, one.noted), (two.durable, two.noted));
     }
 
     proptest! {
         #[test]
         fn a_commit_is_there_or_not_wherever_it_was_killed(
-            steps in prop::collection::vec((0u16..300, 0usize..12_000, any::<bool>()), 1..12),
+            steps in prop::collection::vec((0u16..300, 0usize..12_000, 0u8..8), 1..12),
         ) {
-            let mut disk = Disk::default();
-            let mut queue = Queue::new(BOOT, Duration::ZERO);
-            disk.commit(&mut queue, None);
+            let mut written = Written::default();
+            let mut queue = fresh();
+            written.commit(&mut queue, Dies::Never);
             for (size, reaches, dies) in steps {
-                let before = disk.read().unwrap();
+                let before = written.read().unwrap();
                 assert_same(&before, &queue);
                 let mut after = before.clone();
                 after.entries.truncate(usize::from(size));
@@ -486,9 +513,17 @@ mod tests {
                         after.grant(at, 5);
                     }
                 }
-                disk.commit(&mut after.clone(), dies.then_some(reaches));
-                let found = disk.read().unwrap();
-                assert_same(&found, if dies { &before } else { &after });
+                let dies = match dies {
+                    0 => Dies::InArea(reaches),
+                    1 => Dies::AfterArea,
+                    2 => Dies::BehindLeft,
+                    3 | 4 => Dies::BehindNew,
+                    _ => Dies::Never,
+                };
+                written.commit(&mut after.clone(), dies);
+                let found = written.read().unwrap();
+                let committed = matches!(dies, Dies::BehindNew | Dies::Never);
+                assert_same(&found, if committed { &after } else { &before });
                 queue = found;
             }
         }
@@ -499,15 +534,14 @@ mod tests {
         ) {
             let mut page = MAGIC.to_vec();
             page.extend_from_slice(&bytes);
-            for (at, number) in [(56, count), (60, which)] {
+            for (at, number) in [(32, count), (36, which)] {
                 if page.len() >= at + 4 {
                     page[at..at + 4].copy_from_slice(&number.to_le_bytes());
                 }
             }
             for page in [page, bytes] {
-                let mut disk = Disk::default();
-                disk.write(0, &page);
-                let _ = disk.read();
+                let written = Written { page, ..Written::default() };
+                let _ = written.read();
             }
         }
 
@@ -547,12 +581,7 @@ mod tests {
     impl World {
         fn new() -> World {
             let (claims, woken) = (BTreeMap::new(), BTreeSet::new());
-            World {
-                queue: Queue::new(BOOT, Duration::ZERO),
-                claims,
-                woken,
-                last_exclusive_token: 0,
-            }
+            World { queue: fresh(), claims, woken, last_exclusive_token: 0 }
         }
 
         fn happen(&mut self, what: u8, whom: u8) {
@@ -668,29 +697,22 @@ mod tests {
     }
 
     #[test]
-    fn another_boot_voids_entries_and_goes_on_above_the_promise() {
-        let mut queue = Queue::new(BOOT, Duration::ZERO);
-        queue.promise();
-        queue.promise_kept();
-        let at = queue.push(Mode::Exclusive, 0, 0);
-        queue.grant(at, 0);
-        queue.begin(BOOT, |_| false);
-        assert_eq!((queue.entries.len(), queue.needs_tokens()), (1, false));
-        let mut elsewhere = queue.clone();
-        elsewhere.begin([9; 16], |_| true);
-        assert_eq!((elsewhere.entries.len(), elsewhere.token), (1, BLOCK), "it lives");
-        queue.begin([8; 16], |_| false);
-        assert_eq!((queue.entries.len(), queue.token), (0, BLOCK));
-        assert!(queue.needs_tokens() && !queue.is_fresh());
-        queue.promise();
-        assert!(queue.needs_tokens(), "not before it is on the disk");
-        queue.promise_kept();
-        assert!(!queue.needs_tokens());
+    fn holders_that_are_taken_over_keep_their_order_and_their_numbers() {
+        let mut queue = fresh();
+        let at = queue.push(Mode::Shared, 0, 0);
+        let held = |ticket, token| Entry { ticket, token, held: true, ..queue.entries[at] };
+        let holders = vec![held(9, 7), held(4, 3)];
+        let mut queue = Queue::after(5, 1000, true, 6);
+        queue.adopt(holders);
+        let tickets: Vec<u64> = queue.entries.iter().map(|entry| entry.ticket).collect();
+        assert_eq!((tickets, queue.token), (vec![4, 9], 7));
+        let at = queue.push(Mode::Shared, 0, 0);
+        assert_eq!(queue.entries[at].ticket, 10);
     }
 
     #[test]
     fn contradictions_are_corrupt() {
-        let mut queue = Queue::new(BOOT, Duration::ZERO);
+        let mut queue = fresh();
         for _ in 0..2 {
             let at = queue.push(Mode::Exclusive, 0, 0);
             queue.entries[at].slot = u16::try_from(at).unwrap();
@@ -699,38 +721,25 @@ mod tests {
             |queue| queue.entries[1].held = true,
             |queue| queue.entries.swap(0, 1),
             |queue| queue.next_ticket = 1,
-            |queue| queue.durable = 5,
+            |queue| queue.entries[1].ticket = 0,
         ];
         for spoil in spoil {
-            let mut disk = Disk::default();
+            let mut written = Written::default();
             let mut spoilt = queue.clone();
             spoil(&mut spoilt);
-            disk.commit(&mut spoilt, None);
-            assert!(disk.read().is_err());
+            written.commit(&mut spoilt, Dies::Never);
+            assert!(written.read().is_err());
         }
-    }
-
-    #[test]
-    fn what_a_power_failure_left_of_the_entries_is_void() {
-        let mut queue = Queue::new([1; 16], Duration::ZERO);
-        for slot in 0..120 {
-            let at = queue.push(Mode::Exclusive, 0, 0);
-            queue.entries[at].slot = slot;
-        }
-        let mut disk = Disk::default();
-        disk.commit(&mut queue, None);
-        disk.0.remove(&area_at(1));
-        let found = disk.read().unwrap();
-        assert_eq!((found.entries.len(), found.next_ticket), (0, queue.next_ticket));
-        queue.boot = BOOT;
-        disk.commit(&mut queue, None);
-        disk.0.remove(&area_at(2));
-        assert!(disk.read().is_err(), "in this boot nothing tears it");
+        let mut written = Written::default();
+        written.commit(&mut queue, Dies::Never);
+        assert!(written.read().is_ok());
+        written.page.push(b'x');
+        assert!(written.read().is_err(), "somebody else wrote there");
     }
 
     #[test]
     fn the_lowest_free_slot_is_found_in_any_order() {
-        let mut queue = Queue::new(BOOT, Duration::ZERO);
+        let mut queue = fresh();
         for slot in [5, 0, 2, 1, 9] {
             let at = queue.push(Mode::Shared, 0, 0);
             queue.entries[at].slot = slot;

@@ -3,18 +3,21 @@
 //!
 //! An flock does not exclude those who share a descriptor, and a release must not overtake the
 //! attempt that it undoes: one that was given up while the disk hung may still be carried out.
-//! So each lock has a line of requests, which one thread at a time goes through. A line that meets
-//! another process in the latch steps aside and tries again later, since that process may be
-//! stopped: it keeps no thread from the other locks.
+//! So each lock has a line of requests. While none is in it, a request is carried out at once, on
+//! its caller's thread ([`place`](crate::place)). One that needs the disk or meets another process
+//! in the latch joins the line, and so do those that come after it; one thread of the store's at a
+//! time goes through them. A line that meets another process in the latch steps aside and tries
+//! again later, since that process may be stopped: it keeps no thread from the other locks.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use fencelock_core::{Error, Result};
+use fencelock_core::Error;
 
 use crate::error::{disk_hangs, latch_is_held, latch_is_sought};
+use crate::page::QUEUE;
 use crate::place::Place;
 
 /// How many turns a line takes before another lock's line has its own.
@@ -31,27 +34,9 @@ pub(crate) trait Turn: Send {
     /// Whether its answer is still waited for.
     fn is_wanted(&self) -> bool;
 
-    /// Carries it out on a thread of this kind, or gives it back.
-    fn take(self: Box<Self>, place: &Place, thread: Thread) -> Taken;
-}
-
-/// What a thread is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Thread {
-    /// For what takes microseconds, unless the disk hangs.
-    Quick,
-    /// For what waits for the disk in any case.
-    Slow,
-}
-
-/// What became of a turn.
-pub(crate) enum Taken {
-    /// It is done; this tells its caller.
-    Done(Box<dyn FnOnce() + Send>),
-    /// Another process has the latch.
-    Contended(Box<dyn Turn>),
-    /// It is for a slow thread.
-    IsSlow(Box<dyn Turn>),
+    /// Carries it out on a thread of the store's and tells its caller, or gives it back: another
+    /// process has the latch.
+    fn take(self: Box<Self>, place: &Place) -> Result<(), Box<dyn Turn>>;
 }
 
 /// The requests that wait for their turn at one lock.
@@ -77,7 +62,7 @@ struct UnderWay {
     others_pass: bool,
 }
 
-/// When the queue's file changed last, in s and ns.
+/// When the queue changed last, in s and ns.
 pub(crate) type Changed = (i64, i64);
 
 impl UnderWay {
@@ -87,6 +72,11 @@ impl UnderWay {
 }
 
 impl Line {
+    /// Whether no request is in it, nor under way.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.under_way.is_none()
+    }
+
     /// Joins the end. `true` when a thread must be sent.
     fn push(&mut self, turn: Box<dyn Turn>) -> bool {
         self.turns.push_back(turn);
@@ -134,8 +124,8 @@ impl Line {
         let elapsed = under_way.since.elapsed();
         let error = match under_way.contended {
             0 => disk_hangs(place.path(), elapsed),
-            _ if under_way.others_pass => latch_is_sought(place.path(), elapsed),
-            _ => latch_is_held(place.path(), elapsed),
+            _ if under_way.others_pass => latch_is_sought(&place.path().join(QUEUE), elapsed),
+            _ => latch_is_held(&place.path().join(QUEUE), elapsed),
         };
         Some((elapsed, error))
     }
@@ -147,69 +137,49 @@ impl std::fmt::Debug for Line {
     }
 }
 
-/// Has `turn` its turn at `place`, on another thread.
-pub(crate) fn line_up(place: &Arc<Place>, turn: Box<dyn Turn>) -> Result<()> {
-    let send = place.line().push(turn);
+/// Has `turn` its turn at `place`, whose line this is, on a thread of the store's.
+pub(crate) fn line_up(
+    place: &Arc<Place>,
+    mut line: MutexGuard<'_, Line>,
+    turn: Box<dyn Turn>,
+) -> fencelock_core::Result<()> {
+    let send = line.push(turn);
+    drop(line);
     match send {
-        true => place.ground().quick.submit(place.clone()).inspect_err(|_| give_up(place)),
+        true => place.ground().threads.submit(place.clone()).inspect_err(|_| give_up(place)),
         false => Ok(()),
     }
 }
 
-/// For a quick thread: what is in line at `place`.
+/// For a thread of the store's: what is in line at `place`.
 // What a thread takes from its queue is its own.
 #[allow(clippy::needless_pass_by_value)]
 pub(crate) fn go_through(place: Arc<Place>) {
     for _ in 0..TURNS {
-        match take_one(&place, Thread::Quick) {
-            Some(tell) => place.ground().quick.tell(tell),
-            None => return,
+        let next = place.line().next();
+        let Some(turn) = next else { return };
+        // A panic ends this turn, whose answer is then missing, and not the line.
+        let taken = catch_unwind(AssertUnwindSafe(|| turn.take(&place)));
+        if let Ok(Err(turn)) = taken {
+            return step_aside(&place, turn);
         }
     }
-    go_on(&place);
-}
-
-/// For a slow thread: the first in line, which is slow.
-#[allow(clippy::needless_pass_by_value)]
-pub(crate) fn go_slowly(place: Arc<Place>) {
-    if let Some(tell) = take_one(&place, Thread::Slow) {
-        tell();
-        go_on(&place);
+    if place.ground().threads.submit(place.clone()).is_err() {
+        give_up(&place);
     }
 }
 
-fn go_on(place: &Arc<Place>) {
-    if place.ground().quick.submit(place.clone()).is_err() {
-        give_up(place);
-    }
-}
-
-/// Tells the caller; `None` when this thread is not to take the next one.
-fn take_one(place: &Arc<Place>, thread: Thread) -> Option<Box<dyn FnOnce() + Send>> {
-    let next = place.line().next();
-    let turn = next?;
-    // A panic ends this turn, whose answer is then missing, and not the line.
-    let taken = catch_unwind(AssertUnwindSafe(|| turn.take(place, thread)));
-    let sent = match taken.unwrap_or_else(|_| Taken::Done(Box::new(|| {}))) {
-        Taken::Done(tell) => return Some(tell),
-        Taken::Contended(turn) => {
-            let changed = place.changed();
-            let pause = {
-                let mut line = place.line();
-                line.give_back(turn);
-                line.pause(changed)
-            };
-            place.ground().quick.submit_in(pause, place.clone())
-        }
-        Taken::IsSlow(turn) => {
-            place.line().give_back(turn);
-            place.ground().slow.submit(place.clone())
-        }
+/// Lets the line go on with `turn` later.
+fn step_aside(place: &Arc<Place>, turn: Box<dyn Turn>) {
+    let changed = place.changed();
+    let pause = {
+        let mut line = place.line();
+        line.give_back(turn);
+        line.pause(changed)
     };
-    if sent.is_err() {
+    if place.ground().threads.submit_in(pause, place.clone()).is_err() {
         give_up(place);
     }
-    None
 }
 
 /// No thread can be had: each request ends without an answer.

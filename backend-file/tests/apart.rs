@@ -92,7 +92,12 @@ fn runtime() -> tokio::runtime::Runtime {
 async fn impatient(at: &Path) -> Locks {
     let settings = Settings::default().unreachable_after(ms(700)).unwrap();
     let locks = FileStore::at(at).locks(settings).await.unwrap();
-    give_back(hold(&locks, "used").await).await;
+    // Two pipes are made, for a holder and a waiter.
+    let readers = [0, 1].map(|_| locks.rw_lock("used").read());
+    let [one, two] = readers.map(|reader| async move { reader.acquire().await.unwrap() });
+    let (one, two) = (one.await, two.await);
+    give_back(one).await;
+    give_back(two).await;
     locks
 }
 
@@ -108,19 +113,34 @@ fn deadlines(at: &Path) {
         let short = locks.lock("short").hold_at_most(ms(1_500)).acquire().await.unwrap();
         let start = Instant::now();
         let frozen = Frozen::disk(at);
-        for name in ["used", "new"] {
-            let limited = locks.lock(name).wait_at_most(ms(200));
+        // What is there needs no disk: locks that this process uses are taken, waited for and
+        // released as ever.
+        for _ in 0..3 {
+            let used = hold(&locks, "used").await;
+            assert!(is_busy(&locks, "used").await);
+            let waiter = wait_for(&locks, "used");
+            queued(&locks, "used", 1).await;
+            give_back(used).await;
+            give_back(granted(waiter).await).await;
+        }
+        for name in ["new", "labelled"] {
+            let lock = || match name {
+                "new" => locks.lock(name),
+                // Its label is not its process's own, and stands in a file.
+                _ => locks.lock("used").label("a name of its own"),
+            };
+            let limited = lock().wait_at_most(ms(200));
             assert_names_the_disk(&limited.acquire().await.unwrap_err());
-            assert_names_the_disk(&locks.lock(name).try_acquire().await.unwrap_err());
+            assert_names_the_disk(&lock().try_acquire().await.unwrap_err());
         }
         assert_eq!(short.lost().await, LostReason::HoldLimit);
         assert!(held.is_held() && !short.is_held());
-        assert_names_the_disk(&held.release().await.unwrap_err());
+        give_back(held).await;
         assert!(start.elapsed() < HANGS, "{:?}", start.elapsed());
         drop(frozen);
         // What was given up is given back.
         give_back(soon("it is free", locks.lock("used").acquire()).await.unwrap()).await;
-        give_back(soon("it is free", locks.lock("held").acquire()).await.unwrap()).await;
+        give_back(soon("it is free", locks.lock("new").acquire()).await.unwrap()).await;
         locks.close().await.unwrap();
     });
 }
@@ -131,7 +151,7 @@ fn ending(at: &Path) {
         let locks = impatient(at).await;
         let frozen = Frozen::disk(at);
         let start = Instant::now();
-        for name in ["used", "new"] {
+        for name in ["new", "another"] {
             let limited = locks.lock(name).wait_at_most(ms(200));
             assert_names_the_disk(&limited.acquire().await.unwrap_err());
         }

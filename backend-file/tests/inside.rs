@@ -242,9 +242,9 @@ fn a_latch_that_another_keeps_holds_up_neither_other_locks_nor_the_end_of_the_ru
             let locks = FileStore::at(&path).locks(settings).await.unwrap();
             locks.lock("x").acquire().await.unwrap().release().await.unwrap();
             // As a process would that was stopped there.
-            let state = std::fs::File::open(path.join("lock%3Ax/L")).unwrap();
-            rustix::fs::flock(&state, FlockOperation::LockExclusive).unwrap();
-            kept.send(state).unwrap();
+            let page = page(&path);
+            rustix::fs::flock(&page, FlockOperation::LockExclusive).unwrap();
+            kept.send(page).unwrap();
             let limited = locks.lock("x").wait_at_most(Duration::from_millis(200));
             for error in [limited.acquire().await, locks.lock("x").acquire().await] {
                 let error = error.unwrap_err();
@@ -274,14 +274,14 @@ async fn a_claim_that_has_no_turn_in_a_crowd_finds_the_lock_busy() {
     let locks = connect(dir.path()).await;
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     // As a crowd does that is never out of the latch, and changes the queue.
-    let state = std::fs::File::options().write(true).open(dir.path().join("lock%3Ax/L")).unwrap();
-    rustix::fs::flock(&state, FlockOperation::LockExclusive).unwrap();
+    let page = page(dir.path());
+    rustix::fs::flock(&page, FlockOperation::LockExclusive).unwrap();
     let ended = Arc::new(AtomicBool::new(false));
     let crowd = {
-        let (state, ended) = (state.try_clone().unwrap(), ended.clone());
+        let (page, ended) = (page.try_clone().unwrap(), ended.clone());
         tokio::spawn(async move {
             while !ended.load(Ordering::Relaxed) {
-                state.set_modified(std::time::SystemTime::now()).unwrap();
+                page.set_modified(std::time::SystemTime::now()).unwrap();
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
@@ -292,7 +292,7 @@ async fn a_claim_that_has_no_turn_in_a_crowd_finds_the_lock_busy() {
     assert!(format!("{error:?}").contains("had no turn for"), "{error:?}");
     ended.store(true, Ordering::Relaxed);
     crowd.await.unwrap();
-    drop(state);
+    drop(page);
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     until_empty(dir.path()).await;
 }

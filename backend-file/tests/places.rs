@@ -5,6 +5,7 @@
 mod common;
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
@@ -110,7 +111,8 @@ async fn what_is_made_has_the_directory_s_rights_whatever_the_umask() {
         for path in ["lock%3Ax", ".doors"] {
             assert_eq!(mode_of(path), dirs, "{path} in {mode:o}");
         }
-        let made = ["lock%3Ax/L", "lock%3Ax/s0", "lock%3Ax/s1", ".doors/labels", ".doors/p0"];
+        let made = ["L", "q", "s0", "s1"].map(|name| format!("lock%3Ax/{name}"));
+        let made = made.iter().map(String::as_str).chain([".doors/labels", ".doors/p0"]);
         for path in made {
             assert_eq!(mode_of(path), files, "{path} in {mode:o}");
         }
@@ -123,25 +125,74 @@ async fn what_is_made_has_the_directory_s_rights_whatever_the_umask() {
 
 #[tokio::test]
 async fn a_queue_that_is_none_is_left_alone() {
-    for spoil in ["", "no queue at all", "fencelk\u{2}"] {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let held = locks.lock("x").acquire().await.unwrap();
+    // Of another version, behind the queue.
+    let other = b"fencelk\x03, which this one does not know, and which is as long as its own";
+    page(dir.path()).write_all(other).unwrap();
+    for error in [
+        locks.lock("x").acquire().await.unwrap_err(),
+        locks.lock("x").try_acquire().await.unwrap_err(),
+        locks.inspect("x").await.unwrap_err(),
+        held.release().await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+        assert!(error.to_string().contains("another version"), "{error}");
+    }
+    let mut left = vec![0; 4096];
+    let read = page(dir.path()).read(&mut left).unwrap();
+    assert!(left[..read].ends_with(other), "nothing was destroyed");
+    // It is lost as a whole now.
+    locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_queue_is_made_anew_and_who_holds_stays_in_the_way() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    for what in
+        ["no queue at all", "x", "fencelk\u{2}", "fencelk\u{2} but then nothing that is one"]
+    {
+        let held = locks.lock("x").acquire().await.unwrap();
+        page(dir.path()).write_all(what.as_bytes()).unwrap();
+        for _ in 0..2 {
+            assert!(locks.lock("x").try_acquire().await.unwrap().is_none(), "{what}");
+        }
+        assert!(held.is_held());
+        assert_eq!(held.release().await.unwrap_err().kind(), ErrorKind::NotHeld, "{what}");
+        locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_state_that_is_none_is_left_alone() {
+    for (spoilt, says) in [
+        ("no state at all", "does not begin as"),
+        ("fencelk\u{1}", "another version"),
+        ("", "contradicts itself"),
+    ] {
         let dir = directory();
         let locks = connect(dir.path()).await;
         locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+        locks.close().await.unwrap();
         let state = dir.path().join("lock%3Ax/L");
         let good = fs::read(&state).unwrap();
         let mut bad = good.clone();
-        bad[..spoil.len()].copy_from_slice(spoil.as_bytes());
-        if spoil.is_empty() {
-            // The number of entries.
-            bad[56..60].copy_from_slice(&7u32.to_le_bytes());
+        bad[..spoilt.len()].copy_from_slice(spoilt.as_bytes());
+        if spoilt.is_empty() {
+            // Whether there is a note.
+            bad[16] = 7;
         }
         fs::write(&state, &bad).unwrap();
+        let locks = connect(dir.path()).await;
         for error in [
             locks.lock("x").acquire().await.unwrap_err(),
             locks.lock("x").try_acquire().await.unwrap_err(),
             locks.inspect("x").await.unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+            assert!(error.to_string().contains(says), "{error}");
         }
         assert_eq!(fs::read(&state).unwrap(), bad, "nothing was destroyed");
         fs::write(&state, &good).unwrap();

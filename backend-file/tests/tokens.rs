@@ -41,24 +41,39 @@ fn number_at(dir: &Path, at: u64) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Where the header has them.
-const TOKEN: u64 = 24;
-const PROMISED: u64 = 32;
-const DURABLE: u64 = 40;
+/// Where the state has what was promised; whether there is a note of the last token; the note.
+const PROMISED: u64 = 8;
+const NOTED: u64 = 16;
+const NOTE: u64 = 40;
+
+fn is_noted(dir: &Path) -> bool {
+    number_at(dir, NOTED) == 1
+}
 
 #[tokio::test]
 async fn tokens_rise_across_processes_and_kills() {
     let dir = directory();
-    let mut last = 0;
+    // Another process that uses the lock has its queue open.
+    let locks = connect(dir.path()).await;
+    let held = locks.lock("x").acquire().await.unwrap();
+    let mut last = held.fencing_token().get();
+    held.release().await.unwrap();
     for _ in 0..4 {
-        let mut actor = Actor::start(dir.path(), "hold x exclusive");
-        actor.expect("asks");
-        let token: u64 = actor.expect("held").parse().unwrap();
-        assert!(token > last);
+        let token = killed_holder(dir.path());
+        assert_eq!(token, last + 1, "no token is wasted by a kill");
         last = token;
-        actor.kill();
     }
-    assert_eq!(last, 4, "no token is wasted by a kill");
+    locks.close().await.unwrap();
+    // Without another process it is lost with the last one, as by a reboot.
+    let mut promised = number_at(dir.path(), PROMISED);
+    for _ in 0..3 {
+        let token = killed_holder(dir.path());
+        assert!(token > last && token <= number_at(dir.path(), PROMISED));
+        last = token;
+        assert!(number_at(dir.path(), PROMISED) >= promised);
+        promised = number_at(dir.path(), PROMISED);
+    }
+    assert!(token_in_boot(dir.path(), 1).await.get() > promised, "as after a reboot");
 }
 
 /// A process that holds `x` and is killed: its entry stays until somebody meets it.
@@ -75,21 +90,54 @@ async fn a_reboot_voids_the_queue_and_tokens_go_on_above_what_was_promised() {
     let dir = directory();
     let before = killed_holder(dir.path());
     let promised = number_at(dir.path(), PROMISED);
-    // What was not synced may be gone after a power failure: as if it had never been given out.
-    state(dir.path()).write_all_at(&0u64.to_le_bytes(), TOKEN).unwrap();
     let token = token_in_boot(dir.path(), 2).await;
     assert!(token.get() > before && token.get() > promised);
+    // What was noted in another boot may be older than what was given out since.
+    let promised = number_at(dir.path(), PROMISED);
     let again = token_in_boot(dir.path(), 3).await;
-    assert!(again > token);
+    assert!(again > token && again.get() > promised);
 }
 
 #[tokio::test]
-async fn what_a_power_failure_left_behind_the_header_does_no_harm() {
+async fn who_leaves_a_lock_notes_where_its_tokens_are_and_who_comes_strikes_that_out() {
     let dir = directory();
-    let before = killed_holder(dir.path());
-    state(dir.path()).write_all_at(&[0xEE; 400], 64).unwrap();
-    fs::remove_file(dir.path().join("lock%3Ax/s0")).unwrap();
-    assert!(token_in_boot(dir.path(), 2).await.get() > before);
+    for expected in 1..6 {
+        assert_eq!(token_in_boot(dir.path(), 1).await.get(), expected);
+        assert!(is_noted(dir.path()));
+        assert_eq!(number_at(dir.path(), NOTE), expected);
+    }
+    let promised = number_at(dir.path(), PROMISED);
+    // A second one that stays gives out tokens after the first has left and noted its own.
+    let boot = async || {
+        let store = FileStore::at(dir.path()).booted_as([1; 16]);
+        store.locks(Settings::default()).await.unwrap()
+    };
+    let (leaves, stays) = (boot().await, boot().await);
+    stays.lock("x").acquire().await.unwrap().release().await.unwrap();
+    leaves.lock("x").acquire().await.unwrap().release().await.unwrap();
+    leaves.close().await.unwrap();
+    assert!(is_noted(dir.path()));
+    let held = stays.lock("x").acquire().await.unwrap();
+    assert_eq!(held.fencing_token().get(), 8);
+    assert!(!is_noted(dir.path()), "a kill from here on must not bring it back");
+    drop(held);
+    drop(stays);
+    until("it is noted", async || is_noted(dir.path()).then_some(())).await;
+    assert_eq!(number_at(dir.path(), PROMISED), promised, "nothing had to be promised");
+    assert_eq!(token_in_boot(dir.path(), 1).await.get(), 9);
+}
+
+#[tokio::test]
+async fn more_locks_than_are_kept_open_go_on_where_they_were() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    for expected in 1..4 {
+        for number in 0..300 {
+            let guard = locks.lock(number.to_string()).acquire().await.unwrap();
+            assert_eq!(guard.fencing_token().get(), expected, "{number}");
+            guard.release().await.unwrap();
+        }
+    }
 }
 
 #[tokio::test]
@@ -123,24 +171,24 @@ async fn a_promise_that_may_not_be_on_the_disk_is_not_used() {
     let dir = directory();
     token_in_boot(dir.path(), 1).await;
     // A process was killed between writing a promise and knowing that it is on the disk.
-    let kept = number_at(dir.path(), DURABLE);
-    state(dir.path()).write_all_at(&kept.to_le_bytes(), TOKEN).unwrap();
-    state(dir.path()).write_all_at(&(kept + 1000).to_le_bytes(), PROMISED).unwrap();
+    let written = number_at(dir.path(), PROMISED) + 1000;
+    state(dir.path()).write_all_at(&written.to_le_bytes(), PROMISED).unwrap();
+    state(dir.path()).write_all_at(&[0], NOTED).unwrap();
     let token = token_in_boot(dir.path(), 1).await;
-    assert_eq!(token.get(), kept + 1);
-    assert!(number_at(dir.path(), DURABLE) > kept + 1000, "promised anew before it was used");
-    assert_eq!(number_at(dir.path(), DURABLE), number_at(dir.path(), PROMISED));
+    assert_eq!(token.get(), written + 1);
+    assert!(number_at(dir.path(), PROMISED) > written, "promised anew before it was used");
 }
 
 #[tokio::test]
 async fn tokens_go_on_over_the_end_of_a_block() {
     let dir = directory();
     token_in_boot(dir.path(), 1).await;
-    let kept = number_at(dir.path(), DURABLE);
-    state(dir.path()).write_all_at(&(kept - 2).to_le_bytes(), TOKEN).unwrap();
-    for expected in kept - 1..kept + 3 {
+    let promised = number_at(dir.path(), PROMISED);
+    state(dir.path()).write_all_at(&(promised - 2).to_le_bytes(), NOTE).unwrap();
+    for expected in promised - 1..promised + 3 {
         assert_eq!(token_in_boot(dir.path(), 1).await.get(), expected);
     }
+    assert!(number_at(dir.path(), PROMISED) > promised + 3);
 }
 
 #[tokio::test]

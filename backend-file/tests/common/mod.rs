@@ -242,6 +242,11 @@ pub async fn until_queue(locks: &Locks, name: &str, holders: usize, waiters: usi
     .await;
 }
 
+/// The page of the lock `x`: the named pipe in whose buffer its queue is.
+pub fn page(dir: &Path) -> std::fs::File {
+    std::fs::File::options().read(true).write(true).open(dir.join("lock%3Ax/q")).unwrap()
+}
+
 /// Whether this user may do everything, so that rights refuse nothing.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()

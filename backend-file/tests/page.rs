@@ -1,0 +1,258 @@
+//! The page of a lock is in the buffer of a pipe: what outlives it, who may empty it, and what the
+//! kernel gives.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use common::*;
+use fencelock_core::{ErrorKind, Locks, Mode, Permits, Settings};
+use fencelock_file::FileStore;
+use rustix::process::{Pid, Signal, kill_process};
+
+#[test]
+fn part() {
+    let Some((dir, words)) = common::part() else { return };
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["hold", name, mode] => hold(&dir, name, mode),
+        ["many", count] => many(&dir, count.parse().unwrap()),
+        ref other => panic!("no part {other:?}"),
+    }
+}
+
+/// A child that alone keeps `x`, in `mode`: no process has the page open. Its pid, and the token.
+fn orphan(dir: &Path, mode: &str) -> (Pid, u64) {
+    let mut holder = Actor::start(dir, &format!("hold x {mode}"));
+    holder.expect("asks");
+    let token = holder.expect("held").parse().unwrap();
+    holder.tell("pass on");
+    let child = holder.expect("child").parse().unwrap();
+    holder.kill();
+    (Pid::from_raw(child).unwrap(), token)
+}
+
+async fn is_free(locks: &Locks, mode: &str) -> bool {
+    match lock(locks, "x", mode).try_acquire().await.unwrap() {
+        Some(guard) => guard.release().await.is_ok(),
+        None => false,
+    }
+}
+
+#[tokio::test]
+async fn a_child_that_alone_outlives_its_parent_keeps_the_lock_as_it_had_it() {
+    let two_of_three = Mode::Permits(Permits::new(2, 3).unwrap());
+    for (mode, expected, beside) in [
+        ("exclusive", Mode::Exclusive, None),
+        ("shared", Mode::Shared, Some("shared")),
+        ("permits:2:3", two_of_three, Some("permits:1:3")),
+    ] {
+        let dir = directory();
+        let (child, token) = orphan(dir.path(), mode);
+        for _ in 0..2 {
+            let locks = connect(dir.path()).await;
+            assert!(!is_free(&locks, "exclusive").await, "{mode}");
+            let seen = locks.inspect("x").await.unwrap();
+            assert_eq!((seen.holders.len(), seen.waiters.len()), (1, 0), "{mode}");
+            assert_eq!(seen.holders[0].token.unwrap().get(), token, "{mode}");
+            assert_eq!(seen.holders[0].mode, expected);
+            for other in ["shared", "permits:1:3", "permits:2:3"] {
+                assert_eq!(
+                    is_free(&locks, other).await,
+                    Some(other) == beside,
+                    "{other} by {mode}"
+                );
+            }
+            // The page is lost again.
+            locks.close().await.unwrap();
+        }
+        let locks = connect(dir.path()).await;
+        let waits = locks.lock("x");
+        let waits = tokio::spawn(async move { waits.acquire().await.unwrap() });
+        until_queue(&locks, "x", 1, 1).await;
+        kill_process(child, Signal::KILL).unwrap();
+        let next = waits.await.unwrap();
+        assert!(next.fencing_token().get() > token);
+        next.release().await.unwrap();
+        assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_child_keeps_nothing_that_was_released_or_taken_away() {
+    for evicts in [false, true] {
+        let dir = directory();
+        let mut holder = Actor::start(dir.path(), "hold x exclusive");
+        holder.expect("asks");
+        holder.expect("held");
+        holder.tell("pass on");
+        let child: i32 = holder.expect("child").parse().unwrap();
+        if evicts {
+            holder.kill();
+            let locks = connect(dir.path()).await;
+            let seen = locks.inspect("x").await.unwrap();
+            assert!(locks.evict("x", &seen.holders[0].id).await.unwrap());
+            locks.close().await.unwrap();
+            // As if there were no note, so that the living are looked for.
+            let state = fs::File::options().write(true).open(dir.path().join("lock%3Ax/L"));
+            std::os::unix::fs::FileExt::write_all_at(&state.unwrap(), &[0], 16).unwrap();
+        } else {
+            holder.tell("release");
+            holder.expect("released");
+            holder.end();
+        }
+        let locks = connect(dir.path()).await;
+        assert!(is_free(&locks, "exclusive").await, "evicted: {evicts}");
+        kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
+    }
+}
+
+/// Empties the page of `x`, as `cat q` does. Whether anything was in it.
+fn empty(dir: &Path) -> bool {
+    let mut page = page(dir);
+    let reader = rustix::fs::fcntl_getfl(&page).unwrap() | rustix::fs::OFlags::NONBLOCK;
+    rustix::fs::fcntl_setfl(&page, reader).unwrap();
+    let mut found = false;
+    while page.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {
+        found = true;
+    }
+    found
+}
+
+#[tokio::test]
+async fn whoever_holds_a_lock_whose_page_is_lost_is_in_the_way_until_it_ends() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let mut holder = Actor::start(dir.path(), "hold x shared");
+    holder.expect("asks");
+    holder.expect("held");
+    empty(dir.path());
+    assert!(!is_free(&locks, "exclusive").await && !is_free(&locks, "shared").await);
+    // It is told that nobody knows it any more, and nobody held beside it.
+    holder.tell("release");
+    holder.expect("not held");
+    holder.end();
+    let next = locks.lock("x").acquire().await.unwrap();
+    // A child has an heirloom, and is known by it.
+    next.keep_alive().unwrap();
+    empty(dir.path());
+    assert!(!is_free(&locks, "exclusive").await);
+    next.release().await.unwrap();
+    assert!(is_free(&locks, "exclusive").await);
+    assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_page_that_was_removed_is_made_anew_and_who_holds_stays_in_the_way() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let held = locks.lock("x").acquire().await.unwrap();
+    fs::remove_file(dir.path().join("lock%3Ax/q")).unwrap();
+    assert!(!is_free(&connect(dir.path()).await, "exclusive").await);
+    assert!(!is_free(&locks, "exclusive").await);
+    // A person can still break it, since it has the same number for all.
+    let (one, two) = (connect(dir.path()).await, connect(dir.path()).await);
+    let seen = one.inspect("x").await.unwrap();
+    assert_eq!(seen.holders.len(), 1);
+    assert!(two.evict("x", &seen.holders[0].id).await.unwrap());
+    assert!(is_free(&locks, "exclusive").await);
+    assert_eq!(held.release().await.unwrap_err().kind(), ErrorKind::NotHeld);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stray_reader_of_the_page_never_makes_two_holders() {
+    const TIMES: u32 = 300;
+    let dir = directory();
+    let stores = [connect(dir.path()).await, connect(dir.path()).await];
+    stores[0].lock("x").acquire().await.unwrap().release().await.unwrap();
+    let ended = std::sync::Arc::new(AtomicBool::new(false));
+    let stray = {
+        let (path, ended) = (dir.path().to_owned(), ended.clone());
+        std::thread::spawn(move || {
+            // Those that waited find out in a second, so this takes a while.
+            let mut emptied = 0;
+            while emptied < 10 && !ended.load(Ordering::Relaxed) {
+                emptied += u32::from(empty(&path));
+            }
+            emptied
+        })
+    };
+    let inside = std::sync::Arc::new(AtomicU32::new(0));
+    let last = std::sync::Arc::new(std::sync::Mutex::new(0));
+    let tasks: Vec<_> = (0..4)
+        .map(|task| {
+            let (locks, inside, last) = (stores[task % 2].clone(), inside.clone(), last.clone());
+            tokio::spawn(async move {
+                let mut lost = 0_u32;
+                for _ in 0..TIMES {
+                    let guard = locks.lock("x").acquire().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
+                    {
+                        let mut last = last.lock().unwrap();
+                        assert!(guard.fencing_token().get() > *last, "tokens rise");
+                        *last = guard.fencing_token().get();
+                    }
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    if let Err(error) = guard.release().await {
+                        assert_eq!(error.kind(), ErrorKind::NotHeld, "{error:?}");
+                        lost += 1;
+                    }
+                }
+                lost
+            })
+        })
+        .collect();
+    let mut lost = 0;
+    for task in tasks {
+        lost += task.await.unwrap();
+    }
+    ended.store(true, Ordering::Relaxed);
+    let emptied = stray.join().unwrap();
+    println!("{emptied} emptied, {lost} lost");
+    assert!(emptied > 0, "the harness bites");
+}
+
+/// Holds so many locks at once, as a user to whom the kernel gives small pipes only.
+fn many(dir: &Path, count: usize) {
+    in_runtime(async {
+        let settings = Settings::default().unreachable_after(Duration::from_secs(20)).unwrap();
+        let locks = FileStore::at(dir).locks(settings).await.unwrap();
+        let mut held = Vec::new();
+        for number in 0..count {
+            held.push(locks.lock(format!("lock {number}")).acquire().await.unwrap());
+        }
+        let open = fs::read_dir("/proc/self/fd").unwrap().count();
+        say(format_args!("held {open}"));
+        for (number, guard) in held.into_iter().enumerate() {
+            let other = locks.lock(format!("lock {number}"));
+            assert!(other.try_acquire().await.unwrap().is_none());
+            guard.release().await.unwrap();
+        }
+        locks.close().await.unwrap();
+        say("done");
+    });
+}
+
+#[test]
+fn a_user_whose_pipes_are_small_holds_a_thousand_locks_with_two_descriptors_each() {
+    const COUNT: usize = 700;
+    let dir = directory();
+    let mut actor = if is_root() {
+        rustix::fs::chown(dir.path(), Some(rustix::fs::Uid::from_raw(65_534)), None).unwrap();
+        Actor::start_as(dir.path(), &format!("many {COUNT}"), 65_534, &[])
+    } else {
+        Actor::start(dir.path(), &format!("many {COUNT}"))
+    };
+    let open: usize = actor.expect("held").parse().unwrap();
+    // The files of 128 locks are kept open, and a few are the store's own.
+    assert!(open < 2 * COUNT + 2 * 128 + 40, "{open}");
+    actor.expect("done");
+    actor.end();
+    assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
+}
