@@ -188,6 +188,8 @@ impl Store {
                 occupant = occupant.labelled(label);
             }
             match entry.held {
+                // Of a holder of a queue that was lost it is not known.
+                true if entry.token == 0 => holders.push(occupant),
                 true => holders.push(occupant.token(FencingToken::new(entry.token))),
                 false => waiters.push(occupant),
             }

@@ -98,14 +98,14 @@ async fn a_child_keeps_nothing_that_was_released_or_taken_away() {
             let seen = locks.inspect("x").await.unwrap();
             assert!(locks.evict("x", &seen.holders[0].id).await.unwrap());
             locks.close().await.unwrap();
-            // As if there were no note, so that the living are looked for.
-            let state = fs::File::options().write(true).open(dir.path().join("lock%3Ax/L"));
-            std::os::unix::fs::FileExt::write_all_at(&state.unwrap(), &[0], 16).unwrap();
         } else {
             holder.tell("release");
             holder.expect("released");
             holder.end();
         }
+        // As if there were no note that nobody was left, so that the living are looked for.
+        let state = fs::File::options().write(true).open(dir.path().join("lock%3Ax/L")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&state, &[0], 16).unwrap();
         let locks = connect(dir.path()).await;
         assert!(is_free(&locks, "exclusive").await, "evicted: {evicts}");
         kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
@@ -133,6 +133,7 @@ async fn whoever_holds_a_lock_whose_page_is_lost_is_in_the_way_until_it_ends() {
     holder.expect("held");
     empty(dir.path());
     assert!(!is_free(&locks, "exclusive").await && !is_free(&locks, "shared").await);
+    assert_eq!(locks.inspect("x").await.unwrap().holders[0].token, None);
     // It is told that nobody knows it any more, and nobody held beside it.
     holder.tell("release");
     holder.expect("not held");

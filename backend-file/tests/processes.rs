@@ -33,9 +33,12 @@ fn count(dir: &Path, times: u32) {
         let read = |file: &str| -> u64 {
             fs::read_to_string(data.join(file)).map_or(0, |text| text.trim().parse().unwrap_or(0))
         };
-        // One write that a kill cannot split.
+        // One write of the same length that a kill cannot split, and none that empties the file.
         let write = |file: &str, number: u64| {
-            fs::write(data.join(file), format!("{number:020}")).unwrap();
+            let mut options = fs::File::options();
+            let mut file =
+                options.write(true).create(true).truncate(false).open(data.join(file)).unwrap();
+            file.write_all(format!("{number:020}").as_bytes()).unwrap();
         };
         for _ in 0..times {
             let guard = locks.lock("counter").acquire().await.unwrap();
