@@ -26,7 +26,7 @@ const RECORD: usize = MAGIC.len() + ENTRY;
 #[derive(Debug)]
 pub(crate) struct Legacy {
     copy: OwnedFd,
-    /// The same pipe, open for writing.
+    /// The same pipe, open in both directions: a write can then not raise SIGPIPE.
     buffer: OwnedFd,
 }
 
@@ -48,7 +48,7 @@ impl Legacy {
 pub(crate) fn leave(path: &Path, pipe: &OwnedFd, entry: &Entry) -> std::io::Result<Legacy> {
     let copy = pipe.try_clone()?;
     let dir = rustix::fs::open(path, OPEN_DIR | OFlags::NOFOLLOW, rustix::fs::Mode::empty())?;
-    let buffer = pipe::open(dir.as_fd(), &slot_name(entry.slot), OFlags::WRONLY)?;
+    let buffer = pipe::open(dir.as_fd(), &slot_name(entry.slot), OFlags::RDWR)?;
     if identity_of(buffer.as_fd())? != identity_of(copy.as_fd())? {
         return Err(Errno::NOENT.into());
     }
@@ -58,7 +58,8 @@ pub(crate) fn leave(path: &Path, pipe: &OwnedFd, entry: &Entry) -> std::io::Resu
 
 /// Says that the holder `entry` was evicted, whatever keeps its pipe open: under the latch.
 pub(crate) fn revoke(dir: BorrowedFd<'_>, entry: &Entry) {
-    if let Ok(Some(buffer)) = pipe::watch(dir, entry.slot) {
+    let Ok(Some(_)) = pipe::watch(dir, entry.slot) else { return };
+    if let Ok(buffer) = pipe::open(dir, &slot_name(entry.slot), OFlags::RDWR) {
         write(buffer.as_fd(), &Entry { held: false, ..*entry });
     }
 }

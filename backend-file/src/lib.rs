@@ -47,6 +47,7 @@ mod pipe;
 mod place;
 mod platform;
 mod queue;
+mod request;
 mod state;
 mod turn;
 mod wake;

@@ -30,7 +30,8 @@ use crate::page::{QUEUE, Scratch};
 use crate::path;
 use crate::platform::{identity, since_boot};
 use crate::queue::Queue;
-use crate::turn::{Changed, Line, Turn, go_through, line_up};
+use crate::request::{Answer, Asked, Leaves, Peeked};
+use crate::turn::{Changed, Line, go_through, line_up};
 
 /// For how long a lock's page is taken to be where it was.
 const STAYS: Duration = Duration::from_millis(100);
@@ -80,7 +81,7 @@ pub(crate) struct Place {
 
 /// What to do when the lock has no directory yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Missing {
+pub(crate) enum Missing {
     /// Make it: what comes is an acquisition, and may need tokens too.
     Make,
     Leave,
@@ -209,7 +210,7 @@ impl Place {
     }
 
     /// `None` when another process has the latch.
-    fn carry_out<T>(
+    pub(crate) fn carry_out<T>(
         &self,
         missing: Missing,
         thread: Thread,
@@ -229,6 +230,22 @@ impl Place {
         // Without a thread the files close with this lock.
         let _ = line_up(self, self.line(), Box::new(Leaves { _answer: answer }));
         left
+    }
+
+    /// Closes the lock's files, on a thread that may wait for the disk.
+    pub(crate) fn close(&self) {
+        let mut desk = self.desk();
+        let Some(files) = desk.files.clone() else { return };
+        // A process that has the latch has the page open too: this one is not the last.
+        if !files.page().try_latch().unwrap_or(false) {
+            desk.files = None;
+            return;
+        }
+        let mut latched = Latched::new(desk, self, Thread::Own);
+        if let Err(Stop::Failed(error)) = latched.note_tokens() {
+            tracing::debug!(target: "fencelock", %error, "could not note a lock's last token");
+        }
+        latched.abandon();
     }
 
     pub(crate) fn line(&self) -> MutexGuard<'_, Line> {
@@ -345,7 +362,7 @@ impl Place {
         Ok(Answer::Later(answered))
     }
 
-    fn peek_on(&self, thread: Thread) -> Result<Peek, Stop> {
+    pub(crate) fn peek_on(&self, thread: Thread) -> Result<Peek, Stop> {
         let mut desk = self.desk();
         if desk.files.is_none() {
             if thread == Thread::Caller {
@@ -382,80 +399,5 @@ impl Place {
     fn make(&self) -> Result<()> {
         let Ground { directory, boot, .. } = &*self.ground;
         Files::make(directory, &self.dir_name, &self.path, &self.key, *boot)
-    }
-}
-
-/// The answer to a request that was carried out, or that waits in line.
-enum Answer<T> {
-    Now(T),
-    Later(oneshot::Receiver<Result<T>>),
-}
-
-/// A request that needs the latch.
-struct Asked<T, W> {
-    missing: Missing,
-    work: W,
-    answer: oneshot::Sender<Result<Option<T>>>,
-}
-
-impl<T: Send + 'static, W: Fn(Latched<'_>) -> Result<T, Stop> + Send + 'static> Turn
-    for Asked<T, W>
-{
-    fn is_wanted(&self) -> bool {
-        !self.answer.is_closed()
-    }
-
-    fn take(self: Box<Self>, place: &Place) -> Result<(), Box<dyn Turn>> {
-        let done = match place.carry_out(self.missing, Thread::Own, &self.work) {
-            Ok(None) => return Err(self),
-            Ok(Some(done)) => Ok(done),
-            Err(stop) => Err(stop.into()),
-        };
-        // Given up meanwhile: what it did is undone by the release that follows.
-        let _ = self.answer.send(done);
-        Ok(())
-    }
-}
-
-/// A look.
-struct Peeked {
-    answer: oneshot::Sender<Result<Peek>>,
-}
-
-impl Turn for Peeked {
-    fn is_wanted(&self) -> bool {
-        !self.answer.is_closed()
-    }
-
-    fn take(self: Box<Self>, place: &Place) -> Result<(), Box<dyn Turn>> {
-        let _ = self.answer.send(place.peek_on(Thread::Own).map_err(Error::from));
-        Ok(())
-    }
-}
-
-/// The end of a lock's use.
-struct Leaves {
-    _answer: oneshot::Sender<()>,
-}
-
-impl Turn for Leaves {
-    fn is_wanted(&self) -> bool {
-        true
-    }
-
-    fn take(self: Box<Self>, place: &Place) -> Result<(), Box<dyn Turn>> {
-        let mut desk = place.desk();
-        let Some(files) = desk.files.clone() else { return Ok(()) };
-        // A process that has the latch has the page open too: this one is not the last.
-        if !files.page().try_latch().unwrap_or(false) {
-            desk.files = None;
-            return Ok(());
-        }
-        let mut latched = Latched::new(desk, place, Thread::Own);
-        if let Err(Stop::Failed(error)) = latched.note_tokens() {
-            tracing::debug!(target: "fencelock", %error, "could not note a lock's last token");
-        }
-        latched.abandon();
-        Ok(())
     }
 }
