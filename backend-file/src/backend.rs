@@ -22,8 +22,8 @@ use tokio::task::JoinSet;
 use crate::contender::FileContender;
 use crate::door::Door;
 use crate::error::forked;
+use crate::inheritance;
 use crate::latch::{Latched, Stop};
-use crate::legacy;
 use crate::pipe;
 use crate::place::{Ground, Peek, Place};
 use crate::platform::centiseconds;
@@ -207,7 +207,7 @@ impl Store {
         // Before the commit: if this process dies now, its owner finds itself still there; after
         // it, a holder could go on for ever that nobody told. It waits for the latch to see.
         self.door.ring(gone.door, place.caller(gone.ticket));
-        legacy::revoke(latched.files()?.dir(), &gone);
+        inheritance::revoke(latched.files()?.dir(), &gone);
         latched.commit()?;
         drop(latched);
         wake.send(&self.door);

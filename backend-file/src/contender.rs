@@ -20,8 +20,8 @@ use tokio::io::unix::AsyncFd;
 
 use crate::backend::{LOOK_AGAIN, Store};
 use crate::error::runtime_ended;
+use crate::inheritance::{self, Inheritance};
 use crate::latch::{Latched, Stop};
-use crate::legacy::{self, Legacy};
 use crate::page::Page;
 use crate::pipe;
 use crate::place::Place;
@@ -39,7 +39,7 @@ pub(crate) struct FileContender {
     claim: Arc<Claim>,
     seat: Mutex<Seat>,
     /// What a child is given to keep the lock with, once it was asked for.
-    passed_on: OnceLock<Legacy>,
+    passed_on: OnceLock<Inheritance>,
 }
 
 /// What a claim has in the store. Locked for moments only, and not while a request is with the
@@ -278,8 +278,8 @@ impl FileContender {
         if !extra.is_empty() {
             latched.needs_disk()?;
         }
-        if let Some(legacy) = self.passed_on.get() {
-            legacy.revoke(&gone);
+        if let Some(inheritance) = self.passed_on.get() {
+            inheritance.revoke(&gone);
         }
         latched.commit()?;
         let files = latched.files()?;
@@ -347,9 +347,9 @@ impl Contender for FileContender {
         if self.passed_on.get().is_none() {
             let seat = self.seat();
             let (pipe, entry) = (seat.pipe.as_ref()?, seat.held?);
-            let legacy = legacy::leave(self.place.path(), pipe, &entry).ok()?;
+            let inheritance = inheritance::pass_on(self.place.path(), pipe, &entry).ok()?;
             // Somebody who asked at the same time may have been first.
-            let _ = self.passed_on.set(legacy);
+            let _ = self.passed_on.set(inheritance);
         }
         self.passed_on.get().map(AsFd::as_fd)
     }

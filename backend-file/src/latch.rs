@@ -8,7 +8,7 @@ use fencelock_core::{Error, Result};
 
 use crate::error::{corrupt, failed, no_answer};
 use crate::files::Files;
-use crate::legacy;
+use crate::inheritance;
 use crate::page::Page;
 use crate::pipe;
 use crate::place::{Ground, Place};
@@ -120,8 +120,8 @@ impl Desk {
         let ticket = u64::try_from(since_boot().as_nanos()).unwrap_or(u64::MAX / 2);
         self.queue = ledger.begin(ground.boot, ticket);
         if !ledger.was_left_empty(ground.boot) {
-            let heirs = legacy::heirs(files.dir(), &ground.scratch, centiseconds());
-            self.queue.adopt(heirs.map_err(|errno| failed("watch the pipes in", path, errno))?);
+            let survivors = inheritance::survivors(files.dir(), &ground.scratch, centiseconds());
+            self.queue.adopt(survivors.map_err(|errno| failed("watch the pipes in", path, errno))?);
         }
         Ok(())
     }

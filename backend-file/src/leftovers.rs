@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::legacy;
+use crate::inheritance;
 use crate::page::{Page, Scratch};
 use crate::pipe;
 use crate::queue::{Corrupt, Queue, last_record};
@@ -48,7 +48,7 @@ fn living(path: &Path, scratch: &Scratch) -> io::Result<Queue> {
     let (mut queue, mut content) = (Queue::default(), Vec::new());
     Page::open(dir.as_fd())?.read(scratch, &mut content)?;
     match last_record(&content).map_err(invalid)? {
-        None => queue.adopt(legacy::heirs(dir.as_fd(), scratch, 0)?),
+        None => queue.adopt(inheritance::survivors(dir.as_fd(), scratch, 0)?),
         Some(last) => {
             let area = |which, len, bytes: &mut Vec<u8>| {
                 let read = State::open(dir.as_fd(), path)

@@ -4,12 +4,12 @@
 //! A lock is a small directory with a file and named pipes. Its queue is in the buffer of one of
 //! these, which is the kernel's memory: a lock that its process uses is acquired, waited for and
 //! released without the disk, on the task's own thread, also while the file system is frozen.
-//! Waiters are served in the order of their arrival, one wake-up for each release, without polling and without a thread for each;
-//! a killed holder frees its lock at once, because the kernel closes its pipe; a child that
-//! inherited that pipe ([`Guard::keep_alive`](fencelock_core::Guard::keep_alive)) keeps the lock.
-//! Readers, writers and permits share one queue: nobody overtakes, so a waiting writer stops new
-//! readers. Fencing tokens rise across crashes, reboots and power failures for as long as the
-//! directory is kept.
+//! Waiters are served in the order of their arrival, one wake-up for each release, without polling
+//! and without a thread for each; a killed holder frees its lock at once, because the kernel closes
+//! its pipe; a child that inherited that pipe
+//! ([`Guard::keep_alive`](fencelock_core::Guard::keep_alive)) keeps the lock. Readers, writers and
+//! permits share one queue: nobody overtakes, so a waiting writer stops new readers. Fencing tokens
+//! rise across crashes, reboots and power failures for as long as the directory is kept.
 //!
 //! `file:///DIR` uses that directory, `file://` the user's own, `.local/state/fencelock` below the
 //! home directory of `/etc/passwd`. Users share locks where they can write to one directory: the
@@ -18,7 +18,7 @@
 //! Network file systems are refused, and so is what looks like one.
 //!
 //! What is deliberately absent: nothing in use is ever unlinked, and a lock's directory, about
-//! 8 KiB, stays for its fencing token. A forked child cannot use its parent's store; it connects
+//! 12 KiB, stays for its fencing token. A forked child cannot use its parent's store; it connects
 //! its own. A process stopped in the few microseconds in which it changes a queue stops that lock.
 //! A held lock takes two file descriptors, a waiting one three.
 
@@ -32,12 +32,12 @@ mod draft;
 mod error;
 mod files;
 mod home;
+mod inheritance;
 mod io;
 mod labels;
 mod latch;
 mod ledger;
 mod leftovers;
-mod legacy;
 mod mailbox;
 #[doc(hidden)]
 pub mod outside;

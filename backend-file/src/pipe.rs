@@ -5,7 +5,7 @@
 //! closes: the end of a process is a wake-up, and so is a release. Hence the direction: a reader
 //! that opens a pipe after its writer died would not be told.
 //!
-//! What an owner leaves to a child is in the pipe's own buffer ([`legacy`](crate::legacy)).
+//! What an owner leaves to a child is in the pipe's own buffer ([`inheritance`](crate::inheritance)).
 //!
 //! In a shared directory a name may lead to whatever another user has put there, so each pipe is
 //! checked when it is open: what is not a named pipe, or has a second name elsewhere, is not used.

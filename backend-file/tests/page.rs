@@ -139,7 +139,7 @@ async fn whoever_holds_a_lock_whose_page_is_lost_is_in_the_way_until_it_ends() {
     holder.expect("not held");
     holder.end();
     let next = locks.lock("x").acquire().await.unwrap();
-    // A child has an heirloom, and is known by it.
+    // What is passed on says who it is.
     next.keep_alive().unwrap();
     empty(dir.path());
     assert!(!is_free(&locks, "exclusive").await);

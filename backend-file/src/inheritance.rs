@@ -24,19 +24,19 @@ const RECORD: usize = MAGIC.len() + ENTRY;
 
 /// What a child inherits.
 #[derive(Debug)]
-pub(crate) struct Legacy {
+pub(crate) struct Inheritance {
     copy: OwnedFd,
     /// The same pipe, open in both directions: a write can then not raise SIGPIPE.
     buffer: OwnedFd,
 }
 
-impl AsFd for Legacy {
+impl AsFd for Inheritance {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.copy.as_fd()
     }
 }
 
-impl Legacy {
+impl Inheritance {
     /// Says that `entry` holds no more, whatever keeps its pipe open.
     pub(crate) fn revoke(&self, entry: &Entry) {
         write(self.buffer.as_fd(), &Entry { held: false, ..*entry });
@@ -45,7 +45,7 @@ impl Legacy {
 
 /// Makes a copy of the holder's `pipe` to pass on, with its `entry` in the buffer. The lock's
 /// directory is at `path`.
-pub(crate) fn leave(path: &Path, pipe: &OwnedFd, entry: &Entry) -> std::io::Result<Legacy> {
+pub(crate) fn pass_on(path: &Path, pipe: &OwnedFd, entry: &Entry) -> std::io::Result<Inheritance> {
     let copy = pipe.try_clone()?;
     let dir = rustix::fs::open(path, OPEN_DIR | OFlags::NOFOLLOW, rustix::fs::Mode::empty())?;
     let buffer = pipe::open(dir.as_fd(), &slot_name(entry.slot), OFlags::RDWR)?;
@@ -53,7 +53,7 @@ pub(crate) fn leave(path: &Path, pipe: &OwnedFd, entry: &Entry) -> std::io::Resu
         return Err(Errno::NOENT.into());
     }
     write(buffer.as_fd(), entry);
-    Ok(Legacy { copy, buffer })
+    Ok(Inheritance { copy, buffer })
 }
 
 /// Says that the holder `entry` was evicted, whatever keeps its pipe open: under the latch.
@@ -79,16 +79,20 @@ fn write(buffer: BorrowedFd<'_>, entry: &Entry) {
 /// The entries of all owners of pipes in `dir` that live: of a lock whose page is lost, under its
 /// latch. What is not known counts against others: an owner that left nothing, such as a child
 /// that has not yet started its program, holds exclusively until it ends.
-pub(crate) fn heirs(dir: BorrowedFd<'_>, scratch: &Scratch, since: u32) -> io::Result<Vec<Entry>> {
-    let mut heirs = Vec::new();
+pub(crate) fn survivors(
+    dir: BorrowedFd<'_>,
+    scratch: &Scratch,
+    since: u32,
+) -> io::Result<Vec<Entry>> {
+    let mut survivors = Vec::new();
     let mut content = Vec::new();
     for slot in pipe::living(dir)? {
         let own = pipe::open(dir, &slot_name(slot), OFlags::RDONLY)?;
         scratch.copy(own.as_fd(), &mut content)?;
         match last(&content, slot) {
-            Some(entry) if entry.held => heirs.push(entry),
+            Some(entry) if entry.held => survivors.push(entry),
             Some(_) => {}
-            None => heirs.push(Entry {
+            None => survivors.push(Entry {
                 // The same whoever asks, and below all that were drawn.
                 ticket: u64::from(slot) + 1,
                 token: 0,
@@ -102,7 +106,7 @@ pub(crate) fn heirs(dir: BorrowedFd<'_>, scratch: &Scratch, since: u32) -> io::R
             }),
         }
     }
-    Ok(heirs)
+    Ok(survivors)
 }
 
 /// The last record, if there are only records of this slot.
