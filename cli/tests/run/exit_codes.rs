@@ -101,8 +101,8 @@ fn a_store_that_does_not_answer_is_69_and_names_the_bound() {
     let here = Scratch::new();
     assert_eq!(here.code(&["job", "--", "true"]), 0);
     // A process that is stopped while it changes the queue, as far as others can see.
-    let queue = here.path("locks").join("lock%3Ajob").join("L");
-    let file = std::fs::File::open(&queue).unwrap();
+    let queue = here.path("locks").join("lock%3Ajob").join("q");
+    let file = std::fs::File::options().read(true).write(true).open(&queue).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let url = format!("{}?unreachable_after=300ms", here.url());
     let silent = here.output(&["--url", &url, "job", "--", "true"]);
