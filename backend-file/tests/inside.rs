@@ -245,10 +245,18 @@ fn a_latch_that_another_keeps_holds_up_neither_other_locks_nor_the_end_of_the_ru
             let page = page(&path);
             rustix::fs::flock(&page, FlockOperation::LockExclusive).unwrap();
             kept.send(page).unwrap();
-            let limited = locks.lock("x").wait_at_most(Duration::from_millis(200));
-            for error in [limited.acquire().await, locks.lock("x").acquire().await] {
-                let error = error.unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::Unreachable);
+            let lock = || locks.lock("x");
+            // For a moment as on a busy machine, where the process waits for a processor.
+            let limited = lock().wait_at_most(Duration::from_millis(200));
+            let patient = lock().unreachable_after(Duration::from_secs(20));
+            let for_long = patient.wait_at_most(Duration::from_millis(5_500));
+            for (acquired, kind) in [
+                (limited.acquire().await, ErrorKind::WaitTimedOut),
+                (lock().acquire().await, ErrorKind::Unreachable),
+                (for_long.acquire().await, ErrorKind::Unreachable),
+            ] {
+                let error = acquired.unwrap_err();
+                assert_eq!(error.kind(), kind, "{error:?}");
                 assert!(format!("{error:?}").contains("locked for"), "{error:?}");
             }
             locks.lock("y").acquire().await.unwrap().release().await.unwrap();

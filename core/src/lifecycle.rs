@@ -216,17 +216,22 @@ impl<'a> Contention<'a> {
             return Ok(answer);
         }
         let silence_ends = self.wait.silence_ends();
-        tokio::select! {
+        let slept = tokio::select! {
             biased;
-            answer = attempt => Ok(answer),
-            () = self.core.closing.cancelled() => Err(closed()),
-            slept = self.sleep_until(self.gives_up.min(silence_ends)) => {
-                slept?;
-                Err(match self.gives_up <= silence_ends {
-                    true => self.timed_out(),
-                    false => self.silent(),
-                })
-            }
+            answer = &mut attempt => return Ok(answer),
+            () = self.core.closing.cancelled() => return Err(closed()),
+            slept = self.sleep_until(self.gives_up.min(silence_ends)) => slept,
+        };
+        slept?;
+        let error = match self.gives_up <= silence_ends {
+            true => self.timed_out(),
+            false => self.silent(),
+        };
+        // On a busy machine the answer may have come while this task was not running; and what the
+        // driver says of a request that is answered explains nothing.
+        match poll_fn(|cx| Poll::Ready(attempt.as_mut().poll(cx))).await {
+            Poll::Ready(answer) => Ok(answer),
+            Poll::Pending => Err(error),
         }
     }
 
