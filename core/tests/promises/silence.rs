@@ -2,6 +2,7 @@
 //! is not free.
 
 use std::future::pending;
+use std::task::Poll;
 
 use fencelock_core::{ErrorKind, Lock, Removal, Result};
 
@@ -49,6 +50,25 @@ async fn an_unreachable_store_is_never_a_lock_that_is_not_free() {
             assert!(took >= 2 * limit && took <= 2 * limit + SECOND, "{failure:?}: {took:?}");
         }
     }
+}
+
+/// The answer comes after the limit, but before anybody has looked: as where the task, or all of its
+/// process, had to wait for a processor.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_there_when_the_limit_is_noticed_counts() {
+    let comes_late = |asked: One| async move {
+        let (start, mut looks) = (tokio::time::Instant::now(), 0);
+        std::future::poll_fn(move |_| {
+            looks += u32::from(start.elapsed() >= SECOND);
+            if looks < 2 { Poll::Pending } else { Poll::Ready(granted(&asked)) }
+        })
+        .await
+    };
+    let (_store, locks) = Script::new().attempts(comes_late).connect();
+    let guard = locks.lock("a").wait_at_most(SECOND).acquire().await.unwrap();
+    guard.release().await.unwrap();
+    let guard = locks.lock("a").unreachable_after(SECOND).acquire().await.unwrap();
+    guard.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
