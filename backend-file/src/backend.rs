@@ -309,15 +309,12 @@ impl DistributedLock for Driver {
         self.each_in_time(looking, tell).await;
         let unanswered = std::mem::take(&mut *late());
         for at in unanswered {
-            for (index, contender) in &by_place[&at] {
-                match contender.unanswered() {
-                    // The lock is in use, and who waits for it goes on to wait.
-                    Some(error) if error.kind() == ErrorKind::Busy => {
-                        report(*index, Ok(Look::Again(LOOK_AGAIN)));
-                    }
-                    Some(error) => report(*index, Err(error)),
-                    None => {}
-                }
+            let contenders = &by_place[&at];
+            let trouble = contenders[0].1.unanswered();
+            // The lock is in use, or its answer has just come: a waiter goes on to wait.
+            let trouble = trouble.filter(|error| error.kind() != ErrorKind::Busy);
+            for (index, _) in contenders {
+                report(*index, trouble.clone().map_or(Ok(Look::Again(LOOK_AGAIN)), Err));
             }
         }
     }

@@ -117,8 +117,10 @@ impl FileStore {
             let directory = self.place.open()?;
             match Door::take(&directory, runtime) {
                 Ok(door) => return Ok((Ground::new(directory, boot, runtime.clone())?, door)),
-                // Another process removes it while this one makes it.
-                Err(_) if directory.still_there().is_err() && tries.next().is_some() => {}
+                // Another process removes it, or has begun to, while this one makes it.
+                Err(error)
+                    if (is_gone(&error) || directory.still_there().is_err())
+                        && tries.next().is_some() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -136,4 +138,11 @@ impl Place {
             }
         }
     }
+}
+
+/// Whether something was not there that was made just before.
+fn is_gone(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|source| source.kind() == std::io::ErrorKind::NotFound)
 }

@@ -103,6 +103,15 @@ pub(crate) fn disk_hangs(path: &Path, elapsed: Duration) -> Error {
     )
 }
 
+/// No thread waits for the disk, and yet there is no answer: other processes have the processors.
+pub(crate) fn machine_is_busy(path: &Path, elapsed: Duration) -> Error {
+    let path = path.display();
+    Error::new(
+        ErrorKind::Busy,
+        format!("the machine is so busy that nothing was done at {path} for {elapsed:.1?}"),
+    )
+}
+
 /// For how long a process may be in a latch that waits for a processor: where 3,000 were started at
 /// once on two, up to 2 s were seen.
 const PREEMPTED: Duration = Duration::from_secs(5);

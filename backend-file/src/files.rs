@@ -46,7 +46,10 @@ impl Files {
             opened => opened.map_err(|errno| failed("open", path, errno))?,
         };
         refuse_network(dir.as_fd(), path)?;
-        State::open(dir.as_fd(), path)?.belongs_to(key)?;
+        let state = State::open(dir.as_fd(), path)?;
+        state.take_over(dir.as_fd())?;
+        state.belongs_to(key)?;
+        drop(state);
         let mut page =
             Arc::new(open_page(directory, dir.as_fd()).map_err(|errno| match errno {
                 Errno::LOOP | Errno::ISDIR | Errno::NXIO | pipe::NOT_OURS => {

@@ -17,7 +17,8 @@ use tokio::sync::oneshot;
 
 use crate::error::{no_answer, no_thread};
 
-const NAME: &str = "fencelock-file";
+/// Of the threads.
+pub(crate) const NAME: &str = "fencelock-file";
 /// How many threads a store has at most. Each may hang with the disk.
 const MOST: usize = 16;
 /// How long a thread without work stays.

@@ -40,6 +40,15 @@ impl Ledger {
         Ledger { promised: 0, note: Some(Note { boot, token: 0, durable: 0 }) }
     }
 
+    /// Of a lock whose file is of format 1, if these are the first bytes of one. That had the queue
+    /// too, behind the token that was given out last and the promise.
+    pub(crate) fn of_version_1(bytes: &[u8]) -> Option<Ledger> {
+        let (magic, rest) = bytes.split_at_checked(MAGIC.len())?;
+        let is_version_1 = magic[..7] == MAGIC[..7] && magic[7] == 1 && rest.len() >= 32;
+        let promised = || number(&rest[16..24]).max(number(&rest[24..32]));
+        is_version_1.then(|| Ledger { promised: promised(), note: None })
+    }
+
     /// Whether no promise was ever made: the lock's directory may not be on the disk either.
     pub(crate) fn is_fresh(&self) -> bool {
         self.promised == 0

@@ -125,7 +125,7 @@ const OPEN: OFlags =
 #[cfg(target_os = "linux")]
 mod system {
     use super::{AsFd, BorrowedFd, Draft, Errno, MOST, OPEN, OwnedFd, PAGE, QUEUE, io};
-    use crate::pipe::checked;
+    use crate::pipe::{LARGEST, checked};
     use crate::platform::open_quietly;
     use std::mem::MaybeUninit;
 
@@ -158,7 +158,8 @@ mod system {
     }
 
     pub(super) fn clear(pipe: BorrowedFd<'_>) -> io::Result<()> {
-        match consume(pipe, usize::MAX) {
+        // Not without end, since another user of the directory may write on and on.
+        match consume(pipe, LARGEST) {
             Err(Errno::AGAIN) => Ok(()),
             cleared => cleared,
         }

@@ -21,6 +21,9 @@ use crate::queue::{MOST, NOBODY, Queue, Slot};
 /// How many pipes of one kind stay for those who come next; what a crowd needed beyond them goes.
 pub(crate) const KEPT: u16 = 64;
 
+/// The most that a pipe's buffer holds, unless root has raised `fs.pipe-max-size`.
+pub(crate) const LARGEST: usize = 1 << 20;
+
 /// A pipe's file name without an allocation.
 pub(crate) struct PipeName {
     bytes: [u8; 6],
@@ -116,9 +119,10 @@ pub(crate) fn take(
 
 /// Takes what an earlier owner left in the buffer of `pipe`, which must not be taken for the new
 /// one's: it stays there while an old watcher has the pipe open. Whether none has: the end of file.
+/// Not without end, since another user of the directory may write on and on.
 fn empty(pipe: &OwnedFd) -> io::Result<bool> {
-    let mut left = [0; 512];
-    loop {
+    let mut left = [0; 4096];
+    for _ in 0..=LARGEST / left.len() {
         match io::read(pipe, &mut left) {
             Ok(0) => return Ok(true),
             Ok(_) | Err(Errno::INTR) => {}
@@ -126,6 +130,7 @@ fn empty(pipe: &OwnedFd) -> io::Result<bool> {
             Err(errno) => return Err(errno),
         }
     }
+    Ok(false)
 }
 
 /// The pipes that have to be removed now that no entry has `gone` any more: what a crowd needed

@@ -63,6 +63,20 @@ mod linux {
     use std::ffi::CStr;
     use std::os::fd::{BorrowedFd, OwnedFd};
 
+    /// Whether a thread of this process that has this name waits for the disk, in a call that
+    /// nothing interrupts (state `D`, `man 5 proc`). `true` where that cannot be seen.
+    pub(crate) fn waits_for_disk(name: &str) -> bool {
+        let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return true };
+        let waits = |stat: String| {
+            // `TID (NAME) STATE …`
+            let (head, state) = stat.rsplit_once(") ")?;
+            Some(head.split_once('(')?.1 == name && state.starts_with('D'))
+        };
+        let stat =
+            |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).ok();
+        threads.flatten().filter_map(stat).any(|stat| waits(stat) == Some(true))
+    }
+
     /// Opens for reading and writing, without a note of each reading in the inode, which would
     /// cost a third of an acquisition. Only the file's owner may ask for that.
     pub(crate) fn open_quietly(
@@ -189,6 +203,10 @@ mod other {
     use rustix::io::Errno;
     use std::ffi::CStr;
     use std::os::fd::{BorrowedFd, OwnedFd};
+
+    pub(crate) fn waits_for_disk(_name: &str) -> bool {
+        true
+    }
 
     pub(crate) fn open_quietly(
         dir: BorrowedFd<'_>,

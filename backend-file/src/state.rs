@@ -8,15 +8,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use fencelock_core::{Error, ErrorKind, Label, Result};
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, FlockOperation, OFlags, flock};
 use rustix::io::{self, Errno};
 
 use crate::draft::Draft;
 use crate::error::{corrupt, failed, foreign};
 use crate::labels::{read_label, write_label};
 use crate::ledger::Ledger;
+use crate::pipe;
 use crate::platform::{open_quietly, sync_data};
-use crate::queue::Slot;
+use crate::queue::{Corrupt, Slot};
 
 /// Its name, in the lock's directory.
 pub(crate) const STATE: &str = "L";
@@ -81,6 +82,38 @@ impl<'a> State<'a> {
         Ok(state)
     }
 
+    /// Takes over a file of format 1, in the directory `dir`, that no process uses any more. A
+    /// process of that version which comes later finds another version here, and is refused.
+    pub(crate) fn take_over(&self, dir: BorrowedFd<'_>) -> Result<()> {
+        let in_use = Corrupt(
+            "an earlier version of this library uses the lock; end the processes that have it open",
+        );
+        let head = || self.head().map_err(|errno| self.failed("read", errno));
+        if Ledger::of_version_1(&head()?).is_none() {
+            return Ok(());
+        }
+        // What latched the queue of that version.
+        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => return Err(corrupt(&self.path.join(STATE), in_use)),
+            Err(errno) => return Err(self.failed("lock", errno)),
+        }
+        let Some(ledger) = Ledger::of_version_1(&head()?) else { return Ok(()) };
+        let living =
+            pipe::living(dir).map_err(|errno| failed("watch the pipes in", self.path, errno))?;
+        match living.is_empty() {
+            true => self.write_ledger(&ledger),
+            false => Err(corrupt(&self.path.join(STATE), in_use)),
+        }
+    }
+
+    fn head(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; Ledger::LEN];
+        let read = read_fully(self.file.as_fd(), &mut bytes, 0)?;
+        bytes.truncate(read);
+        Ok(bytes)
+    }
+
     /// Refuses the file of another lock, and that of another version.
     pub(crate) fn belongs_to(&self, key: &str) -> Result<()> {
         self.ledger()?;
@@ -105,10 +138,8 @@ impl<'a> State<'a> {
     }
 
     pub(crate) fn ledger(&self) -> Result<Ledger> {
-        let mut bytes = [0; Ledger::LEN];
-        let read = read_fully(self.file.as_fd(), &mut bytes, 0);
-        let read = read.map_err(|errno| self.failed("read", errno))?;
-        Ledger::decode(&bytes[..read]).map_err(|why| corrupt(&self.path.join(STATE), why))
+        let head = self.head().map_err(|errno| self.failed("read", errno))?;
+        Ledger::decode(&head).map_err(|why| corrupt(&self.path.join(STATE), why))
     }
 
     pub(crate) fn write_ledger(&self, ledger: &Ledger) -> Result<()> {

@@ -16,9 +16,11 @@ use std::time::{Duration, Instant};
 
 use fencelock_core::Error;
 
-use crate::error::{disk_hangs, latch_is_held, latch_is_sought};
+use crate::error::{disk_hangs, latch_is_held, latch_is_sought, machine_is_busy};
+use crate::io;
 use crate::page::QUEUE;
 use crate::place::Place;
+use crate::platform::waits_for_disk;
 
 /// How many turns a line takes before another lock's line has its own.
 const TURNS: usize = 16;
@@ -123,7 +125,8 @@ impl Line {
         let under_way = self.under_way?;
         let elapsed = under_way.since.elapsed();
         let error = match under_way.contended {
-            0 => disk_hangs(place.path(), elapsed),
+            0 if waits_for_disk(io::NAME) => disk_hangs(place.path(), elapsed),
+            0 => machine_is_busy(place.path(), elapsed),
             _ if under_way.others_pass => latch_is_sought(&place.path().join(QUEUE), elapsed),
             _ => latch_is_held(&place.path().join(QUEUE), elapsed),
         };

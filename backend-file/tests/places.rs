@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
@@ -147,6 +147,40 @@ async fn a_queue_that_is_none_is_left_alone() {
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
 }
 
+/// That version had no page, but the queue and its latch in the state.
+#[tokio::test]
+async fn a_lock_of_format_1_is_taken_over_when_nobody_uses_it() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+    locks.close().await.unwrap();
+    let lock = dir.path().join("lock%3Ax");
+    fs::remove_file(lock.join("q")).unwrap();
+    let (token, promised): (u64, u64) = (7, 1 << 20);
+    let numbers = [token, promised, promised, 99].map(u64::to_le_bytes).concat();
+    let version_1 = [b"fencelk\x01", &[9; 16][..], &numbers, &[0; 8]].concat();
+    let state = fs::File::options().read(true).write(true).open(lock.join("L")).unwrap();
+    state.write_all_at(&version_1, 0).unwrap();
+
+    let locks = connect(dir.path()).await;
+    let owner = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+    let owner = rustix::fs::open(lock.join("s0"), owner, rustix::fs::Mode::empty()).unwrap();
+    let in_use = async || {
+        let error = locks.lock("x").acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+        assert!(error.to_string().contains("an earlier version"), "{error}");
+    };
+    in_use().await;
+    drop(owner);
+    rustix::fs::flock(&state, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    in_use().await;
+    drop(state);
+    let guard = locks.lock("x").acquire().await.unwrap();
+    assert_eq!(guard.fencing_token().get(), promised + 1);
+    assert_eq!(fs::read(lock.join("L")).unwrap()[..8], *b"fencelk\x02");
+    guard.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_damaged_queue_is_made_anew_and_who_holds_stays_in_the_way() {
     let dir = directory();
@@ -169,7 +203,7 @@ async fn a_damaged_queue_is_made_anew_and_who_holds_stays_in_the_way() {
 async fn a_state_that_is_none_is_left_alone() {
     for (spoilt, says) in [
         ("no state at all", "does not begin as"),
-        ("fencelk\u{1}", "another version"),
+        ("fencelk\u{3}", "another version"),
         ("", "contradicts itself"),
     ] {
         let dir = directory();

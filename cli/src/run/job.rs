@@ -16,7 +16,7 @@ use super::{terminal, waiting};
 /// How long ending the connection may take, with the place in the queue that a wait left behind.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 /// How much of the wait limit is left for the lock at least, however long the connection took.
-const ASK_WITHIN: Duration = Duration::from_secs(1);
+const ASK_WITHIN: Duration = Duration::from_secs(2);
 /// How long a store that was silent just now is waited for again, and how long one may take to
 /// confirm the release of a lock after the lock's own end.
 const SILENT_WITHIN: Duration = Duration::from_secs(1);
@@ -221,8 +221,8 @@ mod tests {
         for (limit, connected, left) in [
             (5_000, 0, 5_000),
             (5_000, 3_000, 2_000),
-            (5_000, 4_900, 1_000),
-            (5_000, 9_000, 1_000),
+            (5_000, 4_900, 2_000),
+            (5_000, 9_000, 2_000),
             (300, 100, 300),
             (300, 9_000, 300),
         ] {
