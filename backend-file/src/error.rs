@@ -112,6 +112,11 @@ pub(crate) fn machine_is_busy(path: &Path, elapsed: Duration) -> Error {
     )
 }
 
+/// The same of a store that is being connected.
+pub(crate) fn machine_is_busy_to_connect() -> Error {
+    Error::new(ErrorKind::Busy, "the machine is so busy that the directory was not yet opened")
+}
+
 /// For how long a process may be in a latch that waits for a processor: where 3,000 were started at
 /// once on two, up to 2 s were seen.
 const PREEMPTED: Duration = Duration::from_secs(5);

@@ -53,20 +53,29 @@ mod turn;
 mod wake;
 
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
-use fencelock_core::{Result, Settings};
+use fencelock_core::{Error, Result, Settings};
 
 pub use config::FileStore;
 pub use leftovers::leftovers;
 
 /// `file:///DIR`, or `file://` for the user's own directory.
-pub const SCHEME: Scheme =
-    Scheme { names: &["file"], example: "file:///var/lib/jobs/locks", connect };
+pub const SCHEME: Scheme = Scheme {
+    names: &["file"],
+    example: "file:///var/lib/jobs/locks",
+    connect,
+    unanswered: Some(unanswered),
+};
 
 fn connect(url: StoreUrl) -> Connecting {
     Box::pin(async move {
         let settings = settings_of(&url)?;
         FileStore::from_url(&url)?.locks(settings).await
     })
+}
+
+/// A disk that hangs is the store's fault; that no processor is free is not.
+fn unanswered() -> Option<Error> {
+    (!platform::waits_for_disk(io::NAME)).then(error::machine_is_busy_to_connect)
 }
 
 fn settings_of(url: &StoreUrl) -> Result<Settings> {

@@ -74,6 +74,7 @@ pub const SCHEME: Scheme = Scheme {
     ],
     example: "redis://127.0.0.1:6379/0",
     connect,
+    unanswered: None,
 };
 
 fn connect(url: StoreUrl) -> Connecting {

@@ -43,6 +43,7 @@ pub const SCHEME: Scheme = Scheme {
     names: &["redlock", "rediss+redlock"],
     example: "redlock://H1:6379,H2:6379,H3:6379",
     connect,
+    unanswered: None,
 };
 
 fn connect(url: StoreUrl) -> Connecting {

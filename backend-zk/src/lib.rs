@@ -51,8 +51,12 @@ pub use tls::Tls;
 pub use zookeeper_client;
 
 /// `zk://` and its like.
-pub const SCHEME: Scheme =
-    Scheme { names: &["zk", "zookeeper"], example: "zk://127.0.0.1:2181", connect };
+pub const SCHEME: Scheme = Scheme {
+    names: &["zk", "zookeeper"],
+    example: "zk://127.0.0.1:2181",
+    connect,
+    unanswered: None,
+};
 
 fn connect(url: StoreUrl) -> Connecting {
     Box::pin(async move {

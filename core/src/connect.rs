@@ -31,6 +31,10 @@ pub struct Scheme {
     /// Makes one attempt to connect. What is wrong with the URL itself is an error before the
     /// first await, so that [`connect_lazy`] can return it.
     pub connect: fn(StoreUrl) -> Connecting,
+    /// Why an attempt may have no answer yet, where the store can tell more than that. An error of
+    /// the kind [`Busy`](ErrorKind::Busy) says that the store is not at fault: a wait limit that
+    /// passes then is that of a wait for a busy lock.
+    pub unanswered: Option<fn() -> Option<Error>>,
 }
 
 /// A connection under way.
@@ -119,8 +123,14 @@ impl Bound {
         if other.time < self.time { other } else { self }
     }
 
-    /// The error past it; `trouble` is the last attempt's.
+    /// The error past it; `trouble` is the last attempt's, or what the store says of one that has no
+    /// answer.
     pub(crate) fn passed(self, trouble: Option<Error>) -> Error {
+        let is_busy = trouble.as_ref().is_some_and(|error| error.kind() == ErrorKind::Busy);
+        let kind = match self.why {
+            Why::Limit(_) if is_busy => ErrorKind::WaitTimedOut,
+            Why::Limit(_) | Why::Silence(_) => ErrorKind::Unreachable,
+        };
         let message = match self.why {
             Why::Silence(bound) => {
                 format!("no connection within unreachable_after={}", in_words(bound))
@@ -129,8 +139,7 @@ impl Bound {
                 format!("no connection within the wait limit of {}", in_words(limit))
             }
         };
-        let error = Error::new(ErrorKind::Unreachable, message);
-        error.caused_by(trouble.unwrap_or_else(|| {
+        Error::new(kind, message).caused_by(trouble.unwrap_or_else(|| {
             Error::new(ErrorKind::Unreachable, "the first attempt is still unanswered")
         }))
     }
@@ -143,7 +152,7 @@ impl Bound {
 
 /// A store to be connected, in as many attempts as it takes.
 pub(crate) struct Target {
-    connect: fn(StoreUrl) -> Connecting,
+    scheme: Scheme,
     url: StoreUrl,
     pub(crate) shown: Arc<str>,
     /// Those common to all stores.
@@ -154,19 +163,25 @@ impl Target {
     fn find(schemes: &[Scheme], url: &str) -> Result<Target> {
         let url = StoreUrl::parse(url).map_err(|error| error.during(Operation::Connect))?;
         let scheme = schemes.iter().find(|scheme| scheme.names.contains(&url.scheme()));
-        let Some(scheme) = scheme else {
+        let Some(&scheme) = scheme else {
             return Err(unknown_scheme(schemes, url.scheme()).during(Operation::Connect));
         };
         let shown: Arc<str> = url.to_string().into();
         let settings = url.settings();
         let settings = settings.map_err(|e| e.during(Operation::Connect).with_store(&shown))?;
-        Ok(Target { connect: scheme.connect, url, shown, settings })
+        Ok(Target { scheme, url, shown, settings })
     }
 
     async fn once(&self) -> Result<Locks> {
         let bound = ONLY_ATTEMPT.min(self.settings.unreachable_after);
         let connected = timeout(bound, self.attempt()).await;
-        let connected = connected.unwrap_or_else(|_| Err(cut_off(bound)));
+        let connected = connected.unwrap_or_else(|_| {
+            let error = cut_off(bound);
+            Err(match self.unanswered() {
+                Some(cause) => Error::new(cause.kind(), error.message()).caused_by(cause),
+                None => error,
+            })
+        });
         connected.map(Locks::of).map_err(|error| self.explain(error))
     }
 
@@ -182,16 +197,24 @@ impl Target {
             }
         };
         let connected = bound.of(connecting).await;
-        let connected = connected.unwrap_or_else(|| Err(bound.passed(trouble)));
+        let connected = connected.unwrap_or_else(|| {
+            let unanswered = attempts.is_silent.then(|| self.unanswered()).flatten();
+            Err(bound.passed(unanswered.or(trouble)))
+        });
         connected.map(Locks::of).map_err(|error| self.explain(error))
     }
 
+    fn unanswered(&self) -> Option<Error> {
+        self.scheme.unanswered.and_then(|why| why())
+    }
+
     async fn attempt(&self) -> Result<Arc<Connected>> {
-        (self.connect)(self.url.clone()).await?.into_connected().await
+        (self.scheme.connect)(self.url.clone()).await?.into_connected().await
     }
 
     pub(crate) fn attempts(&self) -> Attempts<'_> {
-        Attempts { target: self, pace: Pace::start(), pause: Duration::ZERO, bound: FIRST_ATTEMPT }
+        let (pace, pause) = (Pace::start(), Duration::ZERO);
+        Attempts { target: self, pace, pause, bound: FIRST_ATTEMPT, is_silent: true }
     }
 
     pub(crate) fn explain(&self, error: Error) -> Error {
@@ -217,6 +240,8 @@ pub(crate) struct Attempts<'a> {
     pause: Duration,
     /// How long the next one may take.
     bound: Duration,
+    /// The last one has not been answered.
+    is_silent: bool,
 }
 
 impl Attempts<'_> {
@@ -226,7 +251,9 @@ impl Attempts<'_> {
             sleep(self.pause).await;
         }
         self.pause = self.pace.next(&self.target.settings.label, 0);
+        self.is_silent = true;
         let attempt = timeout(self.bound, self.target.attempt()).await;
+        self.is_silent = attempt.is_err();
         attempt.unwrap_or_else(|_| {
             let error = cut_off(self.bound);
             self.bound = self.bound.saturating_mul(2);

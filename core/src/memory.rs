@@ -28,7 +28,8 @@ use crate::url::{Connecting, Scheme, StoreUrl};
 use crate::validity::{Clock, Moment, TokioClock, lease_end};
 
 /// `mem://`: a new, empty memory store at each connect.
-pub const SCHEME: Scheme = Scheme { names: &["mem", "memory"], example: "mem://", connect };
+pub const SCHEME: Scheme =
+    Scheme { names: &["mem", "memory"], example: "mem://", connect, unanswered: None };
 
 fn connect(url: StoreUrl) -> Connecting {
     Box::pin(async move {

@@ -14,8 +14,12 @@ use crate::scripted::{SECOND, Script, TTL, ms, waiting};
 
 /// `steps://TEST/STEP,STEP,…`: each attempt to connect takes the next step, and the last one for
 /// ever. The host is the test's own, so that no two of them count together.
-const STEPS: Scheme =
-    Scheme { names: &["steps"], example: "steps://test/away,up", connect: attempt };
+const STEPS: Scheme = Scheme {
+    names: &["steps"],
+    example: "steps://test/away,up",
+    connect: attempt,
+    unanswered: None,
+};
 
 static ATTEMPTS: Mutex<Option<HashMap<String, usize>>> = Mutex::new(None);
 
@@ -180,6 +184,29 @@ async fn each_acquisition_keeps_its_own_bounds_while_there_is_no_connection() {
             assert!(error.to_string().contains("unreachable_after=30s"), "{error}");
         }
     }
+}
+
+/// A store on this machine knows when nothing but the machine keeps it from answering.
+#[tokio::test(start_paused = true)]
+async fn a_wait_limit_on_a_busy_machine_is_that_of_a_busy_lock() {
+    fn unanswered() -> Option<Error> {
+        Some(Error::new(ErrorKind::Busy, "the machine is busy"))
+    }
+    let schemes = SCHEMES.iter().map(|scheme| Scheme { unanswered: Some(unanswered), ..*scheme });
+    let schemes: Vec<Scheme> = schemes.collect();
+    for (url, kind) in [
+        ("steps://busy/silent", ErrorKind::WaitTimedOut),
+        // It was refused, and nobody asks at the moment.
+        ("steps://busy-away/away", ErrorKind::Unreachable),
+    ] {
+        let error = connect_within(&schemes, url, 3 * SECOND).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{url}: {error:?}");
+    }
+    let once = connect_within(&schemes, "steps://busy-once/silent", Duration::ZERO).await;
+    assert_eq!(once.unwrap_err().kind(), ErrorKind::Busy);
+    let error = connect(&schemes, "steps://busy-for-long/silent").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error:?}");
+    assert!(format!("{error:?}").contains("the machine is busy"), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]

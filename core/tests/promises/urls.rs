@@ -101,6 +101,7 @@ async fn connecting_shows_no_password_either() {
                 Err(Error::new(ErrorKind::Unreachable, format!("no {url} here: {url:?}")))
             })
         },
+        unanswered: None,
     };
     for url in [
         "redis://me:hunter2@host/0",
