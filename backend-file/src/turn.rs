@@ -25,9 +25,10 @@ use crate::platform::waits_for_disk;
 /// How many turns a line takes before another lock's line has its own.
 const TURNS: usize = 16;
 /// How soon a contended latch is tried again, at first and at the latest. It is free within
-/// microseconds, unless its holder was interrupted.
+/// microseconds, unless its holder was interrupted; and where thousands of processes are at it, their
+/// tries must not take the processors from the one that is in it.
 const SOON: Duration = Duration::from_micros(20);
-const AT_LATEST: Duration = Duration::from_millis(10);
+const AT_LATEST: Duration = Duration::from_millis(160);
 /// From which length on a line is searched for requests that were given up.
 const LONG: usize = 64;
 
