@@ -8,7 +8,7 @@
 //! pipe.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::{self, Errno};
@@ -93,27 +93,62 @@ impl Page {
     }
 }
 
-/// What a store needs to read pages. One reader at a time has it, for as long as two system calls
-/// take that wait for nothing.
+/// What a store needs to read pages. It takes two system calls that wait for nothing; who reads at
+/// the same time as another has pipes of its own for it, if there are descriptors.
 #[derive(Debug)]
-pub(crate) struct Scratch(Mutex<Option<system::Copier>>);
+pub(crate) struct Scratch {
+    first: Mutex<Option<system::Copier>>,
+    spare: Mutex<Vec<system::Copier>>,
+}
+
+/// How many are kept beside the first.
+const SPARE: usize = 7;
 
 impl Scratch {
     pub(crate) fn new() -> io::Result<Scratch> {
-        Ok(Scratch(Mutex::new(Some(system::Copier::new()?))))
+        let first = Mutex::new(Some(system::Copier::new()?));
+        Ok(Scratch { first, spare: Mutex::default() })
     }
 
     /// Reads what is in the buffer of `pipe`, which stays there.
     pub(crate) fn copy(&self, pipe: BorrowedFd<'_>, content: &mut Vec<u8>) -> io::Result<()> {
-        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.first.try_lock() {
+            Ok(first) => return Scratch::copy_by(first, pipe, content),
+            Err(TryLockError::Poisoned(first)) => {
+                return Scratch::copy_by(first.into_inner(), pipe, content);
+            }
+            Err(TryLockError::WouldBlock) => {}
+        }
+        let spare = self.spare().pop();
+        let Ok(mut copier) = spare.map_or_else(system::Copier::new, Ok) else {
+            let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+            return Scratch::copy_by(first, pipe, content);
+        };
+        // One that failed may have something left in it, and is not used again.
+        copier.copy(pipe, content)?;
+        let mut spare = self.spare();
+        if spare.len() < SPARE {
+            spare.push(copier);
+        }
+        Ok(())
+    }
+
+    fn copy_by(
+        mut slot: MutexGuard<'_, Option<system::Copier>>,
+        pipe: BorrowedFd<'_>,
+        content: &mut Vec<u8>,
+    ) -> io::Result<()> {
         let mut copier = match slot.take() {
             Some(copier) => copier,
             None => system::Copier::new()?,
         };
-        // One that failed may have something left in it, and is not used again.
         copier.copy(pipe, content)?;
         *slot = Some(copier);
         Ok(())
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<system::Copier>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
