@@ -258,7 +258,14 @@ impl<'a> Latched<'a> {
     /// Notes in the lock's state where the queue is, if it is empty: for a process that closes the
     /// page, which may be the last one. Whoever gives out a token afterwards strikes it out first,
     /// and is told to by the page.
-    pub(crate) fn note_tokens(&mut self) -> Result<(), Stop> {
+    pub(crate) fn note_tokens(&mut self) {
+        if let Err(Stop::Failed(error)) = self.try_note_tokens() {
+            // Tokens are skipped then, if this is the last process.
+            tracing::debug!(target: "fencelock", %error, "could not note a lock's last token");
+        }
+    }
+
+    fn try_note_tokens(&mut self) -> Result<(), Stop> {
         self.needs_disk()?;
         let lost = self.desk.read(self.place, self.thread)? != Found::Queue;
         if lost || self.desk.queue.noted || !self.desk.queue.entries.is_empty() {
@@ -285,11 +292,8 @@ impl<'a> Latched<'a> {
 impl Drop for Latched<'_> {
     fn drop(&mut self) {
         let Some(files) = self.desk.files.clone() else { return };
-        if !files.is_kept()
-            && let Err(Stop::Failed(error)) = self.note_tokens()
-        {
-            // Tokens are skipped then, if this is the last process.
-            tracing::debug!(target: "fencelock", %error, "could not note a lock's last token");
+        if !files.is_kept() {
+            self.note_tokens();
         }
         files.page().unlatch();
         self.desk.let_go();

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::directory::Directory;
 use crate::door::Caller;
-use crate::error::{failed, foreign, no_answer};
+use crate::error::{failed, foreign};
 use crate::files::{Files, Kept};
 use crate::io::Workers;
 use crate::latch::{Desk, Found, Latched, Stop, Thread};
@@ -183,10 +183,7 @@ impl Place {
         missing: Missing,
         work: impl Fn(Latched<'_>) -> Result<T, Stop> + Send + 'static,
     ) -> Result<Option<T>> {
-        match self.asked_at_once(missing, work)? {
-            Answer::Now(done) => Ok(done),
-            Answer::Later(answered) => answered.await.unwrap_or_else(|_| Err(no_answer())),
-        }
+        self.asked_at_once(missing, work)?.wait().await
     }
 
     /// Carries a request out, or puts it in line.
@@ -242,9 +239,7 @@ impl Place {
             return;
         }
         let mut latched = Latched::new(desk, self, Thread::Own);
-        if let Err(Stop::Failed(error)) = latched.note_tokens() {
-            tracing::debug!(target: "fencelock", %error, "could not note a lock's last token");
-        }
+        latched.note_tokens();
         latched.abandon();
     }
 
@@ -342,10 +337,7 @@ impl Place {
             Some(_) => return Ok(Peek::Busy),
             None => {}
         }
-        match self.peek_at_once()? {
-            Answer::Now(seen) => Ok(seen),
-            Answer::Later(answered) => answered.await.unwrap_or_else(|_| Err(no_answer())),
-        }
+        self.peek_at_once()?.wait().await
     }
 
     fn peek_at_once(self: &Arc<Self>) -> Result<Answer<Peek>> {

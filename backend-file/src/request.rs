@@ -3,6 +3,7 @@
 use fencelock_core::{Error, Result};
 use tokio::sync::oneshot;
 
+use crate::error::no_answer;
 use crate::latch::{Latched, Stop, Thread};
 use crate::place::{Missing, Peek, Place};
 use crate::turn::Turn;
@@ -11,6 +12,15 @@ use crate::turn::Turn;
 pub(crate) enum Answer<T> {
     Now(T),
     Later(oneshot::Receiver<Result<T>>),
+}
+
+impl<T> Answer<T> {
+    pub(crate) async fn wait(self) -> Result<T> {
+        match self {
+            Answer::Now(done) => Ok(done),
+            Answer::Later(answered) => answered.await.unwrap_or_else(|_| Err(no_answer())),
+        }
+    }
 }
 
 /// A request that needs the latch.

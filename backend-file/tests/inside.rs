@@ -18,11 +18,10 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 #[test]
 fn part() {
-    let Some((dir, words)) = common::part() else { return };
-    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["many"] => many(&dir),
-        ref other => panic!("no part {other:?}"),
-    }
+    play(|dir, words| match words {
+        ["many"] => many(dir),
+        other => no_other(dir, other),
+    });
 }
 
 /// Holds as many locks as there are descriptors for.

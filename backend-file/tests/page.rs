@@ -18,12 +18,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
 fn part() {
-    let Some((dir, words)) = common::part() else { return };
-    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["hold", name, mode] => hold(&dir, name, mode),
-        ["many", count] => many(&dir, count.parse().unwrap()),
-        ref other => panic!("no part {other:?}"),
-    }
+    play(|dir, words| match words {
+        ["many", count] => many(dir, count.parse().unwrap()),
+        other => no_other(dir, other),
+    });
 }
 
 /// A child that alone keeps `x`, in `mode`: no process has the page open. Its pid, and the token.

@@ -17,12 +17,10 @@ use fencelock_file::{FileStore, SCHEME};
 
 #[test]
 fn part() {
-    let Some((dir, words)) = common::part() else { return };
-    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["hold", name, mode] => hold(&dir, name, mode),
-        ["make", "and", "remove"] => make_and_remove(&dir),
-        ref other => panic!("no part {other:?}"),
-    }
+    play(|dir, words| match words {
+        ["make", "and", "remove"] => make_and_remove(dir),
+        other => no_other(dir, other),
+    });
 }
 
 async fn refusal(url: &str) -> Error {

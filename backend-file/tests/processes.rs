@@ -14,14 +14,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
 fn part() {
-    let Some((dir, words)) = common::part() else { return };
-    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["hold", name, mode] => hold(&dir, name, mode),
-        ["count", times] => count(&dir, times.parse().unwrap()),
-        ["order", number] => note_order(&dir, number),
-        ["share", mode, times] => share(&dir, mode, times.parse().unwrap()),
-        ref other => panic!("no part {other:?}"),
-    }
+    play(|dir, words| match words {
+        ["count", times] => count(dir, times.parse().unwrap()),
+        ["order", number] => note_order(dir, number),
+        ["share", mode, times] => share(dir, mode, times.parse().unwrap()),
+        other => no_other(dir, other),
+    });
 }
 
 /// Increments an unprotected counter, in steps that another holder would break.

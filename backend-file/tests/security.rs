@@ -23,16 +23,14 @@ const GROUP: u32 = 54_399;
 
 #[test]
 fn part() {
-    let Some((dir, words)) = common::part() else { return };
-    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["hold", name, mode] => hold(&dir, name, mode),
-        ["attack", victim] => attack(&dir, Path::new(victim)),
+    play(|dir, words| match words {
+        ["attack", victim] => attack(dir, Path::new(victim)),
         ["connect"] => in_runtime(async {
-            let error = FileStore::at(&dir).locks(Settings::default()).await.unwrap_err();
+            let error = FileStore::at(dir).locks(Settings::default()).await.unwrap_err();
             say(format_args!("refused {error}"));
         }),
-        ref other => panic!("no part {other:?}"),
-    }
+        other => no_other(dir, other),
+    });
 }
 
 fn chmod(path: &Path, mode: u32) {

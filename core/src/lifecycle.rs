@@ -4,7 +4,7 @@
 //! the seat's own `Drop` leaves nothing behind.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -211,8 +211,7 @@ impl<'a> Contention<'a> {
         let contender = self.seat.contender();
         let mut attempt = contender.attempt();
         // The store may answer at once; then there is no timer to set up.
-        let first = poll_fn(|cx| Poll::Ready(attempt.as_mut().poll(cx))).await;
-        if let Poll::Ready(answer) = first {
+        if let Poll::Ready(answer) = poll_once(attempt.as_mut()).await {
             return Ok(answer);
         }
         let silence_ends = self.wait.silence_ends();
@@ -229,7 +228,7 @@ impl<'a> Contention<'a> {
         };
         // On a busy machine the answer may have come while this task was not running; and what the
         // driver says of a request that is answered explains nothing.
-        match poll_fn(|cx| Poll::Ready(attempt.as_mut().poll(cx))).await {
+        match poll_once(attempt.as_mut()).await {
             Poll::Ready(answer) => Ok(answer),
             Poll::Pending => Err(error),
         }
@@ -353,6 +352,11 @@ impl<'a> Contention<'a> {
             },
         }
     }
+}
+
+/// Whether `future` is ready now.
+async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
 /// When a hold ends whatever the store says: a fixed lease by the drift formula from before the

@@ -133,11 +133,21 @@ impl Drop for Actor {
     }
 }
 
-/// What this process was started for, if it plays a part.
-pub fn part() -> Option<(PathBuf, Vec<String>)> {
-    let part = std::env::var(PART).ok()?;
+/// Plays the part that this process was started for, if it was: to `hold NAME MODE`, or one of the
+/// test file's `own`.
+pub fn play(own: impl FnOnce(&Path, &[&str])) {
+    let Ok(part) = std::env::var(PART) else { return };
     let (dir, words) = part.split_once('\n').unwrap();
-    Some((dir.into(), words.split(' ').map(str::to_owned).collect()))
+    let (dir, words) = (Path::new(dir), words.split(' ').collect::<Vec<_>>());
+    match words[..] {
+        ["hold", name, mode] => hold(dir, name, mode),
+        _ => own(dir, &words),
+    }
+}
+
+/// Of a test file that has no part of its own, or not this one.
+pub fn no_other(_: &Path, words: &[&str]) {
+    panic!("no part {words:?}");
 }
 
 pub fn say(words: impl std::fmt::Display) {
