@@ -42,7 +42,7 @@ fn who_does_not_listen_is_killed_before_the_lock_ends() {
         "--",
         "sh",
         "-c",
-        "(trap 'echo deaf' TERM; echo $$; while :; do read x; sleep 0.01; done) | \
+        "(trap 'echo deaf' TERM; echo $$; while :; do sleep 0.01; done) | \
          sh -c 'trap \"\" TERM; cat; sleep 1000'",
     ]);
     let job_line = || job.line();
@@ -118,7 +118,7 @@ fn a_lock_taken_away_kills_at_once() {
         "--",
         "sh",
         "-c",
-        "trap 'echo term' TERM; echo up; while :; do read x; sleep 0.01; done | cat",
+        "trap 'echo term' TERM; echo up; while :; do sleep 0.01; done | cat",
     ]);
     assert_eq!(job.line(), "up");
     here.take_away("job");
