@@ -164,7 +164,7 @@ impl FileContender {
                 if labelled {
                     latched.needs_disk()?;
                 }
-                let (slot, pipe) = latched.take_slot()?;
+                let (slot, pipe) = latched.take_slot(before.ticket)?;
                 if labelled {
                     latched.files()?.state()?.write_label(slot, self.claim.label())?;
                 }
@@ -282,6 +282,9 @@ impl FileContender {
             inheritance.revoke(&gone);
         }
         latched.commit()?;
+        if self.passed_on.get().is_none() {
+            latched.leave_slot(gone.slot);
+        }
         let files = latched.files()?;
         extra.into_iter().for_each(|slot| pipe::retire(files.dir(), slot));
         drop(latched);

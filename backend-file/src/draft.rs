@@ -51,6 +51,11 @@ impl Rights {
         Rights { file, dir, group: Gid::from_raw(stat.st_gid), owner }
     }
 
+    /// Whether nobody but this user, and root, can put another file in the place of one.
+    pub(crate) fn are_private(&self) -> bool {
+        !self.file.intersects(Mode::WGRP | Mode::WOTH) && self.owner.is_none()
+    }
+
     /// Gives them to an open file or directory, whatever the umask took away.
     fn give(&self, fd: BorrowedFd<'_>, mode: Mode) -> io::Result<()> {
         let stat = rustix::fs::fstat(fd)?;

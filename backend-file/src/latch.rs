@@ -57,7 +57,10 @@ pub(crate) struct Desk {
     pub(crate) queue: Queue,
     /// The last page that was open, which claims may still have.
     pub(crate) page: Weak<Page>,
-    /// The length of the record that is in the page, and of what was left in front of it.
+    /// The pipe that was left last, and what the next to take any draws: whether nobody has had it
+    /// since.
+    left_slot: Option<(Slot, u64)>,
+    /// The length of the record that counts in the page, and of what is in front of it.
     old: usize,
     left: usize,
     record: Vec<u8>,
@@ -202,8 +205,9 @@ impl<'a> Latched<'a> {
             files.state()?.write_area(which, area)?;
         }
         let committed = files.page().commit(*left, *old, record);
-        committed.map_err(|errno| failed("write the queue in", self.place.path(), errno))?;
-        (*left, *old) = (0, record.len());
+        *left =
+            committed.map_err(|errno| failed("write the queue in", self.place.path(), errno))?;
+        *old = record.len();
         Ok(())
     }
 
@@ -220,12 +224,22 @@ impl<'a> Latched<'a> {
         self.desk.files()
     }
 
-    /// Takes a pipe that nobody has.
-    pub(crate) fn take_slot(&self) -> Result<(Slot, OwnedFd), Stop> {
-        let makes = self.needs_disk().is_ok().then(|| self.place.ground().directory.rights());
-        let taken = pipe::take(self.files()?.dir(), &self.desk.queue, makes)
+    /// Takes a pipe that nobody has, for the claim with `ticket`.
+    pub(crate) fn take_slot(&mut self, ticket: u64) -> Result<(Slot, OwnedFd), Stop> {
+        let rights = self.place.ground().directory.rights();
+        let makes = self.needs_disk().is_ok().then_some(rights);
+        let queue = &self.desk.queue;
+        let known = self.desk.left_slot.filter(|(slot, next)| {
+            *next == ticket && rights.are_private() && !queue.is_watched(*slot)
+        });
+        let taken = pipe::take(self.files()?.dir(), queue, makes, known.map(|(slot, _)| slot))
             .map_err(|errno| failed("take a pipe in", self.place.path(), errno))?;
         taken.ok_or(Stop::NeedsDisk)
+    }
+
+    /// Remembers a pipe in which nothing was left, and which is about to be closed.
+    pub(crate) fn leave_slot(&mut self, slot: Slot) {
+        self.desk.left_slot = Some((slot, self.desk.queue.next_ticket()));
     }
 
     /// Makes sure that a token may be given out next: promised to the disk, which takes

@@ -3,9 +3,9 @@
 //! A file system that is frozen, or whose device is dead, blocks a thread that writes to a file of
 //! it. A pipe's buffer is the kernel's memory: it is read and written at once whatever the disk
 //! does, and lives for as long as a process has the pipe open. It is read without being consumed,
-//! by `tee`. A commit writes the new record behind the old one and then consumes that, so a process
-//! that is killed leaves the one or both, and the last one counts. The latch is an flock on the
-//! pipe.
+//! by `tee`. A commit writes the new record behind the old one and now and then consumes what is in
+//! front, so a process that is killed leaves whole records, and the last one counts. The latch is an
+//! flock on the pipe.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -76,14 +76,14 @@ impl Page {
         debug_assert!(unlocked.is_ok(), "flock: {unlocked:?}");
     }
 
-    /// Reads what is in it: nothing, a record, or a second one behind it.
+    /// Reads what is in it: nothing, or records of which the last counts.
     pub(crate) fn read(&self, scratch: &Scratch, content: &mut Vec<u8>) -> io::Result<()> {
         scratch.copy(self.fd.as_fd(), content)
     }
 
-    /// Puts `record` in place of what is in it, under the latch: a page with an `old` record and,
-    /// where a process was killed in the middle of this, `left` bytes in front of it.
-    pub(crate) fn commit(&self, left: usize, old: usize, record: &[u8]) -> io::Result<()> {
+    /// Puts `record` in place of what is in it, under the latch: of an `old` record and `left`
+    /// bytes in front of it. How many bytes are in front of the new one now.
+    pub(crate) fn commit(&self, left: usize, old: usize, record: &[u8]) -> io::Result<usize> {
         system::commit(self.fd.as_fd(), left, old, record)
     }
 
@@ -152,7 +152,7 @@ impl Scratch {
     }
 }
 
-/// The most that a page can have: two records.
+/// The most that a page can have: two of the longest records.
 const MOST: usize = 2 * PAGE;
 const OPEN: OFlags =
     OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
@@ -162,6 +162,7 @@ mod system {
     use super::{AsFd, BorrowedFd, Draft, Errno, MOST, OPEN, OwnedFd, PAGE, QUEUE, io};
     use crate::pipe::{LARGEST, checked};
     use crate::platform::open_quietly;
+    use crate::queue::SHORT;
     use std::mem::MaybeUninit;
 
     use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, pipe_with, tee};
@@ -180,16 +181,23 @@ mod system {
         left: usize,
         old: usize,
         record: &[u8],
-    ) -> io::Result<()> {
-        consume(pipe, left)?;
-        // As a whole or not at all, whatever kills this process. There is room, since a record
-        // lies in one of the pipe's pages, and the old one is the only other.
+    ) -> io::Result<usize> {
+        let stays = left + old + record.len() <= SHORT;
+        let left = match stays {
+            true => left,
+            false => consume(pipe, left).map(|()| 0)?,
+        };
+        // As a whole or not at all, whatever kills this process. There is room, since a record lies
+        // in one of the pipe's pages: either the old one is the only other, or what is there is so
+        // short that it lies in two at most, the second of which has room for more.
         if io::write(pipe, record)? != record.len() {
             return Err(Errno::IO);
         }
         // The new one counts from now on. What could not be consumed is left for the next commit.
-        let _ = consume(pipe, old);
-        Ok(())
+        match stays || consume(pipe, old).is_err() {
+            true => Ok(left + old),
+            false => Ok(0),
+        }
     }
 
     pub(super) fn clear(pipe: BorrowedFd<'_>) -> io::Result<()> {
@@ -283,12 +291,12 @@ mod system {
         _left: usize,
         _old: usize,
         record: &[u8],
-    ) -> io::Result<()> {
+    ) -> io::Result<usize> {
         // Padded, so that what is behind a shorter record is not taken for another.
         let mut page = vec![0; MOST / 2];
         page[..record.len()].copy_from_slice(record);
         match io::pwrite(file, &page, 0)? {
-            written if written == page.len() => Ok(()),
+            written if written == page.len() => Ok(0),
             _ => Err(Errno::NOSPC),
         }
     }
@@ -330,6 +338,7 @@ mod system {
 mod tests {
     use super::*;
     use crate::draft::Rights;
+    use crate::queue::SHORT;
     use rustix::fs::{Mode, OFlags, fstat};
     use rustix::pipe::fcntl_setpipe_size;
 
@@ -354,17 +363,20 @@ mod tests {
         let scratch = Scratch::new().unwrap();
         let mut content = Vec::new();
         let (mut left, mut old) = (0, 0);
-        for step in 0..5_000_usize {
-            let len = 1 + step * 7919 % PAGE;
+        for step in 0..20_000_usize {
+            // Long ones among crowds of short ones.
+            let longest = [PAGE, 40, 300, SHORT][step / 50 % 4];
+            let len = 1 + step * 7919 % longest;
             let record = vec![b'0' + (step % 10) as u8; len];
-            if step % 3 == 0 && left == 0 {
+            let consumes = left + old + len > SHORT && (left == 0 || left + len > SHORT);
+            if step % 3 == 0 && consumes {
                 // As of a process that is killed before it consumes the old one.
-                system::commit(page.fd.as_fd(), 0, 0, &record).unwrap();
-                (left, old) = (old, len);
+                system::commit(page.fd.as_fd(), left, 0, &record).unwrap();
+                left = old;
             } else {
-                page.commit(left, old, &record).unwrap();
-                (left, old) = (0, len);
+                left = page.commit(left, old, &record).unwrap();
             }
+            old = len;
             for _ in 0..2 {
                 page.read(&scratch, &mut content).unwrap();
                 assert_eq!(content.len(), left + old, "step {step}");

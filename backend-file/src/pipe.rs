@@ -65,9 +65,13 @@ pub(crate) fn slot_name(slot: Slot) -> PipeName {
 pub(crate) const NOT_OURS: Errno = Errno::NOSTR;
 
 pub(crate) fn open(dir: BorrowedFd<'_>, name: &PipeName, access: OFlags) -> io::Result<OwnedFd> {
+    checked(open_unchecked(dir, name, access)?)
+}
+
+fn open_unchecked(dir: BorrowedFd<'_>, name: &PipeName, access: OFlags) -> io::Result<OwnedFd> {
     // Without CREATE: fs.protected_fifos would refuse another user's pipe in a sticky directory.
     let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
-    checked(openat(dir, name.as_bytes(), flags, Mode::empty())?)
+    openat(dir, name.as_bytes(), flags, Mode::empty())
 }
 
 /// Refuses what is not a named pipe with one name.
@@ -85,12 +89,20 @@ pub(crate) fn checked(pipe: OwnedFd) -> io::Result<OwnedFd> {
 /// since that takes as long as the disk does.
 ///
 /// Its owner has it locked too. Every copy of the descriptor shares that lock, so a pipe that can
-/// be locked has no owner and no child that inherited it.
+/// be locked has no owner and no child that inherited it. One that is `known` was the caller's
+/// last, is as it was then, and nobody watches it.
 pub(crate) fn take(
     dir: BorrowedFd<'_>,
     queue: &Queue,
     makes: Option<&Rights>,
+    known: Option<Slot>,
 ) -> io::Result<Option<(Slot, OwnedFd)>> {
+    if let Some(slot) = known
+        && let Ok(pipe) = open_unchecked(dir, &slot_name(slot), OFlags::RDONLY)
+        && flock(&pipe, FlockOperation::NonBlockingLockExclusive).is_ok()
+    {
+        return Ok(Some((slot, pipe)));
+    }
     let mut slot = queue.free_slot(0);
     while usize::from(slot) < MOST {
         match open(dir, &slot_name(slot), OFlags::RDONLY) {

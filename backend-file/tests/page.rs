@@ -123,6 +123,25 @@ fn empty(dir: &Path) -> bool {
 }
 
 #[tokio::test]
+async fn what_an_earlier_owner_of_a_pipe_left_to_a_child_is_not_taken_for_the_next_one_s() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    for _ in 0..2 {
+        locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+    }
+    let (child, _) = orphan(dir.path(), "shared");
+    // What is in the buffer stays for as long as somebody has the pipe open.
+    let pipe = fs::File::options().write(true).open(dir.path().join("lock%3Ax/s0")).unwrap();
+    kill_process(child, Signal::KILL).unwrap();
+    let guard =
+        until("the child's end", async || locks.lock("x").try_acquire().await.unwrap()).await;
+    assert!(empty(dir.path()));
+    let other = connect(dir.path()).await;
+    assert!(!is_free(&other, "shared").await, "it is held, exclusively");
+    drop((guard, pipe));
+}
+
+#[tokio::test]
 async fn whoever_holds_a_lock_whose_page_is_lost_is_in_the_way_until_it_ends() {
     let dir = directory();
     let locks = connect(dir.path()).await;
