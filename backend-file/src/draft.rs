@@ -51,7 +51,7 @@ impl Rights {
         Rights { file, dir, group: Gid::from_raw(stat.st_gid), owner }
     }
 
-    /// Whether nobody but this user, and root, can put another file in the place of one.
+    /// Whether only this user and root can replace the files that get them.
     pub(crate) fn are_private(&self) -> bool {
         !self.file.intersects(Mode::WGRP | Mode::WOTH) && self.owner.is_none()
     }

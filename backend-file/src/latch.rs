@@ -57,8 +57,8 @@ pub(crate) struct Desk {
     pub(crate) queue: Queue,
     /// The last page that was open, which claims may still have.
     pub(crate) page: Weak<Page>,
-    /// The pipe that was left last, and what the next to take any draws: whether nobody has had it
-    /// since.
+    /// The pipe that this store released last, and the next ticket at that time. While no ticket is
+    /// drawn, no other claim can have used the pipe.
     left_slot: Option<(Slot, u64)>,
     /// The length of the record that counts in the page, and of what is in front of it.
     old: usize,
@@ -224,7 +224,7 @@ impl<'a> Latched<'a> {
         self.desk.files()
     }
 
-    /// Takes a pipe that nobody has, for the claim with `ticket`.
+    /// Takes a free pipe for the claim with `ticket`.
     pub(crate) fn take_slot(&mut self, ticket: u64) -> Result<(Slot, OwnedFd), Stop> {
         let rights = self.place.ground().directory.rights();
         let makes = self.needs_disk().is_ok().then_some(rights);
@@ -237,7 +237,7 @@ impl<'a> Latched<'a> {
         taken.ok_or(Stop::NeedsDisk)
     }
 
-    /// Remembers a pipe in which nothing was left, and which is about to be closed.
+    /// Remembers a pipe that is about to be closed, with an empty buffer.
     pub(crate) fn leave_slot(&mut self, slot: Slot) {
         self.desk.left_slot = Some((slot, self.desk.queue.next_ticket()));
     }

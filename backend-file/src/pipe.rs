@@ -89,8 +89,8 @@ pub(crate) fn checked(pipe: OwnedFd) -> io::Result<OwnedFd> {
 /// since that takes as long as the disk does.
 ///
 /// Its owner has it locked too. Every copy of the descriptor shares that lock, so a pipe that can
-/// be locked has no owner and no child that inherited it. One that is `known` was the caller's
-/// last, is as it was then, and nobody watches it.
+/// be locked has no owner and no child that inherited it. The `known` pipe was the caller's last; it
+/// is unchanged and unwatched, and so is neither checked nor emptied.
 pub(crate) fn take(
     dir: BorrowedFd<'_>,
     queue: &Queue,

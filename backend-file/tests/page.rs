@@ -130,7 +130,7 @@ async fn what_an_earlier_owner_of_a_pipe_left_to_a_child_is_not_taken_for_the_ne
         locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     }
     let (child, _) = orphan(dir.path(), "shared");
-    // What is in the buffer stays for as long as somebody has the pipe open.
+    // The buffer keeps its content for as long as any process has the pipe open.
     let pipe = fs::File::options().write(true).open(dir.path().join("lock%3Ax/s0")).unwrap();
     kill_process(child, Signal::KILL).unwrap();
     let guard =

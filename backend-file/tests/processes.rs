@@ -241,7 +241,7 @@ async fn a_stopped_holder_keeps_its_lock() {
     let mut holder = Actor::start(dir.path(), "hold x exclusive");
     holder.expect("asks");
     holder.expect("held");
-    holder.stop();
+    holder.stop().await;
     let mut waiter = Actor::start(dir.path(), "hold x exclusive");
     waiter.expect("asks");
     until_queue(&locks, "x", 1, 1).await;
@@ -265,7 +265,7 @@ async fn a_stopped_waiter_is_passed_over_and_finds_its_way_back() {
     until_queue(&locks, "x", 1, 1).await;
     let mut next = Actor::start(dir.path(), "hold x exclusive");
     until_queue(&locks, "x", 1, 2).await;
-    stopped.stop();
+    stopped.stop().await;
     held.release().await.unwrap();
     let start = Instant::now();
     next.expect("asks");

@@ -110,23 +110,21 @@ impl Actor {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Stops it as SIGSTOP does, and waits until it stands still: the signal stops one thread after
-    /// the other, and one that is woken meanwhile would go on.
-    pub fn stop(&self) {
+    /// Stops it as SIGSTOP does, and waits until all its threads have stopped: the signal reaches one
+    /// after the other, and a thread that is woken in between would still run.
+    pub async fn stop(&self) {
         self.signal(Signal::STOP);
         let threads = format!("/proc/{}/task", self.pid().as_raw_pid());
-        let stands_still = |thread: std::io::Result<std::fs::DirEntry>| {
+        let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
             let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
-            // One that has ended goes on no more.
             stat.is_ok_and(|stat| {
                 stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
             })
         };
-        let start = Instant::now();
-        while !std::fs::read_dir(&threads).unwrap().all(stands_still) {
-            assert!(start.elapsed() < LONG, "it does not stop");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("all threads stopped", async || {
+            std::fs::read_dir(&threads).unwrap().all(is_stopped).then_some(())
+        })
+        .await;
     }
 
     pub fn kill(mut self) {
