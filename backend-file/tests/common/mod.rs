@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fencelock_core::{Guard, Lock, Locks, Settings};
 use fencelock_file::FileStore;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// Longer than anything takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -114,15 +114,10 @@ impl Actor {
     /// after the other, and a thread that is woken in between would still run.
     pub async fn stop(&self) {
         self.signal(Signal::STOP);
-        let threads = format!("/proc/{}/task", self.pid().as_raw_pid());
-        let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
-            let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
-            stat.is_ok_and(|stat| {
-                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-            })
-        };
+        // The kernel reports it when the last thread has stopped.
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         until("all threads stopped", async || {
-            std::fs::read_dir(&threads).unwrap().all(is_stopped).then_some(())
+            waitid(WaitId::Pid(self.pid()), options).unwrap().map(drop)
         })
         .await;
     }
