@@ -228,7 +228,10 @@ async fn a_release_that_may_not_look_is_refused() {
     assert_kind(&error, ErrorKind::Refused);
     assert!(words(&error).contains("the ACL denies it"), "{}", words(&error));
     users("+get").await;
+    // The nodes may be asked again before this looks: then nothing is left to evict.
     let seen = locks.inspect("lock").await.unwrap();
-    locks.evict("lock", &seen.holders[0].id).await.unwrap();
+    if let Some(left) = seen.holders.first() {
+        locks.evict("lock", &left.id).await.unwrap();
+    }
     rig.drained().await;
 }
