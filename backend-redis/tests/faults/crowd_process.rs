@@ -1,22 +1,26 @@
 //! A process whose tasks all wait for one lock, to be killed or stopped: this program, executed
-//! again.
+//! again. What it may cost those who live.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
+use fencelock_core::Locks;
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use crate::support::*;
 
 pub(crate) const LOCK: &str = "crowded";
 
+/// For so many tasks on a busy machine.
+const LONG: Duration = PATIENCE.saturating_mul(3);
+
 const URL: &str = "FENCELOCK_CROWD_URL";
 const WAITERS: &str = "FENCELOCK_CROWD_WAITERS";
 
-/// How many wait in it: `CROWD`, to be tried by hand, or `usual`.
-pub(crate) fn size(usual: usize) -> usize {
-    std::env::var("CROWD").map_or(usual, |text| text.parse().expect("a number"))
-}
+/// Enough for minutes, were they passed over at the pace of looks.
+const SIZE: usize = 3000;
 
 /// How such a process comes to say no more.
 #[derive(Clone, Copy, Debug)]
@@ -26,11 +30,11 @@ pub(crate) enum End {
 }
 
 /// The process. Dropping it kills it.
-pub(crate) struct Crowd(Child);
+struct Crowd(Child);
 
 impl Crowd {
     /// Begins to wait for [`LOCK`] in the store of `url`.
-    pub(crate) fn start(url: &str, waiters: usize) -> Crowd {
+    fn start(url: &str, waiters: usize) -> Crowd {
         let program = std::env::current_exe().expect("this program");
         let child = Command::new(program)
             .args(["--exact", "crowd_process::child_that_waits", "--ignored"])
@@ -42,7 +46,7 @@ impl Crowd {
         Crowd(child.expect("a process"))
     }
 
-    pub(crate) fn end(&mut self, end: End) {
+    fn end(&mut self, end: End) {
         match end {
             End::Killed => self.kill(),
             End::Stopped => {
@@ -63,6 +67,43 @@ impl Drop for Crowd {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// A lock that is held, with a crowd of another process in its queue and one who lives behind it:
+/// how long that one waits once the crowd is gone and the lock is free. `waiting` counts the queue.
+pub(crate) async fn behind_a_crowd(
+    locks: &Locks,
+    url: &str,
+    waiting: impl AsyncFn() -> usize,
+    end: End,
+    freed_at_once: bool,
+) {
+    // More are tried by hand.
+    let size = std::env::var("CROWD").map_or(SIZE, |text| text.parse().expect("a number"));
+    let held = hold(locks, LOCK).await;
+    let mut crowd = Crowd::start(url, size);
+    queue(&waiting, size).await;
+    let waiter = wait_for(locks, LOCK);
+    queue(&waiting, size + 1).await;
+    crowd.end(end);
+    if !freed_at_once {
+        // Those who look pass over the dead while the lock is held, too.
+        queue(&waiting, 1).await;
+    }
+    let freed = Instant::now();
+    give_back(held).await;
+    let guard = granted(waiter).await;
+    println!("{size} {end:?}, freed at once: {freed_at_once}: {:?}", freed.elapsed());
+    give_back(guard).await;
+}
+
+async fn queue(waiting: &impl AsyncFn() -> usize, waiters: usize) {
+    let all = async {
+        while waiting().await != waiters {
+            tokio::time::sleep(ms(20)).await;
+        }
+    };
+    within(LONG, &format!("{waiters} wait"), all).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

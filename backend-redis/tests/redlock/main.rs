@@ -9,6 +9,8 @@
 mod away;
 mod clocks;
 mod contention;
+#[path = "../faults/crowd_process.rs"]
+mod crowd_process;
 mod dead;
 mod endless;
 mod exclusion;
