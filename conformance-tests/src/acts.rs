@@ -2,13 +2,16 @@
 //!
 //! Bounds are generous: they tell late on a busy machine from never, and are no promises.
 
+use std::process::Child;
 use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Guard, Locks, Moment, Result};
+use rustix::process::Pid;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::servers::TestRedis;
+use crate::stopping;
 
 /// For what should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -188,6 +191,15 @@ pub fn words(error: &Error) -> String {
         cause = error.source();
     }
     words
+}
+
+/// Stops a child process as SIGSTOP does, and waits until all its threads have stopped.
+///
+/// # Panics
+/// When it does not stop, or has ended.
+pub async fn stop(child: &Child) {
+    let stopping = stopping::stop(Pid::from_child(child));
+    soon("all threads stop", stopping).await.expect("the process lives");
 }
 
 /// What a Redis answers.

@@ -34,6 +34,7 @@ pub mod rigs;
 mod run;
 mod seed;
 pub mod servers;
+mod stopping;
 mod suite;
 pub mod torture;
 

@@ -17,6 +17,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
 use crate::harness::Params;
+use crate::stopping::stop;
 
 pub(crate) mod process;
 pub(crate) mod protocol;
@@ -187,16 +188,12 @@ impl Peer {
         }
     }
 
-    /// Stops the process as SIGSTOP does, and waits until it stands still.
+    /// Stops the process as SIGSTOP does, and waits until all its threads have stopped.
     ///
     /// # Errors
     /// When the process is gone.
     pub async fn freeze(&self) -> Result<(), PeerError> {
-        self.signal(Signal::STOP)?;
-        while !self.is_stopped()? {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        Ok(())
+        Ok(stop(self.pid).await?)
     }
 
     /// Lets a frozen process go on.
@@ -232,16 +229,6 @@ impl Peer {
     fn signal(&self, signal: Signal) -> Result<(), PeerError> {
         // Until it is waited for, which only `self` does, the id is this child's.
         kill_process(self.pid, signal).map_err(|error| PeerError::Trouble(error.to_string()))
-    }
-
-    /// Where the kernel does not say, the signal is trusted to be fast.
-    fn is_stopped(&self) -> Result<bool, PeerError> {
-        if !cfg!(target_os = "linux") {
-            return Ok(true);
-        }
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid))?;
-        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
-        Ok(state.is_some_and(|state| state.starts_with(['T', 't'])))
     }
 }
 

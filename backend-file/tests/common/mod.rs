@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fencelock_core::{Guard, Lock, Locks, Settings};
 use fencelock_file::FileStore;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Longer than anything takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -110,16 +110,8 @@ impl Actor {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Stops it as SIGSTOP does, and waits until all its threads have stopped: the signal reaches one
-    /// after the other, and a thread that is woken in between would still run.
     pub async fn stop(&self) {
-        self.signal(Signal::STOP);
-        // The kernel reports it when the last thread has stopped.
-        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        until("all threads stopped", async || {
-            waitid(WaitId::Pid(self.pid()), options).unwrap().map(drop)
-        })
-        .await;
+        fencelock_conformance::acts::stop(&self.child).await;
     }
 
     pub fn kill(mut self) {

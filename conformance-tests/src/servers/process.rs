@@ -12,7 +12,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::stopping::has_stopped;
 
 #[derive(Debug)]
 pub(super) struct Process {
@@ -63,9 +65,7 @@ impl Process {
         if self.exited()?.is_some() {
             return Err(gone());
         }
-        // NOWAIT leaves the news in place: the next one who asks is told too.
-        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        Ok(waitid(WaitId::Pid(Pid::from_child(&self.child)), options)?.is_some())
+        has_stopped(Pid::from_child(&self.child))
     }
 
     /// Kills it and waits for its end, which takes no longer than the kernel needs.
