@@ -9,9 +9,9 @@
 mod away;
 mod clocks;
 mod contention;
-#[path = "../faults/crowd_process.rs"]
-mod crowd_process;
+#[path = "../faults/dead.rs"]
 mod dead;
+mod dead_store;
 mod endless;
 mod exclusion;
 mod extension;
