@@ -7,12 +7,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fencelock_conformance::acts::*;
-use fencelock_conformance::apart::{
-    FREEZING, Frozen, MOUNTS, Test, disk, fill, main as main_of, small_disk,
-};
 use fencelock_core::{Error, ErrorKind, Locks, LostReason, Settings};
 use fencelock_file::FileStore;
+use fencelock_testkit::acts::*;
+use fencelock_testkit::apart::{
+    FREEZING, Frozen, MOUNTS, Test, disk, fill, main as main_of, small_disk,
+};
 
 fn main() {
     main_of(&[

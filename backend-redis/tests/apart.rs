@@ -6,16 +6,16 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::acts::*;
-use fencelock_conformance::apart::promises::{
-    lost_packets_only_slow_down, missing_descriptors_are_named,
-};
-use fencelock_conformance::apart::{
-    Loss, MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk,
-};
-use fencelock_conformance::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
 use fencelock_core::{ErrorKind, Locks, Result, url};
 use fencelock_redis::{REDLOCK_SCHEME, SCHEME, redlock};
+use fencelock_testkit::acts::*;
+use fencelock_testkit::apart::promises::{
+    lost_packets_only_slow_down, missing_descriptors_are_named,
+};
+use fencelock_testkit::apart::{
+    Loss, MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk,
+};
+use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
 use futures_util::future::try_join_all;
 
 const PATIENCE_WITH_LOSS: Duration = Duration::from_secs(120);

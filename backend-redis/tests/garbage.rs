@@ -8,12 +8,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fencelock_conformance::acts::{give_back, hold, ms, soon, within, words};
-use fencelock_conformance::outside::Harm;
-use fencelock_conformance::proxy::{Proxy, framing};
-use fencelock_conformance::servers::{Babbler, TestRedis};
 use fencelock_core::{Error, ErrorKind, Locks, Result, url};
 use fencelock_redis::{REDLOCK_SCHEME, SCHEME};
+use fencelock_testkit::acts::{give_back, hold, ms, soon, within, words};
+use fencelock_testkit::outside::Harm;
+use fencelock_testkit::proxy::{Proxy, framing};
+use fencelock_testkit::servers::{Babbler, TestRedis};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

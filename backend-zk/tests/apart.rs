@@ -6,15 +6,13 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::acts::*;
-use fencelock_conformance::apart::promises::{
+use fencelock_core::{ErrorKind, Locks, Result, url};
+use fencelock_testkit::acts::*;
+use fencelock_testkit::apart::promises::{
     lost_packets_only_slow_down, missing_descriptors_are_named,
 };
-use fencelock_conformance::apart::{
-    MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk,
-};
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
-use fencelock_core::{ErrorKind, Locks, Result, url};
+use fencelock_testkit::apart::{MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk};
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_zk::SCHEME;
 use tokio::time::Instant;
 

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use fencelock_conformance::acts::{give_back, hold, ms, soon, within};
-use fencelock_conformance::outside::Harm;
-use fencelock_conformance::proxy::{Proxy, framing};
-use fencelock_conformance::servers::{Babbler, TestZooKeeper, ZooKeeperOptions};
 use fencelock_core::{Error, ErrorKind, Locks, Result, url};
+use fencelock_testkit::acts::{give_back, hold, ms, soon, within};
+use fencelock_testkit::outside::Harm;
+use fencelock_testkit::proxy::{Proxy, framing};
+use fencelock_testkit::servers::{Babbler, TestZooKeeper, ZooKeeperOptions};
 use fencelock_zk::SCHEME;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

@@ -1,16 +1,9 @@
-//! The `fencelock` command: a job under a distributed lock, and what a store is worth.
+//! The `fencelock` command: a job under a distributed lock.
 //!
 //! Each subcommand is a module of its own; this file only tells them apart.
 
-mod bench;
-mod compare;
-mod conformance;
-mod interrupt;
-mod leftovers;
 mod redlock;
 mod run;
-mod subject;
-mod torture;
 
 use std::process::ExitCode;
 
@@ -32,10 +25,6 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Run(Box<run::Options>),
-    Bench(bench::Options),
-    Compare(compare::Options),
-    Conformance(conformance::Options),
-    Torture(torture::Options),
     #[command(subcommand)]
     Redlock(redlock::Options),
     #[command(hide = true, name = run::WATCHDOG)]
@@ -43,7 +32,6 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    conformance::serve_if_asked();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -63,10 +51,6 @@ fn main() -> ExitCode {
     }
     match cli.command {
         Command::Run(options) => run::run(*options),
-        Command::Bench(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
-        Command::Compare(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
-        Command::Conformance(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
-        Command::Torture(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
         Command::Redlock(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
         Command::Watchdog(options) => run::watch(options),
     }

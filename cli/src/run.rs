@@ -30,7 +30,6 @@ mod wire;
 use std::process::ExitCode;
 
 pub(crate) use options::Options;
-pub(crate) use signals::Signals;
 pub(crate) use watchdog::Options as WatchdogOptions;
 
 /// The hidden subcommand of the watchdog.

@@ -19,11 +19,11 @@ use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::checker::{Rules, assert_clean, check};
+use crate::clock::ServerClock;
 use crate::harness::{Harness, Params, Store};
 use crate::history::Event;
 use crate::island::Island;
 use crate::peer::Peer;
-use crate::servers::ServerClock;
 
 /// One behaviour's run on one store.
 pub struct Context {

@@ -10,10 +10,11 @@ use fencelock_core::{Error, ErrorKind, Locks, Result, Settings, TokenEpoch, Ttl}
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-use crate::proxy::Trouble;
+use crate::harness::trouble::Trouble;
 
 pub(crate) mod memory;
 pub(crate) mod scratch;
+pub(crate) mod trouble;
 pub(crate) mod url;
 
 /// One kind of store, as the suite sees it.

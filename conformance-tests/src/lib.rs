@@ -9,46 +9,43 @@
 //! [`Harness`] tells the suite how to connect to a store, and by which back doors it can look at
 //! the store from behind or break it; [`BEHAVIOURS`] is the list of what is demanded. Each pair of
 //! store and behaviour is a test of its own, which passes, fails, or is ignored with a reason.
-//! [`checker`] judges recorded histories, [`proxy`] breaks connections, [`servers`] are real servers
-//! on demand, and [`polls`] drops futures where they await; all four are of use without the suite,
-//! and so are the [`acts`] of a fault test, and tests that need a machine [`apart`].
-//! [`torture`] runs for as long as one likes, on servers that [`rigs`] start and break.
+//! [`checker`] judges recorded histories, and [`polls`] drops futures where they await; both are of
+//! use without the suite. Servers, proxies and deployments for such tests are in
+//! `fencelock-testkit`, which depends on this crate.
 
-pub mod acts;
-pub mod apart;
 pub mod behaviours;
 pub mod checker;
+mod clock;
 mod context;
 mod harness;
 pub mod history;
 mod island;
 mod needs;
-pub mod outside;
 mod panics;
 mod peer;
 pub mod polls;
-pub mod proxy;
 mod pulse;
 mod register;
-pub mod rigs;
 mod run;
 mod seed;
-pub mod servers;
-mod stopping;
+pub mod stopping;
 mod suite;
-pub mod torture;
+pub mod workload;
 
 pub use behaviours::BEHAVIOURS;
+pub use clock::ServerClock;
 pub use context::Context;
 pub use harness::memory::MemoryHarness;
 pub use harness::scratch::{Connect, ScratchStore};
+pub use harness::trouble::Trouble;
 pub use harness::url::UrlHarness;
 pub use harness::{Door, Harness, Params, Store};
 pub use island::Island;
 pub use needs::Need;
 pub use peer::process::peer_main_if_asked;
-pub use peer::protocol::{How, Want};
+pub use peer::protocol::{Answer, How, Want};
 pub use peer::{Peer, PeerError};
+pub use register::process::Witness;
 pub use register::{ProtectedRegister, Seen, Writes};
 pub use run::{AfterFailure, Report, RunOptions, main, main_of, run_against_url, run_suite};
 pub use seed::fresh as fresh_seed;

@@ -40,7 +40,7 @@ impl Need {
             Need::Lease => profile.liveness == Liveness::Lease,
             Need::Renewal => profile.renewal != RenewalPlan::None,
             Need::TokensBeyondData => profile.tokens == Tokens::BeyondData,
-            Need::ClientClock => crate::servers::ServerClock::is_possible(),
+            Need::ClientClock => crate::clock::ServerClock::is_possible(),
             Need::Door(door) => store.doors().contains(&door),
         };
         if has {

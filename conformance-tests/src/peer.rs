@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 use crate::harness::Params;
 use crate::stopping::stop;
 
+mod client;
 pub(crate) mod process;
 pub(crate) mod protocol;
 mod work;
@@ -64,11 +65,13 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub(crate) async fn start(
-        harness: &str,
-        address: &str,
-        params: &Params,
-    ) -> Result<Peer, PeerError> {
+    /// Starts this program as a peer, with a client of the store at `address` that it knows by
+    /// `harness`. The program must call [`peer_main_if_asked`](crate::peer_main_if_asked), or
+    /// [`main`](crate::main), before anything else.
+    ///
+    /// # Errors
+    /// When it cannot be started, or cannot connect.
+    pub async fn start(harness: &str, address: &str, params: &Params) -> Result<Peer, PeerError> {
         Peer::start_as(&this_program()?, harness, address, params).await
     }
 
@@ -205,7 +208,10 @@ impl Peer {
     }
 
     /// Kills the process. Whatever it was asked answers that it is gone.
-    pub(crate) fn send_kill(&self) -> Result<(), PeerError> {
+    ///
+    /// # Errors
+    /// When it has no process id any more.
+    pub fn send_kill(&self) -> Result<(), PeerError> {
         self.signal(Signal::KILL)
     }
 

@@ -1,9 +1,13 @@
 //! What each client process is told to do.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+/// How often each kind of error was answered.
+pub type Errors = BTreeMap<String, u64>;
 
 /// How a process uses the locks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -18,13 +22,21 @@ pub struct Workload {
     pub ttl: Duration,
 }
 
+/// The name of the `n`th lock.
+#[must_use]
+pub fn lock_name(n: u32) -> String {
+    format!("lock-{n}")
+}
+
 /// The part of one process in one round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Shift {
-    pub(crate) workload: Workload,
-    pub(crate) seed: u64,
+    /// How it uses the locks.
+    pub workload: Workload,
+    /// Decides what its clients do.
+    pub seed: u64,
     /// The register's socket.
-    pub(crate) register: PathBuf,
+    pub register: PathBuf,
     /// Where each worker writes its history, at a name that begins like this.
-    pub(crate) history: PathBuf,
+    pub history: PathBuf,
 }

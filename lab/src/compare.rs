@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use fencelock::{Error, ErrorKind, Locks, Result};
-use fencelock_conformance::rigs::{Kind, Rig, Wiring};
 use fencelock_conformance::{Params, ScratchStore};
+use fencelock_testkit::rigs::{Kind, Rig, Wiring};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;

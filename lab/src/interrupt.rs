@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use crate::run::Signals;
+use crate::signals::Signals;
 
 /// The first signal that means to end this program stops its work in order; the second ends it at
 /// once. One that was ignored at the start, as `nohup` has it, stays so.

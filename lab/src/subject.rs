@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use fencelock::url::StoreUrl;
 use fencelock::{Error, ErrorKind, Result};
-use fencelock_conformance::rigs::{self, Kind, Library, Rig, Wiring};
+use fencelock_testkit::rigs::{self, Kind, Library, Rig, Wiring};
 
 /// What rigs need to know of this library.
 pub(crate) const LIBRARY: Library = Library { connect: crate::conformance::connect, declare_new };

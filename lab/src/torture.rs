@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use fencelock::{Error, ErrorKind, Result};
-use fencelock_conformance::rigs::{Fault, Kind, Wiring};
-use fencelock_conformance::torture::{self, StoreReport, Until, Workload, torture};
+use fencelock_testkit::rigs::{Fault, Kind, Wiring};
+use fencelock_testkit::torture::{self, StoreReport, Until, Workload, torture};
 use serde::Serialize;
 
 use crate::interrupt::Interrupts;

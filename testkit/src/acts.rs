@@ -5,13 +5,13 @@
 use std::process::Child;
 use std::time::Duration;
 
+use fencelock_conformance::stopping;
 use fencelock_core::{Error, ErrorKind, Guard, Locks, Moment, Result};
 use rustix::process::Pid;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::servers::TestRedis;
-use crate::stopping;
 
 /// For what should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(20);

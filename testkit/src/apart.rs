@@ -9,10 +9,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use fencelock_conformance::Running;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-use crate::suite::Running;
 
 pub mod promises;
 

@@ -11,14 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fencelock_conformance::{Params, Peer, ScratchStore};
 use fencelock_core::Result;
 use fencelock_core::url::Connecting;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
-use crate::harness::Params;
-use crate::harness::scratch::ScratchStore;
-use crate::peer::Peer;
 use crate::torture::PREFIX;
 
 mod cluster;

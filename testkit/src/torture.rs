@@ -16,32 +16,26 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use fencelock_conformance::Witness;
 use tempfile::TempDir;
 
-use crate::register::process::Witness;
 use crate::rigs::{Fault, Library, Rig};
 
-pub(crate) mod client;
 mod crew;
 mod deck;
 mod judge;
 mod report;
 mod round;
-mod workload;
 
+pub(crate) use fencelock_conformance::workload::lock_name;
+pub use fencelock_conformance::workload::{Shift, Workload};
 pub use report::{Round, StoreReport};
-pub use workload::{Shift, Workload};
 
 use crew::Crew;
 use deck::Deck;
 
 /// What stands before the names of the locks, in a store that was started for the run.
 pub(crate) const PREFIX: &str = "torture:";
-
-/// The name of the `n`th lock.
-pub(crate) fn lock_name(n: u32) -> String {
-    format!("lock-{n}")
-}
 
 /// How long and how hard.
 #[derive(Clone, Debug)]
@@ -151,8 +145,10 @@ impl Run {
     /// Puts a round's histories where they outlive the run.
     fn keep(&self, number: usize) -> io::Result<PathBuf> {
         let from = self.directory.path().join(format!("round-{number}"));
-        let to = std::env::temp_dir()
-            .join(format!("fencelock-torture-history-{:016x}", crate::seed::fresh()));
+        let to = std::env::temp_dir().join(format!(
+            "fencelock-torture-history-{:016x}",
+            fencelock_conformance::fresh_seed()
+        ));
         std::fs::rename(from, &to)?;
         Ok(to)
     }

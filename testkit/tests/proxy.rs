@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use fencelock_conformance::proxy::{
+use fencelock_testkit::proxy::{
     AfterDrop, Close, Direction, DropReply, Front, NewConnections, Proxy, Stats, framing,
     lose_one_reply,
 };

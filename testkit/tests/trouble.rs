@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use fencelock_conformance::acts::soon;
-use fencelock_conformance::proxy::{Direction, Proxy, Trouble, framing};
+use fencelock_testkit::acts::soon;
+use fencelock_testkit::proxy::{Direction, Proxy, Trouble, framing};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -1,9 +1,9 @@
 //! What servers really answer when they do not serve: each error means the same of a step that goes
 //! alone, of one among others in a call, at a cluster and at the nodes of a quorum.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Error, ErrorKind, Guard, Locks, url};
 use fencelock_redis::{REDLOCK_SCHEME, redlock};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::join_all;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;

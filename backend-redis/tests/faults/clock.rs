@@ -2,9 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fencelock_conformance::proxy::{Direction, Proxy, framing};
-use fencelock_conformance::servers::{RedisOptions, ServerClock, TestRedis};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::proxy::{Direction, Proxy, framing};
+use fencelock_testkit::servers::{RedisOptions, ServerClock, TestRedis};
 use tokio::time::Instant;
 
 use crate::support::*;

@@ -1,7 +1,7 @@
 //! A cluster whose slots move, and whose masters fail.
 
-use fencelock_conformance::servers::{TestCluster, TestRedis};
 use fencelock_core::{Guard, Locks};
+use fencelock_testkit::servers::{TestCluster, TestRedis};
 use futures_util::future::join_all;
 
 use crate::server::while_loading;

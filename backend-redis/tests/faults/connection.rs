@@ -2,9 +2,9 @@
 
 use fencelock_conformance::checker::{Rules, assert_clean};
 use fencelock_conformance::history::Worker;
-use fencelock_conformance::proxy::{AfterDrop, Close, Direction, DropReply, NewConnections};
 use fencelock_conformance::{How, ProtectedRegister};
 use fencelock_core::Locks;
+use fencelock_testkit::proxy::{AfterDrop, Close, Direction, DropReply, NewConnections};
 use tokio::time::Instant;
 
 use crate::support::*;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fencelock_conformance::proxy::Direction;
-use fencelock_conformance::servers::TestRedis;
 use fencelock_core::{ErrorKind, Guard, Locks, Result};
+use fencelock_testkit::proxy::Direction;
+use fencelock_testkit::servers::TestRedis;
 use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;

@@ -1,7 +1,7 @@
 //! Keys that never end, or not for long: after a restore or a migration that dropped their TTL, or
 //! by hand.
 
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::servers::TestRedis;
 
 use crate::support::*;
 

@@ -2,8 +2,8 @@
 //! profile says; the test makes it happen, and the resource tells the two apart.
 
 use fencelock_conformance::ProtectedRegister;
-use fencelock_conformance::proxy::{Direction, Proxy};
-use fencelock_conformance::servers::{RedisOptions, TestCluster, TestRedis};
+use fencelock_testkit::proxy::{Direction, Proxy};
+use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis};
 
 use crate::support::*;
 

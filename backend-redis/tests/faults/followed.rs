@@ -1,8 +1,8 @@
 //! What one server may answer, from the master that Sentinel names and from a cluster's: the way
 //! there is another, the promises are the same.
 
-use fencelock_conformance::servers::{RedisOptions, TestCluster, TestRedis};
 use fencelock_core::{ErrorKind, Locks};
+use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis};
 use tokio::time::Instant;
 
 use crate::refusals::{cannot_save, may_rename_its_file, no_room};

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::mpsc;
 
-use fencelock_conformance::servers::TestRedis;
 use fencelock_core::{FencingToken, Guard, Locks};
+use fencelock_testkit::servers::TestRedis;
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 

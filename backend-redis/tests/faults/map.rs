@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use fencelock_conformance::proxy::Proxy;
-use fencelock_conformance::servers::{Babbler, RedisOptions, TestRedis};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::proxy::Proxy;
+use fencelock_testkit::servers::{Babbler, RedisOptions, TestRedis};
 
 use crate::support::*;
 

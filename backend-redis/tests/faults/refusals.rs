@@ -1,7 +1,7 @@
 //! Servers that answer, and refuse: full, read-only, without replicas, without permission.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::time::Instant;
 
 use crate::support::*;

@@ -3,8 +3,8 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::time::Instant;
 
 use crate::support::*;

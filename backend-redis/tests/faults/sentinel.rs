@@ -1,8 +1,8 @@
 //! Failovers under Sentinel: what is followed, and what no failover can promise.
 
 use fencelock_conformance::ProtectedRegister;
-use fencelock_conformance::servers::TestSentinel;
 use fencelock_core::Locks;
+use fencelock_testkit::servers::TestSentinel;
 
 use crate::support::*;
 

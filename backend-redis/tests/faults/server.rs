@@ -1,8 +1,8 @@
 //! Servers that restart, freeze, load, are stopped by a script, or forget.
 
 use fencelock_conformance::ProtectedRegister;
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{ErrorKind, LostReason};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::time::Instant;
 
 use crate::support::*;

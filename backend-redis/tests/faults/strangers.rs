@@ -1,7 +1,7 @@
 //! Keys of other programs, and permissions that are not given.
 
-use fencelock_conformance::servers::TestRedis;
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::TestRedis;
 use tokio::time::Instant;
 
 use crate::support::*;

@@ -1,7 +1,7 @@
 //! Wake-ups that come late, and what they cost.
 
-use fencelock_conformance::proxy::Direction;
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::proxy::Direction;
+use fencelock_testkit::servers::TestRedis;
 use tokio::time::Instant;
 
 use crate::support::*;

@@ -1,8 +1,8 @@
 //! A minority of nodes that are of no use, each in its own way: nothing changes but the count of
 //! those that agree, nobody waits for them, and nothing is left on them when they are back.
 
-use fencelock_conformance::proxy::{Close, Direction, NewConnections};
 use fencelock_core::{Locks, Scratch};
+use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 
 use crate::support::*;
 

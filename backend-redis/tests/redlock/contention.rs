@@ -6,8 +6,8 @@ use std::time::Duration;
 use fencelock_conformance::How;
 use fencelock_conformance::checker::{Rules, assert_clean};
 use fencelock_conformance::history::Worker;
-use fencelock_conformance::proxy::Direction;
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::proxy::Direction;
+use fencelock_testkit::servers::TestRedis;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 

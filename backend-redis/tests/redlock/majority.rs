@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::proxy::{Close, Direction, NewConnections};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 use tokio::time::Instant;
 
 use crate::support::*;

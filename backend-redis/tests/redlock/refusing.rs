@@ -1,7 +1,7 @@
 //! A minority of nodes that answer, and refuse, or that nobody may write to: rows 20 to 24 and 38 on
 //! a quorum. Nobody waits for them, as for those in `away.rs`.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 

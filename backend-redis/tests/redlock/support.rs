@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-pub(crate) use fencelock_conformance::acts::*;
-use fencelock_conformance::proxy::{Direction, Proxy, framing};
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Locks, Result, Settings, Ttl, url};
 use fencelock_redis::{REDLOCK_SCHEME, RedlockStore, redlock};
+pub(crate) use fencelock_testkit::acts::*;
+use fencelock_testkit::proxy::{Direction, Proxy, framing};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 

@@ -1,9 +1,9 @@
 //! The access rules as docs/redlock.md has them: they suffice, and every command in them is used.
 
-use fencelock_conformance::acts::*;
-use fencelock_conformance::servers::TestRedis;
 use fencelock_core::{Guard, Locks};
 use fencelock_redis::redlock::{NodeStatus, init, open_when_due, replace, status};
+use fencelock_testkit::acts::*;
+use fencelock_testkit::servers::TestRedis;
 
 use crate::support::*;
 

@@ -1,8 +1,8 @@
 //! Declaring a set new.
 
-use fencelock_conformance::acts::*;
 use fencelock_core::ErrorKind;
 use fencelock_redis::redlock::init;
+use fencelock_testkit::acts::*;
 use tokio::time::Instant;
 
 use crate::support::*;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::acts::*;
 use fencelock_core::{Error, ErrorKind};
 use fencelock_redis::redlock::{init, open_when_due, replace};
+use fencelock_testkit::acts::*;
 use tokio::time::Instant;
 
 use crate::support::*;

@@ -1,8 +1,8 @@
 //! Looking at a set.
 
-use fencelock_conformance::acts::*;
 use fencelock_core::ErrorKind;
 use fencelock_redis::redlock::{NodeSeen, NodeStatus, Part, init, status};
+use fencelock_testkit::acts::*;
 use std::time::Duration;
 
 use crate::support::*;

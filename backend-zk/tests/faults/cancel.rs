@@ -1,6 +1,6 @@
 //! Futures that are dropped, at any moment, leave neither nodes nor watches.
 
-use fencelock_conformance::proxy::{Close, Direction, NewConnections};
+use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 use tokio::time::{sleep, timeout};
 
 use crate::support::*;

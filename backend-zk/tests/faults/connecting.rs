@@ -1,7 +1,7 @@
 //! What connecting says about what it found.
 
-use fencelock_conformance::servers::Babbler;
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::Babbler;
 use fencelock_zk::zookeeper_client::{Acls, CreateMode};
 
 use crate::support::*;

@@ -1,8 +1,8 @@
 //! Many claims of one process at once, whose lists and deletes share requests.
 
-use fencelock_conformance::proxy::Direction;
-use fencelock_conformance::servers::TestZooKeeper;
 use fencelock_core::{ErrorKind, Guard, Locks, Result};
+use fencelock_testkit::proxy::Direction;
+use fencelock_testkit::servers::TestZooKeeper;
 use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use fencelock_conformance::proxy::{Proxy, Stats};
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::proxy::{Proxy, Stats};
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use tokio::time::{Instant, sleep};
 
 use crate::support::*;

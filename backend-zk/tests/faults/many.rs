@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::proxy::Close;
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_core::{FencingToken, Guard, Locks};
+use fencelock_testkit::proxy::Close;
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::sync::mpsc;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fencelock_conformance::servers::ZooKeeperOptions;
 use fencelock_core::{ErrorKind, Guard, Moment};
+use fencelock_testkit::servers::ZooKeeperOptions;
 use tokio::time::{Instant, sleep};
 
 use crate::support::*;
@@ -11,11 +11,11 @@ use crate::support::*;
 /// Of the servers that tests start.
 const TICK: std::time::Duration = ms(200);
 
-async fn three() -> Arc<fencelock_conformance::servers::TestZooKeeper> {
+async fn three() -> Arc<fencelock_testkit::servers::TestZooKeeper> {
     Arc::new(ZooKeeperOptions::new().ensemble(3).await.expect("ZooKeeper starts"))
 }
 
-async fn follower_of(servers: &fencelock_conformance::servers::TestZooKeeper) -> usize {
+async fn follower_of(servers: &fencelock_testkit::servers::TestZooKeeper) -> usize {
     let leader = servers.leader().await.expect("a leader").port();
     let follower = servers.servers().iter().position(|server| server.port() != leader);
     follower.expect("two of them")

@@ -1,6 +1,6 @@
 //! Replies that never arrive, though the servers did what was asked.
 
-use fencelock_conformance::proxy::{AfterDrop, DropReply};
+use fencelock_testkit::proxy::{AfterDrop, DropReply};
 
 use crate::support::*;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::proxy::Stats;
+use fencelock_testkit::proxy::Stats;
 use tokio::time::sleep;
 
 use crate::support::*;

@@ -1,8 +1,8 @@
 //! Logins, ACLs and roots.
 
-#[cfg(feature = "sasl")]
-use fencelock_conformance::servers::ZooKeeperOptions;
 use fencelock_core::ErrorKind;
+#[cfg(feature = "sasl")]
+use fencelock_testkit::servers::ZooKeeperOptions;
 use fencelock_zk::zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 use crate::support::*;

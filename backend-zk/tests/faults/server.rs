@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fencelock_conformance::servers::{ServerClock, ZooKeeperOptions};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::{ServerClock, ZooKeeperOptions};
 use fencelock_zk::zookeeper_client::{Acls, CreateMode};
 use tokio::net::TcpStream;
 use tokio::time::Instant;

@@ -1,7 +1,7 @@
 //! Sessions that are cut off, lost, and replaced.
 
-use fencelock_conformance::proxy::{Close, Direction, NewConnections};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 use tokio::time::{Instant, sleep};
 
 use crate::support::*;
@@ -129,7 +129,7 @@ async fn an_idle_store_that_was_cut_off_for_long_acquires_again() {
 /// Lesson 8: neither a deadlock nor a grant while nothing is known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_and_comes_back_loses_no_place_and_no_lock() {
-    let servers = fencelock_conformance::servers::TestZooKeeper::standalone().await.unwrap();
+    let servers = fencelock_testkit::servers::TestZooKeeper::standalone().await.unwrap();
     let rig = Rig::on(servers.into(), 0).await;
     let url = format!("zk://{}{}?prefix=&session=4s", rig.servers.connect_string(), rig.root);
     let (one, two) = (connect(&url).await, connect(&url).await);

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-pub(crate) use fencelock_conformance::acts::*;
-use fencelock_conformance::proxy::{Direction, Proxy, framing};
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperServer};
 use fencelock_core::{Guard, Locks, Result, url};
+pub(crate) use fencelock_testkit::acts::*;
+use fencelock_testkit::proxy::{Direction, Proxy, framing};
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperServer};
 use fencelock_zk::SCHEME;
 use fencelock_zk::zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, Stat};
 use tokio::sync::Mutex;

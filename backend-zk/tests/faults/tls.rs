@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
 };

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fencelock_conformance::servers::{Babbler, RedisOptions, TestRedis, TestZooKeeper};
+use fencelock_testkit::servers::{Babbler, RedisOptions, TestRedis, TestZooKeeper};
 
 use crate::support::{Job, Scratch};
 

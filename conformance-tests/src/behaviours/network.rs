@@ -13,10 +13,10 @@ use super::work::{self, SHORT_TTL};
 use crate::checker::Rules;
 use crate::context::Context;
 use crate::harness::Door;
+use crate::harness::trouble::Trouble;
 use crate::history::Worker;
 use crate::needs::Need;
 use crate::peer::protocol::How;
-use crate::proxy::Trouble;
 use crate::suite::Behaviour;
 
 const GROUP: &str = "network";

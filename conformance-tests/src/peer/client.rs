@@ -4,7 +4,6 @@
 //! stopped between the question and the write anyway. What keeps the register right is its check of
 //! the token.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
@@ -15,14 +14,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::lock_name;
-use super::workload::{Shift, Workload};
 use crate::history::{ClaimId, What, Worker};
 use crate::peer::protocol::How;
 use crate::register::process::Registers;
-
-/// How often each kind of error was answered.
-pub(crate) type Errors = BTreeMap<String, u64>;
+use crate::workload::{Errors, Shift, Workload, lock_name};
 
 /// Works until `calm` changes, and finishes what was begun.
 pub(crate) async fn work(

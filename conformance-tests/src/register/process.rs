@@ -53,14 +53,18 @@ impl Values {
 
 /// The process. Dropping it ends it.
 #[derive(Debug)]
-pub(crate) struct Witness {
+pub struct Witness {
     socket: PathBuf,
     _child: Child,
 }
 
 impl Witness {
-    /// Starts one that listens at `socket`.
-    pub(crate) async fn start(socket: PathBuf) -> io::Result<Witness> {
+    /// Starts one that listens at `socket`. The program must call
+    /// [`peer_main_if_asked`](crate::peer_main_if_asked) before anything else.
+    ///
+    /// # Errors
+    /// When this program cannot be executed again.
+    pub async fn start(socket: PathBuf) -> io::Result<Witness> {
         let mut command = Command::new(crate::peer::this_program()?);
         command.env(ASKED, &socket).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
@@ -70,12 +74,17 @@ impl Witness {
         Ok(Witness { socket, _child: child })
     }
 
-    pub(crate) fn socket(&self) -> &Path {
+    /// Where clients connect to it.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
         &self.socket
     }
 
     /// What became of all writes to all registers so far.
-    pub(crate) async fn seen(&self) -> io::Result<Seen> {
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn seen(&self) -> io::Result<Seen> {
         Registers::connect(&self.socket).await?.seen().await
     }
 }

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use fencelock::{Error, ErrorKind, Guard, Locks, Result};
-use fencelock_conformance::rigs::{self, Meter, Rig};
 use fencelock_conformance::{How, Params, Want};
+use fencelock_testkit::rigs::{self, Meter, Rig};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use tokio::time::{Instant, sleep};

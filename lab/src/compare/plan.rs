@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::rigs::{Fault, Rig};
+use fencelock_testkit::rigs::{Fault, Rig};
 
 /// A comparison's measure.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fencelock::{Locks, Result};
-use fencelock_conformance::rigs::Rig;
+use fencelock_testkit::rigs::Rig;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use tokio::time::sleep;

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use fencelock::{Locks, Result};
-use fencelock_conformance::rigs::Rig;
+use fencelock_testkit::rigs::Rig;
 use futures_util::future::try_join_all;
 use hdrhistogram::Histogram;
 use tokio::time::{Instant, sleep_until};

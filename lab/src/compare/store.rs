@@ -1,7 +1,7 @@
 //! What is known of a store before anything is measured, and said of its speed afterwards.
 
 use fencelock::Profile;
-use fencelock_conformance::rigs::Rig;
+use fencelock_testkit::rigs::Rig;
 
 use super::data::{Cost, Promises, Store};
 use crate::subject::Subject;

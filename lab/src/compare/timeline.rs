@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fencelock::{Locks, Result};
-use fencelock_conformance::rigs::{self, Fault, Rig};
 use fencelock_conformance::{How, Params};
+use fencelock_testkit::rigs::{self, Fault, Rig};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 

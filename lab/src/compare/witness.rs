@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use fencelock::Result;
-use fencelock_conformance::rigs::{Fault, Rig};
-use fencelock_conformance::torture::{self, Round, StoreReport, Until, Workload, torture};
+use fencelock_testkit::rigs::{Fault, Rig};
+use fencelock_testkit::torture::{self, Round, StoreReport, Until, Workload, torture};
 
 use super::board::Board;
 use super::data::{FaultRound, UnderFaults};

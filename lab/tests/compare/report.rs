@@ -43,7 +43,7 @@ impl Report {
 }
 
 fn fencelock(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock-lab"));
     command.arg("compare").args(arguments).env_remove("RUST_LOG");
     command.output().expect("it runs")
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::servers::TestRedis;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -84,7 +84,7 @@ async fn a_page_is_drawn_again_from_its_figures() {
     assert_eq!(code, 0, "{told}");
     let drawn = page(&directory);
     std::fs::remove_file(directory.path().join("fencelock-compare.html")).expect("removed");
-    let mut again = Command::new(env!("CARGO_BIN_EXE_fencelock"));
+    let mut again = Command::new(env!("CARGO_BIN_EXE_fencelock-lab"));
     again.args(["compare", "--from", "figures.json"]).current_dir(directory.path());
     assert_eq!(said(&again.output().await.expect("it runs")).0, 0);
     assert_eq!(page(&directory), drawn);

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 pub(crate) fn command(directory: &TempDir, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock-lab"));
     command.arg("compare").args(arguments).args(["--json", "figures.json"]);
     command.current_dir(directory.path()).env_remove("RUST_LOG").kill_on_drop(true);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,4 +1,4 @@
-use fencelock_conformance::servers::{TestCluster, TestRedis};
+use fencelock_testkit::servers::{TestCluster, TestRedis};
 use rustix::process::Signal;
 
 use crate::support::{interrupt, run};
@@ -91,7 +91,7 @@ async fn allow(server: &TestRedis, more: &[&str]) -> String {
 
 /// What the document says that the command needs besides.
 fn more_for_the_suite() -> &'static str {
-    let line = DOCUMENT.lines().find(|line| line.starts_with("- `fencelock conformance`"));
+    let line = DOCUMENT.lines().find(|line| line.starts_with("- `fencelock-lab conformance`"));
     line.and_then(|line| line.split('`').nth(3)).expect("docs/redis.md has the line")
 }
 

@@ -1,4 +1,4 @@
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::servers::TestRedis;
 use rustix::process::Signal;
 
 use crate::support::{interrupt, run};

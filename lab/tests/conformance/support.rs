@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 const HANG: Duration = Duration::from_secs(180);
 
 fn command(url: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock-lab"));
     command.arg("conformance").args(arguments).env("FENCELOCK_URL", url).env_remove("RUST_LOG");
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command

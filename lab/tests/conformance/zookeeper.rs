@@ -1,4 +1,4 @@
-use fencelock_conformance::servers::TestZooKeeper;
+use fencelock_testkit::servers::TestZooKeeper;
 use rustix::process::Signal;
 
 use crate::support::{interrupt, run};

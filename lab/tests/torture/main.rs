@@ -6,7 +6,7 @@
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::servers::TestRedis;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::NamedTempFile;
@@ -17,7 +17,7 @@ use tokio::process::Command;
 const SHORT: [&str; 4] = ["--faults-for", "2500ms", "--quiet-for", "1s"];
 
 fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock-lab"));
     command.arg("torture").args(arguments).args(SHORT).env_remove("RUST_LOG");
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use fencelock_conformance::How;
+use fencelock_conformance::checker::{Rules, assert_clean};
+use fencelock_conformance::history::Worker;
 use fencelock_core::{ErrorKind, Locks, Result};
 use futures_util::future::join_all;
 
 use super::{Loss, NoDescriptors};
 use crate::acts::*;
-use crate::checker::{Rules, assert_clean};
-use crate::history::Worker;
-use crate::peer::protocol::How;
 
 /// While a third of the packets is lost, what is held stays, and four workers of these clients are
 /// each granted a lock so many times, within a bound.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fencelock_conformance::{Connect, ScratchStore};
 use fencelock_core::url::StoreUrl;
 
 use super::lines::{Lines, Wiring};
 use super::meter::Meter;
 use super::{Fault, Rig, unknown};
-use crate::harness::scratch::{Connect, ScratchStore};
 use crate::proxy::{Framing, framing};
 
 pub(super) struct Named {
@@ -68,7 +68,7 @@ impl Rig for Named {
     }
 
     fn prefix(&self) -> String {
-        format!("{}{:016x}:", self.scratch.prefix(), crate::seed::fresh())
+        format!("{}{:016x}:", self.scratch.prefix(), fencelock_conformance::fresh_seed())
     }
 
     fn settings(&self) -> String {

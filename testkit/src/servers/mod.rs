@@ -10,7 +10,6 @@ use std::io;
 use std::time::Duration;
 
 mod babbler;
-mod clock;
 mod eventually;
 mod instance;
 pub(crate) mod port;
@@ -20,7 +19,7 @@ mod version;
 mod zookeeper;
 
 pub use babbler::Babbler;
-pub use clock::ServerClock;
+pub use fencelock_conformance::ServerClock;
 pub use redis::TestRedis;
 pub use redis::cluster::TestCluster;
 pub use redis::cluster::migration::SlotMigration;

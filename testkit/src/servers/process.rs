@@ -12,9 +12,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use fencelock_conformance::stopping::has_stopped;
 use rustix::process::{Pid, Signal, kill_process};
-
-use crate::stopping::has_stopped;
 
 #[derive(Debug)]
 pub(super) struct Process {

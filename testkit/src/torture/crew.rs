@@ -6,6 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_conformance::history;
+use fencelock_conformance::workload::{Errors, Shift};
+use fencelock_conformance::{Answer, Params, Peer, PeerError, Want};
 use fencelock_core::Profile;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -13,12 +16,6 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Options;
-use super::client::Errors;
-use super::workload::Shift;
-use crate::harness::Params;
-use crate::history;
-use crate::peer::protocol::{Answer, Want};
-use crate::peer::{Peer, PeerError};
 use crate::rigs::{Fault, Library, Rig};
 
 /// How long a store that serves again may need until every lock can be had again, beside the TTL
@@ -48,7 +45,7 @@ pub(super) async fn gone(
 pub(super) struct Crew {
     url: String,
     params: Params,
-    connect: crate::harness::scratch::Connect,
+    connect: fencelock_conformance::Connect,
     options: Options,
     members: Vec<Member>,
     random: StdRng,

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use fencelock_conformance::checker::{self, Rules, Violation};
+use fencelock_conformance::history::{self, Event, What};
+use fencelock_conformance::{How, Seen};
 use fencelock_core::Order;
 
 use super::report::{Round, StoreReport};
 use super::round::Played;
-use crate::checker::{self, Rules, Violation};
-use crate::history::{self, Event, What};
-use crate::peer::protocol::How;
-use crate::register::Seen;
 use crate::rigs::Rig;
 
 /// Whoever asks this much later than somebody else is granted later, where the store keeps the order

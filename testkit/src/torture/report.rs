@@ -5,11 +5,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fencelock_conformance::Seen;
 use fencelock_core::Profile;
 use serde::Serialize;
 
 use super::Options;
-use crate::register::Seen;
 use crate::rigs::{Fault, Rig};
 
 /// One store's run.

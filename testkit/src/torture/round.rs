@@ -4,12 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fencelock_conformance::history;
 use tokio::time::sleep;
 
 use super::Options;
 use super::crew::{Crew, Death, Done};
 use super::deck::Hand;
-use crate::history;
 use crate::rigs::Rig;
 
 /// How long everybody works before the fault.

@@ -1,6 +1,6 @@
 //! Redis Cluster.
 
-use fencelock_conformance::servers::{RedisOptions, ServerError, TestCluster, TestRedis};
+use fencelock_testkit::servers::{RedisOptions, ServerError, TestCluster, TestRedis};
 
 use crate::is_running;
 

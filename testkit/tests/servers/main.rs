@@ -8,7 +8,7 @@ use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::servers::TestRedis;
 use tokio::io::AsyncReadExt;
 
 mod cluster;

@@ -2,8 +2,8 @@
 
 use std::io::ErrorKind;
 
-use fencelock_conformance::proxy::{AfterDrop, DropReply, Proxy, framing};
-use fencelock_conformance::servers::{RedisOptions, ServerError, TestRedis};
+use fencelock_testkit::proxy::{AfterDrop, DropReply, Proxy, framing};
+use fencelock_testkit::servers::{RedisOptions, ServerError, TestRedis};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 

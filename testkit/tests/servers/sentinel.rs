@@ -1,6 +1,6 @@
 //! Redis under Sentinel.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis, TestSentinel};
+use fencelock_testkit::servers::{RedisOptions, TestRedis, TestSentinel};
 
 use crate::is_running;
 
@@ -77,7 +77,7 @@ async fn a_topology_can_be_started_from_a_task() {
         let redis = TestSentinel::start().await?;
         redis.failover().await?;
         redis.kill_master().await?;
-        Ok::<_, fencelock_conformance::servers::ServerError>(())
+        Ok::<_, fencelock_testkit::servers::ServerError>(())
     });
     task.await.unwrap().unwrap();
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use fencelock_conformance::servers::{RedisOptions, TestCluster, TestRedis};
+use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 

@@ -3,10 +3,8 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, Proxy, framing};
-use fencelock_conformance::servers::{
-    ServerError, TestZooKeeper, ZooKeeperOptions, ZooKeeperServer,
-};
+use fencelock_testkit::proxy::{AfterDrop, Direction, DropReply, Proxy, framing};
+use fencelock_testkit::servers::{ServerError, TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -1,6 +1,6 @@
 //! One node that a marker lets vote, and the steps as calls.
 
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::servers::TestRedis;
 
 use super::client::{Client, Value};
 
