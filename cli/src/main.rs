@@ -2,6 +2,7 @@
 //!
 //! Each subcommand is a module of its own; this file only tells them apart.
 
+mod lab;
 mod redlock;
 mod run;
 
@@ -15,8 +16,11 @@ use tokio::runtime::{Builder, Runtime};
 /// sysexits.h: the command was used wrongly. Clap's own 2 would look like a shell's.
 const EX_USAGE: u8 = 64;
 
+const LAB: &str = "The commands bench, compare, conformance and torture are those of fencelock-lab, \
+                   which they run.";
+
 #[derive(Parser, Debug)]
-#[command(name = "fencelock", version, about = "Locks between processes and machines")]
+#[command(name = "fencelock", version, about = "Locks between processes and machines", after_help = LAB)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -32,6 +36,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = lab::run_if_asked() {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -1,0 +1,109 @@
+//! The commands of `fencelock-lab`, asked of `fencelock`.
+//!
+//! A shell under that name stands in for it: it runs the file that has the command's name.
+
+use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+const COMMANDS: [&str; 4] = ["bench", "compare", "conformance", "torture"];
+
+/// `fencelock` in a directory where nothing else is, so that the repository's own `fencelock-lab`
+/// is not beside it; and one for PATH.
+struct Installed {
+    directory: TempDir,
+    path: TempDir,
+}
+
+impl Installed {
+    fn new() -> Installed {
+        let [directory, path] =
+            [(), ()].map(|()| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+        let program = directory.path().join("fencelock");
+        std::fs::hard_link(env!("CARGO_BIN_EXE_fencelock"), program).unwrap();
+        Installed { directory, path }
+    }
+
+    fn lab_in(&self, directory: &TempDir, script: &str) {
+        symlink("/bin/sh", directory.path().join("fencelock-lab")).unwrap();
+        for command in COMMANDS {
+            std::fs::write(self.directory.path().join(command), script).unwrap();
+        }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let directory: &Path = self.directory.path();
+        let mut command = Command::new(directory.join("fencelock"));
+        command.args(arguments).current_dir(directory).env("PATH", self.path.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+}
+
+const ARGUMENTS: &str = "printf '%s|' \"$0\" \"$@\"; exit 7";
+
+#[test]
+fn the_lab_beside_it_is_given_all_arguments_and_its_exit_code_is_kept() {
+    let installed = Installed::new();
+    installed.lab_in(&installed.directory, ARGUMENTS);
+    for command in COMMANDS {
+        let output = installed.output(&[command, "--help", "--", "a b", ""]);
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{command}|--help|--|a b||"));
+    }
+}
+
+#[test]
+fn the_lab_on_path_is_found() {
+    let installed = Installed::new();
+    installed.lab_in(&installed.path, ARGUMENTS);
+    let output = installed.output(&["compare", "--quick"]);
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "compare|--quick|");
+}
+
+#[test]
+fn the_lab_is_the_same_process_and_ends_by_its_own_signal() {
+    let installed = Installed::new();
+    installed.lab_in(&installed.directory, "printf %s $$; kill -TERM $$");
+    let child = installed.command(&["torture"]).spawn().unwrap();
+    let id = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.signal(), Some(15), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), id.to_string());
+}
+
+#[test]
+fn a_lab_that_is_not_installed_is_a_usage_error_that_says_how_to_get_it() {
+    let installed = Installed::new();
+    for command in COMMANDS {
+        let output = installed.output(&[command, "mem://"]);
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        for part in [
+            &*format!("fencelock: {command} is a command of fencelock-lab"),
+            &format!("`cargo run -p fencelock-lab -- {command} ...`"),
+            "`cargo install fencelock-lab`",
+        ] {
+            assert!(said.contains(part), "{part} is missing in {said}");
+        }
+    }
+}
+
+#[test]
+fn the_help_names_the_labs_commands() {
+    let installed = Installed::new();
+    let output = installed.output(&["--help"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    for command in COMMANDS {
+        assert!(said.contains(command), "{command} is missing in {said}");
+    }
+}
