@@ -75,8 +75,8 @@ impl Tls {
     pub(crate) fn put_into(&self, _: Connector) -> Result<Connector> {
         let (file, own) = (self.authority.display(), self.own.is_some());
         let message = format!(
-            "this program was built without the feature tls of fencelock-zk, which tls_ca={file}{} \
-             needs",
+            "this program was built without the feature tls of fencelock-zk, in fencelock zk-tls, which \
+             tls_ca={file}{} needs",
             if own { ", with a certificate," } else { "" }
         );
         Err(Error::new(ErrorKind::InvalidArgument, message))

@@ -3,6 +3,7 @@
 //! Each subcommand is a module of its own; this file only tells them apart.
 
 mod lab;
+mod log;
 mod redlock;
 mod run;
 
@@ -50,12 +51,7 @@ fn main() -> ExitCode {
             };
         }
     };
-    if std::env::var_os("RUST_LOG").is_some() {
-        tracing_subscriber::fmt()
-            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-            .with_writer(std::io::stderr)
-            .init();
-    }
+    log::start();
     match cli.command {
         Command::Run(options) => run::run(*options),
         Command::Redlock(options) => options.run().unwrap_or_else(|error| run::failed(&error)),

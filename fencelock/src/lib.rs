@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Which stores there are is chosen by cargo features: `memory` and `file`, both on by default, and
-//! `redis` and `zk`, with `tls` for encrypted connections.
+//! `redis` and `zk`, with `tls` and `zk-tls` for encrypted connections.
 //! What each of them promises, and what it cannot, is in the repository's docs/guarantees.md.
 
 use std::time::Duration;
