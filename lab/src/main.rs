@@ -9,7 +9,7 @@ mod failure;
 mod interrupt;
 mod leftovers;
 mod signals;
-mod subject;
+mod store_spec;
 mod torture;
 
 use std::process::ExitCode;

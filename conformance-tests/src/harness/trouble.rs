@@ -3,7 +3,7 @@
 
 /// Something that befalls all connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Trouble {
+pub enum NetworkFault {
     /// Nothing reaches the server any more; its replies would.
     RequestsLost,
     /// The server does what it is asked, and nobody hears of it.

@@ -1,4 +1,4 @@
-//! Section 5: what an independent witness saw while stores and clients were broken.
+//! Section 5: what an independent register saw while stores and clients were broken.
 
 use maud::{Markup, html};
 
