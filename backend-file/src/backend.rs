@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    BootClock, Claim, Clock, Contender, DistributedLock, ErrorKind, FencingToken, Liveness,
-    LockName, Look, Modes, Occupant, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Result, Snapshot, Tokens, Ttl,
+    Acquisition, BootClock, Claim, Clock, DistributedLock, ErrorKind, FencingToken, Liveness,
+    LockName, Modes, Order, Participant, ParticipantId, Profile, Reach, ReleaseOutcome,
+    RenewOutcome, RenewalPlan, Report, Result, Snapshot, TokenOrder, Ttl, WaiterCheck,
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -40,10 +40,10 @@ const PATIENCE: Duration = Duration::from_millis(1_800);
 /// From how many locks on those that nobody uses are forgotten.
 const MANY_PLACES: usize = 256;
 
-static ON_DISK: Profile = profile(Tokens::Data);
-static IN_MEMORY: Profile = profile(Tokens::Boot);
+static ON_DISK: Profile = profile(TokenOrder::Data);
+static IN_MEMORY: Profile = profile(TokenOrder::Boot);
 
-const fn profile(tokens: Tokens) -> Profile {
+const fn profile(tokens: TokenOrder) -> Profile {
     Profile {
         store: "file",
         reach: Reach::Machine,
@@ -182,24 +182,30 @@ impl Store {
                 true => None,
                 false => self.door.label_at(entry.door, entry.since),
             });
-            let mut occupant = Occupant::new(OccupantId::new(entry.ticket.to_string()), entry.mode)
-                .since(since(entry, now));
+            let mut participant =
+                Participant::new(ParticipantId::new(entry.ticket.to_string()), entry.mode)
+                    .since(since(entry, now));
             if let Some(label) = label {
-                occupant = occupant.labelled(label);
+                participant = participant.labelled(label);
             }
             match entry.held {
                 // Of a holder of a queue that was lost it is not known.
-                true if entry.token == 0 => holders.push(occupant),
-                true => holders.push(occupant.token(FencingToken::new(entry.token))),
-                false => waiters.push(occupant),
+                true if entry.token == 0 => holders.push(participant),
+                true => holders.push(participant.token(FencingToken::new(entry.token))),
+                false => waiters.push(participant),
             }
         }
         Ok(Snapshot::new(holders, waiters))
     }
 
-    fn evict(&self, place: &Place, mut latched: Latched<'_>, ticket: u64) -> Result<Removal, Stop> {
+    fn evict(
+        &self,
+        place: &Place,
+        mut latched: Latched<'_>,
+        ticket: u64,
+    ) -> Result<ReleaseOutcome, Stop> {
         let queue = latched.queue();
-        let Some(at) = queue.position(ticket) else { return Ok(Removal::Absent) };
+        let Some(at) = queue.position(ticket) else { return Ok(ReleaseOutcome::Absent) };
         let gone = queue.entries.remove(at);
         let mut wake = Wake::default();
         wake.after_removal(queue, &gone, place);
@@ -211,7 +217,7 @@ impl Store {
         latched.commit()?;
         drop(latched);
         wake.send(&self.door);
-        Ok(Removal::Removed)
+        Ok(ReleaseOutcome::Removed)
     }
 }
 
@@ -237,7 +243,7 @@ enum Seen {
 }
 
 impl Seen {
-    fn look(&self, ticket: Option<u64>) -> Look {
+    fn look(&self, ticket: Option<u64>) -> WaiterCheck {
         let attempt = match self {
             Seen::Nothing => false,
             Seen::Gone => true,
@@ -246,7 +252,7 @@ impl Seen {
                 *next == Some(ticket) || tickets.binary_search(&ticket).is_err()
             }),
         };
-        if attempt { Look::Attempt } else { Look::Again(LOOK_AGAIN) }
+        if attempt { WaiterCheck::Attempt } else { WaiterCheck::Again(LOOK_AGAIN) }
     }
 }
 
@@ -268,12 +274,12 @@ impl DistributedLock for Driver {
         &self.store.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         let place = self.store.place(claim.name().shared_key());
         FileContender::new(self.store.clone(), place, claim)
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let mut confirming = JoinSet::new();
         for (index, contender) in held.iter().enumerate() {
             if let Some(contender) = own(contender).and_then(FileContender::this) {
@@ -283,7 +289,11 @@ impl DistributedLock for Driver {
         self.each_in_time(confirming, |(index, confirmed)| report(index, confirmed)).await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         // One look for all that wait for a lock, which this batch keeps alive.
         let mut by_place: HashMap<usize, Vec<(usize, &FileContender)>> = HashMap::new();
         for (index, contender) in waiting.iter().enumerate() {
@@ -314,7 +324,7 @@ impl DistributedLock for Driver {
             // The lock is in use, or its answer has just come: a waiter goes on to wait.
             let trouble = trouble.filter(|error| error.kind() != ErrorKind::Busy);
             for (index, _) in contenders {
-                report(*index, trouble.clone().map_or(Ok(Look::Again(LOOK_AGAIN)), Err));
+                report(*index, trouble.clone().map_or(Ok(WaiterCheck::Again(LOOK_AGAIN)), Err));
             }
         }
     }
@@ -327,13 +337,13 @@ impl DistributedLock for Driver {
         Ok(seen.unwrap_or_default())
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         self.store.same_process()?;
         let place = self.store.place(name.shared_key());
-        let Ok(ticket) = who.as_str().parse() else { return Ok(Removal::Absent) };
+        let Ok(ticket) = who.as_str().parse() else { return Ok(ReleaseOutcome::Absent) };
         let (store, at) = (self.store.clone(), place.clone());
         let removal = place.latched_if_there(move |latched| store.evict(&at, latched, ticket));
-        Ok(removal.await?.unwrap_or(Removal::Absent))
+        Ok(removal.await?.unwrap_or(ReleaseOutcome::Absent))
     }
 
     async fn close(&self) -> Result<()> {
@@ -355,7 +365,7 @@ impl Driver {
                 done.into_iter().for_each(&tell);
             }
         };
-        let bound = self.store.clock.now().after(BATCH);
+        let bound = self.store.clock.now() + BATCH;
         tokio::select! {
             biased;
             () = all => {}
@@ -364,7 +374,7 @@ impl Driver {
     }
 }
 
-fn own(contender: &Arc<dyn Contender>) -> Option<&FileContender> {
+fn own(contender: &Arc<dyn Acquisition>) -> Option<&FileContender> {
     let any: &dyn Any = contender.as_ref();
     any.downcast_ref()
 }

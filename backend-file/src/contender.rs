@@ -12,8 +12,8 @@ use std::task::Poll;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Armed, Attempt, Claim, Contender, Error, FencingToken, IfBusy, Moment, Removal, Renewal, Rest,
-    Result,
+    Acquisition, AttemptOutcome, Claim, Error, FencingToken, IfBusy, Moment, ReleaseOutcome,
+    RenewOutcome, Residue, Result, WatchHandle,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -53,7 +53,7 @@ struct Seat {
     page: Option<Arc<Page>>,
     /// What it holds with.
     held: Option<Entry>,
-    armed: Option<Armed>,
+    armed: Option<WatchHandle>,
 }
 
 /// What a step under the latch came to.
@@ -238,7 +238,7 @@ impl FileContender {
         let watch = |pipe| AsyncFd::with_interest(pipe, Interest::ERROR);
         let pipes: std::io::Result<Vec<_>> = pipes.into_iter().map(watch).collect();
         let pipes = pipes.map_err(|error| runtime_ended().caused_by(error))?;
-        let armed = (!pipes.is_empty()).then(|| self.claim.ring_when(any_gone(pipes)));
+        let armed = (!pipes.is_empty()).then(|| self.claim.wake_when(any_gone(pipes)));
         self.seat().armed = armed;
         Ok(())
     }
@@ -252,7 +252,7 @@ impl FileContender {
     }
 
     /// Whether the store still has this held claim, for a renewal that somebody rang for.
-    pub(crate) async fn confirm(&self) -> Result<Renewal> {
+    pub(crate) async fn confirm(&self) -> Result<RenewOutcome> {
         self.store.same_process()?;
         let this = self.this().ok_or_else(runtime_ended)?;
         let held = self.place.latched_if_there(move |mut latched| {
@@ -261,16 +261,16 @@ impl FileContender {
             Ok(at.is_some_and(|at| queue.entries[at].held))
         });
         Ok(match held.await? {
-            Some(true) => Renewal::Renewed { valid_until: Moment::NEVER },
-            Some(false) | None => Renewal::Lost,
+            Some(true) => RenewOutcome::Renewed { valid_until: Moment::NEVER },
+            Some(false) | None => RenewOutcome::Lost,
         })
     }
 
     /// Takes the entry out of the queue.
-    fn remove(&self, mut latched: Latched<'_>) -> Result<Removal, Stop> {
-        let Some(ticket) = self.ticket() else { return Ok(Removal::Absent) };
+    fn remove(&self, mut latched: Latched<'_>) -> Result<ReleaseOutcome, Stop> {
+        let Some(ticket) = self.ticket() else { return Ok(ReleaseOutcome::Absent) };
         let queue = latched.queue();
-        let Some(at) = queue.position(ticket) else { return Ok(Removal::Absent) };
+        let Some(at) = queue.position(ticket) else { return Ok(ReleaseOutcome::Absent) };
         let gone = queue.entries.remove(at);
         let mut wake = Wake::default();
         wake.after_removal(queue, &gone, &self.place);
@@ -293,17 +293,17 @@ impl FileContender {
         self.leave_seat();
         wake.after_closing(&gone, &files);
         wake.send(&self.store.door);
-        Ok(Removal::Removed)
+        Ok(ReleaseOutcome::Removed)
     }
 }
 
 #[async_trait]
-impl Contender for FileContender {
+impl Acquisition for FileContender {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         self.store.same_process()?;
         let this = self.this().ok_or_else(runtime_ended)?;
         let step = self.place.latched(move |latched| this.step(latched)).await?;
@@ -311,17 +311,17 @@ impl Contender for FileContender {
             Step::Granted(token) => {
                 self.seat().armed = None;
                 let token = FencingToken::new(token);
-                Attempt::Granted { token, valid_until: Moment::NEVER }
+                AttemptOutcome::Granted { token, valid_until: Moment::NEVER }
             }
-            Step::Busy => Attempt::Busy { rest: Rest::Nothing },
+            Step::Busy => AttemptOutcome::Busy { rest: Residue::Nothing },
             Step::Waits(pipes) => {
                 self.arm(pipes)?;
-                Attempt::Waiting { look_in: LOOK_AGAIN }
+                AttemptOutcome::Waiting { check_after: LOOK_AGAIN }
             }
         })
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         self.store.same_process()?;
         let this = self.this().ok_or_else(runtime_ended)?;
         // In line behind an attempt that was given up and may still be carried out.
@@ -329,7 +329,7 @@ impl Contender for FileContender {
         match removed {
             Ok(removed) => {
                 self.leave_seat();
-                Ok(removed.unwrap_or(Removal::Absent))
+                Ok(removed.unwrap_or(ReleaseOutcome::Absent))
             }
             Err(error) => {
                 // With its pipe closed the entry is dead to everybody, and whoever waits removes

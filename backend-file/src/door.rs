@@ -191,14 +191,14 @@ impl Callers {
         // Not under the mutex: a ring enters core.
         let claim = self.claims().get(&caller).and_then(Weak::upgrade);
         if let Some(claim) = claim {
-            claim.ring();
+            claim.wake();
         }
     }
 
     pub(crate) fn ring_all(&self) {
         let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
         for claim in claims {
-            claim.ring();
+            claim.wake();
         }
     }
 }

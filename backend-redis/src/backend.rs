@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    BootClock, Claim, Clock, Contender, DistributedLock, LockName, Look, OccupantId, Profile,
-    Removal, Renewal, Report, Result, Scratch, Snapshot,
+    Acquisition, BootClock, Claim, Clock, DistributedLock, LockName, ParticipantId, Profile,
+    ReleaseOutcome, RenewOutcome, Report, Result, Scratch, Snapshot, WaiterCheck,
 };
 use redis::Value;
 
@@ -39,11 +39,11 @@ pub(crate) struct Store {
 
 impl Store {
     /// Takes an identity, the first of `values`, out of the lock or its queue.
-    pub(crate) async fn release(&self, keys: &Keys, values: &[&[u8]]) -> Result<Removal> {
+    pub(crate) async fn release(&self, keys: &Keys, values: &[&[u8]]) -> Result<ReleaseOutcome> {
         let step = Step { script: &SCRIPTS.release, keys: &keys.all(), values };
         match self.server.step(step).await? {
-            Value::Int(1) => Ok(Removal::Removed),
-            Value::Int(0) => Ok(Removal::Absent),
+            Value::Int(1) => Ok(ReleaseOutcome::Removed),
+            Value::Int(0) => Ok(ReleaseOutcome::Absent),
             _ => Err(self.server.strange_answer(keys.lock(), "release")),
         }
     }
@@ -74,11 +74,11 @@ impl Store {
 impl Seats for Store {
     type Seat = RedisContender;
 
-    async fn renew_one(&self, seat: &RedisContender) -> Result<Renewal> {
+    async fn renew_one(&self, seat: &RedisContender) -> Result<RenewOutcome> {
         seat.renew().await
     }
 
-    async fn look_at(&self, waiting: &[&RedisContender]) -> Result<Vec<Look>> {
+    async fn look_at(&self, waiting: &[&RedisContender]) -> Result<Vec<WaiterCheck>> {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
         let mut values = vec![self.process.as_str().as_bytes()];
         values.extend(sample(waiting).map(|waiter| waiter.identity().as_bytes()));
@@ -89,11 +89,11 @@ impl Seats for Store {
         let is_head =
             |waiter: &&RedisContender| seen.head.as_deref() == Some(waiter.identity().as_bytes());
         let head = waiting.iter().position(is_head);
-        let look_in = match (head, seen.look_in) {
+        let check_after = match (head, seen.check_after) {
             (Some(head), Duration::ZERO) => self.watch_foreign(keys, waiting[head].claim()).await,
             // The first in the queue has a look of its own.
             (None, Duration::ZERO) => LOOK_AGAIN,
-            (_, look_in) => look_in,
+            (_, check_after) => check_after,
         };
         for stray in seen.ours.iter().chain(&seen.head) {
             self.release_if_stray(keys, stray).await?;
@@ -103,9 +103,9 @@ impl Seats for Store {
         let look = |(index, waiter): (usize, &&RedisContender)| {
             let identity = waiter.identity().as_bytes();
             match seen.missing || seen.ours.iter().any(|ours| ours == identity) {
-                true => Look::Attempt,
-                false if index == sooner => Look::Again(look_in),
-                false => Look::Again(LOOK_AGAIN),
+                true => WaiterCheck::Attempt,
+                false if index == sooner => WaiterCheck::Again(check_after),
+                false => WaiterCheck::Again(LOOK_AGAIN),
             }
         };
         Ok(waiting.iter().enumerate().map(look).collect())
@@ -124,7 +124,7 @@ fn sample<'a>(waiting: &'a [&RedisContender]) -> impl Iterator<Item = &'a RedisC
 pub(crate) struct LookAnswer {
     /// When the first in the queue should look again, if it is of this process, or any waiter while
     /// the step had more to do than it may.
-    look_in: Duration,
+    check_after: Duration,
     /// Waiters of this process may be missing from the queue.
     missing: bool,
     head: Option<Vec<u8>>,
@@ -135,7 +135,7 @@ pub(crate) struct LookAnswer {
 pub(crate) fn read_look(answer: Value) -> Option<LookAnswer> {
     let Value::Array(values) = answer else { return None };
     let mut values = values.into_iter();
-    let (Value::Int(look_in), Value::Int(missing), Value::BulkString(head)) =
+    let (Value::Int(check_after), Value::Int(missing), Value::BulkString(head)) =
         (values.next()?, values.next()?, values.next()?)
     else {
         return None;
@@ -145,7 +145,7 @@ pub(crate) fn read_look(answer: Value) -> Option<LookAnswer> {
         _ => None,
     });
     Some(LookAnswer {
-        look_in: Duration::from_millis(u64::try_from(look_in).ok()?),
+        check_after: Duration::from_millis(u64::try_from(check_after).ok()?),
         missing: missing != 0,
         head: (!head.is_empty()).then_some(head),
         ours: ours.collect::<Option<_>>()?,
@@ -161,7 +161,7 @@ pub(crate) struct Driver {
 impl Driver {
     /// The indices of `contenders` by the server that has their lock: one that is slow or dead
     /// holds up nobody else's.
-    fn by_shard(&self, contenders: &[Arc<dyn Contender>]) -> HashMap<Option<Host>, Vec<usize>> {
+    fn by_shard(&self, contenders: &[Arc<dyn Acquisition>]) -> HashMap<Option<Host>, Vec<usize>> {
         let mut shards: HashMap<_, Vec<_>> = HashMap::new();
         for (index, contender) in contenders.iter().enumerate() {
             if let Some(contender) = own::<RedisContender>(contender) {
@@ -183,16 +183,20 @@ impl DistributedLock for Driver {
         &self.store.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         Arc::new(RedisContender::new(self.store.clone(), claim))
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let shards = self.by_shard(held).into_values().collect();
         seats::renew(&*self.store, held, shards, report).await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         let shards = self.by_shard(waiting).into_values().collect();
         seats::look(&*self.store, waiting, shards, report).await;
     }
@@ -201,12 +205,12 @@ impl DistributedLock for Driver {
         Ok(snapshot::of(&self.store.server, &Keys::of(name.key())).await?.into_snapshot())
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
         let seen: Seen = snapshot::of(&self.store.server, &keys).await?;
         match seen.value_of(who) {
             Some(value) => self.store.release(&keys, &[value, b"tell"]).await,
-            None => Ok(Removal::Absent),
+            None => Ok(ReleaseOutcome::Absent),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fencelock_core::crowd::{Carrier, Crowd, Leaving, Limits, Way};
+use fencelock_core::batching::{BatchTransport, Batcher, Dispatch, Limits, SendOrderGuard};
 use fencelock_core::{Error, Result};
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
@@ -14,7 +14,7 @@ use crate::node::{By, Node, Step, command};
 use crate::script::Script;
 use crate::sharing::Sharing;
 
-const LIMITS: Limits = Limits { alone: 16, calls: 2, most: 64 };
+const LIMITS: Limits = Limits { direct: 16, calls: 2, per_call: 64 };
 
 /// One server, and the calls to it.
 #[derive(Debug)]
@@ -23,28 +23,28 @@ pub(crate) struct Batches {
     runtime: Handle,
     /// Does many steps in one call.
     script: &'static Script,
-    crowd: Crowd<Waiting>,
+    batcher: Batcher<Waiting>,
     sharing: Sharing,
 }
 
-impl Carrier for Batches {
-    type Step = Waiting;
+impl BatchTransport for Batches {
+    type Request = Waiting;
 
-    fn crowd(&self) -> &Crowd<Waiting> {
-        &self.crowd
+    fn batcher(&self) -> &Batcher<Waiting> {
+        &self.batcher
     }
 
     fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    async fn carry(self: Arc<Self>, steps: Vec<Waiting>, leaving: Leaving<Self>) {
+    async fn send(self: Arc<Self>, steps: Vec<Waiting>, leaving: SendOrderGuard<Self>) {
         let (shared, apart) = self.sharing.split(steps, Waiting::lock, Instant::now());
         let mut calls = vec![Call { steps: shared, by: By::Digest }];
         calls.extend(apart.into_iter().map(Call::alone));
         let mut leaving = Some(leaving);
         loop {
-            let leaving = leaving.take().unwrap_or_else(|| self.leaving());
+            let leaving = leaving.take().unwrap_or_else(|| self.hold_order());
             calls.retain_mut(Call::is_wanted);
             if calls.is_empty() {
                 return;
@@ -58,7 +58,7 @@ impl Carrier for Batches {
                 Err(error) => {
                     calls.into_iter().for_each(|call| tell_all(call.steps, &error));
                     // They have waited for the same.
-                    tell_all(self.crowd.take_waiting(), &error);
+                    tell_all(self.batcher.take_waiting(), &error);
                     return;
                 }
             }
@@ -72,7 +72,7 @@ impl Batches {
             node,
             runtime,
             script,
-            crowd: Crowd::new(LIMITS),
+            batcher: Batcher::new(LIMITS),
             sharing: Sharing::new(),
         })
     }
@@ -88,13 +88,13 @@ impl Batches {
             let (answer, answered) = oneshot::channel();
             (Waiting::new(step, answer), answered)
         };
-        match self.enter(waiting) {
+        match self.dispatch(waiting) {
             // In a box, so that those who wait in a crowd stay small.
-            Way::Alone(_place) => {
+            Dispatch::Direct(_permit) => {
                 Box::pin(self.node.step(step)).await?.map_err(|error| explain(&error))
             }
             // Only the end of the runtime drops an answer.
-            Way::Together(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
+            Dispatch::Batched(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
         }
     }
 

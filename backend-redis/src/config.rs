@@ -230,7 +230,7 @@ impl RedisStore {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
-        let shown = self.shown();
+        let shown = self.redacted_url();
         let caller = Caller::new(self.access)?;
         let process = Process::fresh(settings.key_prefix());
         let listeners = Arc::new(Listeners::default());
@@ -262,7 +262,7 @@ impl RedisStore {
     }
 
     /// The store's name in errors and logs.
-    fn shown(&self) -> String {
+    fn redacted_url(&self) -> String {
         let list = |hosts: &[Host]| {
             let hosts = hosts.iter().map(|host| format!("{}:{}", host.name, host.port));
             hosts.collect::<Vec<_>>().join(",")
@@ -361,7 +361,7 @@ mod tests {
             ("valkey-cluster://a", "redis-cluster://a:6379"),
         ] {
             let store = store(url).unwrap();
-            assert_eq!(store.shown(), shown);
+            assert_eq!(store.redacted_url(), shown);
             assert!(!format!("{store:?}").contains("secret"));
         }
     }

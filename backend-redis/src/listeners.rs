@@ -70,7 +70,7 @@ impl Ear for Listeners {
         let claim = self.claims().get(&owner).and_then(Weak::upgrade);
         if let Some(claim) = claim {
             // A claim that is over is being released by core.
-            claim.ring();
+            claim.wake();
         }
     }
 
@@ -83,7 +83,7 @@ impl Ear for Listeners {
             watchers.remove(key)
         };
         if let Some(claim) = watcher.and_then(|watcher| watcher.upgrade()) {
-            claim.ring();
+            claim.wake();
         }
     }
 
@@ -91,7 +91,7 @@ impl Ear for Listeners {
     fn missed(&self) {
         let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
         for claim in claims {
-            claim.ring();
+            claim.wake();
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fencelock_core::url::StoreUrl;
-use fencelock_core::{Attempt, Error, Moment, Result};
+use fencelock_core::{AttemptOutcome, Error, Moment, Result};
 use redis::{RedisError, Value};
 
 use crate::access::AddressMap;
@@ -72,7 +72,7 @@ pub fn reply(bytes: &[u8]) -> Granted {
     if let Some(refusal) = Refusal::read(&value) {
         let mut refusals = Refusals::default();
         refusals.add(refusal);
-        let _ = refusals.look_in(2, 0);
+        let _ = refusals.check_after(2, 0);
     }
     if let Value::Array(values) = &value
         && let Some((text, now_us)) = redlock::read_sight(values)
@@ -83,7 +83,7 @@ pub fn reply(bytes: &[u8]) -> Granted {
     let attempt = read_attempt(&value, Moment::from_nanos(1), Duration::from_secs(1));
     Granted {
         attempt: match attempt {
-            Some(Attempt::Granted { token, .. }) => Some(token.get()),
+            Some(AttemptOutcome::Granted { token, .. }) => Some(token.get()),
             _ => None,
         },
         vote: redlock::read_fence(&value),

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fencelock_core::{Contender, Look, Renewal, Report, Result};
+use fencelock_core::{Acquisition, RenewOutcome, Report, Result, WaiterCheck};
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream;
@@ -17,17 +17,20 @@ pub(crate) const SAMPLE: usize = 4;
 
 /// A store's own part of them.
 pub(crate) trait Seats: Sync {
-    type Seat: Contender;
+    type Seat: Acquisition;
 
     /// Extends what one seat holds.
-    fn renew_one(&self, seat: &Self::Seat) -> impl Future<Output = Result<Renewal>> + Send;
+    fn renew_one(&self, seat: &Self::Seat) -> impl Future<Output = Result<RenewOutcome>> + Send;
 
     /// One look for all of `waiting`, which wait for the same lock; each one's own result.
-    fn look_at(&self, waiting: &[&Self::Seat]) -> impl Future<Output = Result<Vec<Look>>> + Send;
+    fn look_at(
+        &self,
+        waiting: &[&Self::Seat],
+    ) -> impl Future<Output = Result<Vec<WaiterCheck>>> + Send;
 }
 
 /// The driver's own seat behind the trait.
-pub(crate) fn own<T: Contender>(contender: &Arc<dyn Contender>) -> Option<&T> {
+pub(crate) fn own<T: Acquisition>(contender: &Arc<dyn Acquisition>) -> Option<&T> {
     let any: &dyn Any = &**contender;
     any.downcast_ref()
 }
@@ -41,9 +44,9 @@ pub(crate) fn in_turn<'a, T>(waiting: &'a [&T]) -> impl Iterator<Item = &'a T> {
 /// Extends what those of `held` in `shards` hold.
 pub(crate) async fn renew<S: Seats>(
     store: &S,
-    held: &[Arc<dyn Contender>],
+    held: &[Arc<dyn Acquisition>],
     shards: Vec<Vec<usize>>,
-    report: Report<'_, Renewal>,
+    report: Report<'_, RenewOutcome>,
 ) {
     let renew_one = async |index: usize| {
         if let Some(seat) = own(&held[index]) {
@@ -56,9 +59,9 @@ pub(crate) async fn renew<S: Seats>(
 /// Looks for those of `waiting` in `shards`, once for each lock.
 pub(crate) async fn look<S: Seats>(
     store: &S,
-    waiting: &[Arc<dyn Contender>],
+    waiting: &[Arc<dyn Acquisition>],
     shards: Vec<Vec<usize>>,
-    report: Report<'_, Look>,
+    report: Report<'_, WaiterCheck>,
 ) {
     let by_lock = |shard: Vec<usize>| {
         let mut locks: HashMap<&str, Vec<usize>> = HashMap::new();

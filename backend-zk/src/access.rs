@@ -66,7 +66,7 @@ impl Access {
     ) -> Result<Session> {
         let foreign = async {
             loop {
-                clock.sleep_until(clock.now().after(USUAL)).await;
+                clock.sleep_until(clock.now() + USUAL).await;
                 let found = self.probe_all().await;
                 if found.iter().all(|found| found.is_foreign(self.is_secure)) {
                     return found;

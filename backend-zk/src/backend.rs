@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Claim, Clock, Contender, DistributedLock, Liveness, LockName, Look, Modes, OccupantId, Order,
-    Profile, Reach, Removal, Renewal, RenewalPlan, Report, Result, Scratch, Snapshot, Tokens, Ttl,
+    Acquisition, Claim, Clock, DistributedLock, Liveness, LockName, Modes, Order, ParticipantId,
+    Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan, Report, Result, Scratch, Snapshot,
+    TokenOrder, Ttl, WaiterCheck,
 };
 use futures_util::future::join_all;
 
@@ -43,7 +44,7 @@ impl Driver {
             longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
-            tokens: Tokens::Data,
+            tokens: TokenOrder::Data,
             exclusion_fails_when: Cow::Borrowed(FAILS_WHEN),
         };
         Driver { pool, profile }
@@ -51,7 +52,7 @@ impl Driver {
 }
 
 /// The driver's own seat behind the trait.
-fn own(contender: &Arc<dyn Contender>) -> Option<&ZkContender> {
+fn own(contender: &Arc<dyn Acquisition>) -> Option<&ZkContender> {
     let any: &dyn Any = &**contender;
     any.downcast_ref()
 }
@@ -65,7 +66,7 @@ struct BySession {
 }
 
 impl BySession {
-    fn of(contenders: &[Arc<dyn Contender>]) -> BySession {
+    fn of(contenders: &[Arc<dyn Acquisition>]) -> BySession {
         let mut all = BySession::default();
         for (index, contender) in contenders.iter().enumerate() {
             let Some(session) = own(contender).and_then(ZkContender::lives_by) else {
@@ -91,13 +92,13 @@ impl DistributedLock for Driver {
         &*self.pool.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         Arc::new(ZkContender::new(self.pool.clone(), claim))
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let BySession { sessions, homeless } = BySession::of(held);
-        homeless.into_iter().for_each(|index| report(index, Ok(Renewal::Lost)));
+        homeless.into_iter().for_each(|index| report(index, Ok(RenewOutcome::Lost)));
         join_all(sessions.into_iter().map(async |(session, indices)| {
             let beat = session.beat().await;
             for index in indices {
@@ -107,8 +108,8 @@ impl DistributedLock for Driver {
                 report(
                     index,
                     match (&beat, valid_until) {
-                        (_, None) => Ok(Renewal::Lost),
-                        (Ok(()), Some(valid_until)) => Ok(Renewal::Renewed { valid_until }),
+                        (_, None) => Ok(RenewOutcome::Lost),
+                        (Ok(()), Some(valid_until)) => Ok(RenewOutcome::Renewed { valid_until }),
                         (Err(trouble), Some(_)) => Err(trouble.clone().into()),
                     },
                 );
@@ -117,9 +118,13 @@ impl DistributedLock for Driver {
         .await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         let BySession { sessions, homeless } = BySession::of(waiting);
-        homeless.into_iter().for_each(|index| report(index, Ok(Look::Attempt)));
+        homeless.into_iter().for_each(|index| report(index, Ok(WaiterCheck::Attempt)));
         join_all(sessions.into_iter().map(async |(session, indices)| {
             let beat = session.beat().await;
             let waiters = || indices.iter().filter_map(|at| own(&waiting[*at]));
@@ -131,8 +136,8 @@ impl DistributedLock for Driver {
                 report(
                     index,
                     match &beat {
-                        _ if upkeep.must_attempt(waiter) => Ok(Look::Attempt),
-                        Ok(()) => Ok(Look::Again(session.heartbeat())),
+                        _ if upkeep.must_attempt(waiter) => Ok(WaiterCheck::Attempt),
+                        Ok(()) => Ok(WaiterCheck::Again(session.heartbeat())),
                         Err(trouble) => Err(trouble.clone().into()),
                     },
                 );
@@ -147,7 +152,7 @@ impl DistributedLock for Driver {
         Ok(snapshot::of(&session, &lock).await?.into_snapshot())
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let session = self.pool.session().await?;
         let lock = self.pool.path_of(name)?;
         snapshot::evict(&session, &lock, who).await

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fencelock_core::crowd::{Carrier, Crowd, Leaving, Limits, Way};
+use fencelock_core::batching::{BatchTransport, Batcher, Dispatch, Limits, SendOrderGuard};
 use futures_util::future::{OptionFuture, join, join_all};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -17,7 +17,7 @@ use crate::error::{Asked, Fate, Trouble};
 use crate::order::Listing;
 use crate::session::Session;
 
-pub(crate) const LIMITS: Limits = Limits { alone: 6, calls: 2, most: 64 };
+pub(crate) const LIMITS: Limits = Limits { direct: 6, calls: 2, per_call: 64 };
 
 /// A lock's nodes, for all who asked at the same time.
 pub(crate) type Names = Arc<Listing>;
@@ -56,17 +56,17 @@ async fn answer_of<T>(answered: oneshot::Receiver<Asked<T>>) -> Asked<T> {
 impl Session {
     /// The names of the children of `lock`, all of those whose creation was sent before.
     pub(crate) async fn list(self: &Arc<Self>, lock: &str) -> Asked<Names> {
-        match self.enter(|| waiting(|answer| Step::List(lock.to_owned(), answer))) {
-            Way::Alone(_place) => self.list_alone(lock).await,
-            Way::Together(answered) => answer_of(answered).await,
+        match self.dispatch(|| waiting(|answer| Step::List(lock.to_owned(), answer))) {
+            Dispatch::Direct(_permit) => self.list_alone(lock).await,
+            Dispatch::Batched(answered) => answer_of(answered).await,
         }
     }
 
     /// Deletes a node.
     pub(crate) async fn delete(self: &Arc<Self>, path: &str) -> Asked<()> {
-        match self.enter(|| waiting(|answer| Step::Delete(path.to_owned(), answer))) {
-            Way::Alone(_place) => self.delete_alone(path).await,
-            Way::Together(answered) => answer_of(answered).await,
+        match self.dispatch(|| waiting(|answer| Step::Delete(path.to_owned(), answer))) {
+            Dispatch::Direct(_permit) => self.delete_alone(path).await,
+            Dispatch::Batched(answered) => answer_of(answered).await,
         }
     }
 
@@ -159,22 +159,22 @@ impl Session {
 
     /// They have waited for the same.
     fn fail_waiting(&self, trouble: &Trouble) {
-        self.crowd.take_waiting().into_iter().for_each(|step| step.fail(trouble.clone()));
+        self.batcher.take_waiting().into_iter().for_each(|step| step.fail(trouble.clone()));
     }
 }
 
-impl Carrier for Session {
-    type Step = Step;
+impl BatchTransport for Session {
+    type Request = Step;
 
-    fn crowd(&self) -> &Crowd<Step> {
-        &self.crowd
+    fn batcher(&self) -> &Batcher<Step> {
+        &self.batcher
     }
 
     fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    async fn carry(self: Arc<Self>, steps: Vec<Step>, leaving: Leaving<Self>) {
+    async fn send(self: Arc<Self>, steps: Vec<Step>, leaving: SendOrderGuard<Self>) {
         // Nothing overtakes them to anybody's harm: a claim's list and delete are asked for after
         // its create was sent.
         drop(leaving);

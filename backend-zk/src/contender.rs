@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Contender, Error, IfBusy, Mode, Moment, Removal, Rest, Result,
+    Acquisition, AttemptOutcome, Claim, Error, IfBusy, Mode, Moment, ReleaseOutcome, Residue,
+    Result,
 };
 use futures_util::future::join_all;
 
@@ -116,7 +117,7 @@ impl ZkContender {
     }
 
     /// Makes a node. `None`: look again.
-    async fn queue(&self, lock: &str) -> Result<Option<Attempt>> {
+    async fn queue(&self, lock: &str) -> Result<Option<AttemptOutcome>> {
         let claim = &self.claim;
         let stem = names::stem(claim);
         let longest = below(lock, &stem).len() + names::LONGEST_SEQUENCE;
@@ -131,7 +132,7 @@ impl ZkContender {
                 names = node::list_in_sync(session, lock).await?;
             }
             if !names.is_free(claim.mode()) {
-                return Ok(Some(Attempt::Busy { rest: Rest::Nothing }));
+                return Ok(Some(AttemptOutcome::Busy { rest: Residue::Nothing }));
             }
         }
         let access = &self.pool.access;
@@ -175,7 +176,7 @@ impl ZkContender {
     }
 
     /// Whether it is the turn of `node`, which has waited or may be granted already.
-    async fn look_around(&self, node: &Arc<Node>, lock: &str) -> Result<Option<Attempt>> {
+    async fn look_around(&self, node: &Arc<Node>, lock: &str) -> Result<Option<AttemptOutcome>> {
         let is_passed_over = self.seat().vigil.as_ref().is_some_and(|vigil| {
             vigil.heard();
             vigil.is_passed_over()
@@ -199,7 +200,7 @@ impl ZkContender {
         node: &Arc<Node>,
         lock: &str,
         names: &Listing,
-    ) -> Result<Option<Attempt>> {
+    ) -> Result<Option<AttemptOutcome>> {
         if names::is_spent(node.written.sequence) {
             return self.start_over(node, lock).await;
         }
@@ -211,10 +212,10 @@ impl ZkContender {
                 Ok(None)
             }
             Standing::Behind { .. } if self.claim.if_busy() == IfBusy::Refuse => {
-                Ok(Some(Attempt::Busy { rest: Rest::Perhaps }))
+                Ok(Some(AttemptOutcome::Busy { rest: Residue::Perhaps }))
             }
             Standing::Behind { watch, alone } => {
-                let waiting = Attempt::Waiting { look_in: node.session.heartbeat() };
+                let waiting = AttemptOutcome::Waiting { check_after: node.session.heartbeat() };
                 if self.seat().vigil.as_ref().is_some_and(|vigil| vigil.waits_for(&watch)) {
                     return Ok(Some(waiting));
                 }
@@ -232,7 +233,7 @@ impl ZkContender {
 
     /// Gives back a place whose number others may have too, and has the numbers begin again, unless
     /// somebody is still in the queue.
-    async fn start_over(&self, node: &Arc<Node>, lock: &str) -> Result<Option<Attempt>> {
+    async fn start_over(&self, node: &Arc<Node>, lock: &str) -> Result<Option<AttemptOutcome>> {
         tracing::warn!(claim = ?self.claim, "the lock has no sequence numbers left");
         node.delete().await?;
         self.leave();
@@ -240,14 +241,14 @@ impl ZkContender {
             return Ok(None);
         }
         Ok(Some(match self.claim.if_busy() {
-            IfBusy::Refuse => Attempt::Busy { rest: Rest::Nothing },
+            IfBusy::Refuse => AttemptOutcome::Busy { rest: Residue::Nothing },
             // Without a node it is told to attempt again.
-            IfBusy::Queue => Attempt::Waiting { look_in: node.session.heartbeat() },
+            IfBusy::Queue => AttemptOutcome::Waiting { check_after: node.session.heartbeat() },
         }))
     }
 
     /// `None`: it was passed over just now.
-    async fn grant(&self, node: &Arc<Node>) -> Result<Option<Attempt>> {
+    async fn grant(&self, node: &Arc<Node>) -> Result<Option<AttemptOutcome>> {
         if self.claim.mode() == Mode::Exclusive {
             node.set_first();
         }
@@ -261,7 +262,7 @@ impl ZkContender {
         // Not in a session that was given up meanwhile, whatever it has committed last.
         let valid_until = node.session.deadline().ok_or(Trouble::Over)?;
         node.reservation.settle();
-        Ok(Some(Attempt::Granted { token: node.token(), valid_until }))
+        Ok(Some(AttemptOutcome::Granted { token: node.token(), valid_until }))
     }
 
     /// Gives up a place whose turn may have come and that nobody looks after. It queues again when
@@ -301,12 +302,12 @@ impl ZkContender {
 }
 
 #[async_trait]
-impl Contender for ZkContender {
+impl Acquisition for ZkContender {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let lock = self.lock()?;
         for _ in 0..LOOKS {
             let answer = match self.place() {
@@ -321,18 +322,18 @@ impl Contender for ZkContender {
         Err(unsettled())
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let place = self.seat().place.clone();
         let node = match place {
-            Place::Nowhere => return Ok(Removal::Absent),
+            Place::Nowhere => return Ok(ReleaseOutcome::Absent),
             place if place.session().is_some_and(|session| session.is_over()) => {
                 // With the session goes everything that it had.
                 self.leave();
-                return Ok(Removal::Absent);
+                return Ok(ReleaseOutcome::Absent);
             }
             Place::Unsure(reservation) => match self.find(&reservation, self.lock()?).await? {
                 Some(node) => node,
-                None => return Ok(Removal::Absent),
+                None => return Ok(ReleaseOutcome::Absent),
             },
             Place::At(node) => node,
         };
@@ -344,7 +345,7 @@ impl Contender for ZkContender {
             }
             Err(trouble) if trouble.fate() == Fate::SessionOver => {
                 self.leave();
-                Ok(Removal::Absent)
+                Ok(ReleaseOutcome::Absent)
             }
             Err(trouble) => Err(Error::from(trouble)),
         }

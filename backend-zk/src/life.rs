@@ -56,14 +56,14 @@ impl Life {
 
     /// Until when what it holds may be believed in, unless it is over.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        (!self.over).then(|| self.committed.after(self.patience))
+        (!self.over).then(|| self.committed + self.patience)
     }
 
     /// Whether nothing in it can be believed in any more. Nothing depends on a session that nothing
     /// was asked of, so its silence is none.
     pub(crate) fn is_silent(&self, now: Moment) -> bool {
         let since = self.committed.max(self.unanswered);
-        self.unanswered != Moment::NEVER && now >= since.after(self.patience)
+        self.unanswered != Moment::NEVER && now >= since + self.patience
     }
 }
 

@@ -51,7 +51,7 @@ impl Lookout {
             self.filled.notified().await;
             loop {
                 tokio::time::sleep(LATER).await;
-                let due = clock.now().before(LATER);
+                let due = clock.now() - LATER;
                 let mut recent = self.recent();
                 while recent.front().is_some_and(|first| first.since <= due) {
                     recent.pop_front().as_ref().and_then(Recent::watch);
@@ -72,7 +72,7 @@ impl Recent {
         let (node, claim) = (self.node.upgrade()?, self.claim.upgrade()?);
         let (session, path, held) = (node.session.clone(), node.path.clone(), self.node.clone());
         let reservation = node.reservation.clone();
-        node.keep(claim.ring_when(async move {
+        node.keep(claim.wake_when(async move {
             end_of(&session, &path, |_| ()).await;
             // The node may have gone while it was still watched.
             drop(reservation);

@@ -5,7 +5,7 @@
 //! `InterProcessReadWriteLock` does, so that each excludes ours on the same path. Curator sorts
 //! what it does not know behind its own, so no name serves both. Permits are our own.
 
-use fencelock_core::{Claim, Family, Mode, Permits};
+use fencelock_core::{Claim, LockKind, Mode, Permits};
 use uuid::Uuid;
 
 const LOCK: &str = "lock-";
@@ -24,9 +24,9 @@ pub(crate) fn owner_part(owner: Uuid) -> String {
 /// The name of `claim`'s node, up to its sequence number.
 pub(crate) fn stem(claim: &Claim) -> String {
     let mut name = owner_part(claim.owner().reveal());
-    match (claim.mode(), claim.family()) {
-        (Mode::Exclusive, Family::ReadWrite) => name.push_str(WRITE),
-        (Mode::Exclusive, Family::Lock | Family::Semaphore) => name.push_str(LOCK),
+    match (claim.mode(), claim.kind()) {
+        (Mode::Exclusive, LockKind::ReadWrite) => name.push_str(WRITE),
+        (Mode::Exclusive, LockKind::Lock | LockKind::Semaphore) => name.push_str(LOCK),
         (Mode::Shared, _) => name.push_str(READ),
         (Mode::Permits(permits), _) => {
             name.push_str(&format!("{PERMITS}{}-{}-", permits.n(), permits.limit()));

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use fencelock_core::{Armed, FencingToken, Removal};
+use fencelock_core::{FencingToken, ReleaseOutcome, WatchHandle};
 use futures_util::future::join;
 use uuid::Uuid;
 use zookeeper_client::{CreateMode, Stat};
@@ -33,7 +33,7 @@ pub(crate) struct Node {
     /// Others may look for it.
     introduced: AtomicBool,
     /// While it is held.
-    watch: OnceLock<Armed>,
+    watch: OnceLock<WatchHandle>,
     /// For the watches on it and for it.
     pub(crate) reservation: Arc<Reservation>,
 }
@@ -105,16 +105,16 @@ impl Node {
     }
 
     /// Keeps a watch on it for as long as it is wanted.
-    pub(crate) fn keep(&self, watch: Armed) {
+    pub(crate) fn keep(&self, watch: WatchHandle) {
         // A second one is not needed.
         let _ = self.watch.set(watch);
     }
 
     /// Deletes it.
-    pub(crate) async fn delete(&self) -> Asked<Removal> {
+    pub(crate) async fn delete(&self) -> Asked<ReleaseOutcome> {
         match self.session.delete(&self.path).await {
-            Ok(()) => Ok(Removal::Removed),
-            Err(trouble) if trouble.is_no_node() => Ok(Removal::Absent),
+            Ok(()) => Ok(ReleaseOutcome::Removed),
+            Err(trouble) if trouble.is_no_node() => Ok(ReleaseOutcome::Absent),
             Err(trouble) => Err(trouble),
         }
     }

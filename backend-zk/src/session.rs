@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use fencelock_core::crowd::Crowd;
+use fencelock_core::batching::Batcher;
 use fencelock_core::{BootClock, Claim, Clock, Moment};
 use tokio::runtime::Handle;
 use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
@@ -43,7 +43,7 @@ pub(crate) struct Session {
     pub(crate) budget: Budget,
     /// The nodes that wait, or have waited, in it, by their paths.
     waiting: Mutex<HashMap<String, Weak<Node>>>,
-    pub(crate) crowd: Crowd<Step>,
+    pub(crate) batcher: Batcher<Step>,
     /// The servers have no `multiRead`, which came with ZooKeeper 3.6.
     lists_alone: AtomicBool,
     pub(crate) runtime: Handle,
@@ -71,7 +71,7 @@ impl Session {
             lookout: Lookout::default(),
             budget: Budget::default(),
             waiting: Mutex::default(),
-            crowd: Crowd::new(LIMITS),
+            batcher: Batcher::new(LIMITS),
             lists_alone: AtomicBool::new(false),
             runtime: Handle::current(),
         }
@@ -150,7 +150,7 @@ impl Session {
 
     /// Sleeps by the clock of its deadlines.
     pub(crate) async fn sleep(&self, duration: Duration) {
-        self.clock.sleep_until(self.clock.now().after(duration)).await;
+        self.clock.sleep_until(self.clock.now() + duration).await;
     }
 
     /// To be called before a write is sent.
@@ -184,7 +184,7 @@ impl Session {
         bound: Duration,
         request: impl Future<Output = Result<T, E>>,
     ) -> Asked<T> {
-        let until = self.clock.now().after(bound);
+        let until = self.clock.now() + bound;
         let answer = tokio::select! {
             biased;
             answer = request => answer.map_err(Into::into),
@@ -213,7 +213,7 @@ impl Session {
     /// A sign of life that a quorum commits, for all that the session holds, unless there was one
     /// just now. It changes nothing and fires no watch.
     pub(crate) async fn beat(&self) -> Asked<()> {
-        let enough = self.clock.now().before(self.heartbeat() / 4);
+        let enough = self.clock.now() - self.heartbeat() / 4;
         let mut trouble = Trouble::Over;
         // Once more at once: the first may have been sent on a connection that was dead already.
         for _ in 0..2 {
@@ -240,7 +240,7 @@ impl Session {
 
     /// A sign of life, unless the last one is recent enough for a grant.
     pub(crate) async fn fresh(&self) -> Asked<()> {
-        match self.clock.now().since(self.committed()) < self.heartbeat() * 2 {
+        match self.clock.now().duration_since(self.committed()) < self.heartbeat() * 2 {
             true => Ok(()),
             false => self.beat().await,
         }
@@ -330,7 +330,7 @@ impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.end();
         for claim in self.0.budget.claims() {
-            claim.ring();
+            claim.wake();
         }
     }
 }

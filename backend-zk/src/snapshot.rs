@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fencelock_core::{FencingToken, Label, Mode, Occupant, OccupantId, Removal, Result, Snapshot};
+use fencelock_core::{
+    FencingToken, Label, Mode, Participant, ParticipantId, ReleaseOutcome, Result, Snapshot,
+};
 use futures_util::future::join_all;
 
 use crate::error::Trouble;
@@ -63,41 +65,45 @@ pub(crate) async fn of(session: &Arc<Session>, lock: &str) -> Result<Seen> {
 }
 
 /// Deletes the node of `who`.
-pub(crate) async fn evict(session: &Arc<Session>, lock: &str, who: &OccupantId) -> Result<Removal> {
+pub(crate) async fn evict(
+    session: &Arc<Session>,
+    lock: &str,
+    who: &ParticipantId,
+) -> Result<ReleaseOutcome> {
     let seen = of(session, lock).await?;
     let Some(entry) = seen.0.iter().find(|entry| id(entry) == *who) else {
-        return Ok(Removal::Absent);
+        return Ok(ReleaseOutcome::Absent);
     };
     match session.delete(&entry.path).await {
-        Ok(()) => Ok(Removal::Removed),
-        Err(trouble) if trouble.is_no_node() => Ok(Removal::Absent),
+        Ok(()) => Ok(ReleaseOutcome::Removed),
+        Err(trouble) if trouble.is_no_node() => Ok(ReleaseOutcome::Absent),
         Err(trouble) => Err(trouble.into()),
     }
 }
 
 /// No two nodes ever have the same.
-fn id(entry: &Entry) -> OccupantId {
-    OccupantId::new(format!("{:x}", entry.czxid))
+fn id(entry: &Entry) -> ParticipantId {
+    ParticipantId::new(format!("{:x}", entry.czxid))
 }
 
 impl Seen {
     /// For people.
     pub(crate) fn into_snapshot(self) -> Snapshot {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let occupant = |entry: &Entry| {
-            let occupant = Occupant::new(id(entry), entry.mode).labelled(entry.label.clone());
+        let participant = |entry: &Entry| {
+            let participant = Participant::new(id(entry), entry.mode).labelled(entry.label.clone());
             let made = Duration::from_millis(u64::try_from(entry.made).unwrap_or_default());
             let token = FencingToken::new(u64::try_from(entry.czxid).unwrap_or_default());
             match entry.holds {
                 // When it was granted is not known, and may be long after it was made.
-                true => occupant.token(token),
-                false => occupant.since(now.saturating_sub(made)),
+                true => participant.token(token),
+                false => participant.since(now.saturating_sub(made)),
             }
         };
         let (holders, waiters): (Vec<_>, Vec<_>) = self.0.iter().partition(|entry| entry.holds);
         Snapshot::new(
-            holders.into_iter().map(occupant).collect(),
-            waiters.into_iter().map(occupant).collect(),
+            holders.into_iter().map(participant).collect(),
+            waiters.into_iter().map(participant).collect(),
         )
     }
 }

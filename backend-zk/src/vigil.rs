@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use fencelock_core::{Armed, Claim, Mode, Moment};
+use fencelock_core::{Claim, Mode, Moment, WatchHandle};
 use futures_util::future::{BoxFuture, FutureExt, join_all, select_all};
 use zookeeper_client::{EventType, OneshotWatcher, StateWatcher};
 
@@ -39,7 +39,7 @@ const PASSED_OVER: u8 = 2;
 
 /// A task that rings the claim; dropping it ends the watching, on the servers too.
 pub(crate) struct Vigil {
-    _armed: Armed,
+    _armed: WatchHandle,
     /// The names of the nodes in the way.
     pub(crate) watched: Vec<String>,
     alone: bool,
@@ -78,7 +78,7 @@ impl Vigil {
         let watching =
             watch_over(Arc::downgrade(claim), node.clone(), events, states, event.clone());
         Ok(Some(Vigil {
-            _armed: claim.ring_when(watching),
+            _armed: claim.wake_when(watching),
             ahead: known(session, claim.mode(), &paths),
             watched: watch,
             alone,
@@ -123,7 +123,7 @@ impl Vigil {
             return false;
         }
         let since = self.unheard.fetch_min(now.as_nanos(), Ordering::AcqRel).min(now.as_nanos());
-        now.since(Moment::from_nanos(since)) >= PATIENCE
+        now.duration_since(Moment::from_nanos(since)) >= PATIENCE
             && self
                 .turn
                 .compare_exchange(OPEN, PASSED_OVER, Ordering::AcqRel, Ordering::Acquire)
@@ -225,7 +225,7 @@ async fn watch_over(
     };
     event.store(what, Ordering::Release);
     if let Some(claim) = claim.upgrade() {
-        claim.ring();
+        claim.wake();
     }
     own.await;
 }

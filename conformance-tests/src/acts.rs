@@ -136,7 +136,7 @@ pub async fn free(locks: &Locks, name: &str) {
 /// When there is none.
 pub async fn renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
     let now = locks.now();
-    let wanted = now.after(ttl).before(ttl / 50 + ms(10));
+    let wanted = now + ttl - (ttl / 50 + ms(10));
     until(&format!("{} is renewed", guard.name()), async || {
         assert!(guard.is_held(), "{} was lost", guard.name());
         guard.valid_until() >= wanted
@@ -151,7 +151,7 @@ pub async fn renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
 pub async fn lost_in_time(locks: &Locks, guard: &Guard, cut: Moment, ttl: Duration) {
     soon("the holder is told", guard.lost()).await;
     assert!(!guard.is_held());
-    let late = locks.now().since(cut.after(ttl));
+    let late = locks.now().duration_since(cut + ttl);
     assert!(late < SLACK, "told {late:?} after the end of its lease");
 }
 

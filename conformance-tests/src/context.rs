@@ -291,7 +291,7 @@ impl Context {
             if now >= moment {
                 return;
             }
-            sleep(moment.since(now)).await;
+            sleep(moment.duration_since(now)).await;
         }
     }
 

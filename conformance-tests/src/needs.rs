@@ -1,7 +1,7 @@
 //! What a behaviour needs of a store and of its harness. Whoever lacks it is not tested for that
 //! behaviour, and the report says why; a lack is never a pass.
 
-use fencelock_core::{Liveness, Order, Profile, RenewalPlan, Tokens};
+use fencelock_core::{Liveness, Order, Profile, RenewalPlan, TokenOrder};
 
 use crate::harness::{Door, Store};
 
@@ -39,7 +39,7 @@ impl Need {
             Need::Silence => profile.liveness != Liveness::Process,
             Need::Lease => profile.liveness == Liveness::Lease,
             Need::Renewal => profile.renewal != RenewalPlan::None,
-            Need::TokensBeyondData => profile.tokens == Tokens::BeyondData,
+            Need::TokensBeyondData => profile.tokens == TokenOrder::BeyondData,
             Need::ClientClock => crate::servers::ServerClock::is_possible(),
             Need::Door(door) => store.doors().contains(&door),
         };

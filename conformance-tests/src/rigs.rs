@@ -97,7 +97,7 @@ impl Kind {
 
     /// The word for it.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Kind::Memory => "memory",
             Kind::File => "file",
@@ -145,7 +145,7 @@ pub async fn named(url: &str, library: Library, wiring: Wiring) -> io::Result<Bo
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -153,7 +153,7 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(word: &str) -> std::result::Result<Kind, String> {
-        Kind::ALL.into_iter().find(|kind| kind.word() == word).ok_or_else(|| {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == word).ok_or_else(|| {
             let known = Kind::ALL.map(Kind::word).join(", ");
             format!("{word:?} is no store that can be started here; expected one of {known}")
         })
@@ -254,8 +254,8 @@ mod tests {
     #[test]
     fn a_kind_is_known_by_its_word() {
         for kind in Kind::ALL {
-            assert_eq!(kind.word().parse(), Ok(kind));
-            assert_eq!(serde_json::to_value(kind).unwrap(), kind.word());
+            assert_eq!(kind.as_str().parse(), Ok(kind));
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }
         let error = "redis-7".parse::<Kind>().unwrap_err();
         assert!(error.contains("redis-aof"), "{error}");

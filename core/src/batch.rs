@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::backend::{Contender, DistributedLock, Look, Renewal};
+use crate::distributed_lock::{Acquisition, DistributedLock, RenewOutcome, WaiterCheck};
 use crate::error::{Error, ErrorKind, Result};
-use crate::observe::Meters;
-use crate::validity::Moment;
+use crate::moment::Moment;
+use crate::telemetry::Metrics;
 
 /// When a batch was sent, and when this answer came.
 #[derive(Clone, Copy)]
@@ -19,13 +19,13 @@ pub(crate) struct Answered {
 }
 
 /// Takes the answer about one claim, by its id.
-type Tell<T> = Box<dyn Fn(u64, &Arc<dyn Contender>, Result<T>, Answered) + Send + Sync>;
+type Tell<T> = Box<dyn Fn(u64, &Arc<dyn Acquisition>, Result<T>, Answered) + Send + Sync>;
 
 pub(crate) struct Batch<T> {
     store: Arc<dyn DistributedLock>,
     asked: Moment,
     ids: Vec<u64>,
-    contenders: Vec<Arc<dyn Contender>>,
+    acquisitions: Vec<Arc<dyn Acquisition>>,
     reported: Vec<AtomicBool>,
     tell: Tell<T>,
 }
@@ -33,13 +33,13 @@ pub(crate) struct Batch<T> {
 impl<T> Batch<T> {
     pub(crate) fn new(
         store: &Arc<dyn DistributedLock>,
-        list: Vec<(u64, Arc<dyn Contender>)>,
-        tell: impl Fn(u64, &Arc<dyn Contender>, Result<T>, Answered) + Send + Sync + 'static,
+        list: Vec<(u64, Arc<dyn Acquisition>)>,
+        tell: impl Fn(u64, &Arc<dyn Acquisition>, Result<T>, Answered) + Send + Sync + 'static,
     ) -> Batch<T> {
         let reported = list.iter().map(|_| AtomicBool::new(false)).collect();
-        let (ids, contenders) = list.into_iter().unzip();
+        let (ids, acquisitions) = list.into_iter().unzip();
         let (store, asked) = (store.clone(), store.clock().now());
-        Batch { store, asked, ids, contenders, reported, tell: Box::new(tell) }
+        Batch { store, asked, ids, acquisitions, reported, tell: Box::new(tell) }
     }
 
     /// Passes on the first report about entry `index`.
@@ -47,25 +47,25 @@ impl<T> Batch<T> {
         let Some(reported) = self.reported.get(index) else { return };
         if !reported.swap(true, Ordering::AcqRel) {
             let when = Answered { asked: self.asked, now: self.store.clock().now() };
-            (self.tell)(self.ids[index], &self.contenders[index], answer, when);
+            (self.tell)(self.ids[index], &self.acquisitions[index], answer, when);
         }
     }
 }
 
-impl Batch<Renewal> {
-    pub(crate) async fn renew(self, meters: Option<Arc<Meters>>) {
-        let report = |index: usize, answer: Result<Renewal>| self.report(index, answer);
-        self.store.renew(&self.contenders, &report).await;
-        if let Some(meters) = meters {
-            meters.renewed(self.store.clock().now().since(self.asked));
+impl Batch<RenewOutcome> {
+    pub(crate) async fn renew(self, metrics: Option<Arc<Metrics>>) {
+        let report = |index: usize, answer: Result<RenewOutcome>| self.report(index, answer);
+        self.store.renew(&self.acquisitions, &report).await;
+        if let Some(metrics) = metrics {
+            metrics.renewed(self.store.clock().now().duration_since(self.asked));
         }
     }
 }
 
-impl Batch<Look> {
+impl Batch<WaiterCheck> {
     pub(crate) async fn look(self) {
-        let report = |index: usize, answer: Result<Look>| self.report(index, answer);
-        self.store.look(&self.contenders, &report).await;
+        let report = |index: usize, answer: Result<WaiterCheck>| self.report(index, answer);
+        self.store.check_waiters(&self.acquisitions, &report).await;
     }
 }
 

@@ -1,6 +1,6 @@
 //! One request for a lock, as core and the store's driver both see it.
 //!
-//! The driver wakes a claim by [ringing](Claim::ring) it. A ring is a hint: it may come from any
+//! The driver wakes a claim by [ringing](Claim::wake) it. A ring is a hint: it may come from any
 //! thread, too often or too late, and only an attempt or a renewal finds out what happened.
 
 use std::fmt;
@@ -52,7 +52,7 @@ pub enum IfBusy {
 /// By which call a lock was asked for. They are one lock on every store; a driver whose names in
 /// the store are shared with other libraries writes each as these do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Family {
+pub enum LockKind {
     /// [`Locks::lock`](crate::Locks::lock).
     Lock,
     /// [`Locks::rw_lock`](crate::Locks::rw_lock).
@@ -65,7 +65,7 @@ pub enum Family {
 pub struct Claim {
     pub(crate) id: u64,
     name: LockName,
-    family: Family,
+    kind: LockKind,
     mode: Mode,
     owner: OwnerToken,
     ttl: Duration,
@@ -73,10 +73,10 @@ pub struct Claim {
     if_busy: IfBusy,
     label: Label,
     stage: AtomicU8,
-    pub(crate) bell: Notify,
+    pub(crate) notify: Notify,
     runtime: Handle,
     /// Where a held claim that is rung is told to the keeper.
-    rung: UnboundedSender<u64>,
+    woken: UnboundedSender<u64>,
 }
 
 const TRYING: u8 = 0;
@@ -86,7 +86,7 @@ const OVER: u8 = 2;
 /// What a new claim asks for.
 pub(crate) struct Wanted {
     pub(crate) name: LockName,
-    pub(crate) family: Family,
+    pub(crate) kind: LockKind,
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
     pub(crate) renewed: bool,
@@ -99,12 +99,12 @@ impl Claim {
         id: u64,
         wanted: Wanted,
         runtime: Handle,
-        rung: UnboundedSender<u64>,
+        woken: UnboundedSender<u64>,
     ) -> Claim {
         Claim {
             id,
             name: wanted.name,
-            family: wanted.family,
+            kind: wanted.kind,
             mode: wanted.mode,
             owner: OwnerToken::fresh(),
             ttl: wanted.ttl,
@@ -112,9 +112,9 @@ impl Claim {
             if_busy: wanted.if_busy,
             label: wanted.label,
             stage: AtomicU8::new(TRYING),
-            bell: Notify::new(),
+            notify: Notify::new(),
             runtime,
-            rung,
+            woken,
         }
     }
 
@@ -132,8 +132,8 @@ impl Claim {
 
     /// By which call it was asked for.
     #[must_use]
-    pub fn family(&self) -> Family {
-        self.family
+    pub fn kind(&self) -> LockKind {
+        self.kind
     }
 
     /// How it is wanted.
@@ -178,16 +178,16 @@ impl Claim {
     ///
     /// `false` means the claim is over: if the store just granted it something, that is a stray,
     /// which the driver releases.
-    pub fn ring(&self) -> bool {
+    pub fn wake(&self) -> bool {
         if self.stage.load(Ordering::SeqCst) == TRYING {
-            self.bell.notify_one();
+            self.notify.notify_one();
         }
         // Looked at again: a claim that became held meanwhile may have looked at its bell just
         // before it was rung, and would never hear it.
         match self.stage.load(Ordering::SeqCst) {
             HELD => {
                 // Fails only when the keeper has ended, and with it every hold.
-                let _ = self.rung.send(self.id);
+                let _ = self.woken.send(self.id);
                 true
             }
             stage => stage == TRYING,
@@ -196,15 +196,18 @@ impl Claim {
 
     /// Rings when `event` ends: a watch that fired, a pipe that closed. The claim is held weakly;
     /// dropping what this returns ends the watching.
-    pub fn ring_when(self: &Arc<Self>, event: impl Future<Output = ()> + Send + 'static) -> Armed {
+    pub fn wake_when(
+        self: &Arc<Self>,
+        event: impl Future<Output = ()> + Send + 'static,
+    ) -> WatchHandle {
         let claim = Arc::downgrade(self);
         let task = self.runtime.spawn(async move {
             event.await;
             if let Some(claim) = claim.upgrade() {
-                claim.ring();
+                claim.wake();
             }
         });
-        Armed(task.abort_handle())
+        WatchHandle(task.abort_handle())
     }
 
     /// Whether nobody wants this claim any more.
@@ -241,9 +244,9 @@ impl fmt::Debug for Claim {
 /// A watch that will ring a claim; dropping it disarms it.
 #[derive(Debug)]
 #[must_use = "dropping it ends the watching"]
-pub struct Armed(tokio::task::AbortHandle);
+pub struct WatchHandle(tokio::task::AbortHandle);
 
-impl Drop for Armed {
+impl Drop for WatchHandle {
     fn drop(&mut self) {
         self.0.abort();
     }

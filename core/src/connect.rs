@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use crate::connected::Connected;
+use crate::backoff::Backoff;
+use crate::client::ClientInner;
+use crate::connection::Connection;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::link::Link;
 use crate::locks::Locks;
-use crate::options::{Settings, in_words};
-use crate::pace::Pace;
+use crate::options::{Settings, format_duration};
 use crate::url::{StoreUrl, unknown_scheme};
 
 /// One kind of store that a program was compiled with.
@@ -91,7 +91,7 @@ pub async fn connect_within(schemes: &[Scheme], url: &str, limit: Duration) -> R
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] for a URL that cannot be meant, and outside a tokio runtime.
 pub fn connect_lazy(schemes: &[Scheme], url: &str) -> Result<Locks> {
-    Link::later(Target::find(schemes, url)?).map(|link| Locks { link })
+    Connection::later(Target::find(schemes, url)?).map(|connection| Locks { connection })
 }
 
 /// How long a connection is waited for.
@@ -133,10 +133,10 @@ impl Bound {
         };
         let message = match self.why {
             Why::Silence(bound) => {
-                format!("no connection within unreachable_after={}", in_words(bound))
+                format!("no connection within unreachable_after={}", format_duration(bound))
             }
             Why::Limit(limit) => {
-                format!("no connection within the wait limit of {}", in_words(limit))
+                format!("no connection within the wait limit of {}", format_duration(limit))
             }
         };
         Error::new(kind, message).caused_by(trouble.unwrap_or_else(|| {
@@ -154,7 +154,7 @@ impl Bound {
 pub(crate) struct Target {
     scheme: Scheme,
     url: StoreUrl,
-    pub(crate) shown: Arc<str>,
+    pub(crate) redacted_url: Arc<str>,
     /// Those common to all stores.
     pub(crate) settings: Settings,
 }
@@ -166,10 +166,11 @@ impl Target {
         let Some(&scheme) = scheme else {
             return Err(unknown_scheme(schemes, url.scheme()).during(Operation::Connect));
         };
-        let shown: Arc<str> = url.to_string().into();
+        let redacted_url: Arc<str> = url.to_string().into();
         let settings = url.settings();
-        let settings = settings.map_err(|e| e.during(Operation::Connect).with_store(&shown))?;
-        Ok(Target { scheme, url, shown, settings })
+        let settings =
+            settings.map_err(|e| e.during(Operation::Connect).with_store(&redacted_url))?;
+        Ok(Target { scheme, url, redacted_url, settings })
     }
 
     async fn once(&self) -> Result<Locks> {
@@ -208,17 +209,17 @@ impl Target {
         self.scheme.unanswered.and_then(|why| why())
     }
 
-    async fn attempt(&self) -> Result<Arc<Connected>> {
+    async fn attempt(&self) -> Result<Arc<ClientInner>> {
         (self.scheme.connect)(self.url.clone()).await?.into_connected().await
     }
 
     pub(crate) fn attempts(&self) -> Attempts<'_> {
-        let (pace, pause) = (Pace::start(), Duration::ZERO);
-        Attempts { target: self, pace, pause, bound: FIRST_ATTEMPT, is_silent: true }
+        let (backoff, pause) = (Backoff::start(), Duration::ZERO);
+        Attempts { target: self, backoff, pause, bound: FIRST_ATTEMPT, is_silent: true }
     }
 
     pub(crate) fn explain(&self, error: Error) -> Error {
-        error.during(Operation::Connect).with_store(&self.shown)
+        error.during(Operation::Connect).with_store(&self.redacted_url)
     }
 }
 
@@ -228,14 +229,14 @@ pub(crate) fn may_pass(error: &Error) -> bool {
 }
 
 fn cut_off(bound: Duration) -> Error {
-    let message = format!("the store did not answer within {}", in_words(bound));
+    let message = format!("the store did not answer within {}", format_duration(bound));
     Error::new(ErrorKind::Unreachable, message)
 }
 
 /// One attempt after another, at a pace.
 pub(crate) struct Attempts<'a> {
     target: &'a Target,
-    pace: Pace,
+    backoff: Backoff,
     /// Before the next one.
     pause: Duration,
     /// How long the next one may take.
@@ -246,11 +247,11 @@ pub(crate) struct Attempts<'a> {
 
 impl Attempts<'_> {
     /// The next one. Its error is the store's, in the words of its driver.
-    pub(crate) async fn next(&mut self) -> Result<Arc<Connected>> {
+    pub(crate) async fn next(&mut self) -> Result<Arc<ClientInner>> {
         if !self.pause.is_zero() {
             sleep(self.pause).await;
         }
-        self.pause = self.pace.next(&self.target.settings.label, 0);
+        self.pause = self.backoff.next(&self.target.settings.label, 0);
         self.is_silent = true;
         let attempt = timeout(self.bound, self.target.attempt()).await;
         self.is_silent = attempt.is_err();

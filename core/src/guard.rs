@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::connected::Connected;
+use crate::client::ClientInner;
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::hold::{Ending, Hold};
 use crate::mode::Mode;
+use crate::moment::Moment;
 use crate::name::LockName;
-use crate::observe;
+use crate::telemetry;
 use crate::token::FencingToken;
-use crate::validity::Moment;
 
 /// A held lock.
 ///
@@ -28,12 +28,12 @@ use crate::validity::Moment;
 /// Ownership is the guard's, not a task's or thread's: it may be sent and shared.
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
-    core: Arc<Connected>,
+    core: Arc<ClientInner>,
     hold: Arc<Hold>,
 }
 
 impl Guard {
-    pub(crate) fn new(core: Arc<Connected>, hold: Arc<Hold>) -> Guard {
+    pub(crate) fn new(core: Arc<ClientInner>, hold: Arc<Hold>) -> Guard {
         Guard { core, hold }
     }
 
@@ -67,7 +67,7 @@ impl Guard {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match self.is_held() {
-            true => self.valid_until().since(self.core.now()),
+            true => self.valid_until().duration_since(self.core.now()),
             false => Duration::ZERO,
         }
     }
@@ -88,7 +88,7 @@ impl Guard {
         loop {
             let changed = self.hold.changed();
             let Some(until) = self.hold.valid_until() else { return };
-            let at = until.before(margin);
+            let at = until - margin;
             if self.core.now() >= at {
                 return;
             }
@@ -172,7 +172,7 @@ impl Guard {
     pub async fn release(self) -> Result<()> {
         let name = self.name().clone();
         let store = self.core.store.profile().store;
-        let span = observe::release_span(self.hold.claim(), store, self.fencing_token());
+        let span = telemetry::release_span(self.hold.claim(), store, self.fencing_token());
         let released = self.give_back().instrument(span).await;
         released.map_err(|error| self.core.explain(error, Operation::Release, &name))
     }
@@ -181,7 +181,7 @@ impl Guard {
         // End the hold first: `is_held` must be false before the store can give the lock on.
         let now = self.core.now();
         let held = self.hold.is_held(now) && self.hold.end(Ending::Released, now);
-        self.core.keeper.remove(self.hold.claim().id);
+        self.core.worker.remove(self.hold.claim().id);
         if !held {
             let why = match self.hold.ending() {
                 Some(Ending::Lost(reason)) => reason.to_string(),
@@ -189,7 +189,7 @@ impl Guard {
             };
             return Err(Error::new(ErrorKind::NotHeld, why));
         }
-        match self.hold.seat().release().await? {
+        match self.hold.cleanup().release().await? {
             true => Ok(()),
             false => Err(Error::new(ErrorKind::NotHeld, "the store did not have it as ours")),
         }
@@ -200,7 +200,7 @@ impl Guard {
     #[cfg(unix)]
     #[must_use]
     pub fn keep_alive(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.hold.seat().contender().keep_alive()
+        self.hold.cleanup().acquisition().keep_alive()
     }
 }
 
@@ -208,9 +208,9 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let ended = self.hold.valid_until().is_none();
         if !ended && self.hold.end(Ending::Released, self.core.now()) {
-            self.core.keeper.remove(self.hold.claim().id);
+            self.core.worker.remove(self.hold.claim().id);
         }
-        self.hold.seat().leave();
+        self.hold.cleanup().leave();
     }
 }
 

@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 use tracing::Span;
 
 use crate::claim::Claim;
+use crate::cleanup::CleanupGuard;
 use crate::error::LostReason;
-use crate::observe::{self, Meters};
-use crate::seat::Seat;
+use crate::moment::Moment;
+use crate::telemetry::{self, Metrics};
 use crate::token::FencingToken;
-use crate::validity::Moment;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
@@ -32,7 +32,7 @@ pub(crate) struct Limit {
 }
 
 pub(crate) struct Hold {
-    seat: Arc<Seat>,
+    cleanup: Arc<CleanupGuard>,
     token: FencingToken,
     since: Moment,
     limit: Limit,
@@ -43,7 +43,7 @@ pub(crate) struct Hold {
     ending: OnceLock<Ending>,
     changed: Notify,
     span: Span,
-    meters: Arc<Meters>,
+    metrics: Arc<Metrics>,
 }
 
 const ENDED: u64 = 0;
@@ -61,9 +61,14 @@ pub(crate) struct Grant {
 }
 
 impl Hold {
-    pub(crate) fn new(seat: Arc<Seat>, grant: &Grant, span: Span, meters: Arc<Meters>) -> Hold {
+    pub(crate) fn new(
+        cleanup: Arc<CleanupGuard>,
+        grant: &Grant,
+        span: Span,
+        metrics: Arc<Metrics>,
+    ) -> Hold {
         Hold {
-            seat,
+            cleanup,
             token: grant.token,
             since: grant.since,
             limit: grant.limit,
@@ -72,16 +77,16 @@ impl Hold {
             ending: OnceLock::new(),
             changed: Notify::new(),
             span,
-            meters,
+            metrics,
         }
     }
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {
-        self.seat.claim()
+        self.cleanup.claim()
     }
 
-    pub(crate) fn seat(&self) -> &Arc<Seat> {
-        &self.seat
+    pub(crate) fn cleanup(&self) -> &Arc<CleanupGuard> {
+        &self.cleanup
     }
 
     pub(crate) fn token(&self) -> FencingToken {
@@ -101,8 +106,8 @@ impl Hold {
         &self.span
     }
 
-    pub(crate) fn meters(&self) -> &Arc<Meters> {
-        &self.meters
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
     }
 
     /// The end of the validity, or `None` after the hold's end.
@@ -175,13 +180,13 @@ impl Hold {
             Ending::Released => None,
             Ending::Lost(reason) => Some(reason),
         };
-        self.meters.ended(self.claim(), now.since(self.since), lost);
+        self.metrics.ended(self.claim(), now.duration_since(self.since), lost);
         self.changed.notify_waiters();
         if let Some(reason) = lost {
-            self.span.in_scope(|| observe::lost(self.claim(), self.token, reason));
+            self.span.in_scope(|| telemetry::lost(self.claim(), self.token, reason));
             // Nobody may use it any more, so others need not wait for the guard to be dropped,
             // which a forgotten one never is.
-            self.seat.leave();
+            self.cleanup.leave();
         }
     }
 

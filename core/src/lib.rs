@@ -3,50 +3,50 @@
 //! Users want the `fencelock` crate, which re-exports this one. Whoever writes a store implements
 //! [`DistributedLock`]; waiting, renewing, cancelling and cleaning up are done here, once.
 
-mod agenda;
-mod backend;
+mod acquire;
+mod backoff;
 mod batch;
+pub mod batching;
+mod boot_clock;
 mod claim;
-mod clock;
+mod cleanup;
+mod client;
 mod connect;
-mod connected;
-pub mod crowd;
+mod connection;
+mod distributed_lock;
 mod error;
 mod guard;
 mod hold;
-mod keeper;
-mod lifecycle;
-mod link;
 mod lock;
 mod locks;
 pub mod memory;
 mod mode;
+mod moment;
 mod name;
-mod observe;
 mod options;
-mod pace;
 mod profile;
+mod schedule;
 mod scratch;
-mod seat;
+mod telemetry;
 mod token;
 pub mod url;
-mod validity;
 mod wait;
+mod worker;
 
-pub use backend::{
-    Attempt, Contender, DistributedLock, Look, Occupant, OccupantId, Removal, Renewal, Report,
-    Rest, Snapshot,
+pub use boot_clock::BootClock;
+pub use claim::{Claim, IfBusy, LockKind, OwnerToken, WatchHandle};
+pub use distributed_lock::{
+    Acquisition, AttemptOutcome, DistributedLock, Participant, ParticipantId, ReleaseOutcome,
+    RenewOutcome, Report, Residue, Snapshot, WaiterCheck,
 };
-pub use claim::{Armed, Claim, Family, IfBusy, OwnerToken};
-pub use clock::BootClock;
 pub use error::{Error, ErrorKind, LostReason, Operation, Result};
 pub use guard::Guard;
 pub use lock::{Lock, RwLock};
 pub use locks::Locks;
 pub use mode::{Mode, Permits};
+pub use moment::{Clock, Moment, TokioClock, lease_end};
 pub use name::LockName;
 pub use options::{Label, Settings, Ttl, parse_duration};
-pub use profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, Tokens};
+pub use profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
 pub use scratch::Scratch;
 pub use token::{FencingToken, TokenEpoch};
-pub use validity::{Clock, Moment, TokioClock, lease_end};

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::claim::Family;
+use crate::acquire::{Request, WaitPolicy, acquire};
+use crate::claim::LockKind;
+use crate::client::ClientInner;
 use crate::connect::Bound;
-use crate::connected::Connected;
+use crate::connection::Connection;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::guard::Guard;
-use crate::lifecycle::{Patience, Request, acquire};
-use crate::link::Link;
 use crate::locks::{Locks, not_connected};
 use crate::mode::{Mode, Permits};
 use crate::options::{Ttl, hold_limit, unreachable_after};
@@ -27,12 +27,12 @@ pub struct RwLock {
 impl RwLock {
     /// To be held together with other readers.
     pub fn read(&self) -> Lock {
-        self.locks.in_mode(Family::ReadWrite, &self.name, Ok(Mode::Shared))
+        self.locks.in_mode(LockKind::ReadWrite, &self.name, Ok(Mode::Shared))
     }
 
     /// To be held alone.
     pub fn write(&self) -> Lock {
-        self.locks.in_mode(Family::ReadWrite, &self.name, Ok(Mode::Exclusive))
+        self.locks.in_mode(LockKind::ReadWrite, &self.name, Ok(Mode::Exclusive))
     }
 }
 
@@ -41,7 +41,7 @@ impl RwLock {
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
-    pub(crate) link: Link,
+    pub(crate) connection: Connection,
     /// The first thing that cannot be, told when it is acquired.
     pub(crate) request: Result<Request>,
     pub(crate) wait: Option<Duration>,
@@ -189,22 +189,22 @@ impl Lock {
             Ok(request) => request,
             Err(error) => {
                 let error = error.clone().during(Operation::Acquire);
-                return Err(error.with_store(self.link.shown()));
+                return Err(error.with_store(self.connection.redacted_url()));
             }
         };
-        let (core, since) = match self.link.get() {
+        let (core, since) = match self.connection.get() {
             Some(core) => (core, self.since),
             None => {
                 let since = self.since.unwrap_or_else(Instant::now);
                 (self.connected(request, limit, since).await?, Some(since))
             }
         };
-        let patience = match limit {
-            None => Patience::Unlimited,
-            Some(Duration::ZERO) => Patience::None,
-            Some(limit) => Patience::AtMost { limit, left: left(limit, since) },
+        let policy = match limit {
+            None => WaitPolicy::Unlimited,
+            Some(Duration::ZERO) => WaitPolicy::None,
+            Some(limit) => WaitPolicy::AtMost { limit, left: left(limit, since) },
         };
-        acquire(core, request, patience).await
+        acquire(core, request, policy).await
     }
 
     /// The store, once it is connected, within the bounds of this acquisition.
@@ -213,16 +213,17 @@ impl Lock {
         request: &Request,
         limit: Option<Duration>,
         since: Instant,
-    ) -> Result<&Arc<Connected>> {
+    ) -> Result<&Arc<ClientInner>> {
         let silence = Bound::silence(request.unreachable_after);
         let bound = match limit {
             // A try waits for no lock, but for the store.
             None | Some(Duration::ZERO) => silence,
             Some(limit) => silence.min(Bound::limit(limit, left(limit, Some(since)))),
         };
-        let connected = self.link.wait(bound).await;
-        let (doing, name, shown) = (Operation::Acquire, &request.name, self.link.shown());
-        connected.map_err(|error| not_connected(error, doing, name, shown))
+        let connected = self.connection.wait(bound).await;
+        let (doing, name, redacted_url) =
+            (Operation::Acquire, &request.name, self.connection.redacted_url());
+        connected.map_err(|error| not_connected(error, doing, name, redacted_url))
     }
 }
 
@@ -234,7 +235,7 @@ fn left(limit: Duration, since: Option<Instant>) -> Duration {
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
-            .field("store", self.link.shown())
+            .field("store", self.connection.redacted_url())
             .field("request", &self.request)
             .field("wait", &self.wait)
             .finish()

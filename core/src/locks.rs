@@ -9,24 +9,24 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backend::{DistributedLock, OccupantId, Removal, Snapshot};
-use crate::claim::Family;
+use crate::acquire::Request;
+use crate::backoff::Backoff;
+use crate::claim::LockKind;
+use crate::cleanup::Reaper;
+use crate::client::{ClientInner, silent};
 use crate::connect::Bound;
-use crate::connected::{Connected, silent};
+use crate::connection::Connection;
+use crate::distributed_lock::{DistributedLock, ParticipantId, ReleaseOutcome, Snapshot};
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::keeper::Keeper;
-use crate::lifecycle::Request;
-use crate::link::Link;
 use crate::lock::{Lock, RwLock};
 use crate::mode::{Mode, Permits};
+use crate::moment::Moment;
 use crate::name::LockName;
-use crate::observe::Meters;
-use crate::options::{Settings, Ttl, in_words};
-use crate::pace::Pace;
-use crate::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, Tokens};
+use crate::options::{Settings, Ttl, format_duration};
+use crate::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
 use crate::scratch::Scratch;
-use crate::seat::Yard;
-use crate::validity::Moment;
+use crate::telemetry::Metrics;
+use crate::worker::RenewalWorker;
 
 /// A connected store. Clones share the connection and its background work.
 ///
@@ -34,7 +34,7 @@ use crate::validity::Moment;
 /// [`close`](Locks::close) does.
 #[derive(Clone)]
 pub struct Locks {
-    pub(crate) link: Link,
+    pub(crate) connection: Connection,
 }
 
 /// What is known of a store that no connection has reached yet: it promises nothing.
@@ -46,7 +46,7 @@ static NOT_CONNECTED: Profile = Profile {
     longest_ttl: Ttl::MAX,
     order: Order::Any,
     modes: Modes { shared: false, permits: false },
-    tokens: Tokens::Process,
+    tokens: TokenOrder::Process,
     exclusion_fails_when: Cow::Borrowed(&["the store is not connected yet"]),
 };
 
@@ -60,49 +60,53 @@ impl Locks {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
-    pub fn new(store: Arc<dyn DistributedLock>, shown: &str, settings: Settings) -> Result<Locks> {
+    pub fn new(
+        store: Arc<dyn DistributedLock>,
+        redacted_url: &str,
+        settings: Settings,
+    ) -> Result<Locks> {
         let runtime = Handle::try_current().map_err(|cause| {
             let message = "a store is connected inside a tokio runtime, which carries its \
                            renewals; there is none here";
             Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
         })?;
-        let keeper = Arc::new(Keeper::default());
-        let (rung, ringing) = tokio::sync::mpsc::unbounded_channel();
+        let worker = Arc::new(RenewalWorker::default());
+        let (woken, ringing) = tokio::sync::mpsc::unbounded_channel();
         let closing = CancellationToken::new();
-        let running = keeper.clone().run(store.clone(), ringing, closing.clone());
-        let keeper_task = runtime.spawn(running).abort_handle();
-        let yard = Yard {
+        let running = worker.clone().run(store.clone(), ringing, closing.clone());
+        let worker_task = runtime.spawn(running).abort_handle();
+        let reaper = Reaper {
             store: store.clone(),
             runtime,
             tasks: TaskTracker::new(),
             unreachable_after: settings.unreachable_after,
         };
-        let meters = Arc::new(Meters::new(store.profile().store, settings.metrics_by_lock));
-        let core = Connected {
+        let metrics = Arc::new(Metrics::new(store.profile().store, settings.metrics_by_lock));
+        let core = ClientInner {
             store,
-            shown: shown.into(),
+            redacted_url: redacted_url.into(),
             settings,
-            keeper,
-            rung,
-            yard: Arc::new(yard),
+            worker,
+            woken,
+            reaper: Arc::new(reaper),
             closing,
-            meters,
-            keeper_task,
+            metrics,
+            worker_task,
         };
         Ok(Locks::of(Arc::new(core)))
     }
 
-    pub(crate) fn of(core: Arc<Connected>) -> Locks {
-        Locks { link: Link::Connected(core) }
+    pub(crate) fn of(core: Arc<ClientInner>) -> Locks {
+        Locks { connection: Connection::Connected(core) }
     }
 
-    pub(crate) async fn into_connected(self) -> Result<Arc<Connected>> {
+    pub(crate) async fn into_connected(self) -> Result<Arc<ClientInner>> {
         self.connected().await.cloned()
     }
 
-    async fn connected(&self) -> Result<&Arc<Connected>> {
-        let bound = self.link.settings().unreachable_after;
-        self.link.wait(Bound::silence(bound)).await
+    async fn connected(&self) -> Result<&Arc<ClientInner>> {
+        let bound = self.connection.settings().unreachable_after;
+        self.connection.wait(Bound::silence(bound)).await
     }
 
     /// Waits until the store is connected, at most `unreachable_after`. It is so from the
@@ -117,14 +121,16 @@ impl Locks {
     /// Cancel safe.
     pub async fn ready(&self) -> Result<()> {
         let connected = self.connected().await;
-        let explain = |error: Error| error.during(Operation::Connect).with_store(self.link.shown());
+        let explain = |error: Error| {
+            error.during(Operation::Connect).with_store(self.connection.redacted_url())
+        };
         connected.map(drop).map_err(explain)
     }
 
     /// The lock `name`, to be held by one at a time. A name that cannot be is an error of the
     /// acquisition.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        self.in_mode(Family::Lock, name.as_ref(), Ok(Mode::Exclusive))
+        self.in_mode(LockKind::Lock, name.as_ref(), Ok(Mode::Exclusive))
     }
 
     /// The lock `name`, for many readers or one writer.
@@ -136,15 +142,15 @@ impl Locks {
     /// one, unless [`permits`](Lock::permits) says otherwise.
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Lock {
         let mode = Permits::new(1, limit).map(Mode::Permits);
-        self.in_mode(Family::Semaphore, name.as_ref(), mode)
+        self.in_mode(LockKind::Semaphore, name.as_ref(), mode)
     }
 
-    pub(crate) fn in_mode(&self, family: Family, name: &str, mode: Result<Mode>) -> Lock {
-        let settings = self.link.settings();
+    pub(crate) fn in_mode(&self, kind: LockKind, name: &str, mode: Result<Mode>) -> Lock {
+        let settings = self.connection.settings();
         let request = LockName::with_prefix(&settings.prefix, name).and_then(|name| {
             Ok(Request {
                 name,
-                family,
+                kind,
                 mode: mode?,
                 ttl: settings.ttl.get(),
                 renewed: true,
@@ -153,7 +159,7 @@ impl Locks {
                 label: settings.label.clone(),
             })
         });
-        Lock { link: self.link.clone(), request, wait: None, since: None }
+        Lock { connection: self.connection.clone(), request, wait: None, since: None }
     }
 
     /// Who holds `name` and who waits for it, as far as the store knows.
@@ -183,12 +189,12 @@ impl Locks {
     ///
     /// # Cancel safety
     /// Dropped half-way, it may or may not have happened.
-    pub async fn evict(&self, name: impl AsRef<str>, who: &OccupantId) -> Result<bool> {
+    pub async fn evict(&self, name: impl AsRef<str>, who: &ParticipantId) -> Result<bool> {
         let name = self.name(name.as_ref(), Operation::Evict)?;
         let core = self.for_a_person(Operation::Evict, &name).await?;
         let asked = core.ask(core.store.evict(&name, who)).await;
         let removal = asked.map_err(|error| core.explain(error, Operation::Evict, &name))?;
-        Ok(removal != Removal::Absent)
+        Ok(removal != ReleaseOutcome::Absent)
     }
 
     /// Removes what locks under the names of `scratch` have left in the store, within `limit`. For
@@ -201,23 +207,25 @@ impl Locks {
     /// May be dropped and called again.
     #[doc(hidden)]
     pub async fn clear(&self, scratch: &Scratch, limit: Duration) -> Result<()> {
-        let explain = |error: Error| error.during(Operation::Clear).with_store(self.link.shown());
+        let explain = |error: Error| {
+            error.during(Operation::Clear).with_store(self.connection.redacted_url())
+        };
         let core = self.connected().await.map_err(explain)?;
         let mut trouble = None;
         let clearing = async {
-            let mut pace = Pace::start();
+            let mut backoff = Backoff::start();
             loop {
                 match core.store.clear(scratch).await {
                     Err(error) if error.is_retryable() => trouble = Some(error),
                     cleared => return cleared,
                 }
-                let pause = pace.next(&core.settings.label, 0);
-                core.store.clock().sleep_until(core.now().after(pause)).await;
+                let pause = backoff.next(&core.settings.label, 0);
+                core.store.clock().sleep_until(core.now() + pause).await;
             }
         };
-        let cleared = core.until(core.now().after(limit), clearing).await;
+        let cleared = core.until(core.now() + limit, clearing).await;
         let cleared = cleared.unwrap_or_else(|| {
-            let message = format!("not everything was removed within {}", in_words(limit));
+            let message = format!("not everything was removed within {}", format_duration(limit));
             let late = Error::new(ErrorKind::Unreachable, message);
             Err(match trouble {
                 Some(cause) => late.caused_by(cause),
@@ -228,20 +236,20 @@ impl Locks {
     }
 
     fn name(&self, name: &str, doing: Operation) -> Result<LockName> {
-        let name = LockName::with_prefix(&self.link.settings().prefix, name);
-        name.map_err(|error| error.during(doing).with_store(self.link.shown()))
+        let name = LockName::with_prefix(&self.connection.settings().prefix, name);
+        name.map_err(|error| error.during(doing).with_store(self.connection.redacted_url()))
     }
 
-    async fn for_a_person(&self, doing: Operation, name: &LockName) -> Result<&Arc<Connected>> {
+    async fn for_a_person(&self, doing: Operation, name: &LockName) -> Result<&Arc<ClientInner>> {
         let connected = self.connected().await;
-        connected.map_err(|error| not_connected(error, doing, name, self.link.shown()))
+        connected.map_err(|error| not_connected(error, doing, name, self.connection.redacted_url()))
     }
 
     /// What the store promises: nothing, before the first connection of `connect_lazy`. To go by
     /// it, await [`ready`](Locks::ready) first.
     #[must_use]
     pub fn profile(&self) -> &Profile {
-        self.link.get().map_or(&NOT_CONNECTED, |core| core.store.profile())
+        self.connection.get().map_or(&NOT_CONNECTED, |core| core.store.profile())
     }
 
     /// The present moment on the store's clock, to compare with
@@ -249,7 +257,7 @@ impl Locks {
     /// `connect_lazy`, when there is no guard to compare it with.
     #[must_use]
     pub fn now(&self) -> Moment {
-        self.link.get().map_or(Moment::from_nanos(0), |core| core.now())
+        self.connection.get().map_or(Moment::from_nanos(0), |core| core.now())
     }
 
     /// Ends everything: new acquisitions and waiting ones get [`ErrorKind::Closed`], what is held
@@ -264,25 +272,25 @@ impl Locks {
     /// # Cancel safety
     /// May be dropped and called again.
     pub async fn close(&self) -> Result<()> {
-        let Some(core) = self.link.close().await else { return Ok(()) };
+        let Some(core) = self.connection.close().await else { return Ok(()) };
         core.closing.cancel();
-        core.keeper.stop(core.now());
-        core.yard.tasks.close();
+        core.worker.stop(core.now());
+        core.reaper.tasks.close();
         let unreachable_after = core.settings.unreachable_after;
-        let bound = core.now().after(unreachable_after);
-        let drained = core.until(bound, core.yard.tasks.wait()).await.ok_or_else(|| {
-            let bound = in_words(unreachable_after);
+        let bound = core.now() + unreachable_after;
+        let drained = core.until(bound, core.reaper.tasks.wait()).await.ok_or_else(|| {
+            let bound = format_duration(unreachable_after);
             Error::new(
                 ErrorKind::Unreachable,
                 format!("releases were not confirmed within unreachable_after={bound}"),
             )
         });
         // A store that has been silent for so long is not waited for as long again.
-        let bound = bound.max(core.now().after(LAST_WORDS));
+        let bound = bound.max(core.now() + LAST_WORDS);
         let closed = core.until(bound, core.store.close()).await;
         let closed = closed.unwrap_or_else(|| Err(silent(unreachable_after, None)));
         let result = drained.and(closed);
-        result.map_err(|error| error.during(Operation::Close).with_store(&core.shown))
+        result.map_err(|error| error.during(Operation::Close).with_store(&core.redacted_url))
     }
 }
 
@@ -302,6 +310,8 @@ pub(crate) fn not_connected(
 
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks").field("store", self.link.shown()).finish_non_exhaustive()
+        f.debug_struct("Locks")
+            .field("store", self.connection.redacted_url())
+            .finish_non_exhaustive()
     }
 }

@@ -61,7 +61,7 @@ impl Permits {
 impl Mode {
     /// The word for metrics and logs: `exclusive`, `shared` or `permits`.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Mode::Exclusive => "exclusive",
             Mode::Shared => "shared",
@@ -109,7 +109,7 @@ impl fmt::Display for Mode {
             Mode::Permits(permits) => {
                 write!(f, "{} of {} permits", permits.n(), permits.limit())
             }
-            other => f.write_str(other.word()),
+            other => f.write_str(other.as_str()),
         }
     }
 }

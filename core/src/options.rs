@@ -65,9 +65,9 @@ fn within(value: Duration, min: Duration, max: Duration, what: &str) -> Result<D
         ErrorKind::InvalidArgument,
         format!(
             "{what} {} is out of range; expected {} to {}",
-            in_words(value),
-            in_words(min),
-            in_words(max)
+            format_duration(value),
+            format_duration(min),
+            format_duration(max)
         ),
     ))
 }
@@ -89,7 +89,7 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
 }
 
 /// A duration for people, as [`parse_duration`] reads it.
-pub(crate) fn in_words(duration: Duration) -> String {
+pub(crate) fn format_duration(duration: Duration) -> String {
     if duration == Duration::MAX {
         return "for ever".to_owned();
     }

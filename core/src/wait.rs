@@ -5,24 +5,24 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::cleanup::CleanupGuard;
 use crate::error::Error;
-use crate::seat::Seat;
-use crate::validity::Moment;
+use crate::moment::Moment;
 
 pub(crate) struct Wait {
-    seat: Arc<Seat>,
+    cleanup: Arc<CleanupGuard>,
     /// When it first asked what the store has not answered since: never, if it owes nothing.
     /// Waiting for a bell is no silence, however long it takes.
     unanswered_since: AtomicU64,
     unreachable_after: Duration,
-    said: Mutex<Said>,
+    said: Mutex<LastAnswer>,
     place: AtomicU8,
 }
 
 /// What the store said last, to an attempt or a look. It decides what the end of the wait means: a
 /// store that cannot be asked must not look like a busy lock.
 #[derive(Clone)]
-pub(crate) enum Said {
+pub(crate) enum LastAnswer {
     Nothing,
     /// A place in the queue: the lock is busy.
     Queued,
@@ -38,18 +38,18 @@ const PARKED: u8 = 1;
 const SENT_AWAY: u8 = 2;
 
 impl Wait {
-    pub(crate) fn new(seat: Arc<Seat>, unreachable_after: Duration) -> Wait {
+    pub(crate) fn new(cleanup: Arc<CleanupGuard>, unreachable_after: Duration) -> Wait {
         Wait {
-            seat,
+            cleanup,
             unanswered_since: AtomicU64::new(Moment::NEVER.as_nanos()),
             unreachable_after,
-            said: Mutex::new(Said::Nothing),
+            said: Mutex::new(LastAnswer::Nothing),
             place: AtomicU8::new(AT_WORK),
         }
     }
 
-    pub(crate) fn seat(&self) -> &Arc<Seat> {
-        &self.seat
+    pub(crate) fn cleanup(&self) -> &Arc<CleanupGuard> {
+        &self.cleanup
     }
 
     pub(crate) fn asked(&self, now: Moment) {
@@ -59,26 +59,26 @@ impl Wait {
     /// The claim has its place in the queue.
     pub(crate) fn answered(&self) {
         self.unanswered_since.store(Moment::NEVER.as_nanos(), Ordering::Release);
-        self.set_said(Said::Queued);
+        self.set_said(LastAnswer::Queued);
     }
 
     /// An answer that is none: the silence goes on.
     pub(crate) fn troubled(&self, error: Error) {
-        self.set_said(Said::Trouble(error));
+        self.set_said(LastAnswer::Trouble(error));
     }
 
-    fn set_said(&self, said: Said) {
+    fn set_said(&self, said: LastAnswer) {
         *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
     }
 
-    pub(crate) fn said(&self) -> Said {
+    pub(crate) fn said(&self) -> LastAnswer {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Until when the store may stay silent.
     pub(crate) fn silence_ends(&self) -> Moment {
         let since = Moment::from_nanos(self.unanswered_since.load(Ordering::Acquire));
-        since.after(self.unreachable_after)
+        since + self.unreachable_after
     }
 
     pub(crate) fn park(&self) {
@@ -96,9 +96,9 @@ impl Wait {
         let sent =
             self.place.compare_exchange(PARKED, SENT_AWAY, Ordering::AcqRel, Ordering::Acquire);
         match sent {
-            Ok(_) => self.seat.leave(),
+            Ok(_) => self.cleanup.leave(),
             Err(_) => {
-                self.seat.claim().ring();
+                self.cleanup.claim().wake();
             }
         }
     }

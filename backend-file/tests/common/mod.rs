@@ -209,7 +209,7 @@ async fn obey(guard: Guard) {
     loop {
         tokio::select! {
             reason = guard.lost() => {
-                say(format_args!("lost {}", reason.word()));
+                say(format_args!("lost {}", reason.as_str()));
                 return;
             }
             order = orders.recv() => match order.as_deref() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Claim, Clock, Contender, DistributedLock, Error, LockName, Look, OccupantId, Profile, Removal,
-    Renewal, Report, Result, Scratch, Snapshot,
+    Acquisition, Claim, Clock, DistributedLock, Error, LockName, ParticipantId, Profile,
+    ReleaseOutcome, RenewOutcome, Report, Result, Scratch, Snapshot, WaiterCheck,
 };
 use futures_util::future::join_all;
 use redis::Value;
@@ -52,11 +52,11 @@ impl Store {
 impl Seats for Store {
     type Seat = RedlockContender;
 
-    async fn renew_one(&self, seat: &RedlockContender) -> Result<Renewal> {
+    async fn renew_one(&self, seat: &RedlockContender) -> Result<RenewOutcome> {
         seat.renew().await
     }
 
-    async fn look_at(&self, waiting: &[&RedlockContender]) -> Result<Vec<Look>> {
+    async fn look_at(&self, waiting: &[&RedlockContender]) -> Result<Vec<WaiterCheck>> {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
         let quorum = &self.quorum;
         let mut values = vec![self.process.as_str().as_bytes()];
@@ -72,20 +72,20 @@ impl Seats for Store {
         let missing = seen.iter().filter(|look| look.missing).count();
         // One of them is enough to go on with what nodes had to leave undone.
         let unfinished = seen.iter().filter(|look| look.is_unfinished());
-        let sweep_in = unfinished.map(|look| look.look_in).min().unwrap_or(LOOK_AGAIN);
+        let sweep_in = unfinished.map(|look| look.check_after).min().unwrap_or(LOOK_AGAIN);
         let look = |(index, waiter): (usize, &&RedlockContender)| {
             if missing >= quorum.majority() {
-                return Look::Attempt;
+                return WaiterCheck::Attempt;
             }
             let waiter = waiter.waiter().as_bytes();
             let at_latest = if index == 0 { sweep_in } else { LOOK_AGAIN };
             if !seen.iter().any(|look| look.concerns(waiter)) {
-                return Look::Again(at_latest);
+                return WaiterCheck::Again(at_latest);
             }
             let changes = seen.iter().map(|look| look.change_for(waiter));
             match nth_change(changes.collect(), quorum.majority()) {
-                Duration::ZERO => Look::Attempt,
-                again => Look::Again(again.min(at_latest)),
+                Duration::ZERO => WaiterCheck::Attempt,
+                again => WaiterCheck::Again(again.min(at_latest)),
             }
         };
         Ok(waiting.iter().enumerate().map(look).collect())
@@ -94,7 +94,7 @@ impl Seats for Store {
 
 /// What one node said to a look.
 pub(crate) struct Seeing {
-    look_in: Duration,
+    check_after: Duration,
     missing: bool,
     /// Empty if it is of another process.
     first: Vec<u8>,
@@ -114,7 +114,7 @@ impl Seeing {
 
     /// Whether more of the dead come first than one look may pass over: the living are not known yet.
     fn is_unfinished(&self) -> bool {
-        self.first.is_empty() && self.look_in < LOOK_AGAIN
+        self.first.is_empty() && self.check_after < LOOK_AGAIN
     }
 
     /// When the node may have something else to say to `waiter`.
@@ -122,7 +122,7 @@ impl Seeing {
         if self.is_turn_of(waiter) {
             Duration::ZERO
         } else if self.first == waiter || self.is_unfinished() {
-            self.look_in
+            self.check_after
         } else if self.missing {
             // It may be the first there as soon as it asks.
             Duration::ZERO
@@ -134,7 +134,7 @@ impl Seeing {
 
 pub(crate) fn read_look(answer: &Value) -> Option<Seeing> {
     let Value::Array(values) = answer else { return None };
-    let [Value::Int(look_in), Value::Int(missing), Value::BulkString(first), turns @ ..] =
+    let [Value::Int(check_after), Value::Int(missing), Value::BulkString(first), turns @ ..] =
         values.as_slice()
     else {
         return None;
@@ -143,9 +143,9 @@ pub(crate) fn read_look(answer: &Value) -> Option<Seeing> {
         Value::BulkString(identity) => Some(identity.clone()),
         _ => None,
     });
-    let look_in = Duration::from_millis(u64::try_from(*look_in).ok()?);
+    let check_after = Duration::from_millis(u64::try_from(*check_after).ok()?);
     let (missing, first) = (*missing != 0, first.clone());
-    Some(Seeing { look_in, missing, first, turns: turns.collect::<Option<_>>()? })
+    Some(Seeing { check_after, missing, first, turns: turns.collect::<Option<_>>()? })
 }
 
 /// The store as core drives it.
@@ -169,15 +169,19 @@ impl DistributedLock for Driver {
         &*self.store.quorum.circle.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         Arc::new(RedlockContender::new(self.store.clone(), claim))
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         seats::renew(&*self.store, held, vec![(0..held.len()).collect()], report).await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         seats::look(&*self.store, waiting, vec![(0..waiting.len()).collect()], report).await;
     }
 
@@ -189,19 +193,19 @@ impl DistributedLock for Driver {
         Ok(Seen::merge(seen, quorum.majority().saturating_sub(silent).max(1)).into_snapshot())
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
         let seen = self.store.inspect_all(&keys).await?;
         let Some(value) = seen.iter().find_map(|seen| seen.value_of(who)) else {
-            return Ok(Removal::Absent);
+            return Ok(ReleaseOutcome::Absent);
         };
         let quorum = &self.store.quorum;
         let freeing = quorum.ask_all(|member| free(&member.batches, &keys, value, "", By::Order));
         let removed = freeing.await?;
         match (removed.contains(&true), removed.len() == quorum.members.len()) {
-            (false, _) => Ok(Removal::Absent),
-            (true, true) => Ok(Removal::Removed),
-            (true, false) => Ok(Removal::Partly { was_held: true }),
+            (false, _) => Ok(ReleaseOutcome::Absent),
+            (true, true) => Ok(ReleaseOutcome::Removed),
+            (true, false) => Ok(ReleaseOutcome::Partly { was_held: true }),
         }
     }
 

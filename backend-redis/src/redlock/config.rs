@@ -7,7 +7,7 @@ use std::time::Duration;
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{
     ErrorKind, Liveness, Locks, Modes, Order, Profile, Reach, RenewalPlan, Result, Settings,
-    Tokens, Ttl,
+    TokenOrder, Ttl,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -229,7 +229,7 @@ impl RedlockStore {
             longest_ttl: self.longest_ttl(),
             order: Order::Any,
             modes: Modes { shared: true, permits: false },
-            tokens: Tokens::BeyondData,
+            tokens: TokenOrder::BeyondData,
             exclusion_fails_when: Cow::Borrowed(&[
                 "the clock of a node jumps forward while a lock or a restart_delay runs",
                 "a node's maxmemory-policy evicts locks",
@@ -287,11 +287,11 @@ impl RedlockStore {
         };
         meet(&quorum, MEET_WITHIN.max(caller.timeouts.connect + caller.timeouts.answer)).await?;
         let store = Store { quorum, process, profile };
-        Locks::new(Arc::new(Driver { store: Arc::new(store) }), &self.shown(), settings)
+        Locks::new(Arc::new(Driver { store: Arc::new(store) }), &self.redacted_url(), settings)
     }
 
     /// The store's name in errors and logs.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn redacted_url(&self) -> String {
         let secure = if self.access.tls.is_some() { "rediss+" } else { "" };
         let nodes: Vec<String> = self.nodes.iter().map(Host::to_string).collect();
         format!("{secure}redlock://{}/{}", nodes.join(","), self.access.database)
@@ -338,7 +338,7 @@ mod tests {
         let url =
             "redlock://:secret@a,b:2,c/1?restart_delay=10s&clock_tolerance=1s&set_epoch=3&ttl=5s";
         let parsed = store(url).unwrap();
-        assert_eq!(parsed.shown(), "redlock://a:6379,b:2,c:6379/1");
+        assert_eq!(parsed.redacted_url(), "redlock://a:6379,b:2,c:6379/1");
         assert_eq!(parsed.deployment().epoch, 3);
         assert_eq!(parsed.deployment().delay, Duration::from_secs(10));
         assert!(!format!("{parsed:?}").contains("secret"));

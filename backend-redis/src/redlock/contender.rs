@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Contender, FencingToken, Removal, Renewal, Rest, Result, lease_end,
+    Acquisition, AttemptOutcome, Claim, FencingToken, ReleaseOutcome, RenewOutcome, Residue,
+    Result, lease_end,
 };
 use tokio::time::timeout_at;
 
@@ -40,18 +41,18 @@ impl RedlockContender {
     }
 
     /// Extends what is held.
-    pub(crate) async fn renew(&self) -> Result<Renewal> {
+    pub(crate) async fn renew(&self) -> Result<RenewOutcome> {
         self.desk.renew().await
     }
 }
 
 #[async_trait]
-impl Contender for RedlockContender {
+impl Acquisition for RedlockContender {
     fn claim(&self) -> &Arc<Claim> {
         &self.desk.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let desk = &self.desk;
         let quorum = &desk.store.quorum;
         // What earlier rounds may still have stands in the way of this one.
@@ -69,7 +70,7 @@ impl Contender for RedlockContender {
             let grant = Arc::new(grant);
             desk.state().grant = Some(grant.clone());
             desk.hear_late(outcome.late, grant);
-            return Ok(Attempt::Granted { token: FencingToken::new(fence), valid_until });
+            return Ok(AttemptOutcome::Granted { token: FencingToken::new(fence), valid_until });
         }
         desk.retreat().await;
         if !votes::is_busy(&outcome.votes) {
@@ -77,8 +78,8 @@ impl Contender for RedlockContender {
         }
         if !desk.queues() {
             let is_clean = outcome.votes.iter().all(|vote| *vote == Vote::No);
-            let rest = if is_clean { Rest::Nothing } else { Rest::Perhaps };
-            return Ok(Attempt::Busy { rest });
+            let rest = if is_clean { Residue::Nothing } else { Residue::Perhaps };
+            return Ok(AttemptOutcome::Busy { rest });
         }
         let is_split = outcome.refusals.is_split(quorum.majority());
         let splits = {
@@ -86,10 +87,12 @@ impl Contender for RedlockContender {
             state.splits = if is_split { state.splits + 1 } else { 0 };
             state.splits
         };
-        Ok(Attempt::Waiting { look_in: outcome.refusals.look_in(quorum.majority(), splits) })
+        Ok(AttemptOutcome::Waiting {
+            check_after: outcome.refusals.check_after(quorum.majority(), splits),
+        })
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let desk = &self.desk;
         let quorum = &desk.store.quorum;
         let nodes = quorum.members.len();
@@ -110,7 +113,7 @@ impl Contender for RedlockContender {
             if is_free && freeing.fan.pending().next().is_some() {
                 // At a majority: the rest is finished in the background.
                 state.freeing = Some(freeing);
-                return Ok(Removal::Partly { was_held: true });
+                return Ok(ReleaseOutcome::Partly { was_held: true });
             }
         }
         desk.doubt(&freeing.fan);
@@ -119,10 +122,10 @@ impl Contender for RedlockContender {
             desk.state().freeing = Some(freeing);
         }
         match (is_done, was_held) {
-            (true, WasHeld::Yes) => Ok(Removal::Removed),
-            (true, _) => Ok(Removal::Absent),
-            (false, WasHeld::Yes) => Ok(Removal::Partly { was_held: true }),
-            (false, WasHeld::No) => Ok(Removal::Partly { was_held: false }),
+            (true, WasHeld::Yes) => Ok(ReleaseOutcome::Removed),
+            (true, _) => Ok(ReleaseOutcome::Absent),
+            (false, WasHeld::Yes) => Ok(ReleaseOutcome::Partly { was_held: true }),
+            (false, WasHeld::No) => Ok(ReleaseOutcome::Partly { was_held: false }),
             (false, WasHeld::Open) => Err(quorum.no_majority(&words)),
         }
     }

@@ -43,7 +43,7 @@ fn parse(url: &str) -> Result<(RedlockStore, Settings)> {
 
 /// The same error with the set's name in it, never its password.
 fn explain_at(store: &RedlockStore) -> impl Fn(Error) -> Error {
-    let shown: Arc<str> = store.shown().into();
+    let shown: Arc<str> = store.redacted_url().into();
     move |error| error.during(Operation::Connect).with_store(&shown)
 }
 

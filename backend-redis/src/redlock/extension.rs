@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencelock_core::{Renewal, Result, lease_end};
+use fencelock_core::{RenewOutcome, Result, lease_end};
 use redis::Value;
 use tokio::time::{Instant, timeout_at};
 
@@ -17,9 +17,9 @@ const LINGER: Duration = Duration::from_millis(20);
 
 impl Desk {
     /// Extends what is held.
-    pub(super) async fn renew(&self) -> Result<Renewal> {
+    pub(super) async fn renew(&self) -> Result<RenewOutcome> {
         let quorum = &self.store.quorum;
-        let Some(grant) = self.state().grant.clone() else { return Ok(Renewal::Lost) };
+        let Some(grant) = self.state().grant.clone() else { return Ok(RenewOutcome::Lost) };
         let sent = quorum.now();
         let Slate { ballots, mut words, .. } = quorum.slate(sent)?;
         let ttl = if self.claim.is_fixed_lease() { "0" } else { ttl_of(&self.waiter) };
@@ -37,7 +37,7 @@ impl Desk {
             Some(state)
         };
         if !fan.send(is_here).await {
-            return Ok(Renewal::Lost);
+            return Ok(RenewOutcome::Lost);
         }
         let mut deadline = self.deadline();
         loop {
@@ -79,14 +79,14 @@ impl Desk {
             }
         }
         match result {
-            Extension::Kept => Ok(Renewal::Renewed {
+            Extension::Kept => Ok(RenewOutcome::Renewed {
                 valid_until: match self.claim.is_fixed_lease() {
                     // Still there, and that is all: an earlier end than is known moves nothing.
                     true => sent,
                     false => lease_end(sent, self.claim.ttl()),
                 },
             }),
-            Extension::Lost => Ok(Renewal::Lost),
+            Extension::Lost => Ok(RenewOutcome::Lost),
             Extension::Open | Extension::Unknown => Err(quorum.no_majority(&words)),
         }
     }

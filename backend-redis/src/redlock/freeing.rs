@@ -108,7 +108,7 @@ impl Desk {
 
     /// Repeats what nodes did not hear, until they have or it has ended by itself.
     async fn retreat_again(self: &Arc<Self>) {
-        let ends = self.store.quorum.now().after(self.claim.ttl());
+        let ends = self.store.quorum.now() + self.claim.ttl();
         loop {
             tokio::time::sleep(RETREAT_AGAIN).await;
             let mut fan = self.retreats();
@@ -235,7 +235,7 @@ impl Desk {
                     keys: self.keys.clone(),
                     identity: owed.identity.clone(),
                     waiter: self.waiter.clone(),
-                    ends: self.store.quorum.now().after(self.claim.ttl().max(PLACE)),
+                    ends: self.store.quorum.now() + self.claim.ttl().max(PLACE),
                 });
             }
         }

@@ -151,7 +151,7 @@ impl Acquaintance {
             self.life = Some(life.to_owned());
         }
         match self.since {
-            Some(since) => since.after(delay).since(now),
+            Some(since) => (since + delay).duration_since(now),
             None => Duration::ZERO,
         }
     }
@@ -224,11 +224,11 @@ mod tests {
     #[test]
     fn who_was_there_waits_by_its_own_clock() {
         let (second, delay) = (Duration::from_secs(1), Duration::from_secs(60));
-        let start = Moment::from_nanos(0).after(second);
+        let start = Moment::from_nanos(0) + second;
         let mut node = Acquaintance::default();
         assert_eq!(node.meet("abc 1", start, delay), Duration::ZERO, "the first one it sees");
         assert_eq!(node.meet("def 2", start, delay), delay);
-        assert_eq!(node.meet("def 2", start.after(second), delay), delay - second);
-        assert_eq!(node.meet("def 2", start.after(delay), delay), Duration::ZERO);
+        assert_eq!(node.meet("def 2", start + second, delay), delay - second);
+        assert_eq!(node.meet("def 2", start + delay, delay), Duration::ZERO);
     }
 }

@@ -72,7 +72,7 @@ impl Member {
         match &self.sight.known().place {
             Place::Unseen => Err(Error::new(ErrorKind::Unreachable, "its marker is not known yet")),
             Place::Votes(ballot) => Ok(ballot.clone()),
-            Place::Young(until) => Err(young(until.since(self.sight.circle.clock.now()))),
+            Place::Young(until) => Err(young(until.duration_since(self.sight.circle.clock.now()))),
             Place::Out(error) => Err(error.clone()),
         }
     }
@@ -93,7 +93,7 @@ impl Member {
     /// Others have answered, and it has not: has it fallen silent?
     pub(crate) fn doubt(&self, now: Moment) {
         let heard = Moment::from_nanos(self.sight.heard.load(Ordering::Relaxed));
-        if now.since(heard) > LOOK_AGAIN {
+        if now.duration_since(heard) > LOOK_AGAIN {
             // Not again for each of a crowd.
             self.heard(now);
             self.sight.look.notify_one();

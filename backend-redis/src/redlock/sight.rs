@@ -145,11 +145,11 @@ impl Sight {
                     let marker = marker.to_string().into();
                     (Place::Votes(Ballot { marker, life: life.into() }), READ_CLOCK)
                 }
-                rest => (Place::Young(now.after(rest)), rest),
+                rest => (Place::Young(now + rest), rest),
             },
             Standing::Young(rest) => {
                 let rest = rest.max(known.acquaintance.meet(life, now, delay));
-                (Place::Young(now.after(rest)), rest)
+                (Place::Young(now + rest), rest)
             }
             Standing::OfAnotherSet(marker) => {
                 let error = other_set(&marker, self.circle.deployment);

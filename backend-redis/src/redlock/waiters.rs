@@ -67,7 +67,7 @@ impl Waiters {
             (is_enough || by_a_person).then(|| waiter.claim.upgrade()).flatten()
         };
         if let Some(claim) = claim {
-            claim.ring();
+            claim.wake();
         }
     }
 }

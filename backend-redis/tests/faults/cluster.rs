@@ -145,7 +145,7 @@ async fn holders_and_waiters_go_with_the_master_of_their_slot() {
     let killed = short.now();
     servers.kill_master_of(slot("lock")).await.unwrap();
     assert!(elsewhere.len() == 2 && elsewhere.iter().all(Guard::is_held), "starved");
-    assert!(short.now().since(killed) > ms(1000), "too soon to show anything");
+    assert!(short.now().duration_since(killed) > ms(1000), "too soon to show anything");
     assert!(is_busy(&other, "lock").await);
     renewed(&one, &held, ms(10_000)).await;
     give_back(held).await;
@@ -204,7 +204,7 @@ async fn a_frozen_master_starves_no_lock_of_the_others() {
         lost_in_time(&one, held, since, ms(2000)).await;
     }
     // Twice a lease, with everything else going on.
-    while one.now().since(since) < ms(4000) {
+    while one.now().duration_since(since) < ms(4000) {
         for name in &wanted {
             let blocker = hold(&one, name).await;
             let waiter = wait_for(&other, name);

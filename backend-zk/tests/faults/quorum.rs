@@ -43,7 +43,7 @@ async fn a_frozen_follower_stops_nobody() {
     servers.servers()[follower].freeze().await.unwrap();
     let ends: Vec<_> = guards.iter().map(Guard::valid_until).collect();
     until("each hold was renewed past its end, or lost", async || {
-        let past = |(guard, end): (&Guard, &Moment)| guard.valid_until() > end.after(ms(10_000));
+        let past = |(guard, end): (&Guard, &Moment)| guard.valid_until() > *end + ms(10_000);
         guards.iter().zip(&ends).all(|pair| !pair.0.is_held() || past(pair))
     })
     .await;

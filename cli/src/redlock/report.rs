@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use fencelock::redlock::{Deployment, LockSeen, NodeSeen, NodeStatus, Part};
-use fencelock::{FencingToken, Label, Occupant, Snapshot};
+use fencelock::{FencingToken, Label, Participant, Snapshot};
 use serde::Serialize;
 
 /// Aligned columns; the last may be of any length, since errors are.
@@ -71,7 +71,7 @@ fn lock_cells(seen: &NodeSeen) -> [String; 3] {
     }
 }
 
-fn holder(holder: &Occupant) -> String {
+fn holder(holder: &Participant) -> String {
     let id = holder.id.as_str();
     match &holder.label {
         Some(label) => format!("{id} ({})", label.as_str()),
@@ -176,7 +176,7 @@ fn row_of(node: &NodeStatus) -> Row<'_> {
             Row { state, error: Some(error.message()), ..row }
         }
         Ok(seen) => Row {
-            state: seen.part.word(),
+            state: seen.part.as_str(),
             takes_part_in_seconds: match seen.part {
                 Part::Young(rest) => Some(rest.as_secs_f64()),
                 _ => None,
@@ -209,7 +209,7 @@ fn holders(snapshot: &Snapshot) -> Vec<HolderRow<'_>> {
     snapshot.holders.iter().map(holder_row).collect()
 }
 
-fn holder_row(holder: &Occupant) -> HolderRow<'_> {
+fn holder_row(holder: &Participant) -> HolderRow<'_> {
     HolderRow {
         id: holder.id.as_str(),
         label: holder.label.as_ref().map(Label::as_str),

@@ -32,7 +32,7 @@ pub(super) async fn supervise(
     let clock = BootClock::start()?;
     let continued = Signals::of(&[Signal::CONT])?;
     let messages = Signals::messages()?;
-    let hold_ends = plan.hold_at_most.map_or(Moment::NEVER, |limit| locks.now().after(limit));
+    let hold_ends = plan.hold_at_most.map_or(Moment::NEVER, |limit| locks.now() + limit);
     let limit = Limit { plan, margins, locks, guard, clock, hold_ends };
     let child = Child::start(&plan.command, variables, guard.keep_alive(), limit.kill_at())?;
     let shared = terminal.as_ref().is_none_or(Terminal::is_shared);
@@ -400,7 +400,7 @@ impl Limit<'_> {
             return Moment::NEVER;
         }
         let now = self.clock.now();
-        now.after(until.since(self.locks.now())).before(self.margins.kill)
+        now + until.duration_since(self.locks.now()) - self.margins.kill
     }
 
     /// After a stop the renewals are overdue, and come as soon as we run again.
@@ -419,7 +419,7 @@ impl Limit<'_> {
             biased;
             reason = self.guard.lost() => reason.to_string(),
             () = std::future::ready(()) => {
-                let nearly = self.hold_ends.before(self.margins.kill);
+                let nearly = self.hold_ends - self.margins.kill;
                 match self.guard.valid_until() >= nearly && self.hold_ends != Moment::NEVER {
                     true => "its hold_at_most was over",
                     false => "no renewal was confirmed in time",
@@ -430,6 +430,6 @@ impl Limit<'_> {
     }
 
     fn lost(&self, why: &str) -> String {
-        format!("lock lost: {:?} on {}: {why}", self.plan.name, self.plan.store.shown)
+        format!("lock lost: {:?} on {}: {why}", self.plan.name, self.plan.store.redacted_url)
     }
 }

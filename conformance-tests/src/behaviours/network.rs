@@ -101,7 +101,7 @@ async fn near_the_promise(context: Arc<Context>) {
         let lock = locks.lock(&name).ttl(promise).wait_at_most(promise * 3);
         match context.soon("an answer", lock.acquire()).await {
             Ok(guard) => {
-                let most = locks.now().after(promise.saturating_sub(delay));
+                let most = locks.now() + promise.saturating_sub(delay);
                 assert!(percent < 100, "a guard that came {delay:?} after its request");
                 assert!(guard.valid_until() <= most, "a guard without validity: {guard:?}");
             }

@@ -98,7 +98,7 @@ fn say(reply: &Reply) {
 }
 
 fn refusal(error: &Error) -> Answer {
-    Answer::Failed { kind: error.kind().words().to_owned(), message: error.to_string() }
+    Answer::Failed { kind: error.kind().message().to_owned(), message: error.to_string() }
 }
 
 struct State {

@@ -101,7 +101,7 @@ impl Client {
                 let sure = error.kind() == ErrorKind::WaitTimedOut;
                 self.history.record(claim, if sure { What::Refused } else { What::Unknown });
                 if !sure {
-                    *self.errors.entry(error.kind().words().to_owned()).or_default() += 1;
+                    *self.errors.entry(error.kind().message().to_owned()).or_default() += 1;
                     sleep(Duration::from_millis(self.random.random_range(5..50))).await;
                 }
             }

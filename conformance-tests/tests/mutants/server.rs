@@ -84,7 +84,7 @@ impl Server {
     pub(crate) fn key(&self, name: &LockName, mode: Mode) -> String {
         let key = name.key();
         match self.mutant {
-            Some(Mutant::ModesApart) => format!("{key}#{}", mode.word()),
+            Some(Mutant::ModesApart) => format!("{key}#{}", mode.as_str()),
             Some(Mutant::NamesFoldCase) => key.to_lowercase(),
             Some(Mutant::NamesCut) => key.chars().take(255).collect(),
             Some(Mutant::NamesMapSlashes) => key.replace("%2F", "/"),
@@ -120,7 +120,7 @@ impl Server {
         drop(state);
         if !self.is(Mutant::NoBell) {
             for claim in rung.iter().filter_map(Weak::upgrade) {
-                claim.ring();
+                claim.wake();
             }
         }
         result
@@ -149,7 +149,7 @@ impl Server {
             let token = self.token(state, queue, queue.entries[next].mode);
             let until = match self.is(Mutant::FrozenWaiterBlocks) {
                 true => Moment::NEVER,
-                false => now.after(CONFIRM_WITHIN),
+                false => now + CONFIRM_WITHIN,
             };
             queue.entries[next].stage = Stage::Granted { token, until };
             rung.push(queue.entries[next].claim.clone());

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
-    LockName, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Rest, Result, Snapshot, Tokens, Ttl, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, FencingToken,
+    Liveness, LockName, Modes, Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome,
+    RenewOutcome, RenewalPlan, Report, Residue, Result, Snapshot, TokenOrder, Ttl, WaiterCheck,
+    lease_end,
 };
 
 use crate::gate::GatedClock;
@@ -35,7 +36,7 @@ pub(crate) static PROFILE: Profile = Profile {
     longest_ttl: Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
-    tokens: Tokens::BeyondData,
+    tokens: TokenOrder::BeyondData,
     exclusion_fails_when: Cow::Borrowed(&["the server loses its data"]),
 };
 
@@ -90,7 +91,7 @@ impl LeaseDriver {
         {
             seat.pushed.store(token, Ordering::Relaxed);
         }
-        let mut wanted = seat.as_ref().is_some_and(|seat| seat.claim.ring());
+        let mut wanted = seat.as_ref().is_some_and(|seat| seat.claim.wake());
         if mutant == Some(Mutant::HeldIsStray)
             && let Some(seat) = &seat
         {
@@ -120,13 +121,13 @@ impl LeaseDriver {
         });
     }
 
-    fn granted(&self, claim: &Claim, sent: Moment, token: u64) -> Attempt {
+    fn granted(&self, claim: &Claim, sent: Moment, token: u64) -> AttemptOutcome {
         let from = match self.server.mutant {
             Some(Mutant::DeadlineFromReply) => self.clock.now(),
             _ => sent,
         };
         let valid_until = lease_end(from, claim.ttl());
-        Attempt::Granted { token: FencingToken::new(token), valid_until }
+        AttemptOutcome::Granted { token: FencingToken::new(token), valid_until }
     }
 }
 
@@ -140,7 +141,7 @@ impl DistributedLock for LeaseDriver {
         &self.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         let Some(driver) = self.me.upgrade() else { unreachable!("the driver is being called") };
         let entry = Entry {
             who: Who { process: self.link.process, claim: claim.id() },
@@ -156,7 +157,7 @@ impl DistributedLock for LeaseDriver {
         seat
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let sent = self.clock.now();
         let answers: Vec<_> = held
             .chunks(PIPELINE)
@@ -177,8 +178,8 @@ impl DistributedLock for LeaseDriver {
                 let index = chunk * PIPELINE + at;
                 let valid_until = lease_end(from, held[index].claim().ttl());
                 let renewal = match renewed {
-                    true => Renewal::Renewed { valid_until },
-                    false => Renewal::Lost,
+                    true => RenewOutcome::Renewed { valid_until },
+                    false => RenewOutcome::Lost,
                 };
                 report(index, Ok(renewal));
             }
@@ -186,7 +187,11 @@ impl DistributedLock for LeaseDriver {
         gathered.await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         let mut by_lock: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, contender) in waiting.iter().enumerate() {
             by_lock.entry(seat_of(contender).entry.lock).or_default().push(index);
@@ -214,8 +219,8 @@ impl DistributedLock for LeaseDriver {
                 report(
                     *index,
                     Ok(match told || forgotten {
-                        true => Look::Attempt,
-                        false => Look::Again(self.server.look_every),
+                        true => WaiterCheck::Attempt,
+                        false => WaiterCheck::Again(self.server.look_every),
                     }),
                 );
             }
@@ -227,8 +232,8 @@ impl DistributedLock for LeaseDriver {
         Ok(Snapshot::default())
     }
 
-    async fn evict(&self, _: &LockName, _: &OccupantId) -> Result<Removal> {
-        Ok(Removal::Absent)
+    async fn evict(&self, _: &LockName, _: &ParticipantId) -> Result<ReleaseOutcome> {
+        Ok(ReleaseOutcome::Absent)
     }
 
     async fn close(&self) -> Result<()> {
@@ -238,11 +243,11 @@ impl DistributedLock for LeaseDriver {
 
 impl LeaseDriver {
     /// A look also tells about claims that did not ask: rung if somebody wants them, else strays.
-    fn ring_the_others(&self, lock: usize, told: &[u64], asked: &[Arc<dyn Contender>]) {
+    fn ring_the_others(&self, lock: usize, told: &[u64], asked: &[Arc<dyn Acquisition>]) {
         let asked = |claim: u64| asked.iter().any(|contender| contender.claim().id() == claim);
         for claim in told.iter().copied().filter(|claim| !asked(*claim)) {
             match self.seat(claim) {
-                Some(seat) if seat.claim.ring() => {}
+                Some(seat) if seat.claim.wake() => {}
                 Some(seat) => self.release_stray(seat.entry),
                 None => self.release_stray(Entry {
                     who: Who { process: self.link.process, claim },
@@ -270,12 +275,12 @@ struct LeaseSeat {
 }
 
 #[async_trait]
-impl Contender for LeaseSeat {
+impl Acquisition for LeaseSeat {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let (entry, sent) = (self.entry, self.driver.clock.now());
         let pushed = self.pushed.swap(0, Ordering::Relaxed);
         if pushed != 0 {
@@ -286,19 +291,19 @@ impl Contender for LeaseSeat {
         self.waits.store(0, Ordering::Relaxed);
         Ok(match answer {
             Answer::Granted { token } => self.driver.granted(&self.claim, sent, token),
-            Answer::Busy => Attempt::Busy { rest: Rest::Nothing },
-            Answer::Waiting { look_in, epoch } => {
+            Answer::Busy => AttemptOutcome::Busy { rest: Residue::Nothing },
+            Answer::Waiting { check_after, epoch } => {
                 self.waits.store(WAITS, Ordering::Relaxed);
                 self.epoch.store(epoch, Ordering::Relaxed);
-                Attempt::Waiting { look_in }
+                AttemptOutcome::Waiting { check_after }
             }
         })
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let entry = self.entry;
         let removed = self.driver.ask(entry.who.claim, move |server| server.release(entry)).await?;
-        Ok(if removed { Removal::Removed } else { Removal::Absent })
+        Ok(if removed { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent })
     }
 }
 
@@ -309,7 +314,7 @@ impl Drop for LeaseSeat {
     }
 }
 
-fn seat_of(contender: &Arc<dyn Contender>) -> &LeaseSeat {
+fn seat_of(contender: &Arc<dyn Acquisition>) -> &LeaseSeat {
     let any: &dyn std::any::Any = contender.as_ref();
     any.downcast_ref().expect("a driver is asked about its own seats only")
 }

@@ -53,7 +53,7 @@ impl Part {
 
     /// The word for scripts.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Part::Open => "open",
             Part::Due => "due",

@@ -77,7 +77,7 @@ pub(super) const GROUP: Group = Group {
                         Store::ZooKeeper,
                         Store::Ensemble,
                     ],
-                    "a machine cannot be suspended by its own test; `core/src/clock.rs` reads `CLOCK_BOOTTIME`, and row 3 stops a process as a suspend would",
+                    "a machine cannot be suspended by its own test; `core/src/time/boot_clock.rs` reads `CLOCK_BOOTTIME`, and row 3 stops a process as a suspend would",
                 ),
                 ignored(
                     FILE,

@@ -13,28 +13,28 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::client::{ClientInner, closed};
 use crate::connect::{Bound, Target, may_pass};
-use crate::connected::{Connected, closed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Settings;
 
 #[derive(Clone)]
-pub(crate) enum Link {
-    Connected(Arc<Connected>),
+pub(crate) enum Connection {
+    Connected(Arc<ClientInner>),
     Later(Arc<Later>),
 }
 
-impl Link {
+impl Connection {
     /// Begins to connect to `target` and goes on in the background.
     ///
     /// What is wrong with the URL shows before the first attempt has to wait, so that much of it
     /// is done here.
-    pub(crate) fn later(target: Target) -> Result<Link> {
+    pub(crate) fn later(target: Target) -> Result<Connection> {
         let runtime = Handle::try_current().map_err(|cause| {
             let message = "a store is connected inside a tokio runtime; there is none here";
             target.explain(Error::new(ErrorKind::InvalidArgument, message).caused_by(cause))
         })?;
-        let (shown, settings) = (target.shown.clone(), target.settings.clone());
+        let (redacted_url, settings) = (target.redacted_url.clone(), target.settings.clone());
         let (told, mut trouble) = watch::channel(None);
         let progress = Arc::new(Progress::default());
         let mut connecting: Pin<Box<dyn Future<Output = ()> + Send>> =
@@ -49,44 +49,46 @@ impl Link {
             Poll::Ready(()) => None,
             Poll::Pending => Some(runtime.spawn(connecting).abort_handle()),
         };
-        Ok(Link::Later(Arc::new(Later { shown, settings, progress, trouble, task })))
+        Ok(Connection::Later(Arc::new(Later { redacted_url, settings, progress, trouble, task })))
     }
 
     pub(crate) fn settings(&self) -> &Settings {
         match self {
-            Link::Connected(core) => &core.settings,
-            Link::Later(later) => &later.settings,
+            Connection::Connected(core) => &core.settings,
+            Connection::Later(later) => &later.settings,
         }
     }
 
     /// The store's name in errors.
-    pub(crate) fn shown(&self) -> &Arc<str> {
+    pub(crate) fn redacted_url(&self) -> &Arc<str> {
         match self {
-            Link::Connected(core) => &core.shown,
-            Link::Later(later) => later.get().map_or(&later.shown, |core| &core.shown),
+            Connection::Connected(core) => &core.redacted_url,
+            Connection::Later(later) => {
+                later.get().map_or(&later.redacted_url, |core| &core.redacted_url)
+            }
         }
     }
 
     /// The store, if it is connected.
-    pub(crate) fn get(&self) -> Option<&Arc<Connected>> {
+    pub(crate) fn get(&self) -> Option<&Arc<ClientInner>> {
         match self {
-            Link::Connected(core) => Some(core),
-            Link::Later(later) => later.get(),
+            Connection::Connected(core) => Some(core),
+            Connection::Later(later) => later.get(),
         }
     }
 
     /// The store, once it is connected. An error that another attempt does not mend ends the wait
     /// at once.
-    pub(crate) async fn wait(&self, bound: Bound) -> Result<&Arc<Connected>> {
+    pub(crate) async fn wait(&self, bound: Bound) -> Result<&Arc<ClientInner>> {
         match self {
-            Link::Connected(core) => Ok(core),
-            Link::Later(later) => later.wait(bound).await,
+            Connection::Connected(core) => Ok(core),
+            Connection::Later(later) => later.wait(bound).await,
         }
     }
 
     /// Ends the attempts to connect. The store, if one of them has succeeded.
-    pub(crate) async fn close(&self) -> Option<&Arc<Connected>> {
-        if let Link::Later(later) = self {
+    pub(crate) async fn close(&self) -> Option<&Arc<ClientInner>> {
+        if let Connection::Later(later) = self {
             later.progress.closing.cancel();
             let mut trouble = later.trouble.clone();
             while trouble.changed().await.is_ok() {}
@@ -97,7 +99,7 @@ impl Link {
 
 /// A store that is connected in the background. The attempts end with the last who has it.
 pub(crate) struct Later {
-    shown: Arc<str>,
+    redacted_url: Arc<str>,
     settings: Settings,
     progress: Arc<Progress>,
     /// The last attempt's error. Its sender is gone when no attempt will follow.
@@ -106,11 +108,11 @@ pub(crate) struct Later {
 }
 
 impl Later {
-    fn get(&self) -> Option<&Arc<Connected>> {
+    fn get(&self) -> Option<&Arc<ClientInner>> {
         self.progress.connected.get()
     }
 
-    async fn wait(&self, bound: Bound) -> Result<&Arc<Connected>> {
+    async fn wait(&self, bound: Bound) -> Result<&Arc<ClientInner>> {
         let mut trouble = self.trouble.clone();
         let mut last = trouble.borrow_and_update().clone();
         self.progress.wanted.notify_one();
@@ -136,7 +138,7 @@ impl Drop for Later {
 
 #[derive(Default)]
 struct Progress {
-    connected: OnceLock<Arc<Connected>>,
+    connected: OnceLock<Arc<ClientInner>>,
     /// Somebody waits for the connection.
     wanted: Notify,
     closing: CancellationToken,
@@ -158,7 +160,7 @@ impl Progress {
         &self,
         target: &Target,
         told: &watch::Sender<Option<Error>>,
-    ) -> Arc<Connected> {
+    ) -> Arc<ClientInner> {
         let mut attempts = target.attempts();
         let mut silent = true;
         loop {
@@ -166,7 +168,7 @@ impl Progress {
                 Ok(connected) => return connected,
                 Err(error) if may_pass(&error) => {
                     if std::mem::take(&mut silent) {
-                        let store = &target.shown;
+                        let store = &target.redacted_url;
                         tracing::warn!(target: "fencelock", %store, %error, "not connected yet");
                     }
                     told.send_replace(Some(error));

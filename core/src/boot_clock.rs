@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::validity::{Clock, Moment};
+use crate::moment::{Clock, Moment};
 
 /// Time since the machine booted, suspends included, and its timer.
 ///
@@ -176,7 +176,7 @@ mod timer {
     use tokio::io::Interest;
     use tokio::io::unix::AsyncFd;
 
-    use crate::validity::Moment;
+    use crate::moment::Moment;
 
     pub(super) fn now() -> Moment {
         let time = clock_gettime(ClockId::Boottime);
@@ -240,7 +240,7 @@ mod timer {
     use std::time::Duration;
     use tokio::sync::Notify;
 
-    use crate::validity::Moment;
+    use crate::moment::Moment;
 
     pub(super) fn now() -> Moment {
         let time = clock_gettime(ClockId::Monotonic);
@@ -268,7 +268,7 @@ mod timer {
         pub(super) async fn fired(&self) {
             loop {
                 let at = *self.at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                let left = at.since(now());
+                let left = at.duration_since(now());
                 if left.is_zero() {
                     *self.at.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
                         Moment::NEVER;
@@ -297,7 +297,7 @@ mod tests {
             .into_iter()
             .map(|ms| {
                 let clock = clock.clone();
-                let at = start.after(Duration::from_millis(ms));
+                let at = start + Duration::from_millis(ms);
                 tokio::spawn(async move {
                     clock.sleep_until(at).await;
                     assert!(clock.now() >= at);
@@ -314,7 +314,7 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_sleep_leaves_nothing_and_a_past_one_ends_at_once() {
         let clock = BootClock::start().unwrap();
-        let far = clock.now().after(Duration::from_secs(3600));
+        let far = clock.now() + Duration::from_secs(3600);
         tokio::select! {
             () = clock.sleep_until(far) => panic!("an hour passed"),
             () = clock.sleep_until(clock.now()) => {}

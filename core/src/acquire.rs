@@ -11,27 +11,27 @@ use std::time::Duration;
 
 use tracing::{Instrument, Span};
 
-use crate::backend::{Attempt, Rest};
-use crate::claim::{Claim, Family, IfBusy, Wanted};
-use crate::connected::{Connected, closed, silent};
+use crate::backoff::Backoff;
+use crate::claim::{Claim, IfBusy, LockKind, Wanted};
+use crate::cleanup::CleanupGuard;
+use crate::client::{ClientInner, closed, silent};
+use crate::distributed_lock::{AttemptOutcome, Residue};
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::guard::Guard;
 use crate::hold::{Grant, Hold, Limit};
 use crate::mode::Mode;
+use crate::moment::{Moment, lease_end};
 use crate::name::LockName;
-use crate::observe::{self, Meters, Outcome};
-use crate::options::{Label, in_words};
-use crate::pace::Pace;
+use crate::options::{Label, format_duration};
 use crate::profile::Liveness;
-use crate::seat::Seat;
-use crate::validity::{Moment, lease_end};
-use crate::wait::{Said, Wait};
+use crate::telemetry::{self, Metrics, Outcome};
+use crate::wait::{LastAnswer, Wait};
 
 /// What a caller asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) name: LockName,
-    pub(crate) family: Family,
+    pub(crate) kind: LockKind,
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
     pub(crate) renewed: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Request {
 
 /// How long a caller waits for a lock that is not free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum WaitPolicy {
     None,
     /// Of this limit, so much is left.
     AtMost {
@@ -54,17 +54,17 @@ pub(crate) enum Patience {
 }
 
 pub(crate) async fn acquire(
-    core: &Arc<Connected>,
+    core: &Arc<ClientInner>,
     request: &Request,
-    patience: Patience,
+    policy: WaitPolicy,
 ) -> Result<Guard> {
     let profile = core.store.profile();
     let spans = Spans {
         caller: Span::current(),
-        acquire: observe::acquire_span(&request.name, profile.store, request.mode),
+        acquire: telemetry::acquire_span(&request.name, profile.store, request.mode),
     };
     let span = spans.acquire.clone();
-    let contending = contend(core, request, patience, &spans).instrument(span);
+    let contending = acquire_loop(core, request, policy, &spans).instrument(span);
     contending.await.map_err(|error| core.explain(error, Operation::Acquire, &request.name))
 }
 
@@ -73,10 +73,10 @@ struct Spans {
     acquire: Span,
 }
 
-async fn contend(
-    core: &Arc<Connected>,
+async fn acquire_loop(
+    core: &Arc<ClientInner>,
     request: &Request,
-    patience: Patience,
+    policy: WaitPolicy,
     spans: &Spans,
 ) -> Result<Guard> {
     // A store that answers at once must not let one task keep its worker thread for ever.
@@ -84,28 +84,30 @@ async fn contend(
     core.store.profile().require(request.mode, request.ttl)?;
     let wanted = Wanted {
         name: request.name.clone(),
-        family: request.family,
+        kind: request.kind,
         mode: request.mode,
         ttl: request.ttl,
         renewed: request.renewed,
-        if_busy: if patience == Patience::None { IfBusy::Refuse } else { IfBusy::Queue },
+        if_busy: if policy == WaitPolicy::None { IfBusy::Refuse } else { IfBusy::Queue },
         label: request.label.clone(),
     };
     let claim = Arc::new(Claim::new(
-        core.keeper.next_id(),
+        core.worker.next_id(),
         wanted,
-        core.yard.runtime.clone(),
-        core.rung.clone(),
+        core.reaper.runtime.clone(),
+        core.woken.clone(),
     ));
-    let mut outcome = Counted { meters: &core.meters, claim: &claim, outcome: Outcome::Cancelled };
-    let seat = Arc::new(Seat::take(core.store.enter(claim.clone()), core.yard.clone()));
-    let result = match core.closing.is_cancelled() || core.keeper.has_stopped() {
+    let mut outcome =
+        Counted { metrics: &core.metrics, claim: &claim, outcome: Outcome::Cancelled };
+    let cleanup =
+        Arc::new(CleanupGuard::take(core.store.begin(claim.clone()), core.reaper.clone()));
+    let result = match core.closing.is_cancelled() || core.worker.has_stopped() {
         // Looked at only now: `close` waits for every seat that was taken before.
         true => {
-            seat.nothing_left();
+            cleanup.nothing_left();
             Err(closed())
         }
-        false => Contention::new(core, &seat, request, patience, spans).run().await,
+        false => AcquireLoop::new(core, &cleanup, request, policy, spans).run().await,
     };
     outcome.outcome = match &result {
         Ok(_) => Outcome::Granted,
@@ -116,7 +118,7 @@ async fn contend(
 
 /// Counts an acquisition that ends in any way but a grant, which counts itself.
 struct Counted<'a> {
-    meters: &'a Meters,
+    metrics: &'a Metrics,
     claim: &'a Claim,
     outcome: Outcome,
 }
@@ -124,71 +126,71 @@ struct Counted<'a> {
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         if self.outcome != Outcome::Granted {
-            self.meters.finished(self.claim, self.outcome);
+            self.metrics.finished(self.claim, self.outcome);
         }
     }
 }
 
 /// One claim on its way to the lock.
-struct Contention<'a> {
-    core: &'a Arc<Connected>,
-    seat: &'a Arc<Seat>,
+struct AcquireLoop<'a> {
+    core: &'a Arc<ClientInner>,
+    cleanup: &'a Arc<CleanupGuard>,
     request: &'a Request,
     wait: Arc<Wait>,
     started: Moment,
     gives_up: Moment,
-    patience: Patience,
+    policy: WaitPolicy,
     spans: &'a Spans,
 }
 
-impl<'a> Contention<'a> {
+impl<'a> AcquireLoop<'a> {
     fn new(
-        core: &'a Arc<Connected>,
-        seat: &'a Arc<Seat>,
+        core: &'a Arc<ClientInner>,
+        cleanup: &'a Arc<CleanupGuard>,
         request: &'a Request,
-        patience: Patience,
+        policy: WaitPolicy,
         spans: &'a Spans,
-    ) -> Contention<'a> {
+    ) -> AcquireLoop<'a> {
         let started = core.now();
-        let gives_up = match patience {
-            Patience::AtMost { left, .. } => started.after(left),
-            Patience::None | Patience::Unlimited => Moment::NEVER,
+        let gives_up = match policy {
+            WaitPolicy::AtMost { left, .. } => started + left,
+            WaitPolicy::None | WaitPolicy::Unlimited => Moment::NEVER,
         };
-        let wait = Arc::new(Wait::new(seat.clone(), request.unreachable_after));
-        Contention { core, seat, request, wait, started, gives_up, patience, spans }
+        let wait = Arc::new(Wait::new(cleanup.clone(), request.unreachable_after));
+        AcquireLoop { core, cleanup, request, wait, started, gives_up, policy, spans }
     }
 
     async fn run(&self) -> Result<Guard> {
-        let mut pace = Pace::start();
+        let mut backoff = Backoff::start();
         let mut asked = self.started;
         loop {
             match self.attempt(asked).await? {
-                Ok(Attempt::Granted { token, valid_until }) => {
+                Ok(AttemptOutcome::Granted { token, valid_until }) => {
                     let token = token.in_epoch(self.core.settings.token_epoch);
                     let since = self.core.now();
                     let limit = hold_limit(self.request, asked, since);
                     let period = self.period();
                     return self.grant(&Grant { token, asked, since, valid_until, limit, period });
                 }
-                Ok(Attempt::Busy { rest }) => {
-                    if rest == Rest::Nothing {
-                        self.seat.nothing_left();
+                Ok(AttemptOutcome::Busy { rest }) => {
+                    if rest == Residue::Nothing {
+                        self.cleanup.nothing_left();
                     }
                     return Err(self.busy());
                 }
                 // A driver that queued a claim that was not to be: the seat's drop undoes it.
-                Ok(Attempt::Waiting { .. }) if self.patience == Patience::None => {
+                Ok(AttemptOutcome::Waiting { .. }) if self.policy == WaitPolicy::None => {
                     return Err(self.busy());
                 }
-                Ok(Attempt::Waiting { look_in }) => {
+                Ok(AttemptOutcome::Waiting { check_after }) => {
                     self.wait.answered();
-                    pace = Pace::start();
-                    self.wait_for_bell(look_in).await?;
+                    backoff = Backoff::start();
+                    self.wait_for_wake_up(check_after).await?;
                 }
                 Err(error) if error.is_retryable() => {
                     self.wait.troubled(error);
-                    let claim = self.seat.claim();
-                    self.back_off(pace.next(claim.label(), claim.id())).await?;
+                    let claim = self.cleanup.claim();
+                    self.back_off(backoff.next(claim.label(), claim.id())).await?;
                 }
                 Err(error) => return Err(error),
             }
@@ -206,10 +208,10 @@ impl<'a> Contention<'a> {
     }
 
     /// One attempt and its answer, unless the wait limit or the store's silence ends it.
-    async fn attempt(&self, asked: Moment) -> Result<Result<Attempt>> {
+    async fn attempt(&self, asked: Moment) -> Result<Result<AttemptOutcome>> {
         self.wait.asked(asked);
-        let contender = self.seat.contender();
-        let mut attempt = contender.attempt();
+        let acquisition = self.cleanup.acquisition();
+        let mut attempt = acquisition.attempt();
         // The store may answer at once; then there is no timer to set up.
         if let Poll::Ready(answer) = poll_once(attempt.as_mut()).await {
             return Ok(answer);
@@ -235,20 +237,20 @@ impl<'a> Contention<'a> {
     }
 
     /// Waits for the bell, which the driver or the keeper's look rings.
-    async fn wait_for_bell(&self, look_in: Duration) -> Result<()> {
-        let (core, claim) = (self.core, self.seat.claim());
+    async fn wait_for_wake_up(&self, check_after: Duration) -> Result<()> {
+        let (core, claim) = (self.core, self.cleanup.claim());
         self.wait.park();
-        if !core.keeper.watch(self.wait.clone(), look_in, core.now()) {
+        if !core.worker.watch(self.wait.clone(), check_after, core.now()) {
             return Err(closed());
         }
         let _watched = Watched { core, claim };
-        core.meters.waits(claim, 1.0);
+        core.metrics.waits(claim, 1.0);
         // The bell last: a driver that always rings must not outlast a limit.
         let woken = tokio::select! {
             biased;
             () = core.closing.cancelled() => Err(closed()),
             slept = self.sleep_until(self.gives_up) => slept.and(Err(self.timed_out())),
-            () = claim.bell.notified() => Ok(()),
+            () = claim.notify.notified() => Ok(()),
         };
         match self.wait.unpark() {
             true => woken,
@@ -265,7 +267,7 @@ impl<'a> Contention<'a> {
         if now >= self.gives_up {
             return Err(self.timed_out());
         }
-        let again = now.after(pause).min(self.gives_up).min(silence_ends);
+        let again = (now + pause).min(self.gives_up).min(silence_ends);
         tokio::select! {
             biased;
             () = self.core.closing.cancelled() => Err(closed()),
@@ -284,7 +286,7 @@ impl<'a> Contention<'a> {
     }
 
     fn grant(&self, grant: &Grant) -> Result<Guard> {
-        let (core, claim) = (self.core, self.seat.claim());
+        let (core, claim) = (self.core, self.cleanup.claim());
         if grant.valid_until <= grant.since || grant.limit.at <= grant.since {
             return Err(Error::new(
                 ErrorKind::Lost,
@@ -295,20 +297,20 @@ impl<'a> Contention<'a> {
         }
         self.spans.acquire.record("token", grant.token.get());
         let store = core.store.profile().store;
-        let span = observe::hold_span(&self.spans.caller, claim, store, grant.token);
-        let hold = Hold::new(self.seat.clone(), grant, span, core.meters.clone());
+        let span = telemetry::hold_span(&self.spans.caller, claim, store, grant.token);
+        let hold = Hold::new(self.cleanup.clone(), grant, span, core.metrics.clone());
         let hold = Arc::new(hold);
-        core.meters.granted(claim, grant.since.since(self.started));
+        core.metrics.granted(claim, grant.since.duration_since(self.started));
         // From here on the guard's drop ends the hold.
         let guard = Guard::new(core.clone(), hold.clone());
-        if !core.keeper.keep(hold, grant.asked, grant.since) {
+        if !core.worker.keep(hold, grant.asked, grant.since) {
             return Err(closed());
         }
         // Only once the keeper has the hold can a ring reach it there. One that came between the
         // answer and now meant the hold, and lies in the bell.
         claim.held();
-        if pin!(claim.bell.notified()).enable() {
-            claim.ring();
+        if pin!(claim.notify.notified()).enable() {
+            claim.wake();
         }
         Ok(guard)
     }
@@ -319,16 +321,16 @@ impl<'a> Contention<'a> {
 
     fn silent(&self) -> Error {
         let cause = match self.wait.said() {
-            Said::Trouble(error) => Some(error),
-            Said::Nothing | Said::Queued => self.seat.contender().unanswered(),
+            LastAnswer::Trouble(error) => Some(error),
+            LastAnswer::Nothing | LastAnswer::Queued => self.cleanup.acquisition().unanswered(),
         };
         silent(self.request.unreachable_after, cause)
     }
 
     fn timed_out(&self) -> Error {
-        let limit = match self.patience {
-            Patience::AtMost { limit, .. } => in_words(limit),
-            Patience::None | Patience::Unlimited => in_words(Duration::MAX),
+        let limit = match self.policy {
+            WaitPolicy::AtMost { limit, .. } => format_duration(limit),
+            WaitPolicy::None | WaitPolicy::Unlimited => format_duration(Duration::MAX),
         };
         let unknown = || {
             Error::new(
@@ -337,11 +339,11 @@ impl<'a> Contention<'a> {
             )
         };
         match self.wait.said() {
-            Said::Queued => {
+            LastAnswer::Queued => {
                 Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
             }
-            Said::Trouble(error) => unknown().caused_by(error),
-            Said::Nothing => match self.seat.contender().unanswered() {
+            LastAnswer::Trouble(error) => unknown().caused_by(error),
+            LastAnswer::Nothing => match self.cleanup.acquisition().unanswered() {
                 // Others were before it all the time.
                 Some(error) if error.kind() == ErrorKind::Busy => {
                     let message = format!("not granted within {limit}");
@@ -366,7 +368,7 @@ fn hold_limit(request: &Request, asked: Moment, granted: Moment) -> Limit {
         true => Moment::NEVER,
         false => lease_end(asked, request.ttl),
     };
-    let at_most = request.hold_at_most.map_or(Moment::NEVER, |limit| granted.after(limit));
+    let at_most = request.hold_at_most.map_or(Moment::NEVER, |limit| granted + limit);
     match at_most < lease {
         true => Limit { at: at_most, reason: LostReason::HoldLimit },
         false => Limit { at: lease, reason: LostReason::Expired },
@@ -375,13 +377,13 @@ fn hold_limit(request: &Request, asked: Moment, granted: Moment) -> Limit {
 
 /// A wait in the keeper's agenda, taken out however the waiting ends.
 struct Watched<'a> {
-    core: &'a Connected,
+    core: &'a ClientInner,
     claim: &'a Claim,
 }
 
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
-        self.core.keeper.remove(self.claim.id);
-        self.core.meters.waits(self.claim, -1.0);
+        self.core.worker.remove(self.claim.id);
+        self.core.metrics.waits(self.claim, -1.0);
     }
 }

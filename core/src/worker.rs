@@ -1,7 +1,7 @@
 //! One keeper per connected store: it renews everything held, in batches, ends what was not
 //! renewed in time, and sends waiters to look now and then.
 //!
-//! An [`Agenda`] ordered by due time drives one task. Batches are spawned, never awaited by the task,
+//! An [`Schedule`] ordered by due time drives one task. Batches are spawned, never awaited by the task,
 //! so a slow store delays nobody's loss; an entry whose batch is under way stays in the agenda at
 //! its deadline. A hold past its validity is lost here, never by the store's word.
 
@@ -13,48 +13,50 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
-use crate::agenda::{Agenda, Asked, Due, Entry, What, next_look, next_renewal, renewal_again};
-use crate::backend::{Contender, DistributedLock, Look, Renewal};
 use crate::batch::{Answered, Batch};
+use crate::distributed_lock::{Acquisition, DistributedLock, RenewOutcome, WaiterCheck};
 use crate::error::{LostReason, Result};
 use crate::hold::{Ending, Hold};
-use crate::validity::Moment;
+use crate::moment::Moment;
+use crate::schedule::{
+    Due, Entry, InFlight, Schedule, Task, next_check, next_renewal, renewal_again,
+};
 use crate::wait::Wait;
 
 /// How long the task goes on looking by itself after it was woken.
 const LINGER: Duration = Duration::from_secs(1);
 /// When to look again after a look that failed.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-pub(crate) struct Keeper {
-    agenda: Mutex<Agenda>,
+pub(crate) struct RenewalWorker {
+    schedule: Mutex<Schedule>,
     /// The task sleeps past something that is due earlier now.
     earlier: Notify,
     last_id: AtomicU64,
 }
 
-impl Keeper {
+impl RenewalWorker {
     pub(crate) fn next_id(&self) -> u64 {
         self.last_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn agenda(&self) -> MutexGuard<'_, Agenda> {
-        self.agenda.lock().unwrap_or_else(PoisonError::into_inner)
+    fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn insert(&self, id: u64, due: Moment, what: What) -> bool {
-        let mut agenda = self.agenda();
-        if agenda.stopped {
+    fn insert(&self, id: u64, due: Moment, what: Task) -> bool {
+        let mut schedule = self.schedule();
+        if schedule.stopped {
             return false;
         }
-        agenda.insert(id, due, what);
-        self.wake_if_earlier(&agenda, due);
+        schedule.insert(id, due, what);
+        self.wake_if_earlier(&schedule, due);
         true
     }
 
-    fn wake_if_earlier(&self, agenda: &Agenda, due: Moment) {
-        if agenda.sleeps_until.is_some_and(|target| due < target) {
+    fn wake_if_earlier(&self, schedule: &Schedule, due: Moment) {
+        if schedule.sleeps_until.is_some_and(|target| due < target) {
             self.earlier.notify_one();
         }
     }
@@ -63,140 +65,145 @@ impl Keeper {
     /// the keeper has stopped.
     pub(crate) fn keep(&self, hold: Arc<Hold>, sent: Moment, now: Moment) -> bool {
         let due = next_renewal(&hold, sent, now);
-        self.insert(hold.claim().id, due, What::Hold(hold))
+        self.insert(hold.claim().id, due, Task::Hold(hold))
     }
 
-    /// Sends `wait` to look in `look_in`. `false` when the keeper has stopped.
-    pub(crate) fn watch(&self, wait: Arc<Wait>, look_in: Duration, now: Moment) -> bool {
-        self.insert(wait.seat().claim().id, next_look(look_in, now), What::Wait(wait))
+    /// Sends `wait` to look in `check_after`. `false` when the keeper has stopped.
+    pub(crate) fn watch(&self, wait: Arc<Wait>, check_after: Duration, now: Moment) -> bool {
+        self.insert(wait.cleanup().claim().id, next_check(check_after, now), Task::Wait(wait))
     }
 
     pub(crate) fn remove(&self, id: u64) {
-        self.agenda().remove(id);
+        self.schedule().remove(id);
     }
 
     /// A held claim was rung.
     fn renew_now(&self, id: u64) {
-        let mut agenda = self.agenda();
-        let Some(Entry { asked, what: What::Hold(_), .. }) = agenda.get_mut(id) else { return };
+        let mut schedule = self.schedule();
+        let Some(Entry { asked, what: Task::Hold(_), .. }) = schedule.get_mut(id) else { return };
         match asked {
             // The task itself calls this, and looks at the agenda next.
-            Asked::No => agenda.move_to(id, Moment::from_nanos(0), Asked::No),
-            Asked::Yes | Asked::YesAndAgain => *asked = Asked::YesAndAgain,
+            InFlight::No => schedule.move_to(id, Moment::from_nanos(0), InFlight::No),
+            InFlight::Yes | InFlight::YesAndWoken => *asked = InFlight::YesAndWoken,
         }
     }
 
     /// Ends every hold, sends every waiter away, and takes nothing any more.
     pub(crate) fn stop(&self, now: Moment) {
-        let all = self.agenda().stop();
+        let all = self.schedule().stop();
         for what in all {
             match what {
-                What::Hold(hold) => {
+                Task::Hold(hold) => {
                     hold.end(Ending::Lost(LostReason::Closed), now);
                 }
-                What::Wait(wait) => wait.send_away(),
+                Task::Wait(wait) => wait.send_away(),
             }
         }
     }
 
     pub(crate) fn has_stopped(&self) -> bool {
-        self.agenda().stopped
+        self.schedule().stopped
     }
 
     /// The task. Ends only with its runtime or by an abort; then every hold ends too, even if the
     /// runtime ended before it polled the task once, and `closing` tells everybody else.
     pub(crate) fn run(
-        self: Arc<Keeper>,
+        self: Arc<RenewalWorker>,
         store: Arc<dyn DistributedLock>,
-        rung: UnboundedReceiver<u64>,
+        woken: UnboundedReceiver<u64>,
         closing: CancellationToken,
     ) -> impl Future<Output = ()> + Send {
-        let stop = StopOnDrop { keeper: self.clone(), store: store.clone(), closing };
+        let stop = StopOnDrop { worker: self.clone(), store: store.clone(), closing };
         async move {
             let _stop = stop;
-            self.go_on(store, rung).await;
+            self.go_on(store, woken).await;
         }
     }
 
     async fn go_on(
-        self: Arc<Keeper>,
+        self: Arc<RenewalWorker>,
         store: Arc<dyn DistributedLock>,
-        mut rung: UnboundedReceiver<u64>,
+        mut woken: UnboundedReceiver<u64>,
     ) {
         // A hold that is short, and the only one, is gone again when this task comes to look. If
         // that left it without a time to come, each of them would wake it anew.
         let mut busy = false;
         loop {
             // All that were rung together, as after a reconnect, make one batch.
-            while let Ok(id) = rung.try_recv() {
+            while let Ok(id) = woken.try_recv() {
                 self.renew_now(id);
             }
             let now = store.clock().now();
-            let at_latest = if busy { now.after(LINGER) } else { Moment::NEVER };
-            let (due, next) = self.agenda().take_due(now, at_latest);
+            let at_latest = if busy { now + LINGER } else { Moment::NEVER };
+            let (due, next) = self.schedule().take_due(now, at_latest);
             self.carry_out(due, &store, now);
             tokio::select! {
                 biased;
                 () = self.earlier.notified() => busy = true,
-                Some(id) = rung.recv() => self.renew_now(id),
+                Some(id) = woken.recv() => self.renew_now(id),
                 () = store.clock().sleep_until(next) => busy = false,
             }
         }
     }
 
-    fn carry_out(self: &Arc<Keeper>, due: Due, store: &Arc<dyn DistributedLock>, now: Moment) {
+    fn carry_out(
+        self: &Arc<RenewalWorker>,
+        due: Due,
+        store: &Arc<dyn DistributedLock>,
+        now: Moment,
+    ) {
         for (hold, until) in due.expired {
             hold.expire(until, now);
         }
         for wait in due.find_out {
-            wait.seat().claim().ring();
+            wait.cleanup().claim().wake();
         }
         if !due.renew.is_empty() {
-            let keeper = self.clone();
-            let tell = move |id, _: &_, answer, when| keeper.renewed(id, answer, when);
-            tokio::spawn(Batch::new(store, due.renew, tell).renew(due.meters));
+            let worker = self.clone();
+            let tell = move |id, _: &_, answer, when| worker.renewed(id, answer, when);
+            tokio::spawn(Batch::new(store, due.renew, tell).renew(due.metrics));
         }
         if !due.look.is_empty() {
-            let keeper = self.clone();
-            let tell = move |id, contender: &Arc<dyn Contender>, answer, when| {
-                keeper.looked(id, contender, answer, when);
+            let worker = self.clone();
+            let tell = move |id, acquisition: &Arc<dyn Acquisition>, answer, when| {
+                worker.looked(id, acquisition, answer, when);
             };
             tokio::spawn(Batch::new(store, due.look, tell).look());
         }
     }
 
-    fn renewed(&self, id: u64, answer: Result<Renewal>, when: Answered) {
+    fn renewed(&self, id: u64, answer: Result<RenewOutcome>, when: Answered) {
         let now = when.now;
         let ended = {
-            let mut agenda = self.agenda();
-            let Some(entry) = agenda.get_mut(id) else { return };
-            let What::Hold(hold) = &entry.what else { return };
+            let mut schedule = self.schedule();
+            let Some(entry) = schedule.get_mut(id) else { return };
+            let Task::Hold(hold) = &entry.what else { return };
             let (asked, hold) = (entry.asked, hold.clone());
             let due = match &answer {
-                Ok(Renewal::Renewed { valid_until }) => match hold.extend(*valid_until, now) {
-                    true if asked == Asked::YesAndAgain => Some(now),
+                Ok(RenewOutcome::Renewed { valid_until }) => match hold.extend(*valid_until, now) {
+                    true if asked == InFlight::YesAndWoken => Some(now),
                     true => Some(next_renewal(&hold, when.asked, now)),
                     false => None,
                 },
-                Ok(Renewal::Lost) => None,
+                Ok(RenewOutcome::Lost) => None,
                 // A later batch has answered meanwhile.
-                Err(_) if asked == Asked::No => return,
+                Err(_) if asked == InFlight::No => return,
                 Err(_) => Some(renewal_again(&hold, now)),
             };
             match due {
                 Some(due) => {
-                    agenda.move_to(id, due, Asked::No);
-                    self.wake_if_earlier(&agenda, due);
+                    schedule.move_to(id, due, InFlight::No);
+                    self.wake_if_earlier(&schedule, due);
                     None
                 }
                 None => {
-                    agenda.remove(id);
+                    schedule.remove(id);
                     Some(hold)
                 }
             }
         };
         match (ended, answer) {
-            (Some(hold), Ok(Renewal::Lost)) => {
+            (Some(hold), Ok(RenewOutcome::Lost)) => {
                 hold.end(Ending::Lost(LostReason::TakenAway), now);
             }
             // Extended too late: whoever asks first ends it as expired.
@@ -213,40 +220,40 @@ impl Keeper {
     fn looked(
         &self,
         id: u64,
-        contender: &Arc<dyn Contender>,
-        answer: Result<Look>,
+        acquisition: &Arc<dyn Acquisition>,
+        answer: Result<WaiterCheck>,
         when: Answered,
     ) {
-        let mut find_out = matches!(answer, Ok(Look::Attempt));
+        let mut find_out = matches!(answer, Ok(WaiterCheck::Attempt));
         {
-            let mut agenda = self.agenda();
-            if let Some(Entry { asked: Asked::Yes, what: What::Wait(wait), .. }) =
-                agenda.get_mut(id)
+            let mut schedule = self.schedule();
+            if let Some(Entry { asked: InFlight::Yes, what: Task::Wait(wait), .. }) =
+                schedule.get_mut(id)
             {
-                let look_in = match &answer {
+                let check_after = match &answer {
                     Ok(look) => {
                         wait.answered();
                         match look {
                             // The claim's own attempt sets the next look.
-                            Look::Attempt => LOOK_AGAIN,
-                            Look::Again(after) => *after,
+                            WaiterCheck::Attempt => CHECK_AGAIN,
+                            WaiterCheck::Again(after) => *after,
                         }
                     }
                     Err(error) => {
                         // Its own attempt finds out, and answers the caller.
                         find_out |= !error.is_retryable() || when.now >= wait.silence_ends();
                         wait.troubled(error.clone());
-                        LOOK_AGAIN
+                        CHECK_AGAIN
                     }
                 };
-                let due = next_look(look_in, when.now);
-                agenda.move_to(id, due, Asked::No);
-                self.wake_if_earlier(&agenda, due);
+                let due = next_check(check_after, when.now);
+                schedule.move_to(id, due, InFlight::No);
+                self.wake_if_earlier(&schedule, due);
             }
         }
         // Also a claim whose own attempt is under way: that may be older than the look.
         if find_out {
-            contender.claim().ring();
+            acquisition.claim().wake();
         }
         if let Err(error) = answer {
             tracing::debug!(target: "fencelock", %error, "the safety look had no answer");
@@ -255,7 +262,7 @@ impl Keeper {
 }
 
 struct StopOnDrop {
-    keeper: Arc<Keeper>,
+    worker: Arc<RenewalWorker>,
     store: Arc<dyn DistributedLock>,
     closing: CancellationToken,
 }
@@ -263,6 +270,6 @@ struct StopOnDrop {
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.closing.cancel();
-        self.keeper.stop(self.store.clock().now());
+        self.worker.stop(self.store.clock().now());
     }
 }

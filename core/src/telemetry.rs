@@ -29,7 +29,7 @@ static METADATA: Metadata<'static> = Metadata::new("fencelock", Level::INFO, Som
 
 /// The metric keys of one connected store.
 #[derive(Debug)]
-pub(crate) struct Meters {
+pub(crate) struct Metrics {
     store: &'static str,
     by_lock: bool,
     modes: [ModeKeys; 3],
@@ -77,12 +77,12 @@ impl Outcome {
     }
 }
 
-impl Meters {
-    pub(crate) fn new(store: &'static str, by_lock: bool) -> Meters {
+impl Metrics {
+    pub(crate) fn new(store: &'static str, by_lock: bool) -> Metrics {
         let modes = ["exclusive", "shared", "permits"].map(|mode| ModeKeys::new(store, mode));
         let renewal =
             Key::from_parts("fencelock_renewal_seconds", vec![Label::new("store", store)]);
-        Meters { store, by_lock, modes, renewal }
+        Metrics { store, by_lock, modes, renewal }
     }
 
     pub(crate) fn granted(&self, claim: &Claim, waited: Duration) {
@@ -134,7 +134,7 @@ impl Meters {
     /// The keys for a claim: shared ones, or, where the name is a label, made for it.
     fn with(&self, claim: &Claim, record: impl FnOnce(&ModeKeys)) {
         if self.by_lock {
-            let word = claim.mode().word();
+            let word = claim.mode().as_str();
             return record(&ModeKeys::of_lock(self.store, word, claim.name()));
         }
         let at = match claim.mode() {
@@ -169,7 +169,7 @@ impl ModeKeys {
             waiting: key("fencelock_waiting"),
             outcomes: OUTCOMES
                 .map(|(_, word)| with("fencelock_acquisitions_total", "outcome", word)),
-            losses: LOSSES.map(|reason| with("fencelock_lost_total", "reason", reason.word())),
+            losses: LOSSES.map(|reason| with("fencelock_lost_total", "reason", reason.as_str())),
         }
     }
 }
@@ -201,7 +201,7 @@ pub(crate) fn release_span(claim: &Claim, store: &'static str, token: FencingTok
 /// A loss is worth a line in every log.
 pub(crate) fn lost(claim: &Claim, token: FencingToken, reason: LostReason) {
     let (lock, token) = (claim.name(), token.get());
-    tracing::warn!(target: "fencelock", %lock, token, reason = reason.word(), "lock lost");
+    tracing::warn!(target: "fencelock", %lock, token, reason = reason.as_str(), "lock lost");
 }
 
 /// So is a lock that may stay in the store.

@@ -16,16 +16,16 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::backend::{Contender, DistributedLock, Removal};
+use crate::backoff::Backoff;
 use crate::claim::Claim;
+use crate::distributed_lock::{Acquisition, DistributedLock, ReleaseOutcome};
 use crate::error::{Error, ErrorKind, Result};
-use crate::observe;
-use crate::pace::Pace;
+use crate::moment::Moment;
 use crate::profile::Liveness;
-use crate::validity::Moment;
+use crate::telemetry;
 
 /// Where releases that nobody waits for are carried out.
-pub(crate) struct Yard {
+pub(crate) struct Reaper {
     pub(crate) store: Arc<dyn DistributedLock>,
     pub(crate) runtime: Handle,
     /// What `close` waits for: debts that are not paid yet, and the clean-ups that pay them.
@@ -34,17 +34,17 @@ pub(crate) struct Yard {
 }
 
 /// A claim's seat in the store, and the debt to release it.
-pub(crate) struct Seat {
-    contender: Arc<dyn Contender>,
-    yard: Arc<Yard>,
+pub(crate) struct CleanupGuard {
+    acquisition: Arc<dyn Acquisition>,
+    reaper: Arc<Reaper>,
     /// While a release is owed: what keeps `close` waiting for it.
     owed: Mutex<Option<TaskTrackerToken>>,
 }
 
-impl Seat {
-    pub(crate) fn take(contender: Arc<dyn Contender>, yard: Arc<Yard>) -> Seat {
-        let owed = Mutex::new(Some(yard.tasks.token()));
-        Seat { contender, yard, owed }
+impl CleanupGuard {
+    pub(crate) fn take(acquisition: Arc<dyn Acquisition>, reaper: Arc<Reaper>) -> CleanupGuard {
+        let owed = Mutex::new(Some(reaper.tasks.token()));
+        CleanupGuard { acquisition, reaper, owed }
     }
 
     /// Takes over the debt: whoever gets it must pay it.
@@ -53,11 +53,11 @@ impl Seat {
     }
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {
-        self.contender.claim()
+        self.acquisition.claim()
     }
 
-    pub(crate) fn contender(&self) -> &Arc<dyn Contender> {
-        &self.contender
+    pub(crate) fn acquisition(&self) -> &Arc<dyn Acquisition> {
+        &self.acquisition
     }
 
     /// The store is certain to have nothing of this claim.
@@ -78,10 +78,10 @@ impl Seat {
     }
 
     fn pay_in_background(&self, debt: TaskTrackerToken) {
-        let (yard, contender) = (self.yard.clone(), self.contender.clone());
-        self.yard.runtime.spawn(async move {
+        let (reaper, acquisition) = (self.reaper.clone(), self.acquisition.clone());
+        self.reaper.runtime.spawn(async move {
             let _debt = debt;
-            clean_up(yard, contender).await;
+            clean_up(reaper, acquisition).await;
         });
     }
 
@@ -90,10 +90,10 @@ impl Seat {
     pub(crate) async fn release(&self) -> Result<bool> {
         self.claim().over();
         let Some(debt) = self.debt() else { return Ok(false) };
-        let mut debt = Debt { seat: self, unpaid: Some(debt) };
-        let clock = self.yard.store.clock();
-        let bound = clock.now().after(self.yard.unreachable_after);
-        let mut pace = Pace::start();
+        let mut debt = ReleaseInFlight { cleanup: self, unpaid: Some(debt) };
+        let clock = self.reaper.store.clock();
+        let bound = clock.now() + self.reaper.unreachable_after;
+        let mut backoff = Backoff::start();
         // A repeat that finds nothing removed it the first time, or the reply was lost: the
         // validity had not ended when it was first sent.
         let mut repeated = false;
@@ -101,24 +101,24 @@ impl Seat {
         loop {
             let answer = tokio::select! {
                 biased;
-                answer = self.contender.release() => answer,
+                answer = self.acquisition.release() => answer,
                 () = clock.sleep_until(bound) => return Err(self.silent(trouble)),
             };
             trouble = match answer {
-                Ok(Removal::Removed) => {
+                Ok(ReleaseOutcome::Removed) => {
                     debt.unpaid = None;
                     return Ok(true);
                 }
-                Ok(Removal::Absent) => {
+                Ok(ReleaseOutcome::Absent) => {
                     debt.unpaid = None;
                     return Ok(repeated);
                 }
-                Ok(Removal::Partly { was_held }) => return Ok(was_held || repeated),
+                Ok(ReleaseOutcome::Partly { was_held }) => return Ok(was_held || repeated),
                 Err(error) if !error.is_retryable() => return Err(error),
                 Err(error) => Some(error),
             };
             repeated = true;
-            let again = clock.now().after(pace.next(self.claim().label(), self.claim().id()));
+            let again = clock.now() + backoff.next(self.claim().label(), self.claim().id());
             clock.sleep_until(again.min(bound)).await;
             // Past the bound, or the clock has ended with the runtime that connected, and paces
             // nothing any more.
@@ -133,22 +133,22 @@ impl Seat {
             ErrorKind::given_up_after(cause.as_ref()),
             format!(
                 "no useful answer within unreachable_after={}; the release goes on in the background",
-                crate::options::in_words(self.yard.unreachable_after)
+                crate::options::format_duration(self.reaper.unreachable_after)
             ),
         )
-        .caused_by(cause.or_else(|| self.contender.unanswered()).unwrap_or_else(unanswered))
+        .caused_by(cause.or_else(|| self.acquisition.unanswered()).unwrap_or_else(unanswered))
     }
 }
 
-impl Drop for Seat {
+impl Drop for CleanupGuard {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-impl fmt::Debug for Seat {
+impl fmt::Debug for CleanupGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").field("claim", self.claim()).finish_non_exhaustive()
+        f.debug_struct("CleanupGuard").field("claim", self.claim()).finish_non_exhaustive()
     }
 }
 
@@ -157,50 +157,50 @@ fn unanswered() -> Error {
 }
 
 /// A release under way: dropped unpaid, the seat leaves again, in the background.
-struct Debt<'a> {
-    seat: &'a Seat,
+struct ReleaseInFlight<'a> {
+    cleanup: &'a CleanupGuard,
     unpaid: Option<TaskTrackerToken>,
 }
 
-impl Drop for Debt<'_> {
+impl Drop for ReleaseInFlight<'_> {
     fn drop(&mut self) {
         if let Some(debt) = self.unpaid.take() {
-            self.seat.pay_in_background(debt);
+            self.cleanup.pay_in_background(debt);
         }
     }
 }
 
 /// Repeats the release until the store confirms it, or until the store's own promise has ended.
-async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn Contender>) {
-    let clock = yard.store.clock();
-    let claim = contender.claim();
-    let give_up = match yard.store.profile().liveness {
+async fn clean_up(reaper: Arc<Reaper>, acquisition: Arc<dyn Acquisition>) {
+    let clock = reaper.store.clock();
+    let claim = acquisition.claim();
+    let give_up = match reaper.store.profile().liveness {
         // The store forgets a lease by itself.
-        Liveness::Lease => clock.now().after(claim.ttl()).after(yard.unreachable_after),
+        Liveness::Lease => clock.now() + claim.ttl() + reaper.unreachable_after,
         // A session keeps what it has for as long as it lives, so its driver answers Absent only
         // when the node or the session is gone; giving up earlier leaked nodes.
         Liveness::Session(_) | Liveness::Process => Moment::NEVER,
     };
-    let mut pace = Pace::start();
+    let mut backoff = Backoff::start();
     loop {
         // Each request has an end of its own: one that a driver lost would keep the next for ever.
-        let bound = give_up.min(clock.now().after(yard.unreachable_after));
+        let bound = give_up.min(clock.now() + reaper.unreachable_after);
         let answer = tokio::select! {
             biased;
-            answer = caught(contender.release()) => answer,
+            answer = caught(acquisition.release()) => answer,
             () = clock.sleep_until(bound) => Err(unanswered()),
         };
         let rest = match answer {
-            Ok(Removal::Removed | Removal::Absent) => return,
-            Ok(Removal::Partly { .. }) => None,
+            Ok(ReleaseOutcome::Removed | ReleaseOutcome::Absent) => return,
+            Ok(ReleaseOutcome::Partly { .. }) => None,
             Err(error) if error.is_retryable() => Some(error),
-            Err(error) => return observe::left_behind(claim, &error),
+            Err(error) => return telemetry::left_behind(claim, &error),
         };
         if clock.now() >= give_up {
             // What a silent minority of a quorum still has ends with its lease too.
-            return rest.iter().for_each(|error| observe::left_behind(claim, error));
+            return rest.iter().for_each(|error| telemetry::left_behind(claim, error));
         }
-        clock.sleep_until(clock.now().after(pace.next(claim.label(), claim.id()))).await;
+        clock.sleep_until(clock.now() + backoff.next(claim.label(), claim.id())).await;
     }
 }
 

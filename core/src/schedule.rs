@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::Contender;
+use crate::distributed_lock::Acquisition;
 use crate::hold::Hold;
-use crate::observe::Meters;
-use crate::validity::Moment;
+use crate::moment::Moment;
+use crate::telemetry::Metrics;
 use crate::wait::Wait;
 
 /// When to ask again about a rung hold that is not renewed by time.
@@ -15,12 +15,12 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Looks this far ahead are taken at whole seconds, so that all waiters of a lock look together.
 const GRID: Duration = Duration::from_secs(1);
 /// No waiter looks more often, whatever its driver says.
-const LOOK_AT_LEAST: Duration = Duration::from_millis(1);
+const SHORTEST_CHECK: Duration = Duration::from_millis(1);
 /// So close to its end a hold is not asked about any more.
 const TOO_LATE: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
-pub(crate) struct Agenda {
+pub(crate) struct Schedule {
     entries: HashMap<u64, Entry>,
     by_due: BTreeSet<(Moment, u64)>,
     /// Until when the keeper sleeps; only something earlier wakes it.
@@ -30,44 +30,44 @@ pub(crate) struct Agenda {
 
 pub(crate) struct Entry {
     due: Moment,
-    pub(crate) asked: Asked,
-    pub(crate) what: What,
+    pub(crate) asked: InFlight,
+    pub(crate) what: Task,
 }
 
-pub(crate) enum What {
+pub(crate) enum Task {
     Hold(Arc<Hold>),
     Wait(Arc<Wait>),
 }
 
 /// Whether a batch with this entry is under way.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum InFlight {
     No,
     Yes,
     /// And it was rung meanwhile: the answer may be older than what the ring meant.
-    YesAndAgain,
+    YesAndWoken,
 }
 
 /// What there is to do now.
 #[derive(Default)]
 pub(crate) struct Due {
     pub(crate) expired: Vec<(Arc<Hold>, Moment)>,
-    pub(crate) renew: Vec<(u64, Arc<dyn Contender>)>,
-    pub(crate) look: Vec<(u64, Arc<dyn Contender>)>,
+    pub(crate) renew: Vec<(u64, Arc<dyn Acquisition>)>,
+    pub(crate) look: Vec<(u64, Arc<dyn Acquisition>)>,
     /// Waiters whose look was never answered.
     pub(crate) find_out: Vec<Arc<Wait>>,
-    pub(crate) meters: Option<Arc<Meters>>,
+    pub(crate) metrics: Option<Arc<Metrics>>,
 }
 
-impl Agenda {
+impl Schedule {
     pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Entry> {
         self.entries.get_mut(&id)
     }
 
-    pub(crate) fn insert(&mut self, id: u64, due: Moment, what: What) {
+    pub(crate) fn insert(&mut self, id: u64, due: Moment, what: Task) {
         self.remove(id);
         self.by_due.insert((due, id));
-        self.entries.insert(id, Entry { due, asked: Asked::No, what });
+        self.entries.insert(id, Entry { due, asked: InFlight::No, what });
     }
 
     pub(crate) fn remove(&mut self, id: u64) {
@@ -76,7 +76,7 @@ impl Agenda {
         }
     }
 
-    pub(crate) fn move_to(&mut self, id: u64, due: Moment, asked: Asked) {
+    pub(crate) fn move_to(&mut self, id: u64, due: Moment, asked: InFlight) {
         if let Some(entry) = self.entries.get_mut(&id) {
             self.by_due.remove(&(entry.due, id));
             (entry.due, entry.asked) = (due, asked);
@@ -85,7 +85,7 @@ impl Agenda {
     }
 
     /// Everything, in the order it was due in, and nothing more from now on.
-    pub(crate) fn stop(&mut self) -> Vec<What> {
+    pub(crate) fn stop(&mut self) -> Vec<Task> {
         self.stopped = true;
         let order = std::mem::take(&mut self.by_due);
         let entries = order.into_iter().filter_map(|(_, id)| self.entries.remove(&id));
@@ -102,15 +102,15 @@ impl Agenda {
         for id in candidates {
             let Some(entry) = self.entries.get(&id) else { continue };
             match &entry.what {
-                What::Hold(hold) => {
+                Task::Hold(hold) => {
                     let hold = hold.clone();
                     self.take_hold(id, &hold, now, &mut due);
                 }
-                What::Wait(wait) if entry.due <= now => {
+                Task::Wait(wait) if entry.due <= now => {
                     let wait = wait.clone();
                     self.take_wait(id, wait, now, &mut due);
                 }
-                What::Wait(_) => {}
+                Task::Wait(_) => {}
             }
         }
         let next = self.by_due.first().map_or(at_latest, |(due, _)| at_latest.min(*due));
@@ -129,14 +129,14 @@ impl Agenda {
             Some(until) => {
                 // What was asked already joins nobody: it is asked again when that took too long.
                 let early = match (entry.asked, hold.period()) {
-                    (Asked::No, Some(period)) => period / 8,
+                    (InFlight::No, Some(period)) => period / 8,
                     _ => Duration::ZERO,
                 };
-                if entry.due < until && entry.due.before(early) <= now {
-                    due.renew.push((id, hold.seat().contender().clone()));
-                    due.meters.get_or_insert_with(|| hold.meters().clone());
+                if entry.due < until && entry.due - early <= now {
+                    due.renew.push((id, hold.cleanup().acquisition().clone()));
+                    due.metrics.get_or_insert_with(|| hold.metrics().clone());
                     let again = hold.period().map_or(ASK_AGAIN, |period| period / 2);
-                    self.move_to(id, until.min(now.after(again)), Asked::Yes);
+                    self.move_to(id, until.min(now + again), InFlight::Yes);
                 } else if entry.due <= now {
                     // What it waited for was an end that has been moved since.
                     let asked = entry.asked;
@@ -149,13 +149,13 @@ impl Agenda {
     fn take_wait(&mut self, id: u64, wait: Arc<Wait>, now: Moment, due: &mut Due) {
         let Some(entry) = self.entries.get(&id) else { return };
         match entry.asked {
-            Asked::No => {
+            InFlight::No => {
                 wait.asked(now);
-                due.look.push((id, wait.seat().contender().clone()));
-                self.move_to(id, wait.silence_ends().max(now.after(GRID)), Asked::Yes);
+                due.look.push((id, wait.cleanup().acquisition().clone()));
+                self.move_to(id, wait.silence_ends().max(now + GRID), InFlight::Yes);
             }
-            Asked::Yes | Asked::YesAndAgain => {
-                self.move_to(id, Moment::NEVER, Asked::Yes);
+            InFlight::Yes | InFlight::YesAndWoken => {
+                self.move_to(id, Moment::NEVER, InFlight::Yes);
                 due.find_out.push(wait);
             }
         }
@@ -165,8 +165,8 @@ impl Agenda {
     fn horizon(&self, now: Moment) -> Moment {
         let mut horizon = now;
         for (_, id) in self.by_due.range(..=(now, u64::MAX)) {
-            if let Some(Entry { what: What::Hold(hold), .. }) = self.entries.get(id) {
-                horizon = horizon.max(now.after(hold.period().map_or(Duration::ZERO, |it| it / 8)));
+            if let Some(Entry { what: Task::Hold(hold), .. }) = self.entries.get(id) {
+                horizon = horizon.max(now + hold.period().map_or(Duration::ZERO, |it| it / 8));
             }
         }
         horizon
@@ -178,31 +178,31 @@ impl Agenda {
 pub(crate) fn next_renewal(hold: &Hold, sent: Moment, now: Moment) -> Moment {
     match hold.period() {
         None => hold.valid_until().unwrap_or(now),
-        Some(period) => in_time(hold, sent.after(period), now),
+        Some(period) => in_time(hold, sent + period, now),
     }
 }
 
 /// When to ask again after no useful answer.
 pub(crate) fn renewal_again(hold: &Hold, now: Moment) -> Moment {
-    in_time(hold, now.after(hold.period().map_or(ASK_AGAIN, |period| period / 4)), now)
+    in_time(hold, now + hold.period().map_or(ASK_AGAIN, |period| period / 4), now)
 }
 
 /// `due`, or half-way to the end of a hold that would be over by then.
 fn in_time(hold: &Hold, due: Moment, now: Moment) -> Moment {
     let until = hold.valid_until().unwrap_or(now);
-    let left = until.since(now);
+    let left = until.duration_since(now);
     if due < until || until == hold.limit() || left < TOO_LATE {
         return due.min(until);
     }
-    now.after(left / 2)
+    now + left / 2
 }
 
-/// When to look, `look_in` from now.
-pub(crate) fn next_look(look_in: Duration, now: Moment) -> Moment {
-    let at = now.after(look_in.max(LOOK_AT_LEAST));
+/// When to look, `check_after` from now.
+pub(crate) fn next_check(check_after: Duration, now: Moment) -> Moment {
+    let at = now + check_after.max(SHORTEST_CHECK);
     let beyond = Duration::from_nanos(at.as_nanos() % 1_000_000_000);
-    match look_in >= GRID && at != Moment::NEVER {
-        true => at.before(beyond).max(now.after(LOOK_AT_LEAST)),
+    match check_after >= GRID && at != Moment::NEVER {
+        true => (at - beyond).max(now + SHORTEST_CHECK),
         false => at,
     }
 }
@@ -213,15 +213,15 @@ mod tests {
 
     #[test]
     fn looks_a_second_ahead_meet_at_whole_seconds() {
-        let second = Moment::from_nanos(0).after(Duration::from_secs(100));
+        let second = Moment::from_nanos(0) + Duration::from_secs(100);
         for ms in [1, 300, 999] {
-            let now = second.after(Duration::from_millis(ms));
-            let look = next_look(Duration::from_secs(1), now);
-            assert_eq!(look, second.after(Duration::from_secs(1)), "at {ms} ms");
+            let now = second + Duration::from_millis(ms);
+            let look = next_check(Duration::from_secs(1), now);
+            assert_eq!(look, second + Duration::from_secs(1), "at {ms} ms");
         }
-        let exact = next_look(Duration::from_millis(700), second);
-        assert_eq!(exact, second.after(Duration::from_millis(700)));
-        assert_eq!(next_look(Duration::MAX, second), Moment::NEVER);
-        assert!(next_look(Duration::ZERO, second) > second);
+        let exact = next_check(Duration::from_millis(700), second);
+        assert_eq!(exact, second + Duration::from_millis(700));
+        assert_eq!(next_check(Duration::MAX, second), Moment::NEVER);
+        assert!(next_check(Duration::ZERO, second) > second);
     }
 }

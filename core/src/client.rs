@@ -7,44 +7,44 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::DistributedLock;
+use crate::cleanup::Reaper;
+use crate::distributed_lock::DistributedLock;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::keeper::Keeper;
+use crate::moment::Moment;
 use crate::name::LockName;
-use crate::observe::Meters;
-use crate::options::{Settings, in_words};
-use crate::seat::Yard;
-use crate::validity::Moment;
+use crate::options::{Settings, format_duration};
+use crate::telemetry::Metrics;
+use crate::worker::RenewalWorker;
 
 /// Ends the keeper when the last of them is gone.
-pub(crate) struct Connected {
+pub(crate) struct ClientInner {
     pub(crate) store: Arc<dyn DistributedLock>,
-    pub(crate) shown: Arc<str>,
+    pub(crate) redacted_url: Arc<str>,
     pub(crate) settings: Settings,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) worker: Arc<RenewalWorker>,
     /// Where held claims that are rung tell the keeper.
-    pub(crate) rung: UnboundedSender<u64>,
-    pub(crate) yard: Arc<Yard>,
+    pub(crate) woken: UnboundedSender<u64>,
+    pub(crate) reaper: Arc<Reaper>,
     pub(crate) closing: CancellationToken,
-    pub(crate) meters: Arc<Meters>,
-    pub(crate) keeper_task: AbortHandle,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) worker_task: AbortHandle,
 }
 
-impl Drop for Connected {
+impl Drop for ClientInner {
     fn drop(&mut self) {
         // The task holds the keeper and the store, not what is connected: it would live for ever.
-        self.keeper_task.abort();
+        self.worker_task.abort();
     }
 }
 
-impl Connected {
+impl ClientInner {
     pub(crate) fn now(&self) -> Moment {
         self.store.clock().now()
     }
 
     /// An error of this store, about `name`.
     pub(crate) fn explain(&self, error: Error, doing: Operation, name: &LockName) -> Error {
-        error.during(doing).on(name.as_str()).with_store(&self.shown)
+        error.during(doing).on(name.as_str()).with_store(&self.redacted_url)
     }
 
     /// One request to the store on behalf of a person, unless it was closed.
@@ -58,7 +58,7 @@ impl Connected {
     /// Bounds one request to the store that no claim's life cycle bounds.
     pub(crate) async fn bounded<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         let bound = self.settings.unreachable_after;
-        let answer = self.until(self.now().after(bound), request).await;
+        let answer = self.until(self.now() + bound, request).await;
         answer.unwrap_or_else(|| Err(silent(bound, None)))
     }
 
@@ -82,7 +82,7 @@ pub(crate) fn closed() -> Error {
 
 /// The store was silent for `bound`; `cause` is what it said last.
 pub(crate) fn silent(bound: Duration, cause: Option<Error>) -> Error {
-    let bound = in_words(bound);
+    let bound = format_duration(bound);
     let error = Error::new(
         ErrorKind::given_up_after(cause.as_ref()),
         format!("the store gave no useful answer within unreachable_after={bound}"),

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::{Add, Sub};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -29,30 +30,37 @@ impl Moment {
         self.0
     }
 
-    /// This moment and `duration` more; [`Moment::NEVER`] when that does not fit.
+    /// The duration from `earlier` to this moment: zero if `earlier` is later, [`Duration::MAX`] for
+    /// [`Moment::NEVER`].
     #[must_use]
-    pub fn after(self, duration: Duration) -> Moment {
+    pub fn duration_since(self, earlier: Moment) -> Duration {
+        if self == Moment::NEVER {
+            return Duration::MAX;
+        }
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Saturates at [`Moment::NEVER`].
+impl Add<Duration> for Moment {
+    type Output = Moment;
+
+    fn add(self, duration: Duration) -> Moment {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Moment(self.0.saturating_add(nanos))
     }
+}
 
-    /// `duration` before this moment, or the clock's origin. [`Moment::NEVER`] stays itself.
-    #[must_use]
-    pub fn before(self, duration: Duration) -> Moment {
+/// Saturates at the clock's origin. [`Moment::NEVER`] less a duration is [`Moment::NEVER`].
+impl Sub<Duration> for Moment {
+    type Output = Moment;
+
+    fn sub(self, duration: Duration) -> Moment {
         if self == Moment::NEVER {
             return self;
         }
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Moment(self.0.saturating_sub(nanos))
-    }
-
-    /// How long after `earlier` this is: zero when it is not, [`Duration::MAX`] for
-    /// [`Moment::NEVER`].
-    pub fn since(self, earlier: Moment) -> Duration {
-        if self == Moment::NEVER {
-            return Duration::MAX;
-        }
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
@@ -105,7 +113,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 impl Clock for TokioClock {
     fn now(&self) -> Moment {
-        Moment(0).after(DAY).after(self.origin.elapsed())
+        Moment(0) + DAY + self.origin.elapsed()
     }
 
     fn sleep_until(&self, at: Moment) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
@@ -113,7 +121,7 @@ impl Clock for TokioClock {
             if at == Moment::NEVER {
                 return std::future::pending().await;
             }
-            let since_origin = at.since(Moment(0)).saturating_sub(DAY);
+            let since_origin = at.duration_since(Moment(0)).saturating_sub(DAY);
             match self.origin.checked_add(since_origin) {
                 Some(instant) => tokio::time::sleep_until(instant).await,
                 None => std::future::pending().await,
@@ -130,7 +138,7 @@ impl Clock for TokioClock {
 #[must_use]
 pub fn lease_end(sent: Moment, ttl: Duration) -> Moment {
     let margin = ttl / 100 + Duration::from_millis(2);
-    sent.after(ttl.saturating_sub(margin))
+    sent + ttl.saturating_sub(margin)
 }
 
 #[cfg(test)]
@@ -140,18 +148,18 @@ mod tests {
 
     #[test]
     fn never_is_absorbing() {
-        assert_eq!(Moment::NEVER.after(Duration::from_secs(1)), Moment::NEVER);
-        assert_eq!(Moment::NEVER.before(Duration::from_secs(1)), Moment::NEVER);
-        assert_eq!(Moment::NEVER.since(Moment::from_nanos(5)), Duration::MAX);
-        assert_eq!(Moment::from_nanos(1).after(Duration::MAX), Moment::NEVER);
+        assert_eq!(Moment::NEVER + Duration::from_secs(1), Moment::NEVER);
+        assert_eq!(Moment::NEVER - Duration::from_secs(1), Moment::NEVER);
+        assert_eq!(Moment::NEVER.duration_since(Moment::from_nanos(5)), Duration::MAX);
+        assert_eq!(Moment::from_nanos(1) + Duration::MAX, Moment::NEVER);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_tokio_clock_follows_paused_time() {
         let clock = TokioClock::new();
         let start = clock.now();
-        clock.sleep_until(start.after(Duration::from_secs(5))).await;
-        assert_eq!(clock.now().since(start), Duration::from_secs(5));
+        clock.sleep_until(start + Duration::from_secs(5)).await;
+        assert_eq!(clock.now().duration_since(start), Duration::from_secs(5));
     }
 
     proptest! {
@@ -160,7 +168,7 @@ mod tests {
             let sent = Moment::from_nanos(sent);
             let ttl = Duration::from_millis(ms);
             prop_assert!(lease_end(sent, ttl) >= sent);
-            prop_assert!(ttl.is_zero() || lease_end(sent, ttl) < sent.after(ttl));
+            prop_assert!(ttl.is_zero() || lease_end(sent, ttl) < sent + ttl);
         }
     }
 }

@@ -10,15 +10,15 @@ const FIRST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct Backoff {
     next: Duration,
     /// 0 until it is asked for.
     random: u64,
 }
 
-impl Pace {
-    pub(crate) const fn start() -> Pace {
-        Pace { next: FIRST, random: 0 }
+impl Backoff {
+    pub(crate) const fn start() -> Backoff {
+        Backoff { next: FIRST, random: 0 }
     }
 
     /// How long to wait. It differs between hosts, processes and their claims, by `label` and
