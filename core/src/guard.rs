@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::client::ClientInner;
-use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
-use crate::hold::{Ending, Hold};
-use crate::mode::Mode;
-use crate::moment::Moment;
-use crate::name::LockName;
-use crate::telemetry;
-use crate::token::FencingToken;
+use crate::engine::client::ClientInner;
+use crate::engine::hold::{Ending, Hold};
+use crate::engine::telemetry;
+use crate::time::moment::Moment;
+use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result};
+use crate::types::mode::Mode;
+use crate::types::name::LockName;
+use crate::types::token::FencingToken;
 
 /// A held lock.
 ///

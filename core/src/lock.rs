@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::acquire::{Request, WaitPolicy, acquire};
-use crate::claim::LockKind;
-use crate::client::ClientInner;
-use crate::connect::Bound;
-use crate::connection::Connection;
-use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::engine::acquire::{Request, WaitPolicy, acquire};
+use crate::engine::client::ClientInner;
+use crate::engine::connection::Connection;
 use crate::guard::Guard;
 use crate::locks::{Locks, not_connected};
-use crate::mode::{Mode, Permits};
-use crate::options::{Ttl, hold_limit, unreachable_after};
+use crate::store::claim::LockKind;
+use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::types::mode::{Mode, Permits};
+use crate::types::options::{Ttl, hold_limit, unreachable_after};
+use crate::url::connect::Bound;
 
 /// A lock for many readers or one writer. A waiting writer stops new readers.
 #[derive(Clone, Debug)]

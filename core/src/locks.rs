@@ -9,24 +9,24 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::acquire::Request;
-use crate::backoff::Backoff;
-use crate::claim::LockKind;
-use crate::cleanup::Reaper;
-use crate::client::{ClientInner, silent};
-use crate::connect::Bound;
-use crate::connection::Connection;
-use crate::distributed_lock::{DistributedLock, ParticipantId, ReleaseOutcome, Snapshot};
-use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::engine::acquire::Request;
+use crate::engine::backoff::Backoff;
+use crate::engine::cleanup::Reaper;
+use crate::engine::client::{ClientInner, silent};
+use crate::engine::connection::Connection;
+use crate::engine::renewal::worker::RenewalWorker;
+use crate::engine::telemetry::Metrics;
 use crate::lock::{Lock, RwLock};
-use crate::mode::{Mode, Permits};
-use crate::moment::Moment;
-use crate::name::LockName;
-use crate::options::{Settings, Ttl, format_duration};
-use crate::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
-use crate::scratch::Scratch;
-use crate::telemetry::Metrics;
-use crate::worker::RenewalWorker;
+use crate::store::claim::LockKind;
+use crate::store::distributed_lock::{DistributedLock, ParticipantId, ReleaseOutcome, Snapshot};
+use crate::store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
+use crate::store::scratch::Scratch;
+use crate::time::moment::Moment;
+use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::types::mode::{Mode, Permits};
+use crate::types::name::LockName;
+use crate::types::options::{Settings, Ttl, format_duration};
+use crate::url::connect::Bound;
 
 /// A connected store. Clones share the connection and its background work.
 ///

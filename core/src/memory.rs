@@ -12,19 +12,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::claim::{Claim, IfBusy, OwnerToken};
-use crate::distributed_lock::{
+use crate::locks::Locks;
+use crate::store::claim::{Claim, IfBusy, OwnerToken};
+use crate::store::distributed_lock::{
     Acquisition, AttemptOutcome, DistributedLock, Participant, ParticipantId, ReleaseOutcome,
     RenewOutcome, Report, Residue, Snapshot, WaiterCheck,
 };
-use crate::error::{Error, ErrorKind, Result};
-use crate::locks::Locks;
-use crate::mode::Mode;
-use crate::moment::{Clock, Moment, TokioClock, lease_end};
-use crate::name::LockName;
-use crate::options::{Label, Settings};
-use crate::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
-use crate::token::FencingToken;
+use crate::store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
+use crate::time::moment::{Clock, Moment, TokioClock, lease_end};
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::mode::Mode;
+use crate::types::name::LockName;
+use crate::types::options::{Label, Settings};
+use crate::types::token::FencingToken;
 use crate::url::{Connecting, Scheme, StoreUrl};
 
 /// `mem://`: a new, empty memory store at each connect.
@@ -104,7 +104,7 @@ static PROFILE: Profile = Profile {
     reach: Reach::Process,
     liveness: Liveness::Lease,
     renewal: RenewalPlan::ThirdOfTtl,
-    longest_ttl: crate::options::Ttl::MAX,
+    longest_ttl: crate::types::options::Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: TokenOrder::Process,

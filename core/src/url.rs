@@ -3,6 +3,7 @@
 //! Swallowed or misspelt settings cost people their locks, so nothing is ignored here: an unknown
 //! scheme names the ones there are, an unknown parameter the nearest spelling.
 
+pub(crate) mod connect;
 mod hosts;
 mod params;
 
@@ -10,9 +11,9 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-pub use crate::connect::{Connecting, Scheme, connect, connect_lazy, connect_within};
-use crate::error::{Error, ErrorKind, Result};
-use crate::options::Settings;
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::options::Settings;
+pub use connect::{Connecting, Scheme, connect, connect_lazy, connect_within};
 
 pub use params::Params;
 

@@ -6,7 +6,7 @@
 use std::net::Ipv6Addr;
 
 use super::invalid;
-use crate::error::Result;
+use crate::types::error::Result;
 
 /// The hosts of `authority` with their ports, `default` where none is given.
 pub(super) fn parse(authority: &str, default: u16) -> Result<Vec<(String, u16)>> {

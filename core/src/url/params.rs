@@ -7,9 +7,9 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{did_you_mean, invalid};
-use crate::error::Result;
-use crate::options::{Settings, Ttl, parse_duration};
-use crate::token::TokenEpoch;
+use crate::types::error::Result;
+use crate::types::options::{Settings, Ttl, parse_duration};
+use crate::types::token::TokenEpoch;
 
 /// The parameters that every store takes.
 pub(super) const COMMON: [&str; 4] = ["ttl", "prefix", "unreachable_after", "token_epoch"];

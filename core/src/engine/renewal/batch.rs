@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::distributed_lock::{Acquisition, DistributedLock, RenewOutcome, WaiterCheck};
-use crate::error::{Error, ErrorKind, Result};
-use crate::moment::Moment;
-use crate::telemetry::Metrics;
+use crate::engine::telemetry::Metrics;
+use crate::store::distributed_lock::{Acquisition, DistributedLock, RenewOutcome, WaiterCheck};
+use crate::time::moment::Moment;
+use crate::types::error::{Error, ErrorKind, Result};
 
 /// When a batch was sent, and when this answer came.
 #[derive(Clone, Copy)]

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use crate::backoff::Backoff;
-use crate::client::ClientInner;
-use crate::connection::Connection;
-use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::engine::backoff::Backoff;
+use crate::engine::client::ClientInner;
+use crate::engine::connection::Connection;
 use crate::locks::Locks;
-use crate::options::{Settings, format_duration};
+use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::types::options::{Settings, format_duration};
 use crate::url::{StoreUrl, unknown_scheme};
 
 /// One kind of store that a program was compiled with.

@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::distributed_lock::Acquisition;
-use crate::hold::Hold;
-use crate::moment::Moment;
-use crate::telemetry::Metrics;
-use crate::wait::Wait;
+use crate::engine::hold::Hold;
+use crate::engine::telemetry::Metrics;
+use crate::engine::wait::Wait;
+use crate::store::distributed_lock::Acquisition;
+use crate::time::moment::Moment;
 
 /// When to ask again about a rung hold that is not renewed by time.
 const ASK_AGAIN: Duration = Duration::from_secs(1);

@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use uuid::Uuid;
 
-use crate::mode::Mode;
-use crate::name::LockName;
-use crate::options::Label;
+use crate::types::mode::Mode;
+use crate::types::name::LockName;
+use crate::types::options::Label;
 
 /// The proof of ownership: fresh for every acquisition, and never shown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -7,14 +7,14 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::cleanup::Reaper;
-use crate::distributed_lock::DistributedLock;
-use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::moment::Moment;
-use crate::name::LockName;
-use crate::options::{Settings, format_duration};
-use crate::telemetry::Metrics;
-use crate::worker::RenewalWorker;
+use crate::engine::cleanup::Reaper;
+use crate::engine::renewal::worker::RenewalWorker;
+use crate::engine::telemetry::Metrics;
+use crate::store::distributed_lock::DistributedLock;
+use crate::time::moment::Moment;
+use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::types::name::LockName;
+use crate::types::options::{Settings, format_duration};
 
 /// Ends the keeper when the last of them is gone.
 pub(crate) struct ClientInner {

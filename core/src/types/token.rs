@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::error::{Error, ErrorKind};
+use crate::types::error::{Error, ErrorKind};
 
 /// A fencing token: strictly increasing over the **exclusive** grants of one lock. It fits an
 /// `i64`.

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::moment::{Clock, Moment};
+use crate::time::moment::{Clock, Moment};
 
 /// Time since the machine booted, suspends included, and its timer.
 ///
@@ -176,7 +176,7 @@ mod timer {
     use tokio::io::Interest;
     use tokio::io::unix::AsyncFd;
 
-    use crate::moment::Moment;
+    use crate::time::moment::Moment;
 
     pub(super) fn now() -> Moment {
         let time = clock_gettime(ClockId::Boottime);
@@ -240,7 +240,7 @@ mod timer {
     use std::time::Duration;
     use tokio::sync::Notify;
 
-    use crate::moment::Moment;
+    use crate::time::moment::Moment;
 
     pub(super) fn now() -> Moment {
         let time = clock_gettime(ClockId::Monotonic);

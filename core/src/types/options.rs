@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::token::{FencingToken, TokenEpoch};
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::token::{FencingToken, TokenEpoch};
 
 /// How long a store keeps a lock whose holder has gone silent: 100 ms to 24 h, 30 s by default.
 ///

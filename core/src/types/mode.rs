@@ -6,7 +6,7 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
-use crate::error::{Error, ErrorKind};
+use crate::types::error::{Error, ErrorKind};
 
 /// How a claim wants to hold a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -13,15 +13,15 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
-use crate::batch::{Answered, Batch};
-use crate::distributed_lock::{Acquisition, DistributedLock, RenewOutcome, WaiterCheck};
-use crate::error::{LostReason, Result};
-use crate::hold::{Ending, Hold};
-use crate::moment::Moment;
-use crate::schedule::{
+use crate::engine::hold::{Ending, Hold};
+use crate::engine::renewal::batch::{Answered, Batch};
+use crate::engine::renewal::schedule::{
     Due, Entry, InFlight, Schedule, Task, next_check, next_renewal, renewal_again,
 };
-use crate::wait::Wait;
+use crate::engine::wait::Wait;
+use crate::store::distributed_lock::{Acquisition, DistributedLock, RenewOutcome, WaiterCheck};
+use crate::time::moment::Moment;
+use crate::types::error::{LostReason, Result};
 
 /// How long the task goes on looking by itself after it was woken.
 const LINGER: Duration = Duration::from_secs(1);

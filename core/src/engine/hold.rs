@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::Span;
 
-use crate::claim::Claim;
-use crate::cleanup::CleanupGuard;
-use crate::error::LostReason;
-use crate::moment::Moment;
-use crate::telemetry::{self, Metrics};
-use crate::token::FencingToken;
+use crate::engine::cleanup::CleanupGuard;
+use crate::engine::telemetry::{self, Metrics};
+use crate::store::claim::Claim;
+use crate::time::moment::Moment;
+use crate::types::error::LostReason;
+use crate::types::token::FencingToken;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {

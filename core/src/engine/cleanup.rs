@@ -16,13 +16,13 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::backoff::Backoff;
-use crate::claim::Claim;
-use crate::distributed_lock::{Acquisition, DistributedLock, ReleaseOutcome};
-use crate::error::{Error, ErrorKind, Result};
-use crate::moment::Moment;
-use crate::profile::Liveness;
-use crate::telemetry;
+use crate::engine::backoff::Backoff;
+use crate::engine::telemetry;
+use crate::store::claim::Claim;
+use crate::store::distributed_lock::{Acquisition, DistributedLock, ReleaseOutcome};
+use crate::store::profile::Liveness;
+use crate::time::moment::Moment;
+use crate::types::error::{Error, ErrorKind, Result};
 
 /// Where releases that nobody waits for are carried out.
 pub(crate) struct Reaper {
@@ -133,7 +133,7 @@ impl CleanupGuard {
             ErrorKind::given_up_after(cause.as_ref()),
             format!(
                 "no useful answer within unreachable_after={}; the release goes on in the background",
-                crate::options::format_duration(self.reaper.unreachable_after)
+                crate::types::options::format_duration(self.reaper.unreachable_after)
             ),
         )
         .caused_by(cause.or_else(|| self.acquisition.unanswered()).unwrap_or_else(unanswered))

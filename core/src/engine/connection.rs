@@ -13,10 +13,10 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{ClientInner, closed};
-use crate::connect::{Bound, Target, may_pass};
-use crate::error::{Error, ErrorKind, Result};
-use crate::options::Settings;
+use crate::engine::client::{ClientInner, closed};
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::options::Settings;
+use crate::url::connect::{Bound, Target, may_pass};
 
 #[derive(Clone)]
 pub(crate) enum Connection {

@@ -19,11 +19,11 @@ use std::time::Duration;
 use metrics::{Key, Label, Level, Metadata, with_recorder};
 use tracing::Span;
 
-use crate::claim::Claim;
-use crate::error::{Error, ErrorKind, LostReason};
-use crate::mode::Mode;
-use crate::name::LockName;
-use crate::token::FencingToken;
+use crate::store::claim::Claim;
+use crate::types::error::{Error, ErrorKind, LostReason};
+use crate::types::mode::Mode;
+use crate::types::name::LockName;
+use crate::types::token::FencingToken;
 
 static METADATA: Metadata<'static> = Metadata::new("fencelock", Level::INFO, Some(module_path!()));
 

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::cleanup::CleanupGuard;
-use crate::error::Error;
-use crate::moment::Moment;
+use crate::engine::cleanup::CleanupGuard;
+use crate::time::moment::Moment;
+use crate::types::error::Error;
 
 pub(crate) struct Wait {
     cleanup: Arc<CleanupGuard>,

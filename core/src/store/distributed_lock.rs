@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::claim::Claim;
-use crate::error::{Error, ErrorKind, Result};
-use crate::mode::Mode;
-use crate::moment::{Clock, Moment};
-use crate::name::LockName;
-use crate::options::Label;
-use crate::profile::Profile;
-use crate::scratch::Scratch;
-use crate::token::FencingToken;
+use crate::store::claim::Claim;
+use crate::store::profile::Profile;
+use crate::store::scratch::Scratch;
+use crate::time::moment::{Clock, Moment};
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::mode::Mode;
+use crate::types::name::LockName;
+use crate::types::options::Label;
+use crate::types::token::FencingToken;
 
 /// One connected store.
 ///

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::mode::Mode;
-use crate::options::format_duration;
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::mode::Mode;
+use crate::types::options::format_duration;
 
 /// The promises of one connected store.
 #[derive(Clone, Debug, PartialEq, Eq)]

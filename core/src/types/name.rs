@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::{Error, ErrorKind};
+use crate::types::error::{Error, ErrorKind};
 
 /// The name of a lock: 1 to 512 bytes of UTF-8, any characters.
 ///

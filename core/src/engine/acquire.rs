@@ -11,21 +11,21 @@ use std::time::Duration;
 
 use tracing::{Instrument, Span};
 
-use crate::backoff::Backoff;
-use crate::claim::{Claim, IfBusy, LockKind, Wanted};
-use crate::cleanup::CleanupGuard;
-use crate::client::{ClientInner, closed, silent};
-use crate::distributed_lock::{AttemptOutcome, Residue};
-use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
+use crate::engine::backoff::Backoff;
+use crate::engine::cleanup::CleanupGuard;
+use crate::engine::client::{ClientInner, closed, silent};
+use crate::engine::hold::{Grant, Hold, Limit};
+use crate::engine::telemetry::{self, Metrics, Outcome};
+use crate::engine::wait::{LastAnswer, Wait};
 use crate::guard::Guard;
-use crate::hold::{Grant, Hold, Limit};
-use crate::mode::Mode;
-use crate::moment::{Moment, lease_end};
-use crate::name::LockName;
-use crate::options::{Label, format_duration};
-use crate::profile::Liveness;
-use crate::telemetry::{self, Metrics, Outcome};
-use crate::wait::{LastAnswer, Wait};
+use crate::store::claim::{Claim, IfBusy, LockKind, Wanted};
+use crate::store::distributed_lock::{AttemptOutcome, Residue};
+use crate::store::profile::Liveness;
+use crate::time::moment::{Moment, lease_end};
+use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result};
+use crate::types::mode::Mode;
+use crate::types::name::LockName;
+use crate::types::options::{Label, format_duration};
 
 /// What a caller asked for.
 #[derive(Clone, Debug)]
