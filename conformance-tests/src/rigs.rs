@@ -154,7 +154,7 @@ impl FromStr for Kind {
 
     fn from_str(word: &str) -> std::result::Result<Kind, String> {
         Kind::ALL.into_iter().find(|kind| kind.as_str() == word).ok_or_else(|| {
-            let known = Kind::ALL.map(Kind::word).join(", ");
+            let known = Kind::ALL.map(Kind::as_str).join(", ");
             format!("{word:?} is no store that can be started here; expected one of {known}")
         })
     }
