@@ -8,31 +8,30 @@ use tokio::time::Instant;
 
 use crate::engine::acquire::{Request, WaitPolicy, acquire};
 use crate::engine::client::ClientInner;
-use crate::engine::connection::Connection;
+use crate::engine::connection::{Bound, Connection, not_connected};
 use crate::guard::Guard;
-use crate::locks::{Locks, not_connected};
 use crate::store::claim::LockKind;
 use crate::types::error::{Error, ErrorKind, Operation, Result};
 use crate::types::mode::{Mode, Permits};
+use crate::types::name::LockName;
 use crate::types::options::{Ttl, hold_limit, unreachable_after};
-use crate::url::connect::Bound;
 
 /// A lock for many readers or one writer. A waiting writer stops new readers.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RwLock {
-    pub(crate) locks: Locks,
+    pub(crate) connection: Connection,
     pub(crate) name: String,
 }
 
 impl RwLock {
     /// To be held together with other readers.
     pub fn read(&self) -> Lock {
-        self.locks.in_mode(LockKind::ReadWrite, &self.name, Ok(Mode::Shared))
+        Lock::new(&self.connection, LockKind::ReadWrite, &self.name, Ok(Mode::Shared))
     }
 
     /// To be held alone.
     pub fn write(&self) -> Lock {
-        self.locks.in_mode(LockKind::ReadWrite, &self.name, Ok(Mode::Exclusive))
+        Lock::new(&self.connection, LockKind::ReadWrite, &self.name, Ok(Mode::Exclusive))
     }
 }
 
@@ -50,6 +49,28 @@ pub struct Lock {
 }
 
 impl Lock {
+    pub(crate) fn new(
+        connection: &Connection,
+        kind: LockKind,
+        name: &str,
+        mode: Result<Mode>,
+    ) -> Lock {
+        let settings = connection.settings();
+        let request = LockName::with_prefix(&settings.prefix, name).and_then(|name| {
+            Ok(Request {
+                name,
+                kind,
+                mode: mode?,
+                ttl: settings.ttl.get(),
+                renewed: true,
+                hold_at_most: None,
+                unreachable_after: settings.unreachable_after,
+                label: settings.label.clone(),
+            })
+        });
+        Lock { connection: connection.clone(), request, wait: None, since: None }
+    }
+
     fn set(mut self, change: impl FnOnce(&mut Request) -> Result<()>) -> Lock {
         self.request = self.request.and_then(|mut request| change(&mut request).map(|()| request));
         self
@@ -106,7 +127,7 @@ impl Lock {
         })
     }
 
-    /// Takes `n` permits at once, all or none. Only for a [`semaphore`](Locks::semaphore).
+    /// Takes `n` permits at once, all or none. Only for a [`semaphore`](crate::Locks::semaphore).
     pub fn permits(self, n: u32) -> Lock {
         self.set(|request| match request.mode {
             Mode::Permits(permits) => {
@@ -218,7 +239,7 @@ impl Lock {
         let bound = match limit {
             // A try waits for no lock, but for the store.
             None | Some(Duration::ZERO) => silence,
-            Some(limit) => silence.min(Bound::limit(limit, left(limit, Some(since)))),
+            Some(limit) => silence.min(Bound::wait_limit(limit, left(limit, Some(since)))),
         };
         let connected = self.connection.wait(bound).await;
         let (doing, name, redacted_url) =
@@ -230,6 +251,15 @@ impl Lock {
 /// What is left of a wait limit that counts from `since`, or from now.
 fn left(limit: Duration, since: Option<Instant>) -> Duration {
     since.map_or(limit, |since| limit.saturating_sub(since.elapsed()))
+}
+
+impl fmt::Debug for RwLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RwLock")
+            .field("store", self.connection.redacted_url())
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for Lock {

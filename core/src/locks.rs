@@ -9,11 +9,10 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::engine::acquire::Request;
 use crate::engine::backoff::Backoff;
 use crate::engine::cleanup::Reaper;
 use crate::engine::client::{ClientInner, silent};
-use crate::engine::connection::Connection;
+use crate::engine::connection::{Bound, Connection, not_connected};
 use crate::engine::renewal::worker::RenewalWorker;
 use crate::engine::telemetry::Metrics;
 use crate::lock::{Lock, RwLock};
@@ -26,7 +25,6 @@ use crate::types::error::{Error, ErrorKind, Operation, Result};
 use crate::types::mode::{Mode, Permits};
 use crate::types::name::LockName;
 use crate::types::options::{Settings, Ttl, format_duration};
-use crate::url::connect::Bound;
 
 /// A connected store. Clones share the connection and its background work.
 ///
@@ -97,10 +95,10 @@ impl Locks {
     }
 
     pub(crate) fn of(core: Arc<ClientInner>) -> Locks {
-        Locks { connection: Connection::Connected(core) }
+        Locks { connection: Connection::Ready(core) }
     }
 
-    pub(crate) async fn into_connected(self) -> Result<Arc<ClientInner>> {
+    pub(crate) async fn into_client(self) -> Result<Arc<ClientInner>> {
         self.connected().await.cloned()
     }
 
@@ -130,36 +128,19 @@ impl Locks {
     /// The lock `name`, to be held by one at a time. A name that cannot be is an error of the
     /// acquisition.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        self.in_mode(LockKind::Lock, name.as_ref(), Ok(Mode::Exclusive))
+        Lock::new(&self.connection, LockKind::Lock, name.as_ref(), Ok(Mode::Exclusive))
     }
 
     /// The lock `name`, for many readers or one writer.
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
-        RwLock { locks: self.clone(), name: name.as_ref().to_owned() }
+        RwLock { connection: self.connection.clone(), name: name.as_ref().to_owned() }
     }
 
     /// The lock `name`, of which at most `limit` permits are out together. An acquisition takes
     /// one, unless [`permits`](Lock::permits) says otherwise.
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Lock {
         let mode = Permits::new(1, limit).map(Mode::Permits);
-        self.in_mode(LockKind::Semaphore, name.as_ref(), mode)
-    }
-
-    pub(crate) fn in_mode(&self, kind: LockKind, name: &str, mode: Result<Mode>) -> Lock {
-        let settings = self.connection.settings();
-        let request = LockName::with_prefix(&settings.prefix, name).and_then(|name| {
-            Ok(Request {
-                name,
-                kind,
-                mode: mode?,
-                ttl: settings.ttl.get(),
-                renewed: true,
-                hold_at_most: None,
-                unreachable_after: settings.unreachable_after,
-                label: settings.label.clone(),
-            })
-        });
-        Lock { connection: self.connection.clone(), request, wait: None, since: None }
+        Lock::new(&self.connection, LockKind::Semaphore, name.as_ref(), mode)
     }
 
     /// Who holds `name` and who waits for it, as far as the store knows.
@@ -291,20 +272,6 @@ impl Locks {
         let closed = closed.unwrap_or_else(|| Err(silent(unreachable_after, None)));
         let result = drained.and(closed);
         result.map_err(|error| error.during(Operation::Close).with_store(&core.redacted_url))
-    }
-}
-
-/// Why there is no connection to do it with. An attempt to connect that was refused says so by
-/// itself.
-pub(crate) fn not_connected(
-    error: Error,
-    doing: Operation,
-    name: &LockName,
-    store: &Arc<str>,
-) -> Error {
-    match error.operation() {
-        Some(_) => error,
-        None => error.during(doing).on(name.as_str()).with_store(store),
     }
 }
 

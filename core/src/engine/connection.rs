@@ -1,185 +1,192 @@
-//! What a lock hangs on: a store that is connected, or one that is being connected in the
+//! The connection that locks share: a connected client, or one that is still connecting in the
 //! background while its locks are handed out already.
 //!
-//! Before the connection there is no clock, no profile and no keeper, so nothing of a claim's life
-//! begins: its acquisition waits here first, within the same bounds. From then on both are alike.
+//! Before the connection there is no clock, no profile and no renewal worker, so no claim exists:
+//! an acquisition first waits here, within its own bounds. From then on both kinds are alike.
 
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::client::{ClientInner, closed};
-use crate::types::error::{Error, ErrorKind, Result};
-use crate::types::options::Settings;
-use crate::url::connect::{Bound, Target, may_pass};
+use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::types::name::LockName;
+use crate::types::options::{Settings, format_duration};
 
 #[derive(Clone)]
 pub(crate) enum Connection {
-    Connected(Arc<ClientInner>),
-    Later(Arc<Later>),
+    Ready(Arc<ClientInner>),
+    Pending(Arc<Pending>),
 }
 
 impl Connection {
-    /// Begins to connect to `target` and goes on in the background.
-    ///
-    /// What is wrong with the URL shows before the first attempt has to wait, so that much of it
-    /// is done here.
-    pub(crate) fn later(target: Target) -> Result<Connection> {
-        let runtime = Handle::try_current().map_err(|cause| {
-            let message = "a store is connected inside a tokio runtime; there is none here";
-            target.explain(Error::new(ErrorKind::InvalidArgument, message).caused_by(cause))
-        })?;
-        let (redacted_url, settings) = (target.redacted_url.clone(), target.settings.clone());
-        let (told, mut trouble) = watch::channel(None);
-        let progress = Arc::new(Progress::default());
-        let mut connecting: Pin<Box<dyn Future<Output = ()> + Send>> =
-            Box::pin(progress.clone().connect(target, told));
-        let first = connecting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        if let Some(error) = trouble.borrow_and_update().as_ref()
-            && error.kind() == ErrorKind::InvalidArgument
-        {
-            return Err(error.clone());
-        }
-        let task = match first {
-            Poll::Ready(()) => None,
-            Poll::Pending => Some(runtime.spawn(connecting).abort_handle()),
-        };
-        Ok(Connection::Later(Arc::new(Later { redacted_url, settings, progress, trouble, task })))
-    }
-
     pub(crate) fn settings(&self) -> &Settings {
         match self {
-            Connection::Connected(core) => &core.settings,
-            Connection::Later(later) => &later.settings,
+            Connection::Ready(client) => &client.settings,
+            Connection::Pending(pending) => &pending.settings,
         }
     }
 
     /// The store's name in errors.
     pub(crate) fn redacted_url(&self) -> &Arc<str> {
         match self {
-            Connection::Connected(core) => &core.redacted_url,
-            Connection::Later(later) => {
-                later.get().map_or(&later.redacted_url, |core| &core.redacted_url)
+            Connection::Ready(client) => &client.redacted_url,
+            Connection::Pending(pending) => {
+                pending.get().map_or(&pending.redacted_url, |client| &client.redacted_url)
             }
         }
     }
 
-    /// The store, if it is connected.
+    /// The client, if it is connected.
     pub(crate) fn get(&self) -> Option<&Arc<ClientInner>> {
         match self {
-            Connection::Connected(core) => Some(core),
-            Connection::Later(later) => later.get(),
+            Connection::Ready(client) => Some(client),
+            Connection::Pending(pending) => pending.get(),
         }
     }
 
-    /// The store, once it is connected. An error that another attempt does not mend ends the wait
-    /// at once.
+    /// The client, once it is connected. An error that another attempt cannot fix ends the wait at
+    /// once.
     pub(crate) async fn wait(&self, bound: Bound) -> Result<&Arc<ClientInner>> {
         match self {
-            Connection::Connected(core) => Ok(core),
-            Connection::Later(later) => later.wait(bound).await,
+            Connection::Ready(client) => Ok(client),
+            Connection::Pending(pending) => pending.wait(bound).await,
         }
     }
 
-    /// Ends the attempts to connect. The store, if one of them has succeeded.
+    /// Stops connecting. Returns the client if one of the attempts has succeeded.
     pub(crate) async fn close(&self) -> Option<&Arc<ClientInner>> {
-        if let Connection::Later(later) = self {
-            later.progress.closing.cancel();
-            let mut trouble = later.trouble.clone();
-            while trouble.changed().await.is_ok() {}
+        if let Connection::Pending(pending) = self {
+            pending.progress.closing.cancel();
+            let mut last_error = pending.last_error.clone();
+            while last_error.changed().await.is_ok() {}
         }
         self.get()
     }
 }
 
-/// A store that is connected in the background. The attempts end with the last who has it.
-pub(crate) struct Later {
-    redacted_url: Arc<str>,
-    settings: Settings,
-    progress: Arc<Progress>,
+/// A client that is connecting in the background. Dropping it ends the attempts.
+pub(crate) struct Pending {
+    pub(crate) redacted_url: Arc<str>,
+    pub(crate) settings: Settings,
+    pub(crate) progress: Arc<Progress>,
     /// The last attempt's error. Its sender is gone when no attempt will follow.
-    trouble: watch::Receiver<Option<Error>>,
-    task: Option<AbortHandle>,
+    pub(crate) last_error: watch::Receiver<Option<Error>>,
+    pub(crate) task: Option<AbortHandle>,
 }
 
-impl Later {
+impl Pending {
     fn get(&self) -> Option<&Arc<ClientInner>> {
         self.progress.connected.get()
     }
 
     async fn wait(&self, bound: Bound) -> Result<&Arc<ClientInner>> {
-        let mut trouble = self.trouble.clone();
-        let mut last = trouble.borrow_and_update().clone();
+        let mut errors = self.last_error.clone();
+        let mut last = errors.borrow_and_update().clone();
         self.progress.wanted.notify_one();
         let waiting = async {
-            while trouble.changed().await.is_ok() {
-                last = trouble.borrow_and_update().clone();
-                if let Some(error) = last.as_ref().filter(|error| !may_pass(error)) {
+            while errors.changed().await.is_ok() {
+                last = errors.borrow_and_update().clone();
+                if let Some(error) = last.as_ref().filter(|error| !is_transient(error)) {
                     return Err(error.clone());
                 }
             }
             self.get().ok_or_else(closed)
         };
-        let connected = bound.of(waiting).await;
-        connected.unwrap_or_else(|| Err(bound.passed(last)))
+        let connected = bound.limit(waiting).await;
+        connected.unwrap_or_else(|| Err(bound.exceeded(last)))
     }
 }
 
-impl Drop for Later {
+impl Drop for Pending {
     fn drop(&mut self) {
         self.task.iter().for_each(AbortHandle::abort);
     }
 }
 
+/// What the background task and those who wait for it share.
 #[derive(Default)]
-struct Progress {
-    connected: OnceLock<Arc<ClientInner>>,
-    /// Somebody waits for the connection.
-    wanted: Notify,
-    closing: CancellationToken,
+pub(crate) struct Progress {
+    pub(crate) connected: OnceLock<Arc<ClientInner>>,
+    /// A caller waits for the connection.
+    pub(crate) wanted: Notify,
+    pub(crate) closing: CancellationToken,
 }
 
-impl Progress {
-    async fn connect(self: Arc<Progress>, target: Target, told: watch::Sender<Option<Error>>) {
-        tokio::select! {
-            biased;
-            () = self.closing.cancelled() => {}
-            connected = self.attempts(&target, &told) => {
-                // Nobody else sets it.
-                let _ = self.connected.set(connected);
-            }
-        }
+/// Whether another attempt to connect may succeed.
+pub(crate) fn is_transient(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unreachable
+}
+
+/// Why an operation had no connection. A refused attempt to connect names its operation itself.
+pub(crate) fn not_connected(
+    error: Error,
+    doing: Operation,
+    name: &LockName,
+    store: &Arc<str>,
+) -> Error {
+    match error.operation() {
+        Some(_) => error,
+        None => error.during(doing).on(name.as_str()).with_store(store),
+    }
+}
+
+/// How long a caller waits for a connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Bound {
+    time: Duration,
+    reason: Reason,
+}
+
+#[derive(Clone, Copy)]
+enum Reason {
+    /// `unreachable_after`: no store may be silent for longer.
+    Silence(Duration),
+    /// The caller's wait limit.
+    WaitLimit(Duration),
+}
+
+impl Bound {
+    pub(crate) fn silence(time: Duration) -> Bound {
+        Bound { time, reason: Reason::Silence(time) }
     }
 
-    async fn attempts(
-        &self,
-        target: &Target,
-        told: &watch::Sender<Option<Error>>,
-    ) -> Arc<ClientInner> {
-        let mut attempts = target.attempts();
-        let mut silent = true;
-        loop {
-            match attempts.next().await {
-                Ok(connected) => return connected,
-                Err(error) if may_pass(&error) => {
-                    if std::mem::take(&mut silent) {
-                        let store = &target.redacted_url;
-                        tracing::warn!(target: "fencelock", %store, %error, "not connected yet");
-                    }
-                    told.send_replace(Some(error));
-                }
-                Err(error) => {
-                    told.send_replace(Some(target.explain(error)));
-                    // Only a person can change that. Each who asks again finds out anew, but a
-                    // login that is refused is not repeated for nobody.
-                    self.wanted.notified().await;
-                }
+    /// A wait limit of which `left` is left.
+    pub(crate) fn wait_limit(limit: Duration, left: Duration) -> Bound {
+        Bound { time: left, reason: Reason::WaitLimit(limit) }
+    }
+
+    pub(crate) fn min(self, other: Bound) -> Bound {
+        if other.time < self.time { other } else { self }
+    }
+
+    /// The error after the bound; `cause` is the last attempt's error, or the store's explanation of
+    /// an attempt that is still unanswered.
+    pub(crate) fn exceeded(self, cause: Option<Error>) -> Error {
+        let is_busy = cause.as_ref().is_some_and(|error| error.kind() == ErrorKind::Busy);
+        let kind = match self.reason {
+            Reason::WaitLimit(_) if is_busy => ErrorKind::WaitTimedOut,
+            Reason::WaitLimit(_) | Reason::Silence(_) => ErrorKind::Unreachable,
+        };
+        let message = match self.reason {
+            Reason::Silence(bound) => {
+                format!("no connection within unreachable_after={}", format_duration(bound))
             }
-        }
+            Reason::WaitLimit(limit) => {
+                format!("no connection within the wait limit of {}", format_duration(limit))
+            }
+        };
+        Error::new(kind, message).caused_by(cause.unwrap_or_else(|| {
+            Error::new(ErrorKind::Unreachable, "the first attempt is still unanswered")
+        }))
+    }
+
+    /// The output of `connecting`, or `None` when the bound is exceeded first.
+    pub(crate) async fn limit<T>(self, connecting: impl Future<Output = T>) -> Option<T> {
+        timeout(self.time, connecting).await.ok()
     }
 }

@@ -1,43 +1,47 @@
 //! From a URL to a connected store, once for all of them: one attempt after another, until the
 //! store answers or the bound has passed.
 //!
-//! A store that is not there yet, such as a server that is starting or an ensemble that elects its
-//! leader, is waited for as one that falls silent later is. Only [`ErrorKind::Unreachable`] is
-//! tried again: a refused login or a misspelt parameter stays what it is.
+//! The core waits for a store that is not there yet, such as a server that is starting or an
+//! ensemble that elects its leader, as for one that falls silent later. Only
+//! [`ErrorKind::Unreachable`] is retried: a refused login or a misspelt parameter is final.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use super::mistake::{did_you_mean, invalid};
+use super::store_url::StoreUrl;
 use crate::engine::backoff::Backoff;
 use crate::engine::client::ClientInner;
-use crate::engine::connection::Connection;
+use crate::engine::connection::{Bound, Connection, Pending, Progress, is_transient};
 use crate::locks::Locks;
 use crate::types::error::{Error, ErrorKind, Operation, Result};
 use crate::types::options::{Settings, format_duration};
-use crate::url::{StoreUrl, unknown_scheme};
 
 /// One kind of store that a program was compiled with.
 #[derive(Clone, Copy)]
 pub struct Scheme {
-    /// What a URL of it begins with, the preferred spelling first.
+    /// The schemes of its URLs, the preferred spelling first.
     pub names: &'static [&'static str],
     /// An example for error messages.
     pub example: &'static str,
-    /// Makes one attempt to connect. What is wrong with the URL itself is an error before the
-    /// first await, so that [`connect_lazy`] can return it.
+    /// Makes one attempt to connect. An error in the URL itself is returned before the first await,
+    /// so that [`connect_lazy`] can report it.
     pub connect: fn(StoreUrl) -> Connecting,
-    /// Why an attempt may have no answer yet, where the store can tell more than that. An error of
-    /// the kind [`Busy`](ErrorKind::Busy) says that the store is not at fault: a wait limit that
-    /// passes then is that of a wait for a busy lock.
+    /// Explains why an attempt is still unanswered, where the store knows. An error of kind
+    /// [`Busy`](ErrorKind::Busy) means that the store is not at fault: a wait limit that ends then is
+    /// reported as for a busy lock.
     pub unanswered: Option<fn() -> Option<Error>>,
 }
 
-/// A connection under way.
+/// An attempt to connect.
 pub type Connecting = Pin<Box<dyn Future<Output = Result<Locks>> + Send>>;
 
 impl fmt::Debug for Scheme {
@@ -46,29 +50,29 @@ impl fmt::Debug for Scheme {
     }
 }
 
-/// How long the first attempt may take; one that was cut off leaves the next twice as long. A
-/// store that is slow to connect gets there, and a lost packet delays nobody for the whole bound.
+/// The time limit of the first attempt; each attempt that exceeds its limit doubles that of the
+/// next. A store that is slow to connect gets there, and a lost packet costs no caller the whole
+/// bound.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(5);
-/// How long the only attempt may take, for those who would not wait.
+/// The time limit of the only attempt, for a wait limit of zero.
 const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
 
-/// Connects to the store that `url` names, by one of `schemes`. A store that is not reachable is
-/// tried again until `unreachable_after` has passed.
+/// Connects to the store that `url` names, by one of `schemes`. An unreachable store is retried
+/// until `unreachable_after` has passed.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] for a URL that cannot be meant; [`ErrorKind::Unreachable`] with
-/// the last attempt's error as its cause; else what the store's connect says. Never shows a
-/// password.
+/// [`ErrorKind::InvalidArgument`] for an invalid URL; [`ErrorKind::Unreachable`] with the last
+/// attempt's error as its cause; other errors of the store as they are. Never shows a password.
 ///
 /// # Cancel safety
 /// Cancel safe.
 pub async fn connect(schemes: &[Scheme], url: &str) -> Result<Locks> {
     let target = Target::find(schemes, url)?;
-    // On the heap, so that the futures of those who connect stay small.
+    // Boxed, so that the futures of callers stay small.
     Box::pin(target.within(Bound::silence(target.settings.unreachable_after))).await
 }
 
-/// As [`connect`], but until `limit` has passed, whatever `unreachable_after` says. Zero means one
+/// As [`connect`], but until `limit` has passed, regardless of `unreachable_after`. Zero means one
 /// attempt, of at most 2 s.
 ///
 /// # Errors
@@ -80,7 +84,7 @@ pub async fn connect_within(schemes: &[Scheme], url: &str, limit: Duration) -> R
     let target = Target::find(schemes, url)?;
     match limit {
         Duration::ZERO => Box::pin(target.once()).await,
-        limit => Box::pin(target.within(Bound::limit(limit, limit))).await,
+        limit => Box::pin(target.within(Bound::wait_limit(limit, limit))).await,
     }
 }
 
@@ -89,74 +93,19 @@ pub async fn connect_within(schemes: &[Scheme], url: &str, limit: Duration) -> R
 /// [`Locks::ready`].
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] for a URL that cannot be meant, and outside a tokio runtime.
+/// [`ErrorKind::InvalidArgument`] for an invalid URL, and outside a tokio runtime.
 pub fn connect_lazy(schemes: &[Scheme], url: &str) -> Result<Locks> {
-    Connection::later(Target::find(schemes, url)?).map(|connection| Locks { connection })
+    let connection = in_background(Target::find(schemes, url)?)?;
+    Ok(Locks { connection })
 }
 
-/// How long a connection is waited for.
-#[derive(Clone, Copy)]
-pub(crate) struct Bound {
-    time: Duration,
-    why: Why,
-}
-
-#[derive(Clone, Copy)]
-enum Why {
-    /// No store may be silent for longer.
-    Silence(Duration),
-    /// The caller waits no longer.
-    Limit(Duration),
-}
-
-impl Bound {
-    pub(crate) fn silence(time: Duration) -> Bound {
-        Bound { time, why: Why::Silence(time) }
-    }
-
-    /// Of this wait limit, `left` is left.
-    pub(crate) fn limit(limit: Duration, left: Duration) -> Bound {
-        Bound { time: left, why: Why::Limit(limit) }
-    }
-
-    pub(crate) fn min(self, other: Bound) -> Bound {
-        if other.time < self.time { other } else { self }
-    }
-
-    /// The error past it; `trouble` is the last attempt's, or what the store says of one that has no
-    /// answer.
-    pub(crate) fn passed(self, trouble: Option<Error>) -> Error {
-        let is_busy = trouble.as_ref().is_some_and(|error| error.kind() == ErrorKind::Busy);
-        let kind = match self.why {
-            Why::Limit(_) if is_busy => ErrorKind::WaitTimedOut,
-            Why::Limit(_) | Why::Silence(_) => ErrorKind::Unreachable,
-        };
-        let message = match self.why {
-            Why::Silence(bound) => {
-                format!("no connection within unreachable_after={}", format_duration(bound))
-            }
-            Why::Limit(limit) => {
-                format!("no connection within the wait limit of {}", format_duration(limit))
-            }
-        };
-        Error::new(kind, message).caused_by(trouble.unwrap_or_else(|| {
-            Error::new(ErrorKind::Unreachable, "the first attempt is still unanswered")
-        }))
-    }
-
-    /// `connection`, or nothing when it takes longer.
-    pub(crate) async fn of<T>(self, connection: impl Future<Output = T>) -> Option<T> {
-        timeout(self.time, connection).await.ok()
-    }
-}
-
-/// A store to be connected, in as many attempts as it takes.
-pub(crate) struct Target {
+/// A store to connect to, in as many attempts as it takes.
+struct Target {
     scheme: Scheme,
     url: StoreUrl,
-    pub(crate) redacted_url: Arc<str>,
-    /// Those common to all stores.
-    pub(crate) settings: Settings,
+    redacted_url: Arc<str>,
+    /// The settings common to all stores.
+    settings: Settings,
 }
 
 impl Target {
@@ -177,7 +126,7 @@ impl Target {
         let bound = ONLY_ATTEMPT.min(self.settings.unreachable_after);
         let connected = timeout(bound, self.attempt()).await;
         let connected = connected.unwrap_or_else(|_| {
-            let error = cut_off(bound);
+            let error = no_answer(bound);
             Err(match self.unanswered() {
                 Some(cause) => Error::new(cause.kind(), error.message()).caused_by(cause),
                 None => error,
@@ -188,77 +137,162 @@ impl Target {
 
     async fn within(&self, bound: Bound) -> Result<Locks> {
         let mut attempts = self.attempts();
-        let mut trouble = None;
+        let mut last_error = None;
         let connecting = async {
             loop {
                 match attempts.next().await {
-                    Err(error) if may_pass(&error) => trouble = Some(error),
+                    Err(error) if is_transient(&error) => last_error = Some(error),
                     connected => return connected,
                 }
             }
         };
-        let connected = bound.of(connecting).await;
+        let connected = bound.limit(connecting).await;
         let connected = connected.unwrap_or_else(|| {
-            let unanswered = attempts.is_silent.then(|| self.unanswered()).flatten();
-            Err(bound.passed(unanswered.or(trouble)))
+            let unanswered = attempts.is_unanswered.then(|| self.unanswered()).flatten();
+            Err(bound.exceeded(unanswered.or(last_error)))
         });
         connected.map(Locks::of).map_err(|error| self.explain(error))
     }
 
     fn unanswered(&self) -> Option<Error> {
-        self.scheme.unanswered.and_then(|why| why())
+        self.scheme.unanswered.and_then(|explain| explain())
     }
 
     async fn attempt(&self) -> Result<Arc<ClientInner>> {
-        (self.scheme.connect)(self.url.clone()).await?.into_connected().await
+        (self.scheme.connect)(self.url.clone()).await?.into_client().await
     }
 
-    pub(crate) fn attempts(&self) -> Attempts<'_> {
+    fn attempts(&self) -> Attempts<'_> {
         let (backoff, pause) = (Backoff::start(), Duration::ZERO);
-        Attempts { target: self, backoff, pause, bound: FIRST_ATTEMPT, is_silent: true }
+        Attempts { target: self, backoff, pause, bound: FIRST_ATTEMPT, is_unanswered: true }
     }
 
-    pub(crate) fn explain(&self, error: Error) -> Error {
+    fn explain(&self, error: Error) -> Error {
         error.during(Operation::Connect).with_store(&self.redacted_url)
     }
 }
 
-/// Whether another attempt may end better.
-pub(crate) fn may_pass(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unreachable
-}
-
-fn cut_off(bound: Duration) -> Error {
+fn no_answer(bound: Duration) -> Error {
     let message = format!("the store did not answer within {}", format_duration(bound));
     Error::new(ErrorKind::Unreachable, message)
 }
 
-/// One attempt after another, at a pace.
-pub(crate) struct Attempts<'a> {
+/// One attempt after another, with a backoff between them.
+struct Attempts<'a> {
     target: &'a Target,
     backoff: Backoff,
-    /// Before the next one.
+    /// The pause before the next attempt.
     pause: Duration,
-    /// How long the next one may take.
+    /// The time limit of the next attempt.
     bound: Duration,
-    /// The last one has not been answered.
-    is_silent: bool,
+    /// The last attempt has not been answered.
+    is_unanswered: bool,
 }
 
 impl Attempts<'_> {
-    /// The next one. Its error is the store's, in the words of its driver.
-    pub(crate) async fn next(&mut self) -> Result<Arc<ClientInner>> {
+    /// Makes the next attempt. Its error is the backend's.
+    async fn next(&mut self) -> Result<Arc<ClientInner>> {
         if !self.pause.is_zero() {
             sleep(self.pause).await;
         }
         self.pause = self.backoff.next(&self.target.settings.label, 0);
-        self.is_silent = true;
+        self.is_unanswered = true;
         let attempt = timeout(self.bound, self.target.attempt()).await;
-        self.is_silent = attempt.is_err();
+        self.is_unanswered = attempt.is_err();
         attempt.unwrap_or_else(|_| {
-            let error = cut_off(self.bound);
+            let error = no_answer(self.bound);
             self.bound = self.bound.saturating_mul(2);
             Err(error)
         })
+    }
+}
+
+/// Begins to connect to `target` and continues in the background.
+///
+/// An error in the URL shows before the first attempt has to wait, so that part of the attempt runs
+/// here.
+fn in_background(target: Target) -> Result<Connection> {
+    let runtime = Handle::try_current().map_err(|cause| {
+        let message = "a store is connected inside a tokio runtime; there is none here";
+        target.explain(Error::new(ErrorKind::InvalidArgument, message).caused_by(cause))
+    })?;
+    let (redacted_url, settings) = (target.redacted_url.clone(), target.settings.clone());
+    let (errors, mut last_error) = watch::channel(None);
+    let progress = Arc::new(Progress::default());
+    let mut connecting: Pin<Box<dyn Future<Output = ()> + Send>> =
+        Box::pin(connect_in_background(progress.clone(), target, errors));
+    let first = connecting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    if let Some(error) = last_error.borrow_and_update().as_ref()
+        && error.kind() == ErrorKind::InvalidArgument
+    {
+        return Err(error.clone());
+    }
+    let task = match first {
+        Poll::Ready(()) => None,
+        Poll::Pending => Some(runtime.spawn(connecting).abort_handle()),
+    };
+    let pending = Pending { redacted_url, settings, progress, last_error, task };
+    Ok(Connection::Pending(Arc::new(pending)))
+}
+
+async fn connect_in_background(
+    progress: Arc<Progress>,
+    target: Target,
+    errors: watch::Sender<Option<Error>>,
+) {
+    tokio::select! {
+        biased;
+        () = progress.closing.cancelled() => {}
+        connected = until_connected(&progress, &target, &errors) => {
+            // This task alone sets it.
+            let _ = progress.connected.set(connected);
+        }
+    }
+}
+
+async fn until_connected(
+    progress: &Progress,
+    target: &Target,
+    errors: &watch::Sender<Option<Error>>,
+) -> Arc<ClientInner> {
+    let mut attempts = target.attempts();
+    let mut is_first_error = true;
+    loop {
+        match attempts.next().await {
+            Ok(connected) => return connected,
+            Err(error) if is_transient(&error) => {
+                if std::mem::take(&mut is_first_error) {
+                    let store = &target.redacted_url;
+                    tracing::warn!(target: "fencelock", %store, %error, "not connected yet");
+                }
+                errors.send_replace(Some(error));
+            }
+            Err(error) => {
+                errors.send_replace(Some(target.explain(error)));
+                // Only an operator can fix that. Each later caller makes another attempt, but a
+                // refused login is not repeated while no caller wants the connection.
+                progress.wanted.notified().await;
+            }
+        }
+    }
+}
+
+fn unknown_scheme(schemes: &[Scheme], given: &str) -> Error {
+    let names = || schemes.iter().flat_map(|scheme| scheme.names.iter().copied());
+    let list: Vec<String> = names().map(|name| format!("{name}://")).collect();
+    let list = if list.is_empty() { "none".to_owned() } else { list.join(", ") };
+    let hint = did_you_mean_scheme(given, names);
+    invalid(format!("no store for {given}://{hint}; this program was built with: {list}"))
+}
+
+/// Suggests a scheme of which `given` is a part, as unix is of redis+unix, or that is spelt nearly
+/// like it.
+fn did_you_mean_scheme<'a, I: Iterator<Item = &'a str>>(
+    given: &str,
+    names: impl Fn() -> I,
+) -> String {
+    match names().find(|name| name.split(['+', '-']).any(|part| part == given)) {
+        Some(name) => format!(" (did you mean {name}?)"),
+        None => did_you_mean(given, names()),
     }
 }

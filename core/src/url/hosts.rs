@@ -5,8 +5,16 @@
 
 use std::net::Ipv6Addr;
 
-use super::invalid;
+use super::mistake::invalid;
 use crate::types::error::Result;
+
+/// The hosts of a list such as `h1:6379,h2`, as [`StoreUrl::hosts`](super::StoreUrl::hosts) reads them.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when none is named, or one is no `HOST` or `HOST:PORT`.
+pub fn hosts_in(list: &str, port: u16) -> Result<Vec<(String, u16)>> {
+    parse(list, port)
+}
 
 /// The hosts of `authority` with their ports, `default` where none is given.
 pub(super) fn parse(authority: &str, default: u16) -> Result<Vec<(String, u16)>> {

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{did_you_mean, invalid};
+use super::mistake::{did_you_mean, invalid};
 use crate::types::error::Result;
 use crate::types::options::{Settings, Ttl, parse_duration};
 use crate::types::token::TokenEpoch;
