@@ -11,6 +11,7 @@ use tracing::Instrument;
 
 use crate::engine::client::ClientInner;
 use crate::engine::hold::{Ending, Hold};
+use crate::engine::owned_hold::OwnedHold;
 use crate::engine::telemetry;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result};
@@ -28,31 +29,38 @@ use crate::types::token::FencingToken;
 /// Ownership is the guard's, not a task's or thread's: it may be sent and shared.
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
-    core: Arc<ClientInner>,
-    hold: Arc<Hold>,
+    owned: OwnedHold,
 }
 
 impl Guard {
-    pub(crate) fn new(core: Arc<ClientInner>, hold: Arc<Hold>) -> Guard {
-        Guard { core, hold }
+    pub(crate) fn new(owned: OwnedHold) -> Guard {
+        Guard { owned }
+    }
+
+    fn client(&self) -> &Arc<ClientInner> {
+        self.owned.client()
+    }
+
+    fn hold(&self) -> &Arc<Hold> {
+        self.owned.hold()
     }
 
     /// The number for the protected resource to check. Pass it with every write.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.hold.token()
+        self.hold().token()
     }
 
     /// The lock's name.
     #[must_use]
     pub fn name(&self) -> &LockName {
-        self.hold.claim().name()
+        self.hold().claim().name()
     }
 
     /// How it is held.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.hold.claim().mode()
+        self.hold().claim().mode()
     }
 
     /// Until when the holder may believe it holds, as far as is known now; renewals move it.
@@ -60,14 +68,14 @@ impl Guard {
     /// in the past.
     #[must_use]
     pub fn valid_until(&self) -> Moment {
-        self.hold.valid_until().unwrap_or(Moment::from_nanos(0))
+        self.hold().valid_until().unwrap_or(Moment::from_nanos(0))
     }
 
     /// How much validity is left: zero after a loss, [`Duration::MAX`] where it has no end.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match self.is_held() {
-            true => self.valid_until().duration_since(self.core.now()),
+            true => self.valid_until().duration_since(self.client().now()),
             false => Duration::ZERO,
         }
     }
@@ -76,7 +84,7 @@ impl Guard {
     /// once `false` it stays so.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.hold.is_held(self.core.now())
+        self.hold().is_held(self.client().now())
     }
 
     /// Completes when no more than `margin` of the validity is left, or the lock is lost. With
@@ -86,16 +94,16 @@ impl Guard {
     /// Cancel safe.
     pub async fn expiring(&self, margin: Duration) {
         loop {
-            let changed = self.hold.changed();
-            let Some(until) = self.hold.valid_until() else { return };
+            let changed = self.hold().changed();
+            let Some(until) = self.hold().valid_until() else { return };
             let at = until - margin;
-            if self.core.now() >= at {
+            if self.client().now() >= at {
                 return;
             }
             tokio::select! {
                 biased;
                 () = changed => {}
-                () = self.core.store.clock().sleep_until(at) => {}
+                () = self.client().store.clock().sleep_until(at) => {}
             }
         }
     }
@@ -107,8 +115,8 @@ impl Guard {
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
         loop {
-            let changed = self.hold.changed();
-            if let Some(Ending::Lost(reason)) = self.hold.ending() {
+            let changed = self.hold().changed();
+            if let Some(Ending::Lost(reason)) = self.hold().ending() {
                 return reason;
             }
             changed.await;
@@ -134,7 +142,7 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        let mut work = pin!(work.instrument(self.hold.span().clone()));
+        let mut work = pin!(work.instrument(self.hold().span().clone()));
         let mut lost = pin!(self.lost());
         // Asked before each step, since after a pause of the process the work may be polled before
         // the keeper is; and after the last.
@@ -155,7 +163,7 @@ impl Guard {
     }
 
     fn error(&self, kind: ErrorKind, message: String, doing: Operation) -> Error {
-        self.core.explain(Error::new(kind, message), doing, self.name())
+        self.client().explain(Error::new(kind, message), doing, self.name())
     }
 
     /// Gives the lock back and waits until the store has confirmed it.
@@ -171,28 +179,10 @@ impl Guard {
     /// Dropped half-way, the release goes on in the background.
     pub async fn release(self) -> Result<()> {
         let name = self.name().clone();
-        let store = self.core.store.profile().store;
-        let span = telemetry::release_span(self.hold.claim(), store, self.fencing_token());
-        let released = self.give_back().instrument(span).await;
-        released.map_err(|error| self.core.explain(error, Operation::Release, &name))
-    }
-
-    async fn give_back(&self) -> Result<()> {
-        // End the hold first: `is_held` must be false before the store can give the lock on.
-        let now = self.core.now();
-        let held = self.hold.is_held(now) && self.hold.end(Ending::Released, now);
-        self.core.worker.remove(self.hold.claim().id);
-        if !held {
-            let why = match self.hold.ending() {
-                Some(Ending::Lost(reason)) => reason.to_string(),
-                _ => "it was released".to_owned(),
-            };
-            return Err(Error::new(ErrorKind::NotHeld, why));
-        }
-        match self.hold.cleanup().release().await? {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::NotHeld, "the store did not have it as ours")),
-        }
+        let store = self.client().store.profile().store;
+        let span = telemetry::release_span(self.hold().claim(), store, self.fencing_token());
+        let released = self.owned.release().instrument(span).await;
+        released.map_err(|error| self.client().explain(error, Operation::Release, &name))
     }
 
     /// A descriptor that keeps the lock held for as long as any process has a copy of it, as a
@@ -200,22 +190,12 @@ impl Guard {
     #[cfg(unix)]
     #[must_use]
     pub fn keep_alive(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.hold.cleanup().acquisition().keep_alive()
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let ended = self.hold.valid_until().is_none();
-        if !ended && self.hold.end(Ending::Released, self.core.now()) {
-            self.core.worker.remove(self.hold.claim().id);
-        }
-        self.hold.cleanup().leave();
+        self.hold().cleanup().acquisition().keep_alive()
     }
 }
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Guard").field(&self.hold).finish()
+        f.debug_tuple("Guard").field(self.hold()).finish()
     }
 }

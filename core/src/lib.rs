@@ -9,6 +9,7 @@ mod lock;
 mod locks;
 pub mod memory;
 mod store;
+pub mod sync;
 mod time;
 mod types;
 pub mod url;

@@ -225,7 +225,7 @@ impl Lock {
             Some(Duration::ZERO) => WaitPolicy::None,
             Some(limit) => WaitPolicy::AtMost { limit, left: left(limit, since) },
         };
-        acquire(core, request, policy).await
+        acquire(core, request, policy).await.map(Guard::new)
     }
 
     /// The store, once it is connected, within the bounds of this acquisition.

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,6 +19,7 @@ use crate::store::distributed_lock::{
     RenewOutcome, Report, Residue, Snapshot, WaiterCheck,
 };
 use crate::store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
+use crate::sync::Mutex;
 use crate::time::moment::{Clock, Moment, TokioClock, lease_end};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::mode::Mode;
@@ -127,7 +128,7 @@ struct State {
 
 impl Shelf {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Changes the queue of `key`, grants whoever fits now, and rings them after unlocking.

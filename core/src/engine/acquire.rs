@@ -15,9 +15,9 @@ use crate::engine::backoff::Backoff;
 use crate::engine::cleanup::CleanupGuard;
 use crate::engine::client::{ClientInner, closed, silent};
 use crate::engine::hold::{Grant, Hold, Limit};
+use crate::engine::owned_hold::OwnedHold;
 use crate::engine::telemetry::{self, Metrics, Outcome};
 use crate::engine::wait::{LastAnswer, Wait};
-use crate::guard::Guard;
 use crate::store::claim::{Claim, IfBusy, LockKind, Wanted};
 use crate::store::distributed_lock::{AttemptOutcome, Residue};
 use crate::store::profile::Liveness;
@@ -57,7 +57,7 @@ pub(crate) async fn acquire(
     core: &Arc<ClientInner>,
     request: &Request,
     policy: WaitPolicy,
-) -> Result<Guard> {
+) -> Result<OwnedHold> {
     let profile = core.store.profile();
     let spans = Spans {
         caller: Span::current(),
@@ -78,7 +78,7 @@ async fn acquire_loop(
     request: &Request,
     policy: WaitPolicy,
     spans: &Spans,
-) -> Result<Guard> {
+) -> Result<OwnedHold> {
     // A store that answers at once must not let one task keep its worker thread for ever.
     tokio::task::coop::consume_budget().await;
     core.store.profile().require(request.mode, request.ttl)?;
@@ -160,7 +160,7 @@ impl<'a> AcquireLoop<'a> {
         AcquireLoop { core, cleanup, request, wait, started, gives_up, policy, spans }
     }
 
-    async fn run(&self) -> Result<Guard> {
+    async fn run(&self) -> Result<OwnedHold> {
         let mut backoff = Backoff::start();
         let mut asked = self.started;
         loop {
@@ -285,7 +285,7 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    fn grant(&self, grant: &Grant) -> Result<Guard> {
+    fn grant(&self, grant: &Grant) -> Result<OwnedHold> {
         let (core, claim) = (self.core, self.cleanup.claim());
         if grant.valid_until <= grant.since || grant.limit.at <= grant.since {
             return Err(Error::new(
@@ -301,8 +301,8 @@ impl<'a> AcquireLoop<'a> {
         let hold = Hold::new(self.cleanup.clone(), grant, span, core.metrics.clone());
         let hold = Arc::new(hold);
         core.metrics.granted(claim, grant.since.duration_since(self.started));
-        // From here on the guard's drop ends the hold.
-        let guard = Guard::new(core.clone(), hold.clone());
+        // From here on its drop ends the hold.
+        let owned = OwnedHold::new(core.clone(), hold.clone());
         if !core.worker.keep(hold, grant.asked, grant.since) {
             return Err(closed());
         }
@@ -312,7 +312,7 @@ impl<'a> AcquireLoop<'a> {
         if pin!(claim.notify.notified()).enable() {
             claim.wake();
         }
-        Ok(guard)
+        Ok(owned)
     }
 
     fn busy(&self) -> Error {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::engine::telemetry;
 use crate::store::claim::Claim;
 use crate::store::distributed_lock::{Acquisition, DistributedLock, ReleaseOutcome};
 use crate::store::profile::Liveness;
+use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Result};
 
@@ -49,7 +50,7 @@ impl CleanupGuard {
 
     /// Takes over the debt: whoever gets it must pay it.
     fn debt(&self) -> Option<TaskTrackerToken> {
-        self.owed.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.owed.lock().take()
     }
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {

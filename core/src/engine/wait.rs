@@ -1,11 +1,12 @@
 //! A claim that waits in the store's queue: what the store said last, how long it has been silent,
 //! and who may speak for the claim while nobody polls it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::engine::cleanup::CleanupGuard;
+use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::Error;
 
@@ -68,11 +69,11 @@ impl Wait {
     }
 
     fn set_said(&self, said: LastAnswer) {
-        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
+        *self.said.lock() = said;
     }
 
     pub(crate) fn said(&self) -> LastAnswer {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.said.lock().clone()
     }
 
     /// Until when the store may stay silent.

@@ -6,9 +6,11 @@
 //! single caller waits for no other. docs/decisions/0007 and 0009 have the measurements.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use tokio::runtime::Handle;
+
+use crate::sync::Mutex;
 
 /// Batching limits.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +111,7 @@ impl<R> Batcher<R> {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue<R>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Removes the requests that still wait for a permit, to fail them with the connection.

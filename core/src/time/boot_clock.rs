@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
+use crate::sync::Mutex;
 use crate::time::moment::{Clock, Moment};
 
 /// Time since the machine booted, suspends included, and its timer.
@@ -74,7 +75,7 @@ struct Queue {
 
 impl Sleepers {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// `false` when nothing will wake it.
@@ -235,8 +236,8 @@ mod timer {
     //! looks at it at least once a second, so that a loss after a suspend is told a second late
     //! at most. `is_held` is exact all the same.
 
+    use crate::sync::Mutex;
     use rustix::time::{ClockId, clock_gettime};
-    use std::sync::Mutex;
     use std::time::Duration;
     use tokio::sync::Notify;
 
@@ -261,17 +262,16 @@ mod timer {
         }
 
         pub(super) fn set(&self, at: Moment) {
-            *self.at.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = at;
+            *self.at.lock() = at;
             self.changed.notify_one();
         }
 
         pub(super) async fn fired(&self) {
             loop {
-                let at = *self.at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let at = *self.at.lock();
                 let left = at.duration_since(now());
                 if left.is_zero() {
-                    *self.at.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-                        Moment::NEVER;
+                    *self.at.lock() = Moment::NEVER;
                     return;
                 }
                 let nap = left.min(Duration::from_secs(1));

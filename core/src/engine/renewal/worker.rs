@@ -6,7 +6,7 @@
 //! its deadline. A hold past its validity is lost here, never by the store's word.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -20,6 +20,7 @@ use crate::engine::renewal::schedule::{
 };
 use crate::engine::wait::Wait;
 use crate::store::distributed_lock::{Acquisition, DistributedLock, RenewOutcome, WaiterCheck};
+use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::{LostReason, Result};
 
@@ -42,7 +43,7 @@ impl RenewalWorker {
     }
 
     fn schedule(&self) -> MutexGuard<'_, Schedule> {
-        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+        self.schedule.lock()
     }
 
     fn insert(&self, id: u64, due: Moment, what: Task) -> bool {
