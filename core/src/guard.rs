@@ -1,4 +1,4 @@
-//! A held lock, as its holder sees it.
+//! The guard of a held lock.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -45,7 +45,7 @@ impl Guard {
         self.owned.hold()
     }
 
-    /// The number for the protected resource to check. Pass it with every write.
+    /// The fencing token. Pass it with every write, for the protected resource to check.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.hold().token()
@@ -57,21 +57,20 @@ impl Guard {
         self.hold().claim().name()
     }
 
-    /// How it is held.
+    /// The mode in which it is held.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.hold().claim().mode()
     }
 
-    /// Until when the holder may believe it holds, as far as is known now; renewals move it.
-    /// On the store's clock, which [`Locks::now`](crate::Locks::now) reads. After a loss it is
-    /// in the past.
+    /// The end of the validity as known now, on the store's clock, which
+    /// [`Locks::now`](crate::Locks::now) reads. Renewals move it; after a loss it is in the past.
     #[must_use]
     pub fn valid_until(&self) -> Moment {
         self.hold().valid_until().unwrap_or(Moment::from_nanos(0))
     }
 
-    /// How much validity is left: zero after a loss, [`Duration::MAX`] where it has no end.
+    /// The remaining validity: zero after a loss, [`Duration::MAX`] where it has no end.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match self.is_held() {
@@ -80,15 +79,15 @@ impl Guard {
         }
     }
 
-    /// Whether the lock is provably held at this moment. Exact: no timer has to fire first, and
-    /// once `false` it stays so.
+    /// Whether the lock is provably held at this moment. Exact without a timer, and once `false` it
+    /// stays `false`.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.hold().is_held(self.client().now())
     }
 
-    /// Completes when no more than `margin` of the validity is left, or the lock is lost. With
-    /// renewals succeeding and `margin` at most half of the TTL that is never.
+    /// Completes when at most `margin` of the validity is left, or the lock is lost. While renewals
+    /// succeed and `margin` is at most half of the TTL, it never completes.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -108,7 +107,7 @@ impl Guard {
         }
     }
 
-    /// Completes when the lock is lost, no later than its validity ends, with no help from the
+    /// Completes when the lock is lost, at the latest when its validity ends, without help from the
     /// store.
     ///
     /// # Cancel safety
@@ -123,14 +122,14 @@ impl Guard {
         }
     }
 
-    /// Does `work` while the lock is held, and drops it half-way when the lock is lost.
+    /// Runs `work` while the lock is held, and drops it when the lock is lost.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when the lock was lost before `work` was complete, even if only just;
-    /// its result is dropped then.
+    /// [`ErrorKind::Lost`] when the lock was lost before `work` completed, even by an instant; its
+    /// result is then dropped.
     ///
     /// # Cancel safety
-    /// As cancel safe as `work`; the guard stays as it is.
+    /// As cancel safe as `work`; the guard is not affected.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
@@ -144,8 +143,8 @@ impl Guard {
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         let mut work = pin!(work.instrument(self.hold().span().clone()));
         let mut lost = pin!(self.lost());
-        // Asked before each step, since after a pause of the process the work may be polled before
-        // the keeper is; and after the last.
+        // Checked before each poll, since after a pause of the process the work may be polled before
+        // the renewal worker is, and once more after the last.
         let done = poll_fn(|cx| {
             if !self.is_held() || lost.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(None);
@@ -166,17 +165,17 @@ impl Guard {
         self.client().explain(Error::new(kind, message), doing, self.name())
     }
 
-    /// Gives the lock back and waits until the store has confirmed it.
+    /// Releases the lock and waits until the store has confirmed it.
     ///
     /// # Errors
-    /// - [`ErrorKind::NotHeld`]: it was no longer this guard's, so somebody else may have worked
-    ///   beside it.
-    /// - [`ErrorKind::Unreachable`]: the store has not confirmed within `unreachable_after`. The
-    ///   release goes on in the background.
-    /// - [`ErrorKind::Refused`] and others that the store answers for good.
+    /// - [`ErrorKind::NotHeld`]: this guard no longer held it, so another holder may have worked at
+    ///   the same time.
+    /// - [`ErrorKind::Unreachable`]: the store did not confirm within `unreachable_after`. The release
+    ///   continues in the background.
+    /// - [`ErrorKind::Refused`] and other final errors of the store.
     ///
     /// # Cancel safety
-    /// Dropped half-way, the release goes on in the background.
+    /// If the future is dropped, the release continues in the background.
     pub async fn release(self) -> Result<()> {
         let name = self.name().clone();
         let store = self.client().store.profile().store;
@@ -185,7 +184,7 @@ impl Guard {
         released.map_err(|error| self.client().explain(error, Operation::Release, &name))
     }
 
-    /// A descriptor that keeps the lock held for as long as any process has a copy of it, as a
+    /// A descriptor that keeps the lock held for as long as any process has a copy of it, such as a
     /// child that inherits it. Only stores that know when a process ends have one.
     #[cfg(unix)]
     #[must_use]

@@ -1,7 +1,7 @@
 //! The core of [fencelock](https://docs.rs/fencelock): everything that is the same for all stores.
 //!
-//! Users want the `fencelock` crate, which re-exports this one. Whoever writes a store implements
-//! [`DistributedLock`]; waiting, renewing, cancelling and cleaning up are done here, once.
+//! Applications use the `fencelock` crate, which re-exports this one. The author of a backend
+//! implements [`DistributedLock`]; waiting, renewing, cancelling and cleaning up are done here, once.
 
 mod engine;
 mod guard;

@@ -1,4 +1,4 @@
-//! What a user calls: a lock, and the options of one acquisition.
+//! Locks, and the options of an acquisition.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,27 +24,27 @@ pub struct RwLock {
 }
 
 impl RwLock {
-    /// To be held together with other readers.
+    /// The lock for a reader, held together with other readers.
     pub fn read(&self) -> Lock {
         Lock::new(&self.connection, LockKind::ReadWrite, &self.name, Ok(Mode::Shared))
     }
 
-    /// To be held alone.
+    /// The lock for a writer, held alone.
     pub fn write(&self) -> Lock {
         Lock::new(&self.connection, LockKind::ReadWrite, &self.name, Ok(Mode::Exclusive))
     }
 }
 
-/// A lock and how it is to be acquired. It can be acquired any number of times; each acquisition
-/// is an owner of its own, also against others from this value.
+/// A lock and the options of its acquisition. It can be acquired any number of times; each
+/// acquisition is an owner of its own and excludes the others, also those from this value.
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
     pub(crate) connection: Connection,
-    /// The first thing that cannot be, told when it is acquired.
+    /// The first invalid option is reported when the lock is acquired.
     pub(crate) request: Result<Request>,
     pub(crate) wait: Option<Duration>,
-    /// When the wait began, if that was before the acquisition.
+    /// The start of the wait, if before the acquisition.
     pub(crate) since: Option<Instant>,
 }
 
@@ -76,15 +76,15 @@ impl Lock {
         self
     }
 
-    /// Waits no longer than `limit`; zero means not at all. Without it [`acquire`](Lock::acquire)
-    /// waits for ever and [`try_acquire`](Lock::try_acquire) not at all.
+    /// Waits at most `limit`; zero means not at all. By default [`acquire`](Lock::acquire) waits for
+    /// ever and [`try_acquire`](Lock::try_acquire) not at all.
     pub fn wait_at_most(mut self, limit: Duration) -> Lock {
         self.wait = Some(limit);
         self
     }
 
-    /// Counts the wait limit from `start` rather than from the call, for a caller who has waited
-    /// for something else before, such as the connection.
+    /// Counts the wait limit from `start` rather than from the call, for a caller that has waited for
+    /// something else before, such as the connection.
     pub fn waiting_since(mut self, start: Instant) -> Lock {
         self.since = Some(start);
         self
@@ -100,9 +100,9 @@ impl Lock {
         })
     }
 
-    /// How long a lease store keeps the lock if this process goes silent: 100 ms to 24 h. It is
-    /// renewed at a third of that. Default: the store's `ttl`, 30 s. Stores that know when a
-    /// process or session ends need none.
+    /// How long a lease store keeps the lock if this process is silent: 100 ms to 24 h. The lock is
+    /// renewed at a third of it. Default: the store's `ttl`, 30 s. Stores that know when a process
+    /// or session ends need none.
     pub fn ttl(self, ttl: Duration) -> Lock {
         self.set(|request| {
             request.ttl = Ttl::new(ttl)?.get();
@@ -110,7 +110,7 @@ impl Lock {
         })
     }
 
-    /// Loses the lock `limit` after the grant, whatever is renewed: 1 ms to 365 days.
+    /// Caps the hold at `limit` after the grant, regardless of renewals: 1 ms to 365 days.
     pub fn hold_at_most(self, limit: Duration) -> Lock {
         self.set(|request| {
             request.hold_at_most = Some(hold_limit(limit)?);
@@ -118,7 +118,7 @@ impl Lock {
         })
     }
 
-    /// Holds for `ttl`, 100 ms to 24 h, without any renewal.
+    /// Holds the lock for `ttl`, 100 ms to 24 h, without renewals.
     pub fn fixed_lease(self, ttl: Duration) -> Lock {
         self.set(|request| {
             request.ttl = Ttl::new(ttl)?.get();
@@ -141,7 +141,7 @@ impl Lock {
         })
     }
 
-    /// Words for people who look who holds or waits, behind host and process. At most 120 bytes
+    /// A human-readable label shown by `inspect`, appended to host and pid. At most 120 bytes
     /// together.
     pub fn label(self, text: &str) -> Lock {
         self.set(|request| {
@@ -150,20 +150,20 @@ impl Lock {
         })
     }
 
-    /// Waits for the lock and holds it.
+    /// Acquires the lock, and waits for it if necessary.
     ///
     /// # Errors
     /// - [`ErrorKind::WaitTimedOut`]: the wait limit ended; [`ErrorKind::Busy`] when it is zero.
     /// - [`ErrorKind::Unreachable`]: the store gave no useful answer for `unreachable_after`, or
     ///   within the wait limit.
-    /// - [`ErrorKind::Lost`]: granted, but too late to be believed in.
+    /// - [`ErrorKind::Lost`]: granted, but the validity had ended before the answer was read.
     /// - [`ErrorKind::InvalidArgument`], [`ErrorKind::Refused`], [`ErrorKind::Unsupported`],
     ///   [`ErrorKind::Foreign`], [`ErrorKind::Closed`]: at once. [`ErrorKind::Refused`] after
     ///   `unreachable_after` when the store refuses what it had accepted, such as a password.
     ///
     /// # Cancel safety
-    /// Dropped at any await it leaves nothing behind: neither a place in the queue nor a lock. The
-    /// clean-up runs in the background. A place in the queue is lost.
+    /// Dropped at any await, it leaves neither a place in the queue nor a lock: the clean-up runs in
+    /// the background. The place in the queue is lost.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
@@ -181,7 +181,7 @@ impl Lock {
     /// [`wait_at_most`](Lock::wait_at_most).
     ///
     /// # Errors
-    /// As [`acquire`](Lock::acquire), without the first.
+    /// As [`acquire`](Lock::acquire), except for the first.
     ///
     /// # Cancel safety
     /// As [`acquire`](Lock::acquire).
@@ -191,7 +191,7 @@ impl Lock {
     /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
     /// if let Some(guard) = locks.lock("job").try_acquire().await? {
     ///     // The guard must live as long as the work: `.is_some()` would drop it at once.
-    ///     guard.run(async { println!("nobody else does it") }).await?;
+    ///     guard.run(async { println!("no other process does it") }).await?;
     /// }
     /// # Ok(()) }
     /// ```
@@ -237,7 +237,7 @@ impl Lock {
     ) -> Result<&Arc<ClientInner>> {
         let silence = Bound::silence(request.unreachable_after);
         let bound = match limit {
-            // A try waits for no lock, but for the store.
+            // A try does not wait for the lock, but it waits for the store.
             None | Some(Duration::ZERO) => silence,
             Some(limit) => silence.min(Bound::wait_limit(limit, left(limit, Some(since)))),
         };
@@ -248,7 +248,7 @@ impl Lock {
     }
 }
 
-/// What is left of a wait limit that counts from `since`, or from now.
+/// The rest of a wait limit that counts from `since`, or from now.
 fn left(limit: Duration, since: Option<Instant>) -> Duration {
     since.map_or(limit, |since| limit.saturating_sub(since.elapsed()))
 }

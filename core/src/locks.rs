@@ -1,4 +1,4 @@
-//! What a user calls: a connected store, from which the locks come.
+//! The client: a connected store, from which the locks come.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,16 +26,16 @@ use crate::types::mode::{Mode, Permits};
 use crate::types::name::LockName;
 use crate::types::options::{Settings, Ttl, format_duration};
 
-/// A connected store. Clones share the connection and its background work.
+/// A client of a store. Clones share its connection and its background tasks.
 ///
-/// Dropping the last clone, and the last guard, stops the background work but waits for nothing;
-/// [`close`](Locks::close) does.
+/// Dropping the last clone and the last guard stops the background tasks without waiting for
+/// releases; [`close`](Locks::close) waits.
 #[derive(Clone)]
 pub struct Locks {
     pub(crate) connection: Connection,
 }
 
-/// What is known of a store that no connection has reached yet: it promises nothing.
+/// The profile of a store before its first connection: it guarantees nothing.
 static NOT_CONNECTED: Profile = Profile {
     store: "unknown",
     reach: Reach::Process,
@@ -48,13 +48,13 @@ static NOT_CONNECTED: Profile = Profile {
     exclusion_fails_when: Cow::Borrowed(&["the store is not connected yet"]),
 };
 
-/// How long ending a connection may take when what is owed to the store took the whole bound.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The time for closing the connection if the releases took the whole bound.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 impl Locks {
-    /// Locks in `store`, on the current tokio runtime; `shown` is the store's name in errors and
-    /// must hold no secret. The runtime needs its I/O and time drivers (`enable_all`) and must be
-    /// driven for as long as locks are held: it carries their renewals.
+    /// A client of `store` on the current tokio runtime; `redacted_url` is the store's name in errors
+    /// and must not contain a secret. The runtime needs its I/O and time drivers (`enable_all`) and
+    /// must run for as long as locks are held: it renews them.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
@@ -107,13 +107,13 @@ impl Locks {
         self.connection.wait(Bound::silence(bound)).await
     }
 
-    /// Waits until the store is connected, at most `unreachable_after`. It is so from the
-    /// beginning, unless it came from `connect_lazy`.
+    /// Waits until the store is connected, for at most `unreachable_after`. Only a client from
+    /// `connect_lazy` is not connected from the beginning.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] when no attempt succeeded in time, with the last one's error as
-    /// its cause; they go on. What another attempt would not mend, such as
-    /// [`ErrorKind::Refused`], at once; who asks again has it tried again.
+    /// its cause; the attempts continue. An error that a retry cannot fix, such as
+    /// [`ErrorKind::Refused`], is returned at once; the next call then makes another attempt.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -125,8 +125,8 @@ impl Locks {
         connected.map(drop).map_err(explain)
     }
 
-    /// The lock `name`, to be held by one at a time. A name that cannot be is an error of the
-    /// acquisition.
+    /// The lock `name`, for one holder at a time. An invalid name is reported when the lock is
+    /// acquired.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
         Lock::new(&self.connection, LockKind::Lock, name.as_ref(), Ok(Mode::Exclusive))
     }
@@ -136,23 +136,23 @@ impl Locks {
         RwLock { connection: self.connection.clone(), name: name.as_ref().to_owned() }
     }
 
-    /// The lock `name`, of which at most `limit` permits are out together. An acquisition takes
-    /// one, unless [`permits`](Lock::permits) says otherwise.
+    /// The lock `name`, with `limit` permits in total. An acquisition takes one, unless
+    /// [`permits`](Lock::permits) sets another number.
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Lock {
         let mode = Permits::new(1, limit).map(Mode::Permits);
         Lock::new(&self.connection, LockKind::Semaphore, name.as_ref(), mode)
     }
 
-    /// Who holds `name` and who waits for it, as far as the store knows.
+    /// The holders and waiters of `name`, as far as the store knows.
     ///
     /// # Errors
-    /// As the store answers; [`ErrorKind::InvalidArgument`] for a name that cannot be.
+    /// The store's; [`ErrorKind::InvalidArgument`] for an invalid name.
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Snapshot> {
         let name = self.name(name.as_ref(), Operation::Inspect)?;
-        let core = self.for_a_person(Operation::Inspect, &name).await?;
+        let core = self.for_operator(Operation::Inspect, &name).await?;
         let asked = core.ask(core.store.inspect(&name)).await;
         let mut seen = asked.map_err(|error| core.explain(error, Operation::Inspect, &name))?;
         for token in seen.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
@@ -162,27 +162,27 @@ impl Locks {
     }
 
     /// Takes the lock, or the place in its queue, from `who` of an [`inspect`](Locks::inspect).
-    /// A holder learns of it at its next renewal, or at once where the store can tell it.
-    /// `false` when `who` was gone already.
+    /// The holder notices at its next renewal, or at once where the store notifies it. `false` when
+    /// `who` was gone already.
     ///
     /// # Errors
-    /// As the store answers.
+    /// The store's.
     ///
     /// # Cancel safety
-    /// Dropped half-way, it may or may not have happened.
+    /// If the future is dropped, the eviction may or may not have happened.
     pub async fn evict(&self, name: impl AsRef<str>, who: &ParticipantId) -> Result<bool> {
         let name = self.name(name.as_ref(), Operation::Evict)?;
-        let core = self.for_a_person(Operation::Evict, &name).await?;
+        let core = self.for_operator(Operation::Evict, &name).await?;
         let asked = core.ask(core.store.evict(&name, who)).await;
         let removal = asked.map_err(|error| core.explain(error, Operation::Evict, &name))?;
         Ok(removal != ReleaseOutcome::Absent)
     }
 
-    /// Removes what locks under the names of `scratch` have left in the store, within `limit`. For
-    /// tools and tests, at their end: all clients that used the names must have ended.
+    /// Removes what locks under the names of `scratch` have left in the store, within `limit`. Tools
+    /// and tests call it at their end: all clients that used the names must have ended.
     ///
     /// # Errors
-    /// Why something stays; [`ErrorKind::Unsupported`] where the store cannot do this.
+    /// Why something remains; [`ErrorKind::Unsupported`] where the store cannot clear.
     ///
     /// # Cancel safety
     /// May be dropped and called again.
@@ -221,13 +221,13 @@ impl Locks {
         name.map_err(|error| error.during(doing).with_store(self.connection.redacted_url()))
     }
 
-    async fn for_a_person(&self, doing: Operation, name: &LockName) -> Result<&Arc<ClientInner>> {
+    async fn for_operator(&self, doing: Operation, name: &LockName) -> Result<&Arc<ClientInner>> {
         let connected = self.connected().await;
         connected.map_err(|error| not_connected(error, doing, name, self.connection.redacted_url()))
     }
 
-    /// What the store promises: nothing, before the first connection of `connect_lazy`. To go by
-    /// it, await [`ready`](Locks::ready) first.
+    /// What the store guarantees. Before the first connection of `connect_lazy` that is nothing:
+    /// await [`ready`](Locks::ready) first.
     #[must_use]
     pub fn profile(&self) -> &Profile {
         self.connection.get().map_or(&NOT_CONNECTED, |core| core.store.profile())
@@ -235,15 +235,15 @@ impl Locks {
 
     /// The present moment on the store's clock, to compare with
     /// [`Guard::valid_until`](crate::Guard::valid_until). Zero before the first connection of
-    /// `connect_lazy`, when there is no guard to compare it with.
+    /// `connect_lazy`, when no guard exists.
     #[must_use]
     pub fn now(&self) -> Moment {
         self.connection.get().map_or(Moment::from_nanos(0), |core| core.now())
     }
 
-    /// Ends everything: new acquisitions and waiting ones get [`ErrorKind::Closed`], what is held
-    /// is lost, then released, and the connection ends, or the attempts to make one. Waits for
-    /// releases under way and for the end of the connection, together at most `unreachable_after`
+    /// Closes the client: new and waiting acquisitions fail with [`ErrorKind::Closed`], held locks are
+    /// lost and then released, and the connection ends, or the attempts to make one. Waits for
+    /// releases in flight and for the end of the connection, together at most `unreachable_after`
     /// and a second.
     ///
     /// # Errors
@@ -266,8 +266,8 @@ impl Locks {
                 format!("releases were not confirmed within unreachable_after={bound}"),
             )
         });
-        // A store that has been silent for so long is not waited for as long again.
-        let bound = bound.max(core.now() + LAST_WORDS);
+        // After a silence of the whole bound, the store gets only a short grace period.
+        let bound = bound.max(core.now() + CLOSE_GRACE);
         let closed = core.until(bound, core.store.close()).await;
         let closed = closed.unwrap_or_else(|| Err(silent(unreachable_after, None)));
         let result = drained.and(closed);

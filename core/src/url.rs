@@ -1,7 +1,7 @@
-//! Which store, from one URL: a scheme table, and parameters that are all known or an error.
+//! Store URLs: a table of schemes, and parameters of which an unknown one is an error.
 //!
-//! Swallowed or misspelt settings cost people their locks, so nothing is ignored here: an unknown
-//! scheme names the ones there are, an unknown parameter the nearest spelling.
+//! Ignored or misspelt settings have cost users their locks, so nothing is ignored here: the error
+//! about an unknown scheme lists the known ones, about an unknown parameter the nearest spelling.
 
 mod connect;
 mod hosts;

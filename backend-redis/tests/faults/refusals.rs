@@ -45,7 +45,7 @@ async fn a_release_refused_for_want_of_replicas_goes_on_in_the_background() {
     drop(dropped);
     let error = soon("a release ends", released.release()).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
-    assert!(error.to_string().contains("goes on in the background"), "{error}");
+    assert!(error.to_string().contains("continues in the background"), "{error}");
     set(&server, "min-replicas-to-write", "0").await;
     for waiter in waiters {
         give_back(granted(waiter).await).await;

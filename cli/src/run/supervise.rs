@@ -421,7 +421,7 @@ impl Limit<'_> {
             () = std::future::ready(()) => {
                 let nearly = self.hold_ends - self.margins.kill;
                 match self.guard.valid_until() >= nearly && self.hold_ends != Moment::NEVER {
-                    true => "its hold_at_most was over",
+                    true => "hold_at_most elapsed",
                     false => "no renewal was confirmed in time",
                 }
                 .to_owned()

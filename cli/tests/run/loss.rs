@@ -125,7 +125,7 @@ fn a_lock_taken_away_kills_at_once() {
     assert_eq!(job.code(), 79);
     assert_eq!(job.silence(), [""; 0]);
     let said = job.complaints();
-    assert!(said.contains("no longer ours"), "{said}");
+    assert!(said.contains("taken or deleted"), "{said}");
 }
 
 #[test]

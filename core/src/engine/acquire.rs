@@ -1,7 +1,10 @@
-//! From a request for a lock to its grant, once for every store: contend, wait, retry, give up.
+//! Acquiring a lock, once for every store.
 //!
-//! The drivers only attempt. Whatever ends this future, an error, a limit or the caller's drop,
-//! the seat's own `Drop` leaves nothing behind.
+//! A request becomes a claim, and [`CleanupGuard`] guarantees its release before the first request
+//! is sent. The claim attempts; while the store answers that it is queued, it waits for a wake-up and
+//! attempts again; after a retryable error it backs off. A grant becomes a hold that the renewal
+//! worker keeps. An error, a limit or a dropped future ends the loop, and the guard's `Drop` then
+//! releases what the store may have.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -16,9 +19,10 @@ use crate::engine::cleanup::CleanupGuard;
 use crate::engine::client::{ClientInner, closed, silent};
 use crate::engine::hold::{Grant, Hold, Limit};
 use crate::engine::owned_hold::OwnedHold;
+use crate::engine::renewal::timing::period;
 use crate::engine::telemetry::{self, Metrics, Outcome};
 use crate::engine::wait::{LastAnswer, Wait};
-use crate::store::claim::{Claim, IfBusy, LockKind, Wanted};
+use crate::store::claim::{AcquireRequest, Claim, IfBusy, LockKind};
 use crate::store::distributed_lock::{AttemptOutcome, Residue};
 use crate::store::profile::Liveness;
 use crate::time::moment::{Moment, lease_end};
@@ -27,7 +31,7 @@ use crate::types::mode::Mode;
 use crate::types::name::LockName;
 use crate::types::options::{Label, format_duration};
 
-/// What a caller asked for.
+/// The options of one acquisition.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) name: LockName,
@@ -45,7 +49,7 @@ pub(crate) struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitPolicy {
     None,
-    /// Of this limit, so much is left.
+    /// The limit, and what is left of it.
     AtMost {
         limit: Duration,
         left: Duration,
@@ -64,8 +68,8 @@ pub(crate) async fn acquire(
         acquire: telemetry::acquire_span(&request.name, profile.store, request.mode),
     };
     let span = spans.acquire.clone();
-    let contending = acquire_loop(core, request, policy, &spans).instrument(span);
-    contending.await.map_err(|error| core.explain(error, Operation::Acquire, &request.name))
+    let acquiring = acquire_loop(core, request, policy, &spans).instrument(span);
+    acquiring.await.map_err(|error| core.explain(error, Operation::Acquire, &request.name))
 }
 
 struct Spans {
@@ -79,10 +83,10 @@ async fn acquire_loop(
     policy: WaitPolicy,
     spans: &Spans,
 ) -> Result<OwnedHold> {
-    // A store that answers at once must not let one task keep its worker thread for ever.
+    // With a store that answers at once, a task must still yield its worker thread.
     tokio::task::coop::consume_budget().await;
     core.store.profile().require(request.mode, request.ttl)?;
-    let wanted = Wanted {
+    let asked_for = AcquireRequest {
         name: request.name.clone(),
         kind: request.kind,
         mode: request.mode,
@@ -93,16 +97,15 @@ async fn acquire_loop(
     };
     let claim = Arc::new(Claim::new(
         core.worker.next_id(),
-        wanted,
+        asked_for,
         core.reaper.runtime.clone(),
         core.woken.clone(),
     ));
     let mut outcome =
         Counted { metrics: &core.metrics, claim: &claim, outcome: Outcome::Cancelled };
-    let cleanup =
-        Arc::new(CleanupGuard::take(core.store.begin(claim.clone()), core.reaper.clone()));
+    let cleanup = Arc::new(CleanupGuard::new(core.store.begin(claim.clone()), core.reaper.clone()));
     let result = match core.closing.is_cancelled() || core.worker.has_stopped() {
-        // Looked at only now: `close` waits for every seat that was taken before.
+        // Checked only now: `close` waits for every clean-up guard that was made before.
         true => {
             cleanup.nothing_left();
             Err(closed())
@@ -116,7 +119,7 @@ async fn acquire_loop(
     result
 }
 
-/// Counts an acquisition that ends in any way but a grant, which counts itself.
+/// Counts an acquisition that does not end in a grant; a grant is counted on its own.
 struct Counted<'a> {
     metrics: &'a Metrics,
     claim: &'a Claim,
@@ -131,7 +134,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// One claim on its way to the lock.
+/// The state of one acquisition.
 struct AcquireLoop<'a> {
     core: &'a Arc<ClientInner>,
     cleanup: &'a Arc<CleanupGuard>,
@@ -169,7 +172,7 @@ impl<'a> AcquireLoop<'a> {
                     let token = token.in_epoch(self.core.settings.token_epoch);
                     let since = self.core.now();
                     let limit = hold_limit(self.request, asked, since);
-                    let period = self.period();
+                    let period = self.renewal_period();
                     return self.grant(&Grant { token, asked, since, valid_until, limit, period });
                 }
                 Ok(AttemptOutcome::Busy { rest }) => {
@@ -178,7 +181,7 @@ impl<'a> AcquireLoop<'a> {
                     }
                     return Err(self.busy());
                 }
-                // A driver that queued a claim that was not to be: the seat's drop undoes it.
+                // The backend queued a claim that asked not to wait: the guard's drop undoes that.
                 Ok(AttemptOutcome::Waiting { .. }) if self.policy == WaitPolicy::None => {
                     return Err(self.busy());
                 }
@@ -188,7 +191,7 @@ impl<'a> AcquireLoop<'a> {
                     self.wait_for_wake_up(check_after).await?;
                 }
                 Err(error) if error.is_retryable() => {
-                    self.wait.troubled(error);
+                    self.wait.failed(error);
                     let claim = self.cleanup.claim();
                     self.back_off(backoff.next(claim.label(), claim.id())).await?;
                 }
@@ -198,21 +201,22 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// How often the hold is renewed. A fixed lease is not, but a session that carries one is.
-    fn period(&self) -> Option<Duration> {
+    /// The time between two renewals. A fixed lease is not renewed, but a session that carries one
+    /// is.
+    fn renewal_period(&self) -> Option<Duration> {
         let (profile, request) = (self.core.store.profile(), self.request);
         match request.renewed || profile.liveness != Liveness::Lease {
-            true => profile.renewal.period(request.ttl),
+            true => period(profile.renewal, request.ttl),
             false => None,
         }
     }
 
-    /// One attempt and its answer, unless the wait limit or the store's silence ends it.
+    /// Makes one attempt, unless the wait limit or the store's silence ends it.
     async fn attempt(&self, asked: Moment) -> Result<Result<AttemptOutcome>> {
         self.wait.asked(asked);
         let acquisition = self.cleanup.acquisition();
         let mut attempt = acquisition.attempt();
-        // The store may answer at once; then there is no timer to set up.
+        // The store may answer at once; then no timer is needed.
         if let Poll::Ready(answer) = poll_once(attempt.as_mut()).await {
             return Ok(answer);
         }
@@ -228,15 +232,15 @@ impl<'a> AcquireLoop<'a> {
             true => self.timed_out(),
             false => self.silent(),
         };
-        // On a busy machine the answer may have come while this task was not running; and what the
-        // driver says of a request that is answered explains nothing.
+        // On a busy machine the answer may have arrived while this task was not running; then the
+        // backend's explanation of an unanswered request is outdated.
         match poll_once(attempt.as_mut()).await {
             Poll::Ready(answer) => Ok(answer),
             Poll::Pending => Err(error),
         }
     }
 
-    /// Waits for the bell, which the driver or the keeper's look rings.
+    /// Waits for a wake-up by the backend or by the worker's check.
     async fn wait_for_wake_up(&self, check_after: Duration) -> Result<()> {
         let (core, claim) = (self.core, self.cleanup.claim());
         self.wait.park();
@@ -245,7 +249,7 @@ impl<'a> AcquireLoop<'a> {
         }
         let _watched = Watched { core, claim };
         core.metrics.waits(claim, 1.0);
-        // The bell last: a driver that always rings must not outlast a limit.
+        // The wake-up last: a backend that always wakes must not defeat a limit.
         let woken = tokio::select! {
             biased;
             () = core.closing.cancelled() => Err(closed()),
@@ -275,8 +279,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// An error when the clock has ended, with the runtime that connected: it lets everybody go
-    /// early, perhaps before anybody else tells.
+    /// An error when the clock has ended with the runtime that connected: it then ends every sleep
+    /// early, perhaps before the closing is signalled.
     async fn sleep_until(&self, at: Moment) -> Result<()> {
         self.core.store.clock().sleep_until(at).await;
         match self.core.now() < at {
@@ -291,7 +295,7 @@ impl<'a> AcquireLoop<'a> {
             return Err(Error::new(
                 ErrorKind::Lost,
                 "granted, but its validity had ended before the answer was read; \
-                 it was given back",
+                 it was released",
             )
             .retryable(true));
         }
@@ -306,8 +310,8 @@ impl<'a> AcquireLoop<'a> {
         if !core.worker.keep(hold, grant.asked, grant.since) {
             return Err(closed());
         }
-        // Only once the keeper has the hold can a ring reach it there. One that came between the
-        // answer and now meant the hold, and lies in the bell.
+        // A wake-up reaches the worker only once it has the hold. One that came between the answer
+        // and now was meant for the hold, and is stored in the notifier.
         claim.held();
         if pin!(claim.notify.notified()).enable() {
             claim.wake();
@@ -316,13 +320,13 @@ impl<'a> AcquireLoop<'a> {
     }
 
     fn busy(&self) -> Error {
-        Error::new(ErrorKind::Busy, "held by somebody else, or others wait for it")
+        Error::new(ErrorKind::Busy, "held by another client, or others wait for it")
     }
 
     fn silent(&self) -> Error {
-        let cause = match self.wait.said() {
-            LastAnswer::Trouble(error) => Some(error),
-            LastAnswer::Nothing | LastAnswer::Queued => self.cleanup.acquisition().unanswered(),
+        let cause = match self.wait.last_answer() {
+            LastAnswer::Failed(error) => Some(error),
+            LastAnswer::None | LastAnswer::Queued => self.cleanup.acquisition().unanswered(),
         };
         silent(self.request.unreachable_after, cause)
     }
@@ -338,13 +342,13 @@ impl<'a> AcquireLoop<'a> {
                 format!("the store gave no useful answer within the wait limit of {limit}"),
             )
         };
-        match self.wait.said() {
+        match self.wait.last_answer() {
             LastAnswer::Queued => {
                 Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
             }
-            LastAnswer::Trouble(error) => unknown().caused_by(error),
-            LastAnswer::Nothing => match self.cleanup.acquisition().unanswered() {
-                // Others were before it all the time.
+            LastAnswer::Failed(error) => unknown().caused_by(error),
+            LastAnswer::None => match self.cleanup.acquisition().unanswered() {
+                // Other claims were ahead of it all the time.
                 Some(error) if error.kind() == ErrorKind::Busy => {
                     let message = format!("not granted within {limit}");
                     Error::new(ErrorKind::WaitTimedOut, message).caused_by(error)
@@ -356,13 +360,13 @@ impl<'a> AcquireLoop<'a> {
     }
 }
 
-/// Whether `future` is ready now.
+/// Polls `future` once.
 async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
-/// When a hold ends whatever the store says: a fixed lease by the drift formula from before the
-/// request, `hold_at_most` from the grant.
+/// The end of a hold, whatever the store answers: a fixed lease counts from before the request, less
+/// the drift margin, `hold_at_most` from the grant.
 fn hold_limit(request: &Request, asked: Moment, granted: Moment) -> Limit {
     let lease = match request.renewed {
         true => Moment::NEVER,
@@ -375,7 +379,7 @@ fn hold_limit(request: &Request, asked: Moment, granted: Moment) -> Limit {
     }
 }
 
-/// A wait in the keeper's agenda, taken out however the waiting ends.
+/// A wait in the worker's schedule; dropping it removes it.
 struct Watched<'a> {
     core: &'a ClientInner,
     claim: &'a Claim,

@@ -1,7 +1,7 @@
-//! One granted lock: until when it may be believed in, and how it ends.
+//! One granted lock: until when it is valid, and how it ends.
 //!
-//! The guard and the keeper share it. Whoever ends it first decides how it ended; after its end
-//! nothing revives it, since a revived hold was how other libraries got two holders.
+//! The guard and the renewal worker share it. The first to end it decides how it ended; after its
+//! end nothing revives it, since a revived hold was how other libraries got two holders.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub(crate) enum Ending {
     Lost(LostReason),
 }
 
-/// How long a hold may last, whatever the store says.
+/// The end of a hold, whatever the store answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) at: Moment,
@@ -36,9 +36,9 @@ pub(crate) struct Hold {
     token: FencingToken,
     since: Moment,
     limit: Limit,
-    /// How often it is renewed, if it is.
+    /// The time between two renewals, if it is renewed.
     period: Option<Duration>,
-    /// The validity's end in nanoseconds; [`ENDED`] once it has ended, for good.
+    /// The validity's end in nanoseconds; [`ENDED`] after the hold's end, which is final.
     until: AtomicU64,
     ending: OnceLock<Ending>,
     changed: Notify,
@@ -48,12 +48,12 @@ pub(crate) struct Hold {
 
 const ENDED: u64 = 0;
 
-/// What makes a hold.
+/// What a hold is made from.
 pub(crate) struct Grant {
     pub(crate) token: FencingToken,
     /// When the attempt was sent.
     pub(crate) asked: Moment,
-    /// When its answer was read.
+    /// When the answer was read.
     pub(crate) since: Moment,
     pub(crate) valid_until: Moment,
     pub(crate) limit: Limit,
@@ -93,7 +93,7 @@ impl Hold {
         self.token
     }
 
-    /// Its end whatever the store says.
+    /// Its end, whatever the store answers.
     pub(crate) fn limit(&self) -> Moment {
         self.limit.at
     }
@@ -118,7 +118,7 @@ impl Hold {
         }
     }
 
-    /// Exact to the nanosecond, with no help from any timer: whoever asks past the end ends it.
+    /// Exact to the nanosecond without a timer: a call after the validity's end ends the hold.
     pub(crate) fn is_held(&self, now: Moment) -> bool {
         match self.valid_until() {
             None => false,
@@ -131,8 +131,8 @@ impl Hold {
         }
     }
 
-    /// Moves the validity's end forward. `false` when the hold has ended or its end has passed: a
-    /// late "renewed" revives nothing.
+    /// Moves the validity's end forward. `false` when the hold has ended or its validity has: a late
+    /// renewal revives nothing.
     pub(crate) fn extend(&self, valid_until: Moment, now: Moment) -> bool {
         let new = valid_until.min(self.limit.at);
         loop {
@@ -173,7 +173,7 @@ impl Hold {
         true
     }
 
-    /// Once per hold, by whoever took its validity away.
+    /// Called once per hold, by the caller that ended its validity.
     fn close(&self, ending: Ending, now: Moment) {
         let _ = self.ending.set(ending);
         let lost = match ending {
@@ -184,8 +184,8 @@ impl Hold {
         self.changed.notify_waiters();
         if let Some(reason) = lost {
             self.span.in_scope(|| telemetry::lost(self.claim(), self.token, reason));
-            // Nobody may use it any more, so others need not wait for the guard to be dropped,
-            // which a forgotten one never is.
+            // The holder may not use the lock any more, so others need not wait until the guard is
+            // dropped, which a forgotten one never is.
             self.cleanup.leave();
         }
     }

@@ -40,7 +40,9 @@ impl OwnedHold {
         }
         match self.hold.cleanup().release().await? {
             true => Ok(()),
-            false => Err(Error::new(ErrorKind::NotHeld, "the store did not have it as ours")),
+            false => {
+                Err(Error::new(ErrorKind::NotHeld, "the store no longer had this guard's lock"))
+            }
         }
     }
 }

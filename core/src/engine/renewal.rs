@@ -2,4 +2,5 @@
 
 mod batch;
 mod schedule;
+pub(crate) mod timing;
 pub(crate) mod worker;

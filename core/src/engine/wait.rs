@@ -1,5 +1,5 @@
-//! A claim that waits in the store's queue: what the store said last, how long it has been silent,
-//! and who may speak for the claim while nobody polls it.
+//! A claim that waits in the store's queue: the store's last answer, how long the store has been
+//! silent, and whether the caller's future is at work or parked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -12,31 +12,30 @@ use crate::types::error::Error;
 
 pub(crate) struct Wait {
     cleanup: Arc<CleanupGuard>,
-    /// When it first asked what the store has not answered since: never, if it owes nothing.
-    /// Waiting for a bell is no silence, however long it takes.
+    /// When the first request was sent that the store has not answered since: never, if it owes no
+    /// answer. Waiting for a wake-up is not silence, however long it takes.
     unanswered_since: AtomicU64,
     unreachable_after: Duration,
-    said: Mutex<LastAnswer>,
-    place: AtomicU8,
+    last_answer: Mutex<LastAnswer>,
+    caller: AtomicU8,
 }
 
-/// What the store said last, to an attempt or a look. It decides what the end of the wait means: a
-/// store that cannot be asked must not look like a busy lock.
+/// The store's last answer to an attempt or a check. It decides what the end of the wait means: a
+/// store that cannot be reached must not look like a busy lock.
 #[derive(Clone)]
 pub(crate) enum LastAnswer {
-    Nothing,
+    None,
     /// A place in the queue: the lock is busy.
     Queued,
-    /// Why it could not say more.
-    Trouble(Error),
+    Failed(Error),
 }
 
-/// The caller's future is at work, perhaps with an attempt under way.
+/// The caller's future is at work, perhaps with an attempt in flight.
 const AT_WORK: u8 = 0;
-/// It waits for its bell: no attempt is under way.
+/// It waits for a wake-up: no attempt is in flight.
 const PARKED: u8 = 1;
-/// It was sent away while it was parked.
-const SENT_AWAY: u8 = 2;
+/// It was dismissed while it was parked.
+const DISMISSED: u8 = 2;
 
 impl Wait {
     pub(crate) fn new(cleanup: Arc<CleanupGuard>, unreachable_after: Duration) -> Wait {
@@ -44,8 +43,8 @@ impl Wait {
             cleanup,
             unanswered_since: AtomicU64::new(Moment::NEVER.as_nanos()),
             unreachable_after,
-            said: Mutex::new(LastAnswer::Nothing),
-            place: AtomicU8::new(AT_WORK),
+            last_answer: Mutex::new(LastAnswer::None),
+            caller: AtomicU8::new(AT_WORK),
         }
     }
 
@@ -60,20 +59,16 @@ impl Wait {
     /// The claim has its place in the queue.
     pub(crate) fn answered(&self) {
         self.unanswered_since.store(Moment::NEVER.as_nanos(), Ordering::Release);
-        self.set_said(LastAnswer::Queued);
+        *self.last_answer.lock() = LastAnswer::Queued;
     }
 
-    /// An answer that is none: the silence goes on.
-    pub(crate) fn troubled(&self, error: Error) {
-        self.set_said(LastAnswer::Trouble(error));
+    /// The answer was an error: the silence continues.
+    pub(crate) fn failed(&self, error: Error) {
+        *self.last_answer.lock() = LastAnswer::Failed(error);
     }
 
-    fn set_said(&self, said: LastAnswer) {
-        *self.said.lock() = said;
-    }
-
-    pub(crate) fn said(&self) -> LastAnswer {
-        self.said.lock().clone()
+    pub(crate) fn last_answer(&self) -> LastAnswer {
+        self.last_answer.lock().clone()
     }
 
     /// Until when the store may stay silent.
@@ -83,20 +78,20 @@ impl Wait {
     }
 
     pub(crate) fn park(&self) {
-        self.place.store(PARKED, Ordering::Release);
+        self.caller.store(PARKED, Ordering::Release);
     }
 
-    /// Back to work. `false` when it was sent away meanwhile: its seat is left already.
+    /// Back to work. `false` when the wait was dismissed meanwhile: its clean-up has begun already.
     pub(crate) fn unpark(&self) -> bool {
-        self.place.swap(AT_WORK, Ordering::AcqRel) == PARKED
+        self.caller.swap(AT_WORK, Ordering::AcqRel) == PARKED
     }
 
-    /// Leaves the seat of a parked claim, whose future may not be polled for long, and sends one
-    /// at work to find out.
-    pub(crate) fn send_away(&self) {
-        let sent =
-            self.place.compare_exchange(PARKED, SENT_AWAY, Ordering::AcqRel, Ordering::Acquire);
-        match sent {
+    /// Ends the wait: releases a parked claim, whose future may not be polled for long, and wakes one
+    /// that is at work, so that it finds out.
+    pub(crate) fn dismiss(&self) {
+        let parked =
+            self.caller.compare_exchange(PARKED, DISMISSED, Ordering::AcqRel, Ordering::Acquire);
+        match parked {
             Ok(_) => self.cleanup.leave(),
             Err(_) => {
                 self.cleanup.claim().wake();

@@ -1,9 +1,9 @@
-//! What a store must do: the trait [`DistributedLock`] and its value types.
+//! What a backend implements: the trait [`DistributedLock`] and its value types.
 //!
-//! A driver does atomic steps, each bounded in time, and nothing else: waiting, retrying, renewing
+//! A backend does atomic steps, each bounded in time, and nothing else: waiting, retrying, renewing
 //! on time, cancelling and cleaning up are done once, in this crate, for every store. The trait
 //! fits a token with a TTL and a session with an ephemeral queue node equally well.
-//! docs/writing-a-backend.md is the way to a new one.
+//! docs/writing-a-backend.md explains how to write one.
 
 use std::any::Any;
 use std::fmt;
@@ -24,49 +24,50 @@ use crate::types::token::FencingToken;
 
 /// One connected store.
 ///
-/// Every method that asks the store must bound its requests in time, and be idempotent by owner
-/// token: a reply can always be lost, and asking again must find "already mine, same fencing
-/// token" or "already gone".
+/// Every method that sends requests must bound them in time, and be idempotent by owner token: a
+/// reply can always be lost, and a repeated request must find "already mine, same fencing token" or
+/// "already gone".
 #[async_trait]
 pub trait DistributedLock: Send + Sync + 'static {
-    /// What this store promises, and when it cannot.
+    /// What this store guarantees, and when it cannot.
     fn profile(&self) -> &Profile;
 
-    /// The clock of every [`Moment`] this driver gives or takes.
+    /// The clock of every [`Moment`] that this backend returns or receives.
     fn clock(&self) -> &dyn Clock;
 
-    /// Takes a seat for `claim`. No I/O, no failure: from here on somebody owns the clean-up.
+    /// Registers `claim`. Infallible and without I/O; from here on the core guarantees that it is
+    /// released.
     fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition>;
 
-    /// Renews everything in `held`; the driver groups by connection or shard and bounds each
-    /// request. Each result is reported as soon as it is known, by index; an unreported one counts
-    /// as unknown, and is asked again in another batch before this one has ended. With [`RenewalPlan::None`](crate::RenewalPlan::None) only a held claim that was
-    /// rung is asked about.
+    /// Renews everything in `held`; the backend groups by connection or shard and bounds each
+    /// request. It reports each result by its index, as soon as it is known. An unreported one
+    /// counts as unknown and is sent again in another batch, even before this one has ended. With
+    /// [`RenewalPlan::None`](crate::RenewalPlan::None), `held` has only claims that were woken.
     async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>);
 
-    /// The safety look for claims in `waiting` whose `check_after` has passed: has a wake-up been
-    /// missed, has a holder expired? At most one request per process, lock and second: waiters
-    /// whose `check_after` is a second or more look together, at whole seconds.
+    /// The safety check of waiters whose `check_after` has passed: has a wake-up been missed, has a
+    /// holder expired? At most one request per client, lock and second: waiters whose `check_after`
+    /// is a second or more are checked together, at whole seconds.
     async fn check_waiters(
         &self,
         waiting: &[Arc<dyn Acquisition>],
         report: Report<'_, WaiterCheck>,
     );
 
-    /// Who holds `name` and who waits for it, as far as the store knows.
+    /// The holders and waiters of `name`, as far as the store knows.
     async fn inspect(&self, name: &LockName) -> Result<Snapshot>;
 
-    /// Takes the lock, or the place in the queue, from `who` of a snapshot, on a person's order.
+    /// Takes the lock, or the place in the queue, from `who` of a snapshot, for an operator.
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome>;
 
-    /// Removes all that locks under the names of `scratch` have left in the store, their fencing
-    /// tokens and what is still held included, and what this client made to hold locks at all, if
-    /// nothing else lies in it. The clients that used the names have ended, but their last requests
-    /// may still arrive: it looks until it finds nothing more. Core bounds the time. Optional:
+    /// Removes everything that locks under the names of `scratch` have left in the store, fencing
+    /// tokens and what is still held included, and any container that this client made for locks, if
+    /// it is empty then. The clients that used the names have ended, but their last requests may
+    /// still arrive, so it repeats until it finds nothing more. The core bounds the time. Optional:
     /// `fencelock conformance` calls it at its end.
     ///
     /// # Errors
-    /// Why something stays. Core repeats it after a retryable one. By default
+    /// Why something remains. The core retries after a retryable error. By default
     /// [`ErrorKind::Unsupported`].
     async fn clear(&self, _scratch: &Scratch) -> Result<()> {
         Err(Error::new(
@@ -75,42 +76,43 @@ pub trait DistributedLock: Send + Sync + 'static {
         ))
     }
 
-    /// Ends connections; may be called again. No claim is left when core calls it, but for those
-    /// that the store did not confirm as released in time: their releases go on to be asked for,
-    /// and answer `Absent` or a final error from now on.
+    /// Ends connections; may be called again. When the core calls it, every claim has been released,
+    /// except those whose release the store did not confirm in time: the core still repeats these
+    /// releases, which from now on return `Absent` or a final error.
     async fn close(&self) -> Result<()>;
 }
 
-/// One claim's seat in a store. Core calls `attempt` and `release` never at the same time and
-/// `attempt` never after `release`; `release` may run beside `renew` and `look`.
+/// One claim as a backend sees it, from its first attempt to its release. The core never calls
+/// `attempt` and `release` at the same time, and never `attempt` after `release`; `release` may run
+/// at the same time as `renew` and `check_waiters`.
 #[async_trait]
 pub trait Acquisition: Any + Send + Sync {
-    /// The claim this seat is for.
+    /// The claim.
     fn claim(&self) -> &Arc<Claim>;
 
-    /// Acquires, queues, or confirms a grant: whatever comes next. Repeatable after an ambiguous
+    /// Acquires, queues, or confirms a grant, whichever comes next. Repeatable after an ambiguous
     /// reply; may be dropped at any await.
     ///
     /// # Errors
-    /// Anything; only [retryable](crate::Error::is_retryable) ones are tried again.
+    /// Any; the core retries after a [retryable](crate::Error::is_retryable) one.
     async fn attempt(&self) -> Result<AttemptOutcome>;
 
-    /// Gives the lock back, or leaves the queue. Repeatable; may be dropped at any await.
+    /// Releases the lock, or leaves the queue. Repeatable; may be dropped at any await.
     ///
     /// # Errors
-    /// Anything; core repeats it until it is `Removed` or `Absent`, in the background.
+    /// Any; the core repeats the release in the background until it is `Removed` or `Absent`.
     async fn release(&self) -> Result<ReleaseOutcome>;
 
-    /// Why the last request is still unanswered, where the driver knows more than that: the cause
-    /// of the error when core gives it up. An error of the kind [`Busy`](crate::ErrorKind::Busy)
-    /// says that the store answers, and others were before this claim all the time: the end of a
-    /// wait limit is then that of a wait for a busy lock.
+    /// Explains why the last request is still unanswered, where the backend knows: the cause of the
+    /// error when the core gives up. An error of kind [`Busy`](crate::ErrorKind::Busy) means that the
+    /// store answers and other claims were ahead of this one all the time: the end of a wait limit is
+    /// then reported as for a busy lock.
     fn unanswered(&self) -> Option<Error> {
         None
     }
 
-    /// A descriptor that keeps a held lock held for as long as any process has a copy of it, as
-    /// a child that inherits it; only stores that know when a process ends have one.
+    /// A descriptor that keeps a held lock held for as long as any process has a copy of it, such as
+    /// a child that inherits it. Only stores that know when a process ends have one.
     #[cfg(unix)]
     fn keep_alive(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         None
@@ -120,23 +122,23 @@ pub trait Acquisition: Any + Send + Sync {
 /// The answer to one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptOutcome {
-    /// The lock is the claim's.
+    /// The claim holds the lock.
     Granted {
-        /// The token of this grant: the same however often it is asked for.
+        /// The token of this grant: the same in every answer about it.
         token: FencingToken,
-        /// Until when the holder may believe it, on the store's clock, counted from **before**
-        /// the request was sent (see [`lease_end`](crate::lease_end)).
+        /// The end of the validity on the store's clock, counted from **before** the request was
+        /// sent (see [`lease_end`](crate::lease_end)).
         valid_until: Moment,
     },
-    /// The claim is queued in the store, and its bell will be rung.
+    /// The claim is queued in the store, and will be woken.
     Waiting {
-        /// When to look whether the bell was missed; [`Duration::MAX`] for a store whose bell
-        /// cannot be.
+        /// When to check for a missed wake-up; [`Duration::MAX`] for a store whose wake-ups are never
+        /// missed.
         check_after: Duration,
     },
-    /// The claim was not to queue, and the lock is not free for it.
+    /// The lock is not free and the claim asked not to wait.
     Busy {
-        /// What it left behind.
+        /// What it has left in the store.
         rest: Residue,
     },
 }
@@ -144,13 +146,13 @@ pub enum AttemptOutcome {
 /// What a refused claim may have left in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residue {
-    /// Certainly nothing.
+    /// Nothing, certainly.
     Nothing,
-    /// Perhaps something: core releases it in the background.
+    /// Possibly something: the core releases it in the background.
     Perhaps,
 }
 
-/// What became of one renewal. An error means unknown: it is retried, and the old deadline
+/// The answer to one renewal. An error means unknown: the core retries, and the old deadline
 /// stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewOutcome {
@@ -159,37 +161,37 @@ pub enum RenewOutcome {
         /// As in [`AttemptOutcome::Granted`].
         valid_until: Moment,
     },
-    /// The store says that the lock is not, or no longer, this claim's.
+    /// The store reports that this claim does not hold the lock, or no longer.
     Lost,
 }
 
-/// What a safety look found for one claim.
+/// The result of a check for one waiting claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaiterCheck {
-    /// It should attempt now.
+    /// Attempt now.
     Attempt,
-    /// Nothing; look again after this long.
+    /// Nothing has changed; check again after this long.
     Again(Duration),
 }
 
-/// What a release saw.
+/// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseOutcome {
-    /// It was there, and this call removed it.
+    /// The claim was there, and this call removed it.
     Removed,
-    /// It was not there.
+    /// The claim was not there.
     Absent,
-    /// It is gone from some places and unknown at others, as on a quorum with a silent node.
+    /// Removed from some nodes and unknown on others, as on a quorum with a silent node.
     Partly {
-        /// Whether it was held where it was removed.
+        /// Whether the nodes that removed it held it.
         was_held: bool,
     },
 }
 
-/// Takes result `i` of a batch, as soon as it is known. The first one counts.
+/// Receives the result with this index of a batch, as soon as it is known. The first one counts.
 pub type Report<'a, T> = &'a (dyn Fn(usize, Result<T>) + Send + Sync);
 
-/// Who holds a lock and who waits for it, at one moment.
+/// The holders and waiters of a lock at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
@@ -200,51 +202,51 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Of these holders and waiters.
+    /// A snapshot of these holders and waiters.
     #[must_use]
     pub fn new(holders: Vec<Participant>, waiters: Vec<Participant>) -> Snapshot {
         Snapshot { holders, waiters }
     }
 }
 
-/// One holder or waiter, for people.
+/// One holder or waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Participant {
-    /// Names it in [`DistributedLock::evict`].
+    /// Identifies it in [`DistributedLock::evict`].
     pub id: ParticipantId,
-    /// How it holds, or wants to.
+    /// The mode in which it holds the lock, or waits for it.
     pub mode: Mode,
-    /// Its own words; foreign clients have none.
+    /// Its label; clients of other libraries have none.
     pub label: Option<Label>,
-    /// How long it has held, or waited, if the store knows.
+    /// How long it has held or waited, if the store knows.
     pub since: Option<Duration>,
     /// Its fencing token, if it holds and the store knows. Without the epoch.
     pub token: Option<FencingToken>,
 }
 
 impl Participant {
-    /// A participant of which only this much is known.
+    /// A participant of which nothing else is known.
     #[must_use]
     pub fn new(id: ParticipantId, mode: Mode) -> Participant {
         Participant { id, mode, label: None, since: None, token: None }
     }
 
-    /// The same with its label.
+    /// Sets the label.
     #[must_use]
     pub fn labelled(mut self, label: Label) -> Participant {
         self.label = Some(label);
         self
     }
 
-    /// The same with how long it has held or waited.
+    /// Sets how long it has held or waited.
     #[must_use]
     pub fn since(mut self, since: Duration) -> Participant {
         self.since = Some(since);
         self
     }
 
-    /// The same with its fencing token.
+    /// Sets the fencing token.
     #[must_use]
     pub fn token(mut self, token: FencingToken) -> Participant {
         self.token = Some(token);
@@ -252,12 +254,13 @@ impl Participant {
     }
 }
 
-/// Names one participant of one lock within a store. Never the owner token, which proves ownership.
+/// Identifies one participant of one lock within a store. Never the owner token, which proves
+/// ownership.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ParticipantId(String);
 
 impl ParticipantId {
-    /// `id`, in the store's own form.
+    /// An id in the store's own form.
     pub fn new(id: impl Into<String>) -> ParticipantId {
         ParticipantId(id.into())
     }

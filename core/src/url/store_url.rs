@@ -12,9 +12,9 @@ use params::Params;
 
 /// A store's URL in its parts: `scheme://[user[:password]@]authority[/path][?name=value&…]`.
 ///
-/// The authority is left whole, since several hosts may stand in it. `Display` and `Debug` show
-/// neither the password nor any parameter's value, nor a part in which a password stands when the
-/// `@` behind it was forgotten.
+/// The authority is kept whole, since it may contain several hosts. `Display` and `Debug` show
+/// neither the password nor any parameter's value, nor a part that contains a password when the `@`
+/// after it was forgotten.
 #[derive(Clone)]
 pub struct StoreUrl {
     scheme: String,
@@ -26,19 +26,23 @@ pub struct StoreUrl {
 }
 
 impl StoreUrl {
-    /// Takes `url` apart.
+    /// Parses `url`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) without a `scheme://`, for a parameter without `=`, for one
-    /// given twice, and for percent-encoding that is no UTF-8.
+    /// given twice, and for percent-encoding that is not UTF-8.
     pub fn parse(url: &str) -> Result<StoreUrl> {
         let Some((scheme, rest)) = url.split_once("://") else {
-            // The text may hold a password in a place nobody foresaw: it is not repeated.
-            return Err(invalid("a store URL is scheme://…, as mem:// or file:///var/lock/jobs"));
+            // The text may contain a password in any place: it is not repeated.
+            return Err(invalid(
+                "invalid store URL: expected scheme://…, such as mem:// or file:///var/lock/jobs",
+            ));
         };
         let scheme_fits = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         if scheme.is_empty() || !scheme.chars().all(scheme_fits) {
-            return Err(invalid("a store URL begins with a scheme, as mem:// or file://"));
+            return Err(invalid(
+                "invalid store URL: expected a scheme before ://, such as mem:// or file://",
+            ));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = match rest.find('/') {
@@ -46,10 +50,10 @@ impl StoreUrl {
             None => (rest, ""),
         };
         if !authority.is_empty() && (path.contains('@') || query.contains('@')) {
-            // A password with a / or ? in it: the rest of it must not be taken for a path.
+            // A password with a / or ? in it: its rest must not be taken for a path.
             return Err(invalid(
-                "an @ stands behind the host; percent-encode / ? # @ in a user or password, and \
-                 an @ in a path or parameter",
+                "invalid store URL: an @ after the host; percent-encode / ? # @ in a user or \
+                 password, and an @ in a path or parameter",
             ));
         }
         let (login, authority) = match authority.rsplit_once('@') {
@@ -79,19 +83,19 @@ impl StoreUrl {
         &self.scheme
     }
 
-    /// The user, if one is named.
+    /// The user, if there is one.
     #[must_use]
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
-    /// The password, if there is one. Not for logs.
+    /// The password, if there is one. Keep it out of logs.
     #[must_use]
     pub fn password(&self) -> Option<&str> {
         self.password.as_deref()
     }
 
-    /// Host or hosts, as given: `h1:6379,h2`.
+    /// The host or hosts as given: `h1:6379,h2`.
     #[must_use]
     pub fn authority(&self) -> &str {
         &self.authority
@@ -101,7 +105,7 @@ impl StoreUrl {
     /// `[::1]:7000`, without the brackets.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when none is named, or one is no `HOST` or `HOST:PORT`.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when there is none, or one is not `HOST` or `HOST:PORT`.
     pub fn hosts(&self, port: u16) -> Result<Vec<(String, u16)>> {
         hosts::parse(&self.authority, port)
     }
@@ -112,10 +116,10 @@ impl StoreUrl {
         &self.path
     }
 
-    /// The parameters, after checking that each is common to all stores or one of `own`.
+    /// The parameters, each of which must be common to all stores or one of `own`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) that names an unknown one, the known ones and the nearest.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) that names an unknown parameter, the known ones and the nearest.
     pub fn params(&self, own: &[&str]) -> Result<Params<'_>> {
         let known = params::COMMON.iter().chain(own).copied();
         if let Some((name, _)) =
@@ -126,7 +130,7 @@ impl StoreUrl {
         Ok(Params { params: &self.params })
     }
 
-    /// The settings common to all stores, whatever other parameters there are.
+    /// The settings common to all stores, ignoring other parameters.
     pub(crate) fn settings(&self) -> Result<Settings> {
         Params { params: &self.params }.settings()
     }
@@ -136,7 +140,7 @@ impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme)?;
         let is_plain = |text: &&str| text.chars().all(|c| c.is_alphanumeric() || "-._".contains(c));
-        // A name without a password may be the password.
+        // A user without a password may be the password.
         let with_password = self.password.as_deref().is_some_and(|password| !password.is_empty());
         match (self.user.as_deref(), &self.password) {
             (None, None) => {}
@@ -144,7 +148,7 @@ impl fmt::Display for StoreUrl {
             (Some(user), Some(_)) if with_password && is_plain(&user) => write!(f, "{user}:***@")?,
             (Some(_), _) => f.write_str("***@")?,
         }
-        // A password without its `@` runs into the host, and from there into the path.
+        // A password without the `@` after it becomes part of the host, and then of the path.
         if !hosts::is_plain(&self.authority) {
             return f.write_str("***");
         }
@@ -152,7 +156,7 @@ impl fmt::Display for StoreUrl {
         match self.path.rsplit_once('@') {
             // One slash too many before `USER:PASSWORD@HOST`.
             Some((_, rest)) if self.authority.is_empty() => write!(f, "/***@{rest}"),
-            // A port that came too late, or what was taken for one.
+            // A port in the wrong place, or a text that was taken for one.
             None if self.authority.is_empty() || !self.path.contains(':') => {
                 f.write_str(&self.path)
             }
@@ -197,7 +201,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn takes_a_url_apart() {
+    fn parses_the_parts_of_a_url() {
         let url = "redis://me:p%40ss@h1:6379,h2/3?ttl=2s&prefix=";
         let url = StoreUrl::parse(url).unwrap();
         assert_eq!(url.scheme(), "redis");

@@ -77,7 +77,7 @@ pub(super) const GROUP: Group = Group {
         row(
             "28",
             "too few replicas: writes refused, the release too",
-            "the release goes on in the background",
+            "the release continues in the background",
             &[
                 test(
                     REDIS,

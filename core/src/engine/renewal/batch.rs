@@ -1,7 +1,7 @@
-//! One request to a driver about many claims, whose answers arrive one by one.
+//! One request to a backend about many claims, whose answers arrive one by one.
 //!
-//! What the driver has not reported when it returns, panics or is dropped counts as unknown, so
-//! that nothing a driver does can make the keeper forget a hold.
+//! What the backend has not reported when it returns, panics or is dropped counts as unknown, so
+//! that no fault of a backend can make the worker forget a hold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,59 +11,59 @@ use crate::store::distributed_lock::{Acquisition, DistributedLock, RenewOutcome,
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Result};
 
-/// When a batch was sent, and when this answer came.
+/// When a batch was sent, and when this answer arrived.
 #[derive(Clone, Copy)]
-pub(crate) struct Answered {
-    pub(crate) asked: Moment,
-    pub(crate) now: Moment,
+pub(super) struct Timing {
+    pub(super) sent: Moment,
+    pub(super) answered: Moment,
 }
 
-/// Takes the answer about one claim, by its id.
-type Tell<T> = Box<dyn Fn(u64, &Arc<dyn Acquisition>, Result<T>, Answered) + Send + Sync>;
+/// Receives the answer about one claim, by its id.
+type Deliver<T> = Box<dyn Fn(u64, &Arc<dyn Acquisition>, Result<T>, Timing) + Send + Sync>;
 
-pub(crate) struct Batch<T> {
+pub(super) struct Batch<T> {
     store: Arc<dyn DistributedLock>,
-    asked: Moment,
+    sent: Moment,
     ids: Vec<u64>,
     acquisitions: Vec<Arc<dyn Acquisition>>,
     reported: Vec<AtomicBool>,
-    tell: Tell<T>,
+    deliver: Deliver<T>,
 }
 
 impl<T> Batch<T> {
-    pub(crate) fn new(
+    pub(super) fn new(
         store: &Arc<dyn DistributedLock>,
         list: Vec<(u64, Arc<dyn Acquisition>)>,
-        tell: impl Fn(u64, &Arc<dyn Acquisition>, Result<T>, Answered) + Send + Sync + 'static,
+        deliver: impl Fn(u64, &Arc<dyn Acquisition>, Result<T>, Timing) + Send + Sync + 'static,
     ) -> Batch<T> {
         let reported = list.iter().map(|_| AtomicBool::new(false)).collect();
         let (ids, acquisitions) = list.into_iter().unzip();
-        let (store, asked) = (store.clone(), store.clock().now());
-        Batch { store, asked, ids, acquisitions, reported, tell: Box::new(tell) }
+        let (store, sent) = (store.clone(), store.clock().now());
+        Batch { store, sent, ids, acquisitions, reported, deliver: Box::new(deliver) }
     }
 
-    /// Passes on the first report about entry `index`.
+    /// Delivers the first report about entry `index`.
     fn report(&self, index: usize, answer: Result<T>) {
         let Some(reported) = self.reported.get(index) else { return };
         if !reported.swap(true, Ordering::AcqRel) {
-            let when = Answered { asked: self.asked, now: self.store.clock().now() };
-            (self.tell)(self.ids[index], &self.acquisitions[index], answer, when);
+            let timing = Timing { sent: self.sent, answered: self.store.clock().now() };
+            (self.deliver)(self.ids[index], &self.acquisitions[index], answer, timing);
         }
     }
 }
 
 impl Batch<RenewOutcome> {
-    pub(crate) async fn renew(self, metrics: Option<Arc<Metrics>>) {
+    pub(super) async fn renew(self, metrics: Option<Arc<Metrics>>) {
         let report = |index: usize, answer: Result<RenewOutcome>| self.report(index, answer);
         self.store.renew(&self.acquisitions, &report).await;
         if let Some(metrics) = metrics {
-            metrics.renewed(self.store.clock().now().duration_since(self.asked));
+            metrics.renewed(self.store.clock().now().duration_since(self.sent));
         }
     }
 }
 
 impl Batch<WaiterCheck> {
-    pub(crate) async fn look(self) {
+    pub(super) async fn check(self) {
         let report = |index: usize, answer: Result<WaiterCheck>| self.report(index, answer);
         self.store.check_waiters(&self.acquisitions, &report).await;
     }
@@ -73,7 +73,7 @@ impl<T> Drop for Batch<T> {
     fn drop(&mut self) {
         for index in 0..self.ids.len() {
             if !self.reported[index].load(Ordering::Acquire) {
-                let unanswered = "the store's driver gave no answer";
+                let unanswered = "the backend gave no answer";
                 self.report(index, Err(Error::new(ErrorKind::Unreachable, unanswered)));
             }
         }

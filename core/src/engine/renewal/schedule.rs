@@ -1,107 +1,99 @@
-//! What the keeper has to do, by time: holds to renew or to end, waiters to send to look.
+//! The worker's tasks ordered by time: holds to renew or to expire, waiters to check.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::timing::{CHECK_GRID, join_window, resend_after};
 use crate::engine::hold::Hold;
 use crate::engine::telemetry::Metrics;
 use crate::engine::wait::Wait;
 use crate::store::distributed_lock::Acquisition;
 use crate::time::moment::Moment;
 
-/// When to ask again about a rung hold that is not renewed by time.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Looks this far ahead are taken at whole seconds, so that all waiters of a lock look together.
-const GRID: Duration = Duration::from_secs(1);
-/// No waiter looks more often, whatever its driver says.
-const SHORTEST_CHECK: Duration = Duration::from_millis(1);
-/// So close to its end a hold is not asked about any more.
-const TOO_LATE: Duration = Duration::from_millis(10);
-
 #[derive(Default)]
-pub(crate) struct Schedule {
+pub(super) struct Schedule {
     entries: HashMap<u64, Entry>,
     by_due: BTreeSet<(Moment, u64)>,
-    /// Until when the keeper sleeps; only something earlier wakes it.
-    pub(crate) sleeps_until: Option<Moment>,
-    pub(crate) stopped: bool,
+    /// Until when the worker sleeps; only an earlier task wakes it.
+    pub(super) sleeps_until: Option<Moment>,
+    pub(super) stopped: bool,
 }
 
-pub(crate) struct Entry {
+pub(super) struct Entry {
     due: Moment,
-    pub(crate) asked: InFlight,
-    pub(crate) what: Task,
+    pub(super) in_flight: InFlight,
+    pub(super) task: Task,
 }
 
-pub(crate) enum Task {
+pub(super) enum Task {
     Hold(Arc<Hold>),
     Wait(Arc<Wait>),
 }
 
-/// Whether a batch with this entry is under way.
+/// Whether a batch with this entry is in flight.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum InFlight {
+pub(super) enum InFlight {
     No,
     Yes,
-    /// And it was rung meanwhile: the answer may be older than what the ring meant.
+    /// The claim was woken meanwhile: the answer may be older than the reason for the wake-up.
     YesAndWoken,
 }
 
-/// What there is to do now.
+/// The tasks that are due now.
 #[derive(Default)]
-pub(crate) struct Due {
-    pub(crate) expired: Vec<(Arc<Hold>, Moment)>,
-    pub(crate) renew: Vec<(u64, Arc<dyn Acquisition>)>,
-    pub(crate) look: Vec<(u64, Arc<dyn Acquisition>)>,
-    /// Waiters whose look was never answered.
-    pub(crate) find_out: Vec<Arc<Wait>>,
-    pub(crate) metrics: Option<Arc<Metrics>>,
+pub(super) struct Due {
+    pub(super) expired: Vec<(Arc<Hold>, Moment)>,
+    pub(super) renew: Vec<(u64, Arc<dyn Acquisition>)>,
+    pub(super) check: Vec<(u64, Arc<dyn Acquisition>)>,
+    /// Waiters whose check was never answered.
+    pub(super) unanswered: Vec<Arc<Wait>>,
+    pub(super) metrics: Option<Arc<Metrics>>,
 }
 
 impl Schedule {
-    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Entry> {
         self.entries.get_mut(&id)
     }
 
-    pub(crate) fn insert(&mut self, id: u64, due: Moment, what: Task) {
+    pub(super) fn insert(&mut self, id: u64, due: Moment, task: Task) {
         self.remove(id);
         self.by_due.insert((due, id));
-        self.entries.insert(id, Entry { due, asked: InFlight::No, what });
+        self.entries.insert(id, Entry { due, in_flight: InFlight::No, task });
     }
 
-    pub(crate) fn remove(&mut self, id: u64) {
+    pub(super) fn remove(&mut self, id: u64) {
         if let Some(entry) = self.entries.remove(&id) {
             self.by_due.remove(&(entry.due, id));
         }
     }
 
-    pub(crate) fn move_to(&mut self, id: u64, due: Moment, asked: InFlight) {
+    pub(super) fn move_to(&mut self, id: u64, due: Moment, in_flight: InFlight) {
         if let Some(entry) = self.entries.get_mut(&id) {
             self.by_due.remove(&(entry.due, id));
-            (entry.due, entry.asked) = (due, asked);
+            (entry.due, entry.in_flight) = (due, in_flight);
             self.by_due.insert((due, id));
         }
     }
 
-    /// Everything, in the order it was due in, and nothing more from now on.
-    pub(crate) fn stop(&mut self) -> Vec<Task> {
+    /// Removes all tasks, in the order in which they were due, and accepts no more.
+    pub(super) fn stop(&mut self) -> Vec<Task> {
         self.stopped = true;
         let order = std::mem::take(&mut self.by_due);
         let entries = order.into_iter().filter_map(|(_, id)| self.entries.remove(&id));
-        entries.map(|entry| entry.what).collect()
+        entries.map(|entry| entry.task).collect()
     }
 
-    /// Takes what is due now, with the renewals due soon, and says when to come again: when the
-    /// next is due, but not after `at_latest`.
-    pub(crate) fn take_due(&mut self, now: Moment, at_latest: Moment) -> (Due, Moment) {
+    /// Takes what is due now, with the renewals due soon, and returns when to call again: when the
+    /// next task is due, but no later than `at_latest`.
+    pub(super) fn take_due(&mut self, now: Moment, at_latest: Moment) -> (Due, Moment) {
         let mut due = Due::default();
         let horizon = self.horizon(now);
         let candidates: Vec<u64> =
             self.by_due.range(..=(horizon, u64::MAX)).map(|(_, id)| *id).collect();
         for id in candidates {
             let Some(entry) = self.entries.get(&id) else { continue };
-            match &entry.what {
+            match &entry.task {
                 Task::Hold(hold) => {
                     let hold = hold.clone();
                     self.take_hold(id, &hold, now, &mut due);
@@ -127,20 +119,21 @@ impl Schedule {
                 self.remove(id);
             }
             Some(until) => {
-                // What was asked already joins nobody: it is asked again when that took too long.
-                let early = match (entry.asked, hold.period()) {
-                    (InFlight::No, Some(period)) => period / 8,
-                    _ => Duration::ZERO,
+                // A renewal in flight joins no other: it is sent again when its answer takes too
+                // long.
+                let early = match entry.in_flight {
+                    InFlight::No => join_window(hold),
+                    InFlight::Yes | InFlight::YesAndWoken => Duration::ZERO,
                 };
                 if entry.due < until && entry.due - early <= now {
                     due.renew.push((id, hold.cleanup().acquisition().clone()));
                     due.metrics.get_or_insert_with(|| hold.metrics().clone());
-                    let again = hold.period().map_or(ASK_AGAIN, |period| period / 2);
-                    self.move_to(id, until.min(now + again), InFlight::Yes);
+                    let resend = until.min(now + resend_after(hold));
+                    self.move_to(id, resend, InFlight::Yes);
                 } else if entry.due <= now {
-                    // What it waited for was an end that has been moved since.
-                    let asked = entry.asked;
-                    self.move_to(id, until, asked);
+                    // It was due at an end that a renewal has moved since.
+                    let in_flight = entry.in_flight;
+                    self.move_to(id, until, in_flight);
                 }
             }
         }
@@ -148,80 +141,27 @@ impl Schedule {
 
     fn take_wait(&mut self, id: u64, wait: Arc<Wait>, now: Moment, due: &mut Due) {
         let Some(entry) = self.entries.get(&id) else { return };
-        match entry.asked {
+        match entry.in_flight {
             InFlight::No => {
                 wait.asked(now);
-                due.look.push((id, wait.cleanup().acquisition().clone()));
-                self.move_to(id, wait.silence_ends().max(now + GRID), InFlight::Yes);
+                due.check.push((id, wait.cleanup().acquisition().clone()));
+                self.move_to(id, wait.silence_ends().max(now + CHECK_GRID), InFlight::Yes);
             }
             InFlight::Yes | InFlight::YesAndWoken => {
                 self.move_to(id, Moment::NEVER, InFlight::Yes);
-                due.find_out.push(wait);
+                due.unanswered.push(wait);
             }
         }
     }
 
-    /// Up to when renewals may join one that is due now: nowhere, if none is.
+    /// Until when a renewal must be due to join one that is due now: `now`, if none is.
     fn horizon(&self, now: Moment) -> Moment {
         let mut horizon = now;
         for (_, id) in self.by_due.range(..=(now, u64::MAX)) {
-            if let Some(Entry { what: Task::Hold(hold), .. }) = self.entries.get(id) {
-                horizon = horizon.max(now + hold.period().map_or(Duration::ZERO, |it| it / 8));
+            if let Some(Entry { task: Task::Hold(hold), .. }) = self.entries.get(id) {
+                horizon = horizon.max(now + join_window(hold));
             }
         }
         horizon
-    }
-}
-
-/// When to renew a hold whose last renewal, or attempt, was sent at `sent`: a period later, or at
-/// its end where nothing is renewed by time.
-pub(crate) fn next_renewal(hold: &Hold, sent: Moment, now: Moment) -> Moment {
-    match hold.period() {
-        None => hold.valid_until().unwrap_or(now),
-        Some(period) => in_time(hold, sent + period, now),
-    }
-}
-
-/// When to ask again after no useful answer.
-pub(crate) fn renewal_again(hold: &Hold, now: Moment) -> Moment {
-    in_time(hold, now + hold.period().map_or(ASK_AGAIN, |period| period / 4), now)
-}
-
-/// `due`, or half-way to the end of a hold that would be over by then.
-fn in_time(hold: &Hold, due: Moment, now: Moment) -> Moment {
-    let until = hold.valid_until().unwrap_or(now);
-    let left = until.duration_since(now);
-    if due < until || until == hold.limit() || left < TOO_LATE {
-        return due.min(until);
-    }
-    now + left / 2
-}
-
-/// When to look, `check_after` from now.
-pub(crate) fn next_check(check_after: Duration, now: Moment) -> Moment {
-    let at = now + check_after.max(SHORTEST_CHECK);
-    let beyond = Duration::from_nanos(at.as_nanos() % 1_000_000_000);
-    match check_after >= GRID && at != Moment::NEVER {
-        true => (at - beyond).max(now + SHORTEST_CHECK),
-        false => at,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn looks_a_second_ahead_meet_at_whole_seconds() {
-        let second = Moment::from_nanos(0) + Duration::from_secs(100);
-        for ms in [1, 300, 999] {
-            let now = second + Duration::from_millis(ms);
-            let look = next_check(Duration::from_secs(1), now);
-            assert_eq!(look, second + Duration::from_secs(1), "at {ms} ms");
-        }
-        let exact = next_check(Duration::from_millis(700), second);
-        assert_eq!(exact, second + Duration::from_millis(700));
-        assert_eq!(next_check(Duration::MAX, second), Moment::NEVER);
-        assert!(next_check(Duration::ZERO, second) > second);
     }
 }

@@ -1,9 +1,9 @@
-//! One keeper per connected store: it renews everything held, in batches, ends what was not
-//! renewed in time, and sends waiters to look now and then.
+//! The renewal worker, one per client: it renews everything held, in batches, expires what was not
+//! renewed in time, and periodically re-checks waiters for missed wake-ups.
 //!
-//! An [`Schedule`] ordered by due time drives one task. Batches are spawned, never awaited by the task,
-//! so a slow store delays nobody's loss; an entry whose batch is under way stays in the agenda at
-//! its deadline. A hold past its validity is lost here, never by the store's word.
+//! One task works through a [`Schedule`] ordered by due time. It spawns batches and never awaits
+//! them, so a slow store delays no loss; an entry whose batch is in flight stays in the schedule at
+//! its deadline. A hold past its validity is lost here, without asking the store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -13,26 +13,23 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
+use super::batch::{Batch, Timing};
+use super::schedule::{Due, Entry, InFlight, Schedule, Task};
+use super::timing::{RECHECK, next_check, next_renewal, next_retry};
 use crate::engine::hold::{Ending, Hold};
-use crate::engine::renewal::batch::{Answered, Batch};
-use crate::engine::renewal::schedule::{
-    Due, Entry, InFlight, Schedule, Task, next_check, next_renewal, renewal_again,
-};
 use crate::engine::wait::Wait;
 use crate::store::distributed_lock::{Acquisition, DistributedLock, RenewOutcome, WaiterCheck};
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::{LostReason, Result};
 
-/// How long the task goes on looking by itself after it was woken.
+/// How long the task keeps polling its schedule after it was woken.
 const LINGER: Duration = Duration::from_secs(1);
-/// When to look again after a look that failed.
-const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct RenewalWorker {
     schedule: Mutex<Schedule>,
-    /// The task sleeps past something that is due earlier now.
+    /// Wakes the task: something is due before the end of its sleep.
     earlier: Notify,
     last_id: AtomicU64,
 }
@@ -46,12 +43,12 @@ impl RenewalWorker {
         self.schedule.lock()
     }
 
-    fn insert(&self, id: u64, due: Moment, what: Task) -> bool {
+    fn insert(&self, id: u64, due: Moment, task: Task) -> bool {
         let mut schedule = self.schedule();
         if schedule.stopped {
             return false;
         }
-        schedule.insert(id, due, what);
+        schedule.insert(id, due, task);
         self.wake_if_earlier(&schedule, due);
         true
     }
@@ -62,14 +59,15 @@ impl RenewalWorker {
         }
     }
 
-    /// Keeps `hold`, whose attempt was sent at `sent`, until it is removed or lost. `false` when
-    /// the keeper has stopped.
+    /// Renews `hold`, whose attempt was sent at `sent`, until it is removed or lost. `false` when the
+    /// worker has stopped.
     pub(crate) fn keep(&self, hold: Arc<Hold>, sent: Moment, now: Moment) -> bool {
         let due = next_renewal(&hold, sent, now);
         self.insert(hold.claim().id, due, Task::Hold(hold))
     }
 
-    /// Sends `wait` to look in `check_after`. `false` when the keeper has stopped.
+    /// Checks `wait` after `check_after`, and from then on as often as the backend asks for. `false`
+    /// when the worker has stopped.
     pub(crate) fn watch(&self, wait: Arc<Wait>, check_after: Duration, now: Moment) -> bool {
         self.insert(wait.cleanup().claim().id, next_check(check_after, now), Task::Wait(wait))
     }
@@ -78,26 +76,28 @@ impl RenewalWorker {
         self.schedule().remove(id);
     }
 
-    /// A held claim was rung.
+    /// Renews a held claim that was woken.
     fn renew_now(&self, id: u64) {
         let mut schedule = self.schedule();
-        let Some(Entry { asked, what: Task::Hold(_), .. }) = schedule.get_mut(id) else { return };
-        match asked {
-            // The task itself calls this, and looks at the agenda next.
+        let Some(Entry { in_flight, task: Task::Hold(_), .. }) = schedule.get_mut(id) else {
+            return;
+        };
+        match in_flight {
+            // The task itself calls this, and takes what is due next.
             InFlight::No => schedule.move_to(id, Moment::from_nanos(0), InFlight::No),
-            InFlight::Yes | InFlight::YesAndWoken => *asked = InFlight::YesAndWoken,
+            InFlight::Yes | InFlight::YesAndWoken => *in_flight = InFlight::YesAndWoken,
         }
     }
 
-    /// Ends every hold, sends every waiter away, and takes nothing any more.
+    /// Ends every hold, dismisses every waiter, and accepts no more.
     pub(crate) fn stop(&self, now: Moment) {
         let all = self.schedule().stop();
-        for what in all {
-            match what {
+        for task in all {
+            match task {
                 Task::Hold(hold) => {
                     hold.end(Ending::Lost(LostReason::Closed), now);
                 }
-                Task::Wait(wait) => wait.send_away(),
+                Task::Wait(wait) => wait.dismiss(),
             }
         }
     }
@@ -106,8 +106,8 @@ impl RenewalWorker {
         self.schedule().stopped
     }
 
-    /// The task. Ends only with its runtime or by an abort; then every hold ends too, even if the
-    /// runtime ended before it polled the task once, and `closing` tells everybody else.
+    /// The task. It ends only with its runtime or by an abort; then every hold ends too, even if the
+    /// runtime ended before it polled the task once, and `closing` notifies all other tasks.
     pub(crate) fn run(
         self: Arc<RenewalWorker>,
         store: Arc<dyn DistributedLock>,
@@ -117,20 +117,20 @@ impl RenewalWorker {
         let stop = StopOnDrop { worker: self.clone(), store: store.clone(), closing };
         async move {
             let _stop = stop;
-            self.go_on(store, woken).await;
+            self.work(store, woken).await;
         }
     }
 
-    async fn go_on(
+    async fn work(
         self: Arc<RenewalWorker>,
         store: Arc<dyn DistributedLock>,
         mut woken: UnboundedReceiver<u64>,
     ) {
-        // A hold that is short, and the only one, is gone again when this task comes to look. If
-        // that left it without a time to come, each of them would wake it anew.
+        // A single short hold has ended before this task gets to its schedule. Without a time limit
+        // on the sleep that follows, each such hold would wake the task again.
         let mut busy = false;
         loop {
-            // All that were rung together, as after a reconnect, make one batch.
+            // Claims that were woken together, as after a reconnect, are renewed in one batch.
             while let Ok(id) = woken.try_recv() {
                 self.renew_now(id);
             }
@@ -156,40 +156,40 @@ impl RenewalWorker {
         for (hold, until) in due.expired {
             hold.expire(until, now);
         }
-        for wait in due.find_out {
+        for wait in due.unanswered {
             wait.cleanup().claim().wake();
         }
         if !due.renew.is_empty() {
             let worker = self.clone();
-            let tell = move |id, _: &_, answer, when| worker.renewed(id, answer, when);
-            tokio::spawn(Batch::new(store, due.renew, tell).renew(due.metrics));
+            let deliver = move |id, _: &_, answer, timing| worker.renewed(id, answer, timing);
+            tokio::spawn(Batch::new(store, due.renew, deliver).renew(due.metrics));
         }
-        if !due.look.is_empty() {
+        if !due.check.is_empty() {
             let worker = self.clone();
-            let tell = move |id, acquisition: &Arc<dyn Acquisition>, answer, when| {
-                worker.looked(id, acquisition, answer, when);
+            let deliver = move |id, acquisition: &Arc<dyn Acquisition>, answer, timing| {
+                worker.checked(id, acquisition, answer, timing);
             };
-            tokio::spawn(Batch::new(store, due.look, tell).look());
+            tokio::spawn(Batch::new(store, due.check, deliver).check());
         }
     }
 
-    fn renewed(&self, id: u64, answer: Result<RenewOutcome>, when: Answered) {
-        let now = when.now;
+    fn renewed(&self, id: u64, answer: Result<RenewOutcome>, timing: Timing) {
+        let now = timing.answered;
         let ended = {
             let mut schedule = self.schedule();
             let Some(entry) = schedule.get_mut(id) else { return };
-            let Task::Hold(hold) = &entry.what else { return };
-            let (asked, hold) = (entry.asked, hold.clone());
+            let Task::Hold(hold) = &entry.task else { return };
+            let (in_flight, hold) = (entry.in_flight, hold.clone());
             let due = match &answer {
                 Ok(RenewOutcome::Renewed { valid_until }) => match hold.extend(*valid_until, now) {
-                    true if asked == InFlight::YesAndWoken => Some(now),
-                    true => Some(next_renewal(&hold, when.asked, now)),
+                    true if in_flight == InFlight::YesAndWoken => Some(now),
+                    true => Some(next_renewal(&hold, timing.sent, now)),
                     false => None,
                 },
                 Ok(RenewOutcome::Lost) => None,
                 // A later batch has answered meanwhile.
-                Err(_) if asked == InFlight::No => return,
-                Err(_) => Some(renewal_again(&hold, now)),
+                Err(_) if in_flight == InFlight::No => return,
+                Err(_) => Some(next_retry(&hold, now)),
             };
             match due {
                 Some(due) => {
@@ -207,7 +207,7 @@ impl RenewalWorker {
             (Some(hold), Ok(RenewOutcome::Lost)) => {
                 hold.end(Ending::Lost(LostReason::TakenAway), now);
             }
-            // Extended too late: whoever asks first ends it as expired.
+            // Extended too late: asking whether it is held ends it as expired.
             (Some(hold), _) => {
                 hold.is_held(now);
             }
@@ -218,46 +218,47 @@ impl RenewalWorker {
         }
     }
 
-    fn looked(
+    fn checked(
         &self,
         id: u64,
         acquisition: &Arc<dyn Acquisition>,
         answer: Result<WaiterCheck>,
-        when: Answered,
+        timing: Timing,
     ) {
-        let mut find_out = matches!(answer, Ok(WaiterCheck::Attempt));
+        let now = timing.answered;
+        let mut must_attempt = matches!(answer, Ok(WaiterCheck::Attempt));
         {
             let mut schedule = self.schedule();
-            if let Some(Entry { asked: InFlight::Yes, what: Task::Wait(wait), .. }) =
+            if let Some(Entry { in_flight: InFlight::Yes, task: Task::Wait(wait), .. }) =
                 schedule.get_mut(id)
             {
                 let check_after = match &answer {
-                    Ok(look) => {
+                    Ok(check) => {
                         wait.answered();
-                        match look {
-                            // The claim's own attempt sets the next look.
-                            WaiterCheck::Attempt => CHECK_AGAIN,
+                        match check {
+                            // The claim's own attempt schedules the next check.
+                            WaiterCheck::Attempt => RECHECK,
                             WaiterCheck::Again(after) => *after,
                         }
                     }
                     Err(error) => {
-                        // Its own attempt finds out, and answers the caller.
-                        find_out |= !error.is_retryable() || when.now >= wait.silence_ends();
-                        wait.troubled(error.clone());
-                        CHECK_AGAIN
+                        // The claim's own attempt reports the error to the caller.
+                        must_attempt |= !error.is_retryable() || now >= wait.silence_ends();
+                        wait.failed(error.clone());
+                        RECHECK
                     }
                 };
-                let due = next_check(check_after, when.now);
+                let due = next_check(check_after, now);
                 schedule.move_to(id, due, InFlight::No);
                 self.wake_if_earlier(&schedule, due);
             }
         }
-        // Also a claim whose own attempt is under way: that may be older than the look.
-        if find_out {
+        // Also while the claim's own attempt is in flight: it may be older than the check.
+        if must_attempt {
             acquisition.claim().wake();
         }
         if let Err(error) = answer {
-            tracing::debug!(target: "fencelock", %error, "the safety look had no answer");
+            tracing::debug!(target: "fencelock", %error, "the check of a waiter had no answer");
         }
     }
 }
