@@ -95,7 +95,7 @@ impl Listing {
         let name = |place: &Place| self.names[place.at].as_str();
         let Mode::Permits(wanted) = mode else {
             // The nearest of those that it cannot be held beside.
-            let is_in_the_way = |place: &&Place| !mode.fits_beside([place.written.mode]);
+            let is_in_the_way = |place: &&Place| !mode.is_compatible_with([place.written.mode]);
             let mut in_the_way = ahead.iter().rev().filter(is_in_the_way);
             return match in_the_way.next() {
                 None => Standing::Free,
@@ -176,7 +176,7 @@ fn enough(ahead: &[Place], n: u32, limit: u32) -> Vec<Place> {
 /// How many at the head of the queue are granted.
 fn granted(queue: &[Place]) -> usize {
     let modes = |count: usize| queue[..count].iter().map(|place| place.written.mode);
-    let fits = |at: &usize| queue[*at].written.mode.fits_beside(modes(*at));
+    let fits = |at: &usize| queue[*at].written.mode.is_compatible_with(modes(*at));
     (0..queue.len()).take_while(fits).count()
 }
 
@@ -304,7 +304,7 @@ mod tests {
             let len = all.len();
             all.rotate_left(usize::try_from(seed % len as u64).unwrap());
             let granted = (0..len)
-                .take_while(|at| modes[*at].fits_beside(modes[..*at].iter().copied()))
+                .take_while(|at| modes[*at].is_compatible_with(modes[..*at].iter().copied()))
                 .count();
             let all = Listing::new(all);
             let queue = |names: &[String]| -> Vec<bool> {

@@ -213,8 +213,8 @@ impl Lock {
                 return Err(error.with_store(self.connection.redacted_url()));
             }
         };
-        let (core, since) = match self.connection.get() {
-            Some(core) => (core, self.since),
+        let (client, since) = match self.connection.get() {
+            Some(client) => (client, self.since),
             None => {
                 let since = self.since.unwrap_or_else(Instant::now);
                 (self.connected(request, limit, since).await?, Some(since))
@@ -225,7 +225,7 @@ impl Lock {
             Some(Duration::ZERO) => WaitPolicy::None,
             Some(limit) => WaitPolicy::AtMost { limit, left: left(limit, since) },
         };
-        acquire(core, request, policy).await.map(Guard::new)
+        acquire(client, request, policy).await.map(Guard::new)
     }
 
     /// The store, once it is connected, within the bounds of this acquisition.

@@ -80,7 +80,7 @@ impl Locks {
             unreachable_after: settings.unreachable_after,
         };
         let metrics = Arc::new(Metrics::new(store.profile().store, settings.metrics_by_lock));
-        let core = ClientInner {
+        let client = ClientInner {
             store,
             redacted_url: redacted_url.into(),
             settings,
@@ -91,11 +91,11 @@ impl Locks {
             metrics,
             worker_task,
         };
-        Ok(Locks::of(Arc::new(core)))
+        Ok(Locks::of(Arc::new(client)))
     }
 
-    pub(crate) fn of(core: Arc<ClientInner>) -> Locks {
-        Locks { connection: Connection::Ready(core) }
+    pub(crate) fn of(client: Arc<ClientInner>) -> Locks {
+        Locks { connection: Connection::Ready(client) }
     }
 
     pub(crate) async fn into_client(self) -> Result<Arc<ClientInner>> {
@@ -152,11 +152,11 @@ impl Locks {
     /// Cancel safe.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Snapshot> {
         let name = self.name(name.as_ref(), Operation::Inspect)?;
-        let core = self.for_operator(Operation::Inspect, &name).await?;
-        let asked = core.ask(core.store.inspect(&name)).await;
-        let mut seen = asked.map_err(|error| core.explain(error, Operation::Inspect, &name))?;
+        let client = self.for_operator(Operation::Inspect, &name).await?;
+        let asked = client.ask(client.store.inspect(&name)).await;
+        let mut seen = asked.map_err(|error| client.explain(error, Operation::Inspect, &name))?;
         for token in seen.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
-            *token = token.in_epoch(core.settings.token_epoch);
+            *token = token.in_epoch(client.settings.token_epoch);
         }
         Ok(seen)
     }
@@ -172,9 +172,9 @@ impl Locks {
     /// If the future is dropped, the eviction may or may not have happened.
     pub async fn evict(&self, name: impl AsRef<str>, who: &ParticipantId) -> Result<bool> {
         let name = self.name(name.as_ref(), Operation::Evict)?;
-        let core = self.for_operator(Operation::Evict, &name).await?;
-        let asked = core.ask(core.store.evict(&name, who)).await;
-        let removal = asked.map_err(|error| core.explain(error, Operation::Evict, &name))?;
+        let client = self.for_operator(Operation::Evict, &name).await?;
+        let asked = client.ask(client.store.evict(&name, who)).await;
+        let removal = asked.map_err(|error| client.explain(error, Operation::Evict, &name))?;
         Ok(removal != ReleaseOutcome::Absent)
     }
 
@@ -191,24 +191,24 @@ impl Locks {
         let explain = |error: Error| {
             error.during(Operation::Clear).with_store(self.connection.redacted_url())
         };
-        let core = self.connected().await.map_err(explain)?;
-        let mut trouble = None;
+        let client = self.connected().await.map_err(explain)?;
+        let mut last_error = None;
         let clearing = async {
             let mut backoff = Backoff::start();
             loop {
-                match core.store.clear(scratch).await {
-                    Err(error) if error.is_retryable() => trouble = Some(error),
+                match client.store.clear(scratch).await {
+                    Err(error) if error.is_retryable() => last_error = Some(error),
                     cleared => return cleared,
                 }
-                let pause = backoff.next(&core.settings.label, 0);
-                core.store.clock().sleep_until(core.now() + pause).await;
+                let pause = backoff.next(&client.settings.label, 0);
+                client.store.clock().sleep_until(client.now() + pause).await;
             }
         };
-        let cleared = core.until(core.now() + limit, clearing).await;
+        let cleared = client.until(client.now() + limit, clearing).await;
         let cleared = cleared.unwrap_or_else(|| {
             let message = format!("not everything was removed within {}", format_duration(limit));
             let late = Error::new(ErrorKind::Unreachable, message);
-            Err(match trouble {
+            Err(match last_error {
                 Some(cause) => late.caused_by(cause),
                 None => late,
             })
@@ -230,7 +230,7 @@ impl Locks {
     /// await [`ready`](Locks::ready) first.
     #[must_use]
     pub fn profile(&self) -> &Profile {
-        self.connection.get().map_or(&NOT_CONNECTED, |core| core.store.profile())
+        self.connection.get().map_or(&NOT_CONNECTED, |client| client.store.profile())
     }
 
     /// The present moment on the store's clock, to compare with
@@ -238,7 +238,7 @@ impl Locks {
     /// `connect_lazy`, when no guard exists.
     #[must_use]
     pub fn now(&self) -> Moment {
-        self.connection.get().map_or(Moment::from_nanos(0), |core| core.now())
+        self.connection.get().map_or(Moment::from_nanos(0), |client| client.now())
     }
 
     /// Closes the client: new and waiting acquisitions fail with [`ErrorKind::Closed`], held locks are
@@ -253,13 +253,13 @@ impl Locks {
     /// # Cancel safety
     /// May be dropped and called again.
     pub async fn close(&self) -> Result<()> {
-        let Some(core) = self.connection.close().await else { return Ok(()) };
-        core.closing.cancel();
-        core.worker.stop(core.now());
-        core.reaper.tasks.close();
-        let unreachable_after = core.settings.unreachable_after;
-        let bound = core.now() + unreachable_after;
-        let drained = core.until(bound, core.reaper.tasks.wait()).await.ok_or_else(|| {
+        let Some(client) = self.connection.close().await else { return Ok(()) };
+        client.closing.cancel();
+        client.worker.stop(client.now());
+        client.reaper.tasks.close();
+        let unreachable_after = client.settings.unreachable_after;
+        let bound = client.now() + unreachable_after;
+        let drained = client.until(bound, client.reaper.tasks.wait()).await.ok_or_else(|| {
             let bound = format_duration(unreachable_after);
             Error::new(
                 ErrorKind::Unreachable,
@@ -267,11 +267,11 @@ impl Locks {
             )
         });
         // After a silence of the whole bound, the store gets only a short grace period.
-        let bound = bound.max(core.now() + CLOSE_GRACE);
-        let closed = core.until(bound, core.store.close()).await;
+        let bound = bound.max(client.now() + CLOSE_GRACE);
+        let closed = client.until(bound, client.store.close()).await;
         let closed = closed.unwrap_or_else(|| Err(silent(unreachable_after, None)));
         let result = drained.and(closed);
-        result.map_err(|error| error.during(Operation::Close).with_store(&core.redacted_url))
+        result.map_err(|error| error.during(Operation::Close).with_store(&client.redacted_url))
     }
 }
 

@@ -230,7 +230,7 @@ impl LockedQueue<'_> {
         while let Some(next) = self.entries.iter().position(|entry| entry.stage == Stage::Waits) {
             let mode = self.entries[next].mode;
             let held = self.entries.iter().filter(|entry| entry.stage.until().is_some());
-            if !mode.fits_beside(held.map(|entry| entry.mode)) {
+            if !mode.is_compatible_with(held.map(|entry| entry.mode)) {
                 break;
             }
             *self.last_token += 1;

@@ -172,7 +172,7 @@ impl Server {
             _ => mode,
         };
         let held = queue.entries.iter().filter(|entry| entry.stage.grant().is_some());
-        counted(wanted).fits_beside(held.map(|entry| counted(entry.mode)))
+        counted(wanted).is_compatible_with(held.map(|entry| counted(entry.mode)))
     }
 
     fn token(&self, state: &mut State, queue: &mut Queue, mode: Mode) -> u64 {

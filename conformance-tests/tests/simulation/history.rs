@@ -369,7 +369,7 @@ impl State {
                 }
             } else {
                 let beside = believed.iter().filter(|(lock, ..)| *lock == held.lock);
-                if !held.mode.fits_beside(beside.map(|(_, mode, _)| *mode)) {
+                if !held.mode.is_compatible_with(beside.map(|(_, mode, _)| *mode)) {
                     let others: Vec<_> =
                         believed.iter().map(|(l, m, t)| (l, m.as_str(), t)).collect();
                     failure = Some(format!(

@@ -148,7 +148,7 @@ impl Script<'_> {
         if self.server.mutant == Some(Mutant::DoubleGrant) && *self.last_token % 10 == 9 {
             return true;
         }
-        mode.fits_beside(self.lock.holders.iter().map(|holder| holder.entry.mode))
+        mode.is_compatible_with(self.lock.holders.iter().map(|holder| holder.entry.mode))
     }
 
     /// Grants the heads of the queue while they fit; those of processes that have gone silent

@@ -173,8 +173,8 @@ impl SessionSeat {
 /// Whether `mode` fits beside all of `ahead`, and nobody there waits, with a smaller limit.
 fn is_next(ahead: &[(u64, Mode)], mode: Mode, overtakes: bool) -> bool {
     let before = |at: usize| ahead[..at].iter().map(|(_, mode)| *mode);
-    mode.fits_beside(before(ahead.len()))
-        && (overtakes || (0..ahead.len()).all(|at| ahead[at].1.fits_beside(before(at))))
+    mode.is_compatible_with(before(ahead.len()))
+        && (overtakes || (0..ahead.len()).all(|at| ahead[at].1.is_compatible_with(before(at))))
 }
 
 #[async_trait]
@@ -205,7 +205,7 @@ impl Acquisition for SessionSeat {
             Place::None | Place::Unsure(_) => {
                 if try_only {
                     let nodes = self.list(session).await?;
-                    if !self.claim.mode().fits_beside(nodes.values().map(|node| node.mode)) {
+                    if !self.claim.mode().is_compatible_with(nodes.values().map(|node| node.mode)) {
                         return Ok(AttemptOutcome::Busy { rest: Residue::Nothing });
                     }
                 }

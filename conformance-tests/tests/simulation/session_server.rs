@@ -258,7 +258,7 @@ impl SessionServer {
         let modes: Vec<Mode> = nodes.range(..=seq).map(|(_, node)| node.mode).collect();
         let Some(node) = nodes.get_mut(&seq) else { return };
         node.taken = true;
-        let fits = |at: usize| modes[at].fits_beside(modes[..at].iter().copied());
+        let fits = |at: usize| modes[at].is_compatible_with(modes[..at].iter().copied());
         if !(0..modes.len()).all(fits) {
             self.history.fail(format!("lock {lock}: {node:?} overtakes one of {modes:?}"));
         }
@@ -270,7 +270,7 @@ impl SessionServer {
         self.history.compare(lock, |token| nodes.values().any(|node| node.token == token));
         let mut ahead: Vec<Mode> = Vec::new();
         for node in nodes.values_mut() {
-            if !node.mode.fits_beside(ahead.iter().copied()) {
+            if !node.mode.is_compatible_with(ahead.iter().copied()) {
                 return;
             }
             let since = *node.turn_since.get_or_insert(now);

@@ -58,18 +58,18 @@ pub(crate) enum WaitPolicy {
 }
 
 pub(crate) async fn acquire(
-    core: &Arc<ClientInner>,
+    client: &Arc<ClientInner>,
     request: &Request,
     policy: WaitPolicy,
 ) -> Result<OwnedHold> {
-    let profile = core.store.profile();
+    let profile = client.store.profile();
     let spans = Spans {
         caller: Span::current(),
         acquire: telemetry::acquire_span(&request.name, profile.store, request.mode),
     };
     let span = spans.acquire.clone();
-    let acquiring = acquire_loop(core, request, policy, &spans).instrument(span);
-    acquiring.await.map_err(|error| core.explain(error, Operation::Acquire, &request.name))
+    let acquiring = acquire_loop(client, request, policy, &spans).instrument(span);
+    acquiring.await.map_err(|error| client.explain(error, Operation::Acquire, &request.name))
 }
 
 struct Spans {
@@ -78,14 +78,14 @@ struct Spans {
 }
 
 async fn acquire_loop(
-    core: &Arc<ClientInner>,
+    client: &Arc<ClientInner>,
     request: &Request,
     policy: WaitPolicy,
     spans: &Spans,
 ) -> Result<OwnedHold> {
     // With a store that answers at once, a task must still yield its worker thread.
     tokio::task::coop::consume_budget().await;
-    core.store.profile().require(request.mode, request.ttl)?;
+    client.store.profile().require(request.mode, request.ttl)?;
     let asked_for = AcquireRequest {
         name: request.name.clone(),
         kind: request.kind,
@@ -96,21 +96,22 @@ async fn acquire_loop(
         label: request.label.clone(),
     };
     let claim = Arc::new(Claim::new(
-        core.worker.next_id(),
+        client.worker.next_id(),
         asked_for,
-        core.reaper.runtime.clone(),
-        core.woken.clone(),
+        client.reaper.runtime.clone(),
+        client.woken.clone(),
     ));
     let mut outcome =
-        Counted { metrics: &core.metrics, claim: &claim, outcome: Outcome::Cancelled };
-    let cleanup = Arc::new(CleanupGuard::new(core.store.begin(claim.clone()), core.reaper.clone()));
-    let result = match core.closing.is_cancelled() || core.worker.has_stopped() {
+        Counted { metrics: &client.metrics, claim: &claim, outcome: Outcome::Cancelled };
+    let cleanup =
+        Arc::new(CleanupGuard::new(client.store.begin(claim.clone()), client.reaper.clone()));
+    let result = match client.closing.is_cancelled() || client.worker.has_stopped() {
         // Checked only now: `close` waits for every clean-up guard that was made before.
         true => {
             cleanup.nothing_left();
             Err(closed())
         }
-        false => AcquireLoop::new(core, &cleanup, request, policy, spans).run().await,
+        false => AcquireLoop::new(client, &cleanup, request, policy, spans).run().await,
     };
     outcome.outcome = match &result {
         Ok(_) => Outcome::Granted,
@@ -136,7 +137,7 @@ impl Drop for Counted<'_> {
 
 /// The state of one acquisition.
 struct AcquireLoop<'a> {
-    core: &'a Arc<ClientInner>,
+    client: &'a Arc<ClientInner>,
     cleanup: &'a Arc<CleanupGuard>,
     request: &'a Request,
     wait: Arc<Wait>,
@@ -148,19 +149,19 @@ struct AcquireLoop<'a> {
 
 impl<'a> AcquireLoop<'a> {
     fn new(
-        core: &'a Arc<ClientInner>,
+        client: &'a Arc<ClientInner>,
         cleanup: &'a Arc<CleanupGuard>,
         request: &'a Request,
         policy: WaitPolicy,
         spans: &'a Spans,
     ) -> AcquireLoop<'a> {
-        let started = core.now();
+        let started = client.now();
         let gives_up = match policy {
             WaitPolicy::AtMost { left, .. } => started + left,
             WaitPolicy::None | WaitPolicy::Unlimited => Moment::NEVER,
         };
         let wait = Arc::new(Wait::new(cleanup.clone(), request.unreachable_after));
-        AcquireLoop { core, cleanup, request, wait, started, gives_up, policy, spans }
+        AcquireLoop { client, cleanup, request, wait, started, gives_up, policy, spans }
     }
 
     async fn run(&self) -> Result<OwnedHold> {
@@ -169,8 +170,8 @@ impl<'a> AcquireLoop<'a> {
         loop {
             match self.attempt(asked).await? {
                 Ok(AttemptOutcome::Granted { token, valid_until }) => {
-                    let token = token.in_epoch(self.core.settings.token_epoch);
-                    let since = self.core.now();
+                    let token = token.in_epoch(self.client.settings.token_epoch);
+                    let since = self.client.now();
                     let limit = hold_limit(self.request, asked, since);
                     let period = self.renewal_period();
                     return self.grant(&Grant { token, asked, since, valid_until, limit, period });
@@ -197,14 +198,14 @@ impl<'a> AcquireLoop<'a> {
                 }
                 Err(error) => return Err(error),
             }
-            asked = self.core.now();
+            asked = self.client.now();
         }
     }
 
     /// The time between two renewals. A fixed lease is not renewed, but a session that carries one
     /// is.
     fn renewal_period(&self) -> Option<Duration> {
-        let (profile, request) = (self.core.store.profile(), self.request);
+        let (profile, request) = (self.client.store.profile(), self.request);
         match request.renewed || profile.liveness != Liveness::Lease {
             true => period(profile.renewal, request.ttl),
             false => None,
@@ -224,7 +225,7 @@ impl<'a> AcquireLoop<'a> {
         let slept = tokio::select! {
             biased;
             answer = &mut attempt => return Ok(answer),
-            () = self.core.closing.cancelled() => return Err(closed()),
+            () = self.client.closing.cancelled() => return Err(closed()),
             slept = self.sleep_until(self.gives_up.min(silence_ends)) => slept,
         };
         slept?;
@@ -242,17 +243,17 @@ impl<'a> AcquireLoop<'a> {
 
     /// Waits for a wake-up by the backend or by the worker's check.
     async fn wait_for_wake_up(&self, check_after: Duration) -> Result<()> {
-        let (core, claim) = (self.core, self.cleanup.claim());
+        let (client, claim) = (self.client, self.cleanup.claim());
         self.wait.park();
-        if !core.worker.watch(self.wait.clone(), check_after, core.now()) {
+        if !client.worker.watch(self.wait.clone(), check_after, client.now()) {
             return Err(closed());
         }
-        let _watched = Watched { core, claim };
-        core.metrics.waits(claim, 1.0);
+        let _watched = Watched { client, claim };
+        client.metrics.waits(claim, 1.0);
         // The wake-up last: a backend that always wakes must not defeat a limit.
         let woken = tokio::select! {
             biased;
-            () = core.closing.cancelled() => Err(closed()),
+            () = client.closing.cancelled() => Err(closed()),
             slept = self.sleep_until(self.gives_up) => slept.and(Err(self.timed_out())),
             () = claim.notify.notified() => Ok(()),
         };
@@ -263,7 +264,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     async fn back_off(&self, pause: Duration) -> Result<()> {
-        let now = self.core.now();
+        let now = self.client.now();
         let silence_ends = self.wait.silence_ends();
         if now >= silence_ends {
             return Err(self.silent());
@@ -274,7 +275,7 @@ impl<'a> AcquireLoop<'a> {
         let again = (now + pause).min(self.gives_up).min(silence_ends);
         tokio::select! {
             biased;
-            () = self.core.closing.cancelled() => Err(closed()),
+            () = self.client.closing.cancelled() => Err(closed()),
             slept = self.sleep_until(again) => slept,
         }
     }
@@ -282,15 +283,15 @@ impl<'a> AcquireLoop<'a> {
     /// An error when the clock has ended with the runtime that connected: it then ends every sleep
     /// early, perhaps before the closing is signalled.
     async fn sleep_until(&self, at: Moment) -> Result<()> {
-        self.core.store.clock().sleep_until(at).await;
-        match self.core.now() < at {
+        self.client.store.clock().sleep_until(at).await;
+        match self.client.now() < at {
             true => Err(closed()),
             false => Ok(()),
         }
     }
 
     fn grant(&self, grant: &Grant) -> Result<OwnedHold> {
-        let (core, claim) = (self.core, self.cleanup.claim());
+        let (client, claim) = (self.client, self.cleanup.claim());
         if grant.valid_until <= grant.since || grant.limit.at <= grant.since {
             return Err(Error::new(
                 ErrorKind::Lost,
@@ -300,14 +301,14 @@ impl<'a> AcquireLoop<'a> {
             .retryable(true));
         }
         self.spans.acquire.record("token", grant.token.get());
-        let store = core.store.profile().store;
+        let store = client.store.profile().store;
         let span = telemetry::hold_span(&self.spans.caller, claim, store, grant.token);
-        let hold = Hold::new(self.cleanup.clone(), grant, span, core.metrics.clone());
+        let hold = Hold::new(self.cleanup.clone(), grant, span, client.metrics.clone());
         let hold = Arc::new(hold);
-        core.metrics.granted(claim, grant.since.duration_since(self.started));
+        client.metrics.granted(claim, grant.since.duration_since(self.started));
         // From here on its drop ends the hold.
-        let owned = OwnedHold::new(core.clone(), hold.clone());
-        if !core.worker.keep(hold, grant.asked, grant.since) {
+        let owned = OwnedHold::new(client.clone(), hold.clone());
+        if !client.worker.keep(hold, grant.asked, grant.since) {
             return Err(closed());
         }
         // A wake-up reaches the worker only once it has the hold. One that came between the answer
@@ -381,13 +382,13 @@ fn hold_limit(request: &Request, asked: Moment, granted: Moment) -> Limit {
 
 /// A wait in the worker's schedule; dropping it removes it.
 struct Watched<'a> {
-    core: &'a ClientInner,
+    client: &'a ClientInner,
     claim: &'a Claim,
 }
 
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
-        self.core.worker.remove(self.claim.id);
-        self.core.metrics.waits(self.claim, -1.0);
+        self.client.worker.remove(self.claim.id);
+        self.client.metrics.waits(self.claim, -1.0);
     }
 }
