@@ -12,68 +12,68 @@ use fencelock_core::{
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::contender::RedlockContender;
-use super::debts::{By, free};
+use super::contender::RedlockAcquisition;
+use super::debts::{ReleaseKind, free};
 use super::member::Member;
-use super::quorum::{Quorum, Slate};
-use super::refusals::{LOOK_AGAIN, nth_change};
-use crate::error::strange_answer;
-use crate::identity::{Keys, Process};
-use crate::node::Step;
-use crate::scratch::Leftovers;
-use crate::script::{QUORUM, SCRIPTS};
-use crate::seats::{self, Seats, in_turn};
-use crate::snapshot::{self, Seen};
+use super::quorum::{Electorate, Quorum};
+use super::rejections::{LOOK_AGAIN, nth_change};
+use crate::protocol::call::ScriptCall;
+use crate::protocol::error::protocol_error;
+use crate::protocol::identity::{ClientId, Keys};
+use crate::protocol::script::{QUORUM, SCRIPTS};
+use crate::protocol::snapshot::{self, LockContents};
+use crate::server::fan_out::{self, StoreRequests, in_turn};
+use crate::server::scratch::Leftovers;
 
 /// One connected store.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct QuorumStore {
     pub(crate) quorum: Quorum,
-    pub(crate) process: Process,
+    pub(crate) client: ClientId,
     pub(crate) profile: Profile,
 }
 
-impl Store {
+impl QuorumStore {
     /// What each node that answers has of a lock.
-    async fn inspect_all(&self, keys: &Keys) -> Result<Vec<Seen>> {
-        let step = Step {
+    async fn inspect_all(&self, keys: &Keys) -> Result<Vec<LockContents>> {
+        let call = ScriptCall {
             script: &SCRIPTS.inspect,
             keys: &keys.all(),
             values: &[snapshot::MOST.as_bytes()],
         };
         let question = async |member: &Member| {
-            let answer = member.batches.step(step).await?;
-            snapshot::read(answer).ok_or_else(|| strange_answer("inspect"))
+            let answer = member.batches.call(call).await?;
+            snapshot::read(answer).ok_or_else(|| protocol_error("inspect"))
         };
         self.quorum.ask_all(question).await
     }
 }
 
-impl Seats for Store {
-    type Seat = RedlockContender;
+impl StoreRequests for QuorumStore {
+    type Acquisition = RedlockAcquisition;
 
-    async fn renew_one(&self, seat: &RedlockContender) -> Result<RenewOutcome> {
+    async fn renew_one(&self, seat: &RedlockAcquisition) -> Result<RenewOutcome> {
         seat.renew().await
     }
 
-    async fn look_at(&self, waiting: &[&RedlockContender]) -> Result<Vec<WaiterCheck>> {
+    async fn check_lock(&self, waiting: &[&RedlockAcquisition]) -> Result<Vec<WaiterCheck>> {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
         let quorum = &self.quorum;
-        let mut values = vec![self.process.as_str().as_bytes()];
+        let mut values = vec![self.client.as_str().as_bytes()];
         values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
-        let step = Step { script: &QUORUM.look, keys: &keys.all(), values: &values };
-        let Slate { ballots, words, .. } = quorum.slate(quorum.now())?;
+        let call = ScriptCall { script: &QUORUM.check_waiters, keys: &keys.all(), values: &values };
+        let Electorate { eligible, words, .. } = quorum.electorate(quorum.now())?;
         let question = async |member: &Member| {
-            let answer = member.batches.step(step).await?;
-            read_look(&answer).ok_or_else(|| strange_answer("look"))
+            let answer = member.batches.call(call).await?;
+            read_look(&answer).ok_or_else(|| protocol_error("look"))
         };
-        let asked = ballots.asked().map(|(node, _)| node);
+        let asked = eligible.asked().map(|(node, _)| node);
         let seen = quorum.ask(asked, words, question).await?;
         let missing = seen.iter().filter(|look| look.missing).count();
         // One of them is enough to go on with what nodes had to leave undone.
         let unfinished = seen.iter().filter(|look| look.is_unfinished());
         let sweep_in = unfinished.map(|look| look.check_after).min().unwrap_or(LOOK_AGAIN);
-        let look = |(index, waiter): (usize, &&RedlockContender)| {
+        let look = |(index, waiter): (usize, &&RedlockAcquisition)| {
             if missing >= quorum.majority() {
                 return WaiterCheck::Attempt;
             }
@@ -93,7 +93,7 @@ impl Seats for Store {
 }
 
 /// What one node said to a look.
-pub(crate) struct Seeing {
+pub(crate) struct WaiterCheckReply {
     check_after: Duration,
     missing: bool,
     /// Empty if it is of another process.
@@ -102,7 +102,7 @@ pub(crate) struct Seeing {
     turns: Vec<Vec<u8>>,
 }
 
-impl Seeing {
+impl WaiterCheckReply {
     fn is_turn_of(&self, waiter: &[u8]) -> bool {
         self.turns.iter().any(|turn| turn == waiter)
     }
@@ -132,7 +132,7 @@ impl Seeing {
     }
 }
 
-pub(crate) fn read_look(answer: &Value) -> Option<Seeing> {
+pub(crate) fn read_look(answer: &Value) -> Option<WaiterCheckReply> {
     let Value::Array(values) = answer else { return None };
     let [Value::Int(check_after), Value::Int(missing), Value::BulkString(first), turns @ ..] =
         values.as_slice()
@@ -145,36 +145,36 @@ pub(crate) fn read_look(answer: &Value) -> Option<Seeing> {
     });
     let check_after = Duration::from_millis(u64::try_from(*check_after).ok()?);
     let (missing, first) = (*missing != 0, first.clone());
-    Some(Seeing { check_after, missing, first, turns: turns.collect::<Option<_>>()? })
+    Some(WaiterCheckReply { check_after, missing, first, turns: turns.collect::<Option<_>>()? })
 }
 
 /// The store as core drives it.
-pub(crate) struct Driver {
-    pub(crate) store: Arc<Store>,
+pub(crate) struct RedlockBackend {
+    pub(crate) store: Arc<QuorumStore>,
 }
 
-impl fmt::Debug for Driver {
+impl fmt::Debug for RedlockBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Driver").field(&self.store).finish()
+        f.debug_tuple("RedlockBackend").field(&self.store).finish()
     }
 }
 
 #[async_trait]
-impl DistributedLock for Driver {
+impl DistributedLock for RedlockBackend {
     fn profile(&self) -> &Profile {
         &self.store.profile
     }
 
     fn clock(&self) -> &dyn Clock {
-        &*self.store.quorum.circle.clock
+        &*self.store.quorum.view.clock
     }
 
     fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        Arc::new(RedlockContender::new(self.store.clone(), claim))
+        Arc::new(RedlockAcquisition::new(self.store.clone(), claim))
     }
 
     async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
-        seats::renew(&*self.store, held, vec![(0..held.len()).collect()], report).await;
+        fan_out::renew(&*self.store, held, vec![(0..held.len()).collect()], report).await;
     }
 
     async fn check_waiters(
@@ -182,7 +182,8 @@ impl DistributedLock for Driver {
         waiting: &[Arc<dyn Acquisition>],
         report: Report<'_, WaiterCheck>,
     ) {
-        seats::look(&*self.store, waiting, vec![(0..waiting.len()).collect()], report).await;
+        fan_out::check_waiters(&*self.store, waiting, vec![(0..waiting.len()).collect()], report)
+            .await;
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
@@ -190,7 +191,8 @@ impl DistributedLock for Driver {
         let quorum = &self.store.quorum;
         // Who is not seen by those that do not answer may be held by them.
         let silent = quorum.members.len() - seen.len();
-        Ok(Seen::merge(seen, quorum.majority().saturating_sub(silent).max(1)).into_snapshot())
+        Ok(LockContents::merge(seen, quorum.majority().saturating_sub(silent).max(1))
+            .into_snapshot())
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
@@ -200,8 +202,9 @@ impl DistributedLock for Driver {
             return Ok(ReleaseOutcome::Absent);
         };
         let quorum = &self.store.quorum;
-        let freeing = quorum.ask_all(|member| free(&member.batches, &keys, value, "", By::Order));
-        let removed = freeing.await?;
+        let release =
+            quorum.ask_all(|member| free(&member.batches, &keys, value, "", ReleaseKind::Evict));
+        let removed = release.await?;
         match (removed.contains(&true), removed.len() == quorum.members.len()) {
             (false, _) => Ok(ReleaseOutcome::Absent),
             (true, true) => Ok(ReleaseOutcome::Removed),
@@ -213,7 +216,7 @@ impl DistributedLock for Driver {
     async fn clear(&self, scratch: &Scratch) -> Result<()> {
         let leftovers = &Leftovers::of(scratch);
         let clearing = self.store.quorum.members.iter().map(async |member| {
-            let cleared = leftovers.clear(member.link()).await;
+            let cleared = leftovers.clear(member.connection()).await;
             cleared.map_err(|error| {
                 let message = format!("node {} keeps some of it", member.host);
                 Error::new(error.kind(), message).retryable(error.is_retryable()).caused_by(error)

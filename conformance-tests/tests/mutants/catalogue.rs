@@ -24,7 +24,7 @@ pub(crate) enum By {
 
 use By::{SeedsOfLeases, SeedsOfSessions, Suite, Test};
 
-const DRIVERS: &str = "conformance-tests/tests/simulation/drivers.rs";
+const BACKENDS: &str = "conformance-tests/tests/simulation/backends.rs";
 const CLOSING: &str = "conformance-tests/tests/simulation/closing.rs";
 const FAILING: &str = "conformance-tests/tests/simulation/failing.rs";
 const LEAVING: &str = "conformance-tests/tests/simulation/leaving.rs";
@@ -38,7 +38,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (
         Mutant::ReleaseFreesAnybody,
         &[
-            Suite("cancel::a_cancelled_waiter_frees_nobody"),
+            Suite("cancel::a_cancelled_waiter_releases_no_other_hold"),
             Suite("ownership::a_thawed_holder_does_not_free_a_successor"),
             SeedsOfLeases,
         ],
@@ -57,8 +57,8 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         Mutant::NoTtl,
         &[
             Suite("ownership::a_guard_outlives_its_runtime_without_harm"),
-            Suite("validity::a_frozen_holder_is_lost_before_it_looks"),
-            Suite("modes::a_lost_holder_gives_its_permits_back"),
+            Suite("validity::a_frozen_holder_finds_its_lock_lost_after_the_freeze"),
+            Suite("modes::a_lost_holder_releases_its_permits"),
             SeedsOfLeases,
         ],
     ),
@@ -71,7 +71,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         Mutant::DoubleGrant,
         &[
             Suite("exclusion::clients_exclude_each_other"),
-            Suite("exclusion::nobody_overlaps_in_a_restless_crowd"),
+            Suite("exclusion::no_two_holders_overlap_under_contention"),
             Suite("exclusion::an_unprotected_counter_loses_no_update"),
             SeedsOfLeases,
         ],
@@ -80,30 +80,30 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         Mutant::ForgetsWhoAsked,
         &[
             Suite("replies::a_grant_whose_reply_was_lost_is_found_again"),
-            Suite("replies::a_place_whose_reply_was_lost_is_found_again"),
+            Suite("replies::a_queue_place_whose_reply_was_lost_is_found_again"),
         ],
     ),
     (
         Mutant::TokenFromIncr,
         &[Suite("tokens::tokens_rise_when_the_store_loses_its_data"), SeedsOfLeases],
     ),
-    (Mutant::TokenDiesWithTheLock, &[Suite("tokens::tokens_rise_when_everybody_has_left")]),
+    (Mutant::TokenDiesWithTheLock, &[Suite("tokens::tokens_rise_after_all_clients_have_left")]),
     (Mutant::SharedTokensRepeat, &[Suite("tokens::tokens_of_shared_grants_are_unique")]),
     (Mutant::TryStaysQueued, &[Suite("waiting::a_try_leaves_nothing_in_the_queue"), SeedsOfLeases]),
     (
         Mutant::CancelLeavesEntry,
         &[
-            Suite("cancel::a_cancelled_waiter_frees_nobody"),
-            Suite("waiting::a_wait_that_timed_out_leaves_no_place"),
+            Suite("cancel::a_cancelled_waiter_releases_no_other_hold"),
+            Suite("waiting::a_wait_that_timed_out_leaves_the_queue"),
         ],
     ),
     (
         Mutant::WakeLostOnCancel,
-        &[Suite("cancel::waiters_cancelled_at_the_hand_over_lose_no_turn"), SeedsOfLeases],
+        &[Suite("cancel::waiters_cancelled_at_the_hand_off_lose_no_turn"), SeedsOfLeases],
     ),
-    (Mutant::NoBell, &[Suite("waiting::no_wake_up_is_missed_under_stress")]),
+    (Mutant::NoWakeUps, &[Suite("waiting::no_wake_up_is_missed_under_stress")]),
     (Mutant::NobodyIsTold, &[SeedsOfLeases]),
-    (Mutant::WakesOnlyOne, &[Suite("modes::one_release_wakes_all_who_fit")]),
+    (Mutant::WakesOnlyOne, &[Suite("modes::one_release_wakes_all_waiters_that_fit")]),
     (
         Mutant::FrozenWaiterBlocks,
         &[Suite("waiting::a_frozen_waiter_is_passed_over"), SeedsOfLeases],
@@ -122,11 +122,11 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (Mutant::PushIsTheGrant, &[SeedsOfLeases]),
     (
         Mutant::StrayIgnored,
-        &[Test(DRIVERS, "a_dead_claim_of_a_live_process_does_not_hold_up_the_queue")],
+        &[Test(BACKENDS, "a_dead_claim_of_a_live_process_does_not_hold_up_the_queue")],
     ),
     (
         Mutant::HeldIsStray,
-        &[SeedsOfLeases, Test(DRIVERS, "a_late_push_does_not_free_what_is_held")],
+        &[SeedsOfLeases, Test(BACKENDS, "a_late_push_does_not_free_what_is_held")],
     ),
     (Mutant::NobodyIsVerified, &[SeedsOfLeases]),
     (Mutant::SharedIsExclusive, &[Suite("modes::readers_hold_together")]),
@@ -143,11 +143,14 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (Mutant::NamesCut, &[Suite("names::the_longest_names_differ_in_their_last_byte")]),
     (Mutant::NamesMapSlashes, &[Suite("names::similar_names_are_different_locks")]),
     (Mutant::ShowsOwner, &[Suite("errors::no_secret_is_ever_shown")]),
-    (Mutant::EvictsAnybody, &[Suite("inspecting::evicting_nobody_evicts_nobody")]),
+    (
+        Mutant::EvictsAnybody,
+        &[Suite("inspecting::evicting_an_unknown_participant_changes_nothing")],
+    ),
     (Mutant::EvictsNobody, &[Suite("inspecting::an_evicted_holder_is_lost")]),
     (Mutant::NoAdoption, &[SeedsOfSessions]),
     (Mutant::NoSync, &[SeedsOfSessions]),
-    (Mutant::ReadIsHeartbeat, &[SeedsOfSessions, Test(DRIVERS, "a_read_is_no_heartbeat")]),
+    (Mutant::ReadIsHeartbeat, &[SeedsOfSessions, Test(BACKENDS, "a_read_is_no_heartbeat")]),
     (Mutant::WaitsForExpired, &[SeedsOfSessions]),
     (Mutant::UnsureIsAbsent, &[SeedsOfSessions]),
     (Mutant::OwnNodeUnwatched, &[SeedsOfSessions]),
@@ -174,12 +177,12 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "a panic in release ends the clean-up",
         "core/src/engine/cleanup.rs: caught",
-        &[Test(FAILING, "a_clean_up_outlives_a_driver_that_fails"), SeedsOfSessions],
+        &[Test(FAILING, "a_clean_up_survives_backend_failures"), SeedsOfSessions],
     ),
     (
         "a release that never returns is never asked for again",
         "core/src/engine/cleanup.rs: clean_up, bound",
-        &[Test(FAILING, "a_clean_up_outlives_a_driver_that_fails"), SeedsOfSessions],
+        &[Test(FAILING, "a_clean_up_survives_backend_failures"), SeedsOfSessions],
     ),
     (
         "a clean-up gives up while a session lives",
@@ -194,7 +197,7 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "a repeated release that finds nothing is not held",
         "core/src/engine/cleanup.rs: CleanupGuard::release, repeated",
-        &[Test(LEAVING, "a_release_tells_what_became_of_the_lock")],
+        &[Test(LEAVING, "a_release_reports_what_became_of_the_lock")],
     ),
     (
         "validity is revived after its end",
@@ -204,7 +207,7 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "a grant whose validity is over becomes a guard",
         "core/src/engine/acquire.rs: grant",
-        &[Test(WAITING, "what_is_granted_too_late_is_an_error_and_given_back")],
+        &[Test(WAITING, "a_grant_that_comes_too_late_is_an_error_and_is_released")],
     ),
     (
         "what a batch does not report is forgotten",
@@ -219,7 +222,7 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "whoever asks must wait for the keeper to end a hold",
         "core/src/engine/hold.rs: Hold::is_held",
-        &[Test(DRIVERS, "a_stopped_process_finds_its_lock_lost_before_it_can_use_it")],
+        &[Test(BACKENDS, "a_stopped_process_finds_its_lock_lost_before_it_can_use_it")],
     ),
     (
         "a renewal moves a hold past its limit",
@@ -239,22 +242,22 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "the answer to a look moves a hold",
         "core/src/engine/renewal/worker.rs: checked, Task::Wait",
-        &[Test(WAITING, "a_stale_look_does_not_put_off_a_loss")],
+        &[Test(WAITING, "a_stale_check_does_not_delay_a_loss")],
     ),
     (
         "a ring during an attempt is lost",
         "core/src/store/claim.rs: wake, notify_one",
-        &[Test(WAITING, "a_ring_during_an_attempt_is_not_lost")],
+        &[Test(WAITING, "a_wake_up_during_an_attempt_is_not_lost")],
     ),
     (
         "a ring between a grant and its hold is lost",
         "core/src/engine/acquire.rs: grant, enable",
-        &[Test(WAITING, "a_ring_between_the_grant_and_the_hold_asks_about_the_hold")],
+        &[Test(WAITING, "a_wake_up_between_the_grant_and_the_hold_renews_the_hold")],
     ),
     (
         "a ring of what is held is taken for a stray",
         "core/src/store/claim.rs: wake, HELD",
-        &[Test(LEAVING, "a_ring_is_a_stray_only_when_nobody_wants_the_claim")],
+        &[Test(LEAVING, "a_wake_up_is_stray_only_when_its_claim_has_gone")],
     ),
     (
         "the connection ends before the releases are sent",
@@ -266,17 +269,17 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
 pub(crate) const ON_A_QUORUM: &[Broken] = &[
     (
         "one owner token for all rounds",
-        "backend-redis/src/redlock/round.rs",
+        "backend-redis/src/redlock/request/acquire.rs",
         &[Test(MODEL, "row_14_with_one_owner_for_all_rounds")],
     ),
     (
         "a release that does not compare",
-        "backend-redis/src/scripts/redlock/free.lua",
+        "backend-redis/src/protocol/lua/redlock/free.lua",
         &[Test(MODEL, "row_15_with_a_release_that_does_not_compare")],
     ),
     (
         "an extension after the end",
-        "backend-redis/src/redlock/extension.rs",
+        "backend-redis/src/redlock/request/extend.rs",
         &[Test(MODEL, "row_13_with_an_extension_after_the_end")],
     ),
 ];

@@ -151,7 +151,7 @@ impl Client {
         (lock, Asked { lock: name, called, hold_at_most, fixed_lease }, patience)
     }
 
-    /// Which errors there may be depends on the weather.
+    /// Which errors there may be depends on the conditions.
     fn refused(&self, error: &Error, lock: usize) -> bool {
         let kind = error.kind();
         self.history.freed(lock);
@@ -202,7 +202,7 @@ impl Client {
             }
         }
         self.check_held(&guard).await;
-        self.give_back(guard, asked).await;
+        self.release(guard, asked).await;
     }
 
     fn lost(&self, guard: &Guard, asked: &Asked, reason: LostReason) {
@@ -241,7 +241,7 @@ impl Client {
         }
     }
 
-    async fn give_back(&mut self, guard: Arc<Guard>, asked: &Asked) {
+    async fn release(&mut self, guard: Arc<Guard>, asked: &Asked) {
         let (lock, token) = (asked.lock, guard.fencing_token());
         let held = guard.is_held();
         let end = self.dice.below(10);

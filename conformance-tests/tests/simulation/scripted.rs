@@ -17,7 +17,7 @@ use fencelock_core::{
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-/// What the driver does with one request.
+/// What the backend does with one request.
 #[derive(Clone, Debug)]
 pub(crate) enum Step<T> {
     Now(Result<T>),
@@ -28,7 +28,7 @@ pub(crate) enum Step<T> {
     Blocks(Arc<Stall>, Result<T>),
 }
 
-/// What a driver does that blocks its thread.
+/// What a backend does that blocks its thread.
 #[derive(Debug, Default)]
 pub(crate) struct Stall {
     state: Mutex<Stalled>,
@@ -69,7 +69,7 @@ impl<T> Step<T> {
                 answer
             }
             Step::Never => pending().await,
-            Step::Panic => panic!("the driver panics on the test's order"),
+            Step::Panic => panic!("the backend panics on the test's order"),
             Step::Blocks(stall, answer) => {
                 stall.block();
                 answer
@@ -78,7 +78,7 @@ impl<T> Step<T> {
     }
 }
 
-/// What the driver does with one batch: reports, each this long after the last, then the end.
+/// What the backend does with one batch: reports, each this long after the last, then the end.
 #[derive(Clone, Debug)]
 pub(crate) struct Told<T> {
     pub(crate) reports: Vec<(Duration, usize, Result<T>)>,
@@ -107,7 +107,7 @@ impl<T> Told<T> {
     }
 }
 
-/// One request as the driver got it.
+/// One request as the backend got it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Attempt(u64),
@@ -227,7 +227,7 @@ impl Scripted {
         RenewOutcome::Renewed { valid_until: lease_end(self.now(), claim.ttl()) }
     }
 
-    /// What happens while a claim takes its seat.
+    /// What happens while a claim takes its acquisition.
     pub(crate) fn on_enter(&self, script: impl Fn(&Claim) + Send + Sync + 'static) {
         *locked(&self.enter) = Arc::new(script);
     }
@@ -277,7 +277,7 @@ impl Scripted {
         *locked(&self.look) = Arc::new(move |waiting, n| script(&waiting, n));
     }
 
-    /// The `n`-th claim that took a seat, from 0.
+    /// The `n`-th claim that took a acquisition, from 0.
     pub(crate) fn claim(&self, n: usize) -> Arc<Claim> {
         locked(&self.seen).claims[n].clone()
     }
@@ -353,7 +353,7 @@ impl DistributedLock for Scripted {
         script(&claim);
         locked(&self.seen).claims.push(claim.clone());
         let Some(store) = self.me.upgrade() else { unreachable!("the store is being called") };
-        Arc::new(ScriptedSeat { store, claim })
+        Arc::new(ScriptedAcquisition { store, claim })
     }
 
     async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
@@ -387,13 +387,13 @@ impl DistributedLock for Scripted {
     }
 }
 
-struct ScriptedSeat {
+struct ScriptedAcquisition {
     store: Arc<Scripted>,
     claim: Arc<Claim>,
 }
 
 #[async_trait]
-impl Acquisition for ScriptedSeat {
+impl Acquisition for ScriptedAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
