@@ -1,4 +1,4 @@
-//! What a user calls: a connected store, from which the locks come.
+//! The client: a connected store, from which the locks come.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,35 +9,33 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backend::{DistributedLock, ParticipantId, ReleaseOutcome, Snapshot};
-use crate::claim::LockKind;
-use crate::connect::Bound;
-use crate::connected::{Connected, silent};
-use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::keeper::Keeper;
-use crate::lifecycle::Request;
-use crate::link::Link;
+use crate::engine::backoff::Backoff;
+use crate::engine::cleanup::Reaper;
+use crate::engine::client::{ClientInner, silent};
+use crate::engine::connection::{Bound, Connection, not_connected};
+use crate::engine::renewal::worker::RenewalWorker;
+use crate::engine::telemetry::Metrics;
 use crate::lock::{Lock, RwLock};
-use crate::mode::{Mode, Permits};
-use crate::name::LockName;
-use crate::observe::Meters;
-use crate::options::{Settings, Ttl, in_words};
-use crate::pace::Pace;
-use crate::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
-use crate::scratch::Scratch;
-use crate::seat::Yard;
-use crate::validity::Moment;
+use crate::store::claim::LockKind;
+use crate::store::distributed_lock::{DistributedLock, ParticipantId, ReleaseOutcome, Snapshot};
+use crate::store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
+use crate::store::scratch::Scratch;
+use crate::time::moment::Moment;
+use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::types::mode::{Mode, Permits};
+use crate::types::name::LockName;
+use crate::types::options::{Settings, Ttl, format_duration};
 
-/// A connected store. Clones share the connection and its background work.
+/// A client of a store. Clones share its connection and its background tasks.
 ///
-/// Dropping the last clone, and the last guard, stops the background work but waits for nothing;
-/// [`close`](Locks::close) does.
+/// Dropping the last clone and the last guard stops the background tasks without waiting for
+/// releases; [`close`](Locks::close) waits.
 #[derive(Clone)]
 pub struct Locks {
-    pub(crate) link: Link,
+    pub(crate) connection: Connection,
 }
 
-/// What is known of a store that no connection has reached yet: it promises nothing.
+/// The profile of a store before its first connection: it guarantees nothing.
 static NOT_CONNECTED: Profile = Profile {
     store: "unknown",
     reach: Reach::Process,
@@ -50,178 +48,167 @@ static NOT_CONNECTED: Profile = Profile {
     exclusion_fails_when: Cow::Borrowed(&["the store is not connected yet"]),
 };
 
-/// How long ending a connection may take when what is owed to the store took the whole bound.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The time for closing the connection if the releases took the whole bound.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 impl Locks {
-    /// Locks in `store`, on the current tokio runtime; `shown` is the store's name in errors and
-    /// must hold no secret. The runtime needs its I/O and time drivers (`enable_all`) and must be
-    /// driven for as long as locks are held: it carries their renewals.
+    /// A client of `store` on the current tokio runtime; `redacted_url` is the store's name in errors
+    /// and must not contain a secret. The runtime needs its I/O and time drivers (`enable_all`) and
+    /// must run for as long as locks are held: it renews them.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
-    pub fn new(store: Arc<dyn DistributedLock>, shown: &str, settings: Settings) -> Result<Locks> {
+    pub fn new(
+        store: Arc<dyn DistributedLock>,
+        redacted_url: &str,
+        settings: Settings,
+    ) -> Result<Locks> {
         let runtime = Handle::try_current().map_err(|cause| {
             let message = "a store is connected inside a tokio runtime, which carries its \
                            renewals; there is none here";
             Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
         })?;
-        let keeper = Arc::new(Keeper::default());
-        let (rung, ringing) = tokio::sync::mpsc::unbounded_channel();
+        let worker = Arc::new(RenewalWorker::default());
+        let (woken, ringing) = tokio::sync::mpsc::unbounded_channel();
         let closing = CancellationToken::new();
-        let running = keeper.clone().run(store.clone(), ringing, closing.clone());
-        let keeper_task = runtime.spawn(running).abort_handle();
-        let yard = Yard {
+        let running = worker.clone().run(store.clone(), ringing, closing.clone());
+        let worker_task = runtime.spawn(running).abort_handle();
+        let reaper = Reaper {
             store: store.clone(),
             runtime,
             tasks: TaskTracker::new(),
             unreachable_after: settings.unreachable_after,
         };
-        let meters = Arc::new(Meters::new(store.profile().store, settings.metrics_by_lock));
-        let core = Connected {
+        let metrics = Arc::new(Metrics::new(store.profile().store, settings.metrics_by_lock));
+        let client = ClientInner {
             store,
-            shown: shown.into(),
+            redacted_url: redacted_url.into(),
             settings,
-            keeper,
-            rung,
-            yard: Arc::new(yard),
+            worker,
+            woken,
+            reaper: Arc::new(reaper),
             closing,
-            meters,
-            keeper_task,
+            metrics,
+            worker_task,
         };
-        Ok(Locks::of(Arc::new(core)))
+        Ok(Locks::of(Arc::new(client)))
     }
 
-    pub(crate) fn of(core: Arc<Connected>) -> Locks {
-        Locks { link: Link::Connected(core) }
+    pub(crate) fn of(client: Arc<ClientInner>) -> Locks {
+        Locks { connection: Connection::Ready(client) }
     }
 
-    pub(crate) async fn into_connected(self) -> Result<Arc<Connected>> {
+    pub(crate) async fn into_client(self) -> Result<Arc<ClientInner>> {
         self.connected().await.cloned()
     }
 
-    async fn connected(&self) -> Result<&Arc<Connected>> {
-        let bound = self.link.settings().unreachable_after;
-        self.link.wait(Bound::silence(bound)).await
+    async fn connected(&self) -> Result<&Arc<ClientInner>> {
+        let bound = self.connection.settings().unreachable_after;
+        self.connection.wait(Bound::silence(bound)).await
     }
 
-    /// Waits until the store is connected, at most `unreachable_after`. It is so from the
-    /// beginning, unless it came from `connect_lazy`.
+    /// Waits until the store is connected, for at most `unreachable_after`. Only a client from
+    /// `connect_lazy` is not connected from the beginning.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] when no attempt succeeded in time, with the last one's error as
-    /// its cause; they go on. What another attempt would not mend, such as
-    /// [`ErrorKind::Refused`], at once; who asks again has it tried again.
+    /// its cause; the attempts continue. An error that a retry cannot fix, such as
+    /// [`ErrorKind::Refused`], is returned at once; the next call then makes another attempt.
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn ready(&self) -> Result<()> {
         let connected = self.connected().await;
-        let explain =
-            |error: Error| error.during(Operation::Connect).with_store(self.link.redacted_url());
+        let explain = |error: Error| {
+            error.during(Operation::Connect).with_store(self.connection.redacted_url())
+        };
         connected.map(drop).map_err(explain)
     }
 
-    /// The lock `name`, to be held by one at a time. A name that cannot be is an error of the
-    /// acquisition.
+    /// The lock `name`, for one holder at a time. An invalid name is reported when the lock is
+    /// acquired.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        self.in_mode(LockKind::Lock, name.as_ref(), Ok(Mode::Exclusive))
+        Lock::new(&self.connection, LockKind::Lock, name.as_ref(), Ok(Mode::Exclusive))
     }
 
     /// The lock `name`, for many readers or one writer.
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
-        RwLock { locks: self.clone(), name: name.as_ref().to_owned() }
+        RwLock { connection: self.connection.clone(), name: name.as_ref().to_owned() }
     }
 
-    /// The lock `name`, of which at most `limit` permits are out together. An acquisition takes
-    /// one, unless [`permits`](Lock::permits) says otherwise.
+    /// The lock `name`, with `limit` permits in total. An acquisition takes one, unless
+    /// [`permits`](Lock::permits) sets another number.
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Lock {
         let mode = Permits::new(1, limit).map(Mode::Permits);
-        self.in_mode(LockKind::Semaphore, name.as_ref(), mode)
+        Lock::new(&self.connection, LockKind::Semaphore, name.as_ref(), mode)
     }
 
-    pub(crate) fn in_mode(&self, family: LockKind, name: &str, mode: Result<Mode>) -> Lock {
-        let settings = self.link.settings();
-        let request = LockName::with_prefix(&settings.prefix, name).and_then(|name| {
-            Ok(Request {
-                name,
-                family,
-                mode: mode?,
-                ttl: settings.ttl.get(),
-                renewed: true,
-                hold_at_most: None,
-                unreachable_after: settings.unreachable_after,
-                label: settings.label.clone(),
-            })
-        });
-        Lock { link: self.link.clone(), request, wait: None, since: None }
-    }
-
-    /// Who holds `name` and who waits for it, as far as the store knows.
+    /// The holders and waiters of `name`, as far as the store knows.
     ///
     /// # Errors
-    /// As the store answers; [`ErrorKind::InvalidArgument`] for a name that cannot be.
+    /// The store's; [`ErrorKind::InvalidArgument`] for an invalid name.
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Snapshot> {
         let name = self.name(name.as_ref(), Operation::Inspect)?;
-        let core = self.for_a_person(Operation::Inspect, &name).await?;
-        let asked = core.ask(core.store.inspect(&name)).await;
-        let mut seen = asked.map_err(|error| core.explain(error, Operation::Inspect, &name))?;
+        let client = self.for_operator(Operation::Inspect, &name).await?;
+        let asked = client.ask(client.store.inspect(&name)).await;
+        let mut seen = asked.map_err(|error| client.explain(error, Operation::Inspect, &name))?;
         for token in seen.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
-            *token = token.in_epoch(core.settings.token_epoch);
+            *token = token.in_epoch(client.settings.token_epoch);
         }
         Ok(seen)
     }
 
     /// Takes the lock, or the place in its queue, from `who` of an [`inspect`](Locks::inspect).
-    /// A holder learns of it at its next renewal, or at once where the store can tell it.
-    /// `false` when `who` was gone already.
+    /// The holder notices at its next renewal, or at once where the store notifies it. `false` when
+    /// `who` was gone already.
     ///
     /// # Errors
-    /// As the store answers.
+    /// The store's.
     ///
     /// # Cancel safety
-    /// Dropped half-way, it may or may not have happened.
+    /// If the future is dropped, the eviction may or may not have happened.
     pub async fn evict(&self, name: impl AsRef<str>, who: &ParticipantId) -> Result<bool> {
         let name = self.name(name.as_ref(), Operation::Evict)?;
-        let core = self.for_a_person(Operation::Evict, &name).await?;
-        let asked = core.ask(core.store.evict(&name, who)).await;
-        let removal = asked.map_err(|error| core.explain(error, Operation::Evict, &name))?;
+        let client = self.for_operator(Operation::Evict, &name).await?;
+        let asked = client.ask(client.store.evict(&name, who)).await;
+        let removal = asked.map_err(|error| client.explain(error, Operation::Evict, &name))?;
         Ok(removal != ReleaseOutcome::Absent)
     }
 
-    /// Removes what locks under the names of `scratch` have left in the store, within `limit`. For
-    /// tools and tests, at their end: all clients that used the names must have ended.
+    /// Removes what locks under the names of `scratch` have left in the store, within `limit`. Tools
+    /// and tests call it at their end: all clients that used the names must have ended.
     ///
     /// # Errors
-    /// Why something stays; [`ErrorKind::Unsupported`] where the store cannot do this.
+    /// Why something remains; [`ErrorKind::Unsupported`] where the store cannot clear.
     ///
     /// # Cancel safety
     /// May be dropped and called again.
     #[doc(hidden)]
     pub async fn clear(&self, scratch: &Scratch, limit: Duration) -> Result<()> {
-        let explain =
-            |error: Error| error.during(Operation::Clear).with_store(self.link.redacted_url());
-        let core = self.connected().await.map_err(explain)?;
-        let mut trouble = None;
+        let explain = |error: Error| {
+            error.during(Operation::Clear).with_store(self.connection.redacted_url())
+        };
+        let client = self.connected().await.map_err(explain)?;
+        let mut last_error = None;
         let clearing = async {
-            let mut pace = Pace::start();
+            let mut backoff = Backoff::start();
             loop {
-                match core.store.clear(scratch).await {
-                    Err(error) if error.is_retryable() => trouble = Some(error),
+                match client.store.clear(scratch).await {
+                    Err(error) if error.is_retryable() => last_error = Some(error),
                     cleared => return cleared,
                 }
-                let pause = pace.next(&core.settings.label, 0);
-                core.store.clock().sleep_until(core.now() + pause).await;
+                let pause = backoff.next(&client.settings.label, 0);
+                client.store.clock().sleep_until(client.now() + pause).await;
             }
         };
-        let cleared = core.until(core.now() + limit, clearing).await;
+        let cleared = client.until(client.now() + limit, clearing).await;
         let cleared = cleared.unwrap_or_else(|| {
-            let message = format!("not everything was removed within {}", in_words(limit));
+            let message = format!("not everything was removed within {}", format_duration(limit));
             let late = Error::new(ErrorKind::Unreachable, message);
-            Err(match trouble {
+            Err(match last_error {
                 Some(cause) => late.caused_by(cause),
                 None => late,
             })
@@ -230,33 +217,33 @@ impl Locks {
     }
 
     fn name(&self, name: &str, doing: Operation) -> Result<LockName> {
-        let name = LockName::with_prefix(&self.link.settings().prefix, name);
-        name.map_err(|error| error.during(doing).with_store(self.link.redacted_url()))
+        let name = LockName::with_prefix(&self.connection.settings().prefix, name);
+        name.map_err(|error| error.during(doing).with_store(self.connection.redacted_url()))
     }
 
-    async fn for_a_person(&self, doing: Operation, name: &LockName) -> Result<&Arc<Connected>> {
+    async fn for_operator(&self, doing: Operation, name: &LockName) -> Result<&Arc<ClientInner>> {
         let connected = self.connected().await;
-        connected.map_err(|error| not_connected(error, doing, name, self.link.redacted_url()))
+        connected.map_err(|error| not_connected(error, doing, name, self.connection.redacted_url()))
     }
 
-    /// What the store promises: nothing, before the first connection of `connect_lazy`. To go by
-    /// it, await [`ready`](Locks::ready) first.
+    /// What the store guarantees. Before the first connection of `connect_lazy` that is nothing:
+    /// await [`ready`](Locks::ready) first.
     #[must_use]
     pub fn profile(&self) -> &Profile {
-        self.link.get().map_or(&NOT_CONNECTED, |core| core.store.profile())
+        self.connection.get().map_or(&NOT_CONNECTED, |client| client.store.profile())
     }
 
     /// The present moment on the store's clock, to compare with
     /// [`Guard::valid_until`](crate::Guard::valid_until). Zero before the first connection of
-    /// `connect_lazy`, when there is no guard to compare it with.
+    /// `connect_lazy`, when no guard exists.
     #[must_use]
     pub fn now(&self) -> Moment {
-        self.link.get().map_or(Moment::from_nanos(0), |core| core.now())
+        self.connection.get().map_or(Moment::from_nanos(0), |client| client.now())
     }
 
-    /// Ends everything: new acquisitions and waiting ones get [`ErrorKind::Closed`], what is held
-    /// is lost, then released, and the connection ends, or the attempts to make one. Waits for
-    /// releases under way and for the end of the connection, together at most `unreachable_after`
+    /// Closes the client: new and waiting acquisitions fail with [`ErrorKind::Closed`], held locks are
+    /// lost and then released, and the connection ends, or the attempts to make one. Waits for
+    /// releases in flight and for the end of the connection, together at most `unreachable_after`
     /// and a second.
     ///
     /// # Errors
@@ -266,44 +253,32 @@ impl Locks {
     /// # Cancel safety
     /// May be dropped and called again.
     pub async fn close(&self) -> Result<()> {
-        let Some(core) = self.link.close().await else { return Ok(()) };
-        core.closing.cancel();
-        core.keeper.stop(core.now());
-        core.yard.tasks.close();
-        let unreachable_after = core.settings.unreachable_after;
-        let bound = core.now() + unreachable_after;
-        let drained = core.until(bound, core.yard.tasks.wait()).await.ok_or_else(|| {
-            let bound = in_words(unreachable_after);
+        let Some(client) = self.connection.close().await else { return Ok(()) };
+        client.closing.cancel();
+        client.worker.stop(client.now());
+        client.reaper.tasks.close();
+        let unreachable_after = client.settings.unreachable_after;
+        let bound = client.now() + unreachable_after;
+        let drained = client.until(bound, client.reaper.tasks.wait()).await.ok_or_else(|| {
+            let bound = format_duration(unreachable_after);
             Error::new(
                 ErrorKind::Unreachable,
                 format!("releases were not confirmed within unreachable_after={bound}"),
             )
         });
-        // A store that has been silent for so long is not waited for as long again.
-        let bound = bound.max(core.now() + LAST_WORDS);
-        let closed = core.until(bound, core.store.close()).await;
+        // After a silence of the whole bound, the store gets only a short grace period.
+        let bound = bound.max(client.now() + CLOSE_GRACE);
+        let closed = client.until(bound, client.store.close()).await;
         let closed = closed.unwrap_or_else(|| Err(silent(unreachable_after, None)));
         let result = drained.and(closed);
-        result.map_err(|error| error.during(Operation::Close).with_store(&core.shown))
-    }
-}
-
-/// Why there is no connection to do it with. An attempt to connect that was refused says so by
-/// itself.
-pub(crate) fn not_connected(
-    error: Error,
-    doing: Operation,
-    name: &LockName,
-    store: &Arc<str>,
-) -> Error {
-    match error.operation() {
-        Some(_) => error,
-        None => error.during(doing).on(name.as_str()).with_store(store),
+        result.map_err(|error| error.during(Operation::Close).with_store(&client.redacted_url))
     }
 }
 
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks").field("store", self.link.redacted_url()).finish_non_exhaustive()
+        f.debug_struct("Locks")
+            .field("store", self.connection.redacted_url())
+            .finish_non_exhaustive()
     }
 }

@@ -1,31 +1,32 @@
 //! The memory store: locks between the tasks of one process, and the reference for every other.
 //!
-//! It keeps its promises on tokio's clock, so that a user's tests can pause and advance time. A
-//! lock is a lease here too: with fixed leases, holds that end and waiters that are passed over
-//! it behaves as a store across a network does.
+//! It measures validity on tokio's clock, so that a user's tests can pause and advance time. A
+//! lock is a lease here too: with fixed leases, holds that expire and waiters that are skipped, it
+//! behaves like a store across a network.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backend::{
+use crate::locks::Locks;
+use crate::store::claim::{Claim, IfBusy, OwnerToken};
+use crate::store::distributed_lock::{
     Acquisition, AttemptOutcome, DistributedLock, Participant, ParticipantId, ReleaseOutcome,
     RenewOutcome, Report, Residue, Snapshot, WaiterCheck,
 };
-use crate::claim::{Claim, IfBusy, OwnerToken};
-use crate::error::{Error, ErrorKind, Result};
-use crate::locks::Locks;
-use crate::mode::Mode;
-use crate::name::LockName;
-use crate::options::{Label, Settings};
-use crate::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
-use crate::token::FencingToken;
+use crate::store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
+use crate::sync::Mutex;
+use crate::time::moment::{Clock, Moment, TokioClock, lease_end};
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::mode::Mode;
+use crate::types::name::LockName;
+use crate::types::options::{Label, Settings};
+use crate::types::token::FencingToken;
 use crate::url::{Connecting, Scheme, StoreUrl};
-use crate::validity::{Clock, Moment, TokioClock, lease_end};
 
 /// `mem://`: a new, empty memory store at each connect.
 pub const SCHEME: Scheme =
@@ -44,10 +45,10 @@ fn connect(url: StoreUrl) -> Connecting {
     })
 }
 
-/// A memory store. Clones are the same store, as if several services shared one server.
+/// A memory store. Clones share the same store, as services share one server.
 #[derive(Clone, Default)]
 pub struct Memory {
-    shelf: Arc<Shelf>,
+    store: Arc<Store>,
 }
 
 impl Memory {
@@ -57,7 +58,7 @@ impl Memory {
         Memory::default()
     }
 
-    /// Connects to this store: one "service" with its own settings.
+    /// A new client of this store, with its own settings.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
@@ -72,14 +73,14 @@ impl Memory {
     /// # drop(held); Ok(()) }
     /// ```
     pub fn locks(&self, settings: Settings) -> Result<Locks> {
-        let driver = Driver { shelf: self.shelf.clone() };
-        Locks::new(Arc::new(driver), "mem://", settings)
+        let backend = Backend { store: self.store.clone() };
+        Locks::new(Arc::new(backend), "mem://", settings)
     }
 
-    /// How many locks have a holder or a waiter: for tests that nothing is left.
+    /// The number of locks that have a holder or a waiter, for tests that nothing is left.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shelf.state().queues.len()
+        self.store.state().queues.len()
     }
 
     /// Whether no lock has a holder or a waiter.
@@ -95,8 +96,8 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// How long a waiter may take to confirm what a hand-off gave it, before it is passed over until
-/// it asks again: a future that nobody polls must not hold up the queue.
+/// How long a waiter may take to confirm a hand-off before it is skipped until it attempts again: a
+/// future that is not polled must not block the queue.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
 
 static PROFILE: Profile = Profile {
@@ -104,7 +105,7 @@ static PROFILE: Profile = Profile {
     reach: Reach::Process,
     liveness: Liveness::Lease,
     renewal: RenewalPlan::ThirdOfTtl,
-    longest_ttl: crate::options::Ttl::MAX,
+    longest_ttl: crate::types::options::Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: TokenOrder::Process,
@@ -112,7 +113,7 @@ static PROFILE: Profile = Profile {
 };
 
 #[derive(Default)]
-struct Shelf {
+struct Store {
     clock: TokioClock,
     state: Mutex<State>,
 }
@@ -125,38 +126,37 @@ struct State {
     last_token: u64,
 }
 
-impl Shelf {
+impl Store {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
-    /// Changes the queue of `key`, grants whoever fits now, and rings them after unlocking.
-    fn change<T>(&self, key: &Arc<str>, change: impl FnOnce(&mut Turn<'_>) -> T) -> T {
+    /// Changes the queue of `key`, grants the waiters that fit now, and wakes them after unlocking.
+    fn change<T>(&self, key: &Arc<str>, change: impl FnOnce(&mut LockedQueue<'_>) -> T) -> T {
         let now = self.clock.now();
-        let (result, ring) = {
+        let (result, wake) = {
             let mut state = self.state();
             let State { queues, last_ticket, last_token } = &mut *state;
-            let queue = queues.entry(key.clone()).or_default();
-            let mut turn = Turn { queue, last_ticket, last_token, now, ring: Vec::new() };
-            turn.drop_expired();
-            let result = change(&mut turn);
-            turn.serve();
-            let ring = turn.ring;
-            if queue.0.is_empty() {
+            let entries = queues.entry(key.clone()).or_default();
+            let mut queue = LockedQueue { entries, last_ticket, last_token, now, wake: Vec::new() };
+            queue.drop_expired();
+            let result = change(&mut queue);
+            queue.serve();
+            let wake = queue.wake;
+            if entries.is_empty() {
                 queues.remove(key);
             }
-            (result, ring)
+            (result, wake)
         };
-        for claim in ring {
+        for claim in wake {
             claim.wake();
         }
         result
     }
 }
 
-/// Entries in arrival order; holders may stand anywhere, waiters are served from the front.
-#[derive(Default)]
-struct Queue(VecDeque<Entry>);
+/// Entries in arrival order; holders may be anywhere, waiters are served from the front.
+type Queue = VecDeque<Entry>;
 
 struct Entry {
     ticket: u64,
@@ -171,9 +171,9 @@ struct Entry {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Waits,
-    /// Granted by a hand-off that was not confirmed in time; keeps its place, but is passed over.
+    /// Granted by a hand-off that was not confirmed in time; keeps its place, but is skipped.
     Lapsed,
-    /// Granted until then, unless it confirms.
+    /// Granted by a hand-off, to be confirmed before `until`.
     Granted {
         token: FencingToken,
         until: Moment,
@@ -194,58 +194,58 @@ impl Stage {
 }
 
 /// One queue under the store's mutex.
-struct Turn<'a> {
-    queue: &'a mut Queue,
+struct LockedQueue<'a> {
+    entries: &'a mut Queue,
     last_ticket: &'a mut u64,
     last_token: &'a mut u64,
     now: Moment,
-    /// Whom to ring once the mutex is free.
-    ring: Vec<Arc<Claim>>,
+    /// The claims to wake once the mutex is unlocked.
+    wake: Vec<Arc<Claim>>,
 }
 
-impl Turn<'_> {
+impl LockedQueue<'_> {
     fn drop_expired(&mut self) {
         let now = self.now;
-        for entry in &mut self.queue.0 {
+        for entry in self.entries.iter_mut() {
             if let Stage::Granted { until, .. } = entry.stage
                 && until <= now
             {
                 entry.stage = Stage::Lapsed;
             }
         }
-        self.queue.0.retain(|entry| match entry.stage {
+        self.entries.retain(|entry| match entry.stage {
             Stage::Held { until, .. } => until > now,
-            // A claim that ended without its release, as on a runtime that was shut down.
+            // A claim that ended without its release, for example on a runtime that was shut down.
             Stage::Waits | Stage::Lapsed => entry.claim.strong_count() > 0,
             Stage::Granted { .. } => true,
         });
     }
 
     fn find(&mut self, claim: &Claim) -> Option<&mut Entry> {
-        self.queue.0.iter_mut().find(|entry| entry.owner == *claim.owner())
+        self.entries.iter_mut().find(|entry| entry.owner == *claim.owner())
     }
 
     /// Grants waiters in order until one does not fit.
     fn serve(&mut self) {
-        while let Some(next) = self.queue.0.iter().position(|entry| entry.stage == Stage::Waits) {
-            let mode = self.queue.0[next].mode;
-            let held = self.queue.0.iter().filter(|entry| entry.stage.until().is_some());
+        while let Some(next) = self.entries.iter().position(|entry| entry.stage == Stage::Waits) {
+            let mode = self.entries[next].mode;
+            let held = self.entries.iter().filter(|entry| entry.stage.until().is_some());
             if !mode.is_compatible_with(held.map(|entry| entry.mode)) {
                 break;
             }
             *self.last_token += 1;
             let token = FencingToken::new(*self.last_token);
             let until = self.now + CONFIRM_WITHIN;
-            let entry = &mut self.queue.0[next];
+            let entry = &mut self.entries[next];
             entry.stage = Stage::Granted { token, until };
-            self.ring.extend(entry.claim.upgrade());
+            self.wake.extend(entry.claim.upgrade());
         }
     }
 
     fn attempt(&mut self, claim: &Arc<Claim>) -> AttemptOutcome {
         if self.find(claim).is_none() {
             *self.last_ticket += 1;
-            self.queue.0.push_back(Entry {
+            self.entries.push_back(Entry {
                 ticket: *self.last_ticket,
                 claim: Arc::downgrade(claim),
                 owner: *claim.owner(),
@@ -261,8 +261,8 @@ impl Turn<'_> {
             entry.stage = Stage::Waits;
         }
         self.serve();
-        // It hears of its own grant by this answer; ringing it would renew what it just got.
-        self.ring.retain(|other| other.id() != claim.id());
+        // This answer carries its own grant; waking it would renew the new grant at once.
+        self.wake.retain(|other| other.id() != claim.id());
         let now = self.now;
         let check_after = self.check_after();
         let Some(entry) = self.find(claim) else {
@@ -279,17 +279,17 @@ impl Turn<'_> {
             Stage::Waits | Stage::Lapsed => match claim.if_busy() {
                 IfBusy::Queue => AttemptOutcome::Waiting { check_after },
                 IfBusy::Refuse => {
-                    self.queue.0.retain(|entry| entry.owner != *claim.owner());
+                    self.entries.retain(|entry| entry.owner != *claim.owner());
                     AttemptOutcome::Busy { rest: Residue::Nothing }
                 }
             },
         }
     }
 
-    /// When to look again: as soon as a holder could expire, and soon enough to pass over whoever a
-    /// later hand-off finds asleep.
+    /// When to check again: as soon as a holder could expire, and soon enough to skip a waiter that
+    /// does not confirm a later hand-off.
     fn check_after(&self) -> Duration {
-        let ends = self.queue.0.iter().filter_map(|entry| entry.stage.until());
+        let ends = self.entries.iter().filter_map(|entry| entry.stage.until());
         ends.map(|end| end.duration_since(self.now))
             .min()
             .unwrap_or(CONFIRM_WITHIN)
@@ -297,36 +297,36 @@ impl Turn<'_> {
     }
 
     fn remove(&mut self, which: impl Fn(&Entry) -> bool) -> Option<Entry> {
-        let at = self.queue.0.iter().position(which)?;
-        self.queue.0.remove(at)
+        let at = self.entries.iter().position(which)?;
+        self.entries.remove(at)
     }
 }
 
-struct Driver {
-    shelf: Arc<Shelf>,
+struct Backend {
+    store: Arc<Store>,
 }
 
 #[async_trait]
-impl DistributedLock for Driver {
+impl DistributedLock for Backend {
     fn profile(&self) -> &Profile {
         &PROFILE
     }
 
     fn clock(&self) -> &dyn Clock {
-        &self.shelf.clock
+        &self.store.clock
     }
 
     fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        Arc::new(MemoryContender { shelf: self.shelf.clone(), claim })
+        Arc::new(MemoryAcquisition { store: self.store.clone(), claim })
     }
 
     async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
-        for (index, contender) in held.iter().enumerate() {
-            let claim = contender.claim();
-            let renewal = self.shelf.change(claim.name().shared_key(), |turn| {
-                let now = turn.now;
-                match turn.find(claim).map(|entry| &mut entry.stage) {
-                    // Still there, and that is all: an earlier end than is known moves nothing.
+        for (index, acquisition) in held.iter().enumerate() {
+            let claim = acquisition.claim();
+            let renewal = self.store.change(claim.name().shared_key(), |queue| {
+                let now = queue.now;
+                match queue.find(claim).map(|entry| &mut entry.stage) {
+                    // Only confirms the hold: an end before the known one changes nothing.
                     Some(Stage::Held { .. }) if claim.is_fixed_lease() => {
                         RenewOutcome::Renewed { valid_until: now }
                     }
@@ -347,27 +347,27 @@ impl DistributedLock for Driver {
         report: Report<'_, WaiterCheck>,
     ) {
         let mut by_lock: BTreeMap<&Arc<str>, Vec<usize>> = BTreeMap::new();
-        for (index, contender) in waiting.iter().enumerate() {
-            by_lock.entry(contender.claim().name().shared_key()).or_default().push(index);
+        for (index, acquisition) in waiting.iter().enumerate() {
+            by_lock.entry(acquisition.claim().name().shared_key()).or_default().push(index);
         }
         for (key, indices) in by_lock {
-            let (asleep, again) = self.shelf.change(key, |turn| {
-                let waits = turn.queue.0.iter().filter(|entry| entry.stage == Stage::Waits);
-                (waits.map(|entry| entry.owner).collect::<HashSet<_>>(), turn.check_after())
+            let (waiting_owners, again) = self.store.change(key, |queue| {
+                let waits = queue.entries.iter().filter(|entry| entry.stage == Stage::Waits);
+                (waits.map(|entry| entry.owner).collect::<HashSet<_>>(), queue.check_after())
             });
             for index in indices {
-                let look = match asleep.contains(waiting[index].claim().owner()) {
+                let check = match waiting_owners.contains(waiting[index].claim().owner()) {
                     true => WaiterCheck::Again(again),
                     false => WaiterCheck::Attempt,
                 };
-                report(index, Ok(look));
+                report(index, Ok(check));
             }
         }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        Ok(self.shelf.change(name.shared_key(), |turn| {
-            let now = turn.now;
+        Ok(self.store.change(name.shared_key(), |queue| {
+            let now = queue.now;
             let participant = |entry: &Entry| {
                 let id = ParticipantId::new(entry.ticket.to_string());
                 let known = Participant::new(id, entry.mode)
@@ -379,7 +379,7 @@ impl DistributedLock for Driver {
                 }
             };
             let (holders, waiters): (Vec<&Entry>, Vec<&Entry>) =
-                turn.queue.0.iter().partition(|entry| entry.stage.until().is_some());
+                queue.entries.iter().partition(|entry| entry.stage.until().is_some());
             Snapshot::new(
                 holders.into_iter().map(participant).collect(),
                 waiters.into_iter().map(participant).collect(),
@@ -388,8 +388,8 @@ impl DistributedLock for Driver {
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
-        let evicted = self.shelf.change(name.shared_key(), |turn| {
-            turn.remove(|entry| entry.ticket.to_string() == who.as_str())
+        let evicted = self.store.change(name.shared_key(), |queue| {
+            queue.remove(|entry| entry.ticket.to_string() == who.as_str())
         });
         let Some(entry) = evicted else { return Ok(ReleaseOutcome::Absent) };
         if let Some(claim) = entry.claim.upgrade() {
@@ -403,26 +403,27 @@ impl DistributedLock for Driver {
     }
 }
 
-struct MemoryContender {
-    shelf: Arc<Shelf>,
+struct MemoryAcquisition {
+    store: Arc<Store>,
     claim: Arc<Claim>,
 }
 
 #[async_trait]
-impl Acquisition for MemoryContender {
+impl Acquisition for MemoryAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
     async fn attempt(&self) -> Result<AttemptOutcome> {
         let key = self.claim.name().shared_key();
-        Ok(self.shelf.change(key, |turn| turn.attempt(&self.claim)))
+        Ok(self.store.change(key, |queue| queue.attempt(&self.claim)))
     }
 
     async fn release(&self) -> Result<ReleaseOutcome> {
         let key = self.claim.name().shared_key();
-        let removed =
-            self.shelf.change(key, |turn| turn.remove(|entry| entry.owner == *self.claim.owner()));
+        let removed = self
+            .store
+            .change(key, |queue| queue.remove(|entry| entry.owner == *self.claim.owner()));
         Ok(if removed.is_some() { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent })
     }
 }

@@ -1,4 +1,4 @@
-//! What operators see: metrics with their labels.
+//! Metrics and their labels.
 
 use std::time::Duration;
 
@@ -28,10 +28,10 @@ fn seen(snapshotter: &Snapshotter) -> Vec<(String, f64)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn metrics_tell_waits_holds_outcomes_and_losses() {
+async fn metrics_count_waits_holds_outcomes_and_losses() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
-    // Installed after the store was connected, as a program may.
+    // Installed after the store was connected, as programs may do.
     let locks = Memory::new().locks(settings()).unwrap();
     let _installed = metrics::set_default_local_recorder(&recorder);
 

@@ -1,4 +1,4 @@
-//! What operators see: spans that carry the fencing token, and a line for a loss.
+//! Spans that carry the fencing token, and the warning about a loss.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use fencelock_core::memory::Memory;
 use fencelock_core::{Label, Settings};
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// `tracing` remembers, for all threads together, who wants a span: one test at a time.
+/// `tracing` caches for all threads together which subscriber wants a span: one test at a time.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn settings() -> Settings {
@@ -24,7 +24,7 @@ impl Captured {
     }
 }
 
-/// Catches what this thread logs, and a line whenever a span closes.
+/// Captures what this thread logs, and a line whenever a span closes.
 fn capture() -> (Captured, tracing::subscriber::DefaultGuard) {
     let captured = Captured::default();
     let writer = captured.clone();
@@ -71,13 +71,13 @@ async fn spans_carry_the_token_and_a_loss_is_a_warning() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_callers_span_is_left_alone_and_outlives_no_acquisition() {
+async fn a_callers_span_is_not_changed_and_holds_are_not_inside_the_acquisition() {
     use tracing::Instrument;
 
     let _alone = ALONE.lock().await;
     let (captured, _default) = capture();
     let locks = Memory::new().locks(settings()).unwrap();
-    // Named as the fields of the spans inside it are.
+    // With fields of the same names as those of the spans inside it.
     let request =
         tracing::info_span!("request", token = tracing::field::Empty, lock = tracing::field::Empty);
     let acquiring = async { locks.lock("a").acquire().await.unwrap() };

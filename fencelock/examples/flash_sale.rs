@@ -1,6 +1,6 @@
-//! The stock of a flash sale: 30 buyers for 10 lamps and 30 for 20 umbrellas, all at once, and
-//! nothing is sold that is not there. Each item has a lock of its own: who wants a lamp does not
-//! wait for umbrellas. A buyer that was paused for too long cannot spoil the stock.
+//! The stock of a flash sale: 30 buyers for 10 lamps and 30 for 20 umbrellas, all at once, and no
+//! item is sold twice. Each item has a lock of its own, so buyers of lamps do not wait for buyers of
+//! umbrellas. A buyer that was paused for too long cannot corrupt the stock.
 //!
 //! ```sh
 //! cargo run --example flash_sale
@@ -20,7 +20,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 
 const ITEMS: [(&str, u32); 2] = [("lamp", 10), ("umbrella", 20)];
 
-/// The shop's database. A statement, with its way there and back, is atomic, and two are not.
+/// The shop's database. One statement is atomic, two are not. The sleep is the round trip.
 struct Database(Mutex<HashMap<&'static str, (u32, Option<FencingToken>)>>);
 
 impl Database {
@@ -30,7 +30,8 @@ impl Database {
         self.0.lock().await[item].0
     }
 
-    /// `UPDATE items SET stock = $2, token = $3 WHERE name = $1 AND token <= $3`: whether it did.
+    /// `UPDATE items SET stock = $2, token = $3 WHERE name = $1 AND token <= $3`. Returns whether a row
+    /// was updated.
     async fn set_stock(&self, item: &'static str, stock: u32, token: FencingToken) -> bool {
         sleep(Duration::from_millis(1)).await;
         let mut items = self.0.lock().await;
@@ -42,7 +43,8 @@ impl Database {
     }
 }
 
-/// Whether the buyer got one. The lock is given back when the guard is dropped, whatever happens.
+/// Buys one item, and returns whether there was one. Dropping the guard releases the lock, whatever
+/// happens.
 async fn buy(locks: Locks, shop: Arc<Database>, item: &'static str) -> Result<bool> {
     let lock = locks.lock(format!("stock/{item}"));
     let guard = lock.wait_at_most(Duration::from_secs(10)).acquire().await?;
@@ -59,7 +61,7 @@ async fn main() -> Result<()> {
     let locks = fencelock::connect(&url).await?;
     let shop = Arc::new(Database(Mutex::new(ITEMS.map(|(item, n)| (item, (n, None))).into())));
 
-    // A buyer that reads and is then paused: its lock, which nothing renews, goes on to others.
+    // A buyer that reads and is then paused: its lock is not renewed, and another buyer gets it.
     let lock = locks.lock("stock/lamp").fixed_lease(Duration::from_millis(200));
     let (paused, seen) = (lock.acquire().await?, shop.stock("lamp").await);
 

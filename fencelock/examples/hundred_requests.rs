@@ -1,5 +1,5 @@
-//! 100 requests, ten at a time, that each add one to a number elsewhere: they add up to 100, and
-//! to less without the lock.
+//! 100 requests, ten at a time, each of which increments a number in a cache: the result is 100, and
+//! less without the lock.
 //!
 //! ```sh
 //! cargo run --example hundred_requests
@@ -16,8 +16,8 @@ use tokio::time::sleep;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// A number in a cache that knows only GET and SET. The sleep is the way there and back, in which
-/// other requests get on: without a lock, ten of them read the same number and write the same one.
+/// A number in a cache that has only GET and SET. The sleep is the round trip, during which other
+/// requests run: without a lock, ten of them read the same number and write the same result.
 async fn count(visits: &AtomicU64) {
     let seen = visits.load(Relaxed);
     sleep(Duration::from_millis(2)).await;
@@ -37,7 +37,7 @@ async fn request(locks: Option<&Locks>, visits: &AtomicU64) -> Result<()> {
     Ok(())
 }
 
-/// What ten clients count together, each of which makes ten requests one after the other.
+/// The result of ten clients, each of which makes ten requests one after the other.
 async fn hundred_requests(locks: Option<Locks>) -> Result<u64> {
     let visits = Arc::new(AtomicU64::new(0));
     let mut clients = JoinSet::new();
@@ -56,8 +56,8 @@ async fn hundred_requests(locks: Option<Locks>) -> Result<u64> {
     Ok(visits.load(Relaxed))
 }
 
-// On one thread all ten clients read before the first of them writes, so that updates are sure to
-// be lost without the lock.
+// On one thread all ten clients read before the first of them writes, so that updates are certainly
+// lost without the lock.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "mem://".to_owned());

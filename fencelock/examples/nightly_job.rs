@@ -1,6 +1,6 @@
-//! A nightly job that every node starts and one does: once, also when the node that does it is
-//! killed half-way. The nodes are processes; with mem:// they are tasks, one of which is aborted.
-//! `cargo run --features redis --example nightly_job -- redis://127.0.0.1/`, or file://, by itself.
+//! A nightly job that every node starts and exactly one completes, even if a node is killed while it
+//! runs the job. The nodes are processes; with mem:// they are tasks, one of which is aborted.
+//! `cargo run --features redis --example nightly_job -- redis://127.0.0.1/`, or without a URL file://.
 
 use std::collections::HashMap;
 use std::fs::{File, read_to_string};
@@ -13,8 +13,8 @@ use tokio::{process::Command, task::JoinHandle, time::sleep};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Adds a step to the record of a night, unless one with a larger fencing token is there. The file's
-/// own lock makes the two one, as a transaction does in a database.
+/// Adds a step to the record of a night, unless the record has a larger fencing token. The lock of
+/// the file makes check and write atomic, as a transaction does in a database.
 fn add(record: &Path, token: u64, step: &str) -> io::Result<()> {
     let mut file = File::options().read(true).append(true).open(record)?;
     file.lock()?;
@@ -26,7 +26,7 @@ fn add(record: &Path, token: u64, step: &str) -> io::Result<()> {
     file.write_all(format!("{token} {step}\n").as_bytes())
 }
 
-/// What each node does at night. It waits for the others, to take over if one of them dies.
+/// The job of each node. A node waits for the others, to take over if one of them dies.
 async fn node(locks: Locks, name: String, record: PathBuf) -> Result<()> {
     let guard = locks.lock("nightly-report").ttl(Duration::from_secs(3)).acquire().await?;
     if read_to_string(&record)?.contains("complete") {
@@ -34,13 +34,13 @@ async fn node(locks: Locks, name: String, record: PathBuf) -> Result<()> {
         return Ok(());
     }
     for step in ["half", "complete"] {
-        guard.run(sleep(Duration::from_secs(1))).await?; // The work; it ends if the lock is lost.
+        guard.run(sleep(Duration::from_secs(1))).await?; // The work; it is dropped if the lock is lost.
         add(&record, guard.fencing_token().get(), &format!("{name} {step}"))?;
     }
     Ok(guard.release().await?)
 }
 
-/// A node as a process: this program, started once more. It is killed when this is dropped.
+/// A node as a process: this program, started again. Dropping it kills the process.
 async fn process(url: String, name: String, record: PathBuf) -> Result<()> {
     let mut program = Command::new(std::env::current_exe()?);
     let ended = program.args([&url, &name]).arg(record).kill_on_drop(true).status().await?;

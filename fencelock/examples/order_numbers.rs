@@ -1,4 +1,4 @@
-//! Order numbers without gaps: 100 workers draw five each from one file, and none comes twice.
+//! Order numbers without gaps: 100 workers draw five each from one file, and no number is used twice.
 //!
 //! ```sh
 //! cargo run --example order_numbers
@@ -17,13 +17,13 @@ use tokio::task::JoinSet;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Reads the last number and writes the next. Whoever reads before another has written gets the
-/// same number; only the lock prevents it, since a file cannot compare fencing tokens as the stock
-/// in `flash_sale.rs` does.
+/// Reads the last number and writes the next. Two workers that read before either has written get the
+/// same number; only the lock prevents that, since a file cannot compare fencing tokens as the
+/// database in `flash_sale.rs` does.
 async fn draw(directory: &Path) -> Result<u32> {
     let file = directory.join("last-order-number");
     let next = fs::read_to_string(&file).await?.parse::<u32>()? + 1;
-    // In one step, so that a crash leaves the old number or the new one.
+    // Atomically, so that a crash leaves the old number or the new one.
     let mut draft = NamedTempFile::new_in(directory)?;
     write!(draft, "{next}")?;
     draft.persist(file)?;
@@ -35,7 +35,7 @@ async fn worker(locks: Locks, directory: PathBuf) -> Result<Vec<u32>> {
     let mut drawn = Vec::new();
     for _ in 0..5 {
         let guard = lock.acquire().await?;
-        // Ends half-way if the lock is lost: better no number than one that somebody else has.
+        // Dropped if the lock is lost: no number is better than one that another worker has.
         drawn.push(guard.run(draw(&directory)).await??);
         guard.release().await?;
     }

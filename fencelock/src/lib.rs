@@ -3,15 +3,15 @@
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
 //! let locks = fencelock::connect("mem://").await?; // file:///var/lib/jobs/locks, …
-//! let guard = locks.lock("orders/42").acquire().await?; // waits its turn
+//! let guard = locks.lock("orders/42").acquire().await?; // waits until it is free
 //! println!("charge the card, with fencing token {}", guard.fencing_token());
 //! guard.release().await?;
 //! # Ok(()) }
 //! ```
 //!
-//! Which stores there are is chosen by cargo features: `memory` and `file`, both on by default, and
-//! `redis` and `zk`, with `tls` and `zk-tls` for encrypted connections.
-//! What each of them promises, and what it cannot, is in the repository's docs/guarantees.md.
+//! Cargo features choose the stores: `memory` and `file`, both on by default, and `redis` and `zk`,
+//! with `tls` and `zk-tls` for encrypted connections. The repository's docs/guarantees.md states what
+//! each of them guarantees, and what it cannot.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ pub const SCHEMES: &[Scheme] = &[
     fencelock_zk::SCHEME,
 ];
 
-/// What an operator does with the nodes of a `redlock://` URL: declare them new, look at them,
-/// change the set. `fencelock redlock` does this at the command line.
+/// Operations on the nodes of a `redlock://` URL: initialise them, inspect them, change the set. The
+/// command `fencelock redlock` offers the same.
 #[cfg(feature = "redis")]
 pub mod redlock {
     pub use fencelock_redis::redlock::{
@@ -49,21 +49,20 @@ pub const URL_VARIABLE: &str = "FENCELOCK_URL";
 /// Connects to the store that `url` names, on the current tokio runtime.
 ///
 /// Every store takes the parameters `ttl` (30s), `prefix` (`lock:`), `unreachable_after` (30s) and
-/// `token_epoch` (0); durations are written as `500ms`, `2s`, `1m30s`.
+/// `token_epoch` (0); durations are written like `500ms`, `2s`, `1m30s`.
 ///
-/// A store that is not reachable, such as a server that is starting, is tried again until
-/// `unreachable_after` has passed: at first after 20 ms, later about once a second.
-/// [`connect_within`] takes a limit of its own, and [`connect_lazy`] does not wait at all.
+/// An unreachable store, such as a server that is starting, is retried until `unreachable_after` has
+/// passed: at first after 20 ms, later about once a second. [`connect_within`] takes a limit of its
+/// own, and [`connect_lazy`] does not wait at all.
 ///
 /// Network stores need real time. A paused tokio clock (`tokio::time::pause`) jumps to the end of
-/// every bound while the answer is still under way; tests on one use `mem://`.
+/// every bound before an answer arrives; tests with a paused clock use `mem://`.
 ///
 /// # Errors
-/// - [`ErrorKind::InvalidArgument`]: a URL that cannot be meant; the message says what was
-///   expected.
+/// - [`ErrorKind::InvalidArgument`]: an invalid URL; the message says what was expected.
 /// - [`ErrorKind::Unreachable`]: the store did not answer within `unreachable_after`. The last
 ///   attempt's error is the [source](std::error::Error::source).
-/// - [`ErrorKind::Refused`]: it did, and refused. This is not tried again.
+/// - [`ErrorKind::Refused`]: the store refused, for example the password. This is not retried.
 ///
 /// # Cancel safety
 /// Cancel safe.
@@ -71,7 +70,7 @@ pub async fn connect(url: &str) -> Result<Locks> {
     fencelock_core::url::connect(SCHEMES, url).await
 }
 
-/// As [`connect`], but for as long as `limit`, whatever `unreachable_after` says. Zero makes one
+/// As [`connect`], but until `limit` has passed, regardless of `unreachable_after`. Zero makes one
 /// attempt, of at most 2 s.
 ///
 /// # Errors
@@ -90,19 +89,18 @@ pub async fn connect_within(url: &str, limit: Duration) -> Result<Locks> {
     fencelock_core::url::connect_within(SCHEMES, url, limit).await
 }
 
-/// Returns at once and connects in the background, on the current tokio runtime: for a service
-/// that is to start while its store is away.
+/// Returns at once and connects in the background, on the current tokio runtime: for a service that
+/// starts while its store is unreachable.
 ///
-/// Until the store is connected, each acquisition waits for that as it waits for a store that does
-/// not answer: up to its wait limit, or `unreachable_after` without one. The same goes for
-/// [`inspect`](Locks::inspect), [`evict`](Locks::evict) and [`ready`](Locks::ready), which waits
-/// for nothing else. [`profile`](Locks::profile) promises nothing until then. The attempts go on
-/// until one succeeds, or the `Locks` is closed or dropped with all its clones. A store that
-/// refuses, for example the password, is asked again only when somebody wants a lock, and each who
-/// does gets its error.
+/// Until the store is connected, each acquisition waits for the connection as it waits for a store
+/// that does not answer: up to its wait limit, or `unreachable_after` without one. So do
+/// [`inspect`](Locks::inspect), [`evict`](Locks::evict) and [`ready`](Locks::ready), which waits for
+/// nothing else. [`profile`](Locks::profile) guarantees nothing until then. The attempts continue
+/// until one succeeds, or the `Locks` is closed or dropped with all its clones. A store that refuses,
+/// for example the password, is retried only for a new call, which gets the error.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] for a URL that cannot be meant, and outside a tokio runtime.
+/// [`ErrorKind::InvalidArgument`] for an invalid URL, and outside a tokio runtime.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
@@ -125,13 +123,13 @@ pub fn connect_lazy(url: &str) -> Result<Locks> {
 pub async fn connect_from_env() -> Result<Locks> {
     match std::env::var(URL_VARIABLE) {
         Ok(url) => connect(&url).await,
-        // The cause would show the variable's text, which may hold a password.
+        // The cause would show the variable's text, which may contain a password.
         Err(cause) => {
             let what = match cause {
                 std::env::VarError::NotPresent => "is not set",
                 std::env::VarError::NotUnicode(_) => "is not UTF-8",
             };
-            let message = format!("{URL_VARIABLE} {what}; expected a URL as file:///DIR");
+            let message = format!("{URL_VARIABLE} {what}; expected a URL such as file:///DIR");
             Err(Error::new(ErrorKind::InvalidArgument, message).during(Operation::Connect))
         }
     }

@@ -1,17 +1,25 @@
-//! The hosts of a URL, and whether the text where they stand may be shown.
+//! The hosts of a URL, and whether their text may be shown.
 //!
-//! A password ends up there when the `@` behind it is missing or percent-encoded. So a text that
+//! The text contains a password when the `@` after it is missing or percent-encoded. So a text that
 //! is not plainly a host is never repeated, neither by `Display` nor by an error.
 
 use std::net::Ipv6Addr;
 
-use super::invalid;
-use crate::error::Result;
+use super::mistake::invalid;
+use crate::types::error::Result;
+
+/// The hosts of a list such as `h1:6379,h2`, as [`StoreUrl::hosts`](super::StoreUrl::hosts) reads them.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when there is none, or one is not `HOST` or `HOST:PORT`.
+pub fn hosts_in(list: &str, port: u16) -> Result<Vec<(String, u16)>> {
+    parse(list, port)
+}
 
 /// The hosts of `authority` with their ports, `default` where none is given.
 pub(super) fn parse(authority: &str, default: u16) -> Result<Vec<(String, u16)>> {
     if authority.is_empty() {
-        return Err(invalid("no host is named; expected HOST or HOST:PORT"));
+        return Err(invalid("no host given: expected HOST or HOST:PORT"));
     }
     let parts = authority.split(',').enumerate();
     parts
@@ -22,7 +30,7 @@ pub(super) fn parse(authority: &str, default: u16) -> Result<Vec<(String, u16)>>
         .collect()
 }
 
-/// Whether `authority` is nothing but hosts and ports.
+/// Whether `authority` contains only hosts and ports.
 pub(super) fn is_plain(authority: &str) -> bool {
     authority.is_empty() || authority.split(',').all(|text| split(text).is_some())
 }
@@ -30,13 +38,13 @@ pub(super) fn is_plain(authority: &str) -> bool {
 fn not_a_host(index: usize) -> crate::Error {
     let number = index + 1;
     invalid(format!(
-        "host {number} of the URL is not HOST or HOST:PORT, and is not shown, since it may hold a \
-         password; expected SCHEME://USER:PASSWORD@HOST:PORT, with / ? # @ percent-encoded in the \
-         user and password only, and an IPv6 address in brackets"
+        "invalid host {number} of the URL (not shown, since it may contain a password): expected \
+         SCHEME://USER:PASSWORD@HOST:PORT, with / ? # @ percent-encoded in the user and password \
+         only, and an IPv6 address in brackets"
     ))
 }
 
-/// `HOST`, `HOST:PORT` or the same with an IPv6 address in brackets, which are taken off.
+/// Splits `HOST` or `HOST:PORT`. The brackets of an IPv6 address are removed.
 fn split(text: &str) -> Option<(&str, Option<u16>)> {
     let (name, rest) = match text.strip_prefix('[') {
         Some(text) => text.split_once(']').filter(|(address, _)| is_ipv6(address))?,
@@ -48,7 +56,7 @@ fn split(text: &str) -> Option<(&str, Option<u16>)> {
     };
     match rest.strip_prefix(':') {
         None => rest.is_empty().then_some((name, None)),
-        // `parse` takes a `+`.
+        // `parse` accepts a `+`.
         Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
             Some((name, Some(port.parse().ok()?)))
         }
@@ -60,7 +68,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "-._".contains(c))
 }
 
-/// An IPv6 address, with a zone for a link-local one: `fe80::1%eth0`.
+/// Whether `text` is an IPv6 address, with a zone for a link-local one: `fe80::1%eth0`.
 fn is_ipv6(text: &str) -> bool {
     let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
     address.parse::<Ipv6Addr>().is_ok() && is_name(zone)

@@ -1,17 +1,17 @@
-//! The parameters of a URL, read as what they mean.
+//! The parameters of a URL, parsed into their types.
 //!
-//! Errors name the parameter and not its value: a password may stand there by mistake, or be the
-//! rest of one with a `?` in it.
+//! Errors name the parameter and not its value, which may contain a password by mistake, or the rest
+//! of one that contains a `?`.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::{did_you_mean, invalid};
-use crate::error::Result;
-use crate::options::{Settings, Ttl, parse_duration};
-use crate::token::TokenEpoch;
+use super::mistake::{did_you_mean, invalid};
+use crate::types::error::Result;
+use crate::types::options::{Settings, Ttl, parse_duration};
+use crate::types::token::TokenEpoch;
 
-/// The parameters that every store takes.
+/// The parameters of every store.
 pub(super) const COMMON: [&str; 4] = ["ttl", "prefix", "unreachable_after", "token_epoch"];
 
 /// Checked parameters of a URL.
@@ -36,7 +36,7 @@ impl<'a> Params<'a> {
     /// Parameter `name` as a duration.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for one that is none.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if it is not a duration.
     pub fn duration(&self, name: &str) -> Result<Option<Duration>> {
         // Without the cause, which repeats the text.
         let parse = |text| {
@@ -51,7 +51,8 @@ impl<'a> Params<'a> {
     /// Parameter `name` as a number.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for text that is none or does not fit.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if it is not
+    /// a number or does not fit.
     pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
         let parse = |text: &str| {
             text.parse().map_err(|_| {
@@ -84,9 +85,9 @@ impl<'a> Params<'a> {
     }
 }
 
-/// An error about the parameter `name`, which is known.
+/// An error about the value of the known parameter `name`.
 fn wrong_value(name: &str, text: &str, expected: &str) -> crate::Error {
-    // The usual mistake is a number without a unit, or one that is too large.
+    // The usual mistake is a number without a unit, or a number that is too large.
     let is_short_number = text.len() <= 6 && text.bytes().all(|byte| byte.is_ascii_digit());
     let given = if is_short_number { format!("={text}") } else { String::new() };
     invalid(format!("parameter {name}{given}: expected {expected}"))
@@ -100,16 +101,16 @@ pub(super) fn unknown<'a>(
 ) -> crate::Error {
     let list = known.clone().collect::<Vec<_>>().join(", ");
     let hint = did_you_mean(name, known);
-    invalid(format!("unknown parameter{}{hint}; {scheme}:// takes: {list}", shown(name)))
+    invalid(format!("unknown parameter{}{hint}; {scheme}:// takes: {list}", quoted(name)))
 }
 
 /// An error about the parameter `name`, which is given more than once.
 pub(super) fn repeated(name: &str) -> crate::Error {
-    invalid(format!("parameter{} is given twice", shown(name)))
+    invalid(format!("parameter{} is given twice", quoted(name)))
 }
 
-/// A name that may be meant as one, with a space before it.
-fn shown(name: &str) -> String {
+/// The name with a space before it, if it looks like a parameter's name.
+fn quoted(name: &str) -> String {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
     match name.len() <= 24 && name.bytes().all(fits) {
         true => format!(" {name:?}"),

@@ -1,4 +1,4 @@
-//! What a tool's run left in a store is removed in spite of trouble that passes, and within a bound.
+//! `clear` removes what a tool's run has left in spite of transient errors, and within a bound.
 
 use std::error::Error as _;
 
@@ -8,7 +8,7 @@ use fencelock_core::{Error, ErrorKind, Operation, Scratch, Settings};
 use crate::scripted::{Call, SECOND, Script, refused_connection};
 
 #[tokio::test(start_paused = true)]
-async fn clearing_is_tried_again_until_it_is_done() {
+async fn clearing_is_retried_until_it_succeeds() {
     let flaky = |n| async move { if n < 3 { refused_connection() } else { Ok(()) } };
     let (store, locks) = Script::new().clears(move |asked| flaky(asked.n)).connect();
     locks.clear(&Scratch::fresh("", "test"), 30 * SECOND).await.unwrap();

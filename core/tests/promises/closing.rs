@@ -1,5 +1,5 @@
-//! `close` is the last word: it waits for what is owed, for nobody who is not there, and nothing
-//! is sent behind it.
+//! `close` is final: it waits for releases that are owed, but not for futures that are not polled,
+//! and nothing is sent after it.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -29,7 +29,7 @@ async fn close_waits_for_every_release_that_is_owed() {
     store.until(2, |call| *call == Call::Release).await;
     let asked = store.now();
     locks.close().await.unwrap();
-    assert!(releasing.is_finished(), "close ended before a release under way");
+    assert!(releasing.is_finished(), "close returned before a release in flight");
     releasing.await.unwrap().unwrap();
     let took = store.now().duration_since(asked);
     assert!(took >= ms(300) && took <= ms(310), "{took:?}");
@@ -38,7 +38,7 @@ async fn close_waits_for_every_release_that_is_owed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn close_does_not_wait_for_a_waiter_that_nobody_polls() {
+async fn close_does_not_wait_for_a_waiter_that_is_not_polled() {
     let memory = Memory::new();
     let of_memory = memory.locks(Settings::default()).unwrap();
     let _held = of_memory.lock("a").acquire().await.unwrap();
@@ -52,7 +52,7 @@ async fn close_does_not_wait_for_a_waiter_that_nobody_polls() {
         let asked = locks.now();
         locks.close().await.unwrap();
         assert_eq!(locks.now(), asked, "nothing to wait for");
-        // Its place in the queue is gone, and it hears of it whenever it is polled.
+        // Its place in the queue is gone, and it returns the error when it is polled.
         assert_eq!(acquiring.await.unwrap_err().kind(), ErrorKind::Closed);
     }
     assert!(memory.is_empty());
@@ -73,7 +73,7 @@ async fn a_waiter_sends_nothing_more_once_close_has_begun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_store_is_not_asked_who_holds() {
+async fn a_closed_client_does_not_inspect_or_evict() {
     let locks = Memory::new().locks(Settings::default()).unwrap();
     let held = locks.lock("a").acquire().await.unwrap();
     let seen = locks.inspect("a").await.unwrap();
@@ -85,8 +85,8 @@ async fn a_closed_store_is_not_asked_who_holds() {
     assert_eq!(inspected.lock(), Some("a"));
 }
 
-/// Acquires on one thread while another closes, at a different moment each round, until close is
-/// done; `visit` sees what is left of each round.
+/// Acquires on one thread while another closes, at a different moment in each round, until close has
+/// returned; `visit` checks the result of each round.
 fn close_amid_acquisitions(rounds: usize, visit: impl Fn(&Scripted, &[Guard])) {
     let runtime = two_threads();
     for round in 0..rounds {
@@ -113,14 +113,15 @@ fn two_threads() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap()
 }
 
-/// Until the store is closed: a third is released, a third dropped, a third returned.
+/// Acquires until the client is closed: of the guards, a third is released, a third dropped, a third
+/// returned.
 async fn acquire_all(locks: Locks, together: Arc<Barrier>) -> Vec<Guard> {
     together.wait().await;
     let mut kept = Vec::new();
     for number in 0.. {
         let Ok(guard) = locks.lock(number.to_string()).acquire().await else { break };
         match number % 3 {
-            // Closed under it, it is not held any more: either way it is over.
+            // If the client was closed meanwhile, the lock is lost: released or not, it is over.
             0 => drop(guard.release().await),
             1 => drop(guard),
             _ => kept.push(guard),
@@ -130,7 +131,7 @@ async fn acquire_all(locks: Locks, together: Arc<Barrier>) -> Vec<Guard> {
 }
 
 #[test]
-fn nothing_is_sent_behind_close() {
+fn nothing_is_sent_after_close() {
     close_amid_acquisitions(100, |store, _| {
         let calls = store.calls();
         assert_eq!(calls.last().unwrap().1, Call::Close, "{} calls", calls.len());
@@ -140,12 +141,12 @@ fn nothing_is_sent_behind_close() {
 }
 
 #[test]
-fn a_claim_that_is_over_stays_over_when_it_is_rung() {
+fn a_claim_that_is_over_stays_over_when_it_is_woken() {
     close_amid_acquisitions(100, |store, kept| {
         assert!(kept.iter().all(|guard| !guard.is_held()));
         for claim in store.claims() {
             assert!(claim.is_over(), "{claim:?}");
-            assert!(!claim.wake() && claim.is_over(), "a ring revives nobody: {claim:?}");
+            assert!(!claim.wake() && claim.is_over(), "a wake-up does not revive it: {claim:?}");
         }
     });
 }

@@ -1,5 +1,5 @@
-//! A store that is not there yet is waited for, within bounds, and a store that will never do is
-//! not; with a connection that is made in the background every acquisition keeps its own bounds.
+//! Connecting waits for a store that is not there yet, within bounds, and fails at once if a retry
+//! cannot help; while the connection is made in the background every acquisition keeps its own bounds.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::scripted::{SECOND, Script, TTL, ms, waiting};
 
-/// `steps://TEST/STEP,STEP,…`: each attempt to connect takes the next step, and the last one for
-/// ever. The host is the test's own, so that no two of them count together.
+/// `steps://TEST/STEP,STEP,…`: each attempt to connect takes the next step, and later ones repeat the
+/// last. Each test has a host of its own, which counts its attempts.
 const STEPS: Scheme = Scheme {
     names: &["steps"],
     example: "steps://test/away,up",
@@ -63,7 +63,7 @@ async fn took<T>(work: impl Future<Output = T>) -> (T, Duration) {
     (work.await, start.elapsed())
 }
 
-/// Of what is waited for exactly this long, on a clock that stands still otherwise.
+/// Checks a duration on a paused clock, with a tolerance for timers.
 fn assert_about(took: Duration, bound: Duration) {
     assert!(took >= bound && took <= bound + ms(5), "{took:?} instead of {bound:?}");
 }
@@ -89,13 +89,13 @@ async fn a_store_that_never_comes_is_unreachable_at_the_bound() {
     assert!(says.contains("on steps://me:***@never/away: "), "{says}");
     assert!(says.contains("unreachable_after=10s"), "{says}");
     assert!(cause(&error).contains("connection refused"), "{error:?}");
-    // At a pace: soon at first, then about once a second.
+    // With a backoff: soon at first, then about once a second.
     let attempts = attempts("never");
     assert!((10..=30).contains(&attempts), "{attempts} attempts");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_another_attempt_does_not_mend_is_told_at_once() {
+async fn an_error_that_a_retry_cannot_fix_is_returned_at_once() {
     let (error, time) = took(connect(SCHEMES, "steps://denied/away,denied,up")).await;
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Refused);
     assert!(time < SECOND, "{time:?}");
@@ -105,7 +105,7 @@ async fn what_another_attempt_does_not_mend_is_told_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_was_cut_off_leaves_the_next_more_time() {
+async fn an_attempt_that_timed_out_gives_the_next_more_time() {
     let (locks, time) = took(connect(SCHEMES, "steps://slow/slow")).await;
     locks.unwrap();
     assert_eq!(attempts("slow"), 2);
@@ -125,7 +125,7 @@ async fn a_callers_limit_is_the_bound_of_its_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_not_wait_makes_one_attempt() {
+async fn a_limit_of_zero_makes_one_attempt() {
     for (step, bound) in [("away", Duration::ZERO), ("silent", 2 * SECOND), ("slow", 2 * SECOND)] {
         let test = format!("once-{step}");
         let url = format!("steps://{test}/{step},up");
@@ -146,7 +146,7 @@ async fn locks_are_there_before_their_store_is() {
     let (locks, time) = took(async { connect_lazy(SCHEMES, url).unwrap() }).await;
     assert_eq!(time, Duration::ZERO);
     assert_eq!(locks.profile().modes, Modes { shared: false, permits: false });
-    assert!(!locks.profile().exclusion_fails_when.is_empty(), "it promises nothing yet");
+    assert!(!locks.profile().exclusion_fails_when.is_empty(), "it guarantees nothing yet");
     let lock = locks.lock("a");
     let guard = lock.acquire().await.unwrap();
     assert!(guard.remaining() <= 2 * SECOND && guard.fencing_token().get() >> 56 == 3);
@@ -186,9 +186,9 @@ async fn each_acquisition_keeps_its_own_bounds_while_there_is_no_connection() {
     }
 }
 
-/// A store on this machine knows when nothing but the machine keeps it from answering.
+/// A store on this machine knows when only the load of the machine delays its answer.
 #[tokio::test(start_paused = true)]
-async fn a_wait_limit_on_a_busy_machine_is_that_of_a_busy_lock() {
+async fn a_wait_limit_on_a_busy_machine_is_reported_as_for_a_busy_lock() {
     fn unanswered() -> Option<Error> {
         Some(Error::new(ErrorKind::Busy, "the machine is busy"))
     }
@@ -196,7 +196,7 @@ async fn a_wait_limit_on_a_busy_machine_is_that_of_a_busy_lock() {
     let schemes: Vec<Scheme> = schemes.collect();
     for (url, kind) in [
         ("steps://busy/silent", ErrorKind::WaitTimedOut),
-        // It was refused, and nobody asks at the moment.
+        // The last attempt was refused, and none is in flight.
         ("steps://busy-away/away", ErrorKind::Unreachable),
     ] {
         let error = connect_within(&schemes, url, 3 * SECOND).await.unwrap_err();
@@ -235,7 +235,7 @@ async fn a_wait_may_have_begun_before_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_url_that_cannot_be_meant_is_told_before_there_is_a_connection() {
+async fn an_invalid_url_is_reported_before_there_is_a_connection() {
     for url in [
         "steps://early/up?tll=2s",
         "steps://early/up?ttl=0s",
@@ -258,7 +258,7 @@ fn connecting_in_the_background_needs_a_runtime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_connection_is_tried_again_only_for_those_who_ask() {
+async fn a_refused_connection_is_retried_only_for_a_new_caller() {
     let locks = connect_lazy(SCHEMES, "steps://asked/denied,denied,up").unwrap();
     let (error, time) = took(locks.lock("a").acquire()).await;
     let error = error.unwrap_err();
@@ -266,12 +266,12 @@ async fn a_refused_connection_is_tried_again_only_for_those_who_ask() {
     assert!(time < SECOND, "{time:?}");
     let made = attempts("asked");
     sleep(1_000 * SECOND).await;
-    assert_eq!(attempts("asked"), made, "for nobody");
+    assert_eq!(attempts("asked"), made, "without a caller");
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_ends_the_attempts_and_those_who_wait_for_them() {
+async fn closing_ends_the_attempts_and_the_waits_for_them() {
     for step in ["away", "silent"] {
         let test = format!("closes-{step}");
         let locks = connect_lazy(SCHEMES, &format!("steps://{test}/{step}")).unwrap();
@@ -291,7 +291,7 @@ async fn closing_ends_the_attempts_and_those_who_wait_for_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_attempts_end_with_the_last_who_could_use_the_store() {
+async fn the_attempts_end_with_the_last_lock_that_could_use_them() {
     let locks = connect_lazy(SCHEMES, "steps://dropped/away").unwrap();
     let lock = locks.lock("a");
     drop(locks);
@@ -306,13 +306,13 @@ async fn the_attempts_end_with_the_last_who_could_use_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_acquisition_leaves_the_connection_on_its_way() {
+async fn a_dropped_acquisition_does_not_interrupt_the_connecting() {
     let locks = connect_lazy(SCHEMES, "steps://cancelled/slow").unwrap();
     let lock = locks.lock("a");
     timeout(6 * SECOND, lock.acquire()).await.unwrap_err();
     locks.ready().await.unwrap();
-    assert_eq!(attempts("cancelled"), 2, "none of them began anew");
-    lock.try_acquire().await.unwrap().expect("nobody has it").release().await.unwrap();
+    assert_eq!(attempts("cancelled"), 2, "none of them was restarted");
+    lock.try_acquire().await.unwrap().expect("it is free").release().await.unwrap();
 }
 
 #[test]

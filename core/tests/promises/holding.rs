@@ -1,4 +1,4 @@
-//! What a holder may rely on while it works, and what it can tell others about its hold.
+//! What a holder may rely on while it works.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::scripted::{Call, One, SECOND, Script, TTL};
 
-/// A clock that can jump past its own timers, as after a pause of the whole process.
+/// A clock that can jump past its own timers, as it does after a pause of the whole process.
 #[derive(Default)]
 struct Jumping {
     clock: TokioClock,
@@ -53,7 +53,7 @@ async fn work_is_not_polled_after_the_end_of_the_validity() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_ends_too_late_is_not_believed() {
+async fn the_result_of_work_that_ends_too_late_is_dropped() {
     let clock = Arc::new(Jumping::default());
     let (_store, locks) = Script::new().clock(clock.clone()).connect();
     let guard = locks.lock("a").acquire().await.unwrap();
@@ -65,7 +65,7 @@ async fn work_that_ends_too_late_is_not_believed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_is_renewed_never_gets_to_half_of_its_ttl() {
+async fn a_hold_that_is_renewed_never_falls_to_half_of_its_ttl() {
     let locks = Memory::new().locks(Settings::default()).unwrap();
     let guard = locks.lock("a").acquire().await.unwrap();
     let expiring = guard.expiring(TTL / 2);
@@ -73,7 +73,7 @@ async fn a_hold_that_is_renewed_never_gets_to_half_of_its_ttl() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_inspection_shows_the_token_that_the_holder_shows() {
+async fn inspect_shows_the_holders_token() {
     let settings = Settings::default().token_epoch(TokenEpoch::new(3).unwrap());
     let locks = Memory::new().locks(settings).unwrap();
     let guard = locks.lock("a").acquire().await.unwrap();
@@ -95,7 +95,7 @@ async fn a_fixed_lease_of_the_memory_store_ends_for_its_waiters_too() {
         "{:?} too late",
         locks.now().duration_since(end)
     );
-    // Handed over by a ring, it is no longer for that.
+    // The hand-off by a wake-up does not make its lease longer.
     let end = waiter.valid_until();
     sleep(5 * SECOND).await;
     assert_eq!(waiter.valid_until(), end);

@@ -1,18 +1,17 @@
-//! What the life cycle and the keeper promise whatever a store does, one directed test for each.
+//! What the engine guarantees whatever a store does, one directed test for each guarantee.
 //!
-//! The store is a [`scripted`] one, which answers what a test tells it to, or the memory store.
-//! Time is tokio's paused clock wherever a single runtime is enough. The simulation in
-//! conformance-tests meets the same code with chance; here are the cases that chance meets too
-//! seldom and that somebody once got wrong.
+//! The store is a [`scripted`] one, which answers as a test tells it to, or the memory store. Time is
+//! tokio's paused clock wherever a single runtime is enough. The simulation in conformance-tests
+//! covers the same code at random; these are the cases that are too rare there and were wrong once.
 
-// A helper that cannot go on fails its test, which is all it should do.
+// A helper that fails should fail its test.
 #![allow(clippy::unwrap_used)]
 
+mod checking;
 mod clearing;
 mod closing;
 mod connecting;
 mod holding;
-mod looking;
 mod renewal;
 mod runtimes;
 mod scripted;

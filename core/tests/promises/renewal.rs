@@ -1,4 +1,4 @@
-//! Renewals come in time and in few requests, whatever the store's answers are like.
+//! Renewals are sent in time and in few requests, whatever the store answers.
 
 use std::future::pending;
 
@@ -12,7 +12,7 @@ fn renewal(call: &Call) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_holds_that_are_rung_together_are_renewed_together() {
+async fn a_thousand_holds_that_are_woken_together_are_renewed_together() {
     let (store, locks) = Script::new().connect();
     let guards = hold_many(&locks, 1_000).await;
     assert!(store.claims().iter().all(|claim| claim.wake()));
@@ -31,7 +31,7 @@ async fn hold_many(locks: &Locks, n: usize) -> Vec<Guard> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hanging_renewal_is_asked_again_before_the_end() {
+async fn a_hanging_renewal_is_sent_again_before_the_end() {
     let hangs_once = |asked: Many| async move {
         match asked.n {
             0 => pending().await,
@@ -47,7 +47,7 @@ async fn a_hanging_renewal_is_asked_again_before_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_was_long_under_way_is_renewed_in_time() {
+async fn a_grant_whose_reply_was_late_is_renewed_in_time() {
     for delay in [500, 640, 660, 700, 900] {
         let slow = move |asked| async move {
             sleep(ms(delay)).await;
@@ -55,7 +55,7 @@ async fn a_grant_that_was_long_under_way_is_renewed_in_time() {
         };
         let (store, locks) = Script::new().attempts(slow).connect();
         let guard = locks.lock("a").ttl(SECOND).acquire().await.unwrap();
-        // Believed from before it was asked for, so that most of the validity is over by now.
+        // The validity counts from before the request, so most of it has passed.
         assert!(guard.remaining() <= SECOND - ms(delay), "{delay} ms");
         assert!(timeout(10 * SECOND, guard.lost()).await.is_err(), "after {delay} ms");
         let renewals = store.count(renewal);
@@ -64,11 +64,11 @@ async fn a_grant_that_was_long_under_way_is_renewed_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_rings_with_every_error_is_not_asked_in_a_loop() {
+async fn a_backend_that_wakes_with_every_error_is_not_asked_in_a_loop() {
     let disconnected = |asked: Many| async move {
         for claim in &asked.of {
             claim.wake();
-            // The ring may be heard before the error is.
+            // The wake-up may be handled before the error.
             tokio::task::yield_now().await;
         }
         asked.of.iter().map(|_| refused_connection()).collect()
@@ -83,13 +83,13 @@ async fn a_driver_that_rings_with_every_error_is_not_asked_in_a_loop() {
         sleep(5 * SECOND).await;
         let asked = store.count(renewal) - before;
         assert!(asked <= 5 * per_second, "{asked} in five seconds");
-        assert!(asked >= 1, "it is asked again");
+        assert!(asked >= 1, "the renewal is retried");
         assert!(guard.is_held(), "the old end stands");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn rings_without_end_cost_one_renewal_at_a_time() {
+async fn endless_wake_ups_cost_one_renewal_at_a_time() {
     let slow = |asked: Many| async move {
         sleep(ms(100)).await;
         renewed(&asked)
@@ -105,8 +105,8 @@ async fn rings_without_end_cost_one_renewal_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fixed_lease_that_is_rung_ends_when_it_would_have() {
-    // A store that extends what it should only have looked at does not move the holder's end.
+async fn a_fixed_lease_that_is_woken_ends_at_the_same_time() {
+    // A store that extends what it should only have checked does not move the holder's end.
     let extends = |asked: Many| async move {
         assert!(asked.of.iter().all(|claim| claim.is_fixed_lease()));
         renewed(&asked)
@@ -125,7 +125,7 @@ async fn a_fixed_lease_that_is_rung_ends_when_it_would_have() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ring_finds_out_at_once_that_a_fixed_lease_was_taken_away() {
+async fn a_wake_up_detects_at_once_that_a_fixed_lease_was_taken_away() {
     let taken =
         |asked: Many| async move { asked.of.iter().map(|_| Ok(RenewOutcome::Lost)).collect() };
     let (store, locks) = Script::new().renewals(taken).connect();

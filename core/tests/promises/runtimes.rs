@@ -1,5 +1,5 @@
-//! A client used on one runtime and connected on another, which ends first: nobody waits for
-//! renewals, timers or a connection that will not come.
+//! A client used on one runtime and connected on another, which ends first: no caller waits for
+//! renewals, timers or a connection that never come.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::scripted::{Call, One, SECOND, Script, Scripted, granted, ms, waiting};
 
-/// Only so that a test which fails ends.
+/// Bounds a test that fails.
 const AT_LAST: Duration = Duration::from_secs(20);
 
 fn runtime() -> Runtime {
@@ -77,10 +77,10 @@ fn a_release_elsewhere_ends_in_time_when_the_runtime_that_connected_ends() {
 }
 
 #[test]
-fn a_runtime_that_ended_before_the_keeper_began_closes_too() {
+fn a_runtime_that_ended_before_the_worker_began_closes_too() {
     let connected = Builder::new_current_thread().enable_all().build().unwrap();
     let locks = connected.block_on(async { Memory::new().locks(Settings::default()) }).unwrap();
-    // Nothing was polled on it but the connecting itself.
+    // The runtime polled nothing but the connecting itself.
     drop(connected);
     runtime().block_on(async {
         let error = locks.lock("a").acquire().await.unwrap_err();
@@ -100,14 +100,14 @@ fn sleeps_end_with_the_boot_clocks_runtime() {
 }
 
 #[test]
-fn waiters_of_the_memory_store_pass_over_a_claim_that_died_with_its_runtime() {
+fn waiters_of_the_memory_store_skip_a_claim_that_ended_with_its_runtime() {
     let store = Memory::new();
     let (ended, alive) = (runtime(), runtime());
     let guard = ended.block_on(async {
         let locks = store.locks(Settings::default()).unwrap();
         locks.lock("a").fixed_lease(ms(200)).acquire().await.unwrap()
     });
-    // Neither released nor dropped: as if the thread with it had gone.
+    // Neither released nor dropped, as if its thread were gone.
     std::mem::forget(guard);
     drop(ended);
     alive.block_on(async {

@@ -1,12 +1,13 @@
-//! A store that does what a test scripts, call by call, and remembers what it was asked and when.
+//! A store that answers as a test scripts, call by call, and records the calls with their times.
 
 use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fencelock_core::sync::Mutex;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, FencingToken,
     Liveness, LockName, Locks, Modes, Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome,
@@ -16,7 +17,7 @@ use fencelock_core::{
 use tokio::sync::Notify;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// What every acquisition has unless a test says otherwise, and how long a store may be silent.
+/// The TTL of every acquisition unless a test sets another, and how long a store may be silent.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 pub(crate) const fn ms(n: u64) -> Duration {
@@ -27,16 +28,16 @@ pub(crate) const fn ms(n: u64) -> Duration {
 pub(crate) struct Asked<T> {
     /// The claim, or the claims of a batch.
     pub(crate) of: T,
-    /// How many calls like it came before, of whatever claim.
+    /// The number of earlier calls of this kind, of any claim.
     pub(crate) n: usize,
-    /// When it came.
+    /// When it was made.
     pub(crate) at: Moment,
 }
 
 pub(crate) type One = Asked<Arc<Claim>>;
 pub(crate) type Many = Asked<Vec<Arc<Claim>>>;
 
-/// The lock is the claim's, as of the call.
+/// A grant, valid from the call.
 pub(crate) fn granted(asked: &One) -> Result<AttemptOutcome> {
     let valid_until = lease_end(asked.at, asked.of.ttl());
     Ok(AttemptOutcome::Granted { token: FencingToken::new(asked.of.id()), valid_until })
@@ -46,7 +47,7 @@ pub(crate) fn waiting(check_after: Duration) -> Result<AttemptOutcome> {
     Ok(AttemptOutcome::Waiting { check_after })
 }
 
-/// All of them are still held, as of the call.
+/// All are still held, as of the call.
 pub(crate) fn renewed(asked: &Many) -> Vec<Result<RenewOutcome>> {
     let renewed = |claim: &Arc<Claim>| RenewOutcome::Renewed {
         valid_until: lease_end(asked.at, claim.ttl()),
@@ -54,7 +55,7 @@ pub(crate) fn renewed(asked: &Many) -> Vec<Result<RenewOutcome>> {
     asked.of.iter().map(renewed).map(Ok).collect()
 }
 
-/// Nobody of them needs to do anything for this long.
+/// No claim has to attempt for this long.
 pub(crate) fn again(asked: &Many, check_after: Duration) -> Vec<Result<WaiterCheck>> {
     asked.of.iter().map(|_| Ok(WaiterCheck::Again(check_after))).collect()
 }
@@ -67,17 +68,17 @@ pub(crate) fn refused_connection<T>() -> Result<T> {
 pub(crate) enum Call {
     Attempt,
     Release,
-    /// Of so many.
+    /// The number of claims.
     Renew(usize),
-    /// For the claims with these ids.
-    Look(Vec<u64>),
+    /// The ids of the claims.
+    Check(Vec<u64>),
     Clear,
     Close,
 }
 
 type Play<A, T> = Box<dyn Fn(A) -> Pin<Box<dyn Future<Output = T> + Send>> + Send + Sync>;
 
-/// What a store will do; one that grants, renews and releases whatever it is asked to at first.
+/// A store's answers; by default it grants, renews and releases everything.
 pub(crate) struct Script {
     profile: Profile,
     settings: Settings,
@@ -85,7 +86,7 @@ pub(crate) struct Script {
     attempt: Play<One, Result<AttemptOutcome>>,
     release: Play<One, Result<ReleaseOutcome>>,
     renew: Play<Many, Vec<Result<RenewOutcome>>>,
-    look: Play<Many, Vec<Result<WaiterCheck>>>,
+    check: Play<Many, Vec<Result<WaiterCheck>>>,
     clear: Play<Asked<()>, Result<()>>,
     close: Play<Asked<()>, Result<()>>,
 }
@@ -109,7 +110,7 @@ impl Script {
             attempt: Box::new(|asked| Box::pin(async move { granted(&asked) })),
             release: Box::new(|_| Box::pin(async { Ok(ReleaseOutcome::Removed) })),
             renew: Box::new(|asked| Box::pin(async move { renewed(&asked) })),
-            look: Box::new(|asked| Box::pin(async move { again(&asked, SECOND) })),
+            check: Box::new(|asked| Box::pin(async move { again(&asked, SECOND) })),
             clear: Box::new(|_| Box::pin(async { Ok(()) })),
             close: Box::new(|_| Box::pin(async { Ok(()) })),
         }
@@ -131,7 +132,7 @@ impl Script {
         self
     }
 
-    /// Answers are reported together, by index; what is left out is unreported.
+    /// The answers are reported together, by index; missing ones are not reported.
     pub(crate) fn renewals<F: Future<Output = Vec<Result<RenewOutcome>>> + Send + 'static>(
         mut self,
         play: impl Fn(Many) -> F + Send + Sync + 'static,
@@ -141,11 +142,11 @@ impl Script {
     }
 
     /// As [`renewals`](Script::renewals).
-    pub(crate) fn looks<F: Future<Output = Vec<Result<WaiterCheck>>> + Send + 'static>(
+    pub(crate) fn checks<F: Future<Output = Vec<Result<WaiterCheck>>> + Send + 'static>(
         mut self,
         play: impl Fn(Many) -> F + Send + Sync + 'static,
     ) -> Script {
-        self.look = Box::new(move |asked| Box::pin(play(asked)));
+        self.check = Box::new(move |asked| Box::pin(play(asked)));
         self
     }
 
@@ -165,7 +166,7 @@ impl Script {
         self
     }
 
-    /// A session that is renewed this often, whatever the TTL of what it carries.
+    /// A session that is renewed at this interval, whatever the TTL of its locks.
     pub(crate) fn session(mut self, heartbeat: Duration) -> Script {
         self.profile.liveness = Liveness::Session(10 * heartbeat);
         self.profile.renewal = RenewalPlan::Every(heartbeat);
@@ -204,29 +205,25 @@ pub(crate) struct Scripted {
     changed: Notify,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Scripted {
     pub(crate) fn now(&self) -> Moment {
         self.script.clock.now()
     }
 
-    /// Every claim that took a seat, in order.
+    /// Every claim, in the order of their beginning.
     pub(crate) fn claims(&self) -> Vec<Arc<Claim>> {
-        locked(&self.claims).clone()
+        self.claims.lock().clone()
     }
 
     pub(crate) fn calls(&self) -> Vec<(Moment, Call)> {
-        locked(&self.calls).clone()
+        self.calls.lock().clone()
     }
 
     pub(crate) fn count(&self, which: impl Fn(&Call) -> bool) -> usize {
-        locked(&self.calls).iter().filter(|(_, call)| which(call)).count()
+        self.calls.lock().iter().filter(|(_, call)| which(call)).count()
     }
 
-    /// Waits until there have been `n` calls that `which` picks.
+    /// Waits until there have been `n` calls that match `which`.
     pub(crate) async fn until(&self, n: usize, which: impl Fn(&Call) -> bool) {
         loop {
             let changed = self.changed.notified();
@@ -239,7 +236,7 @@ impl Scripted {
 
     fn record<T>(&self, call: Call, of: T) -> Asked<T> {
         let at = self.now();
-        let mut calls = locked(&self.calls);
+        let mut calls = self.calls.lock();
         let alike = |(_, other): &&(Moment, Call)| {
             std::mem::discriminant(other) == std::mem::discriminant(&call)
         };
@@ -251,8 +248,8 @@ impl Scripted {
     }
 }
 
-fn claims(contenders: &[Arc<dyn Acquisition>]) -> Vec<Arc<Claim>> {
-    contenders.iter().map(|contender| contender.claim().clone()).collect()
+fn claims(acquisitions: &[Arc<dyn Acquisition>]) -> Vec<Arc<Claim>> {
+    acquisitions.iter().map(|acquisition| acquisition.claim().clone()).collect()
 }
 
 #[async_trait]
@@ -266,8 +263,8 @@ impl DistributedLock for Scripted {
     }
 
     fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        locked(&self.claims).push(claim.clone());
-        Arc::new(ScriptedSeat { store: self.me.upgrade().unwrap(), claim })
+        self.claims.lock().push(claim.clone());
+        Arc::new(ScriptedAcquisition { store: self.me.upgrade().unwrap(), claim })
     }
 
     async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
@@ -283,8 +280,8 @@ impl DistributedLock for Scripted {
     ) {
         let waiting = claims(waiting);
         let ids = waiting.iter().map(|claim| claim.id()).collect();
-        let asked = self.record(Call::Look(ids), waiting);
-        let answers = (self.script.look)(asked).await;
+        let asked = self.record(Call::Check(ids), waiting);
+        let answers = (self.script.check)(asked).await;
         answers.into_iter().enumerate().for_each(|(index, answer)| report(index, answer));
     }
 
@@ -307,13 +304,13 @@ impl DistributedLock for Scripted {
     }
 }
 
-struct ScriptedSeat {
+struct ScriptedAcquisition {
     store: Arc<Scripted>,
     claim: Arc<Claim>,
 }
 
 #[async_trait]
-impl Acquisition for ScriptedSeat {
+impl Acquisition for ScriptedAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }

@@ -1,5 +1,4 @@
-//! A store that does not answer is unreachable, in bounded time, and never looks like a lock that
-//! is not free.
+//! A store that does not answer is unreachable within bounded time, and never looks like a busy lock.
 
 use std::future::pending;
 use std::task::Poll;
@@ -10,7 +9,7 @@ use crate::scripted::{
     Call, Many, One, SECOND, Script, TTL, again, granted, refused_connection, waiting,
 };
 
-/// How a store may fail to answer.
+/// The ways in which a store fails to answer.
 #[derive(Clone, Copy, Debug)]
 enum Failure {
     Silent,
@@ -52,15 +51,15 @@ async fn an_unreachable_store_is_never_a_lock_that_is_not_free() {
     }
 }
 
-/// The answer comes after the limit, but before anybody has looked: as where the task, or all of its
-/// process, had to wait for a processor.
+/// The answer arrives after the limit, but before the task is polled, for example because the task or
+/// its whole process had to wait for a processor.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_there_when_the_limit_is_noticed_counts() {
     let comes_late = |asked: One| async move {
-        let (start, mut looks) = (tokio::time::Instant::now(), 0);
+        let (start, mut polls) = (tokio::time::Instant::now(), 0);
         std::future::poll_fn(move |_| {
-            looks += u32::from(start.elapsed() >= SECOND);
-            if looks < 2 { Poll::Pending } else { Poll::Ready(granted(&asked)) }
+            polls += u32::from(start.elapsed() >= SECOND);
+            if polls < 2 { Poll::Pending } else { Poll::Ready(granted(&asked)) }
         })
         .await
     };
@@ -72,15 +71,15 @@ async fn an_answer_that_is_there_when_the_limit_is_noticed_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_falls_silent_behind_a_queue_is_unreachable_too() {
+async fn a_store_that_falls_silent_after_queueing_is_unreachable_too() {
     let queued_then_refuses = |asked: One| async move {
         match asked.n {
             0 => waiting(SECOND),
             _ => refused_connection(),
         }
     };
-    let look = |_| async { Vec::new() };
-    let (store, locks) = Script::new().attempts(queued_then_refuses).looks(look).connect();
+    let no_answer = |_| async { Vec::new() };
+    let (store, locks) = Script::new().attempts(queued_then_refuses).checks(no_answer).connect();
     let lock = locks.lock("a").wait_at_most(10 * SECOND);
     let waiter = tokio::spawn(async move { lock.try_acquire().await });
     store.until(1, |call| *call == Call::Attempt).await;
@@ -89,7 +88,7 @@ async fn a_store_that_falls_silent_behind_a_queue_is_unreachable_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_dies_behind_a_queue_is_no_busy_lock() {
+async fn a_store_that_dies_after_queueing_is_not_a_busy_lock() {
     let queues = |_| async { waiting(SECOND) };
     let dies = |asked: Many| async move {
         match asked.n {
@@ -104,16 +103,16 @@ async fn a_store_that_dies_behind_a_queue_is_no_busy_lock() {
         }
     };
     let limit = 10 * SECOND;
-    let (_store, locks) = Script::new().attempts(queues).looks(dies).connect();
+    let (_store, locks) = Script::new().attempts(queues).checks(dies).connect();
     let kinds = kind_of(&locks.lock("a").wait_at_most(limit)).await;
     assert_eq!(kinds, [Some(ErrorKind::Unreachable); 2]);
-    let (_store, locks) = Script::new().attempts(queues).looks(comes_back).connect();
+    let (_store, locks) = Script::new().attempts(queues).checks(comes_back).connect();
     let kinds = kind_of(&locks.lock("a").wait_at_most(limit)).await;
-    assert_eq!(kinds, [None, Some(ErrorKind::WaitTimedOut)], "what it said last counts");
+    assert_eq!(kinds, [None, Some(ErrorKind::WaitTimedOut)], "its last answer counts");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquisition_may_bound_the_silence_by_itself() {
+async fn an_acquisition_may_set_its_own_bound_of_the_silence() {
     for failure in Failure::ALL {
         let (_store, locks) = Script::new().attempts(move |_| failure.answer()).connect();
         let asked = locks.now();
@@ -138,7 +137,7 @@ async fn a_store_that_was_silent_for_the_whole_bound_is_not_waited_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hanging_look_makes_a_waiter_find_the_silence_out() {
+async fn a_hanging_check_makes_a_waiter_detect_the_silence() {
     let queued_then_silent = |asked: One| async move {
         match asked.n {
             0 => waiting(SECOND),
@@ -146,7 +145,7 @@ async fn a_hanging_look_makes_a_waiter_find_the_silence_out() {
         }
     };
     let hangs = |_| pending();
-    let (store, locks) = Script::new().attempts(queued_then_silent).looks(hangs).connect();
+    let (store, locks) = Script::new().attempts(queued_then_silent).checks(hangs).connect();
     let asked = store.now();
     let error = locks.lock("a").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
@@ -155,7 +154,7 @@ async fn a_hanging_look_makes_a_waiter_find_the_silence_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hanging_look_hides_no_lock_from_a_waiter_whose_store_answers_attempts() {
+async fn a_hanging_check_hides_no_grant_from_a_waiter_whose_store_answers_attempts() {
     let free_later = |asked: One| async move {
         match asked.n {
             0 => waiting(SECOND),
@@ -163,7 +162,7 @@ async fn a_hanging_look_hides_no_lock_from_a_waiter_whose_store_answers_attempts
         }
     };
     let hangs = |_| pending();
-    let (store, locks) = Script::new().attempts(free_later).looks(hangs).connect();
+    let (store, locks) = Script::new().attempts(free_later).checks(hangs).connect();
     let asked = store.now();
     let guard = locks.lock("a").acquire().await.unwrap();
     assert!(guard.is_held());
@@ -172,22 +171,22 @@ async fn a_hanging_look_hides_no_lock_from_a_waiter_whose_store_answers_attempts
 }
 
 #[tokio::test(start_paused = true)]
-async fn looks_that_answer_break_the_silence() {
+async fn answered_checks_end_the_silence() {
     let queued_then_silent = |asked: One| async move {
         match asked.n {
             0 => waiting(SECOND),
             _ => pending().await,
         }
     };
-    let looks = |asked| async move { again(&asked, SECOND) };
-    let (store, locks) = Script::new().attempts(queued_then_silent).looks(looks).connect();
+    let answered = |asked| async move { again(&asked, SECOND) };
+    let (store, locks) = Script::new().attempts(queued_then_silent).checks(answered).connect();
     let waiter = tokio::spawn(async move { locks.lock("a").acquire().await });
-    store.until(100, |call| matches!(call, Call::Look(_))).await;
-    assert!(!waiter.is_finished(), "waiting for a busy lock is no silence");
+    store.until(100, |call| matches!(call, Call::Check(_))).await;
+    assert!(!waiter.is_finished(), "waiting for a busy lock is not silence");
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_answered_to_a_try_is_busy_and_given_back() {
+async fn a_try_that_is_answered_by_waiting_is_busy_and_released() {
     let queues = |_| async { waiting(SECOND) };
     let (store, locks) = Script::new().attempts(queues).connect();
     assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
@@ -199,7 +198,7 @@ async fn waiting_answered_to_a_try_is_busy_and_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_release_is_unreachable_and_goes_on() {
+async fn a_silent_release_is_unreachable_and_continues() {
     let silent_at_first = |asked: One| async move {
         match asked.n {
             0 => pending().await,
@@ -215,10 +214,10 @@ async fn a_silent_release_is_unreachable_and_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clean_up_outlives_a_driver_that_panics_or_never_returns() {
+async fn a_clean_up_survives_a_backend_that_panics_or_never_returns() {
     let fails_at_first = |asked: One| async move {
         match asked.n {
-            0 => panic!("the driver panics on the test's order"),
+            0 => panic!("the backend panics as scripted"),
             1 => pending().await,
             _ => Ok(ReleaseOutcome::Removed),
         }
@@ -226,6 +225,6 @@ async fn a_clean_up_outlives_a_driver_that_panics_or_never_returns() {
     let (store, locks) = Script::new().releases(fails_at_first).connect();
     drop(locks.lock("a").acquire().await.unwrap());
     let released = store.until(3, |call| *call == Call::Release);
-    tokio::time::timeout(10 * TTL, released).await.expect("asked for again");
+    tokio::time::timeout(10 * TTL, released).await.expect("the release is repeated");
     locks.close().await.unwrap();
 }

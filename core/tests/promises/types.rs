@@ -1,5 +1,5 @@
-//! Facts about the public types that the compiler checks, so that a later field cannot take them
-//! back unnoticed.
+//! Properties of the public types that the compiler checks, so that a new field cannot remove them
+//! unnoticed.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,11 +1,11 @@
-//! A store's URL holds a password, in whatever form a person wrote it: nothing that is shown does.
+//! A store's URL contains a password, in whatever form a user wrote it; no text that is shown does.
 
 use std::error::Error as _;
 
 use fencelock_core::url::{Scheme, StoreUrl, connect, connect_lazy};
 use fencelock_core::{Error, ErrorKind, memory};
 
-/// What a text must not contain: the halves around the character that should have been encoded.
+/// The texts that must not be shown: also the halves around a character that should have been encoded.
 const SECRETS: [&str; 3] = ["hunter2", "left", "right"];
 
 fn assert_safe(url: &str, shown: &str) {
@@ -97,7 +97,7 @@ async fn connecting_shows_no_password_either() {
         example: "redis://host",
         connect: |url| {
             Box::pin(async move {
-                // A driver that puts the whole URL into its words.
+                // A backend that repeats the whole URL in its error.
                 Err(Error::new(ErrorKind::Unreachable, format!("no {url} here: {url:?}")))
             })
         },

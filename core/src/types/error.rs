@@ -1,20 +1,20 @@
-//! One error type for every store: what happened, to which lock, on which store, and whether
-//! asking again can help.
+//! One error type for every store: what happened, to which lock, on which store, and whether a
+//! retry can succeed.
 //!
-//! The kinds are the ones a caller acts on. Neither a password nor an owner token ever enters a
-//! message.
+//! The kinds are those that callers distinguish. No message ever contains a password or an owner
+//! token.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The result of everything that can fail here.
+/// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller can tell apart, and act on.
+/// The kinds of errors that a caller distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Somebody else holds the lock, or is ahead in its queue, and the caller would not wait.
+    /// Another client holds the lock, or is ahead in its queue, and the caller asked not to wait.
     Busy,
     /// The wait limit ended before the lock was granted.
     WaitTimedOut,
@@ -26,18 +26,18 @@ pub enum ErrorKind {
     Unreachable,
     /// The store answered and refused: authentication, permission, a read-only or network mount.
     Refused,
-    /// The caller's input cannot be meant: the message says what was expected.
+    /// The caller's input is invalid: the message says what was expected.
     InvalidArgument,
-    /// The store cannot do this, as a quorum cannot count permits.
+    /// The store does not support this, for example permits on a quorum.
     Unsupported,
-    /// What lies at the lock's place was not written by this library; it was left alone.
+    /// The data at the lock's place was not written by this library; it was not changed.
     Foreign,
     /// [`Locks::close`](crate::Locks::close) was called, or the runtime that connected ended.
     Closed,
 }
 
 impl ErrorKind {
-    /// What it is when retrying has ended without success: a store that refused to the last did answer.
+    /// The kind after the last retry: a store whose last answer was a refusal did answer.
     pub(crate) fn given_up_after(cause: Option<&Error>) -> ErrorKind {
         match cause.map(Error::kind) {
             Some(ErrorKind::Refused) => ErrorKind::Refused,
@@ -45,9 +45,9 @@ impl ErrorKind {
         }
     }
 
-    /// The words for people.
+    /// The kind as text for messages.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn message(self) -> &'static str {
         match self {
             ErrorKind::Busy => "busy",
             ErrorKind::WaitTimedOut => "wait timed out",
@@ -67,18 +67,18 @@ impl ErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// Its validity ended: no renewal was confirmed in time, or a fixed lease was over.
+    /// Its validity ended: no renewal was confirmed in time, or a fixed lease ended.
     Expired,
-    /// The store said that it is somebody else's, or nobody's.
+    /// The store reported that another client holds it, or none.
     TakenAway,
-    /// `hold_at_most` was over.
+    /// `hold_at_most` elapsed.
     HoldLimit,
     /// The connected store was closed, or its runtime ended.
     Closed,
 }
 
 impl LostReason {
-    /// The word for metrics and logs.
+    /// The reason as it appears in metrics and logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -94,34 +94,34 @@ impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LostReason::Expired => "its validity ended before a renewal was confirmed",
-            LostReason::TakenAway => "the store says it is no longer ours",
+            LostReason::TakenAway => "the store reports that the lock was taken or deleted",
             LostReason::HoldLimit => "hold_at_most elapsed",
             LostReason::Closed => "the store was closed",
         })
     }
 }
 
-/// What was being done when it failed.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
     /// Connecting to a store.
     Connect,
-    /// Acquiring, or trying to.
+    /// Acquiring a lock, or trying to.
     Acquire,
-    /// Renewing something held.
+    /// Renewing a held lock.
     Renew,
-    /// Working under a lock, as in [`Guard::run`](crate::Guard::run).
+    /// Working under a lock, for example in [`Guard::run`](crate::Guard::run).
     Hold,
-    /// Releasing.
+    /// Releasing a lock.
     Release,
-    /// Looking at holders and waiters.
+    /// Inspecting holders and waiters.
     Inspect,
-    /// Breaking somebody's lock.
+    /// Evicting a holder or waiter.
     Evict,
-    /// Removing what a tool's run left.
+    /// Removing what a run of a tool has left.
     Clear,
-    /// Closing a connected store.
+    /// Closing a client.
     Close,
 }
 
@@ -143,9 +143,9 @@ impl fmt::Display for Operation {
 
 type Source = Arc<dyn std::error::Error + Send + Sync>;
 
-/// Why something could not be done.
+/// An error of any operation.
 ///
-/// `Display` says what was being done, on which lock, with which store, and what to do; the
+/// `Display` shows the operation, the lock, the store and the message, which says what to do; the
 /// cause is in [`source`](std::error::Error::source).
 #[derive(Clone, thiserror::Error)]
 #[error("{inner}")]
@@ -181,7 +181,7 @@ impl Error {
         Error { inner: Box::new(inner), source: None }
     }
 
-    /// The same with its cause.
+    /// Sets the cause.
     #[must_use]
     pub fn caused_by(
         mut self,
@@ -191,43 +191,42 @@ impl Error {
         self
     }
 
-    /// The same, with asking again declared sensible or useless. Unless a driver says otherwise
-    /// it is sensible after [`ErrorKind::Unreachable`], [`ErrorKind::Busy`] and
-    /// [`ErrorKind::WaitTimedOut`].
+    /// Sets whether a retry can succeed. The default is `true` for [`ErrorKind::Unreachable`],
+    /// [`ErrorKind::Busy`] and [`ErrorKind::WaitTimedOut`], and `false` for other kinds.
     #[must_use]
     pub fn retryable(mut self, retryable: bool) -> Error {
         self.inner.retryable = retryable;
         self
     }
 
-    /// The same, in words that say what was being done. What is known already stays.
+    /// Sets the operation, unless it is set already.
     #[must_use]
     pub fn during(mut self, operation: Operation) -> Error {
         self.inner.operation.get_or_insert(operation);
         self
     }
 
-    /// The same, naming the lock.
+    /// Sets the lock, unless it is set already.
     #[must_use]
     pub fn on(mut self, lock: &str) -> Error {
         self.inner.lock.get_or_insert_with(|| lock.into());
         self
     }
 
-    /// The same, naming the store, in a form without secrets.
+    /// Sets the store, unless it is set already. `store` must not contain a secret.
     #[must_use]
     pub fn with_store(mut self, store: &Arc<str>) -> Error {
         self.inner.store.get_or_insert_with(|| store.clone());
         self
     }
 
-    /// What happened.
+    /// The kind.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
     }
 
-    /// The message alone, for an error that says more.
+    /// The message without operation, lock and store.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.inner.message
@@ -239,13 +238,13 @@ impl Error {
         self.inner.retryable
     }
 
-    /// What was being done.
+    /// The operation that failed.
     #[must_use]
     pub fn operation(&self) -> Option<Operation> {
         self.inner.operation
     }
 
-    /// The name of the lock it was done on.
+    /// The name of the lock concerned.
     #[must_use]
     pub fn lock(&self) -> Option<&str> {
         self.inner.lock.as_deref()

@@ -1,4 +1,4 @@
-//! How a lock may be held, and the one rule of who may hold it together.
+//! Lock modes, and the rule of which holders may hold a lock at the same time.
 //!
 //! Exclusive conflicts with everything, shared with exclusive and permits, permits with exclusive
 //! and shared and by their sum. `lock(x)`, `rw_lock(x)` and `semaphore(x, n)` are one lock.
@@ -6,14 +6,14 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
-use crate::error::{Error, ErrorKind};
+use crate::types::error::{Error, ErrorKind};
 
-/// How a claim wants to hold a lock.
+/// The mode in which a claim asks for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// One holder, nobody beside it.
+    /// One holder at a time.
     Exclusive,
-    /// Readers: any number of them together.
+    /// Readers: any number at the same time.
     Shared,
     /// Some of a limited number of permits.
     Permits(Permits),
@@ -45,13 +45,13 @@ impl Permits {
         }
     }
 
-    /// How many permits are wanted.
+    /// The number of permits that the claim asks for.
     #[must_use]
     pub fn n(self) -> u32 {
         self.n.get()
     }
 
-    /// How many may be out together, in the eyes of this claim.
+    /// The total number of permits, as seen by this claim.
     #[must_use]
     pub fn limit(self) -> u32 {
         self.limit.get()
@@ -59,7 +59,7 @@ impl Permits {
 }
 
 impl Mode {
-    /// The word for metrics and logs: `exclusive`, `shared` or `permits`.
+    /// The mode as it appears in metrics and logs: `exclusive`, `shared` or `permits`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -69,10 +69,10 @@ impl Mode {
         }
     }
 
-    /// May a claim in this mode be granted beside holders in the modes `held`?
+    /// Whether a claim in this mode can be granted while the modes `held` are held.
     ///
     /// A permit claim is measured by *its own* limit, so that a limit changes by claiming with
-    /// another one. That nobody overtakes an earlier waiter is the caller's part.
+    /// another one. The caller ensures that no claim overtakes an earlier waiter.
     ///
     /// ```
     /// use fencelock_core::{Mode, Permits};
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fits_beside_whom() {
+    fn modes_that_may_be_held_together() {
         let (x, s, p) = (Mode::Exclusive, Mode::Shared, permits(1, 2));
         for mode in [x, s, p] {
             assert!(mode.is_compatible_with([]));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_permits_are_refused() {
+    fn invalid_permits_are_refused() {
         for (n, limit) in [(0, 0), (0, 1), (1, 0), (2, 1)] {
             assert_eq!(Permits::new(n, limit).unwrap_err().kind(), ErrorKind::InvalidArgument);
         }

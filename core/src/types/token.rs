@@ -1,18 +1,18 @@
-//! The number a protected resource checks, so that a holder that was lost without knowing it
-//! cannot write any more.
+//! Fencing tokens, which a protected resource checks so that a holder that has lost its lock without
+//! knowing it can no longer write.
 //!
-//! The resource remembers the largest token it has seen and rejects a smaller one
+//! The resource remembers the largest token that it has seen and rejects a smaller one
 //! (Kleppmann, "How to do distributed locking", 2016).
 
 use std::fmt;
 
-use crate::error::{Error, ErrorKind};
+use crate::types::error::{Error, ErrorKind};
 
 /// A fencing token: strictly increasing over the **exclusive** grants of one lock. It fits an
 /// `i64`.
 ///
-/// Shared and permit grants overlap, so for them it only identifies the grant: it is unique, and
-/// never a reason to reject.
+/// Shared and permit grants overlap, so their tokens only identify the grant: they are unique, and
+/// never a reason to reject a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
@@ -20,13 +20,13 @@ pub struct FencingToken(u64);
 const STORE_BITS: u32 = 56;
 
 impl FencingToken {
-    /// What the store counted: at most 2^56 - 1, the rest saturates.
+    /// The token for the store's counter: at most 2^56 - 1, larger values saturate.
     #[must_use]
     pub fn new(counted: u64) -> FencingToken {
         FencingToken(counted.min((1 << STORE_BITS) - 1))
     }
 
-    /// The number to hand to the resource.
+    /// The number to pass to the resource.
     #[must_use]
     pub fn get(self) -> u64 {
         self.0
@@ -45,18 +45,18 @@ impl fmt::Display for FencingToken {
 
 impl From<FencingToken> for i64 {
     fn from(token: FencingToken) -> i64 {
-        // Epoch and count have 63 bits together.
+        // Epoch and counter have 63 bits together.
         i64::try_from(token.0).unwrap_or(i64::MAX)
     }
 }
 
-/// The top bits of every token, 0 to 127, raised when a service moves to another store, whose
-/// own count may be behind what the resource has seen.
+/// The top bits of every token, 0 to 127. Raise it when a service moves to another store, whose
+/// counter may be behind the tokens that the resource has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenEpoch(u8);
 
 impl TokenEpoch {
-    /// Epoch `epoch`.
+    /// Parses `epoch`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] above 127.
@@ -64,7 +64,7 @@ impl TokenEpoch {
         if epoch > 127 {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("token epoch {epoch} does not fit; expected 0 to 127"),
+                format!("invalid token epoch {epoch}: expected 0 to 127"),
             ));
         }
         Ok(TokenEpoch(epoch))
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_epoch_beats_every_count() {
+    fn a_later_epoch_beats_every_counter() {
         let old = FencingToken::new(u64::MAX).in_epoch(TokenEpoch::new(3).unwrap());
         let new = FencingToken::new(1).in_epoch(TokenEpoch::new(4).unwrap());
         assert!(new > old);

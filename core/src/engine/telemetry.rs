@@ -1,13 +1,13 @@
-//! What can be seen from outside: `tracing` spans and `metrics`, all in one place.
+//! Telemetry: all `tracing` spans and `metrics`.
 //!
-//! Metric keys are built once per store and mode, but handles are asked for at each use, since a
-//! recorder may be installed after the store was connected. The lock's name is a label only where
-//! [`Settings::metrics_by_lock`](crate::Settings::metrics_by_lock) asked for it.
+//! Metric keys are built once per store and mode, but handles are looked up at each use, since a
+//! recorder may be installed after the store was connected. The lock's name is a label only with
+//! [`Settings::metrics_by_lock`](crate::Settings::metrics_by_lock).
 //!
-//! | metric | kind | labels beside `store`, `mode` |
+//! | metric | kind | labels besides `store`, `mode` |
 //! |---|---|---|
-//! | `fencelock_wait_seconds` | histogram, acquire called to granted | |
-//! | `fencelock_hold_seconds` | histogram, granted to released or lost | |
+//! | `fencelock_wait_seconds` | histogram, from the call of acquire to the grant | |
+//! | `fencelock_hold_seconds` | histogram, from the grant to the release or loss | |
 //! | `fencelock_renewal_seconds` | histogram, one batch; no `mode` | |
 //! | `fencelock_held` | gauge | |
 //! | `fencelock_waiting` | gauge | |
@@ -19,17 +19,17 @@ use std::time::Duration;
 use metrics::{Key, Label, Level, Metadata, with_recorder};
 use tracing::Span;
 
-use crate::claim::Claim;
-use crate::error::{Error, ErrorKind, LostReason};
-use crate::mode::Mode;
-use crate::name::LockName;
-use crate::token::FencingToken;
+use crate::store::claim::Claim;
+use crate::types::error::{Error, ErrorKind, LostReason};
+use crate::types::mode::Mode;
+use crate::types::name::LockName;
+use crate::types::token::FencingToken;
 
 static METADATA: Metadata<'static> = Metadata::new("fencelock", Level::INFO, Some(module_path!()));
 
-/// The metric keys of one connected store.
+/// The metric keys of one client.
 #[derive(Debug)]
-pub(crate) struct Meters {
+pub(crate) struct Metrics {
     store: &'static str,
     by_lock: bool,
     modes: [ModeKeys; 3],
@@ -77,12 +77,12 @@ impl Outcome {
     }
 }
 
-impl Meters {
-    pub(crate) fn new(store: &'static str, by_lock: bool) -> Meters {
+impl Metrics {
+    pub(crate) fn new(store: &'static str, by_lock: bool) -> Metrics {
         let modes = ["exclusive", "shared", "permits"].map(|mode| ModeKeys::new(store, mode));
         let renewal =
             Key::from_parts("fencelock_renewal_seconds", vec![Label::new("store", store)]);
-        Meters { store, by_lock, modes, renewal }
+        Metrics { store, by_lock, modes, renewal }
     }
 
     pub(crate) fn granted(&self, claim: &Claim, waited: Duration) {
@@ -131,11 +131,11 @@ impl Meters {
         });
     }
 
-    /// The keys for a claim: shared ones, or, where the name is a label, made for it.
+    /// The keys for a claim: the shared ones, or its own where the name is a label.
     fn with(&self, claim: &Claim, record: impl FnOnce(&ModeKeys)) {
         if self.by_lock {
-            let word = claim.mode().as_str();
-            return record(&ModeKeys::of_lock(self.store, word, claim.name()));
+            let mode = claim.mode().as_str();
+            return record(&ModeKeys::of_lock(self.store, mode, claim.name()));
         }
         let at = match claim.mode() {
             Mode::Exclusive => 0,
@@ -168,19 +168,20 @@ impl ModeKeys {
             held: key("fencelock_held"),
             waiting: key("fencelock_waiting"),
             outcomes: OUTCOMES
-                .map(|(_, word)| with("fencelock_acquisitions_total", "outcome", word)),
+                .map(|(_, outcome)| with("fencelock_acquisitions_total", "outcome", outcome)),
             losses: LOSSES.map(|reason| with("fencelock_lost_total", "reason", reason.as_str())),
         }
     }
 }
 
-/// From the call to the answer.
+/// The span of an acquisition, from the call to the answer.
 pub(crate) fn acquire_span(lock: &LockName, store: &'static str, mode: Mode) -> Span {
     tracing::debug_span!(
         target: "fencelock", "acquire", %lock, store, %mode, token = tracing::field::Empty)
 }
 
-/// From the grant to its end, beside the acquisition: `within` is the caller's span.
+/// The span of a hold, from the grant to its end. `within` is the caller's span, not the
+/// acquisition's.
 /// [`Guard::run`](crate::Guard::run) works inside it.
 pub(crate) fn hold_span(
     within: &Span,
@@ -192,19 +193,19 @@ pub(crate) fn hold_span(
     tracing::debug_span!(target: "fencelock", parent: within, "hold", %lock, store, %mode, token)
 }
 
-/// From the call of release to its answer.
+/// The span of a release, from the call to the answer.
 pub(crate) fn release_span(claim: &Claim, store: &'static str, token: FencingToken) -> Span {
     let (lock, token) = (claim.name(), token.get());
     tracing::debug_span!(target: "fencelock", "release", %lock, store, token)
 }
 
-/// A loss is worth a line in every log.
+/// Logs a loss.
 pub(crate) fn lost(claim: &Claim, token: FencingToken, reason: LostReason) {
     let (lock, token) = (claim.name(), token.get());
     tracing::warn!(target: "fencelock", %lock, token, reason = reason.as_str(), "lock lost");
 }
 
-/// So is a lock that may stay in the store.
+/// Logs a lock that may stay in the store.
 pub(crate) fn left_behind(claim: &Claim, why: &Error) {
     tracing::warn!(target: "fencelock", lock = %claim.name(), %why, "gave up releasing");
 }

@@ -1,12 +1,12 @@
-//! What a lock may be called, parsed once at the edge.
+//! Lock names, parsed once at the edge.
 //!
-//! A name is text for people; every store encodes it injectively, so braces or slashes in it
-//! never choose a hash slot or a path.
+//! A name is arbitrary text; every store encodes it injectively, so braces or slashes in it never
+//! choose a hash slot or a path.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::{Error, ErrorKind};
+use crate::types::error::{Error, ErrorKind};
 
 /// The name of a lock: 1 to 512 bytes of UTF-8, any characters.
 ///
@@ -19,10 +19,10 @@ pub struct LockName {
 }
 
 impl LockName {
-    /// The longest name, in bytes: every store takes it with room for its own additions.
+    /// The longest name, in bytes: every store accepts it with its own additions.
     pub const MAX_BYTES: usize = 512;
 
-    /// Checks `name`.
+    /// Parses `name`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] when it is empty or longer than 512 bytes.
@@ -33,7 +33,7 @@ impl LockName {
     /// `name` in a store whose keys begin with `prefix`.
     ///
     /// # Errors
-    /// As [`LockName::new`]; the prefix does not count.
+    /// As [`LockName::new`]; the prefix does not count towards the length.
     pub fn with_prefix(prefix: &str, name: &str) -> Result<LockName, Error> {
         if name.is_empty() {
             return Err(Error::new(
@@ -63,7 +63,7 @@ impl LockName {
         &self.key[self.prefix..]
     }
 
-    /// The store's prefix and the name: what a driver encodes.
+    /// The store's prefix and the name: the text that a backend encodes.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key

@@ -1,13 +1,13 @@
-//! Names for one run of a tool or a test on a store that others use, so that the run can remove
-//! all that it made there, fencing tokens included, and nothing else.
+//! Lock names for one run of a tool or a test on a shared store, so that the run can remove
+//! everything it made there, fencing tokens included, and nothing else.
 
 use uuid::Uuid;
 
 /// A prefix for lock names that has never been used before.
 ///
-/// It can only be made fresh, with 122 random bits, and not from a text. So what is
-/// [cleared](crate::DistributedLock::clear) by it can be nobody's but this run's, and no fencing
-/// token that anything else relies on can begin anew.
+/// It is always fresh, with 122 random bits, and cannot be made from a text. So
+/// [clearing](crate::DistributedLock::clear) it can only remove what this run has made, and no
+/// fencing token that another client relies on can start again.
 #[derive(Clone, Debug)]
 pub struct Scratch {
     prefix: String,
@@ -16,7 +16,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// `stem`, which access rights may depend on, `word`, for people, and a fresh random part.
+    /// A prefix of `stem`, on which access rights may depend, the human-readable `word`, and a fresh
+    /// random part.
     #[must_use]
     pub fn fresh(stem: &str, word: &str) -> Scratch {
         let random = Uuid::new_v4();
@@ -25,13 +26,13 @@ impl Scratch {
         Scratch { prefix, random_at }
     }
 
-    /// What the names begin with, as the URL parameter `prefix` or a part of one.
+    /// The prefix of the names, for the URL parameter `prefix` or a part of one.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The random part: hexadecimal digits, which no store encodes.
+    /// The random part: hexadecimal digits, which every store writes as they are.
     #[must_use]
     pub fn random(&self) -> &str {
         &self.prefix[self.random_at..self.prefix.len() - 1]

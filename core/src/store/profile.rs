@@ -1,45 +1,46 @@
-//! What a store promises, and when it cannot: facts that the conformance suite checks, and the
-//! words that the guarantee table is made of.
+//! What a store guarantees, and when it cannot: facts that the conformance suite checks, and the
+//! texts of the guarantee table.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::mode::Mode;
-use crate::options::in_words;
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::mode::Mode;
+use crate::types::options::format_duration;
 
-/// The promises of one connected store.
+/// The guarantees of one connected store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The store's word, as in metrics: `memory`, `file`, `redis`, `redlock`, `zookeeper`.
+    /// The store's name in metrics: `memory`, `file`, `redis`, `redlock`, `zookeeper`.
     pub store: &'static str,
-    /// Whom its locks exclude.
+    /// Which clients its locks exclude.
     pub reach: Reach,
     /// What frees the lock of a holder that died.
     pub liveness: Liveness,
     /// How held locks are renewed.
     pub renewal: RenewalPlan,
-    /// The longest TTL that it keeps its promises for; [`Ttl::MAX`](crate::Ttl::MAX) where no TTL is too long.
+    /// The longest TTL for which the guarantees hold; [`Ttl::MAX`](crate::Ttl::MAX) where no TTL is
+    /// too long.
     pub longest_ttl: Duration,
-    /// In which order waiters are granted.
+    /// The order in which waiters are granted.
     pub order: Order,
-    /// Which modes it has.
+    /// The supported modes.
     pub modes: Modes,
-    /// How long its fencing tokens rise.
+    /// How far its fencing tokens increase.
     pub tokens: TokenOrder,
-    /// When exclusion does not hold; empty where it always does.
+    /// When exclusion fails; empty where it never does.
     pub exclusion_fails_when: Cow<'static, [&'static str]>,
 }
 
-/// Whom a store's locks exclude.
+/// Which clients a store's locks exclude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// The tasks of one process.
     Process,
     /// The processes of one machine.
     Machine,
-    /// Everybody who reaches the servers.
+    /// All clients that reach the servers.
     Network,
 }
 
@@ -57,41 +58,30 @@ pub enum Liveness {
 /// How held locks are renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewalPlan {
-    /// Not by time, since their validity has no end; only a holder that was rung is asked about.
+    /// Not by time, since their validity has no end; only a holder that was woken is checked.
     None,
     /// Each at a third of its TTL.
     ThirdOfTtl,
-    /// Each this often, whatever its TTL, as the heartbeat of a session that carries them all;
-    /// those due together are one batch.
+    /// Each at this interval, whatever its TTL, such as the heartbeat of a session that carries all
+    /// locks. Renewals due together are one batch.
     Every(Duration),
 }
 
-impl RenewalPlan {
-    /// How often a lock with this `ttl` is renewed.
-    pub(crate) fn period(self, ttl: Duration) -> Option<Duration> {
-        match self {
-            RenewalPlan::None => None,
-            RenewalPlan::ThirdOfTtl => Some(ttl / 3),
-            RenewalPlan::Every(period) => Some(period),
-        }
-    }
-}
-
-/// In which order waiters are granted.
+/// The order in which waiters are granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// In the order of their arrival at the store.
+    /// In the order in which they arrived at the store.
     Arrival,
-    /// In none.
+    /// In no defined order.
     Any,
 }
 
-/// Which modes a store has. Exclusive is always there.
+/// The modes that a store supports, besides exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modes {
-    /// Readers.
+    /// Shared, for readers.
     pub shared: bool,
-    /// Permits.
+    /// Permits of a semaphore.
     pub permits: bool,
 }
 
@@ -100,12 +90,12 @@ impl Modes {
     pub const ALL: Modes = Modes { shared: true, permits: true };
 }
 
-/// How long fencing tokens rise.
+/// How far fencing tokens increase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenOrder {
     /// While the store's process lives.
     Process,
-    /// Across restarts of processes, until the machine reboots: the data are in its memory.
+    /// Across restarts of processes, until the machine reboots: the data is in its memory.
     Boot,
     /// Across restarts, for as long as the store keeps its data.
     Data,
@@ -113,7 +103,7 @@ pub enum TokenOrder {
     BeyondData,
 }
 
-/// Whom it excludes.
+/// Which clients are excluded.
 impl fmt::Display for Reach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -145,7 +135,7 @@ impl fmt::Display for Order {
     }
 }
 
-/// How long they rise.
+/// How far tokens increase.
 impl fmt::Display for TokenOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -158,7 +148,7 @@ impl fmt::Display for TokenOrder {
 }
 
 impl Profile {
-    /// Refuses what the store does not have.
+    /// Checks that the store supports `mode` and `ttl`.
     pub(crate) fn require(&self, mode: Mode, ttl: Duration) -> Result<()> {
         let has = match mode {
             Mode::Exclusive => true,
@@ -177,7 +167,8 @@ impl Profile {
             ),
         ))
     }
-    /// Refuses a TTL that the store cannot keep its promises for.
+
+    /// Checks that the guarantees hold for `ttl`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`].
@@ -185,7 +176,7 @@ impl Profile {
         if ttl <= self.longest_ttl {
             return Ok(());
         }
-        let (ttl, longest) = (in_words(ttl), in_words(self.longest_ttl));
+        let (ttl, longest) = (format_duration(ttl), format_duration(self.longest_ttl));
         Err(Error::new(
             ErrorKind::InvalidArgument,
             format!(

@@ -1,16 +1,16 @@
-//! Durations and labels a user may give, parsed once into types that need no further check.
+//! Durations, labels and settings of the user, parsed once into types that need no further check.
 //!
-//! Zero, tiny and absurdly long values are errors here, so that no arithmetic below can
-//! overflow: other libraries panicked, or took milliseconds for seconds.
+//! Zero, tiny and absurdly long values are errors here, so that no later arithmetic can overflow:
+//! other libraries panicked, or took milliseconds for seconds.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::token::{FencingToken, TokenEpoch};
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::token::{FencingToken, TokenEpoch};
 
-/// How long a store keeps a lock whose holder has gone silent: 100 ms to 24 h, 30 s by default.
+/// How long a store keeps a lock whose holder is silent: 100 ms to 24 h, 30 s by default.
 ///
 /// Held locks are renewed at a third of it. On a session store, and on one that knows when a
 /// process ends, it only limits a [fixed lease](crate::Lock::fixed_lease).
@@ -18,12 +18,12 @@ use crate::token::{FencingToken, TokenEpoch};
 pub struct Ttl(Duration);
 
 impl Ttl {
-    /// The shortest: below it the drift margin and a round trip leave too little.
+    /// The shortest: less would leave too little after the drift margin and a round trip.
     pub const MIN: Duration = Duration::from_millis(100);
-    /// The longest: a dead holder blocks its lock no longer than a day.
+    /// The longest: a dead holder blocks its lock for at most a day.
     pub const MAX: Duration = Duration::from_secs(86_400);
 
-    /// Checks `ttl`.
+    /// Parses `ttl`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] outside 100 ms to 24 h.
@@ -31,7 +31,7 @@ impl Ttl {
         within(ttl, Ttl::MIN, Ttl::MAX, "TTL").map(Ttl)
     }
 
-    /// As a duration.
+    /// The TTL as a duration.
     #[must_use]
     pub fn get(self) -> Duration {
         self.0
@@ -44,15 +44,15 @@ impl Default for Ttl {
     }
 }
 
-/// The longest `hold_at_most`, in a year that nobody leaps.
+/// Upper bound of `hold_at_most`: 365 days.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// A limit on a hold, whatever is renewed meanwhile: 1 ms to 365 days.
+/// Parses `hold_at_most`: 1 ms to 365 days.
 pub(crate) fn hold_limit(limit: Duration) -> Result<Duration> {
     within(limit, Duration::from_millis(1), YEAR, "hold_at_most")
 }
 
-/// How long a silent store is waited for: 10 ms to a day.
+/// Parses `unreachable_after`: 10 ms to a day.
 pub(crate) fn unreachable_after(bound: Duration) -> Result<Duration> {
     within(bound, Duration::from_millis(10), Ttl::MAX, "unreachable_after")
 }
@@ -65,9 +65,9 @@ fn within(value: Duration, min: Duration, max: Duration, what: &str) -> Result<D
         ErrorKind::InvalidArgument,
         format!(
             "{what} {} is out of range; expected {} to {}",
-            in_words(value),
-            in_words(min),
-            in_words(max)
+            format_duration(value),
+            format_duration(min),
+            format_duration(max)
         ),
     ))
 }
@@ -75,37 +75,38 @@ fn within(value: Duration, min: Duration, max: Duration, what: &str) -> Result<D
 /// Parses a duration as written in URLs and on the command line: `500ms`, `2s`, `1m30s`.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] with an example, for a number without a unit among others.
+/// [`ErrorKind::InvalidArgument`] with an example, also for a number without a unit.
 pub fn parse_duration(text: &str) -> Result<Duration> {
     humantime::parse_duration(text).map_err(|cause| {
         Error::new(
             ErrorKind::InvalidArgument,
             format!(
-                "{text:?} is no duration; expected a number with a unit, as 500ms, 2s or 1m30s"
+                "invalid duration {text:?}: expected a number with a unit, such as 500ms, 2s or 1m30s"
             ),
         )
         .caused_by(cause)
     })
 }
 
-/// A duration for people, as [`parse_duration`] reads it.
-pub(crate) fn in_words(duration: Duration) -> String {
+/// Formats a duration as [`parse_duration`] reads it.
+pub(crate) fn format_duration(duration: Duration) -> String {
     if duration == Duration::MAX {
         return "for ever".to_owned();
     }
     humantime::format_duration(duration).to_string().replace(' ', "")
 }
 
-/// Who claims, in words for people: host, process and the user's own text. At most 120 bytes,
-/// without control characters; it is visible to everybody who can read the store.
+/// A human-readable label of a client: host, process and the user's own text. At most 120 bytes,
+/// without control characters; every client that can read the store sees it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Label(Arc<str>);
 
 impl Label {
-    /// The longest, in bytes: it travels with every claim.
+    /// The longest label, in bytes: every claim carries it.
     pub const MAX_BYTES: usize = 120;
 
-    /// `text` with control characters and white space made single spaces, cut to 120 bytes.
+    /// `text` with each run of control characters and white space replaced by one space, cut to 120
+    /// bytes.
     #[must_use]
     pub fn new(text: &str) -> Label {
         let plain = text.replace(char::is_control, " ");
@@ -114,7 +115,7 @@ impl Label {
         Label(words.into())
     }
 
-    /// Host name and process id.
+    /// The host name and process id.
     #[must_use]
     pub fn of_this_process() -> Label {
         let uname = rustix::system::uname();
@@ -147,7 +148,7 @@ impl fmt::Debug for Label {
     }
 }
 
-/// What every store takes, from its URL's parameters or set here.
+/// The settings of every store, from its URL's parameters or set here.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub(crate) ttl: Ttl,
@@ -179,14 +180,14 @@ impl Settings {
         self
     }
 
-    /// What stands before every lock name in the store. Default: `lock:`. May be empty.
+    /// The prefix of every lock name in the store. Default: `lock:`. May be empty.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Settings {
         self.prefix = Arc::from(prefix);
         self
     }
 
-    /// How long a store may stay silent before that is an error. Default: 30 s.
+    /// How long a store may stay silent before an operation fails. Default: 30 s.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] outside 10 ms to 24 h.
@@ -202,39 +203,39 @@ impl Settings {
         self
     }
 
-    /// Who claims, for people who look. Default: host name and process id.
+    /// The label of this client, shown by `inspect`. Default: host name and process id.
     #[must_use]
     pub fn label(mut self, label: Label) -> Settings {
         self.label = label;
         self
     }
 
-    /// Puts the lock's name on metrics. Off by default: a name per order is a series per order.
+    /// Adds the lock's name to metrics as a label. Off by default: each name is a series of its own.
     #[must_use]
     pub fn metrics_by_lock(mut self, by_lock: bool) -> Settings {
         self.metrics_by_lock = by_lock;
         self
     }
 
-    /// The token that is handed out for what a store counted.
+    /// The fencing token for a store's counter.
     #[must_use]
     pub fn token(&self, counted: FencingToken) -> FencingToken {
         counted.in_epoch(self.token_epoch)
     }
 
-    /// What stands before every lock name, for a driver that names other things after it.
+    /// The prefix of every lock name, for a backend that names other data after it.
     #[must_use]
     pub fn key_prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The TTL of locks that do not ask for their own, for a driver that bounds it.
+    /// The TTL of locks that do not ask for their own, for a backend that bounds it.
     #[must_use]
     pub fn default_ttl(&self) -> Duration {
         self.ttl.get()
     }
 
-    /// How long a store may stay silent, for a driver that bounds its requests.
+    /// How long a store may stay silent, for a backend that bounds its requests.
     #[must_use]
     pub fn silence_bound(&self) -> Duration {
         self.unreachable_after
@@ -246,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn absurd_durations_are_typed_errors() {
+    fn durations_out_of_range_are_errors() {
         let ten_years = Duration::from_secs(10 * 365 * 86_400);
         for ttl in [Duration::ZERO, Duration::from_nanos(1), ten_years, Duration::MAX] {
             let error = Ttl::new(ttl).unwrap_err();
@@ -257,11 +258,11 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_read_as_people_write_them() {
+    fn durations_are_numbers_with_units() {
         assert_eq!(parse_duration("500ms").unwrap(), Duration::from_millis(500));
         assert_eq!(parse_duration("1m30s").unwrap(), Duration::from_secs(90));
         let error = parse_duration("30").unwrap_err();
-        assert!(error.to_string().contains("as 500ms, 2s or 1m30s"), "{error}");
+        assert!(error.to_string().contains("such as 500ms, 2s or 1m30s"), "{error}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! One request for a lock, as core and the store's driver both see it.
+//! One request for a lock, shared by the core and the backend.
 //!
-//! The driver wakes a claim by [ringing](Claim::wake) it. A ring is a hint: it may come from any
-//! thread, too often or too late, and only an attempt or a renewal finds out what happened.
+//! The backend [wakes](Claim::wake) a claim when something may have changed. A wake-up is a hint: it
+//! may come from any thread, too often or too late, and only an attempt or a renewal decides.
 
 use std::fmt;
 use std::future::Future;
@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use uuid::Uuid;
 
-use crate::mode::Mode;
-use crate::name::LockName;
-use crate::options::Label;
+use crate::types::mode::Mode;
+use crate::types::name::LockName;
+use crate::types::options::Label;
 
 /// The proof of ownership: fresh for every acquisition, and never shown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ impl OwnerToken {
         OwnerToken(Uuid::new_v4())
     }
 
-    /// For the driver, to write into the store.
+    /// The value, for the backend to write into the store.
     #[must_use]
     pub fn reveal(&self) -> Uuid {
         self.0
@@ -43,14 +43,14 @@ impl fmt::Debug for OwnerToken {
 /// What to do when the lock is not free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfBusy {
-    /// Answer busy and leave nothing behind.
+    /// Answer busy and leave nothing in the store.
     Refuse,
     /// Join the store's queue.
     Queue,
 }
 
-/// By which call a lock was asked for. They are one lock on every store; a driver whose names in
-/// the store are shared with other libraries writes each as these do.
+/// The call that made a claim. All kinds are one lock on every store; a backend whose names in the
+/// store are shared with other libraries writes each kind as they do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockKind {
     /// [`Locks::lock`](crate::Locks::lock).
@@ -61,11 +61,11 @@ pub enum LockKind {
     Semaphore,
 }
 
-/// One request for a lock: who wants it, how, and how to wake them.
+/// One request for a lock: its options, its owner token, and how to wake it.
 pub struct Claim {
     pub(crate) id: u64,
     name: LockName,
-    family: LockKind,
+    kind: LockKind,
     mode: Mode,
     owner: OwnerToken,
     ttl: Duration,
@@ -73,20 +73,20 @@ pub struct Claim {
     if_busy: IfBusy,
     label: Label,
     stage: AtomicU8,
-    pub(crate) bell: Notify,
+    pub(crate) notify: Notify,
     runtime: Handle,
-    /// Where a held claim that is rung is told to the keeper.
-    rung: UnboundedSender<u64>,
+    /// Notifies the renewal worker of a held claim that was woken.
+    woken: UnboundedSender<u64>,
 }
 
 const TRYING: u8 = 0;
 const HELD: u8 = 1;
 const OVER: u8 = 2;
 
-/// What a new claim asks for.
-pub(crate) struct Wanted {
+/// The options of a new claim.
+pub(crate) struct AcquireRequest {
     pub(crate) name: LockName,
-    pub(crate) family: LockKind,
+    pub(crate) kind: LockKind,
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
     pub(crate) renewed: bool,
@@ -97,46 +97,46 @@ pub(crate) struct Wanted {
 impl Claim {
     pub(crate) fn new(
         id: u64,
-        wanted: Wanted,
+        request: AcquireRequest,
         runtime: Handle,
-        rung: UnboundedSender<u64>,
+        woken: UnboundedSender<u64>,
     ) -> Claim {
         Claim {
             id,
-            name: wanted.name,
-            family: wanted.family,
-            mode: wanted.mode,
+            name: request.name,
+            kind: request.kind,
+            mode: request.mode,
             owner: OwnerToken::fresh(),
-            ttl: wanted.ttl,
-            renewed: wanted.renewed,
-            if_busy: wanted.if_busy,
-            label: wanted.label,
+            ttl: request.ttl,
+            renewed: request.renewed,
+            if_busy: request.if_busy,
+            label: request.label,
             stage: AtomicU8::new(TRYING),
-            bell: Notify::new(),
+            notify: Notify::new(),
             runtime,
-            rung,
+            woken,
         }
     }
 
-    /// A number of this claim's own among those of its connected store.
+    /// Unique among the claims of one client.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The lock.
+    /// The lock's name.
     #[must_use]
     pub fn name(&self) -> &LockName {
         &self.name
     }
 
-    /// By which call it was asked for.
+    /// The call that made it.
     #[must_use]
-    pub fn family(&self) -> LockKind {
-        self.family
+    pub fn kind(&self) -> LockKind {
+        self.kind
     }
 
-    /// How it is wanted.
+    /// How it is request.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
@@ -154,48 +154,48 @@ impl Claim {
         self.ttl
     }
 
-    /// Whether its lease is never to be extended: a renewal, which only a ring brings about, then
-    /// just asks whether it is still there.
+    /// Whether its lease is never extended: a renewal, which is sent only after a wake-up, then just
+    /// asks whether the lock is still held.
     #[must_use]
     pub fn is_fixed_lease(&self) -> bool {
         !self.renewed
     }
 
-    /// Whether to queue.
+    /// Whether to queue when the lock is not free.
     #[must_use]
     pub fn if_busy(&self) -> IfBusy {
         self.if_busy
     }
 
-    /// Who claims, for people.
+    /// The human-readable label of the client.
     #[must_use]
     pub fn label(&self) -> &Label {
         &self.label
     }
 
-    /// Tells core that something may have happened: a waiting claim attempts, a held one is
+    /// Notifies the core that something may have changed: a waiting claim attempts, a held one is
     /// renewed now. Never blocks; any thread may call it.
     ///
-    /// `false` means the claim is over: if the store just granted it something, that is a stray,
-    /// which the driver releases.
-    pub fn ring(&self) -> bool {
+    /// `false` means that the claim is over: if the store has just granted it, the grant is a stray
+    /// that the backend must release.
+    pub fn wake(&self) -> bool {
         if self.stage.load(Ordering::SeqCst) == TRYING {
-            self.bell.notify_one();
+            self.notify.notify_one();
         }
-        // Looked at again: a claim that became held meanwhile may have looked at its bell just
-        // before it was rung, and would never hear it.
+        // Checked again: a claim that became held meanwhile may have checked its notifier just before
+        // this notification, and would never see it.
         match self.stage.load(Ordering::SeqCst) {
             HELD => {
-                // Fails only when the keeper has ended, and with it every hold.
-                let _ = self.rung.send(self.id);
+                // Fails only when the worker has ended, and with it every hold.
+                let _ = self.woken.send(self.id);
                 true
             }
             stage => stage == TRYING,
         }
     }
 
-    /// Rings when `event` ends: a watch that fired, a pipe that closed. The claim is held weakly;
-    /// dropping what this returns ends the watching.
+    /// Wakes the claim when `event` completes, such as a watch that fires or a pipe that is closed.
+    /// The task has only a weak reference to the claim; dropping the handle ends it.
     pub fn wake_when(
         self: &Arc<Self>,
         event: impl Future<Output = ()> + Send + 'static,
@@ -210,19 +210,19 @@ impl Claim {
         WatchHandle(task.abort_handle())
     }
 
-    /// Whether nobody wants this claim any more.
+    /// Whether the claim is over: released, lost or given up.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.stage.load(Ordering::SeqCst) == OVER
     }
 
-    /// From now on a ring means "renew".
+    /// From now on a wake-up means "renew".
     pub(crate) fn held(&self) {
-        // Not if the hold has ended meanwhile: over is for good.
+        // Not if the hold has ended meanwhile: over is final.
         let _ = self.stage.compare_exchange(TRYING, HELD, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// From now on whatever the store gives this claim is a stray.
+    /// From now on any grant to this claim is a stray.
     pub(crate) fn over(&self) {
         self.stage.store(OVER, Ordering::SeqCst);
     }
@@ -241,9 +241,9 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// A watch that will ring a claim; dropping it disarms it.
+/// A watch that will wake a claim; dropping it ends the watch.
 #[derive(Debug)]
-#[must_use = "dropping it ends the watching"]
+#[must_use = "dropping it ends the watch"]
 pub struct WatchHandle(tokio::task::AbortHandle);
 
 impl Drop for WatchHandle {

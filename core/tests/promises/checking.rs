@@ -1,5 +1,5 @@
-//! Safety looks: together where they may be, at their own time where they were asked for it, and
-//! cheap for whoever waits.
+//! Safety checks of waiters: together where possible, at their own time where a backend asks for it,
+//! and without polling the waiters.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -12,16 +12,16 @@ use tokio::time::sleep;
 
 use crate::scripted::{Call, Many, One, SECOND, Script, Scripted, TTL, again, ms, waiting};
 
-fn looks(store: &Scripted) -> Vec<(Moment, Vec<u64>)> {
-    let look = |(at, call)| match call {
-        Call::Look(ids) => Some((at, ids)),
+fn checks(store: &Scripted) -> Vec<(Moment, Vec<u64>)> {
+    let check = |(at, call)| match call {
+        Call::Check(ids) => Some((at, ids)),
         _ => None,
     };
-    store.calls().into_iter().filter_map(look).collect()
+    store.calls().into_iter().filter_map(check).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_that_came_at_any_time_look_together_once_a_second() {
+async fn waiters_that_came_at_different_times_are_checked_together_once_a_second() {
     let queues = |_| async { waiting(SECOND) };
     let (store, locks) = Script::new().attempts(queues).connect();
     for _ in 0..40 {
@@ -30,8 +30,8 @@ async fn waiters_that_came_at_any_time_look_together_once_a_second() {
         sleep(ms(137)).await;
     }
     sleep(10 * SECOND).await;
-    let times: Vec<Moment> = looks(&store).into_iter().map(|(at, _)| at).collect();
-    assert!(times.len() >= 12, "everybody is sent to look: {}", times.len());
+    let times: Vec<Moment> = checks(&store).into_iter().map(|(at, _)| at).collect();
+    assert!(times.len() >= 12, "all waiters are checked: {}", times.len());
     for pair in times.windows(2) {
         // Timers may fire a millisecond apart.
         assert!(
@@ -40,41 +40,41 @@ async fn waiters_that_came_at_any_time_look_together_once_a_second() {
             pair[1].duration_since(pair[0])
         );
     }
-    assert_eq!(looks(&store).pop().unwrap().1.len(), 40);
+    assert_eq!(checks(&store).pop().unwrap().1.len(), 40);
 }
 
 #[tokio::test(start_paused = true)]
-async fn short_looks_happen_at_their_own_times() {
+async fn short_checks_happen_at_their_own_times() {
     const AFTER: [u64; 4] = [20, 80, 140, 200];
     let queues = |asked: One| async move {
         let after = asked.of.name().as_str().parse().unwrap();
         waiting(ms(after))
     };
     let rarely = |asked: Many| async move { again(&asked, 100 * SECOND) };
-    let (store, locks) = Script::new().attempts(queues).looks(rarely).connect();
+    let (store, locks) = Script::new().attempts(queues).checks(rarely).connect();
     let started = store.now();
     for after in AFTER {
         let lock = locks.lock(after.to_string());
         tokio::spawn(async move { lock.acquire().await });
     }
     sleep(SECOND).await;
-    let looks = looks(&store);
-    assert_eq!(looks.len(), AFTER.len(), "{looks:?}");
-    for ((at, _), after) in looks.iter().zip(AFTER) {
+    let checks = checks(&store);
+    assert_eq!(checks.len(), AFTER.len(), "{checks:?}");
+    for ((at, _), after) in checks.iter().zip(AFTER) {
         let took = at.duration_since(started);
         assert!(took >= ms(after) && took <= ms(after + 2), "{after} ms: {took:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_wants_to_look_all_the_time_is_held_back() {
+async fn a_backend_that_asks_for_constant_checks_is_limited() {
     let queues = |_| async { waiting(ms(0)) };
     let at_once = |asked: Many| async move { again(&asked, ms(0)) };
-    let (store, locks) = Script::new().attempts(queues).looks(at_once).connect();
+    let (store, locks) = Script::new().attempts(queues).checks(at_once).connect();
     tokio::spawn(async move { locks.lock("a").acquire().await });
     sleep(SECOND).await;
-    let looks = looks(&store).len();
-    assert!((100..=1_000).contains(&looks), "{looks} looks in a second");
+    let checks = checks(&store).len();
+    assert!((100..=1_000).contains(&checks), "{checks} checks in a second");
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,13 +97,13 @@ async fn idle_waiters_of_the_memory_store_are_not_polled() {
             })
         })
         .collect();
-    // Renewals and a look every two seconds go by, and nobody needs to know.
+    // Renewals and a check every two seconds happen without polling the waiters.
     sleep(TTL).await;
     let polled = polls.load(Ordering::Relaxed);
     assert!(polled <= WAITERS + WAITERS / 10, "{polled} polls of {WAITERS} waiters");
     assert!(holder.is_held() && waiters.iter().all(|waiter| !waiter.is_finished()));
 
-    // And a hand-off wakes one of them.
+    // A hand-off wakes one of them.
     holder.release().await.unwrap();
     let first = waiters.into_iter().next().unwrap().await.unwrap().unwrap();
     let woken = polls.load(Ordering::Relaxed) - polled;

@@ -1,11 +1,11 @@
-//! Time on the store's clock: the one place where "until when may the holder believe it holds"
-//! is computed.
+//! Time on the store's clock, and the only computation of how long a lease is valid.
 //!
 //! Everything here is pure. A [`Moment`] is meaningless outside the [`Clock`] that read it; the
 //! wall clock of a client never decides who holds.
 
 use std::fmt;
 use std::future::Future;
+use std::ops::{Add, Sub};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct Moment(u64);
 
 impl Moment {
-    /// The end of a promise that has none, as that of a file lock while its process lives.
+    /// The end of a validity without an end, such as a file lock's while its process lives.
     pub const NEVER: Moment = Moment(u64::MAX);
 
     /// The moment `nanos` nanoseconds after the clock's origin.
@@ -29,30 +29,37 @@ impl Moment {
         self.0
     }
 
-    /// This moment and `duration` more; [`Moment::NEVER`] when that does not fit.
+    /// The duration from `earlier` to this moment: zero if `earlier` is later, [`Duration::MAX`] for
+    /// [`Moment::NEVER`].
     #[must_use]
-    pub fn after(self, duration: Duration) -> Moment {
+    pub fn duration_since(self, earlier: Moment) -> Duration {
+        if self == Moment::NEVER {
+            return Duration::MAX;
+        }
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Saturates at [`Moment::NEVER`].
+impl Add<Duration> for Moment {
+    type Output = Moment;
+
+    fn add(self, duration: Duration) -> Moment {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Moment(self.0.saturating_add(nanos))
     }
+}
 
-    /// `duration` before this moment, or the clock's origin. [`Moment::NEVER`] stays itself.
-    #[must_use]
-    pub fn before(self, duration: Duration) -> Moment {
+/// Saturates at the clock's origin. [`Moment::NEVER`] less a duration is [`Moment::NEVER`].
+impl Sub<Duration> for Moment {
+    type Output = Moment;
+
+    fn sub(self, duration: Duration) -> Moment {
         if self == Moment::NEVER {
             return self;
         }
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Moment(self.0.saturating_sub(nanos))
-    }
-
-    /// How long after `earlier` this is: zero when it is not, [`Duration::MAX`] for
-    /// [`Moment::NEVER`].
-    pub fn since(self, earlier: Moment) -> Duration {
-        if self == Moment::NEVER {
-            return Duration::MAX;
-        }
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
@@ -65,7 +72,7 @@ impl fmt::Debug for Moment {
     }
 }
 
-/// What a store measures validity with.
+/// The clock on which a store measures validity.
 ///
 /// [`BootClock`](crate::BootClock) for everything that outlives the process,
 /// [`TokioClock`] for the memory store.
@@ -79,15 +86,14 @@ pub trait Clock: Send + Sync {
 
 /// Tokio's clock, which `tokio::time::pause` and `advance` control.
 ///
-/// Its `now` must be read inside the runtime whose time is paused; elsewhere tokio answers real
-/// time.
+/// Read its `now` inside the runtime whose time is paused; elsewhere tokio returns real time.
 #[derive(Debug)]
 pub struct TokioClock {
     origin: tokio::time::Instant,
 }
 
 impl TokioClock {
-    /// A clock whose origin is long enough past that no subtraction meets it.
+    /// A clock whose origin is far enough in the past that no subtraction reaches it.
     #[must_use]
     pub fn new() -> TokioClock {
         TokioClock { origin: tokio::time::Instant::now() }
@@ -100,7 +106,7 @@ impl Default for TokioClock {
     }
 }
 
-/// The clock's origin lies a day before its creation, so that "a while ago" has a moment.
+/// The clock's origin lies a day before its creation, so that earlier moments can be expressed.
 const DAY: Duration = Duration::from_secs(86_400);
 
 impl Clock for TokioClock {
@@ -122,8 +128,8 @@ impl Clock for TokioClock {
     }
 }
 
-/// When the holder of a lease must stop believing in it: `ttl` after the request was **sent**,
-/// less a hundredth of it for clocks that run at different rates and 2 ms for their granularity.
+/// The end of a lease's validity for its holder: `ttl` after the request was **sent**, less a
+/// hundredth of it for clocks that run at different rates and 2 ms for their granularity.
 ///
 /// The margin is Redlock's (<https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>).
 /// Counting from the reply instead is a bug that other libraries had: the reply may be late.

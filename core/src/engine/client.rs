@@ -1,4 +1,4 @@
-//! A connected store with everything that runs beside it, shared by its locks and guards.
+//! A client: a connected store with its background tasks, shared by its locks and guards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,47 +7,47 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::DistributedLock;
-use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::keeper::Keeper;
-use crate::name::LockName;
-use crate::observe::Meters;
-use crate::options::{Settings, in_words};
-use crate::seat::Yard;
-use crate::validity::Moment;
+use crate::engine::cleanup::Reaper;
+use crate::engine::renewal::worker::RenewalWorker;
+use crate::engine::telemetry::Metrics;
+use crate::store::distributed_lock::DistributedLock;
+use crate::time::moment::Moment;
+use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::types::name::LockName;
+use crate::types::options::{Settings, format_duration};
 
-/// Ends the keeper when the last of them is gone.
-pub(crate) struct Connected {
+/// Dropping the last reference ends the renewal worker.
+pub(crate) struct ClientInner {
     pub(crate) store: Arc<dyn DistributedLock>,
-    pub(crate) shown: Arc<str>,
+    pub(crate) redacted_url: Arc<str>,
     pub(crate) settings: Settings,
-    pub(crate) keeper: Arc<Keeper>,
-    /// Where held claims that are rung tell the keeper.
-    pub(crate) rung: UnboundedSender<u64>,
-    pub(crate) yard: Arc<Yard>,
+    pub(crate) worker: Arc<RenewalWorker>,
+    /// Notifies the worker of held claims that were woken.
+    pub(crate) woken: UnboundedSender<u64>,
+    pub(crate) reaper: Arc<Reaper>,
     pub(crate) closing: CancellationToken,
-    pub(crate) meters: Arc<Meters>,
-    pub(crate) keeper_task: AbortHandle,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) worker_task: AbortHandle,
 }
 
-impl Drop for Connected {
+impl Drop for ClientInner {
     fn drop(&mut self) {
-        // The task holds the keeper and the store, not what is connected: it would live for ever.
-        self.keeper_task.abort();
+        // The task owns the worker and the store but not this client, so it would run for ever.
+        self.worker_task.abort();
     }
 }
 
-impl Connected {
+impl ClientInner {
     pub(crate) fn now(&self) -> Moment {
         self.store.clock().now()
     }
 
-    /// An error of this store, about `name`.
+    /// Adds the operation, the lock and the store to an error.
     pub(crate) fn explain(&self, error: Error, doing: Operation, name: &LockName) -> Error {
-        error.during(doing).on(name.as_str()).with_store(&self.shown)
+        error.during(doing).on(name.as_str()).with_store(&self.redacted_url)
     }
 
-    /// One request to the store on behalf of a person, unless it was closed.
+    /// One bounded request for an operator, unless the client was closed.
     pub(crate) async fn ask<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         match self.closing.is_cancelled() {
             true => Err(closed()),
@@ -55,14 +55,14 @@ impl Connected {
         }
     }
 
-    /// Bounds one request to the store that no claim's life cycle bounds.
+    /// Bounds one request to the store that no acquisition bounds.
     pub(crate) async fn bounded<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         let bound = self.settings.unreachable_after;
         let answer = self.until(self.now() + bound, request).await;
         answer.unwrap_or_else(|| Err(silent(bound, None)))
     }
 
-    /// `request`, or nothing when it takes longer than until `moment`.
+    /// The output of `request`, or `None` when it takes longer than until `moment`.
     pub(crate) async fn until<T>(
         &self,
         moment: Moment,
@@ -80,9 +80,9 @@ pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the store was closed, or the runtime that connected ended")
 }
 
-/// The store was silent for `bound`; `cause` is what it said last.
+/// The store was silent for `bound`; `cause` is its last answer.
 pub(crate) fn silent(bound: Duration, cause: Option<Error>) -> Error {
-    let bound = in_words(bound);
+    let bound = format_duration(bound);
     let error = Error::new(
         ErrorKind::given_up_after(cause.as_ref()),
         format!("the store gave no useful answer within unreachable_after={bound}"),

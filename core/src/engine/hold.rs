@@ -1,7 +1,7 @@
-//! One granted lock: until when it may be believed in, and how it ends.
+//! One granted lock: until when it is valid, and how it ends.
 //!
-//! The guard and the keeper share it. Whoever ends it first decides how it ended; after its end
-//! nothing revives it, since a revived hold was how other libraries got two holders.
+//! The guard and the renewal worker share it. The first to end it decides how it ended; after its
+//! end nothing revives it, since a revived hold was how other libraries got two holders.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::Span;
 
-use crate::claim::Claim;
-use crate::error::LostReason;
-use crate::observe::{self, Meters};
-use crate::seat::Seat;
-use crate::token::FencingToken;
-use crate::validity::Moment;
+use crate::engine::cleanup::CleanupGuard;
+use crate::engine::telemetry::{self, Metrics};
+use crate::store::claim::Claim;
+use crate::time::moment::Moment;
+use crate::types::error::LostReason;
+use crate::types::token::FencingToken;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
@@ -24,7 +24,7 @@ pub(crate) enum Ending {
     Lost(LostReason),
 }
 
-/// How long a hold may last, whatever the store says.
+/// The end of a hold, whatever the store answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) at: Moment,
@@ -32,28 +32,28 @@ pub(crate) struct Limit {
 }
 
 pub(crate) struct Hold {
-    seat: Arc<Seat>,
+    cleanup: Arc<CleanupGuard>,
     token: FencingToken,
     since: Moment,
     limit: Limit,
-    /// How often it is renewed, if it is.
+    /// The time between two renewals, if it is renewed.
     period: Option<Duration>,
-    /// The validity's end in nanoseconds; [`ENDED`] once it has ended, for good.
+    /// The validity's end in nanoseconds; [`ENDED`] after the hold's end, which is final.
     until: AtomicU64,
     ending: OnceLock<Ending>,
     changed: Notify,
     span: Span,
-    meters: Arc<Meters>,
+    metrics: Arc<Metrics>,
 }
 
 const ENDED: u64 = 0;
 
-/// What makes a hold.
+/// What a hold is made from.
 pub(crate) struct Grant {
     pub(crate) token: FencingToken,
     /// When the attempt was sent.
     pub(crate) asked: Moment,
-    /// When its answer was read.
+    /// When the answer was read.
     pub(crate) since: Moment,
     pub(crate) valid_until: Moment,
     pub(crate) limit: Limit,
@@ -61,9 +61,14 @@ pub(crate) struct Grant {
 }
 
 impl Hold {
-    pub(crate) fn new(seat: Arc<Seat>, grant: &Grant, span: Span, meters: Arc<Meters>) -> Hold {
+    pub(crate) fn new(
+        cleanup: Arc<CleanupGuard>,
+        grant: &Grant,
+        span: Span,
+        metrics: Arc<Metrics>,
+    ) -> Hold {
         Hold {
-            seat,
+            cleanup,
             token: grant.token,
             since: grant.since,
             limit: grant.limit,
@@ -72,23 +77,23 @@ impl Hold {
             ending: OnceLock::new(),
             changed: Notify::new(),
             span,
-            meters,
+            metrics,
         }
     }
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {
-        self.seat.claim()
+        self.cleanup.claim()
     }
 
-    pub(crate) fn seat(&self) -> &Arc<Seat> {
-        &self.seat
+    pub(crate) fn cleanup(&self) -> &Arc<CleanupGuard> {
+        &self.cleanup
     }
 
     pub(crate) fn token(&self) -> FencingToken {
         self.token
     }
 
-    /// Its end whatever the store says.
+    /// Its end, whatever the store answers.
     pub(crate) fn limit(&self) -> Moment {
         self.limit.at
     }
@@ -101,8 +106,8 @@ impl Hold {
         &self.span
     }
 
-    pub(crate) fn meters(&self) -> &Arc<Meters> {
-        &self.meters
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
     }
 
     /// The end of the validity, or `None` after the hold's end.
@@ -113,7 +118,7 @@ impl Hold {
         }
     }
 
-    /// Exact to the nanosecond, with no help from any timer: whoever asks past the end ends it.
+    /// Exact to the nanosecond without a timer: a call after the validity's end ends the hold.
     pub(crate) fn is_held(&self, now: Moment) -> bool {
         match self.valid_until() {
             None => false,
@@ -126,8 +131,8 @@ impl Hold {
         }
     }
 
-    /// Moves the validity's end forward. `false` when the hold has ended or its end has passed: a
-    /// late "renewed" revives nothing.
+    /// Moves the validity's end forward. `false` when the hold has ended or its validity has: a late
+    /// renewal revives nothing.
     pub(crate) fn extend(&self, valid_until: Moment, now: Moment) -> bool {
         let new = valid_until.min(self.limit.at);
         loop {
@@ -168,20 +173,20 @@ impl Hold {
         true
     }
 
-    /// Once per hold, by whoever took its validity away.
+    /// Called once per hold, by the caller that ended its validity.
     fn close(&self, ending: Ending, now: Moment) {
         let _ = self.ending.set(ending);
         let lost = match ending {
             Ending::Released => None,
             Ending::Lost(reason) => Some(reason),
         };
-        self.meters.ended(self.claim(), now.duration_since(self.since), lost);
+        self.metrics.ended(self.claim(), now.duration_since(self.since), lost);
         self.changed.notify_waiters();
         if let Some(reason) = lost {
-            self.span.in_scope(|| observe::lost(self.claim(), self.token, reason));
-            // Nobody may use it any more, so others need not wait for the guard to be dropped,
-            // which a forgotten one never is.
-            self.seat.leave();
+            self.span.in_scope(|| telemetry::lost(self.claim(), self.token, reason));
+            // The holder may not use the lock any more, so others need not wait until the guard is
+            // dropped, which a forgotten one never is.
+            self.cleanup.leave();
         }
     }
 

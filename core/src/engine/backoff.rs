@@ -1,28 +1,28 @@
-//! How fast to ask again after an error: 20 ms, doubled up to 1 s, each shortened by up to half at
-//! random so that a fleet that failed together does not return together.
+//! The pause before a retry: 20 ms, doubled up to 1 s, each shortened by a random part of up to half,
+//! so that clients that failed together do not retry together.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use crate::options::Label;
+use crate::types::options::Label;
 
 const FIRST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct Backoff {
     next: Duration,
-    /// 0 until it is asked for.
+    /// 0 until the first pause.
     random: u64,
 }
 
-impl Pace {
-    pub(crate) const fn start() -> Pace {
-        Pace { next: FIRST, random: 0 }
+impl Backoff {
+    pub(crate) const fn start() -> Backoff {
+        Backoff { next: FIRST, random: 0 }
     }
 
-    /// How long to wait. It differs between hosts, processes and their claims, by `label` and
-    /// `id`, and repeats with them, so that a seeded simulation repeats too.
+    /// The next pause. It differs between hosts, processes and claims, by `label` and `id`, and is
+    /// the same for the same ones, so that a seeded simulation is reproducible.
     pub(crate) fn next(&mut self, label: &Label, id: u64) -> Duration {
         if self.random == 0 {
             let mut hasher = DefaultHasher::new();
@@ -31,7 +31,7 @@ impl Pace {
         }
         let step = self.next;
         self.next = (step * 2).min(LONGEST);
-        // xorshift64 (Marsaglia, 2003): plenty for spreading retries.
+        // xorshift64 (Marsaglia, 2003): enough to spread retries.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

@@ -1,30 +1,31 @@
-//! The clock of every store that outlives the process: `CLOCK_BOOTTIME`, which goes on while the
+//! The clock of every store that outlives the process: `CLOCK_BOOTTIME`, which also runs while the
 //! machine sleeps.
 //!
 //! A laptop or a VM that was suspended for longer than a lease must find its lock lost, and
-//! tokio's timers, on `CLOCK_MONOTONIC`, would not notice. One `timerfd` per store drives every
-//! sleeper; elsewhere than on Linux a coarse tokio timer stands in.
+//! tokio's timers, on `CLOCK_MONOTONIC`, would not notice. One `timerfd` per clock wakes all
+//! sleepers; other systems than Linux use a coarse tokio timer.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use crate::validity::{Clock, Moment};
+use crate::sync::Mutex;
+use crate::time::moment::{Clock, Moment};
 
 /// Time since the machine booted, suspends included, and its timer.
 ///
-/// One task on the runtime that made it wakes the sleepers; it ends with the clock. When that
-/// runtime ends first, every sleep ends: whoever waited elsewhere finds the store closed.
+/// One task on the runtime that created it wakes the sleepers; it ends with the clock. When that
+/// runtime ends first, every sleep ends: a caller on another runtime then finds the store closed.
 #[derive(Debug)]
 pub struct BootClock {
     sleepers: Arc<Sleepers>,
-    driver: tokio::task::AbortHandle,
+    task: tokio::task::AbortHandle,
 }
 
 impl BootClock {
-    /// Starts the clock's driver on the current runtime.
+    /// Starts the clock's task on the current runtime.
     ///
     /// # Errors
     /// When the process has no file descriptor left for the timer.
@@ -35,14 +36,14 @@ impl BootClock {
         let timer = Arc::new(timer::Timer::new()?);
         let sleepers = Arc::new(Sleepers { timer: timer.clone(), queue: Mutex::default() });
         let stop = StopOnDrop(sleepers.clone());
-        let driver = tokio::spawn(drive(timer, stop)).abort_handle();
-        Ok(BootClock { sleepers, driver })
+        let task = tokio::spawn(wake_sleepers(timer, stop)).abort_handle();
+        Ok(BootClock { sleepers, task })
     }
 }
 
 impl Drop for BootClock {
     fn drop(&mut self) {
-        self.driver.abort();
+        self.task.abort();
     }
 }
 
@@ -66,19 +67,19 @@ struct Sleepers {
 struct Queue {
     by_time: BTreeMap<(Moment, u64), Waker>,
     last_ticket: u64,
-    /// The driver's runtime has ended: nothing will fire any more.
+    /// The task's runtime has ended: no timer fires any more.
     stopped: bool,
-    /// What the timer is set to. Only an earlier sleeper sets it again.
+    /// The timer's setting. Only an earlier sleeper sets it again.
     armed: Option<Moment>,
 }
 
 impl Sleepers {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
-    /// `false` when nothing will wake it.
-    fn enter(&self, at: Moment, ticket: &mut Option<u64>, waker: &Waker) -> bool {
+    /// Registers a sleeper. `false` when the clock has stopped and will not wake it.
+    fn register(&self, at: Moment, ticket: &mut Option<u64>, waker: &Waker) -> bool {
         let mut queue = self.queue();
         if queue.stopped {
             return false;
@@ -95,7 +96,7 @@ impl Sleepers {
         true
     }
 
-    /// Wakes everybody who is due and sets the timer for the next.
+    /// Wakes all sleepers that are due and sets the timer for the next.
     fn wake_due(&self) {
         let due = {
             let mut queue = self.queue();
@@ -111,7 +112,7 @@ impl Sleepers {
     }
 }
 
-/// Ends every sleep when the driver ends: a bound that cannot be kept must not be waited for.
+/// Ends every sleep when the task ends: no caller may wait for a bound that cannot be kept.
 struct StopOnDrop(Arc<Sleepers>);
 
 impl Drop for StopOnDrop {
@@ -125,7 +126,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-async fn drive(timer: Arc<timer::Timer>, stop: StopOnDrop) {
+async fn wake_sleepers(timer: Arc<timer::Timer>, stop: StopOnDrop) {
     loop {
         timer.fired().await;
         stop.0.wake_due();
@@ -149,7 +150,7 @@ impl Future for Sleep<'_> {
             return Poll::Ready(());
         }
         let (sleepers, at) = (self.sleepers, self.at);
-        match sleepers.enter(at, &mut self.ticket, cx.waker()) {
+        match sleepers.register(at, &mut self.ticket, cx.waker()) {
             true => Poll::Pending,
             false => Poll::Ready(()),
         }
@@ -176,7 +177,7 @@ mod timer {
     use tokio::io::Interest;
     use tokio::io::unix::AsyncFd;
 
-    use crate::validity::Moment;
+    use crate::time::moment::Moment;
 
     pub(super) fn now() -> Moment {
         let time = clock_gettime(ClockId::Boottime);
@@ -209,7 +210,7 @@ mod timer {
             };
             let interval = Timespec { tv_sec: 0, tv_nsec: 0 };
             let spec = Itimerspec { it_interval: interval, it_value: value };
-            // Fails only for a value that cannot be built above or a bad descriptor.
+            // Fails only for an invalid value, which is not built above, or a bad descriptor.
             let set = timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::ABSTIME, &spec);
             debug_assert!(set.is_ok(), "timerfd_settime: {set:?}");
         }
@@ -222,7 +223,7 @@ mod timer {
                     let _ = rustix::io::read(self.0.get_ref(), &mut expirations);
                     ready.clear_ready();
                 }
-                // The runtime is shutting down: nobody is left to be woken.
+                // The runtime is shutting down: no sleeper is left.
                 Err(_) => std::future::pending().await,
             }
         }
@@ -231,16 +232,16 @@ mod timer {
 
 #[cfg(not(target_os = "linux"))]
 mod timer {
-    //! Elsewhere: the monotonic clock (on macOS it goes on during sleep) and a tokio timer that
-    //! looks at it at least once a second, so that a loss after a suspend is told a second late
-    //! at most. `is_held` is exact all the same.
+    //! Other systems: the monotonic clock (on macOS it also runs during sleep) and a tokio timer that
+    //! reads it at least once a second, so that a loss after a suspend is noticed at most a second
+    //! late. `is_held` is exact all the same.
 
+    use crate::sync::Mutex;
     use rustix::time::{ClockId, clock_gettime};
-    use std::sync::Mutex;
     use std::time::Duration;
     use tokio::sync::Notify;
 
-    use crate::validity::Moment;
+    use crate::time::moment::Moment;
 
     pub(super) fn now() -> Moment {
         let time = clock_gettime(ClockId::Monotonic);
@@ -261,17 +262,16 @@ mod timer {
         }
 
         pub(super) fn set(&self, at: Moment) {
-            *self.at.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = at;
+            *self.at.lock() = at;
             self.changed.notify_one();
         }
 
         pub(super) async fn fired(&self) {
             loop {
-                let at = *self.at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let at = *self.at.lock();
                 let left = at.duration_since(now());
                 if left.is_zero() {
-                    *self.at.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-                        Moment::NEVER;
+                    *self.at.lock() = Moment::NEVER;
                     return;
                 }
                 let nap = left.min(Duration::from_secs(1));

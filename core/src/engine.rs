@@ -1,0 +1,12 @@
+//! The engine: acquiring, waiting, renewing, releasing and cleaning up, once for every store.
+
+pub(crate) mod acquire;
+pub(crate) mod backoff;
+pub(crate) mod cleanup;
+pub(crate) mod client;
+pub(crate) mod connection;
+pub(crate) mod hold;
+pub(crate) mod owned_hold;
+pub(crate) mod renewal;
+pub(crate) mod telemetry;
+pub(crate) mod wait;

@@ -1,0 +1,394 @@
+//! Acquiring a lock, once for every store.
+//!
+//! A request becomes a claim, and [`CleanupGuard`] guarantees its release before the first request
+//! is sent. The claim attempts; while the store answers that it is queued, it waits for a wake-up and
+//! attempts again; after a retryable error it backs off. A grant becomes a hold that the renewal
+//! worker keeps. An error, a limit or a dropped future ends the loop, and the guard's `Drop` then
+//! releases what the store may have.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tracing::{Instrument, Span};
+
+use crate::engine::backoff::Backoff;
+use crate::engine::cleanup::CleanupGuard;
+use crate::engine::client::{ClientInner, closed, silent};
+use crate::engine::hold::{Grant, Hold, Limit};
+use crate::engine::owned_hold::OwnedHold;
+use crate::engine::renewal::timing::period;
+use crate::engine::telemetry::{self, Metrics, Outcome};
+use crate::engine::wait::{LastAnswer, Wait};
+use crate::store::claim::{AcquireRequest, Claim, IfBusy, LockKind};
+use crate::store::distributed_lock::{AttemptOutcome, Residue};
+use crate::store::profile::Liveness;
+use crate::time::moment::{Moment, lease_end};
+use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result};
+use crate::types::mode::Mode;
+use crate::types::name::LockName;
+use crate::types::options::{Label, format_duration};
+
+/// The options of one acquisition.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) name: LockName,
+    pub(crate) kind: LockKind,
+    pub(crate) mode: Mode,
+    pub(crate) ttl: Duration,
+    pub(crate) renewed: bool,
+    pub(crate) hold_at_most: Option<Duration>,
+    /// How long the store may stay silent.
+    pub(crate) unreachable_after: Duration,
+    pub(crate) label: Label,
+}
+
+/// How long a caller waits for a lock that is not free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitPolicy {
+    None,
+    /// The limit, and what is left of it.
+    AtMost {
+        limit: Duration,
+        left: Duration,
+    },
+    Unlimited,
+}
+
+pub(crate) async fn acquire(
+    client: &Arc<ClientInner>,
+    request: &Request,
+    policy: WaitPolicy,
+) -> Result<OwnedHold> {
+    let profile = client.store.profile();
+    let spans = Spans {
+        caller: Span::current(),
+        acquire: telemetry::acquire_span(&request.name, profile.store, request.mode),
+    };
+    let span = spans.acquire.clone();
+    let acquiring = acquire_loop(client, request, policy, &spans).instrument(span);
+    acquiring.await.map_err(|error| client.explain(error, Operation::Acquire, &request.name))
+}
+
+struct Spans {
+    caller: Span,
+    acquire: Span,
+}
+
+async fn acquire_loop(
+    client: &Arc<ClientInner>,
+    request: &Request,
+    policy: WaitPolicy,
+    spans: &Spans,
+) -> Result<OwnedHold> {
+    // With a store that answers at once, a task must still yield its worker thread.
+    tokio::task::coop::consume_budget().await;
+    client.store.profile().require(request.mode, request.ttl)?;
+    let asked_for = AcquireRequest {
+        name: request.name.clone(),
+        kind: request.kind,
+        mode: request.mode,
+        ttl: request.ttl,
+        renewed: request.renewed,
+        if_busy: if policy == WaitPolicy::None { IfBusy::Refuse } else { IfBusy::Queue },
+        label: request.label.clone(),
+    };
+    let claim = Arc::new(Claim::new(
+        client.worker.next_id(),
+        asked_for,
+        client.reaper.runtime.clone(),
+        client.woken.clone(),
+    ));
+    let mut outcome =
+        Counted { metrics: &client.metrics, claim: &claim, outcome: Outcome::Cancelled };
+    let cleanup =
+        Arc::new(CleanupGuard::new(client.store.begin(claim.clone()), client.reaper.clone()));
+    let result = match client.closing.is_cancelled() || client.worker.has_stopped() {
+        // Checked only now: `close` waits for every clean-up guard that was made before.
+        true => {
+            cleanup.nothing_left();
+            Err(closed())
+        }
+        false => AcquireLoop::new(client, &cleanup, request, policy, spans).run().await,
+    };
+    outcome.outcome = match &result {
+        Ok(_) => Outcome::Granted,
+        Err(error) => Outcome::of(error),
+    };
+    result
+}
+
+/// Counts an acquisition that does not end in a grant; a grant is counted on its own.
+struct Counted<'a> {
+    metrics: &'a Metrics,
+    claim: &'a Claim,
+    outcome: Outcome,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        if self.outcome != Outcome::Granted {
+            self.metrics.finished(self.claim, self.outcome);
+        }
+    }
+}
+
+/// The state of one acquisition.
+struct AcquireLoop<'a> {
+    client: &'a Arc<ClientInner>,
+    cleanup: &'a Arc<CleanupGuard>,
+    request: &'a Request,
+    wait: Arc<Wait>,
+    started: Moment,
+    gives_up: Moment,
+    policy: WaitPolicy,
+    spans: &'a Spans,
+}
+
+impl<'a> AcquireLoop<'a> {
+    fn new(
+        client: &'a Arc<ClientInner>,
+        cleanup: &'a Arc<CleanupGuard>,
+        request: &'a Request,
+        policy: WaitPolicy,
+        spans: &'a Spans,
+    ) -> AcquireLoop<'a> {
+        let started = client.now();
+        let gives_up = match policy {
+            WaitPolicy::AtMost { left, .. } => started + left,
+            WaitPolicy::None | WaitPolicy::Unlimited => Moment::NEVER,
+        };
+        let wait = Arc::new(Wait::new(cleanup.clone(), request.unreachable_after));
+        AcquireLoop { client, cleanup, request, wait, started, gives_up, policy, spans }
+    }
+
+    async fn run(&self) -> Result<OwnedHold> {
+        let mut backoff = Backoff::start();
+        let mut asked = self.started;
+        loop {
+            match self.attempt(asked).await? {
+                Ok(AttemptOutcome::Granted { token, valid_until }) => {
+                    let token = token.in_epoch(self.client.settings.token_epoch);
+                    let since = self.client.now();
+                    let limit = hold_limit(self.request, asked, since);
+                    let period = self.renewal_period();
+                    return self.grant(&Grant { token, asked, since, valid_until, limit, period });
+                }
+                Ok(AttemptOutcome::Busy { rest }) => {
+                    if rest == Residue::Nothing {
+                        self.cleanup.nothing_left();
+                    }
+                    return Err(self.busy());
+                }
+                // The backend queued a claim that asked not to wait: the guard's drop undoes that.
+                Ok(AttemptOutcome::Waiting { .. }) if self.policy == WaitPolicy::None => {
+                    return Err(self.busy());
+                }
+                Ok(AttemptOutcome::Waiting { check_after }) => {
+                    self.wait.answered();
+                    backoff = Backoff::start();
+                    self.wait_for_wake_up(check_after).await?;
+                }
+                Err(error) if error.is_retryable() => {
+                    self.wait.failed(error);
+                    let claim = self.cleanup.claim();
+                    self.back_off(backoff.next(claim.label(), claim.id())).await?;
+                }
+                Err(error) => return Err(error),
+            }
+            asked = self.client.now();
+        }
+    }
+
+    /// The time between two renewals. A fixed lease is not renewed, but a session that carries one
+    /// is.
+    fn renewal_period(&self) -> Option<Duration> {
+        let (profile, request) = (self.client.store.profile(), self.request);
+        match request.renewed || profile.liveness != Liveness::Lease {
+            true => period(profile.renewal, request.ttl),
+            false => None,
+        }
+    }
+
+    /// Makes one attempt, unless the wait limit or the store's silence ends it.
+    async fn attempt(&self, asked: Moment) -> Result<Result<AttemptOutcome>> {
+        self.wait.asked(asked);
+        let acquisition = self.cleanup.acquisition();
+        let mut attempt = acquisition.attempt();
+        // The store may answer at once; then no timer is needed.
+        if let Poll::Ready(answer) = poll_once(attempt.as_mut()).await {
+            return Ok(answer);
+        }
+        let silence_ends = self.wait.silence_ends();
+        let slept = tokio::select! {
+            biased;
+            answer = &mut attempt => return Ok(answer),
+            () = self.client.closing.cancelled() => return Err(closed()),
+            slept = self.sleep_until(self.gives_up.min(silence_ends)) => slept,
+        };
+        slept?;
+        let error = match self.gives_up <= silence_ends {
+            true => self.timed_out(),
+            false => self.silent(),
+        };
+        // On a busy machine the answer may have arrived while this task was not running; then the
+        // backend's explanation of an unanswered request is outdated.
+        match poll_once(attempt.as_mut()).await {
+            Poll::Ready(answer) => Ok(answer),
+            Poll::Pending => Err(error),
+        }
+    }
+
+    /// Waits for a wake-up by the backend or by the worker's check.
+    async fn wait_for_wake_up(&self, check_after: Duration) -> Result<()> {
+        let (client, claim) = (self.client, self.cleanup.claim());
+        self.wait.park();
+        if !client.worker.watch(self.wait.clone(), check_after, client.now()) {
+            return Err(closed());
+        }
+        let _watched = Watched { client, claim };
+        client.metrics.waits(claim, 1.0);
+        // The wake-up last: a backend that always wakes must not defeat a limit.
+        let woken = tokio::select! {
+            biased;
+            () = client.closing.cancelled() => Err(closed()),
+            slept = self.sleep_until(self.gives_up) => slept.and(Err(self.timed_out())),
+            () = claim.notify.notified() => Ok(()),
+        };
+        match self.wait.unpark() {
+            true => woken,
+            false => Err(closed()),
+        }
+    }
+
+    async fn back_off(&self, pause: Duration) -> Result<()> {
+        let now = self.client.now();
+        let silence_ends = self.wait.silence_ends();
+        if now >= silence_ends {
+            return Err(self.silent());
+        }
+        if now >= self.gives_up {
+            return Err(self.timed_out());
+        }
+        let again = (now + pause).min(self.gives_up).min(silence_ends);
+        tokio::select! {
+            biased;
+            () = self.client.closing.cancelled() => Err(closed()),
+            slept = self.sleep_until(again) => slept,
+        }
+    }
+
+    /// An error when the clock has ended with the runtime that connected: it then ends every sleep
+    /// early, perhaps before the closing is signalled.
+    async fn sleep_until(&self, at: Moment) -> Result<()> {
+        self.client.store.clock().sleep_until(at).await;
+        match self.client.now() < at {
+            true => Err(closed()),
+            false => Ok(()),
+        }
+    }
+
+    fn grant(&self, grant: &Grant) -> Result<OwnedHold> {
+        let (client, claim) = (self.client, self.cleanup.claim());
+        if grant.valid_until <= grant.since || grant.limit.at <= grant.since {
+            return Err(Error::new(
+                ErrorKind::Lost,
+                "granted, but its validity had ended before the answer was read; \
+                 it was released",
+            )
+            .retryable(true));
+        }
+        self.spans.acquire.record("token", grant.token.get());
+        let store = client.store.profile().store;
+        let span = telemetry::hold_span(&self.spans.caller, claim, store, grant.token);
+        let hold = Hold::new(self.cleanup.clone(), grant, span, client.metrics.clone());
+        let hold = Arc::new(hold);
+        client.metrics.granted(claim, grant.since.duration_since(self.started));
+        // From here on its drop ends the hold.
+        let owned = OwnedHold::new(client.clone(), hold.clone());
+        if !client.worker.keep(hold, grant.asked, grant.since) {
+            return Err(closed());
+        }
+        // A wake-up reaches the worker only once it has the hold. One that came between the answer
+        // and now was meant for the hold, and is stored in the notifier.
+        claim.held();
+        if pin!(claim.notify.notified()).enable() {
+            claim.wake();
+        }
+        Ok(owned)
+    }
+
+    fn busy(&self) -> Error {
+        Error::new(ErrorKind::Busy, "held by another client, or others wait for it")
+    }
+
+    fn silent(&self) -> Error {
+        let cause = match self.wait.last_answer() {
+            LastAnswer::Failed(error) => Some(error),
+            LastAnswer::None | LastAnswer::Queued => self.cleanup.acquisition().unanswered(),
+        };
+        silent(self.request.unreachable_after, cause)
+    }
+
+    fn timed_out(&self) -> Error {
+        let limit = match self.policy {
+            WaitPolicy::AtMost { limit, .. } => format_duration(limit),
+            WaitPolicy::None | WaitPolicy::Unlimited => format_duration(Duration::MAX),
+        };
+        let unknown = || {
+            Error::new(
+                ErrorKind::Unreachable,
+                format!("the store gave no useful answer within the wait limit of {limit}"),
+            )
+        };
+        match self.wait.last_answer() {
+            LastAnswer::Queued => {
+                Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
+            }
+            LastAnswer::Failed(error) => unknown().caused_by(error),
+            LastAnswer::None => match self.cleanup.acquisition().unanswered() {
+                // Other claims were ahead of it all the time.
+                Some(error) if error.kind() == ErrorKind::Busy => {
+                    let message = format!("not granted within {limit}");
+                    Error::new(ErrorKind::WaitTimedOut, message).caused_by(error)
+                }
+                Some(error) => unknown().caused_by(error),
+                None => unknown(),
+            },
+        }
+    }
+}
+
+/// Polls `future` once.
+async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+}
+
+/// The end of a hold, whatever the store answers: a fixed lease counts from before the request, less
+/// the drift margin, `hold_at_most` from the grant.
+fn hold_limit(request: &Request, asked: Moment, granted: Moment) -> Limit {
+    let lease = match request.renewed {
+        true => Moment::NEVER,
+        false => lease_end(asked, request.ttl),
+    };
+    let at_most = request.hold_at_most.map_or(Moment::NEVER, |limit| granted + limit);
+    match at_most < lease {
+        true => Limit { at: at_most, reason: LostReason::HoldLimit },
+        false => Limit { at: lease, reason: LostReason::Expired },
+    }
+}
+
+/// A wait in the worker's schedule; dropping it removes it.
+struct Watched<'a> {
+    client: &'a ClientInner,
+    claim: &'a Claim,
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        self.client.worker.remove(self.claim.id);
+        self.client.metrics.waits(self.claim, -1.0);
+    }
+}

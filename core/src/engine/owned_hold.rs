@@ -1,0 +1,58 @@
+//! A hold together with the duty to release it: what a guard owns.
+
+use std::sync::Arc;
+
+use crate::engine::client::ClientInner;
+use crate::engine::hold::{Ending, Hold};
+use crate::types::error::{Error, ErrorKind, Result};
+
+/// Dropping it ends the hold and releases the lock in the background.
+pub(crate) struct OwnedHold {
+    client: Arc<ClientInner>,
+    hold: Arc<Hold>,
+}
+
+impl OwnedHold {
+    pub(crate) fn new(client: Arc<ClientInner>, hold: Arc<Hold>) -> OwnedHold {
+        OwnedHold { client, hold }
+    }
+
+    pub(crate) fn client(&self) -> &Arc<ClientInner> {
+        &self.client
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
+    /// Ends the hold, releases the lock and waits until the store has confirmed it.
+    pub(crate) async fn release(&self) -> Result<()> {
+        // The hold ends first: `is_held` must be false before the store can grant the lock again.
+        let now = self.client.now();
+        let held = self.hold.is_held(now) && self.hold.end(Ending::Released, now);
+        self.client.worker.remove(self.hold.claim().id);
+        if !held {
+            let why = match self.hold.ending() {
+                Some(Ending::Lost(reason)) => reason.to_string(),
+                _ => "it was released".to_owned(),
+            };
+            return Err(Error::new(ErrorKind::NotHeld, why));
+        }
+        match self.hold.cleanup().release().await? {
+            true => Ok(()),
+            false => {
+                Err(Error::new(ErrorKind::NotHeld, "the store no longer had this guard's lock"))
+            }
+        }
+    }
+}
+
+impl Drop for OwnedHold {
+    fn drop(&mut self) {
+        let ended = self.hold.valid_until().is_none();
+        if !ended && self.hold.end(Ending::Released, self.client.now()) {
+            self.client.worker.remove(self.hold.claim().id);
+        }
+        self.hold.cleanup().leave();
+    }
+}

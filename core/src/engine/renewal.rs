@@ -1,0 +1,6 @@
+//! Renewal of what is held, and the periodic checks of waiters.
+
+mod batch;
+mod schedule;
+pub(crate) mod timing;
+pub(crate) mod worker;

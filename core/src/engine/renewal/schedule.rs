@@ -1,0 +1,167 @@
+//! The worker's tasks ordered by time: holds to renew or to expire, waiters to check.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::timing::{CHECK_GRID, join_window, resend_after};
+use crate::engine::hold::Hold;
+use crate::engine::telemetry::Metrics;
+use crate::engine::wait::Wait;
+use crate::store::distributed_lock::Acquisition;
+use crate::time::moment::Moment;
+
+#[derive(Default)]
+pub(super) struct Schedule {
+    entries: HashMap<u64, Entry>,
+    by_due: BTreeSet<(Moment, u64)>,
+    /// Until when the worker sleeps; only an earlier task wakes it.
+    pub(super) sleeps_until: Option<Moment>,
+    pub(super) stopped: bool,
+}
+
+pub(super) struct Entry {
+    due: Moment,
+    pub(super) in_flight: InFlight,
+    pub(super) task: Task,
+}
+
+pub(super) enum Task {
+    Hold(Arc<Hold>),
+    Wait(Arc<Wait>),
+}
+
+/// Whether a batch with this entry is in flight.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum InFlight {
+    No,
+    Yes,
+    /// The claim was woken meanwhile: the answer may be older than the reason for the wake-up.
+    YesAndWoken,
+}
+
+/// The tasks that are due now.
+#[derive(Default)]
+pub(super) struct Due {
+    pub(super) expired: Vec<(Arc<Hold>, Moment)>,
+    pub(super) renew: Vec<(u64, Arc<dyn Acquisition>)>,
+    pub(super) check: Vec<(u64, Arc<dyn Acquisition>)>,
+    /// Waiters whose check was never answered.
+    pub(super) unanswered: Vec<Arc<Wait>>,
+    pub(super) metrics: Option<Arc<Metrics>>,
+}
+
+impl Schedule {
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Entry> {
+        self.entries.get_mut(&id)
+    }
+
+    pub(super) fn insert(&mut self, id: u64, due: Moment, task: Task) {
+        self.remove(id);
+        self.by_due.insert((due, id));
+        self.entries.insert(id, Entry { due, in_flight: InFlight::No, task });
+    }
+
+    pub(super) fn remove(&mut self, id: u64) {
+        if let Some(entry) = self.entries.remove(&id) {
+            self.by_due.remove(&(entry.due, id));
+        }
+    }
+
+    pub(super) fn move_to(&mut self, id: u64, due: Moment, in_flight: InFlight) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            self.by_due.remove(&(entry.due, id));
+            (entry.due, entry.in_flight) = (due, in_flight);
+            self.by_due.insert((due, id));
+        }
+    }
+
+    /// Removes all tasks, in the order in which they were due, and accepts no more.
+    pub(super) fn stop(&mut self) -> Vec<Task> {
+        self.stopped = true;
+        let order = std::mem::take(&mut self.by_due);
+        let entries = order.into_iter().filter_map(|(_, id)| self.entries.remove(&id));
+        entries.map(|entry| entry.task).collect()
+    }
+
+    /// Takes what is due now, with the renewals due soon, and returns when to call again: when the
+    /// next task is due, but no later than `at_latest`.
+    pub(super) fn take_due(&mut self, now: Moment, at_latest: Moment) -> (Due, Moment) {
+        let mut due = Due::default();
+        let horizon = self.horizon(now);
+        let candidates: Vec<u64> =
+            self.by_due.range(..=(horizon, u64::MAX)).map(|(_, id)| *id).collect();
+        for id in candidates {
+            let Some(entry) = self.entries.get(&id) else { continue };
+            match &entry.task {
+                Task::Hold(hold) => {
+                    let hold = hold.clone();
+                    self.take_hold(id, &hold, now, &mut due);
+                }
+                Task::Wait(wait) if entry.due <= now => {
+                    let wait = wait.clone();
+                    self.take_wait(id, wait, now, &mut due);
+                }
+                Task::Wait(_) => {}
+            }
+        }
+        let next = self.by_due.first().map_or(at_latest, |(due, _)| at_latest.min(*due));
+        self.sleeps_until = Some(next);
+        (due, next)
+    }
+
+    fn take_hold(&mut self, id: u64, hold: &Arc<Hold>, now: Moment, due: &mut Due) {
+        let Some(entry) = self.entries.get(&id) else { return };
+        match hold.valid_until() {
+            None => self.remove(id),
+            Some(until) if now >= until => {
+                due.expired.push((hold.clone(), until));
+                self.remove(id);
+            }
+            Some(until) => {
+                // A renewal in flight joins no other: it is sent again when its answer takes too
+                // long.
+                let early = match entry.in_flight {
+                    InFlight::No => join_window(hold),
+                    InFlight::Yes | InFlight::YesAndWoken => Duration::ZERO,
+                };
+                if entry.due < until && entry.due - early <= now {
+                    due.renew.push((id, hold.cleanup().acquisition().clone()));
+                    due.metrics.get_or_insert_with(|| hold.metrics().clone());
+                    let resend = until.min(now + resend_after(hold));
+                    self.move_to(id, resend, InFlight::Yes);
+                } else if entry.due <= now {
+                    // It was due at an end that a renewal has moved since.
+                    let in_flight = entry.in_flight;
+                    self.move_to(id, until, in_flight);
+                }
+            }
+        }
+    }
+
+    fn take_wait(&mut self, id: u64, wait: Arc<Wait>, now: Moment, due: &mut Due) {
+        let Some(entry) = self.entries.get(&id) else { return };
+        match entry.in_flight {
+            InFlight::No => {
+                wait.asked(now);
+                due.check.push((id, wait.cleanup().acquisition().clone()));
+                self.move_to(id, wait.silence_ends().max(now + CHECK_GRID), InFlight::Yes);
+            }
+            InFlight::Yes | InFlight::YesAndWoken => {
+                self.move_to(id, Moment::NEVER, InFlight::Yes);
+                due.unanswered.push(wait);
+            }
+        }
+    }
+
+    /// Until when a renewal must be due to join one that is due now: `now`, if none is.
+    fn horizon(&self, now: Moment) -> Moment {
+        let mut horizon = now;
+        for (_, id) in self.by_due.range(..=(now, u64::MAX)) {
+            if let Some(Entry { task: Task::Hold(hold), .. }) = self.entries.get(id) {
+                horizon = horizon.max(now + join_window(hold));
+            }
+        }
+        horizon
+    }
+}

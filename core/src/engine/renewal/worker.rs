@@ -1,0 +1,277 @@
+//! The renewal worker, one per client: it renews everything held, in batches, expires what was not
+//! renewed in time, and periodically re-checks waiters for missed wake-ups.
+//!
+//! One task works through a [`Schedule`] ordered by due time. It spawns batches and never awaits
+//! them, so a slow store delays no loss; an entry whose batch is in flight stays in the schedule at
+//! its deadline. A hold past its validity is lost here, without asking the store.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::sync::CancellationToken;
+
+use super::batch::{Batch, Timing};
+use super::schedule::{Due, Entry, InFlight, Schedule, Task};
+use super::timing::{RECHECK, next_check, next_renewal, next_retry};
+use crate::engine::hold::{Ending, Hold};
+use crate::engine::wait::Wait;
+use crate::store::distributed_lock::{Acquisition, DistributedLock, RenewOutcome, WaiterCheck};
+use crate::sync::Mutex;
+use crate::time::moment::Moment;
+use crate::types::error::{LostReason, Result};
+
+/// How long the task keeps polling its schedule after it was woken.
+const LINGER: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(crate) struct RenewalWorker {
+    schedule: Mutex<Schedule>,
+    /// Wakes the task: something is due before the end of its sleep.
+    earlier: Notify,
+    last_id: AtomicU64,
+}
+
+impl RenewalWorker {
+    pub(crate) fn next_id(&self) -> u64 {
+        self.last_id.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock()
+    }
+
+    fn insert(&self, id: u64, due: Moment, task: Task) -> bool {
+        let mut schedule = self.schedule();
+        if schedule.stopped {
+            return false;
+        }
+        schedule.insert(id, due, task);
+        self.wake_if_earlier(&schedule, due);
+        true
+    }
+
+    fn wake_if_earlier(&self, schedule: &Schedule, due: Moment) {
+        if schedule.sleeps_until.is_some_and(|target| due < target) {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Renews `hold`, whose attempt was sent at `sent`, until it is removed or lost. `false` when the
+    /// worker has stopped.
+    pub(crate) fn keep(&self, hold: Arc<Hold>, sent: Moment, now: Moment) -> bool {
+        let due = next_renewal(&hold, sent, now);
+        self.insert(hold.claim().id, due, Task::Hold(hold))
+    }
+
+    /// Checks `wait` after `check_after`, and from then on as often as the backend asks for. `false`
+    /// when the worker has stopped.
+    pub(crate) fn watch(&self, wait: Arc<Wait>, check_after: Duration, now: Moment) -> bool {
+        self.insert(wait.cleanup().claim().id, next_check(check_after, now), Task::Wait(wait))
+    }
+
+    pub(crate) fn remove(&self, id: u64) {
+        self.schedule().remove(id);
+    }
+
+    /// Renews a held claim that was woken.
+    fn renew_now(&self, id: u64) {
+        let mut schedule = self.schedule();
+        let Some(Entry { in_flight, task: Task::Hold(_), .. }) = schedule.get_mut(id) else {
+            return;
+        };
+        match in_flight {
+            // The task itself calls this, and takes what is due next.
+            InFlight::No => schedule.move_to(id, Moment::from_nanos(0), InFlight::No),
+            InFlight::Yes | InFlight::YesAndWoken => *in_flight = InFlight::YesAndWoken,
+        }
+    }
+
+    /// Ends every hold, dismisses every waiter, and accepts no more.
+    pub(crate) fn stop(&self, now: Moment) {
+        let all = self.schedule().stop();
+        for task in all {
+            match task {
+                Task::Hold(hold) => {
+                    hold.end(Ending::Lost(LostReason::Closed), now);
+                }
+                Task::Wait(wait) => wait.dismiss(),
+            }
+        }
+    }
+
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.schedule().stopped
+    }
+
+    /// The task. It ends only with its runtime or by an abort; then every hold ends too, even if the
+    /// runtime ended before it polled the task once, and `closing` notifies all other tasks.
+    pub(crate) fn run(
+        self: Arc<RenewalWorker>,
+        store: Arc<dyn DistributedLock>,
+        woken: UnboundedReceiver<u64>,
+        closing: CancellationToken,
+    ) -> impl Future<Output = ()> + Send {
+        let stop = StopOnDrop { worker: self.clone(), store: store.clone(), closing };
+        async move {
+            let _stop = stop;
+            self.work(store, woken).await;
+        }
+    }
+
+    async fn work(
+        self: Arc<RenewalWorker>,
+        store: Arc<dyn DistributedLock>,
+        mut woken: UnboundedReceiver<u64>,
+    ) {
+        // A single short hold has ended before this task gets to its schedule. Without a time limit
+        // on the sleep that follows, each such hold would wake the task again.
+        let mut busy = false;
+        loop {
+            // Claims that were woken together, as after a reconnect, are renewed in one batch.
+            while let Ok(id) = woken.try_recv() {
+                self.renew_now(id);
+            }
+            let now = store.clock().now();
+            let at_latest = if busy { now + LINGER } else { Moment::NEVER };
+            let (due, next) = self.schedule().take_due(now, at_latest);
+            self.carry_out(due, &store, now);
+            tokio::select! {
+                biased;
+                () = self.earlier.notified() => busy = true,
+                Some(id) = woken.recv() => self.renew_now(id),
+                () = store.clock().sleep_until(next) => busy = false,
+            }
+        }
+    }
+
+    fn carry_out(
+        self: &Arc<RenewalWorker>,
+        due: Due,
+        store: &Arc<dyn DistributedLock>,
+        now: Moment,
+    ) {
+        for (hold, until) in due.expired {
+            hold.expire(until, now);
+        }
+        for wait in due.unanswered {
+            wait.cleanup().claim().wake();
+        }
+        if !due.renew.is_empty() {
+            let worker = self.clone();
+            let deliver = move |id, _: &_, answer, timing| worker.renewed(id, answer, timing);
+            tokio::spawn(Batch::new(store, due.renew, deliver).renew(due.metrics));
+        }
+        if !due.check.is_empty() {
+            let worker = self.clone();
+            let deliver = move |id, acquisition: &Arc<dyn Acquisition>, answer, timing| {
+                worker.checked(id, acquisition, answer, timing);
+            };
+            tokio::spawn(Batch::new(store, due.check, deliver).check());
+        }
+    }
+
+    fn renewed(&self, id: u64, answer: Result<RenewOutcome>, timing: Timing) {
+        let now = timing.answered;
+        let ended = {
+            let mut schedule = self.schedule();
+            let Some(entry) = schedule.get_mut(id) else { return };
+            let Task::Hold(hold) = &entry.task else { return };
+            let (in_flight, hold) = (entry.in_flight, hold.clone());
+            let due = match &answer {
+                Ok(RenewOutcome::Renewed { valid_until }) => match hold.extend(*valid_until, now) {
+                    true if in_flight == InFlight::YesAndWoken => Some(now),
+                    true => Some(next_renewal(&hold, timing.sent, now)),
+                    false => None,
+                },
+                Ok(RenewOutcome::Lost) => None,
+                // A later batch has answered meanwhile.
+                Err(_) if in_flight == InFlight::No => return,
+                Err(_) => Some(next_retry(&hold, now)),
+            };
+            match due {
+                Some(due) => {
+                    schedule.move_to(id, due, InFlight::No);
+                    self.wake_if_earlier(&schedule, due);
+                    None
+                }
+                None => {
+                    schedule.remove(id);
+                    Some(hold)
+                }
+            }
+        };
+        match (ended, answer) {
+            (Some(hold), Ok(RenewOutcome::Lost)) => {
+                hold.end(Ending::Lost(LostReason::TakenAway), now);
+            }
+            // Extended too late: asking whether it is held ends it as expired.
+            (Some(hold), _) => {
+                hold.is_held(now);
+            }
+            (None, Err(error)) => {
+                tracing::debug!(target: "fencelock", %error, "renewal unknown, deadline stands");
+            }
+            (None, Ok(_)) => {}
+        }
+    }
+
+    fn checked(
+        &self,
+        id: u64,
+        acquisition: &Arc<dyn Acquisition>,
+        answer: Result<WaiterCheck>,
+        timing: Timing,
+    ) {
+        let now = timing.answered;
+        let mut must_attempt = matches!(answer, Ok(WaiterCheck::Attempt));
+        {
+            let mut schedule = self.schedule();
+            if let Some(Entry { in_flight: InFlight::Yes, task: Task::Wait(wait), .. }) =
+                schedule.get_mut(id)
+            {
+                let check_after = match &answer {
+                    Ok(check) => {
+                        wait.answered();
+                        match check {
+                            // The claim's own attempt schedules the next check.
+                            WaiterCheck::Attempt => RECHECK,
+                            WaiterCheck::Again(after) => *after,
+                        }
+                    }
+                    Err(error) => {
+                        // The claim's own attempt reports the error to the caller.
+                        must_attempt |= !error.is_retryable() || now >= wait.silence_ends();
+                        wait.failed(error.clone());
+                        RECHECK
+                    }
+                };
+                let due = next_check(check_after, now);
+                schedule.move_to(id, due, InFlight::No);
+                self.wake_if_earlier(&schedule, due);
+            }
+        }
+        // Also while the claim's own attempt is in flight: it may be older than the check.
+        if must_attempt {
+            acquisition.claim().wake();
+        }
+        if let Err(error) = answer {
+            tracing::debug!(target: "fencelock", %error, "the check of a waiter had no answer");
+        }
+    }
+}
+
+struct StopOnDrop {
+    worker: Arc<RenewalWorker>,
+    store: Arc<dyn DistributedLock>,
+    closing: CancellationToken,
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.closing.cancel();
+        self.worker.stop(self.store.clock().now());
+    }
+}

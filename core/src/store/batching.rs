@@ -1,0 +1,239 @@
+//! Batching: the requests of many callers in one call to the store, for stores in which a call
+//! costs more than the work of most requests.
+//!
+//! While few requests are in flight, each is sent directly by its caller. Requests that arrive while
+//! enough are in flight wait for a permit and are sent together. Throughput rises under load, and a
+//! single caller waits for no other. docs/decisions/0007 and 0009 have the measurements.
+
+use std::future::Future;
+use std::sync::{Arc, MutexGuard};
+
+use tokio::runtime::Handle;
+
+use crate::sync::Mutex;
+
+/// Batching limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// While fewer requests than this are in flight, each is sent directly.
+    pub direct: usize,
+    /// Batched calls in flight: the store works on one while this process reads the replies of
+    /// another.
+    pub calls: usize,
+    /// Requests in one call: while it runs, the store may serve no other client.
+    pub per_call: usize,
+}
+
+/// Transport that sends batches; one per connection.
+pub trait BatchTransport: Send + Sync + Sized + 'static {
+    /// A request that waits for a permit, or for its reply.
+    type Request: Send + 'static;
+
+    /// The batcher of this connection.
+    fn batcher(&self) -> &Batcher<Self::Request>;
+
+    /// The runtime on which calls run to their end: a caller that is cancelled must not cost the
+    /// others their replies.
+    fn runtime(&self) -> &Handle;
+
+    /// Sends `requests` in one call and delivers their replies. The implementation drops `order` as
+    /// soon as they are written to the connection, or certainly never will be.
+    fn send(
+        self: Arc<Self>,
+        requests: Vec<Self::Request>,
+        order: SendOrderGuard<Self>,
+    ) -> impl Future<Output = ()> + Send;
+
+    /// Accepts one request. If it has to wait, `enqueue` makes it into a queued request and the
+    /// place where its reply will be.
+    fn dispatch<A>(
+        self: &Arc<Self>,
+        enqueue: impl FnOnce() -> (Self::Request, A),
+    ) -> Dispatch<Self, A> {
+        let batcher = self.batcher();
+        let mut queue = batcher.queue();
+        let is_below = queue.in_flight < batcher.limits.direct;
+        if is_below && queue.unwritten == 0 && queue.waiting.is_empty() {
+            queue.in_flight += 1;
+            return Dispatch::Direct(InFlightPermit { of: self.clone(), requests: 1, calls: 0 });
+        }
+        let (request, reply) = enqueue();
+        queue.waiting.push(request);
+        Dispatch::Batched(reply)
+    }
+
+    /// Blocks further dispatch until the requests that are being sent now have been written to the
+    /// connection.
+    fn hold_order(self: &Arc<Self>) -> SendOrderGuard<Self> {
+        self.batcher().queue().unwritten += 1;
+        SendOrderGuard(self.clone())
+    }
+}
+
+/// How a request is sent.
+#[derive(Debug)]
+pub enum Dispatch<T: BatchTransport, A> {
+    /// By its caller, in a call of its own; the caller holds the permit until the call has ended.
+    Direct(InFlightPermit<T>),
+    /// With others; the reply arrives here.
+    Batched(A),
+}
+
+/// The requests at one connection.
+#[derive(Debug)]
+pub struct Batcher<R> {
+    limits: Limits,
+    queue: Mutex<Queue<R>>,
+}
+
+#[derive(Debug)]
+struct Queue<R> {
+    /// Requests in flight.
+    in_flight: usize,
+    /// Batched calls in flight.
+    calls: usize,
+    /// Calls whose requests have not been written to the connection yet. No other request overtakes
+    /// them: a claim's release must not arrive before its attempt, which is sent even if its caller
+    /// is gone.
+    unwritten: usize,
+    waiting: Vec<R>,
+    /// A call of `flush` sends the waiting requests, and checks for more before it returns.
+    is_flushing: bool,
+}
+
+impl<R> Batcher<R> {
+    /// An empty batcher.
+    #[must_use]
+    pub fn new(limits: Limits) -> Batcher<R> {
+        let queue =
+            Queue { in_flight: 0, calls: 0, unwritten: 0, waiting: Vec::new(), is_flushing: false };
+        Batcher { limits, queue: Mutex::new(queue) }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue<R>> {
+        self.queue.lock()
+    }
+
+    /// Removes the requests that still wait for a permit, to fail them with the connection.
+    pub fn take_waiting(&self) -> Vec<R> {
+        std::mem::take(&mut self.queue().waiting)
+    }
+}
+
+/// Sends the requests that have waited longest, while there is a permit for a call.
+///
+/// On a runtime that has ended a call is dropped as it is spawned, and its permit calls `flush`
+/// again: that inner call returns at once, so that a long queue does not become a deep recursion.
+fn flush<T: BatchTransport>(transport: &Arc<T>) {
+    let mut is_flushing = false;
+    while let Some(Call { requests, permit, order }) = next_call(transport, is_flushing) {
+        is_flushing = true;
+        let sender = transport.clone();
+        transport.runtime().spawn(async move {
+            let _permit = permit;
+            sender.send(requests, order).await;
+        });
+    }
+}
+
+/// Requests that are sent together, with their permit.
+struct Call<T: BatchTransport> {
+    requests: Vec<T::Request>,
+    permit: InFlightPermit<T>,
+    order: SendOrderGuard<T>,
+}
+
+/// The next call, if the caller is the one that flushes, or while no other does.
+fn next_call<T: BatchTransport>(transport: &Arc<T>, is_flushing: bool) -> Option<Call<T>> {
+    let batcher = transport.batcher();
+    let mut queue = batcher.queue();
+    if queue.is_flushing && !is_flushing {
+        return None;
+    }
+    if queue.calls >= batcher.limits.calls || queue.unwritten > 0 || queue.waiting.is_empty() {
+        queue.is_flushing = false;
+        return None;
+    }
+    queue.is_flushing = true;
+    let count = queue.waiting.len().min(batcher.limits.per_call);
+    queue.in_flight += count;
+    queue.calls += 1;
+    queue.unwritten += 1;
+    let requests = queue.waiting.drain(..count).collect();
+    let permit = InFlightPermit { of: transport.clone(), requests: count, calls: 1 };
+    Some(Call { requests, permit, order: SendOrderGuard(transport.clone()) })
+}
+
+/// Capacity for requests in flight; dropping it frees the capacity.
+#[derive(Debug)]
+pub struct InFlightPermit<T: BatchTransport> {
+    of: Arc<T>,
+    requests: usize,
+    calls: usize,
+}
+
+impl<T: BatchTransport> Drop for InFlightPermit<T> {
+    fn drop(&mut self) {
+        {
+            let mut queue = self.of.batcher().queue();
+            queue.in_flight -= self.requests;
+            queue.calls -= self.calls;
+        }
+        flush(&self.of);
+    }
+}
+
+/// Requests that have not been written to the connection yet; no other overtakes them until this is
+/// dropped.
+#[derive(Debug)]
+pub struct SendOrderGuard<T: BatchTransport>(Arc<T>);
+
+impl<T: BatchTransport> Drop for SendOrderGuard<T> {
+    fn drop(&mut self) {
+        self.0.batcher().queue().unwritten -= 1;
+        flush(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Connection {
+        batcher: Batcher<()>,
+        runtime: Handle,
+    }
+
+    impl BatchTransport for Connection {
+        type Request = ();
+
+        fn batcher(&self) -> &Batcher<()> {
+            &self.batcher
+        }
+
+        fn runtime(&self) -> &Handle {
+            &self.runtime
+        }
+
+        async fn send(self: Arc<Self>, _requests: Vec<()>, _order: SendOrderGuard<Self>) {}
+    }
+
+    /// A process with 10,000 waiters ended by a stack overflow when its runtime did.
+    #[test]
+    fn a_long_queue_on_a_runtime_that_has_ended_is_dropped_without_recursion() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let limits = Limits { direct: 1, calls: 1, per_call: 1 };
+        let (batcher, handle) = (Batcher::new(limits), runtime.handle().clone());
+        let connection = Arc::new(Connection { batcher, runtime: handle });
+        let Dispatch::Direct(permit) = connection.dispatch(|| ((), ())) else {
+            panic!("no other request is in flight")
+        };
+        for _ in 0..200_000 {
+            assert!(matches!(connection.dispatch(|| ((), ())), Dispatch::Batched(())));
+        }
+        drop(runtime);
+        drop(permit);
+        assert!(connection.batcher.take_waiting().is_empty());
+        assert!(matches!(connection.dispatch(|| ((), ())), Dispatch::Direct(_)));
+    }
+}

@@ -1,0 +1,285 @@
+//! What a backend implements: the trait [`DistributedLock`] and its value types.
+//!
+//! A backend does atomic steps, each bounded in time, and nothing else: waiting, retrying, renewing
+//! on time, cancelling and cleaning up are done once, in this crate, for every store. The trait
+//! fits a token with a TTL and a session with an ephemeral queue node equally well.
+//! docs/writing-a-backend.md explains how to write one.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::store::claim::Claim;
+use crate::store::profile::Profile;
+use crate::store::scratch::Scratch;
+use crate::time::moment::{Clock, Moment};
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::mode::Mode;
+use crate::types::name::LockName;
+use crate::types::options::Label;
+use crate::types::token::FencingToken;
+
+/// One connected store.
+///
+/// Every method that sends requests must bound them in time, and be idempotent by owner token: a
+/// reply can always be lost, and a repeated request must find "already mine, same fencing token" or
+/// "already gone".
+#[async_trait]
+pub trait DistributedLock: Send + Sync + 'static {
+    /// What this store guarantees, and when it cannot.
+    fn profile(&self) -> &Profile;
+
+    /// The clock of every [`Moment`] that this backend returns or receives.
+    fn clock(&self) -> &dyn Clock;
+
+    /// Registers `claim`. Infallible and without I/O; from here on the core guarantees that it is
+    /// released.
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition>;
+
+    /// Renews everything in `held`; the backend groups by connection or shard and bounds each
+    /// request. It reports each result by its index, as soon as it is known. An unreported one
+    /// counts as unknown and is sent again in another batch, even before this one has ended. With
+    /// [`RenewalPlan::None`](crate::RenewalPlan::None), `held` has only claims that were woken.
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>);
+
+    /// The safety check of waiters whose `check_after` has passed: has a wake-up been missed, has a
+    /// holder expired? At most one request per client, lock and second: waiters whose `check_after`
+    /// is a second or more are checked together, at whole seconds.
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    );
+
+    /// The holders and waiters of `name`, as far as the store knows.
+    async fn inspect(&self, name: &LockName) -> Result<Snapshot>;
+
+    /// Takes the lock, or the place in the queue, from `who` of a snapshot, for an operator.
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome>;
+
+    /// Removes everything that locks under the names of `scratch` have left in the store, fencing
+    /// tokens and what is still held included, and any container that this client made for locks, if
+    /// it is empty then. The clients that used the names have ended, but their last requests may
+    /// still arrive, so it repeats until it finds nothing more. The core bounds the time. Optional:
+    /// `fencelock conformance` calls it at its end.
+    ///
+    /// # Errors
+    /// Why something remains. The core retries after a retryable error. By default
+    /// [`ErrorKind::Unsupported`].
+    async fn clear(&self, _scratch: &Scratch) -> Result<()> {
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "this store cannot remove what locks have left in it",
+        ))
+    }
+
+    /// Ends connections; may be called again. When the core calls it, every claim has been released,
+    /// except those whose release the store did not confirm in time: the core still repeats these
+    /// releases, which from now on return `Absent` or a final error.
+    async fn close(&self) -> Result<()>;
+}
+
+/// One claim as a backend sees it, from its first attempt to its release. The core never calls
+/// `attempt` and `release` at the same time, and never `attempt` after `release`; `release` may run
+/// at the same time as `renew` and `check_waiters`.
+#[async_trait]
+pub trait Acquisition: Any + Send + Sync {
+    /// The claim.
+    fn claim(&self) -> &Arc<Claim>;
+
+    /// Acquires, queues, or confirms a grant, whichever comes next. Repeatable after an ambiguous
+    /// reply; may be dropped at any await.
+    ///
+    /// # Errors
+    /// Any; the core retries after a [retryable](crate::Error::is_retryable) one.
+    async fn attempt(&self) -> Result<AttemptOutcome>;
+
+    /// Releases the lock, or leaves the queue. Repeatable; may be dropped at any await.
+    ///
+    /// # Errors
+    /// Any; the core repeats the release in the background until it is `Removed` or `Absent`.
+    async fn release(&self) -> Result<ReleaseOutcome>;
+
+    /// Explains why the last request is still unanswered, where the backend knows: the cause of the
+    /// error when the core gives up. An error of kind [`Busy`](crate::ErrorKind::Busy) means that the
+    /// store answers and other claims were ahead of this one all the time: the end of a wait limit is
+    /// then reported as for a busy lock.
+    fn unanswered(&self) -> Option<Error> {
+        None
+    }
+
+    /// A descriptor that keeps a held lock held for as long as any process has a copy of it, such as
+    /// a child that inherits it. Only stores that know when a process ends have one.
+    #[cfg(unix)]
+    fn keep_alive(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// The answer to one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptOutcome {
+    /// The claim holds the lock.
+    Granted {
+        /// The token of this grant: the same in every answer about it.
+        token: FencingToken,
+        /// The end of the validity on the store's clock, counted from **before** the request was
+        /// sent (see [`lease_end`](crate::lease_end)).
+        valid_until: Moment,
+    },
+    /// The claim is queued in the store, and will be woken.
+    Waiting {
+        /// When to check for a missed wake-up; [`Duration::MAX`] for a store whose wake-ups are never
+        /// missed.
+        check_after: Duration,
+    },
+    /// The lock is not free and the claim asked not to wait.
+    Busy {
+        /// What it has left in the store.
+        rest: Residue,
+    },
+}
+
+/// What a refused claim may have left in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residue {
+    /// Nothing, certainly.
+    Nothing,
+    /// Possibly something: the core releases it in the background.
+    Perhaps,
+}
+
+/// The answer to one renewal. An error means unknown: the core retries, and the old deadline
+/// stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenewOutcome {
+    /// Still held.
+    Renewed {
+        /// As in [`AttemptOutcome::Granted`].
+        valid_until: Moment,
+    },
+    /// The store reports that this claim does not hold the lock, or no longer.
+    Lost,
+}
+
+/// The result of a check for one waiting claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaiterCheck {
+    /// Attempt now.
+    Attempt,
+    /// Nothing has changed; check again after this long.
+    Again(Duration),
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReleaseOutcome {
+    /// The claim was there, and this call removed it.
+    Removed,
+    /// The claim was not there.
+    Absent,
+    /// Removed from some nodes and unknown on others, as on a quorum with a silent node.
+    Partly {
+        /// Whether the nodes that removed it held it.
+        was_held: bool,
+    },
+}
+
+/// Receives the result with this index of a batch, as soon as it is known. The first one counts.
+pub type Report<'a, T> = &'a (dyn Fn(usize, Result<T>) + Send + Sync);
+
+/// The holders and waiters of a lock at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// Holders, in the order of their grants where the store knows it.
+    pub holders: Vec<Participant>,
+    /// Waiters, in queue order where there is one.
+    pub waiters: Vec<Participant>,
+}
+
+impl Snapshot {
+    /// A snapshot of these holders and waiters.
+    #[must_use]
+    pub fn new(holders: Vec<Participant>, waiters: Vec<Participant>) -> Snapshot {
+        Snapshot { holders, waiters }
+    }
+}
+
+/// One holder or waiter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Participant {
+    /// Identifies it in [`DistributedLock::evict`].
+    pub id: ParticipantId,
+    /// The mode in which it holds the lock, or waits for it.
+    pub mode: Mode,
+    /// Its label; clients of other libraries have none.
+    pub label: Option<Label>,
+    /// How long it has held or waited, if the store knows.
+    pub since: Option<Duration>,
+    /// Its fencing token, if it holds and the store knows. Without the epoch.
+    pub token: Option<FencingToken>,
+}
+
+impl Participant {
+    /// A participant of which nothing else is known.
+    #[must_use]
+    pub fn new(id: ParticipantId, mode: Mode) -> Participant {
+        Participant { id, mode, label: None, since: None, token: None }
+    }
+
+    /// Sets the label.
+    #[must_use]
+    pub fn labelled(mut self, label: Label) -> Participant {
+        self.label = Some(label);
+        self
+    }
+
+    /// Sets how long it has held or waited.
+    #[must_use]
+    pub fn since(mut self, since: Duration) -> Participant {
+        self.since = Some(since);
+        self
+    }
+
+    /// Sets the fencing token.
+    #[must_use]
+    pub fn token(mut self, token: FencingToken) -> Participant {
+        self.token = Some(token);
+        self
+    }
+}
+
+/// Identifies one participant of one lock within a store. Never the owner token, which proves
+/// ownership.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ParticipantId(String);
+
+impl ParticipantId {
+    /// An id in the store's own form.
+    pub fn new(id: impl Into<String>) -> ParticipantId {
+        ParticipantId(id.into())
+    }
+
+    /// The store's own form.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ParticipantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ParticipantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}

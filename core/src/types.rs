@@ -1,0 +1,7 @@
+//! Value types that users and stores share: names, modes, tokens, durations, errors.
+
+pub(crate) mod error;
+pub(crate) mod mode;
+pub(crate) mod name;
+pub(crate) mod options;
+pub(crate) mod token;

@@ -1,0 +1,298 @@
+//! From a URL to a connected store, once for all of them: one attempt after another, until the
+//! store answers or the bound has passed.
+//!
+//! The core waits for a store that is not there yet, such as a server that is starting or an
+//! ensemble that elects its leader, as for one that falls silent later. Only
+//! [`ErrorKind::Unreachable`] is retried: a refused login or a misspelt parameter is final.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::mistake::{did_you_mean, invalid};
+use super::store_url::StoreUrl;
+use crate::engine::backoff::Backoff;
+use crate::engine::client::ClientInner;
+use crate::engine::connection::{Bound, Connection, Pending, Progress, is_transient};
+use crate::locks::Locks;
+use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::types::options::{Settings, format_duration};
+
+/// One kind of store that a program was compiled with.
+#[derive(Clone, Copy)]
+pub struct Scheme {
+    /// The schemes of its URLs, the preferred spelling first.
+    pub names: &'static [&'static str],
+    /// An example for error messages.
+    pub example: &'static str,
+    /// Makes one attempt to connect. An error in the URL itself is returned before the first await,
+    /// so that [`connect_lazy`] can report it.
+    pub connect: fn(StoreUrl) -> Connecting,
+    /// Explains why an attempt is still unanswered, where the store knows. An error of kind
+    /// [`Busy`](ErrorKind::Busy) means that the store is not at fault: a wait limit that ends then is
+    /// reported as for a busy lock.
+    pub unanswered: Option<fn() -> Option<Error>>,
+}
+
+/// An attempt to connect.
+pub type Connecting = Pin<Box<dyn Future<Output = Result<Locks>> + Send>>;
+
+impl fmt::Debug for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheme").field("names", &self.names).finish_non_exhaustive()
+    }
+}
+
+/// The time limit of the first attempt; each attempt that exceeds its limit doubles that of the
+/// next. A store that is slow to connect gets there, and a lost packet costs no caller the whole
+/// bound.
+const FIRST_ATTEMPT: Duration = Duration::from_secs(5);
+/// The time limit of the only attempt, for a wait limit of zero.
+const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
+
+/// Connects to the store that `url` names, by one of `schemes`. An unreachable store is retried
+/// until `unreachable_after` has passed.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] for an invalid URL; [`ErrorKind::Unreachable`] with the last
+/// attempt's error as its cause; other errors of the store as they are. Never shows a password.
+///
+/// # Cancel safety
+/// Cancel safe.
+pub async fn connect(schemes: &[Scheme], url: &str) -> Result<Locks> {
+    let target = Target::find(schemes, url)?;
+    // Boxed, so that the futures of callers stay small.
+    Box::pin(target.within(Bound::silence(target.settings.unreachable_after))).await
+}
+
+/// As [`connect`], but until `limit` has passed, regardless of `unreachable_after`. Zero means one
+/// attempt, of at most 2 s.
+///
+/// # Errors
+/// As [`connect`].
+///
+/// # Cancel safety
+/// Cancel safe.
+pub async fn connect_within(schemes: &[Scheme], url: &str, limit: Duration) -> Result<Locks> {
+    let target = Target::find(schemes, url)?;
+    match limit {
+        Duration::ZERO => Box::pin(target.once()).await,
+        limit => Box::pin(target.within(Bound::wait_limit(limit, limit))).await,
+    }
+}
+
+/// Returns at once and connects in the background, for as long as it takes. Until then each
+/// acquisition waits for the connection as it waits for a store that does not answer; see
+/// [`Locks::ready`].
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] for an invalid URL, and outside a tokio runtime.
+pub fn connect_lazy(schemes: &[Scheme], url: &str) -> Result<Locks> {
+    let connection = in_background(Target::find(schemes, url)?)?;
+    Ok(Locks { connection })
+}
+
+/// A store to connect to, in as many attempts as it takes.
+struct Target {
+    scheme: Scheme,
+    url: StoreUrl,
+    redacted_url: Arc<str>,
+    /// The settings common to all stores.
+    settings: Settings,
+}
+
+impl Target {
+    fn find(schemes: &[Scheme], url: &str) -> Result<Target> {
+        let url = StoreUrl::parse(url).map_err(|error| error.during(Operation::Connect))?;
+        let scheme = schemes.iter().find(|scheme| scheme.names.contains(&url.scheme()));
+        let Some(&scheme) = scheme else {
+            return Err(unknown_scheme(schemes, url.scheme()).during(Operation::Connect));
+        };
+        let redacted_url: Arc<str> = url.to_string().into();
+        let settings = url.settings();
+        let settings =
+            settings.map_err(|e| e.during(Operation::Connect).with_store(&redacted_url))?;
+        Ok(Target { scheme, url, redacted_url, settings })
+    }
+
+    async fn once(&self) -> Result<Locks> {
+        let bound = ONLY_ATTEMPT.min(self.settings.unreachable_after);
+        let connected = timeout(bound, self.attempt()).await;
+        let connected = connected.unwrap_or_else(|_| {
+            let error = no_answer(bound);
+            Err(match self.unanswered() {
+                Some(cause) => Error::new(cause.kind(), error.message()).caused_by(cause),
+                None => error,
+            })
+        });
+        connected.map(Locks::of).map_err(|error| self.explain(error))
+    }
+
+    async fn within(&self, bound: Bound) -> Result<Locks> {
+        let mut attempts = self.attempts();
+        let mut last_error = None;
+        let connecting = async {
+            loop {
+                match attempts.next().await {
+                    Err(error) if is_transient(&error) => last_error = Some(error),
+                    connected => return connected,
+                }
+            }
+        };
+        let connected = bound.limit(connecting).await;
+        let connected = connected.unwrap_or_else(|| {
+            let unanswered = attempts.is_unanswered.then(|| self.unanswered()).flatten();
+            Err(bound.exceeded(unanswered.or(last_error)))
+        });
+        connected.map(Locks::of).map_err(|error| self.explain(error))
+    }
+
+    fn unanswered(&self) -> Option<Error> {
+        self.scheme.unanswered.and_then(|explain| explain())
+    }
+
+    async fn attempt(&self) -> Result<Arc<ClientInner>> {
+        (self.scheme.connect)(self.url.clone()).await?.into_client().await
+    }
+
+    fn attempts(&self) -> Attempts<'_> {
+        let (backoff, pause) = (Backoff::start(), Duration::ZERO);
+        Attempts { target: self, backoff, pause, bound: FIRST_ATTEMPT, is_unanswered: true }
+    }
+
+    fn explain(&self, error: Error) -> Error {
+        error.during(Operation::Connect).with_store(&self.redacted_url)
+    }
+}
+
+fn no_answer(bound: Duration) -> Error {
+    let message = format!("the store did not answer within {}", format_duration(bound));
+    Error::new(ErrorKind::Unreachable, message)
+}
+
+/// One attempt after another, with a backoff between them.
+struct Attempts<'a> {
+    target: &'a Target,
+    backoff: Backoff,
+    /// The pause before the next attempt.
+    pause: Duration,
+    /// The time limit of the next attempt.
+    bound: Duration,
+    /// The last attempt has not been answered.
+    is_unanswered: bool,
+}
+
+impl Attempts<'_> {
+    /// Makes the next attempt. Its error is the backend's.
+    async fn next(&mut self) -> Result<Arc<ClientInner>> {
+        if !self.pause.is_zero() {
+            sleep(self.pause).await;
+        }
+        self.pause = self.backoff.next(&self.target.settings.label, 0);
+        self.is_unanswered = true;
+        let attempt = timeout(self.bound, self.target.attempt()).await;
+        self.is_unanswered = attempt.is_err();
+        attempt.unwrap_or_else(|_| {
+            let error = no_answer(self.bound);
+            self.bound = self.bound.saturating_mul(2);
+            Err(error)
+        })
+    }
+}
+
+/// Begins to connect to `target` and continues in the background.
+///
+/// An error in the URL shows before the first attempt has to wait, so that part of the attempt runs
+/// here.
+fn in_background(target: Target) -> Result<Connection> {
+    let runtime = Handle::try_current().map_err(|cause| {
+        let message = "a store is connected inside a tokio runtime; there is none here";
+        target.explain(Error::new(ErrorKind::InvalidArgument, message).caused_by(cause))
+    })?;
+    let (redacted_url, settings) = (target.redacted_url.clone(), target.settings.clone());
+    let (errors, mut last_error) = watch::channel(None);
+    let progress = Arc::new(Progress::default());
+    let mut connecting: Pin<Box<dyn Future<Output = ()> + Send>> =
+        Box::pin(connect_in_background(progress.clone(), target, errors));
+    let first = connecting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    if let Some(error) = last_error.borrow_and_update().as_ref()
+        && error.kind() == ErrorKind::InvalidArgument
+    {
+        return Err(error.clone());
+    }
+    let task = match first {
+        Poll::Ready(()) => None,
+        Poll::Pending => Some(runtime.spawn(connecting).abort_handle()),
+    };
+    let pending = Pending { redacted_url, settings, progress, last_error, task };
+    Ok(Connection::Pending(Arc::new(pending)))
+}
+
+async fn connect_in_background(
+    progress: Arc<Progress>,
+    target: Target,
+    errors: watch::Sender<Option<Error>>,
+) {
+    tokio::select! {
+        biased;
+        () = progress.closing.cancelled() => {}
+        connected = until_connected(&progress, &target, &errors) => {
+            // This task alone sets it.
+            let _ = progress.connected.set(connected);
+        }
+    }
+}
+
+async fn until_connected(
+    progress: &Progress,
+    target: &Target,
+    errors: &watch::Sender<Option<Error>>,
+) -> Arc<ClientInner> {
+    let mut attempts = target.attempts();
+    let mut is_first_error = true;
+    loop {
+        match attempts.next().await {
+            Ok(connected) => return connected,
+            Err(error) if is_transient(&error) => {
+                if std::mem::take(&mut is_first_error) {
+                    let store = &target.redacted_url;
+                    tracing::warn!(target: "fencelock", %store, %error, "not connected yet");
+                }
+                errors.send_replace(Some(error));
+            }
+            Err(error) => {
+                errors.send_replace(Some(target.explain(error)));
+                // Only an operator can fix that. Each later caller makes another attempt, but a
+                // refused login is not repeated while no caller wants the connection.
+                progress.wanted.notified().await;
+            }
+        }
+    }
+}
+
+fn unknown_scheme(schemes: &[Scheme], given: &str) -> Error {
+    let names = || schemes.iter().flat_map(|scheme| scheme.names.iter().copied());
+    let list: Vec<String> = names().map(|name| format!("{name}://")).collect();
+    let list = if list.is_empty() { "none".to_owned() } else { list.join(", ") };
+    let hint = did_you_mean_scheme(given, names);
+    invalid(format!("no store for {given}://{hint}; this program was built with: {list}"))
+}
+
+/// Suggests a scheme of which `given` is a part, as unix is of redis+unix, or that is spelt nearly
+/// like it.
+fn did_you_mean_scheme<'a, I: Iterator<Item = &'a str>>(
+    given: &str,
+    names: impl Fn() -> I,
+) -> String {
+    match names().find(|name| name.split(['+', '-']).any(|part| part == given)) {
+        Some(name) => format!(" (did you mean {name}?)"),
+        None => did_you_mean(given, names()),
+    }
+}

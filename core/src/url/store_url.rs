@@ -1,0 +1,276 @@
+//! A store's URL in its parts.
+
+use std::fmt;
+
+use percent_encoding::percent_decode_str;
+
+use super::mistake::invalid;
+use super::{hosts, params};
+use crate::types::error::Result;
+use crate::types::options::Settings;
+use params::Params;
+
+/// A store's URL in its parts: `scheme://[user[:password]@]authority[/path][?name=value&…]`.
+///
+/// The authority is kept whole, since it may contain several hosts. `Display` and `Debug` show
+/// neither the password nor any parameter's value, nor a part that contains a password when the `@`
+/// after it was forgotten.
+#[derive(Clone)]
+pub struct StoreUrl {
+    scheme: String,
+    user: Option<String>,
+    password: Option<String>,
+    authority: String,
+    path: String,
+    params: Vec<(String, String)>,
+}
+
+impl StoreUrl {
+    /// Parses `url`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) without a `scheme://`, for a parameter without `=`, for one
+    /// given twice, and for percent-encoding that is not UTF-8.
+    pub fn parse(url: &str) -> Result<StoreUrl> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            // The text may contain a password in any place: it is not repeated.
+            return Err(invalid(
+                "invalid store URL: expected scheme://…, such as mem:// or file:///var/lock/jobs",
+            ));
+        };
+        let scheme_fits = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+        if scheme.is_empty() || !scheme.chars().all(scheme_fits) {
+            return Err(invalid(
+                "invalid store URL: expected a scheme before ://, such as mem:// or file://",
+            ));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = match rest.find('/') {
+            Some(slash) => rest.split_at(slash),
+            None => (rest, ""),
+        };
+        if !authority.is_empty() && (path.contains('@') || query.contains('@')) {
+            // A password with a / or ? in it: its rest must not be taken for a path.
+            return Err(invalid(
+                "invalid store URL: an @ after the host; percent-encode / ? # @ in a user or \
+                 password, and an @ in a path or parameter",
+            ));
+        }
+        let (login, authority) = match authority.rsplit_once('@') {
+            Some((login, authority)) => (Some(login), authority),
+            None => (None, authority),
+        };
+        let (user, password) = match login {
+            None => (None, None),
+            Some(login) => match login.split_once(':') {
+                Some((user, password)) => (Some(user), Some(password)),
+                None => (Some(login), None),
+            },
+        };
+        Ok(StoreUrl {
+            scheme: scheme.to_ascii_lowercase(),
+            user: user.filter(|user| !user.is_empty()).map(decode).transpose()?,
+            password: password.map(decode).transpose()?,
+            authority: authority.to_owned(),
+            path: decode(path)?,
+            params: parse_query(query)?,
+        })
+    }
+
+    /// The scheme, in lower case.
+    #[must_use]
+    pub fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    /// The user, if there is one.
+    #[must_use]
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    /// The password, if there is one. Keep it out of logs.
+    #[must_use]
+    pub fn password(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+
+    /// The host or hosts as given: `h1:6379,h2`.
+    #[must_use]
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// The hosts of the authority with their ports, `port` where none is given: `h1:6379,h2` or
+    /// `[::1]:7000`, without the brackets.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when there is none, or one is not `HOST` or `HOST:PORT`.
+    pub fn hosts(&self, port: u16) -> Result<Vec<(String, u16)>> {
+        hosts::parse(&self.authority, port)
+    }
+
+    /// The path with its leading `/`, or nothing.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The parameters, each of which must be common to all stores or one of `own`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) that names an unknown parameter, the known ones and the nearest.
+    pub fn params(&self, own: &[&str]) -> Result<Params<'_>> {
+        let known = params::COMMON.iter().chain(own).copied();
+        if let Some((name, _)) =
+            self.params.iter().find(|(name, _)| !known.clone().any(|known| known == name))
+        {
+            return Err(params::unknown(&self.scheme, name, known));
+        }
+        Ok(Params { params: &self.params })
+    }
+
+    /// The settings common to all stores, ignoring other parameters.
+    pub(crate) fn settings(&self) -> Result<Settings> {
+        Params { params: &self.params }.settings()
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://", self.scheme)?;
+        let is_plain = |text: &&str| text.chars().all(|c| c.is_alphanumeric() || "-._".contains(c));
+        // A user without a password may be the password.
+        let with_password = self.password.as_deref().is_some_and(|password| !password.is_empty());
+        match (self.user.as_deref(), &self.password) {
+            (None, None) => {}
+            (None, Some(_)) => f.write_str(":***@")?,
+            (Some(user), Some(_)) if with_password && is_plain(&user) => write!(f, "{user}:***@")?,
+            (Some(_), _) => f.write_str("***@")?,
+        }
+        // A password without the `@` after it becomes part of the host, and then of the path.
+        if !hosts::is_plain(&self.authority) {
+            return f.write_str("***");
+        }
+        f.write_str(&self.authority)?;
+        match self.path.rsplit_once('@') {
+            // One slash too many before `USER:PASSWORD@HOST`.
+            Some((_, rest)) if self.authority.is_empty() => write!(f, "/***@{rest}"),
+            // A port in the wrong place, or a text that was taken for one.
+            None if self.authority.is_empty() || !self.path.contains(':') => {
+                f.write_str(&self.path)
+            }
+            _ => f.write_str("/***"),
+        }
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn parse_query(query: &str) -> Result<Vec<(String, String)>> {
+    let mut params: Vec<(String, String)> = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let Some((name, value)) = pair.split_once('=') else {
+            return Err(invalid("a URL parameter has no value; expected name=value"));
+        };
+        let name = decode(name)?;
+        if params.iter().any(|(given, _)| *given == name) {
+            return Err(params::repeated(&name));
+        }
+        params.push((name, decode(value)?));
+    }
+    Ok(params)
+}
+
+fn decode(text: &str) -> Result<String> {
+    match percent_decode_str(text).decode_utf8() {
+        Ok(text) => Ok(text.into_owned()),
+        Err(_) => Err(invalid("the URL's percent-encoding is not UTF-8")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn parses_the_parts_of_a_url() {
+        let url = "redis://me:p%40ss@h1:6379,h2/3?ttl=2s&prefix=";
+        let url = StoreUrl::parse(url).unwrap();
+        assert_eq!(url.scheme(), "redis");
+        assert_eq!((url.user(), url.password()), (Some("me"), Some("p@ss")));
+        assert_eq!((url.authority(), url.path()), ("h1:6379,h2", "/3"));
+        let settings = url.params(&[]).unwrap().settings().unwrap();
+        assert_eq!(settings.ttl.get(), Duration::from_secs(2));
+        assert_eq!(&*settings.prefix, "");
+    }
+
+    #[test]
+    fn unknown_names_are_errors_that_help() {
+        let url = StoreUrl::parse("mem://?tll=2s").unwrap();
+        let error = url.params(&["fsync"]).unwrap_err().to_string();
+        assert!(error.contains("did you mean ttl?"), "{error}");
+        assert!(error.contains("ttl, prefix, unreachable_after, token_epoch, fsync"), "{error}");
+        for (bad, says) in [
+            ("mem", "scheme://"),
+            ("mem://?ttl", "name=value"),
+            ("mem://?ttl=2s&ttl=3s", "given twice"),
+            ("mem://?ttl=2s&tt%6c=3s", "given twice"),
+            ("redis://me:hunter/2@host/0", "percent-encode"),
+            ("redis://me:hunter?2=1@host/0", "percent-encode"),
+            ("redis://me:p@hunter/2@host/0", "percent-encode"),
+            ("redis://me:p@hunter?w=2@host/0", "percent-encode"),
+            ("redis://host/0?label=me@home", "percent-encode"),
+            ("mem://?prefix=%ff", "UTF-8"),
+        ] {
+            let error = StoreUrl::parse(bad).unwrap_err().to_string();
+            assert!(error.contains(says) && !error.contains("hunter"), "{bad}: {error}");
+        }
+        for (bad, says) in [
+            ("mem://?ttl=30", "parameter ttl=30: expected a duration"),
+            ("mem://?token_epoch=x", "whole number"),
+            ("mem://?token_epoch=128", "0 to 127"),
+            ("mem://?ttl=1ms", "out of range"),
+        ] {
+            let url = StoreUrl::parse(bad).unwrap();
+            let error = url.params(&[]).unwrap().settings().unwrap_err().to_string();
+            assert!(error.contains(says), "{bad}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_password_is_never_shown(password in "[a-zA-Z0-9]{12,30}", user in "[a-z]{0,5}") {
+            let url = format!("redis://{user}:{password}@host/0?ttl=2s&token={password}");
+            let url = StoreUrl::parse(&url).unwrap();
+            let shown = format!("{url} {url:?}");
+            prop_assert!(!shown.contains(&password));
+            let error = url.params(&[]).unwrap_err();
+            let shown = format!("{error} {error:?}");
+            prop_assert!(!shown.contains(&password));
+        }
+
+        /// Also where it was not recognised as one.
+        #[test]
+        fn a_password_behind_one_slash_too_many_is_never_shown(password in "[a-zA-Z0-9]{12,30}") {
+            for url in [format!("redis:///me:{password}@host/0"), format!("zk:////:{password}@h")] {
+                let shown = format!("{}", StoreUrl::parse(&url).unwrap());
+                prop_assert!(!shown.contains(&password), "{}", shown);
+            }
+        }
+
+        #[test]
+        fn nothing_panics(text in ".{0,80}") {
+            if let Ok(url) = StoreUrl::parse(&text) {
+                let _ = url.params(&["x"]).map(|params| params.settings());
+            }
+        }
+    }
+}
