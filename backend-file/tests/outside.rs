@@ -1,7 +1,7 @@
 //! Names and URLs, whatever they are. The fuzz targets in `fuzz/` ask the same of far more inputs;
 //! what a queue file may hold is asked beside its reader.
 
-use fencelock_conformance::outside::{
+use fencelock_conformance::fuzzing::{
     a_url_keeps_its_secret, names_are_kept_apart, no_parameter_is_overlooked,
 };
 use fencelock_file::outside::{directory, url};

@@ -41,7 +41,7 @@ const KEPT: Duration = Duration::from_secs(15);
 pub(crate) struct Cluster {
     caller: Arc<Caller>,
     replicas: u32,
-    /// Hears of the keys at each node, not of the hand-overs, which `any` hears of.
+    /// Hears of the keys at each node, not of the hand-offs, which `any` hears of.
     nodes_audience: Audience,
     /// Those that the user named, and behind them in `known` those of the last map.
     seeds: Vec<Host>,

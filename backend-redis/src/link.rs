@@ -69,7 +69,7 @@ const SILENCES: u32 = 2;
 /// Who hears the pushes of a link.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Audience {
-    /// Where hand-overs are told, if they are to be heard here.
+    /// Where hand-offs are told, if they are to be heard here.
     pub(crate) channel: Option<Process>,
     /// None hears nothing at all.
     pub(crate) ear: Option<Arc<dyn Ear>>,

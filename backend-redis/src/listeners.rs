@@ -87,7 +87,7 @@ impl Ear for Listeners {
         }
     }
 
-    /// Rings everybody: hand-overs are lost, and perhaps places in queues.
+    /// Rings everybody: hand-offs are lost, and perhaps places in queues.
     fn missed(&self) {
         let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
         for claim in claims {

@@ -18,7 +18,7 @@ use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use clients::{Load, Note, Subject};
+pub(crate) use clients::{Load, LockSource, Note};
 use worker::{Worker, broken_worker};
 
 /// Measures a store with one workload; prints one line of JSON.
@@ -146,10 +146,10 @@ impl Options {
 
     fn measure(&self, first: u32, start: impl FnOnce() -> Result<()>) -> Result<Seen> {
         crate::runtime()?.block_on(async {
-            let subject = Subject::connect(&self.url).await?;
+            let source = LockSource::connect(&self.url).await?;
             start()?;
-            let seen = subject.drive(self.load(first)).await?;
-            subject.close().await?;
+            let seen = source.drive(self.load(first)).await?;
+            source.close().await?;
             Ok(seen)
         })
     }
@@ -164,7 +164,7 @@ impl Options {
     }
 
     fn measure_in_processes(&self) -> Result<Vec<Seen>> {
-        crate::runtime()?.block_on(Subject::connect(&self.url))?.reaches_processes()?;
+        crate::runtime()?.block_on(LockSource::connect(&self.url))?.reaches_processes()?;
         let processes = self.processes.min(self.clients);
         let mut workers = Vec::new();
         let mut first = 0;
@@ -186,9 +186,9 @@ impl Options {
         let elapsed = seen.iter().map(|s| s.elapsed).fold(0.0, f64::max);
         let pairs: Vec<u64> = seen.iter().flat_map(|s| s.pairs.iter().copied()).collect();
         let mut latencies = histogram(seen);
-        let handed_over = handed_over(seen.iter().flat_map(|s| s.holds.iter().copied()));
+        let handed_off = handed_off(seen.iter().flat_map(|s| s.holds.iter().copied()));
         if self.workload == Workload::Handover {
-            latencies = handed_over.took;
+            latencies = handed_off.took;
         }
         Line {
             store: store_word(&self.url),
@@ -199,7 +199,7 @@ impl Options {
             p50_us: tenth(latencies.value_at_quantile(0.5) as f64 / 1e3),
             p99_us: tenth(latencies.value_at_quantile(0.99) as f64 / 1e3),
             fairness: (1e3 * fairness(&pairs)).round() / 1e3,
-            overtaken: (self.workload == Workload::Handover).then_some(handed_over.overtaken),
+            overtaken: (self.workload == Workload::Handover).then_some(handed_off.overtaken),
         }
     }
 }
@@ -222,14 +222,14 @@ pub(crate) fn fairness(pairs: &[u64]) -> f64 {
 }
 
 /// One lock's way from holder to holder.
-pub(crate) struct HandedOver {
+pub(crate) struct HandedOff {
     /// From the call of the release to the next grant, where somebody waited by then.
     pub(crate) took: Histogram<u64>,
     pub(crate) overtaken: usize,
 }
 
 /// From what all clients noted: asked, granted and release called.
-pub(crate) fn handed_over(holds: impl Iterator<Item = [u64; 3]>) -> HandedOver {
+pub(crate) fn handed_off(holds: impl Iterator<Item = [u64; 3]>) -> HandedOff {
     let mut holds: Vec<[u64; 3]> = holds.collect();
     holds.sort_by_key(|[_, granted, _]| *granted);
     let mut took = new_histogram();
@@ -239,7 +239,7 @@ pub(crate) fn handed_over(holds: impl Iterator<Item = [u64; 3]>) -> HandedOver {
             took.saturating_record(granted.saturating_sub(released));
         }
     }
-    HandedOver { took, overtaken: overtaken(&holds) }
+    HandedOff { took, overtaken: overtaken(&holds) }
 }
 
 /// Grants, sorted, to somebody who had asked clearly later than one granted after it.
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_who_was_overtaken() {
+    fn counts_overtaken_clients() {
         const MS: u64 = 1_000_000;
         let in_order = [[0, 10 * MS, 12 * MS], [5 * MS, 13 * MS, 15 * MS]];
         assert_eq!(overtaken(&in_order), 0);

@@ -14,7 +14,7 @@ mod sale;
 mod speed;
 mod store;
 mod timeline;
-mod witness;
+mod under_faults;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use fencelock::{Error, ErrorKind, Locks, Result};
-use fencelock_conformance::rigs::{Kind, Rig, Wiring};
+use fencelock_conformance::deployments::{Deployment, Kind, Wiring};
 use fencelock_conformance::{Params, ScratchStore};
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::interrupt::Interrupts;
 use crate::leftovers;
-use crate::subject::Subject;
+use crate::store_spec::StoreSpec;
 use board::Board;
 use data::{Comparison, LeftOut, Machine, Store};
 use plan::Plan;
@@ -49,7 +49,7 @@ pub(crate) struct Options {
     /// redis-cluster, redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the
     /// command made is touched, and removed at the end. All that can be started here but the
     /// cluster, if none is given
-    stores: Vec<Subject>,
+    stores: Vec<StoreSpec>,
     /// Within two minutes: fewer and shorter measurements
     #[arg(long, conflicts_with = "seconds")]
     quick: bool,
@@ -164,7 +164,7 @@ impl Options {
     /// An error is that of the last store, when there is none to be measured.
     async fn measure(
         &self,
-        stores: &[Subject],
+        stores: &[StoreSpec],
         plan: &Plan,
         all: &RefCell<Comparison>,
         progress: &Progress,
@@ -172,13 +172,13 @@ impl Options {
     ) -> Result<()> {
         let mut there = Vec::new();
         let mut left_out = Ok(());
-        for subject in stores {
-            progress.now(format!("{subject}: starting"));
-            match self.alone(subject, plan, all, progress, used).await {
-                Ok(index) => there.push((subject, index)),
+        for spec in stores {
+            progress.now(format!("{spec}: starting"));
+            match self.alone(spec, plan, all, progress, used).await {
+                Ok(index) => there.push((spec, index)),
                 Err(why) => {
-                    progress.tell(&format!("{subject} is left out: {why}"));
-                    let (store, words) = (subject.to_string(), why.to_string());
+                    progress.tell(&format!("{spec} is left out: {why}"));
+                    let (store, words) = (spec.to_string(), why.to_string());
                     all.borrow_mut().left_out.push(LeftOut { store, why: words });
                     left_out = Err(why);
                 }
@@ -190,9 +190,9 @@ impl Options {
         if self.workload == Workload::Locks {
             let seed = all.borrow().seed;
             stream::iter(there)
-                .for_each_concurrent(plan.together, async |(subject, index)| {
+                .for_each_concurrent(plan.together, async |(spec, index)| {
                     let board = Board::of(all, progress, index);
-                    broken_and_healed(subject, &board, plan, seed, used).await;
+                    broken_and_healed(spec, &board, plan, seed, used).await;
                 })
                 .await;
         }
@@ -202,35 +202,35 @@ impl Options {
     /// One store with the machine to itself. Its place among the stores, or why it has none.
     async fn alone(
         &self,
-        subject: &Subject,
+        spec: &StoreSpec,
         plan: &Plan,
         all: &RefCell<Comparison>,
         progress: &Progress,
         used: &Used,
     ) -> std::result::Result<usize, Error> {
-        let failed = |cause| subject.failed("started", cause);
-        let rig = subject.start(Wiring::Direct).await.map_err(failed)?;
-        used.borrow_mut().extend(rig.scratch());
-        let locks = fencelock::connect(&url_of(&*rig)).await?;
-        let servers = rig.versions().await.map_err(failed)?;
-        let store = Store::of(subject, &*rig, servers, locks.profile());
+        let failed = |cause| spec.failed("started", cause);
+        let deployment = spec.start(Wiring::Direct).await.map_err(failed)?;
+        used.borrow_mut().extend(deployment.scratch());
+        let locks = fencelock::connect(&url_of(&*deployment)).await?;
+        let servers = deployment.versions().await.map_err(failed)?;
+        let store = Store::of(spec, &*deployment, servers, locks.profile());
         locks.close().await?;
         all.borrow_mut().stores.push(store);
         let index = all.borrow().stores.len() - 1;
         let board = Board::of(all, progress, index);
         match self.workload {
             Workload::Locks => {
-                if let Err(error) = speed::measure(&*rig, &board, plan).await {
+                if let Err(error) = speed::measure(&*deployment, &board, plan).await {
                     board.failed("speed", error);
                 }
-                if let Err(error) = cost::of_memory(&*rig, &board).await {
+                if let Err(error) = cost::of_memory(&*deployment, &board).await {
                     board.failed("memory of a lock", error);
                 }
                 let sum = all.borrow().stores[index].speed_in_words();
                 board.concluded(Duration::from_secs(3), &sum);
             }
             Workload::FlashSale => {
-                if let Err(error) = sale::hold(&*rig, &board).await {
+                if let Err(error) = sale::hold(&*deployment, &board).await {
                     board.failed("flash sale", error);
                 }
             }
@@ -261,42 +261,43 @@ fn read(from: &Path) -> Result<Comparison> {
 }
 
 /// All that can be started here, but the cluster, which is three of the same beside each other.
-fn usual() -> Vec<Subject> {
+fn usual() -> Vec<StoreSpec> {
     let usual = Kind::ALL.into_iter().filter(|kind| *kind != Kind::RedisCluster);
-    usual.map(Subject::Started).collect()
+    usual.map(StoreSpec::Started).collect()
 }
 
 /// One store while it and its clients break, with new servers behind proxies.
 async fn broken_and_healed(
-    subject: &Subject,
+    spec: &StoreSpec,
     board: &Board<'_>,
     plan: &Plan,
     seed: u64,
     used: &Used,
 ) {
     board.now("starting servers to be broken");
-    let rig = match subject.start(Wiring::Proxied).await {
-        Ok(rig) => rig,
-        Err(cause) => return board.failed("faults", subject.failed("started", cause)),
+    let deployment = match spec.start(Wiring::Proxied).await {
+        Ok(deployment) => deployment,
+        Err(cause) => return board.failed("faults", spec.failed("started", cause)),
     };
-    used.borrow_mut().extend(rig.scratch());
-    if matches!(subject, Subject::Started(_)) {
-        let overlaps_after = plan::telling(&*rig).filter(|fault| rig.may_overlap(*fault));
+    used.borrow_mut().extend(deployment.scratch());
+    if matches!(spec, StoreSpec::Started(_)) {
+        let overlaps_after =
+            plan::telling(&*deployment).filter(|fault| deployment.may_overlap(*fault));
         let overlaps_after = overlaps_after.map(|fault| fault.to_string()).collect();
         board.store(|store| store.promises.overlaps_after = Some(overlaps_after));
     }
     let part = plan.faults_take() / 6;
-    if let Err(error) = cost::on_the_lines(&*rig, board).await {
+    if let Err(error) = cost::on_the_lines(&*deployment, board).await {
         board.failed("cost of a lock", error);
     }
-    if let Err(error) = cost::of_holding(&*rig, board, plan.point * 4).await {
+    if let Err(error) = cost::of_holding(&*deployment, board, plan.point * 4).await {
         board.failed("cost of a held lock", error);
     }
-    let holder = rig.shares_between_processes().then_some(Failing::Holder);
-    let servers = plan.failures(&*rig).into_iter().map(Failing::Servers);
+    let holder = deployment.shares_between_processes().then_some(Failing::Holder);
+    let servers = plan.failures(&*deployment).into_iter().map(Failing::Servers);
     for failing in holder.into_iter().chain(servers) {
         board.now(&format!("{failing}"));
-        match timeline::draw(&*rig, failing).await {
+        match timeline::draw(&*deployment, failing).await {
             Ok(timeline) => {
                 let gap = timeline.without_progress_s;
                 board.saw(part, &format!("{failing}: {gap:.1} s without a grant"));
@@ -306,7 +307,7 @@ async fn broken_and_healed(
         }
     }
     board.now("faults come and go before an independent witness");
-    match witness::watch(&*rig, subject, board, plan, seed).await {
+    match under_faults::run(&*deployment, spec, board, plan, seed).await {
         Ok(faults) => {
             board.concluded(
                 Duration::ZERO,
@@ -348,15 +349,15 @@ impl Comparison {
 /// As it was typed, but for the path of the program and for passwords.
 fn command(arguments: impl IntoIterator<Item = String>) -> String {
     let shown = arguments.into_iter().skip(1).map(|argument| match argument.contains("://") {
-        true => argument.parse::<Subject>().map_or(argument, |subject| subject.to_string()),
+        true => argument.parse::<StoreSpec>().map_or(argument, |spec| spec.to_string()),
         false => argument,
     });
     std::iter::once("fencelock".to_owned()).chain(shown).collect::<Vec<_>>().join(" ")
 }
 
-/// Where clients of a rig connect, under its prefix.
-fn url_of(rig: &dyn Rig) -> String {
-    Params::prefix_on_url(&rig.prefix(), &rig.url())
+/// Where clients of a deployment connect, under its prefix.
+fn url_of(deployment: &dyn Deployment) -> String {
+    Params::prefix_on_url(&deployment.prefix(), &deployment.url())
 }
 
 /// A client. Servers that have only just started, or come back, on a machine that is busy with

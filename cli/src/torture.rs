@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use fencelock::{Error, ErrorKind, Result};
-use fencelock_conformance::rigs::{Fault, Kind, Wiring};
+use fencelock_conformance::deployments::{Fault, Kind, Wiring};
 use fencelock_conformance::torture::{self, StoreReport, Until, Workload, torture};
 use serde::Serialize;
 
 use crate::interrupt::Interrupts;
 use crate::leftovers;
-use crate::subject::{LIBRARY, Subject};
+use crate::store_spec::{LIBRARY, StoreSpec};
 
 /// Uses a store's locks from several processes while it and they are broken and healed, and judges
 /// what they saw: exclusion, fencing tokens, order, liveness, leftovers.
@@ -25,7 +25,7 @@ pub(crate) struct Options {
     /// Stores to start here: memory, file, redis, redis-aof, redis-failover, redis-sentinel,
     /// redis-cluster, redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the command made is
     /// touched, and removed at the end. All that can be started here, if none is given
-    stores: Vec<Subject>,
+    stores: Vec<StoreSpec>,
     /// For how many minutes each
     #[arg(long, default_value = "5", value_parser = minutes, conflicts_with_all = ["acquisitions", "rounds"])]
     minutes: Duration,
@@ -86,7 +86,7 @@ struct Line {
 impl Options {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let stores = match self.stores.is_empty() {
-            true => Kind::ALL.map(Subject::Started).to_vec(),
+            true => Kind::ALL.map(StoreSpec::Started).to_vec(),
             false => self.stores.clone(),
         };
         let seed = self.seed.unwrap_or_else(fencelock_conformance::fresh_seed);
@@ -121,18 +121,18 @@ impl Options {
 
     async fn torture(
         &self,
-        store: &Subject,
+        store: &StoreSpec,
         seed: u64,
         interrupts: &Interrupts,
     ) -> io::Result<StoreReport> {
-        let rig = store.start(Wiring::Proxied).await?;
-        let settings = rig.settings();
+        let deployment = store.start(Wiring::Proxied).await?;
+        let settings = deployment.settings();
         eprintln!("{store} ({settings}), seed {seed}");
         let options = self.options(seed);
         let stop = interrupts.stop().cancelled();
         let tell = |round: &torture::Round| eprintln!("{store}: {round}");
-        let report = torture(&*rig, LIBRARY, &options, stop, tell).await;
-        if let Some(scratch) = rig.scratch() {
+        let report = torture(&*deployment, LIBRARY, &options, stop, tell).await;
+        if let Some(scratch) = deployment.scratch() {
             leftovers::remove(&scratch).await;
         }
         report
@@ -159,7 +159,7 @@ impl Options {
         }
     }
 
-    fn summary(&self, store: &Subject, seed: u64, report: &StoreReport) -> String {
+    fn summary(&self, store: &StoreSpec, seed: u64, report: &StoreReport) -> String {
         let (checked, unchecked) = (report.writes().checked, report.writes().unchecked);
         let mut text = format!(
             "{store}: {} acquisitions in {} rounds, {} violations",
@@ -188,7 +188,7 @@ impl Options {
     }
 
     /// The command for the same run.
-    fn again(&self, store: &Subject, seed: u64) -> String {
+    fn again(&self, store: &StoreSpec, seed: u64) -> String {
         let length = match (self.acquisitions, self.rounds) {
             (Some(wanted), _) => format!("--acquisitions {wanted}"),
             (_, Some(rounds)) => format!("--rounds {rounds}"),

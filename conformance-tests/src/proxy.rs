@@ -36,19 +36,19 @@ mod acceptor;
 mod connection;
 pub mod framing;
 mod front;
+mod network_fault;
 mod outlet;
 mod splitter;
 mod state;
 mod stats;
-mod trouble;
 
 pub use framing::{Frame, Framing};
 pub use front::Front;
+pub use network_fault::NetworkFault;
 pub use state::DropReply;
 pub use stats::{Stats, Traffic};
-pub use trouble::Trouble;
 
-use acceptor::{Acceptor, Door, Order};
+use acceptor::{Acceptor, Admission, Order};
 use connection::{Item, What};
 use state::{Path, Settings, Shared, lock};
 
@@ -238,7 +238,7 @@ impl Proxy {
             loop {
                 sleep(down).await;
                 // A port that cannot be had again stays refused for one more period.
-                let _ = control.switch(Door::Open).await;
+                let _ = control.switch(Admission::Open).await;
                 sleep(up).await;
                 let _ = control.cut(existing, new).await;
             }
@@ -310,7 +310,7 @@ impl Proxy {
     pub async fn heal(&self) -> io::Result<()> {
         self.stop_flapping().await;
         *lock(&self.control.shared.armed) = state::Armed::default();
-        let opened = self.control.switch(Door::Open).await;
+        let opened = self.control.switch(Admission::Open).await;
         self.set(|settings| {
             *settings = Settings { heals: settings.heals + 1, ..Settings::default() };
         });
@@ -401,7 +401,7 @@ struct Control {
 impl Control {
     async fn cut(&self, existing: Close, new: NewConnections) -> io::Result<()> {
         // In this order, or a client that reconnects at once would slip through.
-        let switched = self.switch(Door::Shut(new)).await;
+        let switched = self.switch(Admission::Shut(new)).await;
         self.close_connections(existing).await;
         self.shared.stats.send_modify(|stats| stats.cuts += 1);
         switched
@@ -415,10 +415,10 @@ impl Control {
         self.shared.gone(&links.iter().map(|link| link.id).collect::<Vec<_>>()).await;
     }
 
-    async fn switch(&self, door: Door) -> io::Result<()> {
+    async fn switch(&self, admission: Admission) -> io::Result<()> {
         let ended = || io::Error::other("the proxy has ended");
         let (done, answer) = oneshot::channel();
-        self.orders.send(Order::Switch { door, done }).await.map_err(|_| ended())?;
+        self.orders.send(Order::Switch { admission, done }).await.map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
     }
 }

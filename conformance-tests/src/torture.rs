@@ -18,22 +18,22 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::register::process::Witness;
-use crate::rigs::{Fault, Library, Rig};
+use crate::deployments::{Deployment, Fault, Library};
+use crate::register::process::RegisterServer;
 
 pub(crate) mod client;
-mod crew;
-mod deck;
-mod judge;
+mod client_pool;
+mod fault_schedule;
 mod report;
 mod round;
+mod verdict;
 mod workload;
 
 pub use report::{Round, StoreReport};
 pub use workload::{Shift, Workload};
 
-use crew::Crew;
-use deck::Deck;
+use client_pool::ClientPool;
+use fault_schedule::FaultSchedule;
 
 /// What stands before the names of the locks, in a store that was started for the run.
 pub(crate) const PREFIX: &str = "torture:";
@@ -91,17 +91,18 @@ impl Until {
 /// When processes or servers cannot be started, or do not come back. The library's own error is
 /// inside.
 pub async fn torture(
-    rig: &dyn Rig,
+    deployment: &dyn Deployment,
     library: Library,
     options: &Options,
     stop: impl Future<Output = ()> + Send,
     mut tell: impl FnMut(&Round),
 ) -> io::Result<StoreReport> {
     let run = Run::prepare().await?;
-    let (mut crew, profile) = Crew::start(rig, library, options, run.witness.socket()).await?;
-    let mut report = StoreReport::of(rig, profile, options);
-    let mut deck = Deck::shuffled(options, rig)?;
-    let mut fences = judge::Fences::default();
+    let (mut clients, profile) =
+        ClientPool::start(deployment, library, options, run.register.socket()).await?;
+    let mut report = StoreReport::of(deployment, profile, options);
+    let mut schedule = FaultSchedule::shuffled(options, deployment)?;
+    let mut largest_tokens = verdict::LargestTokens::default();
     // One for all rounds, or what it hears of between two of them would be lost.
     let mut stop = pin!(stop);
     let started = Instant::now();
@@ -109,7 +110,8 @@ pub async fn torture(
         let number = report.rounds.len() + 1;
         let directory = run.directory.path().join(format!("round-{number}"));
         std::fs::create_dir(&directory)?;
-        let playing = round::play(rig, &mut crew, deck.draw(), &directory, options);
+        let playing =
+            round::play(deployment, &mut clients, schedule.next_round(), &directory, options);
         let played = tokio::select! {
             played = playing => played?,
             () = &mut stop => {
@@ -117,8 +119,9 @@ pub async fn torture(
                 break;
             }
         };
-        let writes = run.witness.seen().await?;
-        let mut round = judge::judge(number, played, writes, &mut fences, rig, &report)?;
+        let writes = run.register.seen().await?;
+        let mut round =
+            verdict::verdict(number, played, writes, &mut largest_tokens, deployment, &report)?;
         if round.violations.is_empty() {
             std::fs::remove_dir_all(&directory)?;
         } else {
@@ -127,9 +130,10 @@ pub async fn torture(
         tell(&round);
         report.rounds.push(round);
     }
-    crew.leave().await;
+    clients.leave().await;
     if !report.was_stopped {
-        report.leftovers = crew::gone(async || rig.leftovers().await, options).await?;
+        report.leftovers =
+            client_pool::gone(async || deployment.leftovers().await, options).await?;
     }
     Ok(report)
 }
@@ -137,15 +141,15 @@ pub async fn torture(
 /// What a run needs beside the store.
 struct Run {
     directory: TempDir,
-    witness: Witness,
+    register: RegisterServer,
 }
 
 impl Run {
     async fn prepare() -> io::Result<Run> {
         let directory = tempfile::Builder::new().prefix("fencelock-torture-").tempdir()?;
         let socket = directory.path().join("register");
-        let witness = Witness::start(socket).await?;
-        Ok(Run { directory, witness })
+        let register = RegisterServer::start(socket).await?;
+        Ok(Run { directory, register })
     }
 
     /// Puts a round's histories where they outlive the run.

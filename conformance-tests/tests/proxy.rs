@@ -354,7 +354,7 @@ async fn of_several_proxies_one_loses_one_reply() {
 
 /// However TCP cuts what they say.
 #[tokio::test]
-async fn servers_behind_a_front_seem_to_be_at_its_address() {
+async fn servers_behind_a_front_appear_at_its_address() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
     let front = Front::before([server], framing::lines).await.unwrap();
@@ -398,7 +398,7 @@ async fn garbage_is_injected_at_a_message_boundary() {
 }
 
 #[tokio::test]
-async fn flapping_goes_on_until_healed() {
+async fn flapping_continues_until_healed() {
     let (proxy, mut client) = echo_through_proxy().await;
     let (down, up) = (Duration::from_millis(5), Duration::from_millis(5));
     within(proxy.flap(down, up, Close::Reset, NewConnections::Refused)).await.unwrap();

@@ -95,7 +95,7 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// How long a waiter may take to confirm what a hand-over gave it, before it is passed over until
+/// How long a waiter may take to confirm what a hand-off gave it, before it is passed over until
 /// it asks again: a future that nobody polls must not hold up the queue.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
 
@@ -171,7 +171,7 @@ struct Entry {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Waits,
-    /// Granted by a hand-over that was not confirmed in time; keeps its place, but is passed over.
+    /// Granted by a hand-off that was not confirmed in time; keeps its place, but is passed over.
     Lapsed,
     /// Granted until then, unless it confirms.
     Granted {
@@ -285,7 +285,7 @@ impl Turn<'_> {
     }
 
     /// When to look again: as soon as a holder could expire, and soon enough to pass over whoever a
-    /// later hand-over finds asleep.
+    /// later hand-off finds asleep.
     fn look_in(&self) -> Duration {
         let ends = self.queue.0.iter().filter_map(|entry| entry.stage.until());
         ends.map(|end| end.since(self.now)).min().unwrap_or(CONFIRM_WITHIN).min(CONFIRM_WITHIN)

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use fencelock_conformance::outside::names_are_kept_apart;
+use fencelock_conformance::fuzzing::names_are_kept_apart;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|names: (&str, &str)| {

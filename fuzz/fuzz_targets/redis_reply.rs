@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use fencelock_conformance::outside::grants_are_stated;
+use fencelock_conformance::fuzzing::grants_are_stated;
 use fencelock_redis::outside::{Granted, reply};
 use libfuzzer_sys::fuzz_target;
 

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use fencelock_conformance::outside::a_url_keeps_its_secret;
+use fencelock_conformance::fuzzing::a_url_keeps_its_secret;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -111,7 +111,7 @@ impl Actor {
     }
 
     pub async fn stop(&self) {
-        fencelock_conformance::acts::stop(&self.child).await;
+        fencelock_conformance::helpers::stop_process(&self.child).await;
     }
 
     pub fn kill(mut self) {

@@ -61,7 +61,7 @@ local function confirm()
     token = string.match(redis.call('GET', F) or '0', '^%d+')
   end
   if was_queued then
-    -- A run of readers that one hand-over could not finish goes on.
+    -- A run of readers that one hand-off could not finish goes on.
     if held.group then serve() end
     tidy()
   end

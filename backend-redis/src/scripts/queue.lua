@@ -1,7 +1,7 @@
 -- How one server hands a lock over, in the order of its queue.
 --<lock.lua>
 
--- How long a hand-over waits for its confirmation, in ms, if the lock's own TTL is not shorter.
+-- How long a hand-off waits for its confirmation, in ms, if the lock's own TTL is not shorter.
 local CLAIM = 2000
 
 -- Gives the lock to `claim`, for which it is free, until `ttl` ms from now; `marked` when somebody

@@ -1,4 +1,4 @@
--- Gives the lock back, or leaves the queue, and hands over to whoever is next. Asked again, it
+-- Gives the lock back, or leaves the queue, and hands off to whoever is next. Asked again, it
 -- changes nothing and answers 0.
 --
 -- ARGV  1 identity, or the value of a foreign holder   2 'tell' when it is not the claim's own will
@@ -25,7 +25,7 @@ end
 --<queue.lua>
 local me = parse(ME)
 if redis.call('ZREM', Q, ME) == 1 then was_there = 1 end
--- What another program put at the lock's key is not ours to release or to hand over.
+-- What another program put at the lock's key is not ours to release or to hand off.
 if not met_no_foreign(look_at_lock) then
   tidy()
   return was_there

@@ -16,7 +16,7 @@ fn identity(mode: &str, ttl: u32) -> String {
 
 /// How many steps the server has done.
 async fn steps(server: &TestRedis) -> u64 {
-    let stats = ask(server, &["INFO", "commandstats"]).await;
+    let stats = redis_command(server, &["INFO", "commandstats"]).await;
     let calls = |name: &str| -> u64 {
         let line = stats.lines().find_map(|line| line.strip_prefix(name));
         let calls = line.and_then(|line| line.split(',').next());
@@ -52,9 +52,9 @@ async fn nothing_at_a_locks_key_has_its_first_waiter_ask_in_a_hot_loop() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
     for put in puts {
-        ask(&server, put).await;
-        let waiter = wait_for(&locks, NAME);
-        queued(&locks, NAME, 1).await;
+        redis_command(&server, put).await;
+        let waiter = spawn_waiter(&locks, NAME);
+        until_queued(&locks, NAME, 1).await;
         let before = steps(&server).await;
         // A window to count in: nothing is awaited.
         tokio::time::sleep(ms(500)).await;
@@ -63,8 +63,8 @@ async fn nothing_at_a_locks_key_has_its_first_waiter_ask_in_a_hot_loop() {
         // Each 50 ms behind another program, else each second.
         assert!(asked < 50, "{asked} steps in half a second behind {put:?}");
         assert!(!waiter.is_finished(), "granted beside {put:?}");
-        ask(&server, &["DEL", L]).await;
-        give_back(granted(waiter).await).await;
+        redis_command(&server, &["DEL", L]).await;
+        release(until_granted(waiter).await).await;
     }
     drained(&server).await;
 }
@@ -85,15 +85,15 @@ async fn what_was_ours_and_has_no_end_is_given_one() {
         &["ZADD", L, "-3", "=p"],
     ];
     for put in puts {
-        ask(&server, put).await;
-        give_back(granted(wait_for(&locks, NAME)).await).await;
+        redis_command(&server, put).await;
+        release(until_granted(spawn_waiter(&locks, NAME)).await).await;
         drained(&server).await;
     }
-    ask(&server, &["SET", L, &without_sense[1]]).await;
-    let waiter = wait_for(&locks, NAME);
-    until("it ends", async || ask(&server, &["PTTL", L]).await != "-1").await;
-    ask(&server, &["DEL", L]).await;
-    give_back(granted(waiter).await).await;
+    redis_command(&server, &["SET", L, &without_sense[1]]).await;
+    let waiter = spawn_waiter(&locks, NAME);
+    until("it ends", async || redis_command(&server, &["PTTL", L]).await != "-1").await;
+    redis_command(&server, &["DEL", L]).await;
+    release(until_granted(waiter).await).await;
     drained(&server).await;
 }
 
@@ -103,16 +103,16 @@ async fn a_holder_whose_key_lost_its_end_goes_on_holding() {
     const TTL: u64 = 900;
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=900ms").await;
-    let held = hold(&locks, NAME).await;
-    let waiter = wait_for(&locks, NAME);
-    queued(&locks, NAME, 1).await;
+    let held = acquire(&locks, NAME).await;
+    let waiter = spawn_waiter(&locks, NAME);
+    until_queued(&locks, NAME, 1).await;
     for _ in 0..3 {
-        ask(&server, &["PERSIST", L]).await;
-        until("it has an end", async || ask(&server, &["PTTL", L]).await != "-1").await;
-        renewed(&locks, &held, ms(TTL)).await;
+        redis_command(&server, &["PERSIST", L]).await;
+        until("it has an end", async || redis_command(&server, &["PTTL", L]).await != "-1").await;
+        until_renewed(&locks, &held, ms(TTL)).await;
     }
     assert!(!waiter.is_finished(), "two hold it");
-    give_back(held).await;
-    give_back(granted(waiter).await).await;
+    release(held).await;
+    release(until_granted(waiter).await).await;
     drained(&server).await;
 }

@@ -105,7 +105,7 @@ async fn an_answer_that_is_too_short_is_no_answer() {
     let acquired = acquire_all_within(ms(500), &locks, 0).await;
     for error in acquired.into_iter().filter_map(Result::err) {
         assert_kind(&error, ErrorKind::Unreachable);
-        assert!(!words(&error).contains("closed"), "{}", words(&error));
+        assert!(!error_chain(&error).contains("closed"), "{}", error_chain(&error));
     }
     assert!(short.calls().iter().any(Call::is_shared));
 }
@@ -122,7 +122,7 @@ async fn a_server_that_takes_no_keys_of_several_slots_is_asked_step_by_step() {
     let locks = connect(&proxy.url("ttl=60s")).await;
     for round in 0..5 {
         for acquired in acquire_all(&locks, round).await {
-            give_back(acquired.expect("granted")).await;
+            release(acquired.expect("granted")).await;
         }
     }
     let shared = proxy.calls().iter().filter(|call| call.is_shared()).count();

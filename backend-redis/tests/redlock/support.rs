@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-pub(crate) use fencelock_conformance::acts::*;
+pub(crate) use fencelock_conformance::helpers::*;
 use fencelock_conformance::proxy::{Direction, Proxy, framing};
 use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Locks, Result, Settings, Ttl, url};
@@ -22,27 +22,27 @@ pub(crate) const QUICK_TTL: Duration = ms(1000);
 pub(crate) const QUICK_DELAY: Duration = ms(2000);
 
 /// Independent servers.
-pub(crate) struct Rig {
+pub(crate) struct Testbed {
     pub(crate) nodes: Vec<TestRedis>,
 }
 
-impl Rig {
+impl Testbed {
     /// So many nodes, which nobody knows yet.
-    pub(crate) async fn unknown(count: usize) -> Rig {
-        Rig::of((0..count).map(|_| RedisOptions::new())).await
+    pub(crate) async fn unknown(count: usize) -> Testbed {
+        Testbed::of((0..count).map(|_| RedisOptions::new())).await
     }
 
-    pub(crate) async fn of(options: impl IntoIterator<Item = RedisOptions>) -> Rig {
+    pub(crate) async fn of(options: impl IntoIterator<Item = RedisOptions>) -> Testbed {
         let starting = options.into_iter().map(RedisOptions::start);
         let nodes = join_all(starting).await.into_iter();
-        Rig { nodes: nodes.map(|node| node.expect("a redis-server starts")).collect() }
+        Testbed { nodes: nodes.map(|node| node.expect("a redis-server starts")).collect() }
     }
 
     /// So many nodes that are declared new, for clients with these URL parameters.
-    pub(crate) async fn new(count: usize, params: &str) -> Rig {
-        let rig = Rig::unknown(count).await;
-        rig.declare_new(params).await;
-        rig
+    pub(crate) async fn new(count: usize, params: &str) -> Testbed {
+        let testbed = Testbed::unknown(count).await;
+        testbed.declare_new(params).await;
+        testbed
     }
 
     pub(crate) async fn declare_new(&self, params: &str) {
@@ -138,12 +138,12 @@ impl Rig {
 
 /// What lies at a node's marker.
 pub(crate) async fn marker(node: &TestRedis) -> String {
-    ask(node, &["GET", redlock::marker::KEY]).await
+    redis_command(node, &["GET", redlock::marker::KEY]).await
 }
 
 /// Keys of claims on one node.
 pub(crate) async fn leftovers(server: &TestRedis) -> Vec<String> {
-    let keys = ask(server, &["KEYS", "*"]).await;
+    let keys = redis_command(server, &["KEYS", "*"]).await;
     let of_claims =
         |key: &&str| !key.is_empty() && !key.ends_with("}:f") && *key != redlock::marker::KEY;
     keys.lines().filter(of_claims).map(str::to_owned).collect()
@@ -160,12 +160,12 @@ pub(crate) fn fence_key(name: &str) -> String {
 
 /// What a node has at the lock's key: empty for nothing.
 pub(crate) async fn value(node: &TestRedis, name: &str) -> String {
-    ask(node, &["GET", &key(name)]).await
+    redis_command(node, &["GET", &key(name)]).await
 }
 
 /// The node's clock, in µs.
 pub(crate) async fn time_us(node: &TestRedis) -> u64 {
-    let time = ask(node, &["TIME"]).await;
+    let time = redis_command(node, &["TIME"]).await;
     let mut words = time.lines().map(|word| word.parse::<u64>().expect("a number"));
     words.next().unwrap() * 1_000_000 + words.next().unwrap()
 }
@@ -215,5 +215,5 @@ pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
 }
 
 pub(crate) async fn connect(url: &str) -> Locks {
-    connected(|| try_connect(url)).await
+    connect_retrying(|| try_connect(url)).await
 }

@@ -1,6 +1,6 @@
 //! A node whose clock is wrong.
 
-use fencelock_conformance::acts::*;
+use fencelock_conformance::helpers::*;
 use fencelock_conformance::servers::{RedisOptions, ServerClock};
 use fencelock_core::ErrorKind;
 use fencelock_redis::redlock::{init, replace, status};

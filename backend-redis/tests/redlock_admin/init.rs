@@ -1,6 +1,6 @@
 //! Declaring a set new.
 
-use fencelock_conformance::acts::*;
+use fencelock_conformance::helpers::*;
 use fencelock_core::ErrorKind;
 use fencelock_redis::redlock::init;
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ async fn a_new_set_takes_part_at_once() {
     init(&url).await.unwrap();
     let start = Instant::now();
     let locks = connect(&url).await.unwrap();
-    give_back(hold(&locks, "a").await).await;
+    release(acquire(&locks, "a").await).await;
     assert!(start.elapsed() < PATIENCE / 2, "nobody waited for restart_delay=60s");
     locks.close().await.unwrap();
     let before = nodes.markers().await;

@@ -34,7 +34,7 @@ pub(crate) enum Note {
 
 /// What is measured.
 #[derive(Clone)]
-pub(crate) enum Subject {
+pub(crate) enum LockSource {
     Store(Locks),
     /// No store at all: what the loop and tokio cost.
     TokioMutex(Arc<std::sync::Mutex<Mutexes>>),
@@ -55,18 +55,18 @@ enum Held {
     TokioMutex(#[expect(dead_code, reason = "held for its drop")] tokio::sync::OwnedMutexGuard<()>),
 }
 
-impl Subject {
-    pub(crate) async fn connect(url: &str) -> Result<Subject> {
+impl LockSource {
+    pub(crate) async fn connect(url: &str) -> Result<LockSource> {
         match url {
-            TOKIO_MUTEX => Ok(Subject::TokioMutex(Arc::default())),
-            _ => Ok(Subject::Store(fencelock::connect(url).await?)),
+            TOKIO_MUTEX => Ok(LockSource::TokioMutex(Arc::default())),
+            _ => Ok(LockSource::Store(fencelock::connect(url).await?)),
         }
     }
 
     /// Several processes that each lock something of their own would measure nothing.
     pub(super) fn reaches_processes(&self) -> Result<()> {
         match self {
-            Subject::Store(locks) if locks.profile().reach != Reach::Process => Ok(()),
+            LockSource::Store(locks) if locks.profile().reach != Reach::Process => Ok(()),
             _ => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 "--processes needs a store that excludes processes; this one lives in one",
@@ -76,8 +76,8 @@ impl Subject {
 
     fn target(&self, name: &str) -> Target {
         match self {
-            Subject::Store(locks) => Target::Store(Box::new(locks.lock(name))),
-            Subject::TokioMutex(all) => {
+            LockSource::Store(locks) => Target::Store(Box::new(locks.lock(name))),
+            LockSource::TokioMutex(all) => {
                 let mut all = all.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 Target::TokioMutex(all.entry(name.to_owned()).or_default().clone())
             }
@@ -113,8 +113,8 @@ impl Subject {
 
     pub(crate) async fn close(&self) -> Result<()> {
         match self {
-            Subject::Store(locks) => locks.close().await,
-            Subject::TokioMutex(_) => Ok(()),
+            LockSource::Store(locks) => locks.close().await,
+            LockSource::TokioMutex(_) => Ok(()),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use fencelock::{Error, ErrorKind, Guard, Locks, Result};
-use fencelock_conformance::rigs::{self, Meter, Rig};
+use fencelock_conformance::deployments::{self, Deployment, Meter};
 use fencelock_conformance::{How, Params, Want};
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -13,21 +13,21 @@ use tokio::time::{Instant, sleep};
 use super::board::Board;
 
 /// What of one client's acquisitions and releases goes over its lines, which must be proxied.
-pub(super) async fn on_the_lines(rig: &dyn Rig, board: &Board<'_>) -> Result<()> {
+pub(super) async fn on_the_lines(deployment: &dyn Deployment, board: &Board<'_>) -> Result<()> {
     const PAIRS: u32 = 300;
     const BOUND: Duration = Duration::from_secs(2);
-    let locks = super::connect(&super::url_of(rig)).await?;
+    let locks = super::connect(&super::url_of(deployment)).await?;
     let lock = locks.lock("compare-cost");
     // The first one prepares what later ones use again.
     lock.acquire().await?.release().await?;
-    let before = metered(rig).await?;
+    let before = metered(deployment).await?;
     let end = Instant::now() + BOUND;
     let mut pairs = 0.0;
     while pairs < f64::from(PAIRS) && Instant::now() < end {
         lock.acquire().await?.release().await?;
         pairs += 1.0;
     }
-    let after = metered(rig).await?;
+    let after = metered(deployment).await?;
     locks.close().await?;
     board.store(|store| {
         let cost = store.cost_so_far();
@@ -41,16 +41,20 @@ pub(super) async fn on_the_lines(rig: &dyn Rig, board: &Board<'_>) -> Result<()>
 }
 
 /// What locks that are just held send over the lines.
-pub(super) async fn of_holding(rig: &dyn Rig, board: &Board<'_>, time: Duration) -> Result<()> {
+pub(super) async fn of_holding(
+    deployment: &dyn Deployment,
+    board: &Board<'_>,
+    time: Duration,
+) -> Result<()> {
     const LOCKS: u32 = 200;
-    let params = params(rig);
+    let params = params(deployment);
     let ttl = params.ttl;
-    let locks = super::connect(&params.on_url(&rig.url())).await?;
+    let locks = super::connect(&params.on_url(&deployment.url())).await?;
     let guards = hold(&locks, LOCKS).await?;
-    let before = metered(rig).await?;
+    let before = metered(deployment).await?;
     let began = Instant::now();
     sleep(time.max(ttl * 2 / 3)).await;
-    let after = metered(rig).await?;
+    let after = metered(deployment).await?;
     let lock_minutes = f64::from(LOCKS) * began.elapsed().as_secs_f64() / 60.0;
     release(guards).await?;
     locks.close().await?;
@@ -68,10 +72,11 @@ pub(super) async fn of_holding(rig: &dyn Rig, board: &Board<'_>, time: Duration)
 }
 
 /// What held locks take in the servers, and in a fresh process that holds them.
-pub(super) async fn of_memory(rig: &dyn Rig, board: &Board<'_>) -> Result<()> {
+pub(super) async fn of_memory(deployment: &dyn Deployment, board: &Board<'_>) -> Result<()> {
     const WARM: u32 = 500;
     const LOCKS: u32 = 2_500;
-    let peer = rigs::hire(rig, &params(rig)).await.map_err(super::broken)?;
+    let peer =
+        deployments::spawn_client(deployment, &params(deployment)).await.map_err(super::broken)?;
     let hold = async |slots: Range<u32>| {
         let asked = slots.map(async |slot| {
             let name = format!("compare-held-{slot}");
@@ -82,9 +87,9 @@ pub(super) async fn of_memory(rig: &dyn Rig, board: &Board<'_>) -> Result<()> {
     };
     // The first crowd makes room for what all share: connections, buffers, tables.
     hold(0..WARM).await?;
-    let (before, resident_before) = (metered(rig).await?, resident_bytes(peer.id()));
+    let (before, resident_before) = (metered(deployment).await?, resident_bytes(peer.id()));
     hold(WARM..LOCKS).await?;
-    let (after, resident_after) = (metered(rig).await?, resident_bytes(peer.id()));
+    let (after, resident_after) = (metered(deployment).await?, resident_bytes(peer.id()));
     peer.ask(Want::Leave).await.map_err(super::broken)?;
     let each = |bytes: f64| bytes / f64::from(LOCKS - WARM);
     board.store(|store| {
@@ -98,8 +103,8 @@ pub(super) async fn of_memory(rig: &dyn Rig, board: &Board<'_>) -> Result<()> {
 }
 
 /// A TTL that each store takes: a quorum's is shorter than the time that a node is not believed.
-fn params(rig: &dyn Rig) -> Params {
-    Params { ttl: Duration::from_secs(2), ..Params::under(&rig.prefix()) }
+fn params(deployment: &dyn Deployment) -> Params {
+    Params { ttl: Duration::from_secs(2), ..Params::under(&deployment.prefix()) }
 }
 
 fn requests(meter: &Meter) -> Option<u64> {
@@ -110,8 +115,8 @@ fn grown(before: &Meter, after: &Meter, of: fn(&Meter) -> Option<u64>) -> Option
     of(before).zip(of(after)).map(|(before, after)| after.saturating_sub(before) as f64)
 }
 
-async fn metered(rig: &dyn Rig) -> Result<Meter> {
-    rig.meter().await.map_err(super::broken)
+async fn metered(deployment: &dyn Deployment) -> Result<Meter> {
+    deployment.meter().await.map_err(super::broken)
 }
 
 /// So many at once as a service would ask for.

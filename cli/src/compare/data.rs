@@ -77,7 +77,8 @@ pub(crate) struct Store {
     /// A fixed number of clients share more and more locks.
     pub(crate) shared_locks: Vec<Load>,
     pub(crate) fixed_rate: Option<FixedRate>,
-    pub(crate) hand_over: Option<HandOver>,
+    #[serde(rename = "hand_over")]
+    pub(crate) hand_off: Option<HandOff>,
     pub(crate) timelines: Vec<Timeline>,
     pub(crate) faults: Option<UnderFaults>,
     pub(crate) cost: Option<Cost>,
@@ -148,7 +149,8 @@ pub(crate) struct FixedRate {
 /// A lock handed on from holder to waiter, after holds of 2 ms: from the call of the release to the
 /// next one's grant.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct HandOver {
+#[schemars(rename = "HandOver")]
+pub(crate) struct HandOff {
     /// Clients that hold or wait.
     pub(crate) clients: u32,
     pub(crate) grants: u64,
@@ -156,7 +158,7 @@ pub(crate) struct HandOver {
     pub(crate) p90_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) max_us: f64,
-    /// The distribution: pairs of a time in microseconds and the share of hand-overs that took at
+    /// The distribution: pairs of a time in microseconds and the share of hand-offs that took at
     /// most that long, from 0 to 1, rising.
     pub(crate) distribution: Vec<(f64, f64)>,
     /// Jain's index over the clients' grants: 1 when all had the same, 1/clients when one had all.
@@ -289,7 +291,7 @@ pub(crate) struct Sale {
 /// A stage that could not be completed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Failure {
-    /// As `hand-over`.
+    /// As `hand-off`.
     pub(crate) stage: String,
     pub(crate) why: String,
 }

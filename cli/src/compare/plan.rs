@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::rigs::{Fault, Rig};
+use fencelock_conformance::deployments::{Deployment, Fault};
 
 /// A comparison's measure.
 #[derive(Clone, Debug)]
@@ -57,16 +57,16 @@ impl Plan {
 
     /// What is done to a store: clients that stand still, and what its servers can suffer, the most
     /// telling first. What its profile admits an overlap under comes twice, since that is to be seen.
-    pub(super) fn faults(&self, rig: &dyn Rig) -> Vec<Fault> {
-        let of_servers: Vec<Fault> = telling(rig).take(self.faults).collect();
-        let telling = of_servers.iter().copied().find(|fault| rig.may_overlap(*fault));
+    pub(super) fn faults(&self, deployment: &dyn Deployment) -> Vec<Fault> {
+        let of_servers: Vec<Fault> = telling(deployment).take(self.faults).collect();
+        let telling = of_servers.iter().copied().find(|fault| deployment.may_overlap(*fault));
         [Fault::ClientsFrozen].into_iter().chain(of_servers).chain(telling).collect()
     }
 
     /// The failures to be drawn.
-    pub(super) fn failures(&self, rig: &dyn Rig) -> Vec<Fault> {
+    pub(super) fn failures(&self, deployment: &dyn Deployment) -> Vec<Fault> {
         // This one is a series of restarts, and lasts for as long as a node is not believed.
-        let drawn = telling(rig).filter(|it| *it != Fault::MinorityRestarted);
+        let drawn = telling(deployment).filter(|it| *it != Fault::MinorityRestarted);
         drawn.take(self.timelines).collect()
     }
 
@@ -86,8 +86,8 @@ impl Plan {
 }
 
 /// What happens to these servers in real life: what an operator fears comes first.
-pub(super) fn telling(rig: &dyn Rig) -> impl Iterator<Item = Fault> {
-    let there = rig.faults();
+pub(super) fn telling(deployment: &dyn Deployment) -> impl Iterator<Item = Fault> {
+    let there = deployment.faults();
     TELLING.into_iter().filter(move |fault| there.contains(fault))
 }
 

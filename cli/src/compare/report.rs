@@ -8,7 +8,7 @@ mod charts;
 mod cost;
 mod faults;
 mod figure;
-mod hand_over;
+mod hand_off;
 mod numbers;
 mod overview;
 mod page;

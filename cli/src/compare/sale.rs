@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fencelock::{Locks, Result};
-use fencelock_conformance::rigs::Rig;
+use fencelock_conformance::deployments::Deployment;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use tokio::time::sleep;
@@ -24,8 +24,8 @@ const TOGETHER: u32 = 256;
 /// The way to the database and back.
 const ROUND_TRIP: Duration = Duration::from_millis(1);
 
-pub(super) async fn hold(rig: &dyn Rig, board: &Board<'_>) -> Result<()> {
-    let locks = super::connect(&super::url_of(rig)).await?;
+pub(super) async fn hold(deployment: &dyn Deployment, board: &Board<'_>) -> Result<()> {
+    let locks = super::connect(&super::url_of(deployment)).await?;
     for [buyers, products, pieces] in SALES {
         board.now(&format!("{buyers} buyers of {} pieces", products * pieces));
         let with_lock = sale(Some(&locks), buyers, products, pieces).await?;

@@ -1,52 +1,56 @@
-//! Throughput, latency and hand-over of one store, with nobody else on its servers.
+//! Throughput, latency and hand-off of one store, with nobody else on its servers.
 //!
 //! The clients are tasks of this process, which reach the servers straight.
 
 use std::time::Duration;
 
 use fencelock::{Locks, Result};
-use fencelock_conformance::rigs::Rig;
+use fencelock_conformance::deployments::Deployment;
 use futures_util::future::try_join_all;
 use hdrhistogram::Histogram;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::board::Board;
-use super::data::{Cost, FixedRate, HandOver, Load, Spread};
+use super::data::{Cost, FixedRate, HandOff, Load, Spread};
 use super::plan::Plan;
 use super::report::counted;
-use crate::bench::{self, Note, Subject};
+use crate::bench::{self, LockSource, Note};
 
-pub(super) async fn measure(rig: &dyn Rig, board: &Board<'_>, plan: &Plan) -> Result<()> {
-    let locks = super::connect(&super::url_of(rig)).await?;
-    let subject = Subject::Store(locks.clone());
+pub(super) async fn measure(
+    deployment: &dyn Deployment,
+    board: &Board<'_>,
+    plan: &Plan,
+) -> Result<()> {
+    let locks = super::connect(&super::url_of(deployment)).await?;
+    let source = LockSource::Store(locks.clone());
     // A virtual machine for Java compiles meanwhile, and connections are made.
-    subject.drive(load(16, 16, plan.point * 4, Note::Acquire)).await?;
+    source.drive(load(16, 16, plan.point * 4, Note::Acquire)).await?;
     let most = plan.clients.iter().copied().max().unwrap_or(1);
     let mut fastest = 0.0;
     for &clients in plan.clients {
-        let before = Used::so_far(rig).await;
-        let measured = repeated(&subject, clients, clients, board, plan).await?;
+        let before = Used::so_far(deployment).await;
+        let measured = repeated(&source, clients, clients, board, plan).await?;
         if clients == most {
             fastest = measured.load.pairs_per_s.median;
-            let used = Used::so_far(rig).await;
+            let used = Used::so_far(deployment).await;
             board.store(|store| store.cost_so_far().set_cpu(&before, &used, measured.pairs));
         }
         board.store(|store| store.own_locks.push(measured.load));
     }
     for &clients in plan.clients {
-        let measured = repeated(&subject, clients, 1, board, plan).await?;
+        let measured = repeated(&source, clients, 1, board, plan).await?;
         board.store(|store| store.one_lock.push(measured.load));
     }
     for &count in plan.locks {
-        let measured = repeated(&subject, Plan::CROWD, count, board, plan).await?;
+        let measured = repeated(&source, Plan::CROWD, count, board, plan).await?;
         board.store(|store| store.shared_locks.push(measured.load));
     }
-    let hand_over = hand_over(&subject, plan.point * 4).await?;
-    board.store(|store| store.hand_over = Some(hand_over));
+    let hand_off = hand_off(&source, plan.point * 4).await?;
+    board.store(|store| store.hand_off = Some(hand_off));
     let fixed_rate = at_rate(&locks, fastest / 2.0, plan.point * 3).await?;
     board.store(|store| store.fixed_rate = Some(fixed_rate));
-    board.saw(plan.point * 6, "hand-over and a fixed rate are measured");
+    board.saw(plan.point * 6, "hand-off and a fixed rate are measured");
     locks.close().await
 }
 
@@ -60,7 +64,7 @@ struct Measured {
 }
 
 async fn repeated(
-    subject: &Subject,
+    source: &LockSource,
     clients: u32,
     locks: u32,
     board: &Board<'_>,
@@ -69,7 +73,7 @@ async fn repeated(
     let (mut rates, mut p50s, mut p99s) = (Vec::new(), Vec::new(), Vec::new());
     let mut pairs = 0;
     for _ in 0..plan.repeats {
-        let seen = subject.drive(load(clients, locks, plan.point, Note::Acquire)).await?;
+        let seen = source.drive(load(clients, locks, plan.point, Note::Acquire)).await?;
         let done = seen.pairs.iter().sum::<u64>();
         pairs += done;
         rates.push(done as f64 / seen.elapsed);
@@ -103,14 +107,14 @@ impl Spread {
     }
 }
 
-async fn hand_over(subject: &Subject, time: Duration) -> Result<HandOver> {
+async fn hand_off(source: &LockSource, time: Duration) -> Result<HandOff> {
     let clients = Plan::CROWD / 2;
     let seen =
-        subject.drive(load(clients, 1, time.max(Duration::from_millis(500)), Note::Hold)).await?;
-    let handed_over = bench::handed_over(seen.holds.iter().copied());
-    let took = &handed_over.took;
+        source.drive(load(clients, 1, time.max(Duration::from_millis(500)), Note::Hold)).await?;
+    let handed_off = bench::handed_off(seen.holds.iter().copied());
+    let took = &handed_off.took;
     let at = |quantile| in_us(took.value_at_quantile(quantile));
-    Ok(HandOver {
+    Ok(HandOff {
         clients,
         grants: seen.pairs.iter().sum(),
         p50_us: at(0.5),
@@ -119,7 +123,7 @@ async fn hand_over(subject: &Subject, time: Duration) -> Result<HandOver> {
         max_us: in_us(took.max()),
         distribution: distribution(took),
         fairness: bench::fairness(&seen.pairs),
-        overtaken: handed_over.overtaken as u64,
+        overtaken: handed_off.overtaken as u64,
     })
 }
 
@@ -194,9 +198,9 @@ struct Used {
 }
 
 impl Used {
-    async fn so_far(rig: &dyn Rig) -> Used {
+    async fn so_far(deployment: &dyn Deployment) -> Used {
         // A server that cannot be asked has told nothing; the load itself would have failed.
-        let servers_s = rig.meter().await.ok().and_then(|meter| meter.cpu_s);
+        let servers_s = deployment.meter().await.ok().and_then(|meter| meter.cpu_s);
         Used { servers_s, client_ns: bench::cpu_time() }
     }
 }

@@ -1,28 +1,28 @@
 //! What is known of a store before anything is measured, and said of its speed afterwards.
 
 use fencelock::Profile;
-use fencelock_conformance::rigs::Rig;
+use fencelock_conformance::deployments::Deployment;
 
 use super::data::{Cost, Promises, Store};
-use crate::subject::Subject;
+use crate::store_spec::StoreSpec;
 
 impl Store {
     pub(super) fn of(
-        subject: &Subject,
-        rig: &dyn Rig,
+        spec: &StoreSpec,
+        deployment: &dyn Deployment,
         servers: Vec<String>,
         profile: &Profile,
     ) -> Store {
         Store {
-            store: subject.to_string(),
-            settings: rig.settings(),
+            store: spec.to_string(),
+            settings: deployment.settings(),
             servers,
             promises: Promises::of(profile),
             own_locks: Vec::new(),
             one_lock: Vec::new(),
             shared_locks: Vec::new(),
             fixed_rate: None,
-            hand_over: None,
+            hand_off: None,
             timelines: Vec::new(),
             faults: None,
             cost: None,
@@ -40,9 +40,9 @@ impl Store {
             let (pairs, clients) = (load.pairs_per_s.median, load.clients);
             format!("{pairs:.0} pairs/s with {clients} clients that have their own locks")
         });
-        let hand_over = self.hand_over.as_ref();
-        let hand_over = hand_over.map(|it| format!("hand-over {:.2} ms", it.p50_us / 1e3));
-        load.into_iter().chain(hand_over).collect::<Vec<_>>().join(", ")
+        let hand_off = self.hand_off.as_ref();
+        let hand_off = hand_off.map(|it| format!("hand-off {:.2} ms", it.p50_us / 1e3));
+        load.into_iter().chain(hand_off).collect::<Vec<_>>().join(", ")
     }
 }
 

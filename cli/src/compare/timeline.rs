@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fencelock::{Locks, Result};
-use fencelock_conformance::rigs::{self, Fault, Rig};
+use fencelock_conformance::deployments::{self, Deployment, Fault};
 use fencelock_conformance::{How, Params};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -45,9 +45,10 @@ impl std::fmt::Display for Failing {
     }
 }
 
-pub(super) async fn draw(rig: &dyn Rig, failing: Failing) -> Result<Timeline> {
-    let params = Params { ttl: TTL, unreachable_after: PATIENCE, ..Params::under(&rig.prefix()) };
-    let locks = super::connect(&params.on_url(&rig.url())).await?;
+pub(super) async fn draw(deployment: &dyn Deployment, failing: Failing) -> Result<Timeline> {
+    let params =
+        Params { ttl: TTL, unreachable_after: PATIENCE, ..Params::under(&deployment.prefix()) };
+    let locks = super::connect(&params.on_url(&deployment.url())).await?;
     let line = Arc::new(Line::default());
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
@@ -56,7 +57,8 @@ pub(super) async fn draw(rig: &dyn Rig, failing: Failing) -> Result<Timeline> {
     sleep(BEFORE).await;
     let failed_at = match failing {
         Failing::Holder => {
-            let mut holder = rigs::hire(rig, &params).await.map_err(super::broken)?;
+            let mut holder =
+                deployments::spawn_client(deployment, &params).await.map_err(super::broken)?;
             holder.acquire(0, LOCK, How::Exclusive).await.map_err(super::broken)?;
             let failed_at = line.began.elapsed();
             holder.kill().await.map_err(super::broken)?;
@@ -64,7 +66,7 @@ pub(super) async fn draw(rig: &dyn Rig, failing: Failing) -> Result<Timeline> {
         }
         Failing::Servers(fault) => {
             let failed_at = line.began.elapsed();
-            rig.inflict(fault, BROKEN_FOR).await.map_err(super::broken)?;
+            deployment.inflict(fault, BROKEN_FOR).await.map_err(super::broken)?;
             failed_at
         }
     };

@@ -15,8 +15,8 @@ use fencelock::{FencingToken, Snapshot};
 use serde::Serialize;
 
 use super::exit::{Codes, Outcome, say};
-use super::family::Refused;
 use super::options::Plan;
+use super::process_tree::Refused;
 
 /// What is known of a run so far.
 #[derive(Debug, Serialize)]

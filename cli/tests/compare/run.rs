@@ -91,7 +91,7 @@ async fn a_page_is_drawn_again_from_its_figures() {
 }
 
 #[tokio::test]
-async fn mistakes_are_told_before_anything_is_measured() {
+async fn mistakes_are_reported_before_anything_is_measured() {
     let directory = directory();
     for (arguments, code, says) in [
         (&["reddis"][..], 64, "redis-sentinel"),
@@ -106,7 +106,7 @@ async fn mistakes_are_told_before_anything_is_measured() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_left_out_without_its_password() {
+async fn an_absent_store_is_left_out_without_its_password() {
     let directory = directory();
     let nobody = "redis://:correct-horse@127.0.0.1:1";
     let (code, told) = run(&directory, &[nobody, "memory", "--workload", "flash-sale"]).await;

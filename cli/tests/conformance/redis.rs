@@ -96,7 +96,7 @@ fn more_for_the_suite() -> &'static str {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_scan_is_told_what_stays_and_for_how_long() {
+async fn without_the_right_to_scan_it_reports_what_stays_and_for_how_long() {
     let server = TestRedis::start().await.expect("a redis-server starts");
     used_by_others(&server, &["SET"]).await;
     let before = keys(&server).await;

@@ -31,7 +31,7 @@ fn at_its_deadline_a_command_gets_term() {
 }
 
 #[test]
-fn who_does_not_listen_is_killed_before_the_lock_ends() {
+fn a_command_that_ignores_term_is_killed_before_the_lock_ends() {
     let here = Scratch::new();
     let mut job = here.start(&[
         "--hold-at-most",
@@ -89,7 +89,7 @@ fn kill_means_no_warning() {
 }
 
 #[test]
-fn continue_only_tells() {
+fn continue_only_reports() {
     let here = Scratch::new();
     let mut job = here.start(&[
         "--hold-at-most",

@@ -161,7 +161,7 @@ async fn a_failover_that_loses_locks_shows_the_overlaps_that_its_profile_names()
 /// A master that holds writes back does not publish for its sentinels either: they take it for dead,
 /// and when it goes on there are two.
 #[tokio::test]
-async fn a_failover_that_nobody_asked_for_is_seen() {
+async fn an_unrequested_failover_is_detected() {
     let report = report(&["redis-sentinel", "--fault", "writes-paused", "--rounds", "4"]).await;
     let mut rounds = report["rounds"].as_array().expect("rounds").iter();
     assert!(rounds.any(|round| round["failed_over"] == true), "{report:#}");
@@ -179,7 +179,7 @@ async fn a_seed_decides_what_goes_wrong() {
 }
 
 #[tokio::test]
-async fn a_wrong_word_names_the_right_ones() {
+async fn an_unknown_store_name_lists_the_known_ones() {
     let (code, _, error) = run(&["reddis"]).await;
     assert!(code == 64 && error.contains("zookeeper-3, or the URL"), "{code}: {error}");
     let (code, _, error) = run(&["redis", "--fault", "earthquake"]).await;
@@ -187,7 +187,7 @@ async fn a_wrong_word_names_the_right_ones() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_one_clear_error() {
+async fn an_absent_server_is_one_clear_error() {
     let (code, _, error) = run(&["redis://:correct-horse@127.0.0.1:1"]).await;
     assert!(code == 69 && error.contains("127.0.0.1:1"), "{code}: {error}");
     assert!(!error.contains("correct-horse"), "{error}");

@@ -1,7 +1,7 @@
 //! Accepts clients, or turns them away.
 //!
 //! One task owns the listener and all connections, so that ending it ends everything the proxy
-//! ever started. The door is switched by messages that are answered: once the answer is there, no
+//! ever started. The admission is switched by messages that are answered: once the answer is there, no
 //! client slips in under the old rule.
 
 use std::future::pending;
@@ -20,14 +20,14 @@ use super::{Close, NewConnections, connection};
 
 /// What happens to clients that connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Door {
+pub(super) enum Admission {
     Open,
     Shut(NewConnections),
 }
 
 pub(super) enum Order {
     Switch {
-        door: Door,
+        admission: Admission,
         done: oneshot::Sender<io::Result<()>>,
     },
     /// A client that was accepted elsewhere, with its way on.
@@ -42,7 +42,7 @@ pub(super) struct Acceptor {
     address: SocketAddr,
     /// None while connections are refused.
     listener: Option<TcpListener>,
-    door: Door,
+    admission: Admission,
     orders: mpsc::Receiver<Order>,
     connections: JoinSet<()>,
     accepted: u64,
@@ -58,7 +58,7 @@ impl Acceptor {
             shared,
             address: listener.local_addr()?,
             listener: Some(listener),
-            door: Door::Open,
+            admission: Admission::Open,
             orders,
             connections: JoinSet::new(),
             accepted: 0,
@@ -71,9 +71,9 @@ impl Acceptor {
                 biased;
                 order = self.orders.recv() => {
                     match order {
-                        Some(Order::Switch { door, done }) => {
+                        Some(Order::Switch { admission, done }) => {
                             // Nobody waits for the answer of an interrupted flap.
-                            let _ = done.send(self.switch(door).await);
+                            let _ = done.send(self.switch(admission).await);
                         }
                         Some(Order::Carry { client, server }) => self.admit(client, Some(server)),
                         // The proxy is gone.
@@ -91,13 +91,13 @@ impl Acceptor {
         }
     }
 
-    async fn switch(&mut self, door: Door) -> io::Result<()> {
-        if door == Door::Shut(NewConnections::Refused) {
+    async fn switch(&mut self, admission: Admission) -> io::Result<()> {
+        if admission == Admission::Shut(NewConnections::Refused) {
             self.listener = None;
         } else if self.listener.is_none() {
             self.listener = Some(self.listen_again().await?);
         }
-        self.door = door;
+        self.admission = admission;
         Ok(())
     }
 
@@ -114,7 +114,7 @@ impl Acceptor {
     }
 
     fn admit(&mut self, client: TcpStream, server: Option<TcpStream>) {
-        if self.door != Door::Open {
+        if self.admission != Admission::Open {
             connection::close(client, Close::Fin);
             self.shared.stats.send_modify(|stats| stats.turned_away += 1);
             return;

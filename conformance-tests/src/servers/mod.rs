@@ -9,23 +9,23 @@
 use std::io;
 use std::time::Duration;
 
-mod babbler;
 mod clock;
 mod eventually;
 mod instance;
 pub(crate) mod port;
 mod process;
 mod redis;
+mod scripted_server;
 mod version;
 mod zookeeper;
 
-pub use babbler::Babbler;
 pub use clock::ServerClock;
 pub use redis::TestRedis;
 pub use redis::cluster::TestCluster;
 pub use redis::cluster::migration::SlotMigration;
 pub use redis::options::RedisOptions;
 pub use redis::sentinel::TestSentinel;
+pub use scripted_server::ScriptedServer;
 pub use zookeeper::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 
 /// Why a server is not there.

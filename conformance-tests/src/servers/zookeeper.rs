@@ -21,9 +21,9 @@ use super::version::{DEBIAN_JARS, zookeeper_jars};
 use super::{STARTS, ServerError};
 use crate::proxy::Proxy;
 
-mod wires;
+mod peer_links;
 
-use wires::Wires;
+use peer_links::PeerLinks;
 
 const SERVER: &str = "ZooKeeper";
 const READY: Duration = Duration::from_secs(60);
@@ -91,7 +91,7 @@ impl ZooKeeperOptions {
     }
 
     /// Leads everything that the servers of an ensemble say to each other, elections included,
-    /// through proxies: [`TestZooKeeper::wires_of`] cuts one off from the others, while clients
+    /// through proxies: [`TestZooKeeper::peer_links_of`] cuts one off from the others, while clients
     /// go on talking to it. Below the [sync limit](Self::sync_limit) it does not notice.
     #[must_use]
     pub fn peers_through_proxies(mut self) -> Self {
@@ -139,19 +139,23 @@ impl ZooKeeperOptions {
         for (index, server) in servers.iter().enumerate() {
             server.configure(self, index + 1, &peers)?;
         }
-        let mut wires = None;
+        let mut links = None;
         if self.wired {
             let ports = servers.iter().map(|server| [&server.quorum, &server.election]);
             let between =
-                Wires::between(&ports.map(|own| own.map(Port::number)).collect::<Vec<_>>())
+                PeerLinks::between(&ports.map(|own| own.map(Port::number)).collect::<Vec<_>>())
                     .await
-                    .map_err(|source| ServerError::Io { server: SERVER, doing: "wiring", source })?;
+                    .map_err(|source| ServerError::Io {
+                        server: SERVER,
+                        doing: "wiring",
+                        source,
+                    })?;
             for (index, server) in servers.iter_mut().enumerate() {
                 server.invocation.args.splice(0..0, between.java_args(index));
             }
-            wires = Some(between);
+            links = Some(between);
         }
-        let zookeeper = TestZooKeeper { servers, wires };
+        let zookeeper = TestZooKeeper { servers, links };
         zookeeper.launch_all().await?;
         Ok(zookeeper)
     }
@@ -167,7 +171,7 @@ impl Default for ZooKeeperOptions {
 #[derive(Debug)]
 pub struct TestZooKeeper {
     servers: Vec<ZooKeeperServer>,
-    wires: Option<Wires>,
+    links: Option<PeerLinks>,
 }
 
 impl TestZooKeeper {
@@ -225,8 +229,8 @@ impl TestZooKeeper {
     /// The proxies between one server, by its place in [`servers`](Self::servers), and each of the
     /// others; none without [`ZooKeeperOptions::peers_through_proxies`]. Either of the two may
     /// have connected, so a cut is one of both directions.
-    pub fn wires_of(&self, server: usize) -> impl Iterator<Item = &Proxy> {
-        self.wires.iter().flat_map(move |wires| wires.of(server))
+    pub fn peer_links_of(&self, server: usize) -> impl Iterator<Item = &Proxy> {
+        self.links.iter().flat_map(move |links| links.of(server))
     }
 
     /// Ends all servers and starts them again, with their data, and waits until all serve.

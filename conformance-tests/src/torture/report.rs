@@ -9,8 +9,8 @@ use fencelock_core::Profile;
 use serde::Serialize;
 
 use super::Options;
+use crate::deployments::{Deployment, Fault};
 use crate::register::Seen;
-use crate::rigs::{Fault, Rig};
 
 /// One store's run.
 #[derive(Clone, Debug, Serialize)]
@@ -67,9 +67,13 @@ fn in_ms<S: serde::Serializer>(time: &Option<Duration>, to: S) -> Result<S::Ok, 
 }
 
 impl StoreReport {
-    pub(super) fn of(rig: &dyn Rig, profile: Profile, options: &Options) -> StoreReport {
+    pub(super) fn of(
+        deployment: &dyn Deployment,
+        profile: Profile,
+        options: &Options,
+    ) -> StoreReport {
         StoreReport {
-            settings: rig.settings(),
+            settings: deployment.settings(),
             exclusion_fails_when: profile
                 .exclusion_fails_when
                 .iter()

@@ -7,17 +7,17 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::Options;
-use super::crew::{Crew, Death, Done};
-use super::deck::Hand;
+use super::client_pool::{ClientPool, Death, Done};
+use super::fault_schedule::RoundFaults;
+use crate::deployments::Deployment;
 use crate::history;
-use crate::rigs::Rig;
 
 /// How long everybody works before the fault.
 const BEFORE: Duration = Duration::from_millis(500);
 
 /// What was done and seen, not yet judged.
 pub(super) struct Played {
-    pub(super) hand: Hand,
+    pub(super) faults: RoundFaults,
     pub(super) histories: PathBuf,
     pub(super) deaths: Vec<Death>,
     /// When the fault had gone.
@@ -30,19 +30,19 @@ pub(super) struct Played {
 }
 
 pub(super) async fn play(
-    rig: &dyn Rig,
-    crew: &mut Crew,
-    hand: Hand,
+    deployment: &dyn Deployment,
+    clients: &mut ClientPool,
+    faults: RoundFaults,
     directory: &Path,
     options: &Options,
 ) -> io::Result<Played> {
-    let masters = rig.masters().await?;
-    crew.begin(directory);
+    let masters = deployment.masters().await?;
+    clients.begin(directory);
     sleep(BEFORE).await;
     let during = options.faults_for;
     let to_servers = async {
-        match hand.to_servers {
-            Some(fault) => rig
+        match faults.to_servers {
+            Some(fault) => deployment
                 .inflict(fault, during)
                 .await
                 .map_err(|error| io::Error::other(format!("{fault} could not be done: {error}"))),
@@ -50,8 +50,8 @@ pub(super) async fn play(
         }
     };
     let to_clients = async {
-        match hand.to_clients {
-            Some(fault) => crew.inflict(fault, during, directory).await,
+        match faults.to_clients {
+            Some(fault) => clients.inflict(fault, during, directory).await,
             None => Ok(Vec::new()),
         }
     };
@@ -59,9 +59,9 @@ pub(super) async fn play(
     inflicted?;
     let (deaths, healed_at) = (deaths?, history::now());
     sleep(options.quiet_for).await;
-    let done = crew.finish().await?;
-    let failed_over = rig.masters().await? != masters;
+    let done = clients.finish().await?;
+    let failed_over = deployment.masters().await? != masters;
     let histories = directory.to_owned();
-    let recovery = super::crew::recovery(options);
-    Ok(Played { hand, histories, deaths, healed_at, done, failed_over, recovery })
+    let recovery = super::client_pool::recovery(options);
+    Ok(Played { faults, histories, deaths, healed_at, done, failed_over, recovery })
 }

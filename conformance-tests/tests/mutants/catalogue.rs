@@ -38,7 +38,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (
         Mutant::ReleaseFreesAnybody,
         &[
-            Suite("cancel::a_cancelled_waiter_frees_nobody"),
+            Suite("cancel::a_cancelled_waiter_releases_no_other_hold"),
             Suite("ownership::a_thawed_holder_does_not_free_a_successor"),
             SeedsOfLeases,
         ],
@@ -57,8 +57,8 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         Mutant::NoTtl,
         &[
             Suite("ownership::a_guard_outlives_its_runtime_without_harm"),
-            Suite("validity::a_frozen_holder_is_lost_before_it_looks"),
-            Suite("modes::a_lost_holder_gives_its_permits_back"),
+            Suite("validity::a_frozen_holder_finds_its_lock_lost_after_the_freeze"),
+            Suite("modes::a_lost_holder_releases_its_permits"),
             SeedsOfLeases,
         ],
     ),
@@ -71,7 +71,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         Mutant::DoubleGrant,
         &[
             Suite("exclusion::clients_exclude_each_other"),
-            Suite("exclusion::nobody_overlaps_in_a_restless_crowd"),
+            Suite("exclusion::no_two_holders_overlap_under_contention"),
             Suite("exclusion::an_unprotected_counter_loses_no_update"),
             SeedsOfLeases,
         ],
@@ -80,30 +80,30 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         Mutant::ForgetsWhoAsked,
         &[
             Suite("replies::a_grant_whose_reply_was_lost_is_found_again"),
-            Suite("replies::a_place_whose_reply_was_lost_is_found_again"),
+            Suite("replies::a_queue_place_whose_reply_was_lost_is_found_again"),
         ],
     ),
     (
         Mutant::TokenFromIncr,
         &[Suite("tokens::tokens_rise_when_the_store_loses_its_data"), SeedsOfLeases],
     ),
-    (Mutant::TokenDiesWithTheLock, &[Suite("tokens::tokens_rise_when_everybody_has_left")]),
+    (Mutant::TokenDiesWithTheLock, &[Suite("tokens::tokens_rise_after_all_clients_have_left")]),
     (Mutant::SharedTokensRepeat, &[Suite("tokens::tokens_of_shared_grants_are_unique")]),
     (Mutant::TryStaysQueued, &[Suite("waiting::a_try_leaves_nothing_in_the_queue"), SeedsOfLeases]),
     (
         Mutant::CancelLeavesEntry,
         &[
-            Suite("cancel::a_cancelled_waiter_frees_nobody"),
-            Suite("waiting::a_wait_that_timed_out_leaves_no_place"),
+            Suite("cancel::a_cancelled_waiter_releases_no_other_hold"),
+            Suite("waiting::a_wait_that_timed_out_leaves_the_queue"),
         ],
     ),
     (
         Mutant::WakeLostOnCancel,
-        &[Suite("cancel::waiters_cancelled_at_the_hand_over_lose_no_turn"), SeedsOfLeases],
+        &[Suite("cancel::waiters_cancelled_at_the_hand_off_lose_no_turn"), SeedsOfLeases],
     ),
-    (Mutant::NoBell, &[Suite("waiting::no_wake_up_is_missed_under_stress")]),
+    (Mutant::NoWakeUps, &[Suite("waiting::no_wake_up_is_missed_under_stress")]),
     (Mutant::NobodyIsTold, &[SeedsOfLeases]),
-    (Mutant::WakesOnlyOne, &[Suite("modes::one_release_wakes_all_who_fit")]),
+    (Mutant::WakesOnlyOne, &[Suite("modes::one_release_wakes_all_waiters_that_fit")]),
     (
         Mutant::FrozenWaiterBlocks,
         &[Suite("waiting::a_frozen_waiter_is_passed_over"), SeedsOfLeases],
@@ -143,7 +143,10 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (Mutant::NamesCut, &[Suite("names::the_longest_names_differ_in_their_last_byte")]),
     (Mutant::NamesMapSlashes, &[Suite("names::similar_names_are_different_locks")]),
     (Mutant::ShowsOwner, &[Suite("errors::no_secret_is_ever_shown")]),
-    (Mutant::EvictsAnybody, &[Suite("inspecting::evicting_nobody_evicts_nobody")]),
+    (
+        Mutant::EvictsAnybody,
+        &[Suite("inspecting::evicting_an_unknown_participant_changes_nothing")],
+    ),
     (Mutant::EvictsNobody, &[Suite("inspecting::an_evicted_holder_is_lost")]),
     (Mutant::NoAdoption, &[SeedsOfSessions]),
     (Mutant::NoSync, &[SeedsOfSessions]),
@@ -163,7 +166,7 @@ pub(crate) type Broken = (&'static str, &'static str, &'static [By]);
 pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "nobody cleans up after a dropped acquisition",
-        "core/src/seat.rs: Seat::drop",
+        "core/src/seat.rs: ToyAcquisition::drop",
         &[Test(WAITING, "dropped_at_any_poll_it_is_released"), SeedsOfLeases, SeedsOfSessions],
     ),
     (
@@ -174,12 +177,12 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "a panic in release ends the clean-up",
         "core/src/seat.rs: caught",
-        &[Test(FAILING, "a_clean_up_outlives_a_driver_that_fails"), SeedsOfSessions],
+        &[Test(FAILING, "a_clean_up_survives_backend_failures"), SeedsOfSessions],
     ),
     (
         "a release that never returns is never asked for again",
         "core/src/seat.rs: clean_up, bound",
-        &[Test(FAILING, "a_clean_up_outlives_a_driver_that_fails"), SeedsOfSessions],
+        &[Test(FAILING, "a_clean_up_survives_backend_failures"), SeedsOfSessions],
     ),
     (
         "a clean-up gives up while a session lives",
@@ -193,8 +196,8 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     ),
     (
         "a repeated release that finds nothing is not held",
-        "core/src/seat.rs: Seat::release, repeated",
-        &[Test(LEAVING, "a_release_tells_what_became_of_the_lock")],
+        "core/src/seat.rs: ToyAcquisition::release, repeated",
+        &[Test(LEAVING, "a_release_reports_what_became_of_the_lock")],
     ),
     (
         "validity is revived after its end",
@@ -204,7 +207,7 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "a grant whose validity is over becomes a guard",
         "core/src/lifecycle.rs: grant",
-        &[Test(WAITING, "what_is_granted_too_late_is_an_error_and_given_back")],
+        &[Test(WAITING, "a_grant_that_comes_too_late_is_an_error_and_is_released")],
     ),
     (
         "what a batch does not report is forgotten",
@@ -239,22 +242,22 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "the answer to a look moves a hold",
         "core/src/keeper.rs: looked, What::Wait",
-        &[Test(WAITING, "a_stale_look_does_not_put_off_a_loss")],
+        &[Test(WAITING, "a_stale_check_does_not_delay_a_loss")],
     ),
     (
         "a ring during an attempt is lost",
         "core/src/claim.rs: ring, notify_one",
-        &[Test(WAITING, "a_ring_during_an_attempt_is_not_lost")],
+        &[Test(WAITING, "a_wake_up_during_an_attempt_is_not_lost")],
     ),
     (
         "a ring between a grant and its hold is lost",
         "core/src/lifecycle.rs: grant, enable",
-        &[Test(WAITING, "a_ring_between_the_grant_and_the_hold_asks_about_the_hold")],
+        &[Test(WAITING, "a_wake_up_between_the_grant_and_the_hold_renews_the_hold")],
     ),
     (
         "a ring of what is held is taken for a stray",
         "core/src/claim.rs: ring, HELD",
-        &[Test(LEAVING, "a_ring_is_a_stray_only_when_nobody_wants_the_claim")],
+        &[Test(LEAVING, "a_wake_up_is_stray_only_when_its_claim_has_gone")],
     ),
     (
         "the connection ends before the releases are sent",

@@ -1,4 +1,4 @@
-//! The server of the toy store: queues in arrival order, granted by hand-over, and a line to its
+//! The server of the toy store: queues in arrival order, granted by hand-off, and a line to its
 //! clients that can be cut or slowed down.
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use fencelock_core::{
 
 use crate::mutant::Mutant;
 
-/// How long a hand-over may stay unconfirmed.
+/// How long a hand-off may stay unconfirmed.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
 /// How long a request waits for its reply.
 const REQUEST_BOUND: Duration = Duration::from_millis(200);
@@ -118,7 +118,7 @@ impl Server {
             state.queues.insert(key.to_owned(), queue);
         }
         drop(state);
-        if !self.is(Mutant::NoBell) {
+        if !self.is(Mutant::NoWakeUps) {
             for claim in rung.iter().filter_map(Weak::upgrade) {
                 claim.ring();
             }

@@ -107,8 +107,8 @@ async fn a_follower_is_cut_off_from_its_peers_but_not_from_clients() {
         answer.contains(what)
     };
     assert!(says("Mode: follower").await);
-    assert_eq!(zookeeper.wires_of(follower).count(), 2);
-    for wire in zookeeper.wires_of(follower) {
+    assert_eq!(zookeeper.peer_links_of(follower).count(), 2);
+    for wire in zookeeper.peer_links_of(follower) {
         // With the other follower it has nothing but elections to talk about.
         within(wire.wait_for(|stats| stats.open > 0 && stats.to_client.forwarded > 0)).await;
         wire.stall(Direction::ToServer);
@@ -122,7 +122,7 @@ async fn a_follower_is_cut_off_from_its_peers_but_not_from_clients() {
         })
         .await;
         assert_eq!(zookeeper.leader().await.unwrap().port(), leader);
-        for wire in zookeeper.wires_of(follower).filter(|_| heals) {
+        for wire in zookeeper.peer_links_of(follower).filter(|_| heals) {
             wire.heal().await.unwrap();
         }
     }

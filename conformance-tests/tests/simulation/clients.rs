@@ -202,7 +202,7 @@ impl Client {
             }
         }
         self.check_held(&guard).await;
-        self.give_back(guard, asked).await;
+        self.release(guard, asked).await;
     }
 
     fn lost(&self, guard: &Guard, asked: &Asked, reason: LostReason) {
@@ -241,7 +241,7 @@ impl Client {
         }
     }
 
-    async fn give_back(&mut self, guard: Arc<Guard>, asked: &Asked) {
+    async fn release(&mut self, guard: Arc<Guard>, asked: &Asked) {
         let (lock, token) = (asked.lock, guard.fencing_token());
         let held = guard.is_held();
         let end = self.dice.below(10);

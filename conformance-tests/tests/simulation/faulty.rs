@@ -1,4 +1,4 @@
-//! A driver that fails by itself now and then, whatever its store does: it panics, it stays away
+//! A backend that fails by itself now and then, whatever its store does: it panics, it stays away
 //! for long or for ever, it keeps its whole process from running, or it forgets to report.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -85,7 +85,7 @@ impl Faulty {
             _ => Fault::Forgets,
         };
         self.history.count(|tally| tally.faults += 1);
-        self.history.note(self.process, "driver fails", longest, dice.below(1 << 16));
+        self.history.note(self.process, "backend fails", longest, dice.below(1 << 16));
         Some(fault)
     }
 
@@ -115,7 +115,7 @@ impl Faulty {
 
 /// A panic that nobody prints, as it is what was ordered.
 fn panic_silently() -> ! {
-    resume_unwind(Box::new("the driver panics on the weather's order"))
+    resume_unwind(Box::new("the backend panics on the weather's order"))
 }
 
 /// What `work` returns; `None` when it panics.
@@ -133,8 +133,9 @@ pub(crate) async fn caught<T>(work: impl Future<Output = T>) -> Option<T> {
 fn inner(contenders: &[Arc<dyn Contender>]) -> Vec<Arc<dyn Contender>> {
     let inner = contenders.iter().map(|contender| {
         let any: &dyn std::any::Any = contender.as_ref();
-        let seat: &FaultySeat = any.downcast_ref().expect("a driver gets its own seats only");
-        seat.inner.clone()
+        let acquisition: &FaultyAcquisition =
+            any.downcast_ref().expect("a backend gets its own acquisitions only");
+        acquisition.inner.clone()
     });
     inner.collect()
 }
@@ -153,8 +154,8 @@ impl DistributedLock for Faulty {
         if self.fault() == Some(Fault::Panics) {
             panic_silently();
         }
-        let Some(driver) = self.me.upgrade() else { unreachable!("the driver is being called") };
-        Arc::new(FaultySeat { driver, inner: self.inner.enter(claim) })
+        let Some(backend) = self.me.upgrade() else { unreachable!("the backend is being called") };
+        Arc::new(FaultyAcquisition { backend, inner: self.inner.enter(claim) })
     }
 
     async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
@@ -193,28 +194,28 @@ impl DistributedLock for Faulty {
     }
 }
 
-struct FaultySeat {
-    driver: Arc<Faulty>,
+struct FaultyAcquisition {
+    backend: Arc<Faulty>,
     inner: Arc<dyn Contender>,
 }
 
 #[async_trait]
-impl Contender for FaultySeat {
+impl Contender for FaultyAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         self.inner.claim()
     }
 
     async fn attempt(&self) -> Result<Attempt> {
-        self.driver.stumble().await;
+        self.backend.stumble().await;
         let answer = self.inner.attempt().await;
-        self.driver.stumble().await;
+        self.backend.stumble().await;
         answer
     }
 
     async fn release(&self) -> Result<Removal> {
-        self.driver.stumble().await;
+        self.backend.stumble().await;
         let answer = self.inner.release().await;
-        self.driver.stumble().await;
+        self.backend.stumble().await;
         answer
     }
 }

@@ -13,7 +13,7 @@ use fencelock_core::{Clock, FencingToken, Guard, Mode, Moment, TokioClock};
 use crate::gate::Gate;
 
 /// A loss may be told this much after the validity's end: tokio's timers count milliseconds.
-const TOLD_WITHIN: Duration = Duration::from_millis(3);
+const REPORTED_WITHIN: Duration = Duration::from_millis(3);
 
 pub(crate) struct History {
     pub(crate) time: Arc<TokioClock>,
@@ -55,7 +55,7 @@ pub(crate) struct Tally {
     pub(crate) lost: u64,
     pub(crate) cancelled: u64,
     pub(crate) unreachable: u64,
-    /// Calls in which a driver failed.
+    /// Calls in which a backend failed.
     pub(crate) faults: u64,
     /// Holds that a process still had, or had lost, when it was continued.
     pub(crate) outlived: u64,
@@ -355,7 +355,8 @@ impl State {
                     self.freed.insert(held.lock, now);
                 }
                 held.stage = Stage::Over;
-                let told = until.after(TOLD_WITHIN).max(held.gate.opened_at().after(TOLD_WITHIN));
+                let told =
+                    until.after(REPORTED_WITHIN).max(held.gate.opened_at().after(REPORTED_WITHIN));
                 if until.as_nanos() > 0 && told < now && !held.gate.is_shut() {
                     failure = Some(format!("{key:?} ended at {until:?}, nobody was told"));
                 }

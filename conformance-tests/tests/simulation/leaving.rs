@@ -38,7 +38,7 @@ fn kind(result: Result<()>) -> Option<ErrorKind> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_tells_what_became_of_the_lock() {
+async fn a_release_reports_what_became_of_the_lock() {
     use Removal::{Absent, Partly, Removed};
     let lost = || Err(unreachable());
     let partly = |was_held| Ok(Partly { was_held });
@@ -89,7 +89,7 @@ async fn a_release_dropped_at_any_poll_is_finished() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_believes_any_more_when_a_release_is_sent() {
+async fn no_hold_is_valid_any_more_when_its_release_is_sent() {
     let end_by: [fn(Guard); 2] = [drop, |guard| {
         tokio::spawn(guard.release());
     }];
@@ -122,11 +122,11 @@ async fn a_release_after_the_loss_is_not_held_and_sends_nothing_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ring_is_a_stray_only_when_nobody_wants_the_claim() {
+async fn a_wake_up_is_stray_only_when_its_claim_has_gone() {
     let store = Scripted::leases();
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let claim = store.claim(0);
-    // Held is not waiting, and yet wanted: a driver that took it for a stray freed held locks.
+    // Held is not waiting, and yet wanted: a backend that took it for a stray freed held locks.
     assert!(claim.ring() && !claim.is_over());
     sleep(SECOND).await;
     assert!(guard.is_held());
@@ -221,7 +221,7 @@ fn a_guard_that_outlives_its_runtime_is_dropped_without_a_panic() {
 }
 
 #[test]
-fn a_loss_by_shutdown_is_told_on_another_runtime() {
+fn a_loss_by_shutdown_is_reported_on_another_runtime() {
     let (tell, told) = mpsc::channel();
     let (give, given) = mpsc::channel::<Guard>();
     let other = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Directed tests of the keeper: what a driver may do wrong while it renews, and how late an
+//! Directed tests of the keeper: what a backend may do wrong while it renews, and how late an
 //! answer may come, without anybody holding for longer than it may.
 
 use std::sync::Arc;
@@ -40,7 +40,7 @@ async fn a_renewal_that_never_returns_is_a_loss_at_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_panics_in_renew_is_asked_again() {
+async fn a_panic_in_renew_is_retried() {
     let store = Scripted::leases();
     store.on_renew(|store, held, n| match n {
         0 => Told::nothing(Step::Panic),
@@ -140,7 +140,7 @@ async fn an_answer_just_before_the_deadline_still_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_slow_shard_holds_back_nobody_elses_renewal() {
+async fn a_slow_shard_delays_no_renewal_of_other_shards() {
     let store = Scripted::leases();
     // The first of each batch is on a shard that never answers.
     let slow = 1;
@@ -189,7 +189,7 @@ async fn ten_thousand_holds_are_renewed_in_a_few_batches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn taken_away_is_told_at_once() {
+async fn a_lock_taken_away_is_reported_at_once() {
     let store = Scripted::leases();
     store.on_renew(|_, held, _| Told::all(held.iter().map(|_| Ok(Renewal::Lost))));
     let guard = store.locks().lock("a").acquire().await.unwrap();
@@ -200,7 +200,7 @@ async fn taken_away_is_told_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rung_hold_is_asked_about_at_once() {
+async fn a_woken_hold_is_renewed_at_once() {
     let store = Scripted::leases();
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let granted = store.now();
@@ -211,7 +211,7 @@ async fn a_rung_hold_is_asked_about_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ring_during_a_renewal_is_answered_by_another() {
+async fn a_wake_up_during_a_renewal_causes_another() {
     let store = Scripted::leases();
     // What the first answer says was true before the ring.
     store.on_renew(|store, held, n| match n {
@@ -232,7 +232,7 @@ async fn a_ring_during_a_renewal_is_answered_by_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_without_an_end_is_asked_about_only_when_it_is_rung() {
+async fn a_hold_without_expiry_is_renewed_only_when_woken() {
     let store = Scripted::new(Liveness::Process, RenewalPlan::None);
     store.on_attempt(|_, claim, _| {
         let token = fencelock_core::FencingToken::new(claim.id());
@@ -278,7 +278,7 @@ async fn a_forgotten_guard_is_released_at_its_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_is_told_to_everybody_who_waits_for_it() {
+async fn a_loss_is_reported_to_every_waiting_task() {
     let store = Scripted::leases();
     store.on_renew(|_, _, _| Told::nothing(Step::Never));
     let guard = Arc::new(store.locks().lock("a").acquire().await.unwrap());

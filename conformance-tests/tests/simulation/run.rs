@@ -141,7 +141,7 @@ async fn play(kind: Kind, seed: u64, mutant: Option<Mutant>) -> Arc<History> {
     let mut troubles: Vec<JoinHandle<()>> = Vec::new();
     for running in &running {
         let dice = Dice::of(&[seed, 7, u64::from(running.number)]);
-        let trouble = Trouble {
+        let trouble = NetworkFault {
             number: running.number,
             gate: running.process.gate.clone(),
             link: running.process.link.clone(),
@@ -217,7 +217,7 @@ async fn settle(plan: &Plan, scene: &Scene) {
 }
 
 /// What happens to one process until the storm ends.
-struct Trouble {
+struct NetworkFault {
     number: u32,
     gate: Arc<Gate>,
     link: Option<Arc<Link>>,
@@ -229,7 +229,7 @@ struct Trouble {
     locks: usize,
 }
 
-impl Trouble {
+impl NetworkFault {
     async fn run(mut self) {
         let crash = (self.number == 1 && self.dice.percent(self.weather.crashes))
             .then(|| Instant::now() + self.dice.millis(0..=3_000));

@@ -11,11 +11,11 @@ use crate::dice::Dice;
 use crate::faulty::Faulty;
 use crate::gate::Gate;
 use crate::history::History;
-use crate::lease_driver::LeaseDriver;
+use crate::lease_backend::LeaseBackend;
 use crate::lease_server::LeaseServer;
 use crate::link::Link;
 use crate::mutant::Mutant;
-use crate::session_driver::SessionDriver;
+use crate::session_backend::SessionBackend;
 use crate::session_server::SessionServer;
 use crate::weather::Weather;
 
@@ -63,7 +63,7 @@ pub(crate) struct Process {
     pub(crate) gate: Arc<Gate>,
     /// The memory store has none: nothing can happen on the way.
     pub(crate) link: Option<Arc<Link>>,
-    /// Where the weather makes the driver fail.
+    /// Where the weather makes the backend fail.
     pub(crate) faulty: Option<Arc<Faulty>>,
 }
 
@@ -94,28 +94,28 @@ impl Scene {
 
     pub(crate) fn connect(&self, process: u32) -> Process {
         let link = |in_order| Arc::new(Link::new(process, self.seed, &self.weather, in_order));
-        let (driver, link): (Arc<dyn DistributedLock>, _) = match &self.store {
+        let (backend, link): (Arc<dyn DistributedLock>, _) = match &self.store {
             Store::Memory(memory) => {
                 let locks = memory.locks(self.settings(process)).expect("inside a runtime");
                 return Process { locks, gate: self.gate.clone(), link: None, faulty: None };
             }
             Store::Leases(server) => {
                 let link = link(false);
-                (LeaseDriver::connect(server, link.clone()), link)
+                (LeaseBackend::connect(server, link.clone()), link)
             }
             Store::Sessions(server) => {
                 let link = link(true);
-                (SessionDriver::connect(server, link.clone()), link)
+                (SessionBackend::connect(server, link.clone()), link)
             }
         };
         let gate = link.gate.clone();
         let faulty = (self.weather.driver_faults > 0).then(|| {
             let dice = Dice::of(&[self.seed, 11, u64::from(process)]);
             let history = self.history.clone();
-            Faulty::new(driver.clone(), process, gate.clone(), history, &self.weather, dice)
+            Faulty::new(backend.clone(), process, gate.clone(), history, &self.weather, dice)
         });
-        let driver = faulty.clone().map_or(driver, |faulty| faulty);
-        let locks = Locks::new(driver, "sim://", self.settings(process));
+        let backend = faulty.clone().map_or(backend, |faulty| faulty);
+        let locks = Locks::new(backend, "sim://", self.settings(process));
         let locks = locks.expect("inside a runtime");
         Process { locks, gate, link: Some(link), faulty }
     }

@@ -16,7 +16,7 @@ use fencelock_core::{
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-/// What the driver does with one request.
+/// What the backend does with one request.
 #[derive(Clone, Debug)]
 pub(crate) enum Step<T> {
     Now(Result<T>),
@@ -27,7 +27,7 @@ pub(crate) enum Step<T> {
     Blocks(Arc<Stall>, Result<T>),
 }
 
-/// What a driver does that blocks its thread.
+/// What a backend does that blocks its thread.
 #[derive(Debug, Default)]
 pub(crate) struct Stall {
     state: Mutex<Stalled>,
@@ -68,7 +68,7 @@ impl<T> Step<T> {
                 answer
             }
             Step::Never => pending().await,
-            Step::Panic => panic!("the driver panics on the test's order"),
+            Step::Panic => panic!("the backend panics on the test's order"),
             Step::Blocks(stall, answer) => {
                 stall.block();
                 answer
@@ -77,7 +77,7 @@ impl<T> Step<T> {
     }
 }
 
-/// What the driver does with one batch: reports, each this long after the last, then the end.
+/// What the backend does with one batch: reports, each this long after the last, then the end.
 #[derive(Clone, Debug)]
 pub(crate) struct Told<T> {
     pub(crate) reports: Vec<(Duration, usize, Result<T>)>,
@@ -106,7 +106,7 @@ impl<T> Told<T> {
     }
 }
 
-/// One request as the driver got it.
+/// One request as the backend got it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Attempt(u64),
@@ -226,7 +226,7 @@ impl Scripted {
         Renewal::Renewed { valid_until: lease_end(self.now(), claim.ttl()) }
     }
 
-    /// What happens while a claim takes its seat.
+    /// What happens while a claim takes its acquisition.
     pub(crate) fn on_enter(&self, script: impl Fn(&Claim) + Send + Sync + 'static) {
         *locked(&self.enter) = Arc::new(script);
     }
@@ -273,7 +273,7 @@ impl Scripted {
         *locked(&self.look) = Arc::new(move |waiting, n| script(&waiting, n));
     }
 
-    /// The `n`-th claim that took a seat, from 0.
+    /// The `n`-th claim that took a acquisition, from 0.
     pub(crate) fn claim(&self, n: usize) -> Arc<Claim> {
         locked(&self.seen).claims[n].clone()
     }
@@ -349,7 +349,7 @@ impl DistributedLock for Scripted {
         script(&claim);
         locked(&self.seen).claims.push(claim.clone());
         let Some(store) = self.me.upgrade() else { unreachable!("the store is being called") };
-        Arc::new(ScriptedSeat { store, claim })
+        Arc::new(ScriptedAcquisition { store, claim })
     }
 
     async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
@@ -379,13 +379,13 @@ impl DistributedLock for Scripted {
     }
 }
 
-struct ScriptedSeat {
+struct ScriptedAcquisition {
     store: Arc<Scripted>,
     claim: Arc<Claim>,
 }
 
 #[async_trait]
-impl Contender for ScriptedSeat {
+impl Contender for ScriptedAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }

@@ -238,7 +238,7 @@ impl SessionServer {
             let shown = state.locks.clone();
             state.cut_off.insert(process, shown);
         } else if state.cut_off.remove(&process).is_some() {
-            state.tell_what_is_gone();
+            state.notify_of_deleted_nodes();
         }
     }
 
@@ -316,11 +316,11 @@ impl State {
 
     fn catch_up(&mut self, process: u32) {
         if self.behind.remove(&process).is_some() {
-            self.tell_what_is_gone();
+            self.notify_of_deleted_nodes();
         }
     }
 
-    fn tell_what_is_gone(&mut self) {
+    fn notify_of_deleted_nodes(&mut self) {
         let watched: Vec<_> = self.watches.keys().copied().collect();
         for (lock, seq) in watched {
             if !self.locks.get(&lock).is_some_and(|nodes| nodes.contains_key(&seq)) {

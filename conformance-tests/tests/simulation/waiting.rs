@@ -35,10 +35,10 @@ fn acquire(store: &Arc<Scripted>) -> JoinHandle<Result<Guard>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ring_during_an_attempt_is_not_lost() {
+async fn a_wake_up_during_an_attempt_is_not_lost() {
     let store = Scripted::leases();
     store.on_attempt(|store, claim, n| match n {
-        // The answer was true when it was given: the hand-over came just after.
+        // The answer was true when it was given: the hand-off came just after.
         0 => Step::After(SECOND, Ok(Attempt::Waiting { look_in: FOREVER })),
         _ => Step::Now(Ok(store.grant(&claim))),
     });
@@ -52,7 +52,7 @@ async fn a_ring_during_an_attempt_is_not_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ring_between_the_grant_and_the_hold_asks_about_the_hold() {
+async fn a_wake_up_between_the_grant_and_the_hold_renews_the_hold() {
     let store = Scripted::leases();
     store.on_attempt(|store, claim, _| {
         let grant = store.grant(&claim);
@@ -68,7 +68,7 @@ async fn a_ring_between_the_grant_and_the_hold_asks_about_the_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_attempts_only_when_it_is_rung() {
+async fn a_waiter_attempts_only_when_woken() {
     let store = Scripted::leases();
     store.on_attempt(|_, _, _| waiting(FOREVER));
     let acquiring = acquire(&store);
@@ -84,7 +84,7 @@ async fn a_waiter_attempts_only_when_it_is_rung() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stale_look_does_not_put_off_a_loss() {
+async fn a_stale_check_does_not_delay_a_loss() {
     for answer in [Ok(Look::Again(60 * SECOND)), Ok(Look::Attempt), Err(unreachable())] {
         for delay in [100, 1_500, 2_900, 2_968, 3_100] {
             let store = Scripted::leases();
@@ -100,7 +100,7 @@ async fn a_stale_look_does_not_put_off_a_loss() {
             store.on_renew(|_, _, _| Told::nothing(Step::Never));
             let acquiring = acquire(&store);
             store.until(1, look).await;
-            // Its hand-over overtakes the look.
+            // Its hand-off overtakes the look.
             assert!(store.claim(0).ring());
             let guard = acquiring.await.unwrap().unwrap();
             let end = guard.valid_until();
@@ -112,7 +112,7 @@ async fn a_stale_look_does_not_put_off_a_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_panics_in_look_is_asked_again() {
+async fn a_panic_in_check_waiters_is_retried() {
     let store = Scripted::leases();
     store.on_attempt(|store, claim, n| match n {
         0 => waiting(SECOND),
@@ -127,7 +127,7 @@ async fn a_driver_that_panics_in_look_is_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_panics_in_attempt_leaves_nothing_behind() {
+async fn a_panic_in_attempt_leaves_nothing() {
     let store = Scripted::leases();
     let locks = store.locks();
     let held = locks.lock("other").acquire().await.unwrap();
@@ -186,7 +186,7 @@ async fn dropped_at_any_poll_it_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_granted_too_late_is_an_error_and_given_back() {
+async fn a_grant_that_comes_too_late_is_an_error_and_is_released() {
     let store = Scripted::leases();
     // The promise counts from before the request, and the answer took all of it.
     store.on_attempt(|store, claim, _| Step::After(TTL, Ok(store.grant(&claim))));
@@ -281,7 +281,7 @@ async fn a_wait_limit_is_kept_to_in_every_phase() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_waiters_look_together() {
+async fn a_thousand_waiters_are_checked_together() {
     let store = Scripted::leases();
     store.on_attempt(|_, _, _| waiting(SECOND));
     let locks = store.locks();
@@ -301,7 +301,7 @@ async fn a_thousand_waiters_look_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_of_one_waiter_leaves_the_others_their_rings() {
+async fn a_release_of_one_waiter_keeps_the_wake_ups_of_the_others() {
     let store = Scripted::leases();
     store.on_release(|_| Step::Now(Ok(Removal::Removed)));
     store.on_attempt(|store, claim, n| match n {

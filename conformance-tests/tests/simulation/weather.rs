@@ -32,7 +32,7 @@ pub(crate) struct Weather {
     pub(crate) evictions: u64,
     /// The server loses all its data.
     pub(crate) wipes: u64,
-    /// How often the driver itself fails in a call.
+    /// How often the backend itself fails in a call.
     pub(crate) driver_faults: u64,
     /// How much faster the server's clock runs, in millionths.
     pub(crate) rate: i64,

@@ -99,9 +99,9 @@ async fn idle_waiters_of_the_memory_store_are_not_polled() {
     assert!(polled <= WAITERS + WAITERS / 10, "{polled} polls of {WAITERS} waiters");
     assert!(holder.is_held() && waiters.iter().all(|waiter| !waiter.is_finished()));
 
-    // And a hand-over wakes one of them.
+    // And a hand-off wakes one of them.
     holder.release().await.unwrap();
     let first = waiters.into_iter().next().unwrap().await.unwrap().unwrap();
     let woken = polls.load(Ordering::Relaxed) - polled;
-    assert!(first.is_held() && woken <= 10, "{woken} polls for one hand-over");
+    assert!(first.is_held() && woken <= 10, "{woken} polls for one hand-off");
 }

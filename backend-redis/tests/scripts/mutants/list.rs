@@ -103,10 +103,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     ("a TTL of any length", "math.max(1, math.min(held.claim.ttl, DAY))", "held.claim.ttl"),
     ("a group of nobody stays", "    settle(-held.out)\n    return 1", "    return 1"),
-    ("a hand-over unmarks the token", "mint(marked and 'q' or '', ttl)", "mint('', ttl)"),
-    ("a hand-over marks no holder", "marked and claim.text .. MARK or claim.text", "claim.text"),
+    ("a hand-off unmarks the token", "mint(marked and 'q' or '', ttl)", "mint('', ttl)"),
+    ("a hand-off marks no holder", "marked and claim.text .. MARK or claim.text", "claim.text"),
     (
-        "a hand-over does not say that it marks",
+        "a hand-off does not say that it marks",
         "deadline - now + 1), true)",
         "deadline - now + 1), false)",
     ),

@@ -1,10 +1,10 @@
-//! Places, hand-overs and looks.
+//! Places, hand-offs and looks.
 
 use super::*;
 use crate::rules::FOREIGN;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("a hand-over waits for its confirmation two seconds at most", claim_ttl),
+    ("a hand-off waits for its confirmation two seconds at most", claim_ttl),
     ("a late confirmation keeps its place", late_confirmation),
     ("a late confirmation behind another program keeps its place", late_behind_foreign),
     ("the head looks often while another program holds", foreign_without_end),

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::super::data::Comparison;
 use super::numbers::{counted, figure};
 use super::stores::{Named, named};
-use super::{charts, cost, faults, hand_over, overview, sale, settings, speed, timelines};
+use super::{charts, cost, faults, hand_off, overview, sale, settings, speed, timelines};
 
 const SCRIPT: &str = include_str!("sort.js");
 
@@ -73,7 +73,7 @@ fn sections(comparison: &Comparison, stores: &[Named<'_>]) -> Vec<Section> {
     let mut sections = vec![
         section("summary", "Summary", overview::section(comparison, stores)),
         section("speed", "Speed", speed::section(comparison, stores)),
-        section("hand-over", "Hand-over", hand_over::section(stores)),
+        section("hand-off", "Hand-off", hand_off::section(stores)),
         section("failures", "Failures", timelines::section(stores)),
         section("faults", "Two holders at once", faults::section(stores)),
         section("cost", "Cost of a lock", cost::section(stores)),

@@ -30,7 +30,7 @@ const WORKLOADS: [Workload; 3] = [
     },
     Workload {
         title: "One hot lock",
-        what: "All clients loop over one lock: each pair is a hand-over.",
+        what: "All clients loop over one lock: each pair is a hand-off.",
         of: |store| &store.one_lock,
         axis: "clients",
         grows: |load| load.clients,

@@ -99,9 +99,9 @@ const MERITS: [Merit; 4] = [
         words: |_| String::new(),
     },
     Merit {
-        when: "hand-overs must be quick",
-        cost: |named| Some(named.store.hand_over.as_ref()?.p99_us),
-        words: |us| format!("hand-over p99 {}", time_us(us)),
+        when: "hand-offs must be quick",
+        cost: |named| Some(named.store.hand_off.as_ref()?.p99_us),
+        words: |us| format!("hand-off p99 {}", time_us(us)),
     },
     Merit {
         when: "work must go on soonest after a failure",

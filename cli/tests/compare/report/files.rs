@@ -66,7 +66,7 @@ fn what_is_missing_stands_at_the_top() {
 }
 
 #[test]
-fn a_broken_promise_is_the_first_thing_said_of_a_store() {
+fn a_broken_guarantee_is_shown_first() {
     let mut figures = sample();
     figures["stores"][6]["faults"]["lost_with_fencing"] = 2.into();
     figures["stores"][8]["faults"]["overlaps"] = 1.into();

@@ -9,7 +9,7 @@ const SCREEN: (u32, u32) = (1360, 900);
 const TELEPHONE: (u32, u32) = (360, 740);
 /// A4 with a margin of a centimetre: 190 mm by 277 mm at 96 dots an inch.
 const PAPER: (u32, u32) = (718, 1047);
-/// The summary, three workloads of two, the hand-over, five failures.
+/// The summary, three workloads of two, the hand-off, five failures.
 const CHARTS: usize = 1 + 6 + 1 + 5;
 
 #[derive(Deserialize, Debug)]

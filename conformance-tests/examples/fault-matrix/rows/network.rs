@@ -11,7 +11,7 @@ pub(super) const GROUP: Group = Group {
             "found again, the same fencing token, no orphan",
             &[
                 suite("replies::a_grant_whose_reply_was_lost_is_found_again"),
-                suite("replies::a_place_whose_reply_was_lost_is_found_again"),
+                suite("replies::a_queue_place_whose_reply_was_lost_is_found_again"),
                 suite("replies::an_acquire_dropped_after_a_lost_reply_leaves_nothing"),
                 test(REDLOCK, REDLOCK_FAULTS, "majority::what_a_lost_answer_planted_is_given_back"),
                 test(
@@ -41,7 +41,7 @@ pub(super) const GROUP: Group = Group {
             "reply to a renewal lost",
             "the old deadline stands",
             &[
-                suite("replies::a_renewal_whose_reply_was_lost_is_asked_again"),
+                suite("replies::a_renewal_whose_reply_was_lost_is_repeated"),
                 test(LEASES, SIMULATION, "renewing::a_lost_renewal_reply_leaves_the_old_deadline"),
                 test(ZOOKEEPER, ZK_FAULTS, "replies::a_lost_heartbeat_costs_no_lock"),
                 ignored(FILE, "nothing is renewed"),
@@ -82,7 +82,7 @@ pub(super) const GROUP: Group = Group {
             "one direction dropped",
             "the same",
             &[
-                suite("network::who_is_cut_off_in_one_direction_is_told_in_time"),
+                suite("network::a_loss_is_reported_in_time_when_one_direction_is_cut"),
                 test(
                     REDIS,
                     REDIS_FAULTS,
@@ -100,7 +100,7 @@ pub(super) const GROUP: Group = Group {
             "connections reset",
             "reconnected, the lock and the place are kept",
             &[
-                suite("network::resets_cost_no_lock_and_no_place"),
+                suite("network::connection_resets_lose_no_lock_and_no_queue_place"),
                 test(
                     REDIS,
                     REDIS_FAULTS,
@@ -126,30 +126,30 @@ pub(super) const GROUP: Group = Group {
             &[
                 test(
                     REDIS,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "a_third_of_the_packets_lost_only_slows_down",
                 ),
                 test(
                     REDIS,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "what_a_lost_connection_still_carries_takes_no_lock",
                 ),
                 test(
                     SENTINEL,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "a_third_of_the_packets_lost_only_slows_down_who_follows_sentinels",
                 ),
                 test(
                     CLUSTER,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "a_third_of_the_packets_lost_only_slows_a_cluster_down",
                 ),
                 test(
                     REDLOCK,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "a_third_of_the_packets_lost_only_slows_a_quorum_down",
                 ),
-                test(ZK, "backend-zk/tests/apart", "a_third_of_the_packets_lost_only_slows_down"),
+                test(ZK, "backend-zk/tests/netns", "a_third_of_the_packets_lost_only_slows_down"),
                 ignored(LOCAL, "nothing lies between the store and its clients"),
             ],
         ),

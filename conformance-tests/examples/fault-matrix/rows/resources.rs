@@ -34,18 +34,18 @@ pub(super) const GROUP: Group = Group {
             "a typed error, retried; ZooKeeper: the server ends, as row 31",
             &[
                 test(REDIS, REDIS_FAULTS, "refusals::a_server_that_cannot_save_is_waited_for"),
-                test(REDIS, "backend-redis/tests/apart", "a_full_disk_is_waited_for"),
+                test(REDIS, "backend-redis/tests/netns", "a_full_disk_is_waited_for"),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
                 test(REDLOCK, REDLOCK_FAULTS, "refusing::nobody_waits_for_nodes_that_cannot_save"),
                 test(
                     FILE,
-                    "backend-file/tests/apart",
+                    "backend-file/tests/netns",
                     "a_full_disk_is_an_error_and_what_is_held_stays",
                 ),
                 test(
                     ZOOKEEPER,
-                    "backend-zk/tests/apart",
+                    "backend-zk/tests/netns",
                     "a_server_that_ends_on_a_full_disk_is_waited_for",
                 ),
                 ignored(
@@ -60,8 +60,8 @@ pub(super) const GROUP: Group = Group {
             "processor starved",
             "lost early, never late",
             &[
-                suite("processes::a_starved_holder_is_never_one_of_two"),
-                suite("validity::the_old_holder_is_told_before_the_next_is_granted"),
+                suite("processes::a_starved_holder_never_overlaps_another"),
+                suite("validity::a_loss_is_reported_before_the_next_grant"),
             ],
         ),
         row(
@@ -76,24 +76,24 @@ pub(super) const GROUP: Group = Group {
                 ),
                 test(
                     REDIS,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
                 ),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
                 test(
                     SENTINEL,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "who_follows_sentinels_without_a_free_descriptor_says_so_and_what_is_held_stays",
                 ),
                 test(
                     CLUSTER,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "in_a_cluster_without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
                 ),
                 test(
                     REDLOCK,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "a_quorum_without_a_free_descriptor_says_so_and_what_is_held_stays",
                 ),
                 test(
@@ -108,7 +108,7 @@ pub(super) const GROUP: Group = Group {
                 ),
                 test(
                     ZOOKEEPER,
-                    "backend-zk/tests/apart",
+                    "backend-zk/tests/netns",
                     "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
                 ),
                 ignored(ENSEMBLE, "each connection is to one server, as at zookeeper"),

@@ -190,7 +190,7 @@ pub(super) const GROUP: Group = Group {
                 ),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
-                suite("network::resets_cost_no_lock_and_no_place"),
+                suite("network::connection_resets_lose_no_lock_and_no_queue_place"),
                 ignored(LOCAL, NO_SERVER),
             ],
         ),
