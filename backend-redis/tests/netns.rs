@@ -190,11 +190,11 @@ async fn disk() {
     let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
     assert!(format!("{error} {why}").contains("cannot save"), "{error}: {why}");
     let fresh = spawn_waiter(&locks, "fresh");
-    let release = tokio::spawn(held.release());
+    let releasing = tokio::spawn(held.release());
     tokio::time::sleep(ms(300)).await;
-    assert!(!fresh.is_finished() && !release.is_finished(), "the disk was not full");
+    assert!(!fresh.is_finished() && !releasing.is_finished(), "the disk was not full");
     std::fs::remove_file(disk.join("filler")).unwrap();
-    soon("the release goes through", release).await.unwrap().unwrap();
+    soon("the release goes through", releasing).await.unwrap().unwrap();
     release(until_granted(fresh).await).await;
     drained(&server).await;
 }

@@ -171,7 +171,7 @@ async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, crowd: usize
     join_all(servers.iter().map(|server| fault.is_mended(server))).await;
     let asking = (0..crowd).map(|n| async move { acquire(locks, &name(n)).await });
     let guards: Vec<Guard> = join_all(asking).await;
-    join_all(guards.into_iter().map(give_back)).await;
+    join_all(guards.into_iter().map(release)).await;
 }
 
 #[tokio::test]

@@ -91,10 +91,10 @@ async fn a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later() {
     let guard = until_granted(second).await;
     // Nobody waits: the queue is nowhere.
     let waiter = spawn_waiter(&other, "lock");
-    let release = tokio::spawn(guard.release());
+    let releasing = tokio::spawn(guard.release());
     told_in_vain(&one, "lock", "moving").await;
     migration.finish().await.unwrap();
-    soon("the release goes through", release).await.unwrap().unwrap();
+    soon("the release goes through", releasing).await.unwrap().unwrap();
     release(until_granted(waiter).await).await;
     all_drained(&servers).await;
 }

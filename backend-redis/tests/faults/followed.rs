@@ -54,12 +54,12 @@ async fn writes_paused(master: &TestRedis, one: &Locks, other: &Locks) {
     let waiter = spawn_waiter(other, "lock");
     until_queued(one, "lock", 1).await;
     redis_command(master, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
-    let release = tokio::spawn(guard.release());
+    let releasing = tokio::spawn(guard.release());
     let asked = Instant::now();
     assert_kind(&acquire_error(other, "lock", ms(200)).await, ErrorKind::Unreachable);
     assert!(asked.elapsed() < ms(200) + SLACK);
     redis_command(master, &["CLIENT", "UNPAUSE"]).await;
-    soon("the release goes through", release).await.expect("no panic").expect("released");
+    soon("the release goes through", releasing).await.expect("no panic").expect("released");
     release(until_granted(waiter).await).await;
 }
 
@@ -76,9 +76,9 @@ async fn busy(master: &TestRedis, one: &Locks, other: &Locks) {
         })
         .await;
         assert_kind(&acquire_error(one, "lock", ms(200)).await, ErrorKind::Unreachable);
-        let release = tokio::spawn(guard.release());
+        let releasing = tokio::spawn(guard.release());
         redis_command(master, &["SCRIPT", "KILL"]).await;
-        soon("the release goes through", release).await.expect("no panic").expect("released");
+        soon("the release goes through", releasing).await.expect("no panic").expect("released");
     };
     let (killed, ()) = tokio::join!(endless, meanwhile);
     assert!(killed.is_err(), "the script was to be killed");

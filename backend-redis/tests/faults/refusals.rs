@@ -18,12 +18,12 @@ async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
     redis_command(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
     told_in_vain(&locks, "fresh", "became a replica").await;
     let fresh = spawn_waiter(&locks, "fresh");
-    let release = tokio::spawn(kept.release());
+    let releasing = tokio::spawn(kept.release());
     told_in_vain(&locks, "other", "became a replica").await;
     let error = try_connect(&format!("redis://{}", server.addr())).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
     redis_command(&server, &["REPLICAOF", "NO", "ONE"]).await;
-    soon("the release goes through", release).await.unwrap().unwrap();
+    soon("the release goes through", releasing).await.unwrap().unwrap();
     release(until_granted(fresh).await).await;
     release(until_granted(waiter).await).await;
     drained(&server).await;
@@ -127,11 +127,11 @@ pub(crate) async fn cannot_save(server: &TestRedis, url: &str) {
     .await;
     told_in_vain(&locks, "lock", "cannot save").await;
     let fresh = spawn_waiter(&locks, "lock");
-    let release = tokio::spawn(held.release());
+    let releasing = tokio::spawn(held.release());
     told_in_vain(&locks, "lock", "cannot save").await;
-    assert!(!fresh.is_finished() && !release.is_finished(), "it could save");
+    assert!(!fresh.is_finished() && !releasing.is_finished(), "it could save");
     set(server, "save", "").await;
-    soon("the release goes through", release).await.expect("no panic").expect("released");
+    soon("the release goes through", releasing).await.expect("no panic").expect("released");
     release(until_granted(fresh).await).await;
 }
 
@@ -206,7 +206,7 @@ async fn a_password_that_is_being_changed_is_waited_for() {
     operator.says("AUTH changed").await;
     operator.says("CLIENT KILL TYPE pubsub").await;
     let fresh = spawn_waiter(&patient, "fresh");
-    let release = tokio::spawn(held.release());
+    let releasing = tokio::spawn(held.release());
     // One that waits no longer is told what the server says: the first time perhaps only that the
     // connection broke, and from then on always, also while nobody asks the server.
     let in_vain = async || {
@@ -215,9 +215,9 @@ async fn a_password_that_is_being_changed_is_waited_for() {
         assert!(asked.elapsed() >= ms(1000), "{:?}", asked.elapsed());
         error
     };
-    until("it is refused", async || acquire_error().await.kind() == ErrorKind::Refused).await;
+    until("it is refused", async || in_vain().await.kind() == ErrorKind::Refused).await;
     for _ in 0..4 {
-        let error = acquire_error().await;
+        let error = in_vain().await;
         assert_kind(&error, ErrorKind::Refused);
         assert!(
             error_chain(&error).contains("check the URL's user and password"),
@@ -225,9 +225,9 @@ async fn a_password_that_is_being_changed_is_waited_for() {
             error_chain(&error)
         );
     }
-    assert!(!fresh.is_finished() && !waiter.is_finished() && !release.is_finished());
+    assert!(!fresh.is_finished() && !waiter.is_finished() && !releasing.is_finished());
     operator.says("CONFIG SET requirepass correct").await;
-    soon("the release goes through", release).await.unwrap().unwrap();
+    soon("the release goes through", releasing).await.unwrap().unwrap();
     release(until_granted(fresh).await).await;
     release(until_granted(waiter).await).await;
     drained(&server).await;

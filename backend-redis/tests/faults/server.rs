@@ -23,8 +23,8 @@ async fn after_a_restart_without_persistence_the_token_still_rises() {
     assert!(register.write(tokens[0].get(), 2));
     soon("the holder is told", forgotten.lost()).await;
     assert!(!register.write(forgotten.fencing_token().get(), 3), "a stale write was taken");
-    let release = soon("its release ends", forgotten.release()).await;
-    assert_kind(&release.unwrap_err(), ErrorKind::NotHeld);
+    let releasing = soon("its release ends", forgotten.release()).await;
+    assert_kind(&releasing.unwrap_err(), ErrorKind::NotHeld);
     drained(&server).await;
 }
 
@@ -150,14 +150,14 @@ async fn while_a_long_script_runs_claims_wait_and_holds_stay() {
         .await;
         told_in_vain(&locks, "other", "long script").await;
         let fresh = spawn_waiter(&locks, "fresh");
-        let release = tokio::spawn(kept.release());
+        let releasing = tokio::spawn(kept.release());
         told_in_vain(&locks, "other", "long script").await;
         redis_command(&server, &["SCRIPT", "KILL"]).await;
-        (fresh, release)
+        (fresh, releasing)
     };
-    let (killed, (fresh, release)) = tokio::join!(endless, meanwhile);
+    let (killed, (fresh, releasing)) = tokio::join!(endless, meanwhile);
     assert!(killed.is_err(), "the script was to be killed");
-    soon("the release goes through", release).await.unwrap().unwrap();
+    soon("the release goes through", releasing).await.unwrap().unwrap();
     release(until_granted(fresh).await).await;
     release(until_granted(waiter).await).await;
     drained(&server).await;
@@ -173,13 +173,13 @@ async fn while_writes_are_paused_everything_is_bounded_and_then_goes_on() {
     until_queued(&locks, "kept", 1).await;
     redis_command(&server, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
     let fresh = spawn_waiter(&locks, "fresh");
-    let release = tokio::spawn(given.release());
+    let releasing = tokio::spawn(given.release());
     let asked = Instant::now();
     let error = locks.lock("other").wait_at_most(ms(1500)).acquire().await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(asked.elapsed() < ms(1500) + SLACK);
     redis_command(&server, &["CLIENT", "UNPAUSE"]).await;
-    soon("the release goes through", release).await.unwrap().unwrap();
+    soon("the release goes through", releasing).await.unwrap().unwrap();
     release(until_granted(fresh).await).await;
     until_renewed(&locks, &kept, ms(5000)).await;
     release(kept).await;

@@ -145,7 +145,7 @@ async fn beside_denied(locks: &Locks, denied: impl Fn(usize) -> String) {
         let (others, refused) = join(acquire_all(locks, round), wanted.try_acquire()).await;
         assert_kind(&refused.expect_err("it is denied"), ErrorKind::Refused);
         let others: Vec<Guard> = others.into_iter().map(|guard| guard.expect("granted")).collect();
-        let giving_back = join_all(others.into_iter().map(give_back));
+        let giving_back = join_all(others.into_iter().map(release));
         let (_, refused) = join(giving_back, wanted.try_acquire()).await;
         assert_kind(&refused.expect_err("it is denied"), ErrorKind::Refused);
     }
