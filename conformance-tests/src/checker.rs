@@ -140,7 +140,8 @@ pub fn assert_clean(events: Vec<Event>, rules: Rules) {
     assert!(granted > 0, "the history has no grant, so it proves nothing");
     let violations = check(events, rules);
     if let Some(first) = violations.first() {
-        panic!("{} violations in {granted} grants; the first: {first}", violations.len());
+        let (count, s) = (violations.len(), if violations.len() == 1 { "" } else { "s" });
+        panic!("{count} violation{s} in {granted} grants; the first: {first}");
     }
 }
 

@@ -37,6 +37,7 @@ mod stall_detector;
 mod stopping;
 mod suite;
 pub mod torture;
+pub mod waiting;
 
 pub use behaviours::BEHAVIOURS;
 pub use context::Context;

@@ -116,7 +116,7 @@ fn alone(test: &Test) {
     let runtime = runtime.expect("a runtime");
     runtime.block_on(async {
         let done = tokio::time::timeout(BOUND, (test.run)()).await;
-        done.unwrap_or_else(|_| panic!("not within {BOUND:?}"));
+        done.unwrap_or_else(|_| panic!("timed out after {BOUND:?}"));
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
 }

@@ -126,7 +126,7 @@ async fn restless(context: Arc<Context>) {
                 }
                 worker.look(&guard, claim);
                 if random.random_bool(0.5) {
-                    // Lost meanwhile or not; both are told apart, and neither is an error here.
+                    // Possibly lost meanwhile, which is not an error here.
                     let _ = worker.release(guard, claim).await;
                 } else {
                     worker.record(claim, What::ReleaseInvoked);
@@ -136,7 +136,7 @@ async fn restless(context: Arc<Context>) {
             worker.into_events()
         });
     }
-    let events = context.within(context.patience() * 2, "all have rested", tasks.join_all()).await;
+    let events = context.within(context.patience() * 2, "all work is done", tasks.join_all()).await;
     work::assert_history(&context, events.into_iter().flatten().collect());
 }
 
@@ -155,5 +155,5 @@ async fn many(context: Arc<Context>) {
             });
         }
     }
-    context.within(context.patience() * 2, "everybody had their lock", tasks.join_all()).await;
+    context.within(context.patience() * 2, "every task had its lock", tasks.join_all()).await;
 }

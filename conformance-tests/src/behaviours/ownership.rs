@@ -1,4 +1,4 @@
-//! A lock is its guard's, for as long as the guard is, and nobody else's to free (invariant 3).
+//! A lock belongs to its guard, and only that guard can release it (invariant 3).
 
 use std::sync::Arc;
 
