@@ -30,13 +30,13 @@ use worker::{Worker, broken_worker};
 pub(crate) struct Options {
     /// The store; `baseline:tokio-mutex` is tokio's own Mutex in the same loop
     url: String,
-    /// Own locks, one hot lock, one lock handed on after holds of 2 ms, or CLIENTS locks just held
+    /// Own locks, one contended lock, one lock handed off after holds of 2 ms, or CLIENTS idle held locks
     #[arg(value_enum)]
     workload: Workload,
-    /// How many clients loop
+    /// Number of clients
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     clients: u32,
-    /// For how long, in seconds
+    /// Duration in seconds
     #[arg(value_parser = seconds)]
     seconds: Duration,
     /// Spread the clients over this many processes

@@ -80,35 +80,35 @@ async fn tell_on(
         tokio::time::sleep(pause).await;
         pause = EVERY;
         let holders = look(plan, locks).await.map(|snapshot| describe(&snapshot, precise));
-        let holders = holders.flatten().unwrap_or_else(|| "its holder is not known".to_owned());
+        let holders = holders.flatten().unwrap_or_else(|| "the holder is unknown".to_owned());
         teller(format!("waiting for {:?} on {}: {holders}", plan.name, plan.store.shown));
     }
 }
 
-/// Who holds it, if the store can tell now.
+/// A snapshot of the lock, if the store answers in time.
 pub(super) async fn look(plan: &Plan, locks: &Locks) -> Option<Snapshot> {
     tokio::time::timeout(PATIENCE, locks.inspect(&plan.name)).await.ok()?.ok()
 }
 
-/// "held by web-1 pid 4711 backup.sh for 3m 2s and 2 others", `None` when nobody holds it.
+/// "held for 3m 2s by web-1 pid 4711 backup.sh and 2 others", `None` when the lock is free.
 pub(super) fn describe(snapshot: &Snapshot, precise: bool) -> Option<String> {
     let (first, others) = snapshot.holders.split_first()?;
     let more = match others.len() {
         0 => String::new(),
-        1 => " and another one".to_owned(),
+        1 => " and 1 other".to_owned(),
         n => format!(" and {n} others"),
     };
-    Some(format!("held by {}{more}", one(first, precise)))
+    Some(format!("held {}{more}", one(first, precise)))
 }
 
 fn one(holder: &Occupant, precise: bool) -> String {
-    let who = holder.label.as_ref().map_or("somebody without a label", |label| label.as_str());
+    let who = holder.label.as_ref().map_or("a client without a label", |label| label.as_str());
     match holder.since {
         Some(since) if precise => {
             let seconds = Duration::from_secs(since.as_secs());
-            format!("{who} for {}", humantime::format_duration(seconds))
+            format!("for {} by {who}", humantime::format_duration(seconds))
         }
-        _ => who.to_owned(),
+        _ => format!("by {who}"),
     }
 }
 

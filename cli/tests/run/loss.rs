@@ -103,11 +103,11 @@ fn continue_only_reports() {
         "echo up; read x; echo $x",
     ]);
     assert_eq!(job.line(), "up");
-    assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "somebody else has it");
+    assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "another client has it");
     job.write("unharmed\n");
     assert_eq!(job.line(), "unharmed");
     assert_eq!(job.code(), 79);
-    assert!(job.complaints().contains("the command goes on"));
+    assert!(job.complaints().contains("the command continues"));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_lock_taken_away_kills_at_once() {
     assert_eq!(job.code(), 79);
     assert_eq!(job.silence(), [""; 0]);
     let said = job.complaints();
-    assert!(said.contains("no longer ours"), "{said}");
+    assert!(said.contains("taken or deleted"), "{said}");
 }
 
 #[test]
