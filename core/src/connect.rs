@@ -56,7 +56,7 @@ const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
 /// tried again until `unreachable_after` has passed.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] for a URL that cannot be meant; [`ErrorKind::Unreachable`] with
+/// [`ErrorKind::InvalidArgument`] for an invalid URL; [`ErrorKind::Unreachable`] with
 /// the last attempt's error as its cause; else what the store's connect says. Never shows a
 /// password.
 ///
@@ -89,7 +89,7 @@ pub async fn connect_within(schemes: &[Scheme], url: &str, limit: Duration) -> R
 /// [`Locks::ready`].
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] for a URL that cannot be meant, and outside a tokio runtime.
+/// [`ErrorKind::InvalidArgument`] for an invalid URL, and outside a tokio runtime.
 pub fn connect_lazy(schemes: &[Scheme], url: &str) -> Result<Locks> {
     Link::later(Target::find(schemes, url)?).map(|link| Locks { link })
 }

@@ -67,11 +67,11 @@ impl ErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// Its validity ended: no renewal was confirmed in time, or a fixed lease was over.
+    /// Its validity ended: no renewal was confirmed in time, or a fixed lease ended.
     Expired,
-    /// The store said that it is somebody else's, or nobody's.
+    /// The store reported another holder, or none.
     TakenAway,
-    /// `hold_at_most` was over.
+    /// `hold_at_most` elapsed.
     HoldLimit,
     /// The connected store was closed, or its runtime ended.
     Closed,
@@ -94,8 +94,8 @@ impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LostReason::Expired => "its validity ended before a renewal was confirmed",
-            LostReason::TakenAway => "the store says it is no longer ours",
-            LostReason::HoldLimit => "its hold_at_most was over",
+            LostReason::TakenAway => "the store reports that the lock was taken or deleted",
+            LostReason::HoldLimit => "hold_at_most elapsed",
             LostReason::Closed => "the store was closed",
         })
     }
@@ -143,7 +143,7 @@ impl fmt::Display for Operation {
 
 type Source = Arc<dyn std::error::Error + Send + Sync>;
 
-/// Why something could not be done.
+/// The error type of every operation.
 ///
 /// `Display` says what was being done, on which lock, with which store, and what to do; the
 /// cause is in [`source`](std::error::Error::source).

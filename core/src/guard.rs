@@ -191,7 +191,10 @@ impl Guard {
         }
         match self.hold.seat().release().await? {
             true => Ok(()),
-            false => Err(Error::new(ErrorKind::NotHeld, "the store did not have it as ours")),
+            false => Err(Error::new(
+                ErrorKind::NotHeld,
+                "the store no longer lists this client as the holder",
+            )),
         }
     }
 

@@ -314,7 +314,7 @@ impl<'a> Contention<'a> {
     }
 
     fn busy(&self) -> Error {
-        Error::new(ErrorKind::Busy, "held by somebody else, or others wait for it")
+        Error::new(ErrorKind::Busy, "another client holds it or waits for it")
     }
 
     fn silent(&self) -> Error {

@@ -25,19 +25,19 @@ pub struct RwLock {
 }
 
 impl RwLock {
-    /// To be held together with other readers.
+    /// A read lock, shared with other readers.
     pub fn read(&self) -> Lock {
         self.locks.in_mode(Family::ReadWrite, &self.name, Ok(Mode::Shared))
     }
 
-    /// To be held alone.
+    /// A write lock, held exclusively.
     pub fn write(&self) -> Lock {
         self.locks.in_mode(Family::ReadWrite, &self.name, Ok(Mode::Exclusive))
     }
 }
 
-/// A lock and how it is to be acquired. It can be acquired any number of times; each acquisition
-/// is an owner of its own, also against others from this value.
+/// A named lock together with the options for acquiring it. It can be acquired any number of times;
+/// each acquisition is an owner of its own, even against others from this value.
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
@@ -120,8 +120,8 @@ impl Lock {
         })
     }
 
-    /// Words for people who look who holds or waits, behind host and process. At most 120 bytes
-    /// together.
+    /// A label for people who inspect the lock; it follows the host name and process id. At most 120
+    /// bytes together.
     pub fn label(self, text: &str) -> Lock {
         self.set(|request| {
             request.label = request.label.with(text);

@@ -121,8 +121,7 @@ impl Locks {
         connected.map(drop).map_err(explain)
     }
 
-    /// The lock `name`, to be held by one at a time. A name that cannot be is an error of the
-    /// acquisition.
+    /// The lock `name`, held by one client at a time. An invalid name is reported when you acquire.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
         self.in_mode(Family::Lock, name.as_ref(), Ok(Mode::Exclusive))
     }
@@ -159,7 +158,7 @@ impl Locks {
     /// Who holds `name` and who waits for it, as far as the store knows.
     ///
     /// # Errors
-    /// As the store answers; [`ErrorKind::InvalidArgument`] for a name that cannot be.
+    /// As the store answers; [`ErrorKind::InvalidArgument`] for an invalid name.
     ///
     /// # Cancel safety
     /// Cancel safe.

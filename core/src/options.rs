@@ -80,9 +80,7 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
     humantime::parse_duration(text).map_err(|cause| {
         Error::new(
             ErrorKind::InvalidArgument,
-            format!(
-                "{text:?} is no duration; expected a number with a unit, as 500ms, 2s or 1m30s"
-            ),
+            format!("invalid duration {text:?}: add a unit, for example 500ms, 2s or 1m30s"),
         )
         .caused_by(cause)
     })

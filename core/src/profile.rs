@@ -113,18 +113,18 @@ pub enum Tokens {
     BeyondData,
 }
 
-/// Whom it excludes.
+/// The clients that it excludes.
 impl fmt::Display for Reach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Reach::Process => "tasks of one process",
             Reach::Machine => "processes of one machine",
-            Reach::Network => "everybody who reaches the servers",
+            Reach::Network => "all clients of the servers",
         })
     }
 }
 
-/// When a dead holder's lock is free.
+/// When the lock of a crashed holder is freed.
 impl fmt::Display for Liveness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -60,15 +60,19 @@ impl StoreUrl {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] without a `scheme://`, for a parameter without `=`, for one
-    /// given twice, and for percent-encoding that is no UTF-8.
+    /// given twice, and for percent-encoding that is not UTF-8.
     pub fn parse(url: &str) -> Result<StoreUrl> {
         let Some((scheme, rest)) = url.split_once("://") else {
             // The text may hold a password in a place nobody foresaw: it is not repeated.
-            return Err(invalid("a store URL is scheme://…, as mem:// or file:///var/lock/jobs"));
+            return Err(invalid(
+                "invalid store URL: expected scheme://…, such as redis://HOST or file:///var/lib/jobs/locks",
+            ));
         };
         let scheme_fits = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         if scheme.is_empty() || !scheme.chars().all(scheme_fits) {
-            return Err(invalid("a store URL begins with a scheme, as mem:// or file://"));
+            return Err(invalid(
+                "invalid store URL: expected a scheme, such as redis:// or file://",
+            ));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = match rest.find('/') {
@@ -78,8 +82,8 @@ impl StoreUrl {
         if !authority.is_empty() && (path.contains('@') || query.contains('@')) {
             // A password with a / or ? in it: the rest of it must not be taken for a path.
             return Err(invalid(
-                "an @ stands behind the host; percent-encode / ? # @ in a user or password, and \
-                 an @ in a path or parameter",
+                "unexpected \"@\" after the host; percent-encode / ? # @ in a user or password, and \
+                 @ in a path or parameter",
             ));
         }
         let (login, authority) = match authority.rsplit_once('@') {
@@ -131,7 +135,7 @@ impl StoreUrl {
     /// `[::1]:7000`, without the brackets.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when none is named, or one is no `HOST` or `HOST:PORT`.
+    /// [`ErrorKind::InvalidArgument`] when there is none, or one is not `HOST` or `HOST:PORT`.
     pub fn hosts(&self, port: u16) -> Result<Vec<(String, u16)>> {
         hosts::parse(&self.authority, port)
     }
@@ -222,7 +226,7 @@ fn decode(text: &str) -> Result<String> {
 /// The hosts of a list such as `h1:6379,h2`, as [`StoreUrl::hosts`] reads them.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] when none is named, or one is no `HOST` or `HOST:PORT`.
+/// [`ErrorKind::InvalidArgument`] when there is none, or one is not `HOST` or `HOST:PORT`.
 pub fn hosts_in(list: &str, port: u16) -> Result<Vec<(String, u16)>> {
     hosts::parse(list, port)
 }

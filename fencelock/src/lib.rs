@@ -9,7 +9,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Which stores there are is chosen by cargo features: `memory` and `file`, both on by default, and
+//! Cargo features select the stores that are compiled in: `memory` and `file`, both on by default, and
 //! `redis` and `zk`, with `tls` for encrypted connections.
 //! What each of them promises, and what it cannot, is in the repository's docs/guarantees.md.
 
@@ -59,7 +59,7 @@ pub const URL_VARIABLE: &str = "FENCELOCK_URL";
 /// every bound while the answer is still under way; tests on one use `mem://`.
 ///
 /// # Errors
-/// - [`ErrorKind::InvalidArgument`]: a URL that cannot be meant; the message says what was
+/// - [`ErrorKind::InvalidArgument`]: an invalid URL; the message says what was
 ///   expected.
 /// - [`ErrorKind::Unreachable`]: the store did not answer within `unreachable_after`. The last
 ///   attempt's error is the [source](std::error::Error::source).
@@ -102,7 +102,7 @@ pub async fn connect_within(url: &str, limit: Duration) -> Result<Locks> {
 /// does gets its error.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] for a URL that cannot be meant, and outside a tokio runtime.
+/// [`ErrorKind::InvalidArgument`] for an invalid URL, and outside a tokio runtime.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {

@@ -11,7 +11,7 @@ use crate::error::Result;
 /// The hosts of `authority` with their ports, `default` where none is given.
 pub(super) fn parse(authority: &str, default: u16) -> Result<Vec<(String, u16)>> {
     if authority.is_empty() {
-        return Err(invalid("no host is named; expected HOST or HOST:PORT"));
+        return Err(invalid("missing host: expected HOST or HOST:PORT"));
     }
     let parts = authority.split(',').enumerate();
     parts
