@@ -1,7 +1,7 @@
 //! The environment of a behaviour: clients of one store, names, bounds for waiting, and a seed.
 //!
-//! Behaviours wait for events, each within [`Context::patience`], and name them, so that a hang is a
-//! failure with a reason. The bound is generous: it is not a guarantee of the store, and only
+//! Behaviours wait for events, each within [`Context::patience`], and name them, so that a hang is
+//! a failure with a reason. The bound is generous: it is not a guarantee of the store, and only
 //! distinguishes late on a busy machine from never.
 
 use std::collections::BTreeSet;
@@ -89,11 +89,11 @@ impl Context {
         connected.expect("the store connects")
     }
 
-    /// A client that lives on `frozen_runtime`, and stands still when that does.
+    /// A client that lives on `frozen_runtime`, and is frozen with it.
     pub async fn client_on(&self, frozen_runtime: &FrozenRuntime) -> Locks {
         let (store, params) = (self.store.clone(), self.base.clone());
         let connecting = frozen_runtime.run(async move { store.connect(&params).await });
-        let connected = self.soon("a client connects on an frozen_runtime", connecting).await;
+        let connected = self.soon("a client connects on a frozen runtime", connecting).await;
         connected.expect("the store connects")
     }
 
@@ -317,7 +317,8 @@ impl Context {
         lock(&self.step).clone()
     }
 
-    /// After the behaviour: nothing may be left, neither by `inspect` nor by the harness's own look.
+    /// After the behaviour: nothing may be left, neither by `inspect` nor by the harness's own
+    /// look.
     pub(crate) async fn audit(&self) -> Result<(), String> {
         let audited = timeout(self.patience * 2, self.nothing_left()).await;
         let left = audited.map_err(|_| "the store did not answer".to_owned());

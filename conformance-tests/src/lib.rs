@@ -6,12 +6,13 @@
 //! fencelock_conformance::main(fencelock_conformance::MemoryHarness);
 //! ```
 //!
-//! [`Harness`] tells the suite how to connect to a store, and by which back doors it can look at
-//! the store from behind or break it; [`BEHAVIOURS`] is the list of what is demanded. Each pair of
-//! store and behaviour is a test of its own, which passes, fails, or is ignored with a reason.
-//! [`checker`] judges recorded histories, [`proxy`] breaks connections, [`servers`] are real servers
-//! on demand, and [`cancel_points`] drops futures where they await; all four are of use without the suite,
-//! and so are the [`helpers`] of a fault test, and tests that need a machine [`netns`].
+//! [`Harness`] connects the suite to a store, and offers backdoors to inspect the store without the
+//! library or to break it; [`BEHAVIOURS`] lists the required behaviours. Each pair of store and
+//! behaviour is a test of its own, which passes, fails, or is ignored with a reason.
+//! [`checker`] judges recorded histories, [`proxy`] breaks connections, [`servers`] are real
+//! servers on demand, and [`cancel_points`] drops futures where they await; all four are of use
+//! without the suite, and so are the [`helpers`] of a fault test, and tests that need a machine
+//! [`netns`].
 //! [`torture`] runs for as long as one likes, on servers that [`deployments`] start and break.
 
 pub mod behaviours;

@@ -1,5 +1,6 @@
 //! The core under simulated stores: random clients, lost and late messages, cuts, pauses, crashes,
-//! backends that panic, hang or block, and sessions that expire, all from a seed and under tokio's paused clock.
+//! backends that panic, hang or block, and sessions that expire, all from a seed and under tokio's
+//! paused clock.
 //!
 //! Drivers are tested against real servers elsewhere. Here the stores are small enough to be right
 //! beyond doubt, or wrong in one known way, and a year of trouble fits in a minute.

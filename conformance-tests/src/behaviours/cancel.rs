@@ -1,5 +1,5 @@
-//! Any future may be dropped at any await point: nothing is left behind, and no other client's wake-up is
-//! lost (invariant 4, lessons 4 and 17).
+//! Any future may be dropped at any await point: nothing is left behind, and no other client's
+//! wake-up is lost (invariant 4, lessons 4 and 17).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -148,8 +148,8 @@ async fn passes_on(context: Arc<Context>) {
     context.release(second).await;
 }
 
-/// The first waiter is cancelled while the lock is being handed off to it. A lost turn costs a waiter
-/// check after a second, or a lease; a hundred of them would show it.
+/// The first waiter is cancelled while the lock is being handed off to it. A lost turn costs a
+/// waiter check after a second, or a lease; a hundred of them would show it.
 async fn at_hand_off(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);

@@ -1,5 +1,5 @@
-//! Errors have different kinds where callers act differently, name the operation, and never contain a
-//! secret (invariant 9, lessons 27 and 30).
+//! Errors have different kinds where callers act differently, name the operation, and never contain
+//! a secret (invariant 9, lessons 27 and 30).
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Network faults on the connections of all clients (faults 11 to 16): a loss is reported in time, work
-//! continues, and nothing is left.
+//! Network faults on the connections of all clients (faults 11 to 16): a loss is reported in time,
+//! work continues, and nothing is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,8 +88,8 @@ async fn resets(context: Arc<Context>) {
     context.release(held).await;
 }
 
-/// The validity of a guard is the rest of the lease when the reply arrives; after the lease there is no
-/// guard.
+/// The validity of a guard is the rest of the lease when the reply arrives; after the lease there
+/// is no guard.
 async fn near_the_promise(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;

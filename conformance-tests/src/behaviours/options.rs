@@ -1,4 +1,5 @@
-//! Extreme options are typed errors or are applied exactly; they never panic or overflow (lesson 22).
+//! Extreme options are typed errors or are applied exactly; they never panic or overflow (lesson
+//! 22).
 
 use std::sync::Arc;
 use std::time::Duration;

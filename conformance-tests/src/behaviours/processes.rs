@@ -1,5 +1,5 @@
-//! Several processes, some of them frozen or killed: locks are kept by the store, not by the program
-//! (faults 1 to 5).
+//! Several processes, some of them frozen or killed: locks are kept by the store, not by the
+//! program (faults 1 to 5).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -310,8 +310,8 @@ async fn stopped(context: Arc<Context>) {
     context.release(next).await;
 }
 
-/// A tenth of a processor, in slices longer than a renewal takes: the lock is kept or lost, but never
-/// reported as held while another client holds it.
+/// A tenth of a processor, in slices longer than a renewal takes: the lock is kept or lost, but
+/// never reported as held while another client holds it.
 async fn starved(context: Arc<Context>) {
     const WHOLE: Duration = Duration::from_secs(3);
     let name = context.name("lock");
@@ -332,7 +332,7 @@ async fn starved(context: Arc<Context>) {
             !claims_to_hold,
             "a starved process reports a lock as held that another client holds"
         );
-    } else if believes {
+    } else if claims_to_hold {
         // Lost or kept until then, it does not block other clients.
         let _ = context.soon("it releases", peer.release(SLOT)).await;
     }

@@ -1,5 +1,5 @@
-//! Any reply may be lost: a retry finds the lock already acquired or already released (faults 7 to 9,
-//! lessons 16 and 17).
+//! Any reply may be lost: a retry finds the lock already acquired or already released (faults 7 to
+//! 9, lessons 16 and 17).
 
 use std::sync::Arc;
 use std::time::Duration;

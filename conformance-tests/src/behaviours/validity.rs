@@ -1,5 +1,5 @@
-//! The holder knows the end of its validity, is notified of a loss no later, and is renewed until then
-//! (invariant 2).
+//! The holder knows the end of its validity, is notified of a loss no later, and is renewed until
+//! then (invariant 2).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -222,8 +222,8 @@ async fn shorter(context: Arc<Context>) {
     }
 }
 
-/// Other libraries counted from the reply (madelson's LeaseMonitor), so that the validity was too long by
-/// the round trip.
+/// Other libraries counted from the reply (madelson's LeaseMonitor), so that the validity was too
+/// long by the round trip.
 async fn slow_reply(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;

@@ -1,5 +1,5 @@
-//! Waiting: limits are exact, every waiter is woken, and a waiter that gives up or stops responding is
-//! passed over (invariants 6 and 7).
+//! Waiting: limits are exact, every waiter is woken, and a waiter that gives up or stops responding
+//! is passed over (invariants 6 and 7).
 
 use std::sync::Arc;
 use std::time::Duration;

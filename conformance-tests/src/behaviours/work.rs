@@ -1,4 +1,5 @@
-//! Steps that several behaviours share: many tasks on one lock with their history, and common checks.
+//! Steps that several behaviours share: many tasks on one lock with their history, and common
+//! checks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +13,8 @@ use crate::context::Context;
 use crate::history::{Event, Worker};
 use crate::peer::protocol::How;
 
-/// Each of `clients` holds `name` `rounds` times, all of them concurrently, in the mode that `how` gives for
-/// the client's index. Returns the history.
+/// Each of `clients` holds `name` `rounds` times, all of them concurrently, in the mode that `how`
+/// gives for the client's index. Returns the history.
 pub(super) async fn contend(
     context: &Arc<Context>,
     clients: Vec<Locks>,
@@ -121,8 +122,8 @@ pub(super) const BRIEFLY: Duration = Duration::from_millis(60);
 /// Short enough to outlive, long enough to renew three times on a busy machine.
 pub(super) const SHORT_TTL: Duration = Duration::from_secs(1);
 
-/// The shortest wait in which a store on a busy machine can be expected to report that a lock is held; a
-/// store that commits to disk needs longer.
+/// The shortest wait in which a store on a busy machine can be expected to report that a lock is
+/// held; a store that commits to disk needs longer.
 pub(super) const SHORT_WAIT: Duration = Duration::from_millis(300);
 
 /// Acquires in the background.

@@ -1,4 +1,5 @@
-//! What every store with servers must do about a machine's faults, in a test of [`main`](super::main).
+//! What every store with servers must do about a machine's faults, in a test of
+//! [`main`](super::main).
 
 use std::time::Duration;
 

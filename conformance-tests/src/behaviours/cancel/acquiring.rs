@@ -1,5 +1,5 @@
-//! Acquisitions that are dropped at each of their awaits: on a free lock, in the queue, and under network
-//! faults.
+//! Acquisitions that are dropped at each of their awaits: on a free lock, in the queue, and under
+//! network faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::behaviours::work;
 use crate::context::Context;
 use crate::harness::Backdoor;
 
-/// Acquires, or tries with a wait limit. A try without one may find the lock busy: the request of the
-/// attempt that was dropped before may still be in flight.
+/// Acquires, or tries with a wait limit. A try without one may find the lock busy: the request of
+/// the attempt that was dropped before may still be in flight.
 async fn acquire(lock: Lock, tries: bool) -> Result<Option<Guard>> {
     match tries {
         true => lock.try_acquire().await,
@@ -120,8 +120,8 @@ pub(super) async fn busy(context: Arc<Context>, limit: Duration) {
 /// The duration of an outage.
 const OUTAGE: Duration = Duration::from_millis(40);
 
-/// A request that was or may have been sent is undone once the store is reachable again, without harm to
-/// other holders.
+/// A request that was or may have been sent is undone once the store is reachable again, without
+/// harm to other holders.
 pub(super) async fn troubled(context: Arc<Context>, trouble: Backdoor) {
     let (name, other) = (context.name("lock"), context.name("other"));
     let (one, two) = (context.client().await, context.client().await);

@@ -18,7 +18,8 @@ pub(super) async fn release(context: Arc<Context>) {
     for how in ways(&context) {
         let make = async || ((), work::acquire(&context, &one, &name, how).await.release());
         anywhere(&context, make, async |(), released| {
-            // Without a check first: the next acquisition need not wait for the clean-up of the dropped one.
+            // Without a check first: the next acquisition need not wait for the clean-up of the
+            // dropped one.
             let next = context.acquire(&two, &name).await;
             context.release(next).await;
             released.into_iter().for_each(|released| released.expect("released"));

@@ -36,8 +36,8 @@ pub(super) async fn inspect(context: Arc<Context>) {
     context.release(waiter).await;
 }
 
-/// A dropped eviction may or may not have happened; a repeated one completes it, and evicts no other
-/// participant.
+/// A dropped eviction may or may not have happened; a repeated one completes it, and evicts no
+/// other participant.
 pub(super) async fn evict(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -89,8 +89,8 @@ pub(super) async fn close(context: Arc<Context>) {
     context.release(kept).await;
 }
 
-/// No connection and no task is left: each behaviour has a runtime of its own, whose tasks can be counted.
-/// A completed client is usable, whatever was dropped before.
+/// No connection and no task is left: each behaviour has a runtime of its own, whose tasks can be
+/// counted. A completed client is usable, whatever was dropped before.
 pub(super) async fn connect(context: Arc<Context>) {
     let name = context.name("lock");
     let two = context.client().await;
