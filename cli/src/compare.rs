@@ -274,7 +274,7 @@ async fn broken_and_healed(
     seed: u64,
     used: &Used,
 ) {
-    board.now("starting servers to be broken");
+    board.now("starting servers for fault injection");
     let deployment = match spec.start(Wiring::Proxied).await {
         Ok(deployment) => deployment,
         Err(cause) => return board.failed("faults", spec.failed("started", cause)),
@@ -306,7 +306,7 @@ async fn broken_and_healed(
             Err(error) => board.failed(&failing.to_string(), error),
         }
     }
-    board.now("faults come and go before an independent witness");
+    board.now("injecting faults, with independent registers");
     match under_faults::run(&*deployment, spec, board, plan, seed).await {
         Ok(faults) => {
             board.concluded(

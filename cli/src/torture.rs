@@ -23,8 +23,9 @@ use crate::store_spec::{LIBRARY, StoreSpec};
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// Stores to start here: memory, file, redis, redis-aof, redis-failover, redis-sentinel,
-    /// redis-cluster, redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the command made is
-    /// touched, and removed at the end. All that can be started here, if none is given
+    /// redis-cluster, redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the
+    /// command made is touched, and removed at the end. All that can be started here, if none is
+    /// given
     stores: Vec<StoreSpec>,
     /// Minutes per store
     #[arg(long, default_value = "5", value_parser = minutes, conflicts_with_all = ["acquisitions", "rounds"])]
@@ -112,7 +113,7 @@ impl Options {
             let written = std::fs::File::create(file)
                 .and_then(|file| Ok(serde_json::to_writer_pretty(file, &lines)?));
             written.map_err(|cause| {
-                let message = format!("the report could not be written to {}", file.display());
+                let message = format!("cannot write the report to {}", file.display());
                 Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
             })?;
         }
@@ -182,7 +183,7 @@ impl Options {
             text += &format!("\n  VIOLATION: left behind: {left}");
         }
         if report.was_stopped {
-            text += "\n  stopped early: what was left behind was not looked for";
+            text += "\n  stopped early: leftovers were not searched for";
         }
         text + &format!("\n  again: {}", self.again(store, seed))
     }

@@ -37,7 +37,7 @@ impl Plan {
             together: 4,
             timelines: 4,
             faults: 4,
-            // Whoever wants longer measurements wants longer faults too.
+            // Longer measurements imply longer faults.
             turns: point.as_secs_f64().max(1.0) as u32,
         }
     }

@@ -1,4 +1,4 @@
-//! Throughput, latency and hand-off of one store, with nobody else on its servers.
+//! Throughput, latency and hand-off of one store, without other clients on its servers.
 //!
 //! The clients are tasks of this process, which reach the servers straight.
 
@@ -199,7 +199,7 @@ struct Used {
 
 impl Used {
     async fn so_far(deployment: &dyn Deployment) -> Used {
-        // A server that cannot be asked has told nothing; the load itself would have failed.
+        // A server that does not answer reports nothing; the load itself would have failed.
         let servers_s = deployment.meter().await.ok().and_then(|meter| meter.cpu_s);
         Used { servers_s, client_ns: bench::cpu_time() }
     }

@@ -83,7 +83,8 @@ pub(crate) struct Options {
     #[arg(short = 'c', long = "command", conflicts_with = "command", value_name = "STRING")]
     shell: Option<OsString>,
 
-    /// Store URL, such as redis://HOST or file:///DIR; the default, file://, is a per-user directory on this machine
+    /// Store URL, such as redis://HOST or file:///DIR; the default, file://, is a per-user
+    /// directory on this machine
     #[arg(long, env = fencelock::URL_VARIABLE, default_value = "file://", hide_env_values = true)]
     url: String,
     /// Fail rather than wait; the store itself gets 2 s to answer
@@ -277,7 +278,8 @@ impl Plan {
         program.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// When to end the command before the lock ends, by the shortest duration that the lock is promised for.
+    /// When to end the command before the lock ends, by the shortest duration that the lock is
+    /// promised for.
     pub(super) fn margins(&self, profile: &Profile) -> Result<Margins, Outcome> {
         let (lease, to_raise) = match profile.liveness {
             Liveness::Session(timeout) => {

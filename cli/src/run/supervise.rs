@@ -388,8 +388,8 @@ impl KillDeadline<'_> {
         self.locks.profile().liveness != Liveness::Process
     }
 
-    /// How often the watchdog is sent the lock's new end, well within a renewal's period, and our children
-    /// are searched for those that are not the command's.
+    /// How often the watchdog is sent the lock's new end, well within a renewal's period, and our
+    /// children are searched for those that are not the command's.
     fn beat(&self) -> Duration {
         (self.margins.promise / 10).clamp(Duration::from_millis(5), Duration::from_secs(1))
     }

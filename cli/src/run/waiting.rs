@@ -1,5 +1,5 @@
-//! While the lock is not free: who holds it, and for how long. On a terminal one line that is
-//! kept up to date, elsewhere a line for each change, and only for those who want to know.
+//! Reports the holder while the lock is busy: on a terminal one line that is kept up to date,
+//! elsewhere with --verbose a line for each change.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -13,12 +13,12 @@ use super::terminal::Terminal;
 
 /// How often a waiter looks: at most once a second, since it costs the store something.
 const EVERY: Duration = Duration::from_secs(1);
-/// Nothing is told about a wait shorter than this.
+/// Shorter waits are not reported.
 const FIRST: Duration = Duration::from_millis(100);
 /// A look for people must not hold anything up.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Waits for the store to be `connected` and tells about it.
+/// Waits for the store to be `connected` and reports the wait.
 pub(super) async fn tell_of_connecting<T>(plan: &Plan, connected: impl Future<Output = T>) -> T {
     let Some(mut teller) = teller(plan) else { return connected.await };
     let telling = async {
@@ -33,7 +33,7 @@ pub(super) async fn tell_of_connecting<T>(plan: &Plan, connected: impl Future<Ou
     }
 }
 
-/// Waits for `granted` and tells about it.
+/// Waits for `granted` and reports the wait.
 pub(super) async fn tell_while<T>(
     plan: &Plan,
     locks: &Locks,
@@ -48,7 +48,7 @@ pub(super) async fn tell_while<T>(
     }
 }
 
-/// Shows what is waited for, where somebody wants to know.
+/// Shows what is waited for, on a terminal or with --verbose.
 type Teller = Box<dyn FnMut(String)>;
 
 fn teller(plan: &Plan) -> Option<Teller> {

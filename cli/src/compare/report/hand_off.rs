@@ -1,4 +1,4 @@
-//! Section 3: how long a lock takes from holder to waiter, and who gets it.
+//! Section 3: hand-off latency and fairness.
 
 use maud::{Markup, html};
 

@@ -143,7 +143,7 @@ pub(super) fn choice(named: Named<'_>, stores: &[Named<'_>]) -> Choice {
     }
 }
 
-/// Whether locks were had again while others of its servers were killed, or stood still.
+/// Whether locks were granted again while some of its servers were killed or frozen.
 fn outlives_a_server(store: &Store) -> bool {
     let of_one_of_several = ["minority frozen", "leader killed", "master killed"];
     let mut timelines = store.timelines.iter();
