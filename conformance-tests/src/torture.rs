@@ -3,7 +3,7 @@
 //!
 //! A run is a series of rounds. In each, every process acquires, holds, writes to protected
 //! registers (a process of their own, which no fault hits), releases and gives up, in all modes; a
-//! fault comes and goes; then everybody finishes, and the round's histories are merged and checked:
+//! fault is injected and healed; then all clients finish, and the round's histories are merged and checked:
 //! exclusion, fencing, order, liveness, leftovers. Overlaps that the store's profile admits under
 //! that fault are counted and shown; the register that checks tokens must have refused the stale
 //! writes. Anything else is a violation. What the one beside it lost, which does not check, is

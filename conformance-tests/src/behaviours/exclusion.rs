@@ -1,4 +1,4 @@
-//! Nobody holds together what excludes each other (invariant 1).
+//! No two clients hold a lock together in modes that exclude each other (invariant 1).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ async fn counter(context: Arc<Context>) {
             });
         }
     }
-    context.within(context.patience() * 4, "everybody has counted", tasks.join_all()).await;
+    context.within(context.patience() * 4, "all tasks have counted", tasks.join_all()).await;
     let count = counter.get();
     context.assert_final(count == 200, || format!("{count} of 200 updates: some were lost"));
 }

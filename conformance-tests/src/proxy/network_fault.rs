@@ -1,5 +1,5 @@
-//! The ways in which a network harms every connection, as values: what a suite for any store asks
-//! of the proxies in front of it.
+//! The faults of a network that hit every connection, as values: a suite for any store applies them by
+//! the proxies in front of the store.
 
 use std::io;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::state::lock;
 use super::{Close, Direction, NewConnections, Proxy};
 
-/// Something that befalls all connections.
+/// A fault of all connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NetworkFault {
     /// Nothing reaches the server any more; its replies would.
     RequestsLost,
-    /// The server does what it is asked, and nobody hears of it.
+    /// The server executes requests, and its replies are lost.
     RepliesLost,
     /// The connections there are end by an RST; new ones are welcome.
     Resets,
@@ -30,7 +30,7 @@ pub enum NetworkFault {
 }
 
 impl Proxy {
-    /// Brings this over all connections, until [`heal`](Self::heal) where it lasts.
+    /// Applies `fault` to all connections, until [`heal`](Self::heal) where it lasts.
     ///
     /// # Errors
     /// As [`cut`](Self::cut).

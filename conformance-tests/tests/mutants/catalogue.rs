@@ -165,7 +165,7 @@ pub(crate) type Broken = (&'static str, &'static str, &'static [By]);
 
 pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
-        "nobody cleans up after a dropped acquisition",
+        "no clean-up after a dropped acquisition",
         "core/src/seat.rs: ToyAcquisition::drop",
         &[Test(WAITING, "dropped_at_any_poll_it_is_released"), SeedsOfLeases, SeedsOfSessions],
     ),
@@ -190,7 +190,7 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
         &[Test(LEAVING, "a_clean_up_never_gives_up_while_a_session_may_live")],
     ),
     (
-        "a lock is released while somebody still believes to hold it",
+        "a lock is released while its validity lasts",
         "core/src/guard.rs: give_back",
         &[Test(PROMISES, "a_claim_is_over_before_its_release_is_sent")],
     ),
@@ -220,7 +220,7 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
         &[Test(RENEWING, "a_lost_renewal_reply_leaves_the_old_deadline"), SeedsOfLeases],
     ),
     (
-        "whoever asks must wait for the keeper to end a hold",
+        "`is_held` must wait for the renewal worker to end a hold",
         "core/src/hold.rs: Hold::is_held",
         &[Test(DRIVERS, "a_stopped_process_finds_its_lock_lost_before_it_can_use_it")],
     ),
@@ -301,7 +301,7 @@ fn everything_in_the_catalogue_has_a_test() {
         ((*what).to_owned(), *by)
     });
     for (what, by) in stores.chain(others) {
-        assert!(!by.is_empty(), "nobody rejects {what}");
+        assert!(!by.is_empty(), "no test rejects {what}");
         for by in by {
             match by {
                 // The suite and the seeds are run on it, elsewhere.

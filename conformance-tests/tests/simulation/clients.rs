@@ -225,7 +225,7 @@ impl Client {
         self.history.ended(self.process, reason.word(), asked.lock, token);
     }
 
-    /// `is_held` is exact, and what is not held is told as lost.
+    /// `is_held` is exact, and a hold that has ended is reported as lost.
     async fn check_held(&self, guard: &Guard) {
         let (until, now) = (guard.valid_until(), self.history.now());
         let held = guard.is_held();
@@ -234,7 +234,7 @@ impl Client {
             self.history.fail(format!("{token} held: {held} at {now:?}, valid until {until:?}"));
         }
         if !held && timeout(Duration::from_millis(2), guard.lost()).await.is_err() {
-            self.history.fail(format!("{token} is not held, and nobody says that it is lost"));
+            self.history.fail(format!("{token} is not held, and no loss is reported"));
         }
         if guard.is_held() && !held {
             self.history.fail(format!("{token} is held again"));

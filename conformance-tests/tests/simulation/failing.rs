@@ -151,7 +151,7 @@ async fn use_a(locks: Locks, place: Place, stall: Arc<Stall>) {
                 has_begun(&stall).await;
             }
             let (held, released) = (guard.is_held(), guard.release().await);
-            assert!(held || released.is_err(), "what was lost cannot be given back");
+            assert!(held || released.is_err(), "a lost hold cannot be released");
         }
         // Granted, but so late that its validity was over.
         Err(error) => assert_eq!(error.kind(), ErrorKind::Lost),
