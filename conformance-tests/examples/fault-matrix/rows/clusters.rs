@@ -77,7 +77,7 @@ pub(super) const GROUP: Group = Group {
         row(
             "28",
             "too few replicas: writes refused, the release too",
-            "the release goes on in the background",
+            "the release continues in the background",
             &[
                 test(
                     REDIS,
@@ -217,7 +217,7 @@ pub(super) const GROUP: Group = Group {
         row(
             "32",
             "follower frozen, an expired session's node still visible there",
-            "nobody takes it for his own",
+            "no client takes it for its own",
             &[
                 test(
                     ENSEMBLE,
