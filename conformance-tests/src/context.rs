@@ -121,7 +121,7 @@ impl Context {
         self.base.clone()
     }
 
-    /// The store's back doors.
+    /// The store under test, with its backdoors.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store

@@ -2,7 +2,7 @@
 //! backends that panic, hang or block, and sessions that expire, all from a seed and under tokio's
 //! paused clock.
 //!
-//! Drivers are tested against real servers elsewhere. Here the stores are small enough to be right
+//! Backends are tested against real servers elsewhere. Here the stores are small enough to be right
 //! beyond doubt, or wrong in one known way, and a year of trouble fits in a minute.
 //!
 //! `SIM_SEEDS=n` runs n seeds per kind of store, half of them new in each run; `SIM_SEED=n` that
@@ -16,6 +16,8 @@ mod catalogue;
 mod clients;
 #[path = "simulation/closing.rs"]
 mod closing;
+#[path = "simulation/conditions.rs"]
+mod conditions;
 #[path = "simulation/dice.rs"]
 mod dice;
 #[path = "simulation/failing.rs"]
@@ -56,5 +58,3 @@ mod session_backend;
 mod session_server;
 #[path = "simulation/waiting.rs"]
 mod waiting;
-#[path = "simulation/weather.rs"]
-mod weather;

@@ -188,7 +188,7 @@ pub(crate) struct Timeline {
     pub(crate) errors: u64,
 }
 
-/// What an independent witness saw while the store and its clients were broken and healed: two
+/// What independent registers recorded while faults were injected into the store and its clients: two
 /// registers in a process that no fault hits, one that checks fencing tokens and one that does not.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct UnderFaults {

@@ -30,18 +30,18 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
 async fn tasks(context: Arc<Context>) {
     let name = context.name("one");
     let locks = context.client().await;
-    let crowd = vec![locks; 8];
-    let events = work::contend(&context, crowd, &name, 30, |_| How::Exclusive).await;
+    let clients = vec![locks; 8];
+    let events = work::contend(&context, clients, &name, 30, |_| How::Exclusive).await;
     work::assert_history(&context, events);
 }
 
 async fn clients(context: Arc<Context>) {
     let name = context.name("one");
-    let mut crowd = Vec::new();
+    let mut clients = Vec::new();
     for _ in 0..6 {
-        crowd.push(context.client().await);
+        clients.push(context.client().await);
     }
-    let events = work::contend(&context, crowd, &name, 30, |_| How::Exclusive).await;
+    let events = work::contend(&context, clients, &name, 30, |_| How::Exclusive).await;
     work::assert_history(&context, events);
 }
 

@@ -79,9 +79,9 @@ async fn writers(context: Arc<Context>) {
     let reader = work::acquire(&context, &one, &name, How::Shared).await;
     work::assert_busy(&context, &two, &name).await;
     context.release(reader).await;
-    let crowd = (0..8).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
+    let clients = (0..8).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
     let how = |index| if index % 4 == 0 { How::Exclusive } else { How::Shared };
-    let events = work::contend(&context, crowd.collect(), &name, 20, how).await;
+    let events = work::contend(&context, clients.collect(), &name, 20, how).await;
     work::assert_history(&context, events);
 }
 
@@ -176,9 +176,9 @@ async fn dead_reader(context: Arc<Context>) {
 async fn limit(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let crowd = (0..9).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
+    let clients = (0..9).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
     let how = |index| permits(1 + u32::try_from(index).unwrap_or(0) % 3, 4);
-    let events = work::contend(&context, crowd.collect(), &name, 20, how).await;
+    let events = work::contend(&context, clients.collect(), &name, 20, how).await;
     work::assert_history(&context, events);
     let all = work::acquire(&context, &one, &name, permits(4, 4)).await;
     assert!(
@@ -327,10 +327,11 @@ async fn one_lock(context: Arc<Context>) {
 async fn mixture(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let crowd = (0..9).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
+    let clients = (0..9).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
     let ways = [How::Exclusive, How::Shared, permits(1, 2), permits(2, 3), How::Shared];
     let events =
-        work::contend(&context, crowd.collect(), &name, 20, |index| ways[index % ways.len()]).await;
+        work::contend(&context, clients.collect(), &name, 20, |index| ways[index % ways.len()])
+            .await;
     work::assert_history(&context, events);
 }
 

@@ -119,8 +119,8 @@ async fn modes(context: Arc<Context>) {
 async fn unique(context: Arc<Context>, how: How) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let crowd = (0..8).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
-    let events = work::contend(&context, crowd.collect(), &name, 20, |_| how).await;
+    let clients = (0..8).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
+    let events = work::contend(&context, clients.collect(), &name, 20, |_| how).await;
     work::assert_history(&context, events);
 }
 

@@ -24,7 +24,7 @@ pub(crate) enum By {
 
 use By::{SeedsOfLeases, SeedsOfSessions, Suite, Test};
 
-const DRIVERS: &str = "conformance-tests/tests/simulation/drivers.rs";
+const BACKENDS: &str = "conformance-tests/tests/simulation/backends.rs";
 const CLOSING: &str = "conformance-tests/tests/simulation/closing.rs";
 const FAILING: &str = "conformance-tests/tests/simulation/failing.rs";
 const LEAVING: &str = "conformance-tests/tests/simulation/leaving.rs";
@@ -122,11 +122,11 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (Mutant::PushIsTheGrant, &[SeedsOfLeases]),
     (
         Mutant::StrayIgnored,
-        &[Test(DRIVERS, "a_dead_claim_of_a_live_process_does_not_hold_up_the_queue")],
+        &[Test(BACKENDS, "a_dead_claim_of_a_live_process_does_not_hold_up_the_queue")],
     ),
     (
         Mutant::HeldIsStray,
-        &[SeedsOfLeases, Test(DRIVERS, "a_late_push_does_not_free_what_is_held")],
+        &[SeedsOfLeases, Test(BACKENDS, "a_late_push_does_not_free_what_is_held")],
     ),
     (Mutant::NobodyIsVerified, &[SeedsOfLeases]),
     (Mutant::SharedIsExclusive, &[Suite("modes::readers_hold_together")]),
@@ -150,7 +150,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (Mutant::EvictsNobody, &[Suite("inspecting::an_evicted_holder_is_lost")]),
     (Mutant::NoAdoption, &[SeedsOfSessions]),
     (Mutant::NoSync, &[SeedsOfSessions]),
-    (Mutant::ReadIsHeartbeat, &[SeedsOfSessions, Test(DRIVERS, "a_read_is_no_heartbeat")]),
+    (Mutant::ReadIsHeartbeat, &[SeedsOfSessions, Test(BACKENDS, "a_read_is_no_heartbeat")]),
     (Mutant::WaitsForExpired, &[SeedsOfSessions]),
     (Mutant::UnsureIsAbsent, &[SeedsOfSessions]),
     (Mutant::OwnNodeUnwatched, &[SeedsOfSessions]),
@@ -166,7 +166,7 @@ pub(crate) type Broken = (&'static str, &'static str, &'static [By]);
 pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "no clean-up after a dropped acquisition",
-        "core/src/seat.rs: ToyAcquisition::drop",
+        "core/src/seat.rs: Seat::drop",
         &[Test(WAITING, "dropped_at_any_poll_it_is_released"), SeedsOfLeases, SeedsOfSessions],
     ),
     (
@@ -196,7 +196,7 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     ),
     (
         "a repeated release that finds nothing is not held",
-        "core/src/seat.rs: ToyAcquisition::release, repeated",
+        "core/src/seat.rs: Seat::release, repeated",
         &[Test(LEAVING, "a_release_reports_what_became_of_the_lock")],
     ),
     (
@@ -222,7 +222,7 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "`is_held` must wait for the renewal worker to end a hold",
         "core/src/hold.rs: Hold::is_held",
-        &[Test(DRIVERS, "a_stopped_process_finds_its_lock_lost_before_it_can_use_it")],
+        &[Test(BACKENDS, "a_stopped_process_finds_its_lock_lost_before_it_can_use_it")],
     ),
     (
         "a renewal moves a hold past its limit",
@@ -245,17 +245,17 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
         &[Test(WAITING, "a_stale_check_does_not_delay_a_loss")],
     ),
     (
-        "a ring during an attempt is lost",
+        "a wake-up during an attempt is lost",
         "core/src/claim.rs: ring, notify_one",
         &[Test(WAITING, "a_wake_up_during_an_attempt_is_not_lost")],
     ),
     (
-        "a ring between a grant and its hold is lost",
+        "a wake-up between a grant and its hold is lost",
         "core/src/lifecycle.rs: grant, enable",
         &[Test(WAITING, "a_wake_up_between_the_grant_and_the_hold_renews_the_hold")],
     ),
     (
-        "a ring of what is held is taken for a stray",
+        "a wake-up of a hold is taken for a stray",
         "core/src/claim.rs: ring, HELD",
         &[Test(LEAVING, "a_wake_up_is_stray_only_when_its_claim_has_gone")],
     ),

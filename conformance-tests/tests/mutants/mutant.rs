@@ -1,7 +1,7 @@
 //! The ways in which the stores of these tests can be broken, each a bug that a lock library had;
 //! each is one line of the toy store or of a simulated one. Who rejects it: `catalogue.rs`.
 
-/// One way in which a store or its driver can be wrong.
+/// One bug of a store or its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutant {
     // Ownership.

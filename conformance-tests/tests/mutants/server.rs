@@ -114,13 +114,13 @@ impl Server {
         let mut queue = state.queues.remove(key).unwrap_or_default();
         queue.expire(now);
         let (result, serve) = change(&mut queue, now);
-        let rung = if serve { self.serve(&mut state, &mut queue, now) } else { Vec::new() };
+        let woken = if serve { self.serve(&mut state, &mut queue, now) } else { Vec::new() };
         if !queue.entries.is_empty() {
             state.queues.insert(key.to_owned(), queue);
         }
         drop(state);
         if !self.is(Mutant::NoWakeUps) {
-            for claim in rung.iter().filter_map(Weak::upgrade) {
+            for claim in woken.iter().filter_map(Weak::upgrade) {
                 claim.ring();
             }
         }
@@ -134,7 +134,7 @@ impl Server {
     }
 
     fn serve(&self, state: &mut State, queue: &mut Queue, now: Moment) -> Vec<Weak<Claim>> {
-        let mut rung = Vec::new();
+        let mut woken = Vec::new();
         loop {
             let waits = |entry: &Entry| entry.stage == Stage::Waits;
             let fits = |entry: &Entry| self.fits(state, queue, entry.mode);
@@ -153,12 +153,12 @@ impl Server {
                 false => now.after(CONFIRM_WITHIN),
             };
             queue.entries[next].stage = Stage::Granted { token, until };
-            rung.push(queue.entries[next].claim.clone());
+            woken.push(queue.entries[next].claim.clone());
             if self.is(Mutant::WakesOnlyOne) {
                 break;
             }
         }
-        rung
+        woken
     }
 
     fn fits(&self, state: &State, queue: &Queue, wanted: Mode) -> bool {

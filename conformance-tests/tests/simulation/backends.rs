@@ -8,6 +8,7 @@ use fencelock_core::{Label, Locks, LostReason, Mode, Settings, Ttl};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::conditions::Conditions;
 use crate::dice::Dice;
 use crate::history::History;
 use crate::lease_backend::LeaseBackend;
@@ -17,7 +18,6 @@ use crate::link::Link;
 use crate::mutant::Mutant;
 use crate::session_backend::SessionBackend;
 use crate::session_server::SessionServer;
-use crate::weather::Weather;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ fn settings(process: u32) -> Settings {
 }
 
 fn link(process: u32, in_order: bool) -> Arc<Link> {
-    Arc::new(Link::new(process, 1, &Weather::made_by_hand(), in_order))
+    Arc::new(Link::new(process, 1, &Conditions::made_by_hand(), in_order))
 }
 
 /// A server with leases whose processes look once a minute only.

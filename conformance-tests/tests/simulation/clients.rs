@@ -151,17 +151,17 @@ impl Client {
         (lock, Asked { lock: name, called, hold_at_most, fixed_lease }, patience)
     }
 
-    /// Which errors there may be depends on the weather.
+    /// Which errors are allowed depends on the conditions.
     fn refused(&self, error: &Error, lock: usize) -> bool {
         let kind = error.kind();
         self.history.freed(lock);
         self.history.note(self.process, kind.words(), lock as u64, 0);
         let normal = matches!(kind, ErrorKind::Busy | ErrorKind::WaitTimedOut | ErrorKind::Closed);
-        let stormy = matches!(kind, ErrorKind::Unreachable | ErrorKind::Lost);
+        let by_a_fault = matches!(kind, ErrorKind::Unreachable | ErrorKind::Lost);
         // A limit, on the hold or on the wait, may be over before the first answer is there.
         let too_short = kind == ErrorKind::Unreachable && error.to_string().contains("wait limit");
-        let in_a_calm = kind == ErrorKind::Lost || too_short;
-        if !(normal || stormy && !self.history.is_calm() || in_a_calm) {
+        let without_a_fault = kind == ErrorKind::Lost || too_short;
+        if !(normal || by_a_fault && !self.history.is_calm() || without_a_fault) {
             self.history.fail(format!("process {}: {error}", self.process));
         }
         if kind == ErrorKind::Unreachable {

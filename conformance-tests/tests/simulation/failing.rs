@@ -59,7 +59,7 @@ async fn a_panic_in_begin_blocks_no_other_client() {
     sleep(10 * SECOND).await;
     assert!(held.is_held());
     locks.lock("b").acquire().await.unwrap().release().await.unwrap();
-    timeout(SECOND, locks.close()).await.expect("no debt is left").unwrap();
+    timeout(SECOND, locks.close()).await.expect("no release is pending").unwrap();
 }
 
 #[tokio::test(start_paused = true)]

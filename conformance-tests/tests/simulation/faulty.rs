@@ -14,10 +14,10 @@ use fencelock_core::{
 };
 use tokio::time::sleep;
 
+use crate::conditions::Conditions;
 use crate::dice::Dice;
 use crate::gate::Gate;
 use crate::history::History;
-use crate::weather::Weather;
 
 pub(crate) struct Faulty {
     inner: Arc<dyn DistributedLock>,
@@ -49,10 +49,10 @@ impl Faulty {
         process: u32,
         gate: Arc<Gate>,
         history: Arc<History>,
-        weather: &Weather,
+        conditions: &Conditions,
         dice: Dice,
     ) -> Arc<Faulty> {
-        let chance = weather.driver_faults;
+        let chance = conditions.backend_faults;
         Arc::new_cyclic(|me| Faulty {
             inner,
             process,
@@ -115,7 +115,7 @@ impl Faulty {
 
 /// A panic that nobody prints, as it is what was ordered.
 fn panic_silently() -> ! {
-    resume_unwind(Box::new("the backend panics on the weather's order"))
+    resume_unwind(Box::new("the backend panics on the conditions's order"))
 }
 
 /// What `work` returns; `None` when it panics.

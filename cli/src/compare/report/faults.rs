@@ -1,4 +1,4 @@
-//! Section 5: what an independent witness saw while stores and clients were broken.
+//! Section 5: violations under faults, as recorded by independent registers.
 
 use maud::{Markup, html};
 

@@ -1,5 +1,5 @@
-//! How bad things are in one run: drawn from its seed, from a calm in which nothing is ever lost
-//! to a storm in which everything may be.
+//! The conditions of one run, drawn from its seed: from calm, without any fault, to faulty, with many
+//! kinds of faults.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::dice::Dice;
 
 /// Chances in per cent.
 #[derive(Clone, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct Conditions {
     /// Nothing is lost, late, cut, paused or crashed: the checks are tight.
     pub(crate) calm: bool,
     pub(crate) request_lost: u64,
@@ -28,19 +28,19 @@ pub(crate) struct Weather {
     pub(crate) crashes: u64,
     /// A follower is cut off from its leader, but not from its client.
     pub(crate) stale: u64,
-    /// A person breaks a lock.
+    /// An operator evicts a participant.
     pub(crate) evictions: u64,
     /// The server loses all its data.
     pub(crate) wipes: u64,
     /// How often the backend itself fails in a call.
-    pub(crate) driver_faults: u64,
+    pub(crate) backend_faults: u64,
     /// How much faster the server's clock runs, in millionths.
     pub(crate) rate: i64,
 }
 
-impl Weather {
-    pub(crate) fn calm(dice: &mut Dice) -> Weather {
-        Weather {
+impl Conditions {
+    pub(crate) fn calm(dice: &mut Dice) -> Conditions {
+        Conditions {
             calm: true,
             request_lost: 0,
             reply_lost: 0,
@@ -57,14 +57,14 @@ impl Weather {
             stale: 0,
             evictions: dice.pick(&[0, 0, 30]),
             wipes: 0,
-            driver_faults: 0,
+            backend_faults: 0,
             rate: dice.pick(&[-9_000, 0, 9_000]),
         }
     }
 
-    /// Each kind of trouble is absent from some storms, so that none hides another.
-    pub(crate) fn storm(dice: &mut Dice) -> Weather {
-        Weather {
+    /// Each kind of fault is absent from some runs, so that none hides another.
+    pub(crate) fn faulty(dice: &mut Dice) -> Conditions {
+        Conditions {
             calm: false,
             request_lost: dice.pick(&[0, 0, 3, 15]),
             reply_lost: dice.pick(&[0, 0, 3, 15]),
@@ -81,15 +81,15 @@ impl Weather {
             stale: dice.pick(&[0, 0, 90]),
             evictions: dice.pick(&[0, 0, 30]),
             wipes: dice.pick(&[0, 0, 0, 0, 0, 60]),
-            driver_faults: dice.pick(&[0, 0, 0, 2, 10]),
+            backend_faults: dice.pick(&[0, 0, 0, 2, 10]),
             rate: dice.pick(&[-9_000, 0, 9_000]),
         }
     }
 
     /// Nothing goes wrong by chance: for a test that makes its own trouble.
-    pub(crate) fn made_by_hand() -> Weather {
-        let calm = Weather::calm(&mut Dice::of(&[]));
-        Weather { calm: false, delay_ms: 0, evictions: 0, rate: 0, ..calm }
+    pub(crate) fn made_by_hand() -> Conditions {
+        let calm = Conditions::calm(&mut Dice::of(&[]));
+        Conditions { calm: false, delay_ms: 0, evictions: 0, rate: 0, ..calm }
     }
 
     /// Not even a person breaks a lock.
