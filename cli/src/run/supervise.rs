@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
-use fencelock::{BootClock, Clock, Guard, Liveness, Locks, Moment};
+use fencelock::{BootClock, Clock, Guard, Liveness, Locks, LostReason, Moment};
 use rustix::process::Signal;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -17,6 +17,9 @@ use super::process_tree::{Reach, Rounds, until};
 use super::signals::Signals;
 use super::status::Status;
 use super::terminal::Terminal;
+
+/// Why a lock ends at the limit that the user set.
+const HOLD_LIMIT: &str = "the limit set by --hold-at-most was reached";
 
 /// Runs the command while `guard` is held and returns how it ended. An error is one of the system.
 pub(super) async fn supervise(
@@ -418,11 +421,14 @@ impl KillDeadline<'_> {
     async fn why(&self) -> String {
         tokio::select! {
             biased;
-            reason = self.guard.lost() => reason.to_string(),
+            reason = self.guard.lost() => match reason {
+                LostReason::HoldLimit => HOLD_LIMIT.to_owned(),
+                reason => reason.to_string(),
+            },
             () = std::future::ready(()) => {
                 let nearly = self.hold_ends.before(self.margins.kill);
                 match self.guard.valid_until() >= nearly && self.hold_ends != Moment::NEVER {
-                    true => "the limit set by --hold-at-most was reached",
+                    true => HOLD_LIMIT,
                     false => "no renewal was confirmed in time",
                 }
                 .to_owned()

@@ -24,10 +24,10 @@ fn at_its_deadline_a_command_gets_term() {
     assert_eq!(job.code(), 79);
     let said = job.complaints();
     assert!(
-        said.contains("lock lost: \"job\" on file://") && said.contains("hold_at_most"),
+        said.contains("lock lost: \"job\" on file://") && said.contains("--hold-at-most"),
         "{said}"
     );
-    assert_eq!(said.lines().count(), 1, "told once: {said}");
+    assert_eq!(said.lines().count(), 1, "reported once: {said}");
 }
 
 #[test]

@@ -150,8 +150,8 @@ fn a_waiter_says_who_holds_the_lock() {
     let mut shell = Shell::start(&here);
     shell.line("fencelock run job -- echo grant''ed");
     shell.expect("fencelock: waiting for \"job\" on file://");
+    shell.expect(": held for ");
     shell.expect(&format!("pid {}", held.pid().as_raw_pid()));
-    shell.expect(" for ");
     held.hang_up();
     // The line is taken away first.
     shell.expect("\x1b[2K");
