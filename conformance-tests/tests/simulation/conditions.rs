@@ -92,7 +92,7 @@ impl Conditions {
         Conditions { calm: false, delay_ms: 0, evictions: 0, rate: 0, ..calm }
     }
 
-    /// Not even a person breaks a lock.
+    /// Whether there is no fault at all, not even an eviction.
     pub(crate) fn is_uneventful(&self) -> bool {
         self.calm && self.evictions == 0
     }
