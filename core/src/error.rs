@@ -26,7 +26,7 @@ pub enum ErrorKind {
     Unreachable,
     /// The store answered and refused: authentication, permission, a read-only or network mount.
     Refused,
-    /// The caller's input cannot be meant: the message says what was expected.
+    /// Invalid input of the caller: the message says what was expected.
     InvalidArgument,
     /// The store cannot do this, as a quorum cannot count permits.
     Unsupported,
