@@ -7,12 +7,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fencelock_conformance::helpers::*;
-use fencelock_conformance::netns::{
-    FREEZING, Frozen, MOUNTS, Test, disk, fill, main as main_of, small_disk,
-};
 use fencelock_core::{Error, ErrorKind, Locks, LostReason, Settings};
 use fencelock_file::FileStore;
+use fencelock_testkit::helpers::*;
+use fencelock_testkit::netns::{
+    FREEZING, Frozen, MOUNTS, Test, disk, fill, main as main_of, small_disk,
+};
 
 fn main() {
     main_of(&[
@@ -22,7 +22,7 @@ fn main() {
             run: || Box::pin(full()),
         },
         Test {
-            name: "a_frozen_disk_stops_no_deadline_and_nothing_of_what_was_given_up_is_left",
+            name: "a_frozen_disk_delays_no_deadline_and_leaves_nothing_of_abandoned_requests",
             needs: FREEZING,
             run: || Box::pin(frozen(deadlines)),
         },

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use fencelock_conformance::fuzzing::Harm;
-use fencelock_conformance::helpers::{acquire, ms, release, soon, within};
-use fencelock_conformance::proxy::{Proxy, framing};
-use fencelock_conformance::servers::{ScriptedServer, TestZooKeeper, ZooKeeperOptions};
 use fencelock_core::{Error, ErrorKind, Locks, Result, url};
+use fencelock_testkit::fuzzing::Harm;
+use fencelock_testkit::helpers::{acquire, ms, release, soon, within};
+use fencelock_testkit::proxy::{Proxy, framing};
+use fencelock_testkit::servers::{ScriptedServer, TestZooKeeper, ZooKeeperOptions};
 use fencelock_zk::SCHEME;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use fencelock_conformance::helpers::{acquire, connect_retrying, release, soon, until};
-use fencelock_conformance::servers::TestZooKeeper;
 use fencelock_core::url;
+use fencelock_testkit::helpers::{acquire, connect_retrying, release, soon, until};
+use fencelock_testkit::servers::TestZooKeeper;
 use fencelock_zk::SCHEME;
 
 fn count(what: &str) -> usize {

@@ -6,15 +6,13 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::helpers::*;
-use fencelock_conformance::netns::promises::{
+use fencelock_core::{ErrorKind, Locks, Result, url};
+use fencelock_testkit::helpers::*;
+use fencelock_testkit::netns::promises::{
     lost_packets_only_slow_down, missing_descriptors_are_named,
 };
-use fencelock_conformance::netns::{
-    MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk,
-};
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
-use fencelock_core::{ErrorKind, Locks, Result, url};
+use fencelock_testkit::netns::{MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk};
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_zk::SCHEME;
 use tokio::time::Instant;
 
@@ -26,12 +24,12 @@ fn main() {
             run: || Box::pin(packets()),
         },
         Test {
-            name: "a_server_that_ends_on_a_full_disk_is_waited_for",
+            name: "a_server_that_ends_on_a_full_disk_is_retried",
             needs: MOUNTS,
             run: || Box::pin(disk()),
         },
         Test {
-            name: "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
+            name: "without_a_free_descriptor_the_error_says_so_and_holds_stay",
             needs: NOTHING,
             run: || Box::pin(descriptors()),
         },

@@ -20,11 +20,11 @@ use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::checker::{Rules, assert_clean, check};
+use crate::clock::ServerClock;
 use crate::frozen_runtime::FrozenRuntime;
 use crate::harness::{Harness, Params, Store};
 use crate::history::Event;
 use crate::peer::Peer;
-use crate::servers::ServerClock;
 use crate::waiting::{self, CHECK_EVERY};
 
 /// One behaviour's run on one store.
@@ -281,7 +281,7 @@ impl Context {
             if now >= moment {
                 return;
             }
-            sleep(moment.since(now)).await;
+            sleep(moment.duration_since(now)).await;
         }
     }
 

@@ -10,7 +10,7 @@ use fencelock_core::{Error, ErrorKind, Locks, Result, Settings, TokenEpoch, Ttl}
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-use crate::proxy::NetworkFault;
+use crate::harness::network_fault::NetworkFault;
 
 pub(crate) mod memory;
 pub(crate) mod scratch;

@@ -1,7 +1,7 @@
 //! What a behaviour needs of a store and of its harness. Without it the behaviour is ignored, and
 //! the report gives the reason; it never counts as passed.
 
-use fencelock_core::{Liveness, Order, Profile, RenewalPlan, Tokens};
+use fencelock_core::{Liveness, Order, Profile, RenewalPlan, TokenOrder};
 
 use crate::harness::{Backdoor, Store};
 
@@ -39,8 +39,8 @@ impl Need {
             Need::Silence => profile.liveness != Liveness::Process,
             Need::Lease => profile.liveness == Liveness::Lease,
             Need::Renewal => profile.renewal != RenewalPlan::None,
-            Need::TokensBeyondData => profile.tokens == Tokens::BeyondData,
-            Need::ClientClock => crate::servers::ServerClock::is_possible(),
+            Need::TokensBeyondData => profile.tokens == TokenOrder::BeyondData,
+            Need::ClientClock => crate::clock::ServerClock::is_possible(),
             Need::Backdoor(backdoor) => store.backdoors().contains(&backdoor),
         };
         if has {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::{Direction, Front, NetworkFault, framing, lose_one_reply};
-use fencelock_conformance::servers::{ServerError, TestRedis};
 use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Locks, Result};
+use fencelock_testkit::proxy::{Direction, Front, NetworkFault, framing, lose_one_reply};
+use fencelock_testkit::servers::{ServerError, TestRedis};
 use tokio::sync::OnceCell;
 
 use crate::keys::{self, cannot, connect};

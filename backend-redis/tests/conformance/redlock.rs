@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, NetworkFault, Proxy, framing};
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Locks, Result, url};
 use fencelock_redis::{REDLOCK_SCHEME, redlock};
+use fencelock_testkit::proxy::{AfterDrop, Direction, DropReply, NetworkFault, Proxy, framing};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::try_join_all;
 
 use crate::keys::{self, cannot};

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, NetworkFault, Proxy, framing};
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Locks, Result};
+use fencelock_testkit::proxy::{AfterDrop, Direction, DropReply, NetworkFault, Proxy, framing};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
 use crate::keys::{self, cannot, connect};
 

@@ -1,9 +1,9 @@
 //! What servers really answer when they do not serve: each error means the same of a step that goes
 //! alone, of one among others in a call, at a cluster and at the nodes of a quorum.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Error, ErrorKind, Guard, Locks, url};
 use fencelock_redis::{REDLOCK_SCHEME, redlock};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::join_all;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -175,7 +175,7 @@ async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, crowd: usize
 }
 
 #[tokio::test]
-async fn an_error_of_a_server_means_the_same_alone_and_in_a_crowd() {
+async fn a_server_error_has_the_same_meaning_alone_and_in_a_batch() {
     for fault in Fault::ALL {
         let server = options().start().await.unwrap();
         if !fault.can_befall(&server).await {
@@ -190,7 +190,7 @@ async fn an_error_of_a_server_means_the_same_alone_and_in_a_crowd() {
 }
 
 #[tokio::test]
-async fn an_error_of_a_server_means_the_same_in_a_cluster() {
+async fn a_server_error_has_the_same_meaning_in_a_cluster() {
     let cluster = options().cluster().await.unwrap();
     cluster.never_fail_over().await.unwrap();
     let masters: Vec<&TestRedis> = cluster.nodes()[..3].iter().collect();
@@ -208,7 +208,7 @@ async fn an_error_of_a_server_means_the_same_in_a_cluster() {
 }
 
 #[tokio::test]
-async fn an_error_of_a_server_means_the_same_at_the_nodes_of_a_quorum() {
+async fn a_server_error_has_the_same_meaning_at_the_nodes_of_a_quorum() {
     for fault in Fault::ALL {
         let starting = (0..3).map(|_| options().start());
         let nodes: Vec<TestRedis> =

@@ -2,9 +2,9 @@
 
 use fencelock_conformance::checker::{Rules, assert_clean};
 use fencelock_conformance::history::Worker;
-use fencelock_conformance::proxy::{AfterDrop, Close, Direction, DropReply, NewConnections};
 use fencelock_conformance::{How, ProtectedRegister};
 use fencelock_core::Locks;
+use fencelock_testkit::proxy::{AfterDrop, Close, Direction, DropReply, NewConnections};
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -34,7 +34,7 @@ async fn a_half_open_connection_is_replaced_within_seconds() {
 
 /// Row 11.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_one_direction_dropped_a_holder_is_lost_in_time_and_work_goes_on_afterwards() {
+async fn with_one_direction_dropped_a_holder_is_lost_in_time_and_work_continues_afterwards() {
     let one_way = async |direction: Direction| {
         const TTL: u64 = 1500;
         let testbed = Testbed::start().await;
@@ -125,7 +125,7 @@ async fn client_kill_ends_no_hold_and_no_place_in_the_queue() {
 
 /// Row 16.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_flapping_link_only_slows_things_down_and_leaves_no_orphans() {
+async fn a_flapping_connection_only_slows_things_down_and_leaves_no_orphans() {
     const GRANTS: usize = 30;
     let testbed = Testbed::start().await;
     let clients =
@@ -189,7 +189,7 @@ async fn garbage_from_the_server_is_an_error_and_then_a_new_connection() {
 
 /// Row 15: replies that are cut short or have bits flipped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_torn_reply_does_no_harm() {
+async fn a_split_reply_does_no_harm() {
     let tear: [fn(&mut Vec<u8>); 5] = [
         |reply| reply[0] ^= 0x7f,
         |reply| reply.truncate(1),
@@ -217,7 +217,7 @@ async fn a_torn_reply_does_no_harm() {
 /// Row 15: the beginning of a push takes the next replies for its end, and from then on each
 /// reply answers an earlier request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_out_of_step_is_replaced() {
+async fn a_connection_out_of_step_is_replaced() {
     let testbed = Testbed::start().await;
     let (near, far) = (testbed.direct("ttl=30s").await, testbed.behind("ttl=3s").await);
     let kept = acquire(&far, "kept").await;

@@ -5,11 +5,11 @@
 use std::sync::{Mutex, Once, PoisonError};
 
 use fencelock_conformance::ProtectedRegister;
-pub(crate) use fencelock_conformance::helpers::*;
-use fencelock_conformance::proxy::{Proxy, framing};
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Result, url};
 use fencelock_redis::SCHEME;
+pub(crate) use fencelock_testkit::helpers::*;
+use fencelock_testkit::proxy::{Proxy, framing};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;

@@ -1,7 +1,7 @@
 //! Wake-ups that come late, and what they cost.
 
-use fencelock_conformance::proxy::Direction;
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::proxy::Direction;
+use fencelock_testkit::servers::TestRedis;
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -9,7 +9,7 @@ use crate::support::*;
 /// Hand-off rules 1 and 5: a grant lies in a socket while its owner cannot read it, lapses, and
 /// goes to the next one; what is read of it later is asked about, not believed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_is_heard_of_too_late_is_not_believed() {
+async fn a_grant_that_arrives_too_late_is_discarded() {
     let testbed = Testbed::start().await;
     let (near, far) = (testbed.direct("ttl=60s").await, testbed.behind("ttl=60s").await);
     let blocker = acquire(&near, "lock").await;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::servers::TestRedis;
 use fencelock_core::{Locks, url};
 use fencelock_redis::SCHEME;
+use fencelock_testkit::servers::TestRedis;
 use tokio::time::Instant;
 
 pub(crate) struct Testbed {

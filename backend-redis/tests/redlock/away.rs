@@ -1,15 +1,15 @@
 //! A minority of nodes that are of no use, each in its own way: nothing changes but the count of
 //! those that agree, nobody waits for them, and nothing is left on them when they are back.
 
-use fencelock_conformance::proxy::{Close, Direction, NewConnections};
 use fencelock_core::{Locks, Scratch};
+use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 
 use crate::support::*;
 
 const TTL: std::time::Duration = ms(2000);
 
 /// All that a client does, with the nodes as they are.
-async fn life_goes_on(locks: &Locks, other: &Locks) {
+async fn all_operations_work(locks: &Locks, other: &Locks) {
     let fresh = acquire(locks, "fresh").await;
     assert!(is_busy(other, "fresh").await);
     let waiter = spawn_waiter(other, "fresh");
@@ -54,20 +54,20 @@ pub(crate) async fn with_these(
     for node in broken {
         break_it(testbed, &lines, *node).await;
     }
-    life_goes_on(&locks, &other).await;
+    all_operations_work(&locks, &other).await;
     until_renewed(&locks, &renewing, TTL).await;
     until_renewed(&locks, &renewing, TTL).await;
     release(held).await;
     // Whoever comes meanwhile does not need them either.
     let late = lines.connect(LONG).await;
-    life_goes_on(&late, &locks).await;
+    all_operations_work(&late, &locks).await;
     assert!(is_busy(&late, "renewed").await);
     release(renewing).await;
     for node in broken {
         heal_it(testbed, &lines, *node).await;
     }
     testbed.drained().await;
-    life_goes_on(&locks, &other).await;
+    all_operations_work(&locks, &other).await;
     testbed.drained().await;
 }
 
@@ -75,7 +75,7 @@ pub(crate) const ONE: (usize, &[usize]) = (3, &[1]);
 const TWO: (usize, &[usize]) = (5, &[0, 3]);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_nodes_are_not_missed() {
+async fn a_minority_of_dead_nodes_is_not_needed() {
     with_a_minority(
         &[ONE, TWO],
         async |testbed, _, node| testbed.nodes[node].kill().unwrap(),
@@ -85,7 +85,7 @@ async fn dead_nodes_are_not_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_frozen_nodes() {
+async fn frozen_nodes_are_not_waited_for() {
     with_a_minority(
         &[ONE, TWO],
         async |testbed, _, node| testbed.nodes[node].freeze().await.unwrap(),
@@ -95,7 +95,7 @@ async fn nobody_waits_for_frozen_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_nothing_reaches() {
+async fn nodes_that_receive_nothing_are_not_waited_for() {
     with_a_minority(
         &[ONE, TWO],
         async |_, lines, node| lines.lose(&[node]),
@@ -106,7 +106,7 @@ async fn nobody_waits_for_nodes_that_nothing_reaches() {
 
 /// What is asked of them is done there, and nobody hears of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_do_not_answer_and_do_as_they_are_told() {
+async fn nodes_that_execute_without_replying_are_not_waited_for() {
     with_a_minority(
         &[ONE, TWO],
         async |_, lines, node| lines.proxies[node].black_hole(Direction::ToClient),
@@ -117,7 +117,7 @@ async fn nobody_waits_for_nodes_that_do_not_answer_and_do_as_they_are_told() {
 
 /// Held back for longer than all of it takes, as with a delay, but no machine is too slow for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_slow_nodes() {
+async fn slow_nodes_are_not_waited_for() {
     with_a_minority(
         &[ONE],
         async |_, lines, node| lines.proxies[node].stall(Direction::ToClient),
@@ -133,7 +133,7 @@ async fn nobody_waits_for_slow_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_come_and_go() {
+async fn flapping_nodes_are_not_waited_for() {
     let testbed = Testbed::new(3, LONG).await;
     let lines = testbed.lines().await;
     let (locks, other) = (lines.connect(LONG).await, lines.connect(LONG).await);
@@ -142,7 +142,7 @@ async fn nobody_waits_for_nodes_that_come_and_go() {
     flapping.flap(ms(500), ms(500), Close::Reset, NewConnections::Refused).await.unwrap();
     let mut rounds = 0;
     while flapping.stats().cuts < 5 {
-        life_goes_on(&locks, &other).await;
+        all_operations_work(&locks, &other).await;
         rounds += 1;
     }
     assert!(rounds > 5, "{rounds} rounds in four seconds");
@@ -197,7 +197,7 @@ async fn full_nodes_do_not_vote_and_are_freed() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_away_keeps_no_other_from_being_cleared() {
+async fn an_unreachable_node_does_not_keep_others_from_being_cleared() {
     let testbed = Testbed::new(3, LONG).await;
     let scratch = Scratch::fresh("", "test");
     let locks = testbed.direct(&format!("{LONG}&prefix={}", scratch.prefix())).await;

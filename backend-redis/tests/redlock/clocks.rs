@@ -2,9 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fencelock_conformance::proxy::{Close, Proxy};
-use fencelock_conformance::servers::{RedisOptions, ServerClock, TestRedis};
 use fencelock_core::{ErrorKind, FencingToken};
+use fencelock_testkit::proxy::{Close, Proxy};
+use fencelock_testkit::servers::{RedisOptions, ServerClock, TestRedis};
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -27,7 +27,7 @@ async fn read_again(lines: &Lines) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_whose_clock_is_off_takes_no_part_and_is_not_missed() {
+async fn a_node_with_a_wrong_clock_is_excluded_and_not_needed() {
     let (testbed, clocks) = skewed(LONG).await;
     let lines = testbed.lines().await;
     let old = lines.connect(LONG).await;
@@ -56,7 +56,7 @@ async fn a_node_whose_clock_is_off_takes_no_part_and_is_not_missed() {
         }
         testbed.drained().await;
     }
-    // With its clock it takes part again, whatever its marker has seen meanwhile.
+    // With its clock it takes part again, whatever its record has seen meanwhile.
     clocks[1].is_ahead_by(0).unwrap();
     assert!(acquire(&testbed.direct(LONG).await, "lock").await.fencing_token() > last.unwrap());
 }
@@ -121,7 +121,7 @@ async fn tokens_rise_over_clocks_that_differ_within_the_tolerance() {
 
 /// Row 35: leases that end a hundredth too early on every node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_whose_clocks_run_a_hundredth_too_fast_free_nothing_that_is_believed_in() {
+async fn clocks_that_run_a_hundredth_too_fast_free_no_held_lock() {
     let (testbed, clocks) = skewed(LONG).await;
     let began = Instant::now();
     let ticking = tokio::spawn(async move {

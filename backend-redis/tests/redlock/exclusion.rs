@@ -104,7 +104,7 @@ async fn work(
             }
         }
         if let Err(error) = worker.release(guard, claim).await {
-            *errors.entry(format!("release: {}", error.kind().words())).or_default() += 1;
+            *errors.entry(format!("release: {}", error.kind().message())).or_default() += 1;
         }
     }
     (worker.into_events(), errors)
@@ -115,10 +115,10 @@ fn reason(error: &Error) -> String {
     let words = error_chain(error);
     for reason in ["the clocks of a majority", "apart", "lost its data or is new", "connection"] {
         if words.contains(reason) {
-            return format!("acquire: {}: {reason}", error.kind().words());
+            return format!("acquire: {}: {reason}", error.kind().message());
         }
     }
-    format!("acquire: {}", error.kind().words())
+    format!("acquire: {}", error.kind().message())
 }
 
 #[derive(Default)]
@@ -217,7 +217,8 @@ async fn the_same_run_without_the_delay_shows_overlaps() {
     const MOST_CYCLES: usize = 6;
     let _alone = RUNNING.lock().await;
     let testbed = Testbed::unknown(NODES).await;
-    let clients = join_all((0..CLIENTS).map(|_| testbed.careless(None, QUICK_TTL))).await;
+    let clients =
+        join_all((0..CLIENTS).map(|_| testbed.without_restart_delay(None, QUICK_TTL))).await;
     let run = run(&testbed, clients, QUIET, |_, cycles| cycles >= MOST_CYCLES).await;
     let (grants, cycles) = (run.grants(), run.cycles);
     let overlaps = overlaps(&check(run.events, Rules::default()));

@@ -27,10 +27,10 @@ async fn a_holder_survives_the_restart_of_all_nodes_one_by_one() {
         assert!(held.is_held() && reading.is_held(), "lost with node {node}");
         assert!(is_busy(&other, "lock").await && is_busy(&other, "shared").await);
     }
-    // The fence came with it: whoever is next gets a larger one from any majority.
+    // The token came with it: whoever is next gets a larger one from any majority.
     for node in &testbed.nodes {
-        let fence = redis_command(node, &["GET", &fence_key("lock")]).await;
-        assert!(fence.parse::<u64>().unwrap() >= token.get(), "{fence} after {token:?}");
+        let token = redis_command(node, &["GET", &token_key("lock")]).await;
+        assert!(token.parse::<u64>().unwrap() >= token.get(), "{token} after {token:?}");
     }
     release(held).await;
     release(reading).await;
@@ -41,7 +41,7 @@ async fn a_holder_survives_the_restart_of_all_nodes_one_by_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_deleted_is_lost_at_the_next_renewal_and_does_not_come_back() {
+async fn a_deleted_lock_is_lost_at_the_next_renewal_and_does_not_come_back() {
     let testbed = Testbed::new(3, LONG).await;
     let (locks, other) = (testbed.direct(LONG).await, testbed.direct(LONG).await);
     let held = locks.lock("lock").ttl(ms(3000)).acquire().await.unwrap();
@@ -63,7 +63,7 @@ async fn what_was_deleted_is_lost_at_the_next_renewal_and_does_not_come_back() {
 
 /// A person may take it away from some nodes only: what a node had in this life is not planted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_deleted_on_a_minority_stays_deleted_there() {
+async fn a_lock_deleted_on_a_minority_stays_deleted_there() {
     let ttl = ms(1500);
     let testbed = Testbed::new(3, LONG).await;
     let locks = testbed.direct(LONG).await;
@@ -84,7 +84,7 @@ async fn what_was_deleted_on_a_minority_stays_deleted_there() {
 /// The third answer to the round that granted it was perhaps not waited for: that node must not be
 /// taken for one that never had it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_person_takes_away_from_a_majority_does_not_come_back() {
+async fn what_is_deleted_on_a_majority_does_not_come_back() {
     let testbed = Testbed::new(3, LONG).await;
     let locks = testbed.direct(LONG).await;
     for round in 0..8 {
@@ -101,7 +101,7 @@ async fn what_a_person_takes_away_from_a_majority_does_not_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_person_takes_away_is_lost_at_once_everywhere() {
+async fn an_evicted_lock_is_lost_at_once_everywhere() {
     let testbed = Testbed::new(3, LONG).await;
     let (locks, other) = (testbed.direct(LONG).await, testbed.direct(LONG).await);
     let held = acquire(&locks, "lock").await;

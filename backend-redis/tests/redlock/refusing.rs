@@ -1,7 +1,7 @@
 //! A minority of nodes that answer, and refuse, or that nobody may write to: rows 20 to 24 and 38 on
 //! a quorum. Nobody waits for them, as for those in `away.rs`.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -22,7 +22,7 @@ async fn says(node: &TestRedis, word: &str) -> bool {
 
 /// Row 20.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_load_their_data() {
+async fn nodes_that_load_their_data_are_not_waited_for() {
     with_a_minority(
         &[ONE],
         async |testbed, _, node| {
@@ -52,7 +52,7 @@ async fn nobody_waits_for_nodes_that_load_their_data() {
 
 /// Row 21.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_run_a_long_script() {
+async fn nodes_that_run_a_long_script_are_not_waited_for() {
     with_a_minority(
         &[ONE],
         async |testbed, _, node| {
@@ -76,7 +76,7 @@ async fn nobody_waits_for_nodes_that_run_a_long_script() {
 
 /// Row 22.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_whose_writes_are_paused() {
+async fn nodes_whose_writes_are_paused_are_not_waited_for() {
     with_a_minority(
         &[ONE],
         async |testbed, _, node| {
@@ -119,7 +119,7 @@ async fn script_flush_is_not_noticed() {
 
 /// Row 38.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_cannot_save() {
+async fn nodes_that_cannot_save_are_not_waited_for() {
     let node = || RedisOptions::new().arg("--enable-protected-configs").arg("local");
     let testbed = Testbed::of([node(), node(), node()]).await;
     testbed.declare_new(LONG).await;

@@ -4,7 +4,7 @@ use crate::support::*;
 
 /// Row 17: a majority forgets who holds. Nobody else is granted before the holder has been told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_majority_that_forgot_grants_nothing_before_the_holder_is_told() {
+async fn a_majority_without_its_data_grants_nothing_before_the_holder_is_notified() {
     let testbed = Testbed::new(3, QUICK).await;
     let (locks, other) = (testbed.direct(QUICK).await, testbed.direct(QUICK).await);
     let mut last = None;
@@ -35,8 +35,8 @@ async fn a_majority_that_forgot_grants_nothing_before_the_holder_is_told() {
 async fn without_the_delay_two_hold_at_once() {
     let testbed = Testbed::unknown(3).await;
     let lines = testbed.lines().await;
-    let locks = testbed.careless(Some(&lines), ms(10_000)).await;
-    let other = testbed.careless(None, ms(10_000)).await;
+    let locks = testbed.without_restart_delay(Some(&lines), ms(10_000)).await;
+    let other = testbed.without_restart_delay(None, ms(10_000)).await;
     let held = acquire(&locks, "lock").await;
     // It is not to plant anew what the nodes forget.
     lines.lose(&[0, 1, 2]);
@@ -55,9 +55,9 @@ async fn without_the_delay_two_hold_at_once() {
     release(next).await;
 }
 
-/// FLUSHALL leaves the server's run as it is. Only the marker tells that its locks are gone.
+/// FLUSHALL leaves the server's run as it is. Only the record tells that its locks are gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_flushed_is_kept_out_as_one_that_restarted() {
+async fn a_flushed_node_is_excluded_like_a_restarted_one() {
     let testbed = Testbed::new(3, QUICK).await;
     let lines = testbed.lines().await;
     let (locks, other) = (lines.connect(QUICK).await, testbed.direct(QUICK).await);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fencelock_core::{ErrorKind, Locks, LostReason};
-use fencelock_redis::redlock::marker::Marker;
+use fencelock_redis::redlock::incarnation::IncarnationRecord;
 use fencelock_redis::redlock::votes::{self, Settled, Vote};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -31,10 +31,10 @@ async fn without(testbed: &Testbed, nodes: &[usize], params: &str) -> (Lines, Lo
 
 /// A on a and b; a restarts empty; B would get a and c.
 ///
-/// Kept by `marker::standing`: a marker that is `Born` is `Young` until the delay has passed. A B
-/// that was there before also waits by its own clock, in `Acquaintance::meet`.
+/// Kept by `incarnation::standing`: a record that is `Born` is `Young` until the delay has passed. A B
+/// that was there before also waits by its own clock, in `RestartTracker::meet`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_forgot_does_not_vote_a_second_time() {
+async fn a_node_that_lost_its_data_does_not_vote_a_second_time() {
     let testbed = Testbed::new(3, QUICK).await;
     let (_lines, one) = without(&testbed, &[C], QUICK).await;
     let old = testbed.direct(QUICK).await;
@@ -79,15 +79,15 @@ async fn no_lock_outlives_the_delay() {
 
 /// The same up to a second too early, by an age of which less than a second is known.
 ///
-/// Kept by `marker::standing`, which counts the age in µs from when the node was first seen empty.
+/// Kept by `incarnation::standing`, which counts the age in µs from when the node was first seen empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_is_as_old_as_its_marker_to_the_microsecond() {
+async fn a_node_is_as_old_as_its_record_to_the_microsecond() {
     let testbed = Testbed::new(3, QUICK).await;
     let locks = testbed.direct(QUICK).await;
     for round in 0..3 {
         let killed = now_us();
         testbed.restart(A).await;
-        // Somebody else's client, which has not seen the node before: the marker is all it has.
+        // Somebody else's client, which has not seen the node before: the record is all it has.
         let fresh = testbed.direct(QUICK).await;
         until("it votes again", async || {
             let guard = acquire(&fresh, "lock").await;
@@ -97,7 +97,7 @@ async fn a_node_is_as_old_as_its_marker_to_the_microsecond() {
         })
         .await;
         let now = time_us(&testbed.nodes[A]).await;
-        let born = Marker::parse(&marker(&testbed.nodes[A]).await).unwrap().born_us;
+        let born = IncarnationRecord::parse(&record(&testbed.nodes[A]).await).unwrap().born_us;
         assert!(born >= killed, "round {round}: born {} µs before it was killed", killed - born);
         let age = u128::from(now - born);
         assert!(age >= QUICK_DELAY.as_micros(), "round {round}: it voted at {age} µs of age");
@@ -109,7 +109,7 @@ async fn a_node_is_as_old_as_its_marker_to_the_microsecond() {
 ///
 /// Kept by `votes::majority`: of all that are configured, `votes.len()`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_majority_of_those_who_answer_is_none() {
+async fn a_majority_of_those_that_reply_is_not_a_quorum() {
     let testbed = Testbed::new(3, LONG).await;
     let (_one_lines, one) = without(&testbed, &[B, C], LONG).await;
     let (_other_lines, other) = without(&testbed, &[A, B], LONG).await;
@@ -126,14 +126,14 @@ async fn a_majority_of_those_who_answer_is_none() {
     testbed.drained().await;
 }
 
-/// B is granted the larger fence of b on a and b and releases. A, of a and c, would get less.
+/// B is granted the larger token of b on a and b and releases. A, of a and c, would get less.
 ///
-/// Kept by `Desk::write_back`: a round is won once a majority knows its largest fence.
+/// Kept by `Desk::write_back`: a round is won once a majority knows its largest token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_largest_fence_of_a_round_is_written_back() {
+async fn the_largest_token_of_a_round_is_written_back() {
     let testbed = Testbed::new(3, LONG).await;
     let far = time_us(&testbed.nodes[B]).await + 3_600_000_000;
-    redis_command(&testbed.nodes[B], &["SET", &fence_key("lock"), &far.to_string()]).await;
+    redis_command(&testbed.nodes[B], &["SET", &token_key("lock"), &far.to_string()]).await;
     let (_b_lines, other) = without(&testbed, &[C], LONG).await;
     let (_a_lines, one) = without(&testbed, &[B], LONG).await;
     let first = acquire(&other, "lock").await;
@@ -146,15 +146,15 @@ async fn the_largest_fence_of_a_round_is_written_back() {
     release(second).await;
 }
 
-/// b's fence is larger from a failed try. A gets a's and b's votes, and its key on a is lost; B
-/// takes a, with less. Were A's fence still acknowledged by a, B would be granted less, after A.
+/// b's token is larger from a failed try. A gets a's and b's votes, and its key on a is lost; B
+/// takes a, with less. Were A's token still acknowledged by a, B would be granted less, after A.
 ///
 /// Kept by `raise.lua`: `if value ~= ARGV[2] … then return 0 end`.
 #[test]
-fn a_fence_counts_only_where_the_lock_is_still_the_claims() {
+fn a_token_counts_only_where_the_claim_still_has_the_lock() {
     let [mut a, mut b, mut c] = [Node::start(), Node::start(), Node::start()];
     let (one, other) = (round(ME, 1), round(OTHER, 1));
-    b.set_fence(3200);
+    b.set_token(3200);
     assert_eq!(a.vote(&one, 1600).int(), Some(1600));
     let largest = b.vote(&one, 1600).int().unwrap();
     assert_eq!(largest, 3216);
@@ -163,8 +163,8 @@ fn a_fence_counts_only_where_the_lock_is_still_the_claims() {
     let smaller = [a.vote(&other, 1616).int(), c.vote(&other, 1616).int()];
     assert_eq!(smaller, [Some(1616), Some(1616)], "B's round");
     let acknowledged = a.raise(&one, 3216).int();
-    assert_eq!(acknowledged, Some(0), "a acknowledges A's fence, and has given B less");
-    assert_eq!(a.fence(), 1616, "and it is B's fence that stands there");
+    assert_eq!(acknowledged, Some(0), "a acknowledges A's token, and has given B less");
+    assert_eq!(a.token(), 1616, "and it is B's token that stands there");
     let votes = [Vote::No, Vote::Yes(3216), Vote::No];
     assert_eq!(votes::settled(&votes, 3216), Settled::No, "A is granted nothing");
 }
@@ -173,7 +173,7 @@ fn a_fence_counts_only_where_the_lock_is_still_the_claims() {
 ///
 /// Kept by `of_round`, and by `ask_for_votes`, which counts rounds up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_given_back_is_never_asked_for_again() {
+async fn a_released_round_is_never_requested_again() {
     let testbed = Testbed::new(3, LONG).await;
     let mut spies = Vec::new();
     for node in &testbed.nodes {
@@ -192,7 +192,7 @@ async fn what_was_given_back_is_never_asked_for_again() {
     for spy in &mut spies {
         let mut freed: BTreeMap<String, usize> = BTreeMap::new();
         for (at, line) in spy.lines().await.into_iter().enumerate() {
-            // `vote` and `extend` name the marker, `free` does not.
+            // `vote` and `extend` name the record, `free` does not.
             let Some(identity) = line.split('"').find(|word| is_round(word)) else { continue };
             match line.contains("fencelock:redlock") {
                 true => assert!(!freed.contains_key(identity), "{line} after its release"),

@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-pub(crate) use fencelock_conformance::helpers::*;
-use fencelock_conformance::proxy::{Direction, Proxy, framing};
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Locks, Result, Settings, Ttl, url};
 use fencelock_redis::{REDLOCK_SCHEME, RedlockStore, redlock};
+pub(crate) use fencelock_testkit::helpers::*;
+use fencelock_testkit::proxy::{Direction, Proxy, framing};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
@@ -46,7 +46,7 @@ impl Testbed {
     }
 
     pub(crate) async fn declare_new(&self, params: &str) {
-        redlock::init(&self.url(params)).await.expect("nodes without a marker are declared new");
+        redlock::init(&self.url(params)).await.expect("nodes without a record are declared new");
     }
 
     /// Past all faults.
@@ -60,7 +60,11 @@ impl Testbed {
     }
 
     /// A client that takes nodes that lost their data at their word.
-    pub(crate) async fn careless(&self, lines: Option<&Lines>, ttl: Duration) -> Locks {
+    pub(crate) async fn without_restart_delay(
+        &self,
+        lines: Option<&Lines>,
+        ttl: Duration,
+    ) -> Locks {
         let ports: Vec<u16> = match lines {
             Some(lines) => lines.proxies.iter().map(|proxy| proxy.addr().port()).collect(),
             None => self.nodes.iter().map(TestRedis::port).collect(),
@@ -84,8 +88,8 @@ impl Testbed {
         self.nodes[node].restart().await.expect("it starts again");
     }
 
-    /// The keys of holders and waiters, each with its node. The last fences may stay, for hours,
-    /// and the marker for ever.
+    /// The keys of holders and waiters, each with its node. The last tokens may stay, for hours,
+    /// and the record for ever.
     pub(crate) async fn leftovers(&self) -> Vec<(usize, String)> {
         let mut left = Vec::new();
         for (node, server) in self.nodes.iter().enumerate() {
@@ -130,31 +134,31 @@ impl Testbed {
     /// Awaits that a node takes part again.
     pub(crate) async fn open(&self, node: usize) {
         until(&format!("node {node} takes part"), async || {
-            marker(&self.nodes[node]).await.contains(" open ")
+            record(&self.nodes[node]).await.contains(" open ")
         })
         .await;
     }
 }
 
-/// What lies at a node's marker.
-pub(crate) async fn marker(node: &TestRedis) -> String {
-    redis_command(node, &["GET", redlock::marker::KEY]).await
+/// What lies at a node's record.
+pub(crate) async fn record(node: &TestRedis) -> String {
+    redis_command(node, &["GET", redlock::incarnation::KEY]).await
 }
 
 /// Keys of claims on one node.
 pub(crate) async fn leftovers(server: &TestRedis) -> Vec<String> {
     let keys = redis_command(server, &["KEYS", "*"]).await;
     let of_claims =
-        |key: &&str| !key.is_empty() && !key.ends_with("}:f") && *key != redlock::marker::KEY;
+        |key: &&str| !key.is_empty() && !key.ends_with("}:f") && *key != redlock::incarnation::KEY;
     keys.lines().filter(of_claims).map(str::to_owned).collect()
 }
 
-/// A lock's key, and that of its last fence.
+/// A lock's key, and that of its last token.
 pub(crate) fn key(name: &str) -> String {
     format!("lock:{name}")
 }
 
-pub(crate) fn fence_key(name: &str) -> String {
+pub(crate) fn token_key(name: &str) -> String {
     format!("{{lock:{name}}}:f")
 }
 

@@ -1,9 +1,9 @@
 //! The access rules as docs/redlock.md has them: they suffice, and every command in them is used.
 
-use fencelock_conformance::helpers::*;
-use fencelock_conformance::servers::TestRedis;
 use fencelock_core::{Guard, Locks};
 use fencelock_redis::redlock::{NodeStatus, init, open_when_due, replace, status};
+use fencelock_testkit::helpers::*;
+use fencelock_testkit::servers::TestRedis;
 
 use crate::support::*;
 
@@ -43,7 +43,7 @@ async fn the_documented_rules_suffice_and_all_are_used() {
     let told = status(&old, Some("a")).await.unwrap();
     assert!(told.iter().all(NodeStatus::takes_part), "{told:?}");
     let told = told.into_iter().map(|node| node.seen.unwrap().lock.unwrap().unwrap());
-    assert!(told.into_iter().all(|lock| lock.fence.is_some()));
+    assert!(told.into_iter().all(|lock| lock.last_token.is_some()));
     locks.close().await.unwrap();
 
     let new = login(nodes.url(&[0, 1, 3], &format!("{SHORT}&set_epoch=2")));

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::{Direction, NetworkFault, Proxy, framing, lose_one_reply};
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Locks, Result, url};
+use fencelock_testkit::proxy::{Direction, NetworkFault, Proxy, framing, lose_one_reply};
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_zk::SCHEME;
 use fencelock_zk::zookeeper_client::Client;
 use tokio::sync::OnceCell;

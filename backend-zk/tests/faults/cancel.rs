@@ -1,6 +1,6 @@
 //! Futures that are dropped, at any moment, leave neither nodes nor watches.
 
-use fencelock_conformance::proxy::{Close, Direction, NewConnections};
+use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 use tokio::time::{sleep, timeout};
 
 use crate::support::*;
@@ -11,7 +11,7 @@ fn some_time(round: u64) -> std::time::Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_acquisitions_cancelled_on_their_way_leave_nothing() {
+async fn a_thousand_cancelled_acquisitions_leave_nothing() {
     let testbed = Testbed::alone().await;
     let locks = testbed.behind().await;
     let tasks = (0..1000).map(|round| {
@@ -32,7 +32,7 @@ async fn a_thousand_acquisitions_cancelled_on_their_way_leave_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_waiters_cancelled_leave_nothing() {
+async fn a_thousand_cancelled_waiters_leave_nothing() {
     let testbed = Testbed::alone().await;
     let (near, far) = (testbed.patient().await, testbed.behind().await);
     let guard = acquire(&near, "one").await;
@@ -72,7 +72,7 @@ async fn a_wait_that_timed_out_leaves_nothing() {
 
 /// The requests of a dropped future are still carried out when the connection comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_cancelled_while_cut_off_leaves_nothing_when_the_connection_is_back() {
+async fn requests_cancelled_while_cut_off_leave_nothing_after_the_reconnect() {
     let testbed = Testbed::start().await;
     let (near, far) = (testbed.patient().await, testbed.behind_for_long().await);
     let kept = acquire(&far, "kept").await;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::proxy::Close;
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_core::{FencingToken, Guard, Locks};
+use fencelock_testkit::proxy::Close;
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::sync::mpsc;
@@ -56,7 +56,7 @@ fn wait_many(locks: &Locks, count: usize) -> (JoinSet<()>, mpsc::UnboundedReceiv
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousands_of_holds_and_places_survive_every_reset_of_their_connections() {
+async fn thousands_of_holds_and_waiters_survive_every_connection_reset() {
     let testbed = Testbed::on(patient_server().await.into(), 0).await;
     let url = |host: &str| testbed.url(host, "").replace("session=2s", "session=20s");
     let far = connect(&url(&testbed.proxy.addr().to_string())).await;
@@ -117,7 +117,7 @@ fn long(at: usize) -> String {
 
 /// Bytes of paths count, not locks; and what is not needed any more is closed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn long_names_need_more_sessions_which_end_when_nothing_needs_them() {
+async fn long_names_need_more_sessions_which_end_when_unused() {
     const HOLDS: usize = 200;
     let testbed = Testbed::start().await;
     let far = testbed.behind().await;

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-pub(crate) use fencelock_conformance::helpers::*;
-use fencelock_conformance::proxy::{Direction, Proxy, framing};
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 use fencelock_core::{Guard, Locks, Result, url};
+pub(crate) use fencelock_testkit::helpers::*;
+use fencelock_testkit::proxy::{Direction, Proxy, framing};
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 use fencelock_zk::SCHEME;
 use fencelock_zk::zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, Stat};
 use tokio::sync::Mutex;

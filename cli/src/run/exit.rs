@@ -99,7 +99,7 @@ impl Outcome {
     }
 
     /// The outcome's name in the status file.
-    pub(super) fn word(&self) -> &'static str {
+    pub(super) fn as_str(&self) -> &'static str {
         match self {
             Outcome::Ended(End::Exited(_)) => "exited",
             Outcome::Ended(End::Killed(_)) => "killed",

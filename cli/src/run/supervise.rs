@@ -35,7 +35,7 @@ pub(super) async fn supervise(
     let clock = BootClock::start()?;
     let continued = Signals::of(&[Signal::CONT])?;
     let messages = Signals::messages()?;
-    let hold_ends = plan.hold_at_most.map_or(Moment::NEVER, |limit| locks.now().after(limit));
+    let hold_ends = plan.hold_at_most.map_or(Moment::NEVER, |limit| locks.now() + limit);
     let deadline = KillDeadline { plan, margins, locks, guard, clock, hold_ends };
     let child = Child::start(&plan.command, variables, guard.keep_alive(), deadline.kill_at())?;
     let shared = terminal.as_ref().is_none_or(Terminal::is_shared);
@@ -404,7 +404,7 @@ impl KillDeadline<'_> {
             return Moment::NEVER;
         }
         let now = self.clock.now();
-        now.after(until.since(self.locks.now())).before(self.margins.kill)
+        now + until.duration_since(self.locks.now()) - self.margins.kill
     }
 
     /// After a stop the renewals are overdue, and come as soon as we run again.
@@ -426,7 +426,7 @@ impl KillDeadline<'_> {
                 reason => reason.to_string(),
             },
             () = std::future::ready(()) => {
-                let nearly = self.hold_ends.before(self.margins.kill);
+                let nearly = self.hold_ends - self.margins.kill;
                 match self.guard.valid_until() >= nearly && self.hold_ends != Moment::NEVER {
                     true => HOLD_LIMIT,
                     false => "no renewal was confirmed in time",
@@ -437,6 +437,6 @@ impl KillDeadline<'_> {
     }
 
     fn lost(&self, why: &str) -> String {
-        format!("lock lost: {:?} on {}: {why}", self.plan.name, self.plan.store.shown)
+        format!("lock lost: {:?} on {}: {why}", self.plan.name, self.plan.store.redacted_url)
     }
 }

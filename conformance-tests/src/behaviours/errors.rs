@@ -68,7 +68,7 @@ async fn words(context: Arc<Context>) {
     let name = context.name("orders/42");
     for (kind, operation, error) in errors(&context, &name).await {
         let text = error.to_string();
-        assert!(text.contains(kind.words()), "does not say what happened: {text}");
+        assert!(text.contains(kind.message()), "does not say what happened: {text}");
         assert!(text.starts_with(&operation.to_string()), "does not say when: {text}");
         if kind != ErrorKind::InvalidArgument {
             assert!(text.contains("orders/42"), "does not say which lock: {text}");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fencelock_core::{LostReason, Mode, OccupantId};
+use fencelock_core::{LostReason, Mode, ParticipantId};
 
 use super::behaviour;
 use super::work::{self, SHORT_TTL};
@@ -49,7 +49,7 @@ async fn seen(context: Arc<Context>) {
     context.until_queued(&one, &name, 1).await;
     for locks in [&one, &two] {
         let seen = context.soon("inspect answers", locks.inspect(&name)).await.expect("answers");
-        let words = |all: &[fencelock_core::Occupant]| {
+        let words = |all: &[fencelock_core::Participant]| {
             all.iter().map(|it| format!("{:?}", it.label)).collect::<Vec<_>>()
         };
         assert_eq!(seen.holders.len(), 1);
@@ -148,7 +148,7 @@ async fn evict_nobody(context: Arc<Context>) {
     for odd in ["", "no such id", "999999999999999999999", "../x", "\0"] {
         // Refused or not found, but never another participant.
         let evicted =
-            context.soon("evict answers", locks.evict(&name, &OccupantId::new(odd))).await;
+            context.soon("evict answers", locks.evict(&name, &ParticipantId::new(odd))).await;
         assert!(!evicted.unwrap_or(false), "{odd:?} evicted a participant");
     }
     assert!(next.is_held());

@@ -13,10 +13,10 @@ use super::work::{self, SHORT_TTL};
 use crate::checker::Rules;
 use crate::context::Context;
 use crate::harness::Backdoor;
+use crate::harness::network_fault::NetworkFault;
 use crate::history::Worker;
 use crate::needs::Need;
 use crate::peer::protocol::How;
-use crate::proxy::NetworkFault;
 use crate::suite::Behaviour;
 
 const GROUP: &str = "network";
@@ -103,7 +103,7 @@ async fn near_the_promise(context: Arc<Context>) {
         let lock = locks.lock(&name).ttl(promise).wait_at_most(promise * 3);
         match context.soon("an answer", lock.acquire()).await {
             Ok(guard) => {
-                let most = locks.now().after(promise.saturating_sub(delay));
+                let most = locks.now() + promise.saturating_sub(delay);
                 assert!(percent < 100, "a guard that came {delay:?} after its request");
                 assert!(guard.valid_until() <= most, "a guard without validity: {guard:?}");
             }

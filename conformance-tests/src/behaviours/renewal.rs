@@ -124,7 +124,7 @@ async fn thousand(context: Arc<Context>) {
     let ends: Vec<_> = guards.iter().map(Guard::valid_until).collect();
     let renewed = async || {
         assert!(guards.iter().all(Guard::is_held), "one of a thousand was lost");
-        guards.iter().zip(&ends).all(|(guard, end)| guard.valid_until() > end.after(ttl / 2))
+        guards.iter().zip(&ends).all(|(guard, end)| guard.valid_until() > *end + ttl / 2)
     };
     context.until("each was renewed past its TTL", renewed).await;
     let mut tasks = JoinSet::new();

@@ -152,11 +152,11 @@ async fn hold_at_most(context: Arc<Context>) {
     // Renewed at 100 ms: each renewal must leave the limit alone.
     let lock = locks.lock(&name).ttl(Duration::from_millis(300)).hold_at_most(limit);
     let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
-    let end = locks.now().after(limit);
+    let end = locks.now() + limit;
     while guard.is_held() {
         assert!(guard.valid_until() <= end, "renewed past hold_at_most");
         sleep(Duration::from_millis(20)).await;
-        assert!(locks.now() < end.after(context.patience()), "hold_at_most has no end");
+        assert!(locks.now() < end + context.patience(), "hold_at_most has no end");
     }
     work::until_lost(&context, &guard).await;
 }
@@ -170,7 +170,7 @@ async fn expiring(context: Arc<Context>) {
     let until = guard.valid_until();
     context.soon("the margin is reached", guard.expiring(margin)).await;
     let now = locks.now();
-    assert!(now >= until.before(margin), "{:?} left, not {margin:?}", until.since(now));
+    assert!(now >= until - margin, "{:?} left, not {margin:?}", until.duration_since(now));
     context.soon("a wide margin is reached at once", guard.expiring(Duration::MAX)).await;
     work::until_lost(&context, &guard).await;
     context.soon("a lost guard is also expiring", guard.expiring(Duration::ZERO)).await;
@@ -231,7 +231,7 @@ async fn slow_reply(context: Arc<Context>) {
     context.store().delay_replies(delay).await.expect("replies are delayed");
     let lock = locks.lock(&name).ttl(ttl);
     let guard = context.soon("acquired, late", lock.acquire()).await.expect("acquired");
-    let sent = locks.now().before(delay);
+    let sent = locks.now() - delay;
     assert!(
         guard.valid_until() <= lease_end(sent, ttl),
         "the lease is counted from the reply, not from the request"

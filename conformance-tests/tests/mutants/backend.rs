@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, DistributedLock, FencingToken, IfBusy, Liveness, LockName,
-    Look, Modes, Moment, Occupant, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Rest, Result, Snapshot, Tokens, Ttl, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, FencingToken, IfBusy, Liveness,
+    LockName, Modes, Moment, Order, Participant, ParticipantId, Profile, Reach, ReleaseOutcome,
+    RenewOutcome, RenewalPlan, Report, Residue, Result, Snapshot, TokenOrder, Ttl, WaiterCheck,
+    lease_end,
 };
 
 use crate::mutant::Mutant;
@@ -23,7 +24,7 @@ static PROFILE: Profile = Profile {
     longest_ttl: Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
-    tokens: Tokens::BeyondData,
+    tokens: TokenOrder::BeyondData,
     exclusion_fails_when: Cow::Borrowed(&[]),
 };
 
@@ -41,11 +42,11 @@ impl DistributedLock for ToyBackend {
         &self.0.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         Arc::new(ToyAcquisition { server: self.0.clone(), claim })
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let server = &self.0;
         let sent = server.clock.now();
         if server.send().await.is_err() {
@@ -85,20 +86,24 @@ impl DistributedLock for ToyBackend {
             report(
                 index,
                 Ok(match renewed {
-                    true => Renewal::Renewed { valid_until: lease_end(sent, ttl) },
-                    false => Renewal::Lost,
+                    true => RenewOutcome::Renewed { valid_until: lease_end(sent, ttl) },
+                    false => RenewOutcome::Lost,
                 }),
             );
         }
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         if self.0.send().await.is_err() {
             return;
         }
         // Each attempt is cheap here, and finds out everything.
         for index in 0..waiting.len() {
-            report(index, Ok(Look::Attempt));
+            report(index, Ok(WaiterCheck::Attempt));
         }
     }
 
@@ -109,13 +114,13 @@ impl DistributedLock for ToyBackend {
         for key in server.keys(name) {
             server.change(&key, |queue, _| {
                 for entry in &queue.entries {
-                    let occupant = Occupant::new(occupant_id(server, entry), entry.mode)
+                    let participant = Participant::new(participant_id(server, entry), entry.mode)
                         .labelled(entry.label.clone());
                     match entry.stage.grant() {
                         Some((token, _)) => {
-                            seen.holders.push(occupant.token(FencingToken::new(token)));
+                            seen.holders.push(participant.token(FencingToken::new(token)));
                         }
-                        None => seen.waiters.push(occupant),
+                        None => seen.waiters.push(participant),
                     }
                 }
                 ((), false)
@@ -124,14 +129,14 @@ impl DistributedLock for ToyBackend {
         server.reply().await.map(|()| seen)
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let server = &self.0;
         server.send().await?;
         let mut evicted = None;
         for key in server.keys(name) {
             let gone = server.change(&key, |queue, _| {
                 let at = queue.entries.iter().position(|entry| {
-                    server.is(Mutant::EvictsAnybody) || occupant_id(server, entry) == *who
+                    server.is(Mutant::EvictsAnybody) || participant_id(server, entry) == *who
                 });
                 let gone = match server.is(Mutant::EvictsNobody) {
                     true => at.map(|at| queue.entries[at].claim.clone()),
@@ -143,9 +148,9 @@ impl DistributedLock for ToyBackend {
         }
         server.reply().await?;
         if let Some(claim) = evicted.as_ref().and_then(Weak::upgrade) {
-            claim.ring();
+            claim.wake();
         }
-        Ok(if evicted.is_some() { Removal::Removed } else { Removal::Absent })
+        Ok(if evicted.is_some() { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent })
     }
 
     async fn close(&self) -> Result<()> {
@@ -157,13 +162,13 @@ impl DistributedLock for ToyBackend {
 fn stored_until(server: &Server, now: Moment, ttl: Duration) -> Moment {
     match server.mutant {
         Some(Mutant::NoTtl) => Moment::NEVER,
-        Some(Mutant::ForgetsEarly) => now.after(ttl / 4),
-        _ => now.after(ttl),
+        Some(Mutant::ForgetsEarly) => now + ttl / 4,
+        _ => now + ttl,
     }
 }
 
-fn occupant_id(server: &Server, entry: &Entry) -> OccupantId {
-    OccupantId::new(match server.is(Mutant::ShowsOwner) {
+fn participant_id(server: &Server, entry: &Entry) -> ParticipantId {
+    ParticipantId::new(match server.is(Mutant::ShowsOwner) {
         true => entry.owner.reveal().to_string(),
         false => entry.ticket.to_string(),
     })
@@ -217,12 +222,12 @@ impl ToyAcquisition {
 }
 
 #[async_trait]
-impl Contender for ToyAcquisition {
+impl Acquisition for ToyAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let (server, claim) = (&self.server, &self.claim);
         let mut sent = server.clock.now();
         server.send().await?;
@@ -232,16 +237,16 @@ impl Contender for ToyAcquisition {
             sent = server.clock.now();
         }
         Ok(match (granted, claim.if_busy()) {
-            (Some(token), _) => Attempt::Granted {
+            (Some(token), _) => AttemptOutcome::Granted {
                 token: FencingToken::new(token),
                 valid_until: lease_end(sent, claim.ttl()),
             },
-            (None, IfBusy::Queue) => Attempt::Waiting { look_in: LOOK_IN },
-            (None, IfBusy::Refuse) => Attempt::Busy { rest: Rest::Nothing },
+            (None, IfBusy::Queue) => AttemptOutcome::Waiting { check_after: LOOK_IN },
+            (None, IfBusy::Refuse) => AttemptOutcome::Busy { rest: Residue::Nothing },
         })
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let (server, claim) = (&self.server, &self.claim);
         server.send().await?;
         let key = server.key(claim.name(), claim.mode());
@@ -259,6 +264,6 @@ impl Contender for ToyAcquisition {
         });
         server.reply().await?;
         let found = removed || server.is(Mutant::ReleaseAlwaysRemoved);
-        Ok(if found { Removal::Removed } else { Removal::Absent })
+        Ok(if found { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent })
     }
 }

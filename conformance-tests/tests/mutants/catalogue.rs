@@ -166,97 +166,97 @@ pub(crate) type Broken = (&'static str, &'static str, &'static [By]);
 pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "no clean-up after a dropped acquisition",
-        "core/src/seat.rs: Seat::drop",
+        "core/src/engine/cleanup.rs: CleanupGuard::drop",
         &[Test(WAITING, "dropped_at_any_poll_it_is_released"), SeedsOfLeases, SeedsOfSessions],
     ),
     (
         "a release dropped half-way is not finished",
-        "core/src/seat.rs: Debt::drop",
+        "core/src/engine/cleanup.rs: ReleaseInFlight::drop",
         &[Test(LEAVING, "a_release_dropped_at_any_poll_is_finished")],
     ),
     (
         "a panic in release ends the clean-up",
-        "core/src/seat.rs: caught",
+        "core/src/engine/cleanup.rs: caught",
         &[Test(FAILING, "a_clean_up_survives_backend_failures"), SeedsOfSessions],
     ),
     (
         "a release that never returns is never asked for again",
-        "core/src/seat.rs: clean_up, bound",
+        "core/src/engine/cleanup.rs: clean_up, bound",
         &[Test(FAILING, "a_clean_up_survives_backend_failures"), SeedsOfSessions],
     ),
     (
         "a clean-up gives up while a session lives",
-        "core/src/seat.rs: clean_up, give_up",
+        "core/src/engine/cleanup.rs: clean_up, give_up",
         &[Test(LEAVING, "a_clean_up_never_gives_up_while_a_session_may_live")],
     ),
     (
         "a lock is released while its validity lasts",
-        "core/src/guard.rs: give_back",
+        "core/src/engine/owned_hold.rs: release",
         &[Test(PROMISES, "a_claim_is_over_before_its_release_is_sent")],
     ),
     (
         "a repeated release that finds nothing is not held",
-        "core/src/seat.rs: Seat::release, repeated",
+        "core/src/engine/cleanup.rs: CleanupGuard::release, repeated",
         &[Test(LEAVING, "a_release_reports_what_became_of_the_lock")],
     ),
     (
         "validity is revived after its end",
-        "core/src/hold.rs: Hold::extend, now >= old",
+        "core/src/engine/hold.rs: Hold::extend, now >= old",
         &[Test(RENEWING, "renewed_after_the_deadline_revives_nothing"), SeedsOfSessions],
     ),
     (
         "a grant whose validity is over becomes a guard",
-        "core/src/lifecycle.rs: grant",
+        "core/src/engine/acquire.rs: grant",
         &[Test(WAITING, "a_grant_that_comes_too_late_is_an_error_and_is_released")],
     ),
     (
         "what a batch does not report is forgotten",
-        "core/src/batch.rs: Batch::drop",
+        "core/src/engine/renewal/batch.rs: Batch::drop",
         &[Test(RENEWING, "what_renew_does_not_report_is_unknown_and_the_old_deadline_stands")],
     ),
     (
         "the keeper ends nothing that is past its validity",
-        "core/src/keeper.rs: carry_out, expire",
+        "core/src/engine/renewal/worker.rs: carry_out, expire",
         &[Test(RENEWING, "a_lost_renewal_reply_leaves_the_old_deadline"), SeedsOfLeases],
     ),
     (
         "`is_held` must wait for the renewal worker to end a hold",
-        "core/src/hold.rs: Hold::is_held",
+        "core/src/engine/hold.rs: Hold::is_held",
         &[Test(BACKENDS, "a_stopped_process_finds_its_lock_lost_before_it_can_use_it")],
     ),
     (
         "a renewal moves a hold past its limit",
-        "core/src/hold.rs: Hold::extend, limit",
+        "core/src/engine/hold.rs: Hold::extend, limit",
         &[Test(RENEWING, "a_forgotten_guard_is_released_at_its_limit")],
     ),
     (
         "an attempt may last as long as the store is silent",
-        "core/src/lifecycle.rs: attempt, silence_ends",
+        "core/src/engine/acquire.rs: attempt, silence_ends",
         &[Test(WAITING, "a_silent_store_is_waited_for_so_long")],
     ),
     (
         "the keeper waits for a batch",
-        "core/src/keeper.rs: carry_out, tokio::spawn",
+        "core/src/engine/renewal/worker.rs: carry_out, tokio::spawn",
         &[Test(RENEWING, "a_renewal_that_never_returns_is_a_loss_at_the_deadline")],
     ),
     (
         "the answer to a look moves a hold",
-        "core/src/keeper.rs: looked, What::Wait",
+        "core/src/engine/renewal/worker.rs: checked, Task::Wait",
         &[Test(WAITING, "a_stale_check_does_not_delay_a_loss")],
     ),
     (
         "a wake-up during an attempt is lost",
-        "core/src/claim.rs: ring, notify_one",
+        "core/src/store/claim.rs: wake, notify_one",
         &[Test(WAITING, "a_wake_up_during_an_attempt_is_not_lost")],
     ),
     (
         "a wake-up between a grant and its hold is lost",
-        "core/src/lifecycle.rs: grant, enable",
+        "core/src/engine/acquire.rs: grant, enable",
         &[Test(WAITING, "a_wake_up_between_the_grant_and_the_hold_renews_the_hold")],
     ),
     (
         "a wake-up of a hold is taken for a stray",
-        "core/src/claim.rs: ring, HELD",
+        "core/src/store/claim.rs: wake, HELD",
         &[Test(LEAVING, "a_wake_up_is_stray_only_when_its_claim_has_gone")],
     ),
     (
@@ -269,17 +269,17 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
 pub(crate) const ON_A_QUORUM: &[Broken] = &[
     (
         "one owner token for all rounds",
-        "backend-redis/src/redlock/round.rs",
+        "backend-redis/src/redlock/request/acquire.rs",
         &[Test(MODEL, "row_14_with_one_owner_for_all_rounds")],
     ),
     (
         "a release that does not compare",
-        "backend-redis/src/scripts/redlock/free.lua",
+        "backend-redis/src/protocol/lua/redlock/free.lua",
         &[Test(MODEL, "row_15_with_a_release_that_does_not_compare")],
     ),
     (
         "an extension after the end",
-        "backend-redis/src/redlock/extension.rs",
+        "backend-redis/src/redlock/request/extend.rs",
         &[Test(MODEL, "row_13_with_an_extension_after_the_end")],
     ),
 ];

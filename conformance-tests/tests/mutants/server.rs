@@ -84,7 +84,7 @@ impl Server {
     pub(crate) fn key(&self, name: &LockName, mode: Mode) -> String {
         let key = name.key();
         match self.mutant {
-            Some(Mutant::ModesApart) => format!("{key}#{}", mode.word()),
+            Some(Mutant::ModesApart) => format!("{key}#{}", mode.as_str()),
             Some(Mutant::NamesFoldCase) => key.to_lowercase(),
             Some(Mutant::NamesCut) => key.chars().take(255).collect(),
             Some(Mutant::NamesMapSlashes) => key.replace("%2F", "/"),
@@ -121,7 +121,7 @@ impl Server {
         drop(state);
         if !self.is(Mutant::NoWakeUps) {
             for claim in woken.iter().filter_map(Weak::upgrade) {
-                claim.ring();
+                claim.wake();
             }
         }
         result
@@ -150,7 +150,7 @@ impl Server {
             let token = self.token(state, queue, queue.entries[next].mode);
             let until = match self.is(Mutant::FrozenWaiterBlocks) {
                 true => Moment::NEVER,
-                false => now.after(CONFIRM_WITHIN),
+                false => now + CONFIRM_WITHIN,
             };
             queue.entries[next].stage = Stage::Granted { token, until };
             woken.push(queue.entries[next].claim.clone());
@@ -173,7 +173,7 @@ impl Server {
             _ => mode,
         };
         let held = queue.entries.iter().filter(|entry| entry.stage.grant().is_some());
-        counted(wanted).fits_beside(held.map(|entry| counted(entry.mode)))
+        counted(wanted).is_compatible_with(held.map(|entry| counted(entry.mode)))
     }
 
     fn token(&self, state: &mut State, queue: &mut Queue, mode: Mode) -> u64 {

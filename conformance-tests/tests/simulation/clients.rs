@@ -155,7 +155,7 @@ impl Client {
     fn refused(&self, error: &Error, lock: usize) -> bool {
         let kind = error.kind();
         self.history.freed(lock);
-        self.history.note(self.process, kind.words(), lock as u64, 0);
+        self.history.note(self.process, kind.message(), lock as u64, 0);
         let normal = matches!(kind, ErrorKind::Busy | ErrorKind::WaitTimedOut | ErrorKind::Closed);
         let by_a_fault = matches!(kind, ErrorKind::Unreachable | ErrorKind::Lost);
         // A limit, on the hold or on the wait, may be over before the first answer is there.
@@ -222,7 +222,7 @@ impl Client {
         if !expected {
             self.history.fail(format!("{token} of lock {} was lost: {reason}", asked.lock));
         }
-        self.history.ended(self.process, reason.word(), asked.lock, token);
+        self.history.ended(self.process, reason.as_str(), asked.lock, token);
     }
 
     /// `is_held` is exact, and a hold that has ended is reported as lost.

@@ -6,7 +6,8 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use fencelock_core::{
-    Attempt, Claim, ErrorKind, Liveness, Locks, Look, Removal, RenewalPlan, Snapshot,
+    AttemptOutcome, Claim, ErrorKind, Liveness, Locks, ReleaseOutcome, RenewalPlan, Snapshot,
+    WaiterCheck,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -25,7 +26,7 @@ async fn a_clean_up_survives_backend_failures() {
         let store = Scripted::new(Liveness::Session(6 * SECOND), RenewalPlan::Every(SECOND));
         store.on_release(move |n| match n {
             0 | 1 => failure.clone(),
-            _ => Step::Now(Ok(Removal::Removed)),
+            _ => Step::Now(Ok(ReleaseOutcome::Removed)),
         });
         drop(store.locks().lock("a").acquire().await.unwrap());
         timeout(MINUTE, store.until(3, release)).await.expect("asked for again");
@@ -39,7 +40,7 @@ async fn a_panic_in_release_is_retried_in_the_background() {
     let store = Scripted::new(Liveness::Session(6 * SECOND), RenewalPlan::Every(SECOND));
     store.on_release(|n| match n {
         0 => Step::Panic,
-        _ => Step::Now(Ok(Removal::Removed)),
+        _ => Step::Now(Ok(ReleaseOutcome::Removed)),
     });
     let locks = store.locks();
     let guard = locks.lock("a").acquire().await.unwrap();
@@ -108,8 +109,8 @@ fn script(store: &Arc<Scripted>, place: Place, stall: &Arc<Stall>) {
             }
         }),
         Place::Release => store.on_release(move |_| match blocks.has_begun() {
-            false => Step::Blocks(blocks.clone(), Ok(Removal::Removed)),
-            true => Step::Now(Ok(Removal::Removed)),
+            false => Step::Blocks(blocks.clone(), Ok(ReleaseOutcome::Removed)),
+            true => Step::Now(Ok(ReleaseOutcome::Removed)),
         }),
         Place::Renew => store.on_renew(move |store, held, _| {
             match held.iter().any(|claim| is_a(claim)) && !blocks.has_begun() {
@@ -120,13 +121,13 @@ fn script(store: &Arc<Scripted>, place: Place, stall: &Arc<Stall>) {
         Place::Look => {
             store.on_attempt(move |store, claim, n| {
                 Step::Now(Ok(match is_a(&claim) && n == 0 {
-                    true => Attempt::Waiting { look_in: SECOND },
+                    true => AttemptOutcome::Waiting { check_after: SECOND },
                     false => store.grant(&claim),
                 }))
             });
             store.on_look(move |waiting, _| match blocks.has_begun() {
                 false => Told::nothing(Step::Blocks(blocks.clone(), Ok(()))),
-                true => Told::all(waiting.iter().map(|_| Ok(Look::Attempt))),
+                true => Told::all(waiting.iter().map(|_| Ok(WaiterCheck::Attempt))),
             });
         }
         Place::Inspect => store.on_inspect(Step::Blocks(blocks, Ok(Snapshot::default()))),

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, DistributedLock, LockName, Look, OccupantId, Profile,
-    Removal, Renewal, Report, Result, Snapshot,
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, LockName, ParticipantId, Profile,
+    ReleaseOutcome, RenewOutcome, Report, Result, Snapshot, WaiterCheck,
 };
 use tokio::time::sleep;
 
@@ -130,7 +130,7 @@ pub(crate) async fn caught<T>(work: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
-fn inner(contenders: &[Arc<dyn Contender>]) -> Vec<Arc<dyn Contender>> {
+fn inner(contenders: &[Arc<dyn Acquisition>]) -> Vec<Arc<dyn Acquisition>> {
     let inner = contenders.iter().map(|contender| {
         let any: &dyn std::any::Any = contender.as_ref();
         let acquisition: &FaultyAcquisition =
@@ -150,15 +150,15 @@ impl DistributedLock for Faulty {
         self.inner.clock()
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         if self.fault() == Some(Fault::Panics) {
             panic_silently();
         }
         let Some(backend) = self.me.upgrade() else { unreachable!("the backend is being called") };
-        Arc::new(FaultyAcquisition { backend, inner: self.inner.enter(claim) })
+        Arc::new(FaultyAcquisition { backend, inner: self.inner.begin(claim) })
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let tells = self.stumble().await;
         let told = |index, answer| {
             if tells {
@@ -169,14 +169,18 @@ impl DistributedLock for Faulty {
         self.stumble().await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         let tells = self.stumble().await;
         let told = |index, answer| {
             if tells {
                 report(index, answer);
             }
         };
-        self.inner.look(&inner(waiting), &told).await;
+        self.inner.check_waiters(&inner(waiting), &told).await;
         self.stumble().await;
     }
 
@@ -185,7 +189,7 @@ impl DistributedLock for Faulty {
         self.inner.inspect(name).await
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         self.inner.evict(name, who).await
     }
 
@@ -196,23 +200,23 @@ impl DistributedLock for Faulty {
 
 struct FaultyAcquisition {
     backend: Arc<Faulty>,
-    inner: Arc<dyn Contender>,
+    inner: Arc<dyn Acquisition>,
 }
 
 #[async_trait]
-impl Contender for FaultyAcquisition {
+impl Acquisition for FaultyAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         self.inner.claim()
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         self.backend.stumble().await;
         let answer = self.inner.attempt().await;
         self.backend.stumble().await;
         answer
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         self.backend.stumble().await;
         let answer = self.inner.release().await;
         self.backend.stumble().await;

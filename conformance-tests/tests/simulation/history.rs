@@ -169,7 +169,7 @@ impl History {
     /// The store took `token` away, by order or by accident; in a calm the holder hears of it
     /// within `told`.
     pub(crate) fn excuse(&self, lock: usize, token: u64, told: Duration) {
-        let by = self.calm.then(|| self.now().after(told));
+        let by = self.calm.then(|| self.now() + told);
         self.state().excused.insert((lock, token), by);
     }
 
@@ -205,7 +205,7 @@ impl History {
                     state.fail(failure);
                 }
                 let since = state.freed.get(&lock).map_or(granted.called, |at| *at);
-                let waited = now.since(since.max(granted.called));
+                let waited = now.duration_since(since.max(granted.called));
                 if waited > Duration::from_millis(100) {
                     state
                         .fail(format!("lock {lock} was free for {waited:?} before {token} had it"));
@@ -355,8 +355,7 @@ impl State {
                     self.freed.insert(held.lock, now);
                 }
                 held.stage = Stage::Over;
-                let told =
-                    until.after(REPORTED_WITHIN).max(held.gate.opened_at().after(REPORTED_WITHIN));
+                let told = (until + REPORTED_WITHIN).max(held.gate.opened_at() + REPORTED_WITHIN);
                 if until.as_nanos() > 0 && told < now && !held.gate.is_shut() {
                     failure =
                         Some(format!("{key:?} ended at {until:?}, the loss was not reported"));
@@ -371,9 +370,9 @@ impl State {
                 }
             } else {
                 let beside = believed.iter().filter(|(lock, ..)| *lock == held.lock);
-                if !held.mode.fits_beside(beside.map(|(_, mode, _)| *mode)) {
+                if !held.mode.is_compatible_with(beside.map(|(_, mode, _)| *mode)) {
                     let others: Vec<_> =
-                        believed.iter().map(|(l, m, t)| (l, m.word(), t)).collect();
+                        believed.iter().map(|(l, m, t)| (l, m.as_str(), t)).collect();
                     failure = Some(format!(
                         "{key:?} in {} mode of process {} is held beside {others:?}",
                         held.mode, held.process

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
-    LockName, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Rest, Result, Snapshot, Tokens, Ttl, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, FencingToken,
+    Liveness, LockName, Modes, Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome,
+    RenewOutcome, RenewalPlan, Report, Residue, Result, Snapshot, TokenOrder, Ttl, WaiterCheck,
+    lease_end,
 };
 
 use crate::gate::GatedClock;
@@ -35,7 +36,7 @@ pub(crate) static PROFILE: Profile = Profile {
     longest_ttl: Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
-    tokens: Tokens::BeyondData,
+    tokens: TokenOrder::BeyondData,
     exclusion_fails_when: Cow::Borrowed(&["the server loses its data"]),
 };
 
@@ -90,7 +91,7 @@ impl LeaseBackend {
         {
             acquisition.pushed.store(token, Ordering::Relaxed);
         }
-        let mut wanted = acquisition.as_ref().is_some_and(|acquisition| acquisition.claim.ring());
+        let mut wanted = acquisition.as_ref().is_some_and(|acquisition| acquisition.claim.wake());
         if mutant == Some(Mutant::HeldIsStray)
             && let Some(acquisition) = &acquisition
         {
@@ -120,13 +121,13 @@ impl LeaseBackend {
         });
     }
 
-    fn granted(&self, claim: &Claim, sent: Moment, token: u64) -> Attempt {
+    fn granted(&self, claim: &Claim, sent: Moment, token: u64) -> AttemptOutcome {
         let from = match self.server.mutant {
             Some(Mutant::DeadlineFromReply) => self.clock.now(),
             _ => sent,
         };
         let valid_until = lease_end(from, claim.ttl());
-        Attempt::Granted { token: FencingToken::new(token), valid_until }
+        AttemptOutcome::Granted { token: FencingToken::new(token), valid_until }
     }
 }
 
@@ -140,7 +141,7 @@ impl DistributedLock for LeaseBackend {
         &self.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         let Some(backend) = self.me.upgrade() else { unreachable!("the backend is being called") };
         let entry = Entry {
             who: Who { process: self.link.process, claim: claim.id() },
@@ -157,7 +158,7 @@ impl DistributedLock for LeaseBackend {
         acquisition
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let sent = self.clock.now();
         let answers: Vec<_> = held
             .chunks(PIPELINE)
@@ -179,8 +180,8 @@ impl DistributedLock for LeaseBackend {
                 let index = chunk * PIPELINE + at;
                 let valid_until = lease_end(from, held[index].claim().ttl());
                 let renewal = match renewed {
-                    true => Renewal::Renewed { valid_until },
-                    false => Renewal::Lost,
+                    true => RenewOutcome::Renewed { valid_until },
+                    false => RenewOutcome::Lost,
                 };
                 report(index, Ok(renewal));
             }
@@ -188,7 +189,11 @@ impl DistributedLock for LeaseBackend {
         gathered.await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         let mut by_lock: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, contender) in waiting.iter().enumerate() {
             by_lock.entry(acquisition_of(contender).entry.lock).or_default().push(index);
@@ -216,8 +221,8 @@ impl DistributedLock for LeaseBackend {
                 report(
                     *index,
                     Ok(match told || forgotten {
-                        true => Look::Attempt,
-                        false => Look::Again(self.server.look_every),
+                        true => WaiterCheck::Attempt,
+                        false => WaiterCheck::Again(self.server.look_every),
                     }),
                 );
             }
@@ -229,8 +234,8 @@ impl DistributedLock for LeaseBackend {
         Ok(Snapshot::default())
     }
 
-    async fn evict(&self, _: &LockName, _: &OccupantId) -> Result<Removal> {
-        Ok(Removal::Absent)
+    async fn evict(&self, _: &LockName, _: &ParticipantId) -> Result<ReleaseOutcome> {
+        Ok(ReleaseOutcome::Absent)
     }
 
     async fn close(&self) -> Result<()> {
@@ -240,11 +245,11 @@ impl DistributedLock for LeaseBackend {
 
 impl LeaseBackend {
     /// A look also tells about claims that did not ask: rung if somebody wants them, else strays.
-    fn wake_the_others(&self, lock: usize, told: &[u64], asked: &[Arc<dyn Contender>]) {
+    fn wake_the_others(&self, lock: usize, told: &[u64], asked: &[Arc<dyn Acquisition>]) {
         let asked = |claim: u64| asked.iter().any(|contender| contender.claim().id() == claim);
         for claim in told.iter().copied().filter(|claim| !asked(*claim)) {
             match self.acquisition(claim) {
-                Some(acquisition) if acquisition.claim.ring() => {}
+                Some(acquisition) if acquisition.claim.wake() => {}
                 Some(acquisition) => self.release_stray(acquisition.entry),
                 None => self.release_stray(Entry {
                     who: Who { process: self.link.process, claim },
@@ -272,12 +277,12 @@ struct LeaseAcquisition {
 }
 
 #[async_trait]
-impl Contender for LeaseAcquisition {
+impl Acquisition for LeaseAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let (entry, sent) = (self.entry, self.backend.clock.now());
         let pushed = self.pushed.swap(0, Ordering::Relaxed);
         if pushed != 0 {
@@ -288,20 +293,20 @@ impl Contender for LeaseAcquisition {
         self.waits.store(0, Ordering::Relaxed);
         Ok(match answer {
             Answer::Granted { token } => self.backend.granted(&self.claim, sent, token),
-            Answer::Busy => Attempt::Busy { rest: Rest::Nothing },
-            Answer::Waiting { look_in, epoch } => {
+            Answer::Busy => AttemptOutcome::Busy { rest: Residue::Nothing },
+            Answer::Waiting { check_after, epoch } => {
                 self.waits.store(WAITS, Ordering::Relaxed);
                 self.epoch.store(epoch, Ordering::Relaxed);
-                Attempt::Waiting { look_in }
+                AttemptOutcome::Waiting { check_after }
             }
         })
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let entry = self.entry;
         let removed =
             self.backend.ask(entry.who.claim, move |server| server.release(entry)).await?;
-        Ok(if removed { Removal::Removed } else { Removal::Absent })
+        Ok(if removed { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent })
     }
 }
 
@@ -313,7 +318,7 @@ impl Drop for LeaseAcquisition {
     }
 }
 
-fn acquisition_of(contender: &Arc<dyn Contender>) -> &LeaseAcquisition {
+fn acquisition_of(contender: &Arc<dyn Acquisition>) -> &LeaseAcquisition {
     let any: &dyn std::any::Any = contender.as_ref();
     any.downcast_ref().expect("a backend is asked about its own acquisitions only")
 }

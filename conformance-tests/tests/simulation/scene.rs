@@ -32,7 +32,7 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) const ALL: [Kind; 3] = [Kind::Memory, Kind::Leases, Kind::Sessions];
 
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Kind::Memory => "memory",
             Kind::Leases => "leases",

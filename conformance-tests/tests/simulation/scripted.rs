@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
-    LockName, Locks, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Result, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, FencingToken,
+    Liveness, LockName, Locks, Modes, Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome,
+    RenewOutcome, RenewalPlan, Report, Result, Settings, Snapshot, TokenOrder, TokioClock, Ttl,
+    WaiterCheck, lease_end,
 };
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -130,10 +131,10 @@ pub(crate) struct Scripted {
     profile: Profile,
     enter: Mutex<Entered>,
     inspect: Mutex<Step<Snapshot>>,
-    attempt: Mutex<Script<Arc<Claim>, Step<Attempt>>>,
-    release: Mutex<Script<Arc<Claim>, Step<Removal>>>,
-    renew: Mutex<Script<Vec<Arc<Claim>>, Told<Renewal>>>,
-    look: Mutex<Script<Vec<Arc<Claim>>, Told<Look>>>,
+    attempt: Mutex<Script<Arc<Claim>, Step<AttemptOutcome>>>,
+    release: Mutex<Script<Arc<Claim>, Step<ReleaseOutcome>>>,
+    renew: Mutex<Script<Vec<Arc<Claim>>, Told<RenewOutcome>>>,
+    look: Mutex<Script<Vec<Arc<Claim>>, Told<WaiterCheck>>>,
     seen: Mutex<Seen>,
     changed: Notify,
 }
@@ -175,7 +176,7 @@ impl Scripted {
             longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
-            tokens: Tokens::Data,
+            tokens: TokenOrder::Data,
             exclusion_fails_when: Cow::Borrowed(&[]),
         };
         let store = Arc::new_cyclic(|me| Scripted {
@@ -185,10 +186,10 @@ impl Scripted {
             enter: Mutex::new(Arc::new(|_| {})),
             inspect: Mutex::new(Step::Now(Ok(Snapshot::default()))),
             attempt: Mutex::new(Arc::new(|_, _| Step::Never)),
-            release: Mutex::new(Arc::new(|_, _| Step::Now(Ok(Removal::Removed)))),
+            release: Mutex::new(Arc::new(|_, _| Step::Now(Ok(ReleaseOutcome::Removed)))),
             renew: Mutex::new(Arc::new(|_, _| Told::nothing(Step::Now(Ok(()))))),
             look: Mutex::new(Arc::new(|waiting, _| {
-                Told::all(waiting.iter().map(|_| Ok(Look::Again(SECOND))))
+                Told::all(waiting.iter().map(|_| Ok(WaiterCheck::Again(SECOND))))
             })),
             seen: Mutex::default(),
             changed: Notify::new(),
@@ -216,14 +217,14 @@ impl Scripted {
     }
 
     /// A grant asked for now.
-    pub(crate) fn grant(&self, claim: &Claim) -> Attempt {
+    pub(crate) fn grant(&self, claim: &Claim) -> AttemptOutcome {
         let valid_until = lease_end(self.now(), claim.ttl());
-        Attempt::Granted { token: FencingToken::new(claim.id()), valid_until }
+        AttemptOutcome::Granted { token: FencingToken::new(claim.id()), valid_until }
     }
 
     /// A renewal asked for now.
-    pub(crate) fn renewed(&self, claim: &Claim) -> Renewal {
-        Renewal::Renewed { valid_until: lease_end(self.now(), claim.ttl()) }
+    pub(crate) fn renewed(&self, claim: &Claim) -> RenewOutcome {
+        RenewOutcome::Renewed { valid_until: lease_end(self.now(), claim.ttl()) }
     }
 
     /// What happens while a claim takes its acquisition.
@@ -239,7 +240,7 @@ impl Scripted {
     /// What the `n`-th attempt of a claim gets, from 0.
     pub(crate) fn on_attempt(
         self: &Arc<Self>,
-        script: impl Fn(&Scripted, Arc<Claim>, u64) -> Step<Attempt> + Send + Sync + 'static,
+        script: impl Fn(&Scripted, Arc<Claim>, u64) -> Step<AttemptOutcome> + Send + Sync + 'static,
     ) {
         let store = Arc::downgrade(self);
         *locked(&self.attempt) = Arc::new(move |claim, n| match store.upgrade() {
@@ -249,14 +250,17 @@ impl Scripted {
     }
 
     /// What the `n`-th release of a claim gets, from 0.
-    pub(crate) fn on_release(&self, script: impl Fn(u64) -> Step<Removal> + Send + Sync + 'static) {
+    pub(crate) fn on_release(
+        &self,
+        script: impl Fn(u64) -> Step<ReleaseOutcome> + Send + Sync + 'static,
+    ) {
         *locked(&self.release) = Arc::new(move |_, n| script(n));
     }
 
     /// What the `n`-th batch of renewals gets, from 0.
     pub(crate) fn on_renew(
         self: &Arc<Self>,
-        script: impl Fn(&Scripted, &[Arc<Claim>], u64) -> Told<Renewal> + Send + Sync + 'static,
+        script: impl Fn(&Scripted, &[Arc<Claim>], u64) -> Told<RenewOutcome> + Send + Sync + 'static,
     ) {
         let store = Arc::downgrade(self);
         *locked(&self.renew) = Arc::new(move |held, n| match store.upgrade() {
@@ -268,7 +272,7 @@ impl Scripted {
     /// What the `n`-th batch of looks gets, from 0.
     pub(crate) fn on_look(
         &self,
-        script: impl Fn(&[Arc<Claim>], u64) -> Told<Look> + Send + Sync + 'static,
+        script: impl Fn(&[Arc<Claim>], u64) -> Told<WaiterCheck> + Send + Sync + 'static,
     ) {
         *locked(&self.look) = Arc::new(move |waiting, n| script(&waiting, n));
     }
@@ -330,7 +334,7 @@ impl Scripted {
     }
 }
 
-fn claims(contenders: &[Arc<dyn Contender>]) -> Vec<Arc<Claim>> {
+fn claims(contenders: &[Arc<dyn Acquisition>]) -> Vec<Arc<Claim>> {
     contenders.iter().map(|contender| contender.claim().clone()).collect()
 }
 
@@ -344,7 +348,7 @@ impl DistributedLock for Scripted {
         &self.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         let script = locked(&self.enter).clone();
         script(&claim);
         locked(&self.seen).claims.push(claim.clone());
@@ -352,13 +356,17 @@ impl DistributedLock for Scripted {
         Arc::new(ScriptedAcquisition { store, claim })
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let n = self.record(Call::Renew(held.len()));
         let script = locked(&self.renew).clone();
         script(claims(held), n).play(report).await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         let n = self.record(Call::Look(waiting.len()));
         let script = locked(&self.look).clone();
         script(claims(waiting), n).play(report).await;
@@ -369,8 +377,8 @@ impl DistributedLock for Scripted {
         step.play().await
     }
 
-    async fn evict(&self, _: &LockName, _: &OccupantId) -> Result<Removal> {
-        Ok(Removal::Absent)
+    async fn evict(&self, _: &LockName, _: &ParticipantId) -> Result<ReleaseOutcome> {
+        Ok(ReleaseOutcome::Absent)
     }
 
     async fn close(&self) -> Result<()> {
@@ -385,19 +393,19 @@ struct ScriptedAcquisition {
 }
 
 #[async_trait]
-impl Contender for ScriptedAcquisition {
+impl Acquisition for ScriptedAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let n = self.store.record(Call::Attempt(self.claim.id()));
         let script = locked(&self.store.attempt).clone();
         let step = script(self.claim.clone(), n);
         step.play().await
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let call = match self.claim.is_over() {
             true => Call::Release(self.claim.id()),
             false => Call::ReleaseTooEarly(self.claim.id()),

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Armed, Attempt, Claim, Contender, FencingToken, IfBusy, Mode, Removal, Rest, Result,
+    Acquisition, AttemptOutcome, Claim, FencingToken, IfBusy, Mode, ReleaseOutcome, Residue,
+    Result, WatchHandle,
 };
 use tokio::sync::oneshot;
 
@@ -21,7 +22,7 @@ pub(crate) struct SessionAcquisition {
     who: Who,
     lock: usize,
     place: Mutex<Place>,
-    watches: Mutex<Vec<Armed>>,
+    watches: Mutex<Vec<WatchHandle>>,
     /// The own node, held, was seen to go.
     gone: Arc<AtomicBool>,
     /// A watched node went.
@@ -68,7 +69,7 @@ impl SessionAcquisition {
         }
     }
 
-    pub(crate) fn of(contender: &Arc<dyn Contender>) -> &SessionAcquisition {
+    pub(crate) fn of(contender: &Arc<dyn Acquisition>) -> &SessionAcquisition {
         let any: &dyn std::any::Any = contender.as_ref();
         any.downcast_ref().expect("a backend is asked about its own acquisitions only")
     }
@@ -81,7 +82,7 @@ impl SessionAcquisition {
         *self.place() = place;
     }
 
-    fn watches(&self) -> MutexGuard<'_, Vec<Armed>> {
+    fn watches(&self) -> MutexGuard<'_, Vec<WatchHandle>> {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,7 +133,7 @@ impl SessionAcquisition {
     async fn watch(&self, session: u64, seq: u64, noticed: &Arc<AtomicBool>) -> Result<bool> {
         let (fired, event) = oneshot::channel();
         let (who, lock, noticed) = (self.who, self.lock, noticed.clone());
-        let armed = self.claim.ring_when(async move {
+        let armed = self.claim.wake_when(async move {
             let _ = event.await;
             noticed.store(true, Ordering::Release);
         });
@@ -143,7 +144,7 @@ impl SessionAcquisition {
         self.backend.read(who.claim, session, watch).await
     }
 
-    async fn grant(&self, session: u64, seq: u64, token: u64) -> Result<Attempt> {
+    async fn grant(&self, session: u64, seq: u64, token: u64) -> Result<AttemptOutcome> {
         self.watches().clear();
         if !self.is_mutant(Mutant::OwnNodeUnwatched)
             && !self.watch(session, seq, &self.gone).await?
@@ -153,7 +154,7 @@ impl SessionAcquisition {
         }
         let valid_until = self.backend.valid_until(session).ok_or_else(unreachable)?;
         self.backend.server.taken(self.lock, seq);
-        Ok(Attempt::Granted { token: FencingToken::new(token), valid_until })
+        Ok(AttemptOutcome::Granted { token: FencingToken::new(token), valid_until })
     }
 
     /// Which of the nodes ahead stand in the way of `mode`, the nearest last.
@@ -172,17 +173,17 @@ impl SessionAcquisition {
 /// Whether `mode` fits beside all of `ahead`, and nobody there waits, with a smaller limit.
 fn is_next(ahead: &[(u64, Mode)], mode: Mode, overtakes: bool) -> bool {
     let before = |at: usize| ahead[..at].iter().map(|(_, mode)| *mode);
-    mode.fits_beside(before(ahead.len()))
-        && (overtakes || (0..ahead.len()).all(|at| ahead[at].1.fits_beside(before(at))))
+    mode.is_compatible_with(before(ahead.len()))
+        && (overtakes || (0..ahead.len()).all(|at| ahead[at].1.is_compatible_with(before(at))))
 }
 
 #[async_trait]
-impl Contender for SessionAcquisition {
+impl Acquisition for SessionAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let session = self.backend.open().await?;
         if self.backend.heartbeat_is_due() {
             self.backend.heartbeat(session).await?;
@@ -204,8 +205,8 @@ impl Contender for SessionAcquisition {
             Place::None | Place::Unsure(_) => {
                 if try_only {
                     let nodes = self.list(session).await?;
-                    if !self.claim.mode().fits_beside(nodes.values().map(|node| node.mode)) {
-                        return Ok(Attempt::Busy { rest: Rest::Nothing });
+                    if !self.claim.mode().is_compatible_with(nodes.values().map(|node| node.mode)) {
+                        return Ok(AttemptOutcome::Busy { rest: Residue::Nothing });
                     }
                 }
                 self.gone.store(false, Ordering::Release);
@@ -228,7 +229,7 @@ impl Contender for SessionAcquisition {
                 return self.grant(session, seq, token).await;
             }
             if try_only {
-                return Ok(Attempt::Busy { rest: Rest::Perhaps });
+                return Ok(AttemptOutcome::Busy { rest: Residue::Perhaps });
             }
             self.watches().clear();
             let mut all_there = true;
@@ -236,12 +237,12 @@ impl Contender for SessionAcquisition {
                 all_there &= self.watch(session, obstacle, &self.fired).await?;
             }
             if all_there {
-                return Ok(Attempt::Waiting { look_in: self.backend.heartbeat_every() });
+                return Ok(AttemptOutcome::Waiting { check_after: self.backend.heartbeat_every() });
             }
         }
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let removal = self.leave().await?;
         self.watches().clear();
         Ok(removal)
@@ -249,19 +250,19 @@ impl Contender for SessionAcquisition {
 }
 
 impl SessionAcquisition {
-    async fn leave(&self) -> Result<Removal> {
+    async fn leave(&self) -> Result<ReleaseOutcome> {
         let mut place = *self.place();
-        let Some(session) = place.session() else { return Ok(Removal::Absent) };
+        let Some(session) = place.session() else { return Ok(ReleaseOutcome::Absent) };
         if self.backend.session() != Some(session) {
-            return Ok(Removal::Absent);
+            return Ok(ReleaseOutcome::Absent);
         }
         if let Place::Unsure(_) = place {
             if self.is_mutant(Mutant::UnsureIsAbsent) {
-                return Ok(Removal::Absent);
+                return Ok(ReleaseOutcome::Absent);
             }
             place = self.resolve(session).await?;
         }
-        let Place::Node { seq, .. } = place else { return Ok(Removal::Absent) };
+        let Place::Node { seq, .. } = place else { return Ok(ReleaseOutcome::Absent) };
         let lock = self.lock;
         let delete =
             move |server: &crate::session_server::SessionServer| server.delete(session, lock, seq);
@@ -269,13 +270,13 @@ impl SessionAcquisition {
         match removed {
             Ok(true) => {
                 self.put(Place::None);
-                Ok(Removal::Removed)
+                Ok(ReleaseOutcome::Removed)
             }
             Ok(false) => {
                 self.put(Place::None);
-                Ok(Removal::Absent)
+                Ok(ReleaseOutcome::Absent)
             }
-            Err(_) if self.backend.session() != Some(session) => Ok(Removal::Absent),
+            Err(_) if self.backend.session() != Some(session) => Ok(ReleaseOutcome::Absent),
             Err(error) => Err(error),
         }
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Claim, Clock, Contender, DistributedLock, Error, ErrorKind, Liveness, LockName, Look, Modes,
-    Moment, OccupantId, Order, Profile, Reach, Removal, Renewal, RenewalPlan, Report, Result,
-    Snapshot, Tokens, Ttl,
+    Acquisition, Claim, Clock, DistributedLock, Error, ErrorKind, Liveness, LockName, Modes,
+    Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan,
+    Report, Result, Snapshot, TokenOrder, Ttl, WaiterCheck,
 };
 
 use crate::gate::GatedClock;
@@ -56,7 +56,7 @@ impl SessionBackend {
                 longest_ttl: Ttl::MAX,
                 order: Order::Arrival,
                 modes: Modes::ALL,
-                tokens: Tokens::Data,
+                tokens: TokenOrder::Data,
                 exclusion_fails_when: Cow::Borrowed(&[]),
             },
             own: Mutex::default(),
@@ -150,14 +150,14 @@ impl SessionBackend {
         let own = self.own();
         let committed = own.committed.filter(|_| own.session == Some(session))?;
         Some(match self.server.mutant {
-            Some(Mutant::WaitsForExpired) => self.clock.now().after(self.server.timeout * 100),
-            _ => committed.after(self.server.timeout.mul_f64(0.64)),
+            Some(Mutant::WaitsForExpired) => self.clock.now() + self.server.timeout * 100,
+            _ => committed + self.server.timeout.mul_f64(0.64),
         })
     }
 
     pub(crate) fn heartbeat_is_due(&self) -> bool {
         let committed = self.own().committed;
-        committed.is_none_or(|sent| sent.after(self.heartbeat_every()) <= self.clock.now())
+        committed.is_none_or(|sent| sent + self.heartbeat_every() <= self.clock.now())
     }
 
     /// A write that changes nothing, for all that this process holds.
@@ -180,40 +180,44 @@ impl DistributedLock for SessionBackend {
         &self.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         let Some(backend) = self.me.upgrade() else { unreachable!("the backend is being called") };
         let who = Who { process: self.link.process, claim: claim.id() };
         let lock = lock_number(claim.name());
         Arc::new(SessionAcquisition::new(backend, claim, who, lock))
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let Some(session) = self.session() else {
-            return (0..held.len()).for_each(|index| report(index, Ok(Renewal::Lost)));
+            return (0..held.len()).for_each(|index| report(index, Ok(RenewOutcome::Lost)));
         };
         let beat = self.heartbeat(session).await;
         for (index, contender) in held.iter().enumerate() {
             let renewal = match SessionAcquisition::of(contender).is_still_in(self.session()) {
-                false => Ok(Renewal::Lost),
+                false => Ok(RenewOutcome::Lost),
                 true => match (&beat, self.valid_until(session)) {
                     (Err(error), _) => Err(error.clone()),
-                    (Ok(()), Some(valid_until)) => Ok(Renewal::Renewed { valid_until }),
-                    (Ok(()), None) => Ok(Renewal::Lost),
+                    (Ok(()), Some(valid_until)) => Ok(RenewOutcome::Renewed { valid_until }),
+                    (Ok(()), None) => Ok(RenewOutcome::Lost),
                 },
             };
             report(index, renewal);
         }
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         let beat = match self.session() {
             Some(session) => self.heartbeat(session).await,
             None => Ok(()),
         };
         for (index, contender) in waiting.iter().enumerate() {
             let look = match SessionAcquisition::of(contender).is_still_in(self.session()) {
-                false => Ok(Look::Attempt),
-                true => beat.clone().map(|()| Look::Again(self.heartbeat_every())),
+                false => Ok(WaiterCheck::Attempt),
+                true => beat.clone().map(|()| WaiterCheck::Again(self.heartbeat_every())),
             };
             report(index, look);
         }
@@ -223,8 +227,8 @@ impl DistributedLock for SessionBackend {
         Ok(Snapshot::default())
     }
 
-    async fn evict(&self, _: &LockName, _: &OccupantId) -> Result<Removal> {
-        Ok(Removal::Absent)
+    async fn evict(&self, _: &LockName, _: &ParticipantId) -> Result<ReleaseOutcome> {
+        Ok(ReleaseOutcome::Absent)
     }
 
     async fn close(&self) -> Result<()> {

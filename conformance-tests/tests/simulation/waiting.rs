@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::{Attempt, Error, ErrorKind, Guard, Look, LostReason, Removal, Rest, Result};
+use fencelock_core::{
+    AttemptOutcome, Error, ErrorKind, Guard, LostReason, ReleaseOutcome, Residue, Result,
+    WaiterCheck,
+};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -25,8 +28,8 @@ fn look(call: Call) -> bool {
     matches!(call, Call::Look(_))
 }
 
-fn waiting(look_in: Duration) -> Step<Attempt> {
-    Step::Now(Ok(Attempt::Waiting { look_in }))
+fn waiting(check_after: Duration) -> Step<AttemptOutcome> {
+    Step::Now(Ok(AttemptOutcome::Waiting { check_after }))
 }
 
 fn acquire(store: &Arc<Scripted>) -> JoinHandle<Result<Guard>> {
@@ -39,15 +42,15 @@ async fn a_wake_up_during_an_attempt_is_not_lost() {
     let store = Scripted::leases();
     store.on_attempt(|store, claim, n| match n {
         // The answer was true when it was given: the hand-off came just after.
-        0 => Step::After(SECOND, Ok(Attempt::Waiting { look_in: FOREVER })),
+        0 => Step::After(SECOND, Ok(AttemptOutcome::Waiting { check_after: FOREVER })),
         _ => Step::Now(Ok(store.grant(&claim))),
     });
     let acquiring = acquire(&store);
     store.until(1, attempt).await;
-    assert!(store.claim(0).ring());
+    assert!(store.claim(0).wake());
     let asked = store.now();
     let guard = acquiring.await.unwrap().unwrap();
-    assert_eq!(store.now().since(asked), SECOND);
+    assert_eq!(store.now().duration_since(asked), SECOND);
     assert!(guard.is_held());
 }
 
@@ -57,10 +60,10 @@ async fn a_wake_up_between_the_grant_and_the_hold_renews_the_hold() {
     store.on_attempt(|store, claim, _| {
         let grant = store.grant(&claim);
         // An external delete, noticed after the server's answer and before core has it.
-        assert!(claim.ring());
+        assert!(claim.wake());
         Step::Now(Ok(grant))
     });
-    store.on_renew(|_, _, _| Told::all([Ok(fencelock_core::Renewal::Lost)]));
+    store.on_renew(|_, _, _| Told::all([Ok(fencelock_core::RenewOutcome::Lost)]));
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let granted = store.now();
     assert_eq!(guard.lost().await, LostReason::TakenAway);
@@ -75,7 +78,7 @@ async fn a_waiter_attempts_only_when_woken() {
     sleep(1_000 * SECOND).await;
     assert_eq!((store.count(attempt), store.count(look)), (1, 0), "waiting costs nothing");
     for wake_ups in 1..4 {
-        assert!(store.claim(0).ring());
+        assert!(store.claim(0).wake());
         store.until(1 + wake_ups, attempt).await;
     }
     sleep(SECOND).await;
@@ -85,7 +88,9 @@ async fn a_waiter_attempts_only_when_woken() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stale_check_does_not_delay_a_loss() {
-    for answer in [Ok(Look::Again(60 * SECOND)), Ok(Look::Attempt), Err(unreachable())] {
+    for answer in
+        [Ok(WaiterCheck::Again(60 * SECOND)), Ok(WaiterCheck::Attempt), Err(unreachable())]
+    {
         for delay in [100, 1_500, 2_900, 2_968, 3_100] {
             let store = Scripted::leases();
             store.on_attempt(|store, claim, n| match n {
@@ -101,11 +106,11 @@ async fn a_stale_check_does_not_delay_a_loss() {
             let acquiring = acquire(&store);
             store.until(1, look).await;
             // Its hand-off overtakes the look.
-            assert!(store.claim(0).ring());
+            assert!(store.claim(0).wake());
             let guard = acquiring.await.unwrap().unwrap();
             let end = guard.valid_until();
             assert_eq!(in_the_end(guard.lost()).await, LostReason::Expired);
-            let late = store.now().since(end);
+            let late = store.now().duration_since(end);
             assert!(store.now() >= end && late <= Duration::from_millis(2), "{late:?} late");
         }
     }
@@ -120,7 +125,7 @@ async fn a_panic_in_check_waiters_is_retried() {
     });
     store.on_look(|_, n| match n {
         0 => Told::nothing(Step::Panic),
-        _ => Told::all([Ok(Look::Attempt)]),
+        _ => Told::all([Ok(WaiterCheck::Attempt)]),
     });
     let guard = acquire(&store).await.unwrap().unwrap();
     assert!(guard.is_held() && store.count(look) == 2);
@@ -137,7 +142,7 @@ async fn a_panic_in_attempt_leaves_nothing() {
     assert!(failed.is_panic());
     let claim = store.claim(1);
     store.until(1, release).await;
-    assert!(store.calls().contains(&Call::Release(claim.id())) && !claim.ring());
+    assert!(store.calls().contains(&Call::Release(claim.id())) && !claim.wake());
     sleep(10 * SECOND).await;
     assert!(held.is_held(), "the keeper goes on");
 }
@@ -146,9 +151,9 @@ async fn a_panic_in_attempt_leaves_nothing() {
 async fn dropped_at_any_poll_it_is_released() {
     // Attempts that answer late, with a wait and a renewal of the wait between them.
     let script = |store: &Scripted, claim: Arc<fencelock_core::Claim>, n| match n {
-        0 => Step::After(SECOND, Ok(Attempt::Waiting { look_in: SECOND })),
+        0 => Step::After(SECOND, Ok(AttemptOutcome::Waiting { check_after: SECOND })),
         1 => Step::Now(Err(unreachable())),
-        2 => Step::After(SECOND, Ok(Attempt::Waiting { look_in: FOREVER })),
+        2 => Step::After(SECOND, Ok(AttemptOutcome::Waiting { check_after: FOREVER })),
         _ => Step::After(SECOND, Ok(store.grant(&claim))),
     };
     let mut polls = 0;
@@ -156,7 +161,7 @@ async fn dropped_at_any_poll_it_is_released() {
         polls += 1;
         let store = Scripted::leases();
         store.on_attempt(script);
-        store.on_look(|_, _| Told::all([Ok(Look::Attempt)]));
+        store.on_look(|_, _| Told::all([Ok(WaiterCheck::Attempt)]));
         let locks = store.locks();
         let lock = locks.lock("a");
         let ringing = {
@@ -164,7 +169,7 @@ async fn dropped_at_any_poll_it_is_released() {
             tokio::spawn(async move {
                 store.until(3, attempt).await;
                 sleep(2 * SECOND).await;
-                store.claim(0).ring();
+                store.claim(0).wake();
             })
         };
         let acquired = AtMostPolls::new(lock.acquire(), polls).await;
@@ -175,7 +180,7 @@ async fn dropped_at_any_poll_it_is_released() {
         store.until(1, release).await;
         assert_eq!(store.now(), dropped, "at once, after {polls} polls");
         let claim = store.claim(0);
-        assert!(!claim.ring() && claim.is_over());
+        assert!(!claim.wake() && claim.is_over());
         locks.close().await.unwrap();
         assert_eq!(store.count(release), 1);
         if granted {
@@ -197,12 +202,12 @@ async fn a_grant_that_comes_too_late_is_an_error_and_is_released() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_try_is_cleaned_up_if_it_left_something() {
-    for (rest, releases) in [(Rest::Nothing, 0), (Rest::Perhaps, 1)] {
+    for (rest, releases) in [(Residue::Nothing, 0), (Residue::Perhaps, 1)] {
         let store = Scripted::leases();
-        store.on_attempt(move |_, _, _| Step::Now(Ok(Attempt::Busy { rest })));
+        store.on_attempt(move |_, _, _| Step::Now(Ok(AttemptOutcome::Busy { rest })));
         let locks = store.locks();
         assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
-        assert!(!store.claim(0).ring());
+        assert!(!store.claim(0).wake());
         locks.close().await.unwrap();
         assert_eq!(store.count(release), releases);
     }
@@ -216,7 +221,7 @@ async fn retries_slow_down_from_20_ms_to_a_second() {
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().contains("unreachable_after=5s"), "{error}");
     let times = store.times(attempt);
-    let pauses: Vec<Duration> = times.windows(2).map(|two| two[1].since(two[0])).collect();
+    let pauses: Vec<Duration> = times.windows(2).map(|two| two[1].duration_since(two[0])).collect();
     assert!(pauses[0] >= Duration::from_millis(10) && pauses[0] <= Duration::from_millis(21));
     assert!(pauses.iter().all(|pause| *pause <= SECOND), "{pauses:?}");
     assert!(pauses.len() < 20, "{pauses:?}");
@@ -243,7 +248,7 @@ async fn a_silent_store_is_waited_for_so_long() {
         store.on_look(|_, _| Told::nothing(Step::Now(Ok(()))));
         let error = in_the_end(store.locks().lock("a").acquire()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "looks: {looks}");
-        let waited = store.now().since(asked);
+        let waited = store.now().duration_since(asked);
         assert!(waited >= 5 * SECOND && waited <= 8 * SECOND, "{waited:?}, looks: {looks}");
         store.until(1, release).await;
     }
@@ -262,7 +267,7 @@ async fn a_busy_lock_is_waited_for_without_end() {
 async fn a_wait_limit_is_kept_to_in_every_phase() {
     let limit = Duration::from_millis(2_500);
     // Only a store that queued the claim has said that the lock is not free.
-    let phases: [(Step<Attempt>, ErrorKind); 3] = [
+    let phases: [(Step<AttemptOutcome>, ErrorKind); 3] = [
         (Step::Never, ErrorKind::Unreachable),
         (waiting(SECOND), ErrorKind::WaitTimedOut),
         (Step::Now(Err(unreachable())), ErrorKind::Unreachable),
@@ -274,7 +279,7 @@ async fn a_wait_limit_is_kept_to_in_every_phase() {
         let lock = store.locks().lock("a").wait_at_most(limit);
         let error = lock.acquire().await.unwrap_err();
         assert_eq!(error.kind(), kind);
-        let waited = store.now().since(asked);
+        let waited = store.now().duration_since(asked);
         assert!(waited >= limit && waited <= limit + Duration::from_millis(2), "{waited:?}");
         store.until(1, release).await;
     }
@@ -303,7 +308,7 @@ async fn a_thousand_waiters_are_checked_together() {
 #[tokio::test(start_paused = true)]
 async fn a_release_of_one_waiter_keeps_the_wake_ups_of_the_others() {
     let store = Scripted::leases();
-    store.on_release(|_| Step::Now(Ok(Removal::Removed)));
+    store.on_release(|_| Step::Now(Ok(ReleaseOutcome::Removed)));
     store.on_attempt(|store, claim, n| match n {
         0 => waiting(FOREVER),
         _ => Step::Now(Ok(store.grant(&claim))),
@@ -315,10 +320,10 @@ async fn a_release_of_one_waiter_keeps_the_wake_ups_of_the_others() {
     let second = tokio::spawn(async move { second.acquire().await });
     store.until(2, attempt).await;
     // Woken and dropped at the same time: the release must make the store pass the wake-up on.
-    assert!(store.claim(0).ring());
+    assert!(store.claim(0).wake());
     first.abort();
     store.until(1, release).await;
-    assert!(!store.claim(0).ring() && store.claim(1).ring());
+    assert!(!store.claim(0).wake() && store.claim(1).wake());
     let guard = timeout(SECOND, second).await.unwrap().unwrap().unwrap();
     assert!(guard.is_held());
 }

@@ -16,11 +16,11 @@ pub(super) const GROUP: Group = Group {
                 suite("names::invalid_names_are_refused"),
                 suite("names::random_names_are_different_locks"),
                 suite("names::prefixes_keep_services_apart"),
-                test(FILE, FILE_PLACES, "odd_and_long_names_are_locks_of_their_own"),
+                test(FILE, FILE_DIRECTORIES, "odd_and_long_names_are_separate_locks"),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "queue::a_huge_name_is_refused_before_it_reaches_the_servers",
+                    "claims::queue::a_huge_name_is_refused_before_it_reaches_the_servers",
                 ),
             ],
         ),
@@ -42,13 +42,9 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "strangers::a_waiter_is_told_at_once_when_its_lock_becomes_foreign",
+                    "strangers::a_waiter_fails_at_once_when_its_lock_becomes_foreign",
                 ),
-                test(
-                    REDIS,
-                    REDIS_FAULTS,
-                    "strangers::a_foreign_fence_is_told_to_everybody_who_asks",
-                ),
+                test(REDIS, REDIS_FAULTS, "strangers::a_foreign_token_is_reported_to_every_claim"),
                 ignored(FOLLOWED, "what lies at a key is read by the same scripts as at redis"),
                 test(
                     REDLOCK,
@@ -60,8 +56,8 @@ pub(super) const GROUP: Group = Group {
                     REDLOCK_FAULTS,
                     "steps::strangers::a_value_of_another_library_is_its_lock",
                 ),
-                test(FILE, FILE_PLACES, "foreign_things_in_the_way_are_typed_errors"),
-                test(ZK, ZK_FAULTS, "queue::nodes_are_named_as_curator_names_them"),
+                test(FILE, FILE_DIRECTORIES, "foreign_files_in_the_way_are_typed_errors"),
+                test(ZK, ZK_FAULTS, "claims::queue::nodes_are_named_as_curator_names_them"),
                 ignored(MEMORY, "no other client reaches it"),
             ],
         ),
@@ -82,9 +78,13 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "cancel::a_thousand_acquisitions_cancelled_on_their_way_leave_nothing",
+                    "claims::cancel::a_thousand_cancelled_acquisitions_leave_nothing",
                 ),
-                test(ZOOKEEPER, ZK_FAULTS, "cancel::a_thousand_waiters_cancelled_leave_nothing"),
+                test(
+                    ZOOKEEPER,
+                    ZK_FAULTS,
+                    "claims::cancel::a_thousand_cancelled_waiters_leave_nothing",
+                ),
             ],
         ),
         row(
@@ -103,9 +103,9 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "limits::a_runtime_that_ends_in_the_middle_of_everything_panics_nowhere",
+                    "limits::the_end_of_the_runtime_during_any_operation_causes_no_panic",
                 ),
-                test(FILE, FILE_INSIDE, "a_store_whose_runtime_ended_leaves_nothing_held"),
+                test(FILE, FILE_SINGLE_PROCESS, "a_store_whose_runtime_ended_leaves_nothing_held"),
             ],
         ),
         row(

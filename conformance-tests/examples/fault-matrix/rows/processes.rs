@@ -53,15 +53,11 @@ pub(super) const GROUP: Group = Group {
                     SIMULATION,
                     "waiting::a_grant_that_comes_too_late_is_an_error_and_is_released",
                 ),
-                test(
-                    REDIS,
-                    REDIS_FAULTS,
-                    "waking::a_grant_that_is_heard_of_too_late_is_not_believed",
-                ),
+                test(REDIS, REDIS_FAULTS, "waking::a_grant_that_arrives_too_late_is_discarded"),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "majority::a_grant_that_comes_after_its_end_is_no_grant",
+                    "majority::a_grant_that_arrives_after_its_expiry_is_not_a_grant",
                 ),
                 ignored(FILE, "its grants have no end"),
             ],
@@ -73,11 +69,7 @@ pub(super) const GROUP: Group = Group {
             &[
                 suite("processes::a_killed_waiter_is_passed_over"),
                 suite("waiting::a_frozen_waiter_is_passed_over"),
-                test(
-                    FILE,
-                    FILE_PROCESSES,
-                    "a_stopped_waiter_is_passed_over_and_finds_its_way_back",
-                ),
+                test(FILE, FILE_PROCESSES, "a_stopped_waiter_is_passed_over_and_queues_again"),
             ],
         ),
         row(

@@ -1,0 +1,194 @@
+//! The steps of the fault tests of every store, each of them bounded in time.
+//!
+//! Bounds are generous: they distinguish late on a busy machine from never, and are not guarantees.
+
+use std::process::Child;
+use std::time::Duration;
+
+use fencelock_core::{Error, ErrorKind, Guard, Locks, Moment, Result};
+use rustix::process::Pid;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::servers::TestRedis;
+use fencelock_conformance::stopping;
+pub use fencelock_conformance::waiting::within;
+use fencelock_conformance::waiting::{
+    acquire_within, release_within, until_free_within, until_queued_within, until_within,
+};
+
+/// The bound of every event that should happen at once.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How late a timer may be on a busy machine.
+pub const SLACK: Duration = Duration::from_secs(1);
+
+/// A duration in milliseconds.
+#[must_use]
+pub const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Awaits an event that should happen at once.
+///
+/// # Panics
+/// After [`PATIENCE`].
+pub async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
+    within(PATIENCE, what, event).await
+}
+
+/// Awaits a condition that no event announces.
+///
+/// # Panics
+/// After [`PATIENCE`].
+pub async fn until(what: &str, condition: impl AsyncFnMut() -> bool) {
+    until_within(PATIENCE, what, condition).await;
+}
+
+/// Connects, with retries for a busy machine that needs longer than one attempt may take.
+///
+/// # Panics
+/// When that fails finally.
+pub async fn connect_retrying<F>(connect: impl Fn() -> F) -> Locks
+where
+    F: Future<Output = Result<Locks>>,
+{
+    let connecting = async {
+        loop {
+            match connect().await {
+                Err(error) if error.is_retryable() => {
+                    println!("again: {error}");
+                    sleep(ms(50)).await;
+                }
+                connected => return connected.expect("the store connects"),
+            }
+        }
+    };
+    soon("the store connects", connecting).await
+}
+
+/// Acquires `name` exclusively.
+///
+/// # Panics
+/// When that fails.
+pub async fn acquire(locks: &Locks, name: &str) -> Guard {
+    acquire_within(PATIENCE, locks, name).await
+}
+
+/// Releases `guard`.
+///
+/// # Panics
+/// When that fails.
+pub async fn release(guard: Guard) {
+    release_within(PATIENCE, guard).await;
+}
+
+/// Starts a task that waits for `name` without a limit.
+pub fn spawn_waiter(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
+    let lock = locks.lock(name);
+    tokio::spawn(async move { lock.acquire().await })
+}
+
+/// Awaits the grant of a [waiter](spawn_waiter).
+///
+/// # Panics
+/// When it is not granted.
+pub async fn until_granted(waiter: JoinHandle<Result<Guard>>) -> Guard {
+    soon("a waiter is granted", waiter).await.expect("no panic").expect("granted")
+}
+
+/// Awaits that `count` claims wait for `name`.
+///
+/// # Panics
+/// When they do not.
+pub async fn until_queued(locks: &Locks, name: &str, count: usize) {
+    until_queued_within(PATIENCE, locks, name, count).await;
+}
+
+/// Awaits that `name` has neither holder nor waiter.
+///
+/// # Panics
+/// When it has one.
+pub async fn until_free(locks: &Locks, name: &str) {
+    until_free_within(PATIENCE, locks, name).await;
+}
+
+/// Awaits a renewal that was sent after this was called.
+///
+/// # Panics
+/// When there is none.
+pub async fn until_renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
+    let now = locks.now();
+    let wanted = now + ttl - (ttl / 50 + ms(10));
+    until(&format!("{} is renewed", guard.name()), async || {
+        assert!(guard.is_held(), "{} was lost", guard.name());
+        guard.valid_until() >= wanted
+    })
+    .await;
+}
+
+/// Awaits the loss of a lock that no renewal can have reached since `cut`.
+///
+/// # Panics
+/// When it is reported later than [`SLACK`] after the end of the lease.
+pub async fn assert_lost_in_time(locks: &Locks, guard: &Guard, cut: Moment, ttl: Duration) {
+    soon("the holder is notified of the loss", guard.lost()).await;
+    assert!(!guard.is_held());
+    let late = locks.now().duration_since(cut + ttl);
+    assert!(late < SLACK, "reported {late:?} after the end of its lease");
+}
+
+/// The error of an acquisition that must fail within `wait`.
+///
+/// # Panics
+/// When the lock is granted.
+pub async fn acquire_error(locks: &Locks, name: &str, wait: Duration) -> Error {
+    let lock = locks.lock(name).wait_at_most(wait);
+    soon("a short wait ends", lock.acquire()).await.expect_err("the acquisition must fail")
+}
+
+/// Whether a try finds `name` held.
+///
+/// # Panics
+/// When the try fails.
+pub async fn is_busy(locks: &Locks, name: &str) -> bool {
+    let lock = locks.lock(name);
+    soon("a try returns", lock.try_acquire()).await.expect("a try works").is_none()
+}
+
+/// Asserts the kind of an error.
+///
+/// # Panics
+/// When it is of another kind.
+pub fn assert_kind(error: &Error, kind: ErrorKind) {
+    assert_eq!(error.kind(), kind, "{error}");
+}
+
+/// The text of an error and of its causes.
+#[must_use]
+pub fn error_chain(error: &Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        words = format!("{words}: {error}");
+        cause = error.source();
+    }
+    words
+}
+
+/// Stops a child process as SIGSTOP does, and waits until all its threads have stopped.
+///
+/// # Panics
+/// When it does not stop, or has ended.
+pub async fn stop_process(child: &Child) {
+    let stopping = stopping::stop(Pid::from_child(child));
+    soon("all threads stop", stopping).await.expect("the process lives");
+}
+
+/// Sends a command to a Redis server and returns the reply.
+///
+/// # Panics
+/// When there is no reply, or it is an error.
+pub async fn redis_command(server: &TestRedis, command: &[&str]) -> String {
+    server.command(command).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
