@@ -55,7 +55,7 @@ const fn profile(tokens: TokenOrder) -> Profile {
         tokens,
         exclusion_fails_when: Cow::Borrowed(&[
             "the lock's files are deleted, replaced or edited by hand while it is held",
-            "a person breaks the lock, until its holder has heard of it",
+            "someone force-releases the lock, until its holder has been notified",
         ]),
     }
 }

@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn what_cannot_be_meant_says_what_was_expected() {
         for (url, says) in [
-            ("redis://", "no host given"),
+            ("redis://", "missing host"),
             ("redis://h:port", "HOST:PORT"),
             ("redis://h:", "HOST:PORT"),
             ("redis://a,b", "redis-cluster://"),

@@ -71,7 +71,7 @@ impl Target {
             Target::Socket(path) => caller.dial(&Address::Unix(path.clone()), config).await,
             Target::Any(hosts) => {
                 let hosts = hosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                first_of(&hosts, "no host is named", |host| async move {
+                first_of(&hosts, "missing host", |host| async move {
                     let mut dialled = caller.dial(&address(host), config).await?;
                     require_data(&mut dialled.connection).await?;
                     Ok(dialled)

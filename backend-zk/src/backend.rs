@@ -21,9 +21,9 @@ use crate::snapshot;
 /// What no margin covers: docs/zookeeper.md has more words for it.
 const FAILS_WHEN: &[&str] = &[
     "the servers have different bounds for session timeouts",
-    "a follower is cut off from its leader in the moment in which it thaws",
-    "an observer behind an observer master is cut off, with a session of less than 4 ticks",
-    "a person breaks the lock, until its holder has heard of it",
+    "a frozen follower is cut off from its leader at the moment it resumes",
+    "an observer that follows an observer master is cut off, with a session of less than 4 ticks",
+    "someone force-releases the lock, until its holder has been notified",
 ];
 
 /// The store as core drives it.

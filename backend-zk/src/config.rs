@@ -122,7 +122,7 @@ impl ZkStore {
     /// stores.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for one that cannot be meant.
+    /// [`ErrorKind::InvalidArgument`] for an invalid one.
     pub fn from_url(url: &StoreUrl) -> Result<(ZkStore, Settings)> {
         let params = url.params(&PARAMETERS)?;
         if url.user().is_some() || url.password().is_some() {
@@ -235,7 +235,7 @@ impl ZkStore {
 
     pub(crate) fn check(&self) -> Result<()> {
         if self.hosts.is_empty() {
-            return Err(invalid("no host is named; expected HOST or HOST:PORT"));
+            return Err(invalid("missing host: expected HOST or HOST:PORT"));
         }
         if !SESSION_RANGE.contains(&self.session) {
             return Err(invalid("session must be 500ms to 10m"));

@@ -1,6 +1,6 @@
-//! The `fencelock` command: a job under a distributed lock.
+//! The `fencelock` command: runs jobs under distributed locks.
 //!
-//! Each subcommand is a module of its own; this file only tells them apart.
+//! Each subcommand has a module of its own; this file only dispatches to them.
 
 mod lab;
 mod log;
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Nobody is left to tell when the terminal itself is gone.
+            // Printing fails only when the terminal itself is gone.
             let _ = error.print();
             return match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// All threads there are; `run` needs one only and makes its own.
+/// A runtime on all cores; `run` needs only one thread and builds its own.
 fn runtime() -> Result<Runtime> {
     Builder::new_multi_thread().enable_all().build().map_err(|cause| {
         Error::new(fencelock::ErrorKind::Refused, "no tokio runtime could be started")

@@ -46,7 +46,7 @@ pub(crate) fn run(options: Options) -> ExitCode {
     })
 }
 
-/// Says why another subcommand failed, in the words and with the code of a run.
+/// Reports the failure of another subcommand, with the messages and exit codes of `run`.
 pub(crate) fn failed(error: &fencelock::Error) -> ExitCode {
     let outcome = exit::Outcome::of_connect(error);
     outcome.message().iter().for_each(|message| exit::say(message));

@@ -1,8 +1,8 @@
-//! What is demanded of every store, in groups: plain async functions, each named after the promise
-//! it holds.
+//! The required behaviours of every store, in groups: plain async functions, each named after the
+//! guarantee that it tests.
 //!
-//! A behaviour sees a store as a user does; it asserts, and panics when the promise is broken. It
-//! must leave nothing behind: the suite looks afterwards.
+//! A behaviour uses a store as any client does, and panics if the guarantee is violated. It must leave
+//! nothing behind: the suite checks that afterwards.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ mod tests {
         assert!(BEHAVIOURS.iter().all(|group| !group.is_empty()));
     }
 
-    /// A file that nobody added to the list would never run.
+    /// A file that is missing from the list would never run.
     #[test]
     fn every_group_of_behaviours_is_in_the_list() {
         let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src/behaviours");

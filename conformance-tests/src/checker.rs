@@ -15,11 +15,11 @@ use crate::history::{Event, What};
 /// What to judge by, beside exclusion and tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// Whoever was seen queued is granted before those who came later.
+    /// A claim that was seen queued is granted before later claims.
     pub arrival_order: bool,
     /// A free lock with waiters is granted within this.
     pub granted_within: Option<Duration>,
-    /// As `arrival_order`, of those who asked this much later, also where nobody was seen queued.
+    /// As `arrival_order`, for claims that asked this much later, even if none was seen queued.
     pub asked_later: Option<Duration>,
     /// Two may hold together, since the store lost what it knew: then only a grant that was told
     /// before another was asked for has the smaller token for sure.
@@ -140,7 +140,8 @@ pub fn assert_clean(events: Vec<Event>, rules: Rules) {
     assert!(granted > 0, "the history has no grant, so it proves nothing");
     let violations = check(events, rules);
     if let Some(first) = violations.first() {
-        panic!("{} violations in {granted} grants; the first: {first}", violations.len());
+        let (count, s) = (violations.len(), if violations.len() == 1 { "" } else { "s" });
+        panic!("{count} violation{s} in {granted} grants; the first: {first}");
     }
 }
 
@@ -250,7 +251,7 @@ fn overlaps(lock: &str, spans: &[Span]) -> Vec<Violation> {
                 Mode::Permits(it) => (out + u64::from(it.n()), limit.max(it.limit())),
                 _ => (out, limit),
             });
-            // Whoever was granted last of these saw no more out than its own limit allows.
+            // The last grant of these saw no more permits held than its own limit allows.
             out > u64::from(limit)
         };
         let found = match excluded {
@@ -322,7 +323,7 @@ fn stale_writes(lock: &str, events: &[&Event]) -> Vec<Violation> {
     violations
 }
 
-/// Stretches in which nobody held and somebody waited. Those who never got an answer do not
+/// Periods with waiters but without a holder. Those who never got an answer do not
 /// count: they may have been killed.
 fn stuck(lock: &str, spans: &[Span], bound: Duration) -> Vec<Violation> {
     let mut steps: Vec<(u64, i64, i64)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Servers, or other programs, whose wall clock jumps, while that of everybody else goes on.
+//! Servers, or other programs, whose wall clock jumps, while other clocks continue.
 //!
 //! The program runs with a shim before the C library, which adds to the time what stands in a file.
 
@@ -72,7 +72,7 @@ impl ServerClock {
     }
 }
 
-/// Whoever links Rust has a C compiler.
+/// Every machine that links Rust has a C compiler.
 fn build(source: &Path, shim: &Path) -> io::Result<()> {
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-o"])

@@ -1,8 +1,8 @@
-//! What a behaviour is given: clients of one store, names, bounds for waiting, and a seed.
+//! The environment of a behaviour: clients of one store, names, bounds for waiting, and a seed.
 //!
-//! Behaviours wait for events, each within [`Context::patience`], and say what they wait for, so
-//! that a hang is a failure in words. The bound is generous: it is no promise of the store, only
-//! the difference between late on a busy machine and never.
+//! Behaviours wait for events, each within [`Context::patience`], and name them, so that a hang is
+//! a failure with a reason. The bound is generous: it is not a guarantee of the store, and only
+//! distinguishes late on a busy machine from never.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,6 +25,7 @@ use crate::frozen_runtime::FrozenRuntime;
 use crate::harness::{Harness, Params, Store};
 use crate::history::Event;
 use crate::peer::Peer;
+use crate::waiting::{self, CHECK_EVERY};
 
 /// One behaviour's run on one store.
 pub struct Context {
@@ -40,10 +41,8 @@ pub struct Context {
     failed_finally: AtomicBool,
 }
 
-/// How often a condition is looked at that no event announces.
-const LOOK: Duration = Duration::from_millis(5);
-/// How many names are looked at together.
-const LOOKS: usize = 16;
+/// How many names are inspected at the same time.
+const INSPECTED_AT_ONCE: usize = 16;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -55,7 +54,7 @@ impl Context {
         patience: Duration,
         seed: u64,
     ) -> Result<Context> {
-        // Not the seed's: two runs with one seed must not meet in a store that lasts.
+        // Not from the seed: two runs with one seed must not share names in a persistent store.
         let prefix = format!("{}{:016x}:", harness.stem(), crate::seed::fresh());
         let store: Arc<dyn Store> = Arc::from(harness.open(&prefix).await?);
         let base = Params::under(&prefix);
@@ -88,17 +87,17 @@ impl Context {
         locks
     }
 
-    /// A client that only the caller keeps.
+    /// A client that is not closed at the behaviour's end.
     pub async fn connect(&self, params: &Params) -> Locks {
         let connected = self.soon("a client connects", self.store.connect(params)).await;
         connected.expect("the store connects")
     }
 
-    /// A client that lives on `frozen_runtime`, and stands still when that does.
+    /// A client that lives on `frozen_runtime`, and is frozen with it.
     pub async fn client_on(&self, frozen_runtime: &FrozenRuntime) -> Locks {
         let (store, params) = (self.store.clone(), self.base.clone());
         let connecting = frozen_runtime.run(async move { store.connect(&params).await });
-        let connected = self.soon("a client connects on an frozen_runtime", connecting).await;
+        let connected = self.soon("a client connects on a frozen runtime", connecting).await;
         connected.expect("the store connects")
     }
 
@@ -126,13 +125,13 @@ impl Context {
         self.base.clone()
     }
 
-    /// The store's back doors.
+    /// The store under test, with its backdoors.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
     }
 
-    /// What the store promises.
+    /// The store's profile.
     #[must_use]
     pub fn profile(&self) -> &Profile {
         &self.profile
@@ -144,13 +143,13 @@ impl Context {
         name.to_owned()
     }
 
-    /// How long something may take that should happen at once.
+    /// The bound of an event that should happen at once.
     #[must_use]
     pub fn patience(&self) -> Duration {
         self.patience
     }
 
-    /// How long the store may keep the lock of a holder that went silent, at most.
+    /// How long the store may keep the lock of a holder that stopped responding.
     #[must_use]
     pub fn silence_frees_within(&self, ttl: Duration) -> Duration {
         let promise = match self.profile.liveness {
@@ -161,7 +160,7 @@ impl Context {
         promise + self.patience
     }
 
-    /// The longest TTL that the store takes.
+    /// The longest TTL that the store accepts.
     #[must_use]
     pub fn longest_ttl(&self) -> Duration {
         self.profile.longest_ttl.min(Ttl::MAX)
@@ -173,13 +172,13 @@ impl Context {
         StdRng::seed_from_u64(self.seed)
     }
 
-    /// What repeats this run's random choices.
+    /// The seed of this run's random choices.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Awaits what should happen at once.
+    /// Awaits an event that should happen at once.
     ///
     /// # Panics
     /// When it does not happen within [`patience`](Context::patience).
@@ -187,7 +186,7 @@ impl Context {
         self.within(self.patience, what, event).await
     }
 
-    /// Awaits what should happen within `bound`.
+    /// Awaits an event that should happen within `bound`.
     ///
     /// # Panics
     /// When it does not.
@@ -198,10 +197,7 @@ impl Context {
         event: impl Future<Output = T>,
     ) -> T {
         self.step(what);
-        match timeout(bound, event).await {
-            Ok(value) => value,
-            Err(_) => panic!("not within {bound:?}: {what}"),
-        }
+        waiting::within(bound, what, event).await
     }
 
     /// Awaits a condition that no event announces.
@@ -220,23 +216,19 @@ impl Context {
         &self,
         bound: Duration,
         what: &str,
-        mut condition: impl AsyncFnMut() -> bool,
+        condition: impl AsyncFnMut() -> bool,
     ) {
         self.step(what);
-        let deadline = Instant::now() + bound;
-        while !condition().await {
-            assert!(Instant::now() < deadline, "not within {bound:?}: {what}");
-            sleep(LOOK).await;
-        }
+        waiting::until_within(bound, what, condition).await;
     }
 
-    /// Awaits that the store knows of `count` waiters for `name`.
+    /// Awaits that the store reports `count` waiters for `name`.
     ///
     /// # Panics
     /// When it does not.
     pub async fn until_queued(&self, locks: &Locks, name: &str, count: usize) {
-        let what = format!("{count} claims wait for {name:?}");
-        self.until_seen(&what, locks, name, |seen| seen.waiters.len() == count).await;
+        self.step(&format!("{count} claims wait for {name:?}"));
+        waiting::until_queued_within(self.patience, locks, name, count).await;
     }
 
     /// Awaits that `name` is free: neither holder nor waiter.
@@ -244,13 +236,11 @@ impl Context {
     /// # Panics
     /// When it is not.
     pub async fn until_free(&self, locks: &Locks, name: &str) {
-        let what = format!("{name:?} is free and nobody waits");
-        let is_free = |seen: Snapshot| seen.holders.is_empty() && seen.waiters.is_empty();
-        self.until_seen(&what, locks, name, is_free).await;
+        self.step(&format!("{name:?} is free"));
+        waiting::until_free_within(self.patience, locks, name).await;
     }
 
-    /// Awaits that `locks` see this of `name`. A look that fails is made again: a connection may be
-    /// on its way back, and what a behaviour breaks can hit any client.
+    /// Awaits that `locks` see this of `name`. A failed request is repeated.
     ///
     /// # Panics
     /// When they do not.
@@ -259,13 +249,10 @@ impl Context {
         what: &str,
         locks: &Locks,
         name: &str,
-        wanted: impl Fn(Snapshot) -> bool,
+        wanted: impl Fn(&Snapshot) -> bool,
     ) {
-        self.until(what, async || match locks.inspect(name).await {
-            Err(error) if error.is_retryable() => false,
-            seen => wanted(seen.expect("inspect answers")),
-        })
-        .await;
+        self.step(what);
+        waiting::until_seen(self.patience, what, locks, name, wanted).await;
     }
 
     /// Acquires `name` exclusively, at once.
@@ -273,17 +260,17 @@ impl Context {
     /// # Panics
     /// When that fails.
     pub async fn acquire(&self, locks: &Locks, name: &str) -> Guard {
-        let lock = locks.lock(name);
-        self.soon(&format!("{name:?} is acquired"), lock.acquire()).await.expect("acquired")
+        self.step(&format!("{name:?} is acquired"));
+        waiting::acquire_within(self.patience, locks, name).await
     }
 
-    /// Releases, at once.
+    /// Releases `guard`, at once.
     ///
     /// # Panics
     /// When that fails.
     pub async fn release(&self, guard: Guard) {
-        let what = format!("{} is released", guard.name());
-        self.soon(&what, guard.release()).await.expect("released");
+        self.step(&format!("{} is released", guard.name()));
+        waiting::release_within(self.patience, guard).await;
     }
 
     /// Sleeps until `moment` on the clock of `locks`' store.
@@ -298,7 +285,7 @@ impl Context {
         }
     }
 
-    /// Asserts what holds however late anything comes, so that a failure is final.
+    /// Asserts a condition that no delay excuses, so that a failure is final.
     ///
     /// # Panics
     /// When it does not.
@@ -313,12 +300,12 @@ impl Context {
         self.failed_finally.load(Ordering::Relaxed)
     }
 
-    /// Judges a history.
+    /// Checks a history.
     ///
     /// # Panics
-    /// When anything is wrong with it.
+    /// When it violates the rules.
     pub fn assert_history(&self, events: Vec<Event>, rules: Rules) {
-        // Who stands still loses a place in a queue, too.
+        // A paused waiter may also lose its place in a queue.
         let at_any_pace = Rules { granted_within: None, arrival_order: false, ..rules };
         if !check(events.clone(), at_any_pace).is_empty() {
             self.failed_finally.store(true, Ordering::Relaxed);
@@ -334,7 +321,8 @@ impl Context {
         lock(&self.step).clone()
     }
 
-    /// After the behaviour: nothing may be left, neither in the store's own words nor behind it.
+    /// After the behaviour: nothing may be left, neither by `inspect` nor by the harness's own
+    /// look.
     pub(crate) async fn audit(&self) -> Result<(), String> {
         let audited = timeout(self.patience * 2, self.nothing_left()).await;
         let left = audited.map_err(|_| "the store did not answer".to_owned());
@@ -356,16 +344,16 @@ impl Context {
             if Instant::now() >= deadline {
                 return Err(error);
             }
-            sleep(LOOK).await;
+            sleep(CHECK_EVERY).await;
         }
     }
 
     async fn left(&self, auditor: &Locks, names: &BTreeSet<String>) -> Result<Vec<String>> {
         let mut left = Vec::new();
         // A thousand names, one after the other, would take a busy server too long.
-        let looks = names.iter().map(async |name| Ok((name, auditor.inspect(name).await?)));
-        let mut looks = stream::iter(looks).buffer_unordered(LOOKS);
-        while let Some((name, seen)) = looks.try_next().await? {
+        let requests = names.iter().map(async |name| Ok((name, auditor.inspect(name).await?)));
+        let mut answers = stream::iter(requests).buffer_unordered(INSPECTED_AT_ONCE);
+        while let Some((name, seen)) = answers.try_next().await? {
             left.extend(seen.holders.iter().map(|it| format!("a holder of {name:?}: {it:?}")));
             left.extend(seen.waiters.iter().map(|it| format!("a waiter for {name:?}: {it:?}")));
         }
@@ -375,7 +363,7 @@ impl Context {
         Ok(left)
     }
 
-    /// Ends the connections. Its result is not judged here: a behaviour may have ended them.
+    /// Closes the clients. Errors are ignored: a behaviour may have closed them.
     pub(crate) async fn close(&self) {
         let clients = std::mem::take(&mut *lock(&self.clients));
         for client in clients {

@@ -1,9 +1,9 @@
-//! A runtime that stands still unless it is told to run: a client on it is what a frozen process
-//! is, without a process.
+//! A runtime that is frozen except while it is explicitly run: a client on it behaves like a frozen
+//! process, without a process.
 //!
-//! Nothing on an frozen_runtime happens between two calls of [`FrozenRuntime::run`]: no renewal, no answer to a
-//! wake-up, no clean-up. A store that frees by time must free its locks meanwhile, and the client
-//! must find them lost when it goes on.
+//! Nothing on a frozen runtime happens between two calls of [`FrozenRuntime::run`]: no renewal, no
+//! answer to a wake-up, no clean-up. A store that frees by time must free its locks meanwhile, and
+//! the client must find them lost when it continues.
 
 use std::future::Future;
 use std::sync::{Arc, mpsc};
@@ -14,8 +14,9 @@ use tokio::sync::{Notify, oneshot};
 
 type Job = Box<dyn FnOnce(&Runtime) + Send>;
 
-/// A single-threaded tokio runtime on a thread of its own, frozen but for [`run`](FrozenRuntime::run).
-/// Dropping it ends the runtime with everything on it, as the end of `main` would.
+/// A single-threaded tokio runtime on a thread of its own, frozen but for
+/// [`run`](FrozenRuntime::run). Dropping it ends the runtime with everything on it, as the end of
+/// `main` would.
 #[derive(Debug)]
 pub struct FrozenRuntime {
     jobs: Option<mpsc::Sender<Job>>,
@@ -33,10 +34,7 @@ impl FrozenRuntime {
     pub fn new() -> FrozenRuntime {
         let (jobs, todo) = mpsc::channel::<Job>();
         let thread = std::thread::spawn(move || {
-            let runtime = Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime for the frozen_runtime");
+            let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
             for job in todo {
                 job(&runtime);
             }
@@ -44,7 +42,7 @@ impl FrozenRuntime {
         FrozenRuntime { jobs: Some(jobs), stop: Arc::default(), thread: Some(thread) }
     }
 
-    /// Runs the frozen_runtime until `work` is complete, then freezes it again.
+    /// Runs the runtime until `work` is complete, then freezes it again.
     ///
     /// # Panics
     /// When `work` does.
@@ -65,12 +63,11 @@ impl FrozenRuntime {
                 let _ = done.send(worked);
             }
         });
-        let jobs =
-            self.jobs.as_ref().expect("an frozen_runtime has its thread until it is dropped");
-        jobs.send(job).expect("an frozen_runtime's thread outlives its work");
-        match result.await.expect("an frozen_runtime's thread outlives its work") {
+        let jobs = self.jobs.as_ref().expect("a frozen runtime has its thread until it is dropped");
+        jobs.send(job).expect("the thread of a frozen runtime outlives its work");
+        match result.await.expect("the thread of a frozen runtime outlives its work") {
             Ok(value) => value,
-            Err(message) => panic!("on an frozen_runtime: {message}"),
+            Err(message) => panic!("on a frozen runtime: {message}"),
         }
     }
 }

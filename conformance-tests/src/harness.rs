@@ -1,8 +1,8 @@
-//! How the suite reaches a store: by the front door, as any user, and by the back doors that only
-//! the store's own tests have.
+//! How the suite reaches a store: as any client, and by the backdoors that only the store's own
+//! tests have.
 //!
-//! Back doors act on one behaviour's part of the store, under its fresh random prefix. The one
-//! that harms a whole server, [`Backdoor::LoseData`], can only be offered by a harness that started
+//! Backdoors act on one behaviour's part of the store, under its fresh random prefix. The one that
+//! affects a whole server, [`Backdoor::LoseData`], can only be offered by a harness that started
 //! the server itself; the harness for a user's URL has no code for it.
 
 use async_trait::async_trait;
@@ -17,7 +17,7 @@ pub(crate) mod network_fault;
 pub(crate) mod scratch;
 pub(crate) mod url;
 
-/// One kind of store, as the suite sees it.
+/// One kind of store under test.
 ///
 /// ```no_run
 /// use async_trait::async_trait;
@@ -59,10 +59,10 @@ pub(crate) mod url;
 /// ```
 #[async_trait]
 pub trait Harness: Send + Sync + 'static {
-    /// One word; it stands before the behaviours' names.
+    /// A short name, the prefix of the behaviours' names.
     fn name(&self) -> &str;
 
-    /// What stands before the random part of each behaviour's prefix.
+    /// The part of each behaviour's prefix before the random part.
     fn stem(&self) -> &str {
         "conformance-"
     }
@@ -82,7 +82,7 @@ pub trait Harness: Send + Sync + 'static {
     }
 }
 
-/// The part of a store that one behaviour may use, and its back doors.
+/// The part of a store that one behaviour may use, and its backdoors.
 ///
 /// Only what [`backdoors`](Store::backdoors) lists is called.
 #[async_trait]
@@ -93,23 +93,24 @@ pub trait Store: Send + Sync + 'static {
     /// As the store answers.
     async fn connect(&self, params: &Params) -> Result<Locks>;
 
-    /// The back doors there are.
+    /// The available backdoors.
     fn backdoors(&self) -> &[Backdoor] {
         &[]
     }
 
-    /// Why a door is not there, for the report.
+    /// Why a backdoor is not available, for the report.
     fn why_not(&self, backdoor: Backdoor) -> String {
         format!("this harness {}", backdoor.absent())
     }
 
-    /// What must never be seen in an error: passwords.
+    /// Texts that must not appear in any error: passwords.
     fn secrets(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// [`Backdoor::Inspect`]: everything under the prefix that a holder or waiter left, as keys, nodes
-    /// and subscriptions, seen without this library. Not what may stay: a fencing counter.
+    /// [`Backdoor::Inspect`]: everything under the prefix that a holder or waiter left, such as
+    /// keys, nodes and subscriptions, read without this library; except what may stay, a fencing
+    /// counter.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -117,7 +118,7 @@ pub trait Store: Send + Sync + 'static {
         Err(not_written(Backdoor::Inspect))
     }
 
-    /// [`Backdoor::Inspect`]: whether `name` is held, seen without this library.
+    /// [`Backdoor::Inspect`]: whether `name` is held, read without this library.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -130,8 +131,8 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// [`Backdoor::Expire`]: makes the store forget the holders of `name`, without telling them, as
-    /// the end of a lease or session would.
+    /// [`Backdoor::Expire`]: makes the store forget the holders of `name` without notifying them,
+    /// like the end of a lease or session.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -149,8 +150,8 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Undoes [`cut_off`](Store::cut_off), [`delay_replies`](Store::delay_replies),
-    /// [`inject_fault`](Store::inject_fault), and a [`lose_next_reply`](Store::lose_next_reply) that has not
-    /// struck.
+    /// [`inject_fault`](Store::inject_fault), and a [`lose_next_reply`](Store::lose_next_reply)
+    /// that has not struck.
     ///
     /// # Errors
     /// When it cannot be done.
@@ -166,8 +167,8 @@ pub trait Store: Send + Sync + 'static {
         Err(not_written(Backdoor::SlowReplies))
     }
 
-    /// [`Backdoor::LoseReply`]: the reply to the next request never arrives, though the store did what
-    /// was asked.
+    /// [`Backdoor::LoseReply`]: the reply to the next request never arrives, though the store did
+    /// what was asked.
     ///
     /// # Errors
     /// When it cannot be done.
@@ -175,7 +176,7 @@ pub trait Store: Send + Sync + 'static {
         Err(not_written(Backdoor::LoseReply))
     }
 
-    /// [`Backdoor::NetworkFaults`]: all connections meet this until [`heal`](Store::heal).
+    /// [`Backdoor::NetworkFaults`]: applies a fault to all connections until [`heal`](Store::heal).
     ///
     /// # Errors
     /// When it cannot be done.
@@ -183,7 +184,7 @@ pub trait Store: Send + Sync + 'static {
         Err(not_written(Backdoor::NetworkFaults))
     }
 
-    /// [`Backdoor::LoseData`]: the whole server forgets everything. Only for a server that the
+    /// [`Backdoor::LoseData`]: the whole server loses its data. Only for a server that the
     /// harness itself started.
     ///
     /// # Errors
@@ -205,7 +206,7 @@ fn not_written(backdoor: Backdoor) -> Error {
     )
 }
 
-/// A way to a store from behind.
+/// A way to inspect or break a store without the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backdoor {
@@ -230,15 +231,13 @@ pub enum Backdoor {
 impl Backdoor {
     fn absent(self) -> &'static str {
         match self {
-            Backdoor::Inspect => "cannot look into the store from behind",
+            Backdoor::Inspect => "cannot inspect the store without the library",
             Backdoor::Expire => "cannot make the store forget a grant",
             Backdoor::CutOff => "cannot cut clients off from the store",
             Backdoor::SlowReplies => "cannot delay the store's replies",
             Backdoor::LoseReply => "cannot lose a reply of the store",
             Backdoor::NetworkFaults => "cannot break the store's connections",
-            Backdoor::LoseData => {
-                "did not start the server, so its data is not the suite's to lose"
-            }
+            Backdoor::LoseData => "did not start the server, so the suite must not delete its data",
             Backdoor::Processes => "cannot connect from other processes",
         }
     }
@@ -247,7 +246,7 @@ impl Backdoor {
 /// How a client connects: what every store's URL takes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Params {
-    /// What stands before every lock name.
+    /// The prefix of every lock name.
     pub prefix: String,
     /// The TTL of locks that do not ask for their own.
     pub ttl: Duration,
@@ -269,7 +268,7 @@ impl Params {
         }
     }
 
-    /// As settings, for a store that is connected without a URL.
+    /// The settings for a store that is connected without a URL.
     ///
     /// # Errors
     /// When one of them is out of its range.

@@ -1,4 +1,4 @@
-//! What clients of a lock did and were told, written down while it happens.
+//! A record of the requests and answers of a lock's clients, written while they happen.
 //!
 //! Each worker appends to a buffer or file of its own before and after each call, so that a kill
 //! leaves an open event and not a wrong one. Times are `CLOCK_MONOTONIC`, which all processes of
@@ -67,7 +67,7 @@ pub enum What {
     },
     /// The guard said that it was lost.
     Lost,
-    /// The process was killed; whatever it held, nobody believes in it from then on.
+    /// The process was killed: its holds end here.
     Killed,
     /// Release was called.
     ReleaseInvoked,

@@ -6,11 +6,11 @@
 //! fencelock_conformance::main(fencelock_conformance::MemoryHarness);
 //! ```
 //!
-//! [`Harness`] tells the suite how to connect to a store, and by which back doors it can look at
-//! the store from behind or break it; [`BEHAVIOURS`] is the list of what is demanded. Each pair of
-//! store and behaviour is a test of its own, which passes, fails, or is ignored with a reason.
-//! [`checker`] judges recorded histories, and [`cancel_points`] drops futures where they await; both are of
-//! use without the suite. Servers, proxies and deployments for such tests are in
+//! [`Harness`] connects the suite to a store, and offers backdoors to inspect the store without the
+//! library or to break it; [`BEHAVIOURS`] lists the required behaviours. Each pair of store and
+//! behaviour is a test of its own, which passes, fails, or is ignored with a reason. [`checker`]
+//! judges recorded histories, and [`cancel_points`] drops futures where they await; both are of use
+//! without the suite. Servers, proxies and deployments for such tests are in
 //! `fencelock-testkit`, which depends on this crate.
 
 pub mod behaviours;
@@ -30,6 +30,7 @@ mod seed;
 mod stall_detector;
 pub mod stopping;
 mod suite;
+pub mod waiting;
 pub mod workload;
 
 pub use behaviours::BEHAVIOURS;

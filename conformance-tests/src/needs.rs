@@ -1,5 +1,5 @@
-//! What a behaviour needs of a store and of its harness. Whoever lacks it is not tested for that
-//! behaviour, and the report says why; a lack is never a pass.
+//! What a behaviour needs of a store and of its harness. Without it the behaviour is ignored, and
+//! the report gives the reason; it never counts as passed.
 
 use fencelock_core::{Liveness, Order, Profile, RenewalPlan, TokenOrder};
 
@@ -25,7 +25,7 @@ pub enum Need {
     TokensBeyondData,
     /// A process whose wall clock can be moved.
     ClientClock,
-    /// A back door.
+    /// A backdoor.
     Backdoor(Backdoor),
 }
 

@@ -223,7 +223,7 @@ impl Peer {
         Ok(self.child.kill().await?)
     }
 
-    /// Waits for the end of a process that was told to crash.
+    /// Waits for the end of a process that was asked to crash.
     ///
     /// # Errors
     /// When it cannot be waited for.
@@ -253,7 +253,7 @@ async fn listen(output: ChildStdout, pending: Pending) {
             let _ = asked.send(reply.answer);
         }
     }
-    // Nobody will be answered any more: dropping the senders says so.
+    // There will be no more answers; dropping the senders reports that.
     *pending.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 

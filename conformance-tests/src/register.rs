@@ -33,7 +33,7 @@ pub struct Writes {
     pub rejected: u64,
     /// Accepted writes by a token that a larger one had overtaken.
     pub stale: u64,
-    /// Accepted writes that did not build on the one before: somebody's update is gone.
+    /// Accepted writes that did not build on the one before: an update was lost.
     pub lost_updates: u64,
 }
 

@@ -203,7 +203,8 @@ impl Report {
             return Err(format!("did not run: {}", missing.join(", ")));
         }
         if failed > 0 {
-            return Err(format!("{failed} behaviours failed"));
+            let s = if failed == 1 { "" } else { "s" };
+            return Err(format!("{failed} behaviour{s} failed"));
         }
         if self.was_stopped {
             return Err(STOPPED.to_owned());
@@ -327,7 +328,7 @@ mod tests {
         assert_eq!(report(&[passed.clone(), ignored.clone()]).verdict(), Ok(()));
         for (bad, why) in [
             (report(&[passed.clone(), ("d", None)]), "did not run: d"),
-            (report(&[passed, failed]), "1 behaviours failed"),
+            (report(&[passed, failed]), "1 behaviour failed"),
             (report(&[ignored]), "no behaviour was tested"),
             (Report::default(), "no behaviour was tested"),
         ] {

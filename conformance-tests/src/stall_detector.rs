@@ -1,20 +1,19 @@
-//! Whether the machine kept time. A virtual machine whose host is busy stands still, and whatever
-//! has a TTL is then lost rightly: no store can keep it.
+//! Detects stalls of the machine. A virtual machine on a busy host is paused, and then leases
+//! rightly end: no store can keep them.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the machine is asked for the time, and what is late without being remarkable.
+/// The interval of the checks, and the lateness that is normal.
 const BEAT: Duration = Duration::from_millis(10);
 const USUAL: Duration = Duration::from_millis(40);
 
-/// For how long this machine has stood still so far, in ms, as far as a thread saw that only
-/// sleeps.
+/// The total duration of all stalls so far, in ms, as measured by a thread that only sleeps.
 static STOOD_STILL: AtomicU64 = AtomicU64::new(0);
 
-/// Feels the machine's pulse from now on.
+/// Measures stalls from its start on.
 pub(crate) struct StallDetector {
     before: u64,
 }
@@ -28,7 +27,7 @@ impl StallDetector {
         StallDetector { before: STOOD_STILL.load(Ordering::Relaxed) }
     }
 
-    /// For how long the machine has stood still since then, all in all.
+    /// The total duration of stalls since the start.
     pub(crate) fn stood_still(&self) -> Duration {
         Duration::from_millis(STOOD_STILL.load(Ordering::Relaxed) - self.before)
     }

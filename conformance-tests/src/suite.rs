@@ -1,4 +1,5 @@
-//! One behaviour on one store: its needs, its run under a watchdog, and the look for leftovers.
+//! Runs one behaviour on one store: checks its needs, runs it under a watchdog, and searches for
+//! leftovers.
 
 use std::fmt;
 use std::future::Future;
@@ -18,13 +19,13 @@ use crate::stall_detector::StallDetector;
 /// Something every store must do, or must do if it meets the needs.
 #[derive(Clone, Copy)]
 pub struct Behaviour {
-    /// The promise, in words.
+    /// The guarantee, as a sentence.
     pub name: &'static str,
     /// The part of the suite.
     pub group: &'static str,
-    /// What it cannot be tested without.
+    /// Requirements of its test.
     pub needs: &'static [Need],
-    /// Keeps the promise, or panics, or says what is wrong.
+    /// Runs the test; panics if the guarantee is violated.
     pub run: fn(Arc<Context>) -> Running,
 }
 
@@ -78,18 +79,18 @@ impl Bounds {
     }
 }
 
-/// A failure while the machine stood still for this long, all in all, says nothing of the store.
+/// A failure while the machine was stalled for this long in all says nothing about the store.
 const STOOD_STILL: Duration = Duration::from_millis(200);
 /// How often a behaviour is run at most, until the machine keeps time.
 const RUNS: u32 = 3;
 
-/// Why nothing is said of a behaviour that a stop has cut short, or kept from beginning.
+/// The reason of a behaviour that was stopped or not started.
 pub(crate) const STOPPED: &str = "the run was stopped";
 
-/// How a run went, and whether it could have gone otherwise.
+/// The outcome of a run, and whether a delay may explain it.
 pub(crate) struct Run {
     outcome: Outcome,
-    /// A promise was broken that no delay excuses.
+    /// A guarantee was violated that no delay excuses.
     is_final: bool,
 }
 
@@ -105,9 +106,8 @@ pub fn run_behaviour(
     run(harness, behaviour, bounds, seed, &CancellationToken::new()).outcome
 }
 
-/// Runs a behaviour again that failed while the machine stood still: leases end then, and waits take
-/// too long, on any store. Exclusion and tokens are promised however late anything comes; that they
-/// were broken is final.
+/// Repeats a behaviour that failed while the machine was stalled: then leases end and waits take
+/// too long on any store. Exclusion and tokens do not depend on time, so their violation is final.
 pub(crate) fn run_fairly(
     harness: &Arc<dyn Harness>,
     behaviour: &Behaviour,
@@ -129,7 +129,7 @@ fn fairly(mut run: impl FnMut() -> (Run, Duration)) -> Outcome {
         let is_open = !is_final && runs < RUNS && stood_still >= STOOD_STILL;
         match &outcome {
             Outcome::Failed(why) if is_open => {
-                eprintln!("run again, since the machine stood still for {stood_still:?}: {why}");
+                eprintln!("repeated, because the machine was stalled for {stood_still:?}: {why}");
             }
             _ => return outcome,
         }
@@ -157,7 +157,7 @@ fn run(
             run = judged(harness.clone(), behaviour, bounds, seed) => run,
         }
     });
-    // Whatever hangs on it must not hang the suite. Its clients and peers end here at the latest.
+    // A hanging task must not hang the suite. Clients and peers end here at the latest.
     runtime.shutdown_timeout(Duration::from_secs(1));
     if let Outcome::Failed(why) = &mut run.outcome {
         why.push_str(&format!(" (seed {seed})"));

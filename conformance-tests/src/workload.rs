@@ -1,4 +1,4 @@
-//! What each client process is told to do.
+//! The work of each client process.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

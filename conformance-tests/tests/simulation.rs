@@ -1,7 +1,8 @@
 //! The core under simulated stores: random clients, lost and late messages, cuts, pauses, crashes,
-//! backends that panic, hang or block, and sessions that expire, all from a seed and under tokio's paused clock.
+//! backends that panic, hang or block, and sessions that expire, all from a seed and under tokio's
+//! paused clock.
 //!
-//! Drivers are tested against real servers elsewhere. Here the stores are small enough to be right
+//! Backends are tested against real servers elsewhere. Here the stores are small enough to be right
 //! beyond doubt, or wrong in one known way, and a year of trouble fits in a minute.
 //!
 //! `SIM_SEEDS=n` runs n seeds per kind of store, half of them new in each run; `SIM_SEED=n` that

@@ -11,7 +11,7 @@ const END: &str = "<!-- end of guarantees -->";
 
 fn table(stores: &[(&str, Locks)]) -> String {
     let mut table = String::from(
-        "| store | excludes | waiters are granted | a dead holder's lock is free | modes | its fencing token rises | exclusion fails when |\n\
+        "| store | scope | waiters are granted | lock is freed after a crash | modes | its fencing token rises | exclusion fails when |\n\
          |---|---|---|---|---|---|---|\n",
     );
     for (url, locks) in stores {

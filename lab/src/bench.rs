@@ -3,7 +3,7 @@
 //! The workloads are closed loops: each client acquires, holds, releases, and asks again.
 //! Latencies of `uncontended` are of acquire and release together, of `contended` of acquire
 //! alone, and of `handover` from the call of one holder's release, after a hold of 2 ms, to the
-//! next holder's grant, across processes too. `held` is no loop: it tells what keeping that many
+//! next holder's grant, across processes too. `held` is not a loop: it measures what keeping that many
 //! locks costs this process.
 
 mod clients;
@@ -30,13 +30,14 @@ use worker::{Worker, broken_worker};
 pub(crate) struct Options {
     /// The store; `baseline:tokio-mutex` is tokio's own Mutex in the same loop
     url: String,
-    /// Own locks, one hot lock, one lock handed on after holds of 2 ms, or CLIENTS locks just held
+    /// Own locks, one contended lock, one lock handed off after holds of 2 ms, or CLIENTS idle held
+    /// locks
     #[arg(value_enum)]
     workload: Workload,
-    /// How many clients loop
+    /// Number of clients
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     clients: u32,
-    /// For how long, in seconds
+    /// Duration in seconds
     #[arg(value_parser = seconds)]
     seconds: Duration,
     /// Spread the clients over this many processes
@@ -132,7 +133,7 @@ impl Options {
         })
     }
 
-    /// The part of a worker process: says when it is connected, starts when it is told to.
+    /// The worker process's part: reports when it is connected, and starts on request.
     fn work(&self, first: u32) -> Result<ExitCode> {
         let seen = self.measure(first, || {
             println!("ready");
@@ -217,13 +218,13 @@ pub(crate) fn histogram(seen: &[Seen]) -> Histogram<u64> {
 pub(crate) fn fairness(pairs: &[u64]) -> f64 {
     let pairs = pairs.iter().map(|n| *n as f64);
     let (sum, squares): (f64, f64) = (pairs.clone().sum(), pairs.clone().map(|n| n * n).sum());
-    // Nobody got less than anybody else.
+    // All clients got the same.
     if sum == 0.0 { 1.0 } else { sum * sum / (pairs.len() as f64 * squares) }
 }
 
 /// One lock's way from holder to holder.
 pub(crate) struct HandedOff {
-    /// From the call of the release to the next grant, where somebody waited by then.
+    /// From the call of the release to the next grant, if there was a waiter by then.
     pub(crate) took: Histogram<u64>,
     pub(crate) overtaken: usize,
 }
@@ -242,7 +243,7 @@ pub(crate) fn handed_off(holds: impl Iterator<Item = [u64; 3]>) -> HandedOff {
     HandedOff { took, overtaken: overtaken(&holds) }
 }
 
-/// Grants, sorted, to somebody who had asked clearly later than one granted after it.
+/// The number of sorted grants to a client that had asked clearly later than one granted after it.
 fn overtaken(holds: &[[u64; 3]]) -> usize {
     let mut earliest_left = u64::MAX;
     let mut count = 0;

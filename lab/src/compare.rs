@@ -53,10 +53,10 @@ pub(crate) struct Options {
     /// Within two minutes: fewer and shorter measurements
     #[arg(long, conflicts_with = "seconds")]
     quick: bool,
-    /// For how long each measurement of speed, in seconds; there are about 40 for each store
+    /// Seconds per speed measurement (about 40 per store)
     #[arg(long, default_value = "0.25", value_parser = seconds)]
     seconds: Duration,
-    /// What clients do
+    /// The workload of the clients
     #[arg(long, value_enum, default_value = "locks")]
     workload: Workload,
     /// Where to write the report; a picture of its summary is put beside it
@@ -65,26 +65,26 @@ pub(crate) struct Options {
     /// Also write all figures to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Which faults come in which order, and what the clients do; any number
+    /// Seed of the order of the faults and of the clients' choices; any number
     #[arg(long)]
     seed: Option<u64>,
-    /// Measure nothing; draw the report of figures that --json wrote
+    /// Draw the report from figures that --json wrote, without measuring
     #[arg(long, value_name = "FILE", conflicts_with_all = ["stores", "quick", "seconds", "seed", "json"])]
     from: Option<PathBuf>,
-    /// Print the JSON schema of --json and do nothing else
+    /// Only print the JSON schema of --json
     #[arg(long)]
     schema: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Workload {
-    /// Acquire and release, alone and in crowds, in good times and bad
+    /// Acquire and release, with one client and with many, with and without faults
     Locks,
-    /// Buyers who take the last pieces of a stock, with a lock and without
+    /// Buyers that compete for the last pieces of a stock, with a lock and without
     FlashSale,
 }
 
-/// What was used of users' stores, to be cleared when nothing uses it any more.
+/// The parts of users' stores that this run used; cleared when its clients have ended.
 type Used = RefCell<Vec<Arc<ScratchStore>>>;
 
 /// One sale at one store, roughly.
@@ -146,7 +146,7 @@ impl Options {
         let mut comparison = all.into_inner();
         drop(progress);
         if was_stopped {
-            eprintln!("stopped: the report is of what is done");
+            eprintln!("stopped: the report covers what was measured until then");
         }
         comparison.was_stopped = was_stopped;
         comparison.took_s = began.elapsed().as_secs_f64();
@@ -274,7 +274,7 @@ async fn broken_and_healed(
     seed: u64,
     used: &Used,
 ) {
-    board.now("starting servers to be broken");
+    board.now("starting servers for fault injection");
     let deployment = match spec.start(Wiring::Proxied).await {
         Ok(deployment) => deployment,
         Err(cause) => return board.failed("faults", spec.failed("started", cause)),
@@ -306,7 +306,7 @@ async fn broken_and_healed(
             Err(error) => board.failed(&failing.to_string(), error),
         }
     }
-    board.now("faults come and go before an independent register");
+    board.now("injecting faults, with independent registers");
     match under_faults::run(&*deployment, spec, board, plan, seed).await {
         Ok(faults) => {
             board.concluded(

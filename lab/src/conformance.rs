@@ -1,4 +1,4 @@
-//! `fencelock conformance`: does a store behave, here?
+//! `fencelock conformance`: whether a store passes the conformance suite here.
 //!
 //! The store may be in use: the suite touches nothing but what begins with a fresh random prefix,
 //! and removes that at its end, also after Ctrl-C. What it does to the servers is said before it
@@ -21,13 +21,13 @@ use crate::leftovers;
 /// Redis without the right to SCAN leaves the fencing tokens' keys, for a day at most.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// The store, as file:///DIR
+    /// Store URL, such as redis://HOST or file:///DIR
     #[arg(env = fencelock::URL_VARIABLE, hide_env_values = true)]
     url: String,
-    /// Only behaviours whose name contains this, as ownership::
+    /// Only behaviours whose name contains this, such as ownership::
     #[arg(long)]
     filter: Option<String>,
-    /// Begin no further behaviour after one has failed; those on exclusion come first
+    /// Start no further behaviour after a failure; those on exclusion come first
     #[arg(long)]
     fail_fast: bool,
 }

@@ -16,7 +16,7 @@ pub(crate) async fn remove(scratch: &ScratchStore) {
 /// causes, which have the store's own words.
 pub(crate) fn say(url: &str, error: &Error) {
     let until = match url.split("://").next().unwrap_or_default() {
-        "file" => "it stays until somebody removes it",
+        "file" => "it stays until it is removed by hand",
         "zk" | "zookeeper" => "the servers remove empty nodes of locks, usually within a minute",
         _ => "such keys have the last fencing tokens, and each expires within a day",
     };

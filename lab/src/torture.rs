@@ -15,51 +15,52 @@ use crate::interrupt::Interrupts;
 use crate::leftovers;
 use crate::store_spec::{LIBRARY, StoreSpec};
 
-/// Uses a store's locks from several processes while it and they are broken and healed, and judges
-/// what they saw: exclusion, fencing tokens, order, liveness, leftovers.
+/// Stress-tests stores: injects faults into servers and clients, and checks exclusion, fencing tokens,
+/// order, liveness and leftovers.
 ///
 /// The servers are started here, on loopback, and end with the command. Overlaps that a store's
 /// profile admits under a fault are counted and shown; any other violation makes the exit code 1.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// Stores to start here: memory, file, redis, redis-aof, redis-failover, redis-sentinel,
-    /// redis-cluster, redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the command made is
-    /// touched, and removed at the end. All that can be started here, if none is given
+    /// redis-cluster, redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the
+    /// command made is touched, and removed at the end. All that can be started here, if none is
+    /// given
     stores: Vec<StoreSpec>,
-    /// For how many minutes each
+    /// Minutes per store
     #[arg(long, default_value = "5", value_parser = minutes, conflicts_with_all = ["acquisitions", "rounds"])]
     minutes: Duration,
-    /// Until that many locks were granted, each
+    /// Stop each store after this many grants
     #[arg(long, conflicts_with = "rounds")]
     acquisitions: Option<u64>,
-    /// That many rounds, each. A round is one fault and the quiet time after it
+    /// Stop each store after this many rounds; a round is one fault and the pause after it
     #[arg(long)]
     rounds: Option<u32>,
-    /// Which faults come in which order, and what the clients do; any number
+    /// Seed of the order of the faults and of the clients' choices; any number
     #[arg(long)]
     seed: Option<u64>,
     /// How long each fault lasts
     #[arg(long, default_value = "20s", value_parser = humantime::parse_duration)]
     faults_for: Duration,
-    /// How long there is none, after each
+    /// Pause after each fault
     #[arg(long, default_value = "20s", value_parser = humantime::parse_duration)]
     quiet_for: Duration,
-    /// Only this fault, as clients-frozen; can be given several times
+    /// Only this fault, such as clients-frozen; can be repeated
     #[arg(long = "fault", value_name = "FAULT")]
     faults: Vec<Fault>,
-    /// How many processes use the store
+    /// Number of processes that use the store
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     processes: u32,
-    /// How many tasks of each
+    /// Number of tasks in each process
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     workers: u32,
-    /// How many locks they share
+    /// Number of locks that they share
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     locks: u32,
     /// The longest usual hold; a few last longer than the TTL, which is 2 s
     #[arg(long, default_value = "2ms", value_parser = humantime::parse_duration)]
     hold_at_most: Duration,
-    /// Also write all that was found to this file, as JSON
+    /// Also write all results to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -112,7 +113,7 @@ impl Options {
             let written = std::fs::File::create(file)
                 .and_then(|file| Ok(serde_json::to_writer_pretty(file, &lines)?));
             written.map_err(|cause| {
-                let message = format!("the report could not be written to {}", file.display());
+                let message = format!("cannot write the report to {}", file.display());
                 Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
             })?;
         }
@@ -182,7 +183,7 @@ impl Options {
             text += &format!("\n  VIOLATION: left behind: {left}");
         }
         if report.was_stopped {
-            text += "\n  stopped early: what was left behind was not looked for";
+            text += "\n  stopped early: leftovers were not searched for";
         }
         text + &format!("\n  again: {}", self.again(store, seed))
     }

@@ -1,8 +1,8 @@
-//! A whole store on demand, by one word, and the faults that can be done to it.
+//! A complete store on demand, by its name, and the faults that can be injected into it.
 //!
 //! A deployment starts its servers on loopback and ends them when it is dropped. Faults that hit
-//! everybody on a server are therefore never aimed at one that somebody else depends on: a store
-//! that the user named by a URL has none but those of its clients.
+//! all clients of a server are never injected into a server that others depend on: a store that the
+//! user named by a URL only has the faults of its clients.
 
 use std::fmt;
 use std::io;
@@ -36,7 +36,7 @@ use lines::Lines;
 pub use lines::Wiring;
 pub use meter::{Meter, Traffic, cpu_of};
 
-/// What a deployment cannot know of the library that it is for.
+/// The functions of the library that a deployment needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
     /// Connects to the store that a URL names, as `fencelock::connect` does.
@@ -78,7 +78,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All there are.
+    /// All kinds.
     pub const ALL: [Kind; 11] = [
         Kind::Memory,
         Kind::File,
@@ -93,7 +93,7 @@ impl Kind {
         Kind::ZooKeeper3,
     ];
 
-    /// The word for it.
+    /// Its name on the command line.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -133,10 +133,10 @@ impl Kind {
     }
 }
 
-/// The store that a URL names, with the faults that harm nobody else there.
+/// The store that a URL names, with the faults that affect no other client of it.
 ///
 /// # Errors
-/// When it is no URL, or no proxy can be started.
+/// When the URL is invalid, or no proxy can be started.
 pub async fn named(url: &str, library: Library, wiring: Wiring) -> io::Result<Box<dyn Deployment>> {
     Ok(Box::new(named::Named::open(library.connect, url, wiring).await?))
 }
@@ -153,7 +153,7 @@ impl FromStr for Kind {
     fn from_str(word: &str) -> std::result::Result<Kind, String> {
         Kind::ALL.into_iter().find(|kind| kind.as_str() == word).ok_or_else(|| {
             let known = Kind::ALL.map(Kind::as_str).join(", ");
-            format!("{word:?} is no store that can be started here; expected one of {known}")
+            format!("unknown store {word:?}: expected one of {known}")
         })
     }
 }
@@ -164,16 +164,16 @@ pub trait Deployment: Send + Sync {
     /// Where clients connect, in each of their processes.
     fn url(&self) -> String;
 
-    /// What stands before the names of all locks.
+    /// The prefix of all lock names.
     fn prefix(&self) -> String {
         PREFIX.to_owned()
     }
 
-    /// What its servers were told that matters for locks, in words.
+    /// The servers' settings that matter for locks.
     fn settings(&self) -> String;
 
-    /// What its servers are, as `Redis 7.0.15`, one of each version. Empty where there is none, or
-    /// it is not ours to ask.
+    /// Its servers' versions, such as `Redis 7.0.15`, each version once. Empty where there is none,
+    /// or it is not ours to ask.
     ///
     /// # Errors
     /// When the servers cannot be asked.
@@ -181,7 +181,7 @@ pub trait Deployment: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// What its servers have used so far.
+    /// The servers' usage so far.
     ///
     /// # Errors
     /// When the servers cannot be asked.
@@ -189,7 +189,7 @@ pub trait Deployment: Send + Sync {
         Ok(Meter::default())
     }
 
-    /// What can be done to the servers.
+    /// The faults of the servers.
     fn faults(&self) -> Vec<Fault> {
         Vec::new()
     }
@@ -199,8 +199,8 @@ pub trait Deployment: Send + Sync {
         false
     }
 
-    /// The ports of those who take writes now, where servers choose them among themselves and may do
-    /// so unasked: a failover comes to a master that stood still for a moment, too.
+    /// The ports of the current masters, where servers elect them and may fail over by themselves:
+    /// also when a master was only stalled for a moment.
     ///
     /// # Errors
     /// When the servers cannot be asked.
@@ -213,13 +213,14 @@ pub trait Deployment: Send + Sync {
         true
     }
 
-    /// Does that to the servers for as long as it says, and heals them. They serve again on return.
+    /// Injects `fault` for the duration `during`, and heals the servers. They serve again on
+    /// return.
     ///
     /// # Errors
     /// When it cannot be done, or the servers do not come back.
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()>;
 
-    /// What holders and waiters left in the servers, seen without the library. Nothing, when all
+    /// What holders and waiters left in the servers, read without the library. Empty once all
     /// clients have left.
     ///
     /// # Errors

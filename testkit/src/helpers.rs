@@ -1,31 +1,35 @@
-//! What the fault tests of every store do with it, each bounded and each with its own words.
+//! The steps of the fault tests of every store, each of them bounded in time.
 //!
-//! Bounds are generous: they tell late on a busy machine from never, and are no promises.
+//! Bounds are generous: they distinguish late on a busy machine from never, and are not guarantees.
 
 use std::process::Child;
 use std::time::Duration;
 
 use fencelock_conformance::stopping;
+pub use fencelock_conformance::waiting::within;
+use fencelock_conformance::waiting::{
+    acquire_within, release_within, until_free_within, until_queued_within, until_within,
+};
 use fencelock_core::{Error, ErrorKind, Guard, Locks, Moment, Result};
 use rustix::process::Pid;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::sleep;
 
 use crate::servers::TestRedis;
 
-/// For what should happen at once.
+/// The bound of every event that should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// By how much a busy machine may make a timer late.
+/// How late a timer may be on a busy machine.
 pub const SLACK: Duration = Duration::from_secs(1);
 
-/// So many milliseconds.
+/// A duration in milliseconds.
 #[must_use]
 pub const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Awaits what should happen at once.
+/// Awaits an event that should happen at once.
 ///
 /// # Panics
 /// After [`PATIENCE`].
@@ -33,30 +37,18 @@ pub async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
     within(PATIENCE, what, event).await
 }
 
-/// Awaits what should happen within `bound`.
-///
-/// # Panics
-/// After it.
-pub async fn within<T>(bound: Duration, what: &str, event: impl Future<Output = T>) -> T {
-    timeout(bound, event).await.unwrap_or_else(|_| panic!("not within {bound:?}: {what}"))
-}
-
 /// Awaits a condition that no event announces.
 ///
 /// # Panics
 /// After [`PATIENCE`].
-pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition().await {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        sleep(ms(5)).await;
-    }
+pub async fn until(what: &str, condition: impl AsyncFnMut() -> bool) {
+    until_within(PATIENCE, what, condition).await;
 }
 
-/// Connects, in more than one try where a busy machine needs longer than a connection may take.
+/// Connects, with retries for a busy machine that needs longer than one attempt may take.
 ///
 /// # Panics
-/// When that fails for good.
+/// When that fails finally.
 pub async fn connect_retrying<F>(connect: impl Fn() -> F) -> Locks
 where
     F: Future<Output = Result<Locks>>,
@@ -75,31 +67,29 @@ where
     soon("the store connects", connecting).await
 }
 
-/// Acquires.
+/// Acquires `name` exclusively.
 ///
 /// # Panics
 /// When that fails.
 pub async fn acquire(locks: &Locks, name: &str) -> Guard {
-    let lock = locks.lock(name);
-    soon(&format!("{name} is acquired"), lock.acquire()).await.expect("acquired")
+    acquire_within(PATIENCE, locks, name).await
 }
 
-/// Releases.
+/// Releases `guard`.
 ///
 /// # Panics
 /// When that fails.
 pub async fn release(guard: Guard) {
-    let what = format!("{} is released", guard.name());
-    soon(&what, guard.release()).await.expect("released");
+    release_within(PATIENCE, guard).await;
 }
 
-/// Waits in a task of its own for as long as it takes.
+/// Starts a task that waits for `name` without a limit.
 pub fn spawn_waiter(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
     let lock = locks.lock(name);
     tokio::spawn(async move { lock.acquire().await })
 }
 
-/// Awaits the grant of a [waiter](wait_for).
+/// Awaits the grant of a [waiter](spawn_waiter).
 ///
 /// # Panics
 /// When it is not granted.
@@ -107,27 +97,20 @@ pub async fn until_granted(waiter: JoinHandle<Result<Guard>>) -> Guard {
     soon("a waiter is granted", waiter).await.expect("no panic").expect("granted")
 }
 
-/// Awaits that so many wait for `name`.
+/// Awaits that `count` claims wait for `name`.
 ///
 /// # Panics
 /// When they do not.
 pub async fn until_queued(locks: &Locks, name: &str, count: usize) {
-    until(&format!("{count} wait for {name}"), async || {
-        locks.inspect(name).await.is_ok_and(|seen| seen.waiters.len() == count)
-    })
-    .await;
+    until_queued_within(PATIENCE, locks, name, count).await;
 }
 
-/// Awaits that nobody holds `name` or waits for it.
+/// Awaits that `name` has neither holder nor waiter.
 ///
 /// # Panics
-/// When somebody does.
+/// When it has one.
 pub async fn until_free(locks: &Locks, name: &str) {
-    until(&format!("nobody is left of {name}"), async || {
-        let seen = locks.inspect(name).await;
-        seen.is_ok_and(|seen| seen.holders.is_empty() && seen.waiters.is_empty())
-    })
-    .await;
+    until_free_within(PATIENCE, locks, name).await;
 }
 
 /// Awaits a renewal that was sent after this was called.
@@ -147,41 +130,41 @@ pub async fn until_renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
 /// Awaits the loss of a lock that no renewal can have reached since `cut`.
 ///
 /// # Panics
-/// When it is told later than [`SLACK`] after the end of the lease.
+/// When it is reported later than [`SLACK`] after the end of the lease.
 pub async fn assert_lost_in_time(locks: &Locks, guard: &Guard, cut: Moment, ttl: Duration) {
-    soon("the holder is told", guard.lost()).await;
+    soon("the holder is notified of the loss", guard.lost()).await;
     assert!(!guard.is_held());
     let late = locks.now().duration_since(cut + ttl);
-    assert!(late < SLACK, "told {late:?} after the end of its lease");
+    assert!(late < SLACK, "reported {late:?} after the end of its lease");
 }
 
-/// The error of a wait that cannot get anything.
+/// The error of an acquisition that must fail within `wait`.
 ///
 /// # Panics
-/// When it gets something.
+/// When the lock is granted.
 pub async fn acquire_error(locks: &Locks, name: &str, wait: Duration) -> Error {
     let lock = locks.lock(name).wait_at_most(wait);
-    soon("a short wait ends", lock.acquire()).await.expect_err("there is nothing to get")
+    soon("a short wait ends", lock.acquire()).await.expect_err("the acquisition must fail")
 }
 
-/// Whether a try finds it held.
+/// Whether a try finds `name` held.
 ///
 /// # Panics
 /// When the try fails.
 pub async fn is_busy(locks: &Locks, name: &str) -> bool {
     let lock = locks.lock(name);
-    soon("a try is answered", lock.try_acquire()).await.expect("a try works").is_none()
+    soon("a try returns", lock.try_acquire()).await.expect("a try works").is_none()
 }
 
-/// Asserts what kind of error it is.
+/// Asserts the kind of an error.
 ///
 /// # Panics
-/// When it is another.
+/// When it is of another kind.
 pub fn assert_kind(error: &Error, kind: ErrorKind) {
     assert_eq!(error.kind(), kind, "{error}");
 }
 
-/// The words of an error and of what caused it.
+/// The text of an error and of its causes.
 #[must_use]
 pub fn error_chain(error: &Error) -> String {
     let mut words = error.to_string();
@@ -202,10 +185,10 @@ pub async fn stop_process(child: &Child) {
     soon("all threads stop", stopping).await.expect("the process lives");
 }
 
-/// What a Redis answers.
+/// Sends a command to a Redis server and returns the reply.
 ///
 /// # Panics
-/// When it does not, or with an error.
+/// When there is no reply, or it is an error.
 pub async fn redis_command(server: &TestRedis, command: &[&str]) -> String {
     server.command(command).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }

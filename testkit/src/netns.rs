@@ -1,9 +1,9 @@
-//! Fault tests that need a machine to themselves: a network whose packets get lost, a disk that is
+//! Fault tests that need Linux namespaces of their own: a network whose packets get lost, a disk that is
 //! full, a process without a free descriptor.
 //!
-//! Each test is this program, executed again in Linux namespaces of its own, where it may do what
-//! only root may do to a machine, and nobody else is touched. A machine that gives no namespaces
-//! ignores the test, with that reason.
+//! Each test is this program, executed again in Linux namespaces of its own, where it has
+//! the rights of root without effects on the machine. Where namespaces are not available the test is
+//! ignored, with that reason.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -115,7 +115,7 @@ fn alone(test: &Test) {
     let runtime = runtime.expect("a runtime");
     runtime.block_on(async {
         let done = tokio::time::timeout(BOUND, (test.run)()).await;
-        done.unwrap_or_else(|_| panic!("not within {BOUND:?}"));
+        done.unwrap_or_else(|_| panic!("timed out after {BOUND:?}"));
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
 }
@@ -137,7 +137,7 @@ impl Loss {
     /// Outside of a test of [`main`], or when the kernel has no such rule.
     #[must_use]
     pub fn of(percent: u32) -> Loss {
-        assert!(std::env::var_os(ASKED).is_some(), "this is everybody's network");
+        assert!(std::env::var_os(ASKED).is_some(), "this is the machine's own network");
         let last = percent - 1;
         let rule = format!(
             "table inet loss {{ chain input {{ type filter hook input priority 0; \
@@ -174,7 +174,7 @@ impl Drop for Loss {
 /// # Panics
 /// Outside of a test of [`main`].
 pub fn small_disk(at: &Path, bytes: u64) {
-    assert!(std::env::var_os(ASKED).is_some(), "these are everybody's mounts");
+    assert!(std::env::var_os(ASKED).is_some(), "these are the machine's own mounts");
     let size = format!("size={bytes}");
     done(command("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(at));
 }
@@ -185,14 +185,14 @@ pub fn small_disk(at: &Path, bytes: u64) {
 /// # Panics
 /// Outside of a test of [`main`].
 pub fn disk(image: &Path, at: &Path) {
-    assert!(std::env::var_os(ASKED).is_some(), "these are everybody's mounts");
+    assert!(std::env::var_os(ASKED).is_some(), "these are the machine's own mounts");
     let file = std::fs::File::create(image).expect("a file");
     file.set_len(16 << 20).expect("a sparse file");
     done(command("mkfs.ext4").arg("-q").arg(image));
     done(command("mount").args(["-o", "loop"]).arg(image).arg(at));
 }
 
-/// A disk that hangs: whoever writes to it waits, and no signal ends that. It goes on when this is
+/// A disk that hangs: writers wait, and no signal ends that. It continues when this is
 /// dropped, and by itself after half a minute, whatever became of the test.
 #[derive(Debug)]
 pub struct Frozen {
@@ -206,7 +206,7 @@ impl Frozen {
     /// Outside of a test of [`main`], or when it cannot be frozen.
     #[must_use]
     pub fn disk(at: &Path) -> Frozen {
-        assert!(std::env::var_os(ASKED).is_some(), "these are everybody's mounts");
+        assert!(std::env::var_os(ASKED).is_some(), "these are the machine's own mounts");
         let script = "timeout 30 cat; fsfreeze --unfreeze \"$0\"";
         let mut thaws = command("sh");
         thaws.args(["-c", script]).arg(at).stdin(Stdio::piped()).stdout(Stdio::null());
@@ -255,7 +255,7 @@ impl NoDescriptors {
     /// Outside of a test of [`main`], or when there is no end of them.
     #[must_use]
     pub fn left() -> NoDescriptors {
-        assert!(std::env::var_os(ASKED).is_some(), "these are everybody's descriptors");
+        assert!(std::env::var_os(ASKED).is_some(), "this is not a test process of its own");
         let before = getrlimit(Resource::Nofile);
         let few = Rlimit { current: Some(256), ..before };
         setrlimit(Resource::Nofile, few).expect("a lower limit");

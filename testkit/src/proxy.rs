@@ -12,7 +12,7 @@
 //!   peer's kernel already are out of reach.
 //! - The end of a stream (FIN, RST) is delayed, held and swallowed just as bytes are.
 //! - A connection that has lost bytes is reset when the loss ends, as TCP never delivers a stream
-//!   with a hole. Whoever wants a partition that the connection survives uses [`Proxy::stall`].
+//!   with a hole. For a partition that the connection survives, use [`Proxy::stall`].
 //! - At most 1 MiB per direction and connection waits in the proxy. When it is full, the proxy
 //!   stops reading, and TCP holds the sender back.
 //! - The operating system accepts connections before the proxy sees them, so that connecting
@@ -76,7 +76,7 @@ pub enum Close {
 /// What clients meet that connect while the proxy is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NewConnections {
-    /// Nobody listens: connecting fails.
+    /// There is no listener: connecting fails.
     Refused,
     /// Connecting succeeds, and a FIN follows.
     Closed,

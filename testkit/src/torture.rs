@@ -1,12 +1,13 @@
-//! Clients in processes of their own use a store's locks for as long as one likes, while it and they
-//! are broken and healed; what they saw is judged.
+//! Clients in processes of their own use a store's locks for as long as one likes, while it and
+//! they are broken and healed; what they saw is judged.
 //!
 //! A run is a series of rounds. In each, every process acquires, holds, writes to protected
 //! registers (a process of their own, which no fault hits), releases and gives up, in all modes; a
-//! fault comes and goes; then everybody finishes, and the round's histories are merged and checked:
+//! fault is injected and healed; then all clients finish, and the round's histories are merged and checked:
 //! exclusion, fencing, order, liveness, leftovers. Overlaps that the store's profile admits under
 //! that fault are counted and shown; the register that checks tokens must have refused the stale
-//! writes. Anything else is a violation. What the one beside it lost, which does not check, is shown.
+//! writes. Anything else is a violation. What the one beside it lost, which does not check, is
+//! shown.
 //!
 //! The seed decides which faults come in which order and what the clients do; what meets what is up
 //! to the machine, so a run is repeated, not replayed.
@@ -34,7 +35,7 @@ pub use report::{Round, StoreReport};
 use client_pool::ClientPool;
 use fault_schedule::FaultSchedule;
 
-/// What stands before the names of the locks, in a store that was started for the run.
+/// The prefix of the lock names, in a store that was started for the run.
 pub(crate) const PREFIX: &str = "torture:";
 
 /// How long and how hard.
@@ -48,8 +49,8 @@ pub struct Options {
     pub faults_for: Duration,
     /// How long there is none, after each.
     pub quiet_for: Duration,
-    /// Only these, of those that the store has; all, if none is named. One that is named twice comes
-    /// twice as often.
+    /// Only these, of those that the store has; all, if none is named. One that is named twice
+    /// comes twice as often.
     pub only: Vec<Fault>,
     /// Processes that use the store.
     pub processes: u32,
@@ -78,8 +79,8 @@ impl Until {
     }
 }
 
-/// Tortures one store, and tells each round when it is over. When `stop` says so, the run ends with
-/// the rounds that are complete.
+/// Runs the torture test on one store, and reports each completed round to `tell`. When `stop`
+/// completes, the run ends with the rounds that are complete.
 ///
 /// # Errors
 /// When processes or servers cannot be started, or do not come back. The library's own error is
@@ -97,7 +98,7 @@ pub async fn torture(
     let mut report = StoreReport::of(deployment, profile, options);
     let mut schedule = FaultSchedule::shuffled(options, deployment)?;
     let mut largest_tokens = verdict::LargestTokens::default();
-    // One for all rounds, or what it hears of between two of them would be lost.
+    // One future for all rounds, so that a stop between two of them is not lost.
     let mut stop = pin!(stop);
     let started = Instant::now();
     while !options.until.is_over(started, &report) {
@@ -132,7 +133,7 @@ pub async fn torture(
     Ok(report)
 }
 
-/// What a run needs beside the store.
+/// What a run needs in addition to the store.
 struct Run {
     directory: TempDir,
     register: RegisterServer,

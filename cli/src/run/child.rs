@@ -1,9 +1,9 @@
 //! The command, as the wrapper sees it: started through a watchdog that outlives us.
 //!
-//! The watchdog is the command's parent. It knows the process group by being told by the kernel
-//! when it starts the command, so there is no moment at which the wrapper could die and leave a
-//! command that nobody knows of. And it leaves the command unreaped until the end, so the group's
-//! number cannot come to mean anybody else's while somebody may still send signals to it.
+//! The watchdog is the command's parent. The kernel gives it the process group's number when it starts
+//! the command, so the wrapper cannot die at a moment that leaves an unknown command behind. The
+//! watchdog does not reap the command until the end, so the group's number cannot be reused while
+//! signals may still be sent to it.
 
 use std::ffi::OsString;
 use std::io;
@@ -34,7 +34,7 @@ pub(super) struct Child {
     leader: Option<Pid>,
     processes: ProcessTree,
     kill_at: Moment,
-    /// What has refused to be ended, and was told of.
+    /// Processes that could not be ended, and were reported.
     refused: Vec<Refused>,
     told_blind: bool,
 }
@@ -92,7 +92,7 @@ impl Child {
                 self.processes.leads(leader);
             }
             Some(_) => {}
-            // Perhaps before it told that the command runs.
+            // Possibly before it reported that the command runs.
             None => self.processes.adopt(&self.strangers),
         }
         Ok(report)

@@ -44,8 +44,8 @@ impl Environment {
             return Ok(());
         }
         Err(Outcome::usage(format!(
-            "{:?} on {} is held already, by the `fencelock run` that this command runs under; \
-             it would wait for itself ({HELD} says so)",
+            "{:?} on {} is already held by the `fencelock run` that this command runs under; \
+             it would wait for itself (see {HELD})",
             plan.name, plan.store.redacted_url
         )))
     }

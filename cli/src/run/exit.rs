@@ -32,16 +32,16 @@ pub(super) enum Outcome {
     /// The lock was lost, or the command was ended before that.
     Lost {
         message: String,
-        /// The user has heard of it when it happened.
+        /// The loss was reported when it happened.
         told: bool,
     },
-    /// Not granted: busy, or the wait was over.
+    /// Not granted: busy, or the wait timed out.
     Busy(String),
     /// A signal ended the waiting.
     Interrupted(Signal),
     /// The command cannot be executed.
     CannotExecute(String, io::Error),
-    /// The options cannot be meant.
+    /// Invalid options.
     Usage(String),
     /// The store's URL or the store's refusal.
     Configuration { message: String, refused: bool },
@@ -49,7 +49,7 @@ pub(super) enum Outcome {
     Unreachable(String),
     /// The system refused something that every run needs.
     System(&'static str, io::Error),
-    /// Somebody killed the watchdog, so the command was killed.
+    /// The watchdog was killed, so the command was killed too.
     Unwatched,
 }
 
@@ -62,7 +62,7 @@ impl Outcome {
         Outcome::Configuration { message: why.to_string(), refused: false }
     }
 
-    /// The lock was lost, which nobody has heard of yet.
+    /// The lock was lost, and that has not been reported yet.
     pub(super) fn lost(message: String) -> Outcome {
         Outcome::Lost { message, told: false }
     }
@@ -98,7 +98,7 @@ impl Outcome {
         [Signal::INT, Signal::QUIT].into_iter().find(|signal| signal.as_raw() == number)
     }
 
-    /// The word in the status file.
+    /// The outcome's name in the status file.
     pub(super) fn as_str(&self) -> &'static str {
         match self {
             Outcome::Ended(End::Exited(_)) => "exited",
@@ -115,12 +115,12 @@ impl Outcome {
         }
     }
 
-    /// Whether that was said when it happened.
+    /// Whether it was reported when it happened.
     pub(super) fn was_told(&self) -> bool {
         matches!(self, Outcome::Lost { told: true, .. })
     }
 
-    /// What there is to say about it.
+    /// The message for standard error, if any.
     pub(super) fn message(&self) -> Option<String> {
         match self {
             Outcome::Ended(_) | Outcome::Interrupted(_) => None,
@@ -140,7 +140,7 @@ impl Outcome {
     }
 }
 
-/// What the exit code is to look like.
+/// How outcomes map to exit codes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Codes {
     pub(super) flock: bool,
@@ -174,7 +174,7 @@ impl Codes {
         }
     }
 
-    /// Busy is nothing to talk about where it is expected: with `--skip-ok`, and as flock's `-n`.
+    /// Whether a busy lock is expected and not reported: with `--skip-ok`, and like flock's `-n`.
     pub(super) fn is_silent_about(self, outcome: &Outcome) -> bool {
         matches!(outcome, Outcome::Busy(_)) && (self.skip_ok || self.flock)
     }
@@ -196,7 +196,7 @@ pub(super) fn chain(error: &Error) -> String {
     text
 }
 
-/// One line to standard error. Nothing is left to be done when nobody can read it.
+/// Writes one line to standard error. A failure to write is ignored.
 pub(super) fn say(message: &str) {
     let line = message.replace(['\n', '\r'], " ");
     let _ = writeln!(io::stderr(), "fencelock: {line}");

@@ -18,16 +18,16 @@ use rustix::process::Pid;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-/// What the wrapper tells the watchdog.
+/// A message of the wrapper to the watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Kill the group at this moment of the boot clock, unless told a later one.
+    /// Kill the group at this moment of the boot clock, unless a later one is sent.
     KillAt(Moment),
-    /// The job is over: kill nobody, and end.
+    /// The job is done: end without killing anything.
     Done,
 }
 
-/// What the watchdog tells the wrapper.
+/// A message of the watchdog to the wrapper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Report {
     /// The command runs, as the leader of the group of this number.
@@ -36,7 +36,7 @@ pub(super) enum Report {
     CannotExecute(i32),
     /// It was stopped by this signal.
     Stopped(i32),
-    /// It was killed, because the time that the last order allowed was over.
+    /// It was killed, because the deadline of the last order has passed.
     OutOfTime,
     /// It ended.
     Ended(End),
@@ -127,7 +127,7 @@ impl Channel {
 
     fn send(&self, words: Words) {
         let bytes = [words[0].to_ne_bytes(), words[1].to_ne_bytes()].concat();
-        // Whoever has gone is noticed where the other's words are awaited.
+        // The end of the peer is noticed when its next message is awaited.
         let _ = rustix::net::send(&self.socket, &bytes, SendFlags::NOSIGNAL);
     }
 
@@ -146,8 +146,8 @@ impl Channel {
             let mut bytes = [0; BYTES];
             let (length, _) = loop {
                 match rustix::net::recv(&self.socket, &mut bytes, RecvFlags::empty()) {
-                    // It died with words of ours unread. The kernel says so once, and before it
-                    // gives out what the other had still said.
+                    // It died with unread messages of ours. The kernel reports that once, and before
+                    // it delivers the peer's last messages.
                     Err(Errno::CONNRESET) => {}
                     received => break received?,
                 }

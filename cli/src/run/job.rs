@@ -21,7 +21,7 @@ const ASK_WITHIN: Duration = Duration::from_secs(2);
 /// confirm the release of a lock after the lock's own end.
 const SILENT_WITHIN: Duration = Duration::from_secs(1);
 
-/// Runs the command under the lock. The exit code.
+/// Runs the command under the lock and returns the exit code.
 pub(super) async fn run(options: Options) -> u8 {
     let codes = options.codes();
     let plan = match Plan::new(options) {
@@ -60,7 +60,7 @@ async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {
     Ok(done.outcome)
 }
 
-/// Connects. The patience with a lock that is not free is also that with a store that is not there.
+/// Connects. The wait limit for a busy lock also applies to a store that is not there yet.
 async fn connect(plan: &Plan) -> fencelock::Result<Locks> {
     let url = plan.store.url.reveal();
     match plan.patience {
@@ -172,8 +172,8 @@ fn counted_from(patience: Patience, started: Instant, now: Instant) -> Instant {
     }
 }
 
-/// Gives the lock back. That it was lost before changes how the run ended; that the store has not
-/// confirmed it does not: the command has done its work under the lock. Confirmed or not, it ends
+/// Releases the lock. An earlier loss changes the outcome of the run; a missing confirmation of the
+/// store does not: the command has done its work under the lock. Confirmed or not, it ends
 /// with its lease, so that is how long the store is asked.
 async fn release(plan: &Plan, guard: Guard, signals: &mut Signals, outcome: Outcome) -> Done {
     let bound = guard.remaining().saturating_add(SILENT_WITHIN);

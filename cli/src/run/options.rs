@@ -1,5 +1,4 @@
-//! What the user may ask of `fencelock run`, parsed once; flock's letters mean what they mean
-//! there.
+//! The options of `fencelock run`, parsed once. flock's letters keep their meaning.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,28 +10,27 @@ use fencelock::{Liveness, Lock, Locks, Permits, Profile, Ttl, parse_duration};
 use super::exit::{Codes, Outcome};
 use super::store::Store;
 
-/// How long a store may take to answer -n: long enough for a slow one, and short enough for a
-/// caller who would not wait.
+/// How long a store may take to answer -n: enough for a slow store, short enough for a caller that
+/// asked not to wait.
 const TRY_WITHIN: Duration = Duration::from_secs(2);
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  the command's own; 128+n when signal n ended it, or ended the waiting
-  64  usage, also of a lock that this command runs under already
+  the command's own; 128+n when signal n ended the command or the wait
+  64  usage error, or a lock already held by an enclosing `fencelock run`
   69  the store did not answer: within the --wait limit, or unreachable_after without one (30 s), or
       2 s with -n; --skip-ok does not hide it
-  70  somebody killed the watchdog, so the command was killed
+  70  the watchdog was killed, so the command was killed too
   71  the system refused a process or a descriptor
-  75  busy, or the wait was over (-E CODE, --skip-ok)
-  78  configuration: the store's URL, or its refusal
-  79  the lock was lost, or about to be, or --hold-at-most was over
+  75  busy, or the wait timed out (-E CODE, --skip-ok)
+  78  configuration: invalid store URL, or refused by the store
+  79  the lock was lost or about to be lost, or --hold-at-most was reached
   126 the command cannot be executed
-  127 it was not found";
+  127 the command was not found";
 
 const MORE: &str = "\
-The command leads a process group of its own, which is in the foreground of the terminal if we are.
-When the command exits the lock is released; what it left in the background is left alone, without a
-lock.
+The command leads a process group of its own, in the terminal's foreground if fencelock is. When the
+command exits, the lock is released; processes that it left in the background continue without a lock.
 
 A store that is not there yet, for example while it restarts, is waited for like a busy lock, and no
 longer: -n makes a single attempt. A refused login or an invalid URL is an error at once.
@@ -40,34 +38,34 @@ longer: -n makes a single attempt. A refused login or an invalid URL is an error
 When the lock is about to end, a message says why, and the command and every process that descends
 from it get SIGTERM (see --grace), and SIGKILL before another client can be granted; at once when the
 store says that the lock is not ours. It makes no difference whether a process is in another group or
-session, as those of timeout(1), of shells with job control and of daemons are. The release is not
-waited for beyond the lock's own end plus 1 s. When this program is killed, or stopped for longer than
-the lock lasts, a watchdog kills the same processes. What refuses, since it runs as another user
-(sudo), is named on standard error at once. What the command has others start (a container's daemon,
+session (timeout(1), shells with job control, daemons). The release is waited for until 1 s after the
+lock's own end at most. When this program is killed, or stopped for longer than
+the lock lasts, a watchdog kills the same processes. A process that refuses because it runs as another
+user (sudo) is named on standard error at once. What the command has others start (a container's daemon,
 systemd-run, at) does not descend from it and is not ended.
 
 SIGTERM is passed on to all of these processes; SIGINT, SIGQUIT and SIGHUP to all but those in a
 session of their own. When the command then dies of the signal, or has exited after a SIGTERM, what
-is left of them is ended too: SIGKILL follows after --grace. SIGUSR1, SIGUSR2, SIGALRM and other
+is left of them is ended too, with SIGKILL after --grace. SIGUSR1, SIGUSR2, SIGALRM and other
 messages are passed on to the command alone; real-time signals are dropped.
 
 A job that was stopped by Ctrl-Z keeps its lock on the file store; on a store with leases it is
-killed at the lease's end, since nobody renews it.
+killed at the lease's end, because the lease is no longer renewed.
 
 Environment of the command:
   FENCELOCK_NAME      the lock
   FENCELOCK_TOKEN     its fencing token, for the protected resource to check
   FENCELOCK_STORE     the store, without password and parameters
-  FENCELOCK_DEADLINE  with --hold-at-most: when it is over, in Unix seconds
-  FENCELOCK_HELD      all locks that it runs under: a second `fencelock run` for one of them is an
-                      error rather than a deadlock; unset it for what outlives the lock
+  FENCELOCK_DEADLINE  with --hold-at-most: its end, in Unix seconds
+  FENCELOCK_HELD      all locks that the command runs under: a second `fencelock run` for one of them is an
+                      error rather than a deadlock; unset it for processes that outlive the lock
 
 Passwords: a command inherits FENCELOCK_URL with the whole environment, password included, so that a
 `fencelock run` inside it needs no --url. A URL given by --url is not passed to the command, but
 every user of the machine can see it in the process list. Neither is shown in messages or --status-json.
 
---flock-compat exits as flock(1): 1 busy, 65 URL or store that cannot be meant, 66 store that
-refuses, 69 command that cannot be executed, 71 store that does not answer. Lost stays 79.";
+--flock-compat exits like flock(1): 1 busy, 65 invalid URL, 66 refused by the store, 69 command that
+cannot be executed, 71 store that does not answer. A lost lock stays 79.";
 
 /// Runs a command while holding a lock
 #[derive(clap::Args, Debug)]
@@ -85,7 +83,8 @@ pub(crate) struct Options {
     #[arg(short = 'c', long = "command", conflicts_with = "command", value_name = "STRING")]
     shell: Option<OsString>,
 
-    /// The store, as file:///DIR; file:// is the user's default directory
+    /// Store URL, such as redis://HOST or file:///DIR; the default, file://, is a per-user
+    /// directory on this machine
     #[arg(long, env = fencelock::URL_VARIABLE, default_value = "file://", hide_env_values = true)]
     url: String,
     /// Fail rather than wait; the store itself gets 2 s to answer
@@ -94,25 +93,25 @@ pub(crate) struct Options {
     /// Wait no longer than this for the store and the lock; fractions allowed, 0 is -n
     #[arg(short, long, visible_alias = "timeout", value_name = "SECONDS", value_parser = seconds)]
     wait: Option<Duration>,
-    /// Exit with this code when busy, or when the wait was over
+    /// Exit with CODE if the lock is busy or the wait times out
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
-    /// Hold it together with other shared holders: the read lock of a reader-writer lock
+    /// Share the lock with other shared holders: the read lock of a reader-writer lock
     #[arg(short, long, conflicts_with_all = ["write", "exclusive", "permits", "limit"])]
     shared: bool,
-    /// Hold it alone as a writer: for Curator's InterProcessReadWriteLock, which sees no -x
+    /// Hold it exclusively as a writer: for Curator's InterProcessReadWriteLock, which does not see -x
     #[arg(long, conflicts_with_all = ["exclusive", "permits", "limit"])]
     write: bool,
-    /// Hold it alone: the default
+    /// Hold the lock exclusively: the default
     #[arg(short = 'x', short_alias = 'e', long, conflicts_with_all = ["permits", "limit"])]
     exclusive: bool,
     /// Take N permits of --limit
     #[arg(long, value_name = "N", requires = "limit")]
     permits: Option<u32>,
-    /// At most M permits may be out together
+    /// The total number of permits, M
     #[arg(long, value_name = "M")]
     limit: Option<u32>,
-    /// How long the store keeps the lock if this program goes silent
+    /// How long the store keeps the lock if this program stops responding
     #[arg(long, value_name = "DUR", value_parser = ttl)]
     ttl: Option<Ttl>,
     /// Keep the lock at least this long, even if the command ends earlier
@@ -121,35 +120,35 @@ pub(crate) struct Options {
     /// End the command before it has held the lock for longer than this
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     hold_at_most: Option<Duration>,
-    /// What to do when the lock is lost: terminate in time, kill in time, or only tell
+    /// When the lock is about to be lost: terminate the command, kill it, or only print a message
     #[arg(long, value_enum, default_value_t = OnLost::Term)]
     on_lost: OnLost,
-    /// Between SIGTERM and the lock's end; at most half the TTL, on zk:// 0.27 of the session [default:
-    /// a third, at most 5s]
+    /// Time between SIGTERM and the lock's end; at most half the TTL, on zk:// 0.27 of the session
+    /// [default: a third of the time that the lock lasts without renewal, at most 5s]
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     grace: Option<Duration>,
-    /// Busy is success
+    /// Exit with 0 if the lock is busy
     #[arg(long, conflicts_with = "conflict_exit_code")]
     skip_ok: bool,
-    /// Write how it went to FILE, at the grant and at the end
+    /// Write a JSON status to FILE, once when granted and once at the end
     #[arg(long, value_name = "FILE")]
     status_json: Option<PathBuf>,
-    /// Exit with flock's codes, as 1 for busy
+    /// Exit with flock's codes, such as 1 for busy
     #[arg(long)]
     flock_compat: bool,
-    /// Tell how long it took, or whom it waits for
+    /// Report how long the wait took, and who holds the lock meanwhile
     #[arg(long)]
     verbose: bool,
 }
 
-/// What to do when the lock is lost.
+/// What to do when the lock is about to be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum OnLost {
     /// SIGTERM, then SIGKILL
     Term,
     /// SIGKILL
     Kill,
-    /// Nothing but a message
+    /// Only a message
     Continue,
 }
 
@@ -169,7 +168,7 @@ enum Kind {
     Permits(Permits),
 }
 
-/// What is to be done: the options, made sense of.
+/// The validated options.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) name: String,
@@ -184,11 +183,11 @@ pub(super) struct Plan {
     kind: Kind,
     ttl: Ttl,
     grace: Option<Duration>,
-    /// How long the store may be silent for one who would not wait.
+    /// How long the store may be silent when the caller asked not to wait.
     try_within: Duration,
 }
 
-/// How long before the lock's end what happens.
+/// How long before the lock's end the command is signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Margins {
     /// SIGTERM.
@@ -279,7 +278,8 @@ impl Plan {
         program.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// When to end the command before the lock ends: by the shortest promise that there is.
+    /// When to end the command before the lock ends, by the shortest duration that the lock is
+    /// promised for.
     pub(super) fn margins(&self, profile: &Profile) -> Result<Margins, Outcome> {
         let (lease, to_raise) = match profile.liveness {
             Liveness::Session(timeout) => {
@@ -294,8 +294,8 @@ impl Plan {
                 return Err(Outcome::usage(format!(
                     "--grace {} is more than half of the {} that the lock lasts; \
                      lower it, or raise {to_raise}",
-                    words(grace),
-                    words(promise),
+                    format_duration(grace),
+                    format_duration(promise),
                 )));
             }
             Some(grace) => grace,
@@ -313,13 +313,14 @@ fn valid_between_heartbeats(timeout: Duration) -> Duration {
     timeout * 54 / 100
 }
 
-/// As it would be given: `1m30s`.
-fn words(duration: Duration) -> String {
+/// In the form of the option: `1m30s`.
+fn format_duration(duration: Duration) -> String {
     humantime::format_duration(duration).to_string().replace(' ', "")
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "expected seconds, as 10 or 0.5".to_owned())?;
+    let seconds: f64 =
+        text.parse().map_err(|_| "expected seconds, such as 10 or 0.5".to_owned())?;
     Duration::try_from_secs_f64(seconds).map_err(|_| "expected seconds, 0 or more".to_owned())
 }
 

@@ -107,7 +107,7 @@ impl ProcessTree {
         self.group = Some(group);
     }
 
-    /// The watchdog is gone, so that everything has become ours, beside the children that we had.
+    /// The watchdog has ended, so its descendants have become our children, in addition to our own.
     pub(super) fn adopt(&mut self, strangers: &[Pid]) {
         self.root = getpid();
         self.strangers = strangers.to_vec();
@@ -208,7 +208,7 @@ fn kill_groups(below: &[&Process], outside: &[&Process]) {
     // To the kernel 0 is our own group, and 1 is everything.
     let is_a_group = |group: &&i32| **group > 1 && Some(**group) != ours;
     for &group in groups.difference(&foreign).filter(is_a_group) {
-        // Each member gets it by itself, too, which tells whether it was refused.
+        // Each member also gets it individually, which shows whether it was refused.
         let _ = Pid::from_raw(group).map(|group| kill_process_group(group, Signal::KILL));
     }
 }

@@ -10,7 +10,7 @@ use std::task::Poll;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-/// What ends a program politely.
+/// Signals that ask a program to end.
 const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
 /// What means something to the command only, and would end us by default; and SIGWINCH. Those of
@@ -43,13 +43,13 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Catches what ends a program politely, from now on and for good.
+    /// Catches the signals that ask a program to end, permanently.
     pub(crate) fn catch() -> io::Result<Signals> {
         Signals::of(&ENDING)
     }
 
-    /// Catches the messages for the command, from now on and for good. With them what cannot be
-    /// passed on, which is dropped rather than the job: there is no safe way to send a real-time
+    /// Catches the messages for the command, permanently; and signals that cannot be passed on, which
+    /// are dropped rather than ending the job: there is no safe way to send a real-time
     /// signal.
     pub(super) fn messages() -> io::Result<Signals> {
         Signals::of(&UNHEARD)?;

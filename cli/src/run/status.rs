@@ -1,4 +1,4 @@
-//! The file that tells monitoring how a run went.
+//! The status file of a run, for monitoring.
 //!
 //! A regular file is replaced, so that a reader sees one whole status or the one before. Anything
 //! else that has this name, such as `/dev/null`, a pipe or our own standard output, is written to
@@ -29,7 +29,7 @@ pub(super) struct Status {
     exit_code: Option<u8>,
     waited_seconds: f64,
     held_seconds: Option<f64>,
-    /// Who held it when it was busy.
+    /// The holder, when the lock was busy.
     holders: Vec<Holder>,
     /// Processes of the command that run on without the lock, since they could not be ended.
     not_ended: Vec<NotEnded>,
@@ -90,7 +90,7 @@ impl Status {
         waited
     }
 
-    /// The lock is not held any more, or not to be believed in.
+    /// The lock is no longer held, or no longer relied on.
     pub(super) fn let_go(&mut self) {
         let held = self.granted.map(|granted| granted.elapsed().as_secs_f64());
         self.held_seconds = self.held_seconds.or(held);
@@ -115,7 +115,7 @@ impl Status {
         self.not_ended = survivors.iter().map(survivor).collect();
     }
 
-    /// How it ended. An exit code that cannot be written down is returned all the same.
+    /// Records the end. If the status cannot be written, the exit code is returned nevertheless.
     pub(super) fn ended(mut self, outcome: &Outcome, codes: Codes) -> u8 {
         let code = codes.of(outcome);
         self.let_go();
@@ -145,7 +145,7 @@ impl Status {
 /// Where a status is written.
 #[derive(Debug)]
 enum Target {
-    /// A regular file or a new one, by the path behind all symbolic links.
+    /// A regular file or a new one, by its path after resolving all symbolic links.
     Replaced(PathBuf),
     /// Anything else: a line for each status.
     Written(File),

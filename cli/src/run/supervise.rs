@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
-use fencelock::{BootClock, Clock, Guard, Liveness, Locks, Moment};
+use fencelock::{BootClock, Clock, Guard, Liveness, Locks, LostReason, Moment};
 use rustix::process::Signal;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -18,7 +18,10 @@ use super::signals::Signals;
 use super::status::Status;
 use super::terminal::Terminal;
 
-/// Runs the command while `guard` is held; how it ended. An error is one of the system.
+/// Why a lock ends at the limit that the user set.
+const HOLD_LIMIT: &str = "the limit set by --hold-at-most was reached";
+
+/// Runs the command while `guard` is held and returns how it ended. An error is one of the system.
 pub(super) async fn supervise(
     plan: &Plan,
     margins: Margins,
@@ -56,7 +59,7 @@ pub(super) async fn supervise(
     outcome
 }
 
-/// How far the command has come.
+/// The stage of the command's life.
 enum Stage {
     Runs,
     /// It has got SIGTERM, and gets SIGKILL then.
@@ -75,9 +78,9 @@ struct Supervisor<'a> {
     deadline: KillDeadline<'a>,
     child: Child,
     signals: &'a mut Signals,
-    /// Those that mean something to the command only.
+    /// Signals that only concern the command.
     messages: Signals,
-    /// Ctrl-Z, where it reaches us rather than the command.
+    /// Ctrl-Z that reached this process rather than the command.
     stop_keys: Signals,
     /// SIGCONT, which continues us by itself; the command is ours to continue.
     continued: Signals,
@@ -87,7 +90,7 @@ struct Supervisor<'a> {
     stopped: bool,
     /// Ctrl-Z came to us, and was passed on. Continuing the command would discard it.
     stop_asked: bool,
-    /// The user has heard that the lock is lost.
+    /// The loss has been reported to the user.
     told: bool,
     /// A SIGTERM was passed on: what the command leaves behind is not to live on.
     end_asked: bool,
@@ -133,7 +136,7 @@ impl Supervisor<'_> {
                 }
                 () = until(kill_at), if kill_at.is_some() => self.kill().await,
                 reason = self.deadline.guard.lost(), if !self.told && on_lost == OnLost::Continue => {
-                    self.tell(&reason.to_string(), "the command goes on");
+                    self.tell(&reason.to_string(), "the command continues");
                 }
                 _ = beat.tick() => {
                     self.child.note_strangers();
@@ -145,7 +148,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// What the watchdog saw. The outcome, when that is the end.
+    /// Handles a report of the watchdog. Returns the outcome if it is the end.
     async fn reported(&mut self, report: Option<Report>) -> Option<Outcome> {
         match report {
             Some(Report::Started(group)) => {
@@ -296,8 +299,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Says that the lock is lost and what follows, once: before the command hears of it, so that
-    /// its last words are not all that there is to read.
+    /// Reports the loss and what follows, once, before the command is signalled, so that the log does
+    /// not end with the command's own last output.
     fn tell(&mut self, why: &str, then: &str) {
         if !std::mem::replace(&mut self.told, true) {
             say(&format!("{}; {then}", self.deadline.lost(why)));
@@ -356,7 +359,7 @@ impl Supervisor<'_> {
     }
 
     /// Waits until nothing within `reach` runs, but no longer than until `kill_at`, the lock's end
-    /// or another signal from people who have no patience.
+    /// or another signal of an impatient user.
     async fn gone_until(&mut self, kill_at: Instant, reach: Reach) {
         tokio::select! {
             biased;
@@ -372,14 +375,14 @@ impl Supervisor<'_> {
     }
 }
 
-/// The lock's end, and what it means for the command.
+/// The lock's end, and the times by which the command must have ended.
 struct KillDeadline<'a> {
     plan: &'a Plan,
     margins: Margins,
     locks: &'a Locks,
     guard: &'a Guard,
     clock: BootClock,
-    /// Or a little later: it was granted before we counted.
+    /// Possibly a little late: the grant came before the count started.
     hold_ends: Moment,
 }
 
@@ -388,13 +391,13 @@ impl KillDeadline<'_> {
         self.locks.profile().liveness != Liveness::Process
     }
 
-    /// How often the watchdog hears of the lock's new end, well within a renewal's period, and we
-    /// look which of our children are not the command's.
+    /// How often the watchdog is sent the lock's new end, well within a renewal's period, and our
+    /// children are searched for those that are not the command's.
     fn beat(&self) -> Duration {
         (self.margins.promise / 10).clamp(Duration::from_millis(5), Duration::from_secs(1))
     }
 
-    /// When the watchdog is to kill the command, on the clock that it has.
+    /// When the watchdog must kill the command, on the watchdog's clock.
     fn kill_at(&self) -> Moment {
         let until = self.guard.valid_until();
         if until == Moment::NEVER || self.plan.on_lost == OnLost::Continue {
@@ -418,11 +421,14 @@ impl KillDeadline<'_> {
     async fn why(&self) -> String {
         tokio::select! {
             biased;
-            reason = self.guard.lost() => reason.to_string(),
+            reason = self.guard.lost() => match reason {
+                LostReason::HoldLimit => HOLD_LIMIT.to_owned(),
+                reason => reason.to_string(),
+            },
             () = std::future::ready(()) => {
                 let nearly = self.hold_ends - self.margins.kill;
                 match self.guard.valid_until() >= nearly && self.hold_ends != Moment::NEVER {
-                    true => "hold_at_most elapsed",
+                    true => HOLD_LIMIT,
                     false => "no renewal was confirmed in time",
                 }
                 .to_owned()

@@ -1,4 +1,4 @@
-//! Who may use the terminal: the shell's job that we are, or the command's own process group.
+//! The terminal's foreground: the shell's job that we are, or the command's own process group.
 //!
 //! A group that is not in the foreground is stopped by its first read (SIGTTIN), and would hold
 //! the lock for ever. So the command gets the terminal, and we take it back when it stops or ends,

@@ -1,5 +1,5 @@
-//! While the lock is not free: who holds it, and for how long. On a terminal one line that is
-//! kept up to date, elsewhere a line for each change, and only for those who want to know.
+//! Reports the holder while the lock is busy: on a terminal one line that is kept up to date,
+//! elsewhere with --verbose a line for each change.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -13,12 +13,12 @@ use super::terminal::Terminal;
 
 /// How often a waiter looks: at most once a second, since it costs the store something.
 const EVERY: Duration = Duration::from_secs(1);
-/// Nothing is told about a wait shorter than this.
+/// Shorter waits are not reported.
 const FIRST: Duration = Duration::from_millis(100);
 /// A look for people must not hold anything up.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Waits for the store to be `connected` and tells about it.
+/// Waits for the store to be `connected` and reports the wait.
 pub(super) async fn tell_of_connecting<T>(plan: &Plan, connected: impl Future<Output = T>) -> T {
     let Some(mut teller) = teller(plan) else { return connected.await };
     let telling = async {
@@ -33,7 +33,7 @@ pub(super) async fn tell_of_connecting<T>(plan: &Plan, connected: impl Future<Ou
     }
 }
 
-/// Waits for `granted` and tells about it.
+/// Waits for `granted` and reports the wait.
 pub(super) async fn tell_while<T>(
     plan: &Plan,
     locks: &Locks,
@@ -48,7 +48,7 @@ pub(super) async fn tell_while<T>(
     }
 }
 
-/// Shows what is waited for, where somebody wants to know.
+/// Shows what is waited for, on a terminal or with --verbose.
 type Teller = Box<dyn FnMut(String)>;
 
 fn teller(plan: &Plan) -> Option<Teller> {
@@ -80,35 +80,35 @@ async fn tell_on(
         tokio::time::sleep(pause).await;
         pause = EVERY;
         let holders = look(plan, locks).await.map(|snapshot| describe(&snapshot, precise));
-        let holders = holders.flatten().unwrap_or_else(|| "its holder is not known".to_owned());
+        let holders = holders.flatten().unwrap_or_else(|| "the holder is unknown".to_owned());
         teller(format!("waiting for {:?} on {}: {holders}", plan.name, plan.store.redacted_url));
     }
 }
 
-/// Who holds it, if the store can tell now.
+/// A snapshot of the lock, if the store answers in time.
 pub(super) async fn look(plan: &Plan, locks: &Locks) -> Option<Snapshot> {
     tokio::time::timeout(PATIENCE, locks.inspect(&plan.name)).await.ok()?.ok()
 }
 
-/// "held by web-1 pid 4711 backup.sh for 3m 2s and 2 others", `None` when nobody holds it.
+/// "held for 3m 2s by web-1 pid 4711 backup.sh and 2 others", `None` when the lock is free.
 pub(super) fn describe(snapshot: &Snapshot, precise: bool) -> Option<String> {
     let (first, others) = snapshot.holders.split_first()?;
     let more = match others.len() {
         0 => String::new(),
-        1 => " and another one".to_owned(),
+        1 => " and 1 other".to_owned(),
         n => format!(" and {n} others"),
     };
-    Some(format!("held by {}{more}", one(first, precise)))
+    Some(format!("held {}{more}", one(first, precise)))
 }
 
 fn one(holder: &Participant, precise: bool) -> String {
-    let who = holder.label.as_ref().map_or("somebody without a label", |label| label.as_str());
+    let who = holder.label.as_ref().map_or("a client without a label", |label| label.as_str());
     match holder.since {
         Some(since) if precise => {
             let seconds = Duration::from_secs(since.as_secs());
-            format!("{who} for {}", humantime::format_duration(seconds))
+            format!("for {} by {who}", humantime::format_duration(seconds))
         }
-        _ => who.to_owned(),
+        _ => format!("by {who}"),
     }
 }
 

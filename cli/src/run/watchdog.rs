@@ -77,7 +77,7 @@ async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> 
             order = channel.next_order() => match order {
                 Ok(Some(Order::KillAt(moment))) => kill_at = moment,
                 Ok(Some(Order::Done)) => break,
-                // Gone, or talking nonsense, which is no better.
+                // The wrapper has ended or sends garbage, which is treated the same.
                 Ok(None) | Err(_) => {
                     let mut rounds = Rounds::begin();
                     while !rounds.is_over() {

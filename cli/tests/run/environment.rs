@@ -34,7 +34,7 @@ fn a_lock_within_itself_is_an_error_and_no_deadlock() {
     assert_eq!(output.status.code(), Some(64));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.starts_with("fencelock: \"a\" on file://") && said.contains("held already"),
+        said.starts_with("fencelock: \"a\" on file://") && said.contains("already held"),
         "{said}"
     );
     let nested = ["a", "--", bin, "run", "b", "--", bin, "run", "c", "--", "sh", "-c", "exit 5"];

@@ -63,7 +63,7 @@ fn busy_is_75_or_what_the_user_says() {
         assert_eq!(busy.status.code(), Some(75), "{wait:?}");
         let message = String::from_utf8(busy.stderr).unwrap();
         assert!(message.starts_with("fencelock: acquire \"job\" on file://"), "{message}");
-        assert!(message.contains("; held by ") && message.contains(" sh for "), "{message}");
+        assert!(message.contains("; held for ") && message.contains(" sh"), "{message}");
         assert_eq!(message.lines().count(), 1, "{message}");
         assert_eq!(with(&["-E", "3"]).status.code(), Some(3));
         for (options, code) in [(["--skip-ok"], 0), (["--flock-compat"], 1)] {

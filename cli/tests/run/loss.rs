@@ -24,10 +24,10 @@ fn at_its_deadline_a_command_gets_term() {
     assert_eq!(job.code(), 79);
     let said = job.complaints();
     assert!(
-        said.contains("lock lost: \"job\" on file://") && said.contains("hold_at_most"),
+        said.contains("lock lost: \"job\" on file://") && said.contains("--hold-at-most"),
         "{said}"
     );
-    assert_eq!(said.lines().count(), 1, "told once: {said}");
+    assert_eq!(said.lines().count(), 1, "reported once: {said}");
 }
 
 #[test]
@@ -103,11 +103,11 @@ fn continue_only_reports() {
         "echo up; read x; echo $x",
     ]);
     assert_eq!(job.line(), "up");
-    assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "somebody else has it");
+    assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "another client has it");
     job.write("unharmed\n");
     assert_eq!(job.line(), "unharmed");
     assert_eq!(job.code(), 79);
-    assert!(job.complaints().contains("the command goes on"));
+    assert!(job.complaints().contains("the command continues"));
 }
 
 #[test]

@@ -150,8 +150,8 @@ fn a_waiter_says_who_holds_the_lock() {
     let mut shell = Shell::start(&here);
     shell.line("fencelock run job -- echo grant''ed");
     shell.expect("fencelock: waiting for \"job\" on file://");
+    shell.expect(": held for ");
     shell.expect(&format!("pid {}", held.pid().as_raw_pid()));
-    shell.expect(" for ");
     held.hang_up();
     // The line is taken away first.
     shell.expect("\x1b[2K");
@@ -168,5 +168,5 @@ fn elsewhere_a_waiter_is_quiet_unless_asked() {
     let told = here.output(&["-w", "0.4", "--skip-ok", "--verbose", "job", "--", "true"]);
     let told = String::from_utf8(told.stderr).unwrap();
     assert!(told.starts_with("fencelock: waiting for \"job\" on file://"), "{told}");
-    assert_eq!(told.lines().count(), 2, "once, and that the wait was over: {told}");
+    assert_eq!(told.lines().count(), 2, "once, and that the wait timed out: {told}");
 }

@@ -6,19 +6,20 @@ use crate::verdict::{Cell, Judged};
 const BEGINNING: &str = "\
 # Faults
 
-What every store does about every fault. Made by the tests' own run: `./test` fails when a cell is
-empty, when a test that is named here did not run or did not pass, or when this page says anything
-else than that run has shown.
+How every store handles every fault. Generated from the tests' output: `./test` fails when a cell is
+empty, when a test that is named here did not run or did not pass, or when this page differs from the
+results of that run.
 
-**S** is a lock's TTL, or ZooKeeper's session timeout; **t** is ZooKeeper's tick. Demanded
+**S** is a lock's TTL, or ZooKeeper's session timeout; **t** is ZooKeeper's tick. Required
 everywhere: no two validities overlap where the profile promises exclusion, a stale guarded write is
-rejected, a holder is told by its deadline, work goes on after healing, and nothing is left behind.
+rejected, a holder is notified by its deadline, work continues after healing, and nothing is left
+behind.
 
 | mark | meaning |
 |---|---|
 | ✓ | shown by the tests below the table |
-| ⚠ | allowed to happen, as the store's profile says: a test makes it happen, counts it, and shows what holds nevertheless |
-| – | nothing to test, and why, below the table |
+| ⚠ | permitted by the store's profile: a test makes it happen, counts it, and shows what holds nevertheless |
+| – | nothing to test; the reason is below the table |
 
 A *suite* test is one of `conformance-tests/src/behaviours/`, run on every store; the others are
 named by their target and their name there.
@@ -38,7 +39,7 @@ pub(crate) fn page(groups: &[(&str, Vec<Judged<'_>>)]) -> String {
 fn table(rows: &[Judged<'_>]) -> String {
     let titles: Vec<&str> = ALL.iter().map(|store| store.title()).collect();
     let mut table = format!(
-        "| # | fault | demanded | {} |\n|---|---|---|{}\n",
+        "| # | fault | required | {} |\n|---|---|---|{}\n",
         titles.join(" | "),
         ":-:|".repeat(titles.len())
     );

@@ -1,5 +1,5 @@
-//! Any future may be dropped at any await point: nothing is left behind, and nobody's wake-up goes
-//! with it (invariant 4, lessons 4 and 17).
+//! Any future may be dropped at any await point: nothing is left behind, and no other client's
+//! wake-up is lost (invariant 4, lessons 4 and 17).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -110,14 +110,14 @@ fn ways(context: &Context) -> Vec<How> {
     ways
 }
 
-/// The lock can be had at once, and is as free as if nothing had happened.
+/// The lock can be acquired at once, as if nothing had happened.
 async fn assert_clean(context: &Context, locks: &Locks, name: &str) {
     context.until_free(locks, name).await;
     let guard = context.acquire(locks, name).await;
     context.release(guard).await;
 }
 
-/// A clean-up that deletes whatever is there would free the holder.
+/// A clean-up that deletes any holder's entry would free another client's lock.
 async fn frees_nobody(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -148,8 +148,8 @@ async fn passes_on(context: Arc<Context>) {
     context.release(second).await;
 }
 
-/// The first waiter is cancelled while the lock is being handed to it. A lost turn costs a safety
-/// look of a second, or a lease; a hundred of them would show it.
+/// The first waiter is cancelled while the lock is being handed off to it. A lost turn costs a
+/// waiter check after a second, or a lease; a hundred of them would show it.
 async fn at_hand_off(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -217,7 +217,7 @@ async fn timeouts(context: Arc<Context>) {
     let holder = context.acquire(&one, &name).await;
     for _ in 0..5 {
         let waited = timeout(Duration::from_millis(10), two.lock(&name).acquire()).await;
-        assert!(waited.is_err(), "granted beside a holder");
+        assert!(waited.is_err(), "granted while another client holds");
     }
     context.until_queued(&one, &name, 0).await;
     context.release(holder).await;
@@ -240,6 +240,6 @@ async fn hundred(context: Arc<Context>) {
     }
     context.until_queued(&one, &name, 1).await;
     context.release(holder).await;
-    let last = work::until_granted(&context, "the patient one is granted", last).await;
+    let last = work::until_granted(&context, "the remaining waiter is granted", last).await;
     context.release(last).await;
 }

@@ -1,4 +1,4 @@
-//! Closing a client ends everything of it, for everybody who uses it, and nothing of others.
+//! Closing a client ends all its holds and waits, in all its handles, and those of no other client.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ async fn waiters(context: Arc<Context>) {
     context.until_queued(&one, &name, 3).await;
     context.soon("a client with waiters closes", two.close()).await.expect("closed");
     for waiter in waiters {
-        let ended = context.soon("a waiter is told", waiter).await.expect("no panic");
+        let ended = context.soon("a waiter is notified", waiter).await.expect("no panic");
         work::assert_kind(&ended.expect_err("closed"), ErrorKind::Closed);
     }
     context.until_queued(&one, &name, 0).await;

@@ -1,5 +1,5 @@
-//! Errors keep apart what a caller acts on differently, say what was being done, and never tell a
-//! secret (invariant 9, lessons 27 and 30).
+//! Errors have different kinds where callers act differently, name the operation, and never contain
+//! a secret (invariant 9, lessons 27 and 30).
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "no_secret_is_ever_shown", &[], |c| Box::pin(secrets(c))),
 ];
 
-/// One error of each kind that needs no fault, and what was being done.
+/// One error of each kind that needs no fault, with its operation.
 async fn errors(context: &Context, name: &str) -> Vec<(ErrorKind, Operation, Error)> {
     let locks = context.client().await;
     let other = context.client().await;
@@ -59,7 +59,7 @@ async fn kinds(context: Arc<Context>) {
     for (kind, operation, error) in errors(&context, &name).await {
         assert_eq!((error.kind(), error.operation()), (kind, Some(operation)), "{error}");
         if matches!(kind, ErrorKind::InvalidArgument | ErrorKind::Closed | ErrorKind::NotHeld) {
-            assert!(!error.is_retryable(), "asking again does not help: {error}");
+            assert!(!error.is_retryable(), "a retry does not help: {error}");
         }
     }
 }
@@ -103,7 +103,7 @@ async fn secrets(context: Arc<Context>) {
     show(&lock);
     let guard = context.acquire(&locks, &name).await;
     show(&guard);
-    // What others may see by inspect must not let them release.
+    // The output of `inspect` must not allow other clients to release.
     show(&context.soon("inspect answers", locks.inspect(&name)).await.expect("answers"));
     context.release(guard).await;
 }

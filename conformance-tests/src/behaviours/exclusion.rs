@@ -1,4 +1,4 @@
-//! Nobody holds together what excludes each other (invariant 1).
+//! No two clients hold a lock together in modes that exclude each other (invariant 1).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,18 +30,18 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
 async fn tasks(context: Arc<Context>) {
     let name = context.name("one");
     let locks = context.client().await;
-    let crowd = vec![locks; 8];
-    let events = work::contend(&context, crowd, &name, 30, |_| How::Exclusive).await;
+    let clients = vec![locks; 8];
+    let events = work::contend(&context, clients, &name, 30, |_| How::Exclusive).await;
     work::assert_history(&context, events);
 }
 
 async fn clients(context: Arc<Context>) {
     let name = context.name("one");
-    let mut crowd = Vec::new();
+    let mut clients = Vec::new();
     for _ in 0..6 {
-        crowd.push(context.client().await);
+        clients.push(context.client().await);
     }
-    let events = work::contend(&context, crowd, &name, 30, |_| How::Exclusive).await;
+    let events = work::contend(&context, clients, &name, 30, |_| How::Exclusive).await;
     work::assert_history(&context, events);
 }
 
@@ -62,7 +62,7 @@ async fn counter(context: Arc<Context>) {
             });
         }
     }
-    context.within(context.patience() * 4, "everybody has counted", tasks.join_all()).await;
+    context.within(context.patience() * 4, "all tasks have counted", tasks.join_all()).await;
     let count = counter.get();
     context.assert_final(count == 200, || format!("{count} of 200 updates: some were lost"));
 }
@@ -126,7 +126,7 @@ async fn restless(context: Arc<Context>) {
                 }
                 worker.look(&guard, claim);
                 if random.random_bool(0.5) {
-                    // Lost meanwhile or not; both are told apart, and neither is an error here.
+                    // Possibly lost meanwhile, which is not an error here.
                     let _ = worker.release(guard, claim).await;
                 } else {
                     worker.record(claim, What::ReleaseInvoked);
@@ -136,7 +136,7 @@ async fn restless(context: Arc<Context>) {
             worker.into_events()
         });
     }
-    let events = context.within(context.patience() * 2, "all have rested", tasks.join_all()).await;
+    let events = context.within(context.patience() * 2, "all work is done", tasks.join_all()).await;
     work::assert_history(&context, events.into_iter().flatten().collect());
 }
 
@@ -155,5 +155,5 @@ async fn many(context: Arc<Context>) {
             });
         }
     }
-    context.within(context.patience() * 2, "everybody had their lock", tasks.join_all()).await;
+    context.within(context.patience() * 2, "every task had its lock", tasks.join_all()).await;
 }

@@ -1,4 +1,4 @@
-//! Who holds and who waits, for people; and their power to break a lock.
+//! `inspect` shows holders and waiters to operators; `evict` removes one of them.
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ async fn modes(context: Arc<Context>) {
     }
 }
 
-/// Not only gone from the store: the holder must learn it, and must not renew it back.
+/// The holder must also be notified, and must not renew the lock back.
 async fn evict(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -96,7 +96,10 @@ async fn evict(context: Arc<Context>) {
     let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
     let seen = context.soon("inspect answers", two.inspect(&name)).await.expect("answers");
     let evicting = two.evict(&name, &seen.holders[0].id);
-    assert!(context.soon("evict answers", evicting).await.expect("evicted"), "nobody was evicted");
+    assert!(
+        context.soon("evict answers", evicting).await.expect("evicted"),
+        "evict reported that there is no such participant"
+    );
     let reason = work::until_lost(&context, &guard).await;
     assert_eq!(reason, LostReason::TakenAway);
     let next = context.soon("a try answers", two.lock(&name).try_acquire()).await;
@@ -118,11 +121,14 @@ async fn evict_waiter(context: Arc<Context>) {
     let second = work::spawn_waiter(&one, &name, How::Exclusive);
     context.until_queued(&one, &name, 2).await;
     let evicting = one.evict(&name, &seen.waiters[0].id);
-    assert!(context.soon("evict answers", evicting).await.expect("evicted"), "nobody was evicted");
+    assert!(
+        context.soon("evict answers", evicting).await.expect("evicted"),
+        "evict reported that there is no such participant"
+    );
     assert!(holder.is_held());
     // The evicted one may queue again, at the end, or give up.
     context.release(holder).await;
-    let second = work::until_granted(&context, "who stood behind is granted", second).await;
+    let second = work::until_granted(&context, "the next waiter is granted", second).await;
     first.abort();
     context.release(second).await;
 }
@@ -140,10 +146,10 @@ async fn evict_nobody(context: Arc<Context>) {
         "an old id evicted a new holder"
     );
     for odd in ["", "no such id", "999999999999999999999", "../x", "\0"] {
-        // Refused or not found, but never somebody.
+        // Refused or not found, but never another participant.
         let evicted =
             context.soon("evict answers", locks.evict(&name, &ParticipantId::new(odd))).await;
-        assert!(!evicted.unwrap_or(false), "{odd:?} evicted somebody");
+        assert!(!evicted.unwrap_or(false), "{odd:?} evicted a participant");
     }
     assert!(next.is_held());
     work::assert_busy(&context, &locks, &name).await;

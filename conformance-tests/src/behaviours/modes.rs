@@ -1,4 +1,4 @@
-//! Readers, writers and permits: one lock per name, whatever the mode, and nobody starves.
+//! Readers, writers and permits: one lock per name in all modes, without starvation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,14 +71,17 @@ async fn writers(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let writer = work::acquire(&context, &one, &name, How::Exclusive).await;
-    assert!(!work::is_free(&context, &two, &name, How::Shared).await, "read beside a writer");
+    assert!(
+        !work::is_free(&context, &two, &name, How::Shared).await,
+        "a reader was granted while a writer holds"
+    );
     context.release(writer).await;
     let reader = work::acquire(&context, &one, &name, How::Shared).await;
     work::assert_busy(&context, &two, &name).await;
     context.release(reader).await;
-    let crowd = (0..8).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
+    let clients = (0..8).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
     let how = |index| if index % 4 == 0 { How::Exclusive } else { How::Shared };
-    let events = work::contend(&context, crowd.collect(), &name, 20, how).await;
+    let events = work::contend(&context, clients.collect(), &name, 20, how).await;
     work::assert_history(&context, events);
 }
 
@@ -94,7 +97,7 @@ async fn starved(context: Arc<Context>) {
     context.until_queued(&one, &name, 2).await;
     context.release(first).await;
     let writer = work::until_granted(&context, "the writer is granted", writer).await;
-    assert!(!reader.is_finished(), "read beside a writer");
+    assert!(!reader.is_finished(), "a reader was granted while a writer holds");
     context.release(writer).await;
     let reader = work::until_granted(&context, "the reader is granted", reader).await;
     context.release(reader).await;
@@ -130,7 +133,7 @@ async fn together(context: Arc<Context>) {
         context.until_queued(&one, &name, index + 1).await;
     }
     context.release(writer).await;
-    // Nobody releases before all hold.
+    // No reader releases before all of them hold.
     let mut guards = Vec::new();
     for waiter in waiters {
         guards.push(work::until_granted(&context, "every reader is granted", waiter).await);
@@ -173,12 +176,15 @@ async fn dead_reader(context: Arc<Context>) {
 async fn limit(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let crowd = (0..9).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
+    let clients = (0..9).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
     let how = |index| permits(1 + u32::try_from(index).unwrap_or(0) % 3, 4);
-    let events = work::contend(&context, crowd.collect(), &name, 20, how).await;
+    let events = work::contend(&context, clients.collect(), &name, 20, how).await;
     work::assert_history(&context, events);
     let all = work::acquire(&context, &one, &name, permits(4, 4)).await;
-    assert!(!work::is_free(&context, &two, &name, permits(1, 4)).await, "five of four are out");
+    assert!(
+        !work::is_free(&context, &two, &name, permits(1, 4)).await,
+        "five of four permits are held"
+    );
     context.release(all).await;
 }
 
@@ -186,16 +192,22 @@ async fn several(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let three = work::acquire(&context, &one, &name, permits(3, 5)).await;
-    assert!(!work::is_free(&context, &two, &name, permits(3, 5)).await, "six of five are out");
+    assert!(
+        !work::is_free(&context, &two, &name, permits(3, 5)).await,
+        "six of five permits are held"
+    );
     let rest = work::acquire(&context, &two, &name, permits(2, 5)).await;
-    assert!(!work::is_free(&context, &two, &name, permits(1, 5)).await, "six of five are out");
+    assert!(
+        !work::is_free(&context, &two, &name, permits(1, 5)).await,
+        "six of five permits are held"
+    );
     context.release(three).await;
     let again = work::acquire(&context, &two, &name, permits(3, 5)).await;
     context.release(again).await;
     context.release(rest).await;
 }
 
-/// Small requests that come later do not pass a big one by.
+/// Later small requests do not overtake a big one.
 async fn big(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -207,7 +219,7 @@ async fn big(context: Arc<Context>) {
     context.until_queued(&one, &name, 2).await;
     context.release(small).await;
     let big = work::until_granted(&context, "the big request is granted", big).await;
-    assert!(!later.is_finished(), "five of four are out");
+    assert!(!later.is_finished(), "five of four permits are held");
     context.release(big).await;
     let later = work::until_granted(&context, "the later request is granted", later).await;
     context.release(later).await;
@@ -229,15 +241,17 @@ async fn wakes_all(context: Arc<Context>) {
         context.release(all).await;
         let mut guards = Vec::new();
         for waiter in waiters {
-            guards.push(work::until_granted(&context, "all who fit are granted", waiter).await);
+            guards.push(
+                work::until_granted(&context, "every waiter that fits is granted", waiter).await,
+            );
         }
-        // Else a safety look found them.
+        // Otherwise a waiter check found them.
         slow += u32::from(started.elapsed() > Duration::from_millis(500));
         for guard in guards {
             context.release(guard).await;
         }
     }
-    assert!(slow < 4, "in {slow} of 8 rounds some who fitted were not woken");
+    assert!(slow < 4, "in {slow} of 8 rounds some waiters that fitted were not woken");
 }
 
 /// So a limit changes by claiming with another one.
@@ -245,12 +259,21 @@ async fn mixed(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let old = work::acquire(&context, &one, &name, permits(2, 2)).await;
-    assert!(!work::is_free(&context, &two, &name, permits(1, 2)).await, "three of two are out");
+    assert!(
+        !work::is_free(&context, &two, &name, permits(1, 2)).await,
+        "three of two permits are held"
+    );
     let raised = work::acquire(&context, &two, &name, permits(1, 3)).await;
-    assert!(!work::is_free(&context, &two, &name, permits(1, 3)).await, "four of three are out");
+    assert!(
+        !work::is_free(&context, &two, &name, permits(1, 3)).await,
+        "four of three permits are held"
+    );
     context.release(old).await;
     assert!(work::is_free(&context, &one, &name, permits(1, 2)).await);
-    assert!(!work::is_free(&context, &one, &name, permits(1, 1)).await, "two of one are out");
+    assert!(
+        !work::is_free(&context, &one, &name, permits(1, 1)).await,
+        "two of one permits are held"
+    );
     context.release(raised).await;
     let most = work::acquire(&context, &one, &name, permits(u32::MAX, u32::MAX)).await;
     assert!(!work::is_free(&context, &two, &name, permits(1, u32::MAX)).await, "an overflow");
@@ -289,7 +312,7 @@ async fn one_lock(context: Arc<Context>) {
         assert_eq!(How::of(&guard), *held);
         for wanted in ways.iter().filter(|wanted| *wanted != held) {
             let free = work::is_free(&context, &two, &name, *wanted).await;
-            assert!(!free, "{wanted:?} was granted beside {held:?}");
+            assert!(!free, "{wanted:?} was granted together with {held:?}");
         }
         for wanted in ways.iter().filter(|wanted| *wanted != held) {
             let waiter = work::spawn_waiter(&two, &name, *wanted);
@@ -304,10 +327,11 @@ async fn one_lock(context: Arc<Context>) {
 async fn mixture(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let crowd = (0..9).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
+    let clients = (0..9).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
     let ways = [How::Exclusive, How::Shared, permits(1, 2), permits(2, 3), How::Shared];
     let events =
-        work::contend(&context, crowd.collect(), &name, 20, |index| ways[index % ways.len()]).await;
+        work::contend(&context, clients.collect(), &name, 20, |index| ways[index % ways.len()])
+            .await;
     work::assert_history(&context, events);
 }
 

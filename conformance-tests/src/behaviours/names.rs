@@ -1,4 +1,4 @@
-//! A name is text for people: whatever is in it, it is one lock, and no other's.
+//! Any text is a valid name of exactly one lock.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "prefixes_keep_services_apart", &[], |c| Box::pin(prefixes(c))),
 ];
 
-/// What has a meaning to some store, shell, file system or protocol.
+/// Texts with a special meaning in some store, shell, file system or protocol.
 const ODD: &[&str] = &[
     "/",
     "//",
@@ -102,7 +102,7 @@ async fn any(context: Arc<Context>) {
     }
 }
 
-/// All held at once: two names that are encoded alike would meet.
+/// All held at once: two names with the same encoding would collide.
 async fn different(context: Arc<Context>) {
     let locks = context.client().await;
     let mut guards = Vec::new();
@@ -135,7 +135,7 @@ async fn longest(context: Arc<Context>) {
     for name in &names {
         let lock = locks.lock(context.name(name));
         let tried = context.soon("a try answers", lock.try_acquire()).await.expect("it answers");
-        guards.push(tried.unwrap_or_else(|| panic!("{} bytes met others", name.len())));
+        guards.push(tried.unwrap_or_else(|| panic!("a name of {} bytes collided", name.len())));
     }
     release_all(&context, guards).await;
 }
@@ -180,7 +180,7 @@ async fn random(context: Arc<Context>) {
     release_all(&context, guards).await;
 }
 
-/// The key is prefix and name; two services with their own prefixes never meet.
+/// The key is prefix and name; two services with different prefixes never collide.
 async fn prefixes(context: Arc<Context>) {
     let usual = context.client().await;
     let other = context.client_with(|params| params.prefix.push_str("apart:")).await;

@@ -1,5 +1,5 @@
-//! Connections that fail in every way in which they do, with all clients behind them (faults 11 to
-//! 16): a holder is told in time, work goes on, and nothing is left.
+//! Network faults on the connections of all clients (faults 11 to 16): a loss is reported in time,
+//! work continues, and nothing is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ async fn heal(context: &Context) {
     context.store().heal().await.expect("healed");
 }
 
-/// The server may do as it is asked, without anybody hearing of it; or hear of nothing.
+/// Either the server's replies are lost, or the requests to it.
 async fn one_way(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
@@ -57,7 +57,7 @@ async fn one_way(context: Arc<Context>) {
         let until = guard.valid_until();
         inject_fault(&context, direction).await;
         let bound = context.silence_frees_within(SHORT_TTL);
-        context.within(bound, "the holder is told", guard.lost()).await;
+        context.within(bound, "the holder is notified of the loss", guard.lost()).await;
         assert!(!guard.is_held() && locks.now() >= until, "lost before its validity ended");
         heal(&context).await;
         work::release_is_not_held(&context, guard).await;
@@ -88,8 +88,8 @@ async fn resets(context: Arc<Context>) {
     context.release(held).await;
 }
 
-/// A guard is worth what is left of the promise when the reply is there; after the promise there is
-/// no guard.
+/// The validity of a guard is the rest of the lease when the reply arrives; after the lease there
+/// is no guard.
 async fn near_the_promise(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
@@ -119,7 +119,7 @@ async fn near_the_promise(context: Arc<Context>) {
     }
 }
 
-/// An answer that makes no sense may be an error for the one who asked, and for nobody else.
+/// A garbled reply may be an error for its request, and for no other.
 async fn garbled(context: Arc<Context>) {
     let (kept, torn) = (context.name("kept"), context.name("torn"));
     let (one, two) = (context.client().await, context.client().await);
@@ -136,7 +136,7 @@ async fn garbled(context: Arc<Context>) {
         }
         context.until_free(&two, &torn).await;
     }
-    // A session may be over before such a connection is given up.
+    // A session may expire before such a connection is given up.
     let in_session = matches!(context.profile().liveness, Liveness::Session(_));
     match held.is_held() {
         false if in_session => work::release_is_not_held(&context, held).await,
@@ -147,7 +147,7 @@ async fn garbled(context: Arc<Context>) {
     }
 }
 
-/// With leases that outlive the patience: what a lost reply left would be in everybody's way.
+/// With leases longer than the patience: what a lost reply left would block all clients.
 async fn flapping(context: Arc<Context>) {
     const FOR: Duration = Duration::from_secs(4);
     let name = context.name("lock");

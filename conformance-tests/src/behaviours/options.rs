@@ -1,4 +1,5 @@
-//! Absurd options are typed errors or are meant exactly; they never panic or overflow (lesson 22).
+//! Extreme options are typed errors or are applied exactly; they never panic or overflow (lesson
+//! 22).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,12 +77,12 @@ async fn extremes(context: Arc<Context>) {
         Ok(guard) => {
             work::until_lost(&context, &guard).await;
         }
-        // It was over before the answer was read.
+        // It ended before the answer was read.
         Err(error) => work::assert_kind(&error, ErrorKind::Lost),
     }
 }
 
-/// A session is believed in for no longer than it lives, whatever the TTL.
+/// A session's validity never exceeds the session, for any TTL.
 fn is_lease(context: &Context) -> bool {
     context.profile().liveness == fencelock_core::Liveness::Lease
 }
@@ -93,7 +94,7 @@ async fn permits(context: Arc<Context>) {
         let lock = locks.semaphore(&name, limit).permits(n);
         assert_refused(&context, lock, "permits that can never be granted").await;
     }
-    assert_refused(&context, locks.semaphore(&name, 0), "a limit of none").await;
+    assert_refused(&context, locks.semaphore(&name, 0), "a limit of 0").await;
     assert_refused(&context, locks.lock(&name).permits(1), "permits of a plain lock").await;
     assert_refused(&context, locks.rw_lock(&name).read().permits(1), "a reader's permits").await;
 }
@@ -105,7 +106,10 @@ async fn largest(context: Arc<Context>) {
     let most = work::acquire(&context, &one, &name, most).await;
     let single = How::Permits { n: 1, limit: u32::MAX };
     let last = work::acquire(&context, &two, &name, single).await;
-    assert!(!work::is_free(&context, &two, &name, single).await, "more than u32::MAX are out");
+    assert!(
+        !work::is_free(&context, &two, &name, single).await,
+        "more than u32::MAX permits are held"
+    );
     context.release(most).await;
     context.release(last).await;
 }

@@ -1,4 +1,4 @@
-//! A lock is its guard's, for as long as the guard is, and nobody else's to free (invariant 3).
+//! A lock belongs to its guard, and only that guard can release it (invariant 3).
 
 use std::sync::Arc;
 
@@ -141,11 +141,11 @@ async fn no_runtime(context: Arc<Context>) {
     let lock = client.lock(&name).ttl(SHORT_TTL / 2);
     let guard = frozen_runtime.run(async move { lock.acquire().await }).await.expect("acquired");
     tokio::task::spawn_blocking(move || drop(frozen_runtime)).await.expect("the runtime ends");
-    assert!(!guard.is_held(), "nobody renews it any more, yet it answers that it is held");
+    assert!(!guard.is_held(), "a guard that is no longer renewed is reported as held");
     context.soon("the guard is lost with its runtime", guard.lost()).await;
     let lock = client.lock(&name);
     let refused = context.soon("a client without a runtime answers", lock.acquire()).await;
-    work::assert_kind(&refused.expect_err("nobody could renew it"), ErrorKind::Closed);
+    work::assert_kind(&refused.expect_err("it could not be renewed"), ErrorKind::Closed);
     drop(lock);
     drop(guard);
     drop(client);

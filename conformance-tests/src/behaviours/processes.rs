@@ -1,5 +1,5 @@
-//! Other processes, some of which are frozen or killed: the lock is the store's, not the program's
-//! (faults 1 to 5).
+//! Several processes, some of them frozen or killed: locks are kept by the store, not by the
+//! program (faults 1 to 5).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ async fn acquires(context: &Context, peer: &Peer, name: &str, how: How) -> u64 {
     context.soon(&format!("a process acquires {name:?}"), acquired).await.expect("acquired")
 }
 
-/// Acquires here what a process that went away held.
+/// Acquires the lock of a process that has ended.
 async fn freed(context: &Context, name: &str, how: How) -> Guard {
     let locks = context.client().await;
     let lock = how.lock(&locks, name);
@@ -123,7 +123,7 @@ async fn counter(context: Arc<Context>) {
     context.assert_history(events, work::rules(&context));
 }
 
-/// What the killed ones did not record as released may have counted once or not.
+/// A hold that a killed process did not record as released may or may not have counted.
 async fn counter_with_kills(context: Arc<Context>) {
     let name = context.name("lock");
     let files = tempfile::tempdir().expect("a temporary directory");
@@ -169,7 +169,7 @@ async fn counter_with_kills(context: Arc<Context>) {
     let counted = u64::try_from(released).expect("few");
     let most = counted + u64::try_from(histories.len()).expect("few");
     assert!((counted..=most).contains(&count), "{count} was counted by {counted} holders");
-    // A killed process tells nobody when it was freed, so only exclusion and tokens are judged.
+    // A killed process does not record its end, so only exclusion and tokens are checked.
     context.assert_history(events, Rules::default());
 }
 
@@ -189,7 +189,7 @@ async fn order(context: Arc<Context>) {
     context.release(holder).await;
     while !waiting.is_empty() {
         let (peer, acquiring) = waiting.remove(0);
-        let granted = context.soon("the first in line is granted", acquiring).await;
+        let granted = context.soon("the first in the queue is granted", acquiring).await;
         granted.expect("no panic").expect("granted");
         assert!(waiting.iter().all(|(_, other)| !other.is_finished()), "granted out of turn");
         context.soon("it releases", peer.release(SLOT)).await.expect("released");
@@ -210,7 +210,7 @@ async fn crashed(context: Arc<Context>) {
     let locks = context.client().await;
     let mut peer = context.peer().await;
     acquires(&context, &peer, &name, How::Exclusive).await;
-    // Whoever waits already is told as fast as whoever comes later.
+    // A waiter that is already queued is woken as fast as a later one.
     let waiter = work::spawn_waiter(&locks, &name, How::Exclusive);
     context.until_queued(&locks, &name, 1).await;
     let crash = context.soon("it crashes", peer.ask(Want::Crash)).await;
@@ -237,7 +237,7 @@ async fn killed_waiter(context: Arc<Context>) {
     peer.kill().await.expect("killed");
     context.release(holder).await;
     let bound = context.silence_frees_within(Duration::ZERO);
-    let next = context.within(bound, "who stood behind it is granted", behind).await;
+    let next = context.within(bound, "the waiter after it is granted", behind).await;
     context.release(next.expect("no panic").expect("granted")).await;
 }
 
@@ -268,7 +268,7 @@ async fn nap(context: Arc<Context>) {
     // With the usual TTL, of which the nap is a small part.
     let acquired = peer.acquire(SLOT, &name, How::Exclusive);
     context.soon("a process acquires", acquired).await.expect("acquired");
-    context.soon("it stands still", peer.freeze()).await.expect("frozen");
+    context.soon("it is frozen", peer.freeze()).await.expect("frozen");
     let napping = Instant::now();
     while napping.elapsed() < Duration::from_millis(300) {
         work::assert_busy(&context, &locks, &name).await;
@@ -277,17 +277,17 @@ async fn nap(context: Arc<Context>) {
     peer.thaw().expect("thawed");
     assert!(context.soon("it answers", peer.is_held(SLOT)).await.expect("it answers"));
     context.soon("it releases", peer.release(SLOT)).await.expect("still held");
-    // Not killed before the servers that it has not waited for have heard of it.
+    // Not killed before the release has reached the servers that it did not wait for.
     context.soon("it leaves", peer.ask(Want::Leave)).await.expect("left");
 }
 
-/// Where silence frees, it is lost before anybody asks it; where only its end frees, it holds on.
+/// Where silence frees a lock, it is lost before it is checked; otherwise it stays held.
 async fn stopped(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let peer = context.peer().await;
     acquires(&context, &peer, &name, How::Exclusive).await;
-    context.soon("it stands still", peer.freeze()).await.expect("frozen");
+    context.soon("it is frozen", peer.freeze()).await.expect("frozen");
     if context.profile().liveness == Liveness::Process {
         let frozen = Instant::now();
         while frozen.elapsed() < SHORT_TTL * 2 {
@@ -301,8 +301,8 @@ async fn stopped(context: Arc<Context>) {
     }
     let next = freed(&context, &name, How::Exclusive).await;
     peer.thaw().expect("thawed");
-    let believes = context.soon("it answers", peer.is_held(SLOT)).await.expect("it answers");
-    assert!(!(believes && next.is_held()), "two processes hold one lock");
+    let claims_to_hold = context.soon("it answers", peer.is_held(SLOT)).await.expect("it answers");
+    assert!(!(claims_to_hold && next.is_held()), "two processes hold one lock");
     let released = context.soon("it releases", peer.release(SLOT)).await;
     assert!(released.is_err(), "it released what it had lost");
     work::assert_busy(&context, &locks, &name).await;
@@ -310,8 +310,8 @@ async fn stopped(context: Arc<Context>) {
     context.release(next).await;
 }
 
-/// A tenth of a processor, in slices longer than a renewal takes: kept or lost, but never believed
-/// in when somebody else has it.
+/// A tenth of a processor, in slices longer than a renewal takes: the lock is kept or lost, but
+/// never reported as held while another client holds it.
 async fn starved(context: Arc<Context>) {
     const WHOLE: Duration = Duration::from_secs(3);
     let name = context.name("lock");
@@ -321,16 +321,19 @@ async fn starved(context: Arc<Context>) {
     let waiter = work::spawn_waiter(&locks, &name, How::Exclusive);
     let starving = Instant::now();
     while starving.elapsed() < WHOLE && !waiter.is_finished() {
-        context.soon("it stands still", peer.freeze()).await.expect("frozen");
+        context.soon("it is frozen", peer.freeze()).await.expect("frozen");
         sleep(Duration::from_millis(180)).await;
         peer.thaw().expect("thawed");
         sleep(Duration::from_millis(20)).await;
     }
-    let believes = context.soon("it answers", peer.is_held(SLOT)).await.expect("it answers");
+    let claims_to_hold = context.soon("it answers", peer.is_held(SLOT)).await.expect("it answers");
     if waiter.is_finished() {
-        assert!(!believes, "a starved process believes in what another has");
-    } else if believes {
-        // Lost or kept until then, it is not in anybody's way.
+        assert!(
+            !claims_to_hold,
+            "a starved process reports a lock as held that another client holds"
+        );
+    } else if claims_to_hold {
+        // Lost or kept until then, it does not block other clients.
         let _ = context.soon("it releases", peer.release(SLOT)).await;
     }
     let next = work::until_granted(&context, "the waiter is granted", waiter).await;
@@ -338,17 +341,17 @@ async fn starved(context: Arc<Context>) {
     context.release(next).await;
 }
 
-/// Nothing that decides who holds may look at a client's wall clock.
+/// No decision about holders may use a client's wall clock.
 async fn clock_jumps(context: Arc<Context>) {
     const HOUR: i64 = 3600;
     let name = context.name("lock");
     let locks = context.client().await;
     let (peer, clock) = context.peer_with_clock().await;
-    let right = context.soon("it tells the time", peer.wall_clock()).await.expect("a time");
+    let right = context.soon("it reports its time", peer.wall_clock()).await.expect("a time");
     for hours in [1_i64, -1, 24, 0] {
         let old = acquires(&context, &peer, &name, How::Exclusive).await;
         clock.is_ahead_by(hours * HOUR).expect("the clock is moved");
-        let shown = context.soon("it tells the time", peer.wall_clock()).await.expect("a time");
+        let shown = context.soon("it reports its time", peer.wall_clock()).await.expect("a time");
         let jumped = i64::try_from(shown).expect("soon") - i64::try_from(right).expect("soon");
         assert!((jumped - hours * HOUR).abs() < HOUR / 2, "its clock has jumped by {jumped} s");
         let since = Instant::now();
@@ -364,8 +367,8 @@ async fn clock_jumps(context: Arc<Context>) {
     }
 }
 
-/// The register is a process of its own, as a database is; the write arrives after the end of
-/// whoever sent it.
+/// The register is a process of its own, like a database; the write arrives after the end of its
+/// sender.
 async fn register(context: Arc<Context>) {
     let name = context.name("lock");
     let (mut holder, register) = (context.peer().await, context.peer().await);
@@ -373,7 +376,7 @@ async fn register(context: Arc<Context>) {
     holder.kill().await.expect("killed");
     let next = freed(&context, &name, How::Exclusive).await;
     let new = next.fencing_token().get();
-    assert!(new > old, "token {new} follows {old}");
+    assert!(new > old, "token {new} was granted after token {old}");
     for (token, value, taken) in [(new, 2, true), (old, 1, false), (new, 3, true)] {
         let wrote = register.ask(Want::Write { token, value });
         assert_eq!(context.soon("the register answers", wrote).await, Ok(Answer::Is(taken)));

@@ -1,4 +1,4 @@
-//! What is held is renewed until it is released, and not a moment longer (lessons 9 to 14).
+//! A hold is renewed until it is released, and no longer (lessons 9 to 14).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +70,7 @@ async fn not_expiring(context: Arc<Context>) {
     context.release(guard).await;
 }
 
-/// redisson #6844, #7272: renewals got lost, or went on for ever, between unlock and lock.
+/// redisson #6844, #7272: renewals were lost, or continued for ever, between unlock and lock.
 async fn others(context: Arc<Context>) {
     let (name, other) = (context.name("held"), context.name("busy"));
     let locks = context.client().await;
@@ -97,7 +97,7 @@ async fn again(context: Arc<Context>) {
         if round % 2 == 0 {
             context.release(guard).await;
         } else {
-            // Its release in the background overtakes nothing.
+            // Its release in the background overtakes no other request.
             drop(guard);
         }
     }
@@ -112,7 +112,7 @@ async fn again(context: Arc<Context>) {
 
 async fn thousand(context: Arc<Context>) {
     let locks = context.client().await;
-    // Enough for a quorum of five on a machine that is busy, or stands still for a while.
+    // Enough for a quorum of five on a machine that is busy or pauses for a while.
     let ttl = SHORT_TTL * 10;
     let mut tasks = JoinSet::new();
     for index in 0..1000 {
@@ -134,7 +134,7 @@ async fn thousand(context: Arc<Context>) {
     context.within(bound, "all are released", tasks.join_all()).await;
 }
 
-/// Watched for longer than a TTL, from behind where the harness can.
+/// Observed for longer than a TTL, by the harness's backdoor if it has one.
 async fn not_after(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -154,7 +154,7 @@ async fn not_after(context: Arc<Context>) {
     }
 }
 
-/// The connected store lives as long as its guards do.
+/// The client lives as long as its guards do.
 async fn alone(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.connect(&context.params()).await;

@@ -1,5 +1,5 @@
-//! A reply can always be lost: asking again finds "already mine" or "already gone" (faults 7 to 9,
-//! lessons 16 and 17).
+//! Any reply may be lost: a retry finds the lock already acquired or already released (faults 7 to
+//! 9, lessons 16 and 17).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,11 +45,13 @@ async fn grant(context: Arc<Context>) {
         lose_next(&context).await;
         let guard = work::acquire(&context, &one, &name, how).await;
         let its = Some(guard.fencing_token());
-        let alone = |seen: Snapshot| match (&seen.holders[..], &seen.waiters[..]) {
+        let alone = |seen: &Snapshot| match (&seen.holders[..], &seen.waiters[..]) {
             ([holder], []) => holder.token.is_none() || holder.token == its,
             _ => false,
         };
-        context.until_seen("one holder, of this grant, and nobody waits", &two, &name, alone).await;
+        context
+            .until_seen("this grant is the only holder, and there is no waiter", &two, &name, alone)
+            .await;
         context.release(guard).await;
         context.until_free(&two, &name).await;
         lose_next(&context).await;
@@ -59,7 +61,7 @@ async fn grant(context: Arc<Context>) {
     }
 }
 
-/// Else it waits behind its own ghost (go-zookeeper #229).
+/// Otherwise it waits behind its own orphaned queue entry (go-zookeeper #229).
 async fn place(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -97,7 +99,7 @@ async fn renewal(context: Arc<Context>) {
     for _ in 0..3 {
         let before = guard.valid_until();
         lose_next(&context).await;
-        context.until("it is renewed all the same", async || guard.valid_until() > before).await;
+        context.until("it is renewed nevertheless", async || guard.valid_until() > before).await;
         assert!(guard.is_held(), "a lost reply has lost the lock");
     }
     work::assert_busy(&context, &two, &name).await;
@@ -112,7 +114,7 @@ async fn dropped(context: Arc<Context>) {
     tokio::task::yield_now().await;
     waiter.abort();
     let _ = waiter.await;
-    // If the request was not even sent, the reply that is lost is another one, which is as well.
+    // If the request was not sent, another reply is lost, which is just as good.
     let next = context.acquire(&two, &name).await;
     context.release(next).await;
 }

@@ -1,4 +1,4 @@
-//! Fencing tokens: what still protects the resource when everything else has failed (invariant 5).
+//! Fencing tokens: they protect the resource when everything else has failed (invariant 5).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,8 @@ const LOSES: &[Need] = &[Need::TokensBeyondData, Need::Backdoor(Backdoor::LoseDa
 
 fn assert_rises(context: &Context, last: &mut Option<FencingToken>, next: FencingToken) {
     let rises = Some(next) > *last && i64::from(next) > 0;
-    context.assert_final(rises, || format!("token {next} follows {last:?}"));
+    let earlier = last.map_or(0, i64::from);
+    context.assert_final(rises, || format!("token {next} was granted after token {earlier}"));
     *last = Some(next);
 }
 
@@ -84,7 +85,7 @@ async fn losses(context: Arc<Context>) {
     }
 }
 
-/// A count that lives in the lock's own key begins again with the next client.
+/// A counter in the lock's own key restarts with the next client.
 async fn everybody_left(context: Arc<Context>) {
     let name = context.name("lock");
     let mut last = None;
@@ -118,8 +119,8 @@ async fn modes(context: Arc<Context>) {
 async fn unique(context: Arc<Context>, how: How) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let crowd = (0..8).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
-    let events = work::contend(&context, crowd.collect(), &name, 20, |_| how).await;
+    let clients = (0..8).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
+    let events = work::contend(&context, clients.collect(), &name, 20, |_| how).await;
     work::assert_history(&context, events);
 }
 

@@ -1,5 +1,5 @@
-//! The holder knows for how long it holds, learns of a loss no later than that ends, and is
-//! renewed until then (invariant 2).
+//! The holder knows the end of its validity, is notified of a loss no later, and is renewed until
+//! then (invariant 2).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
 const SLOW: &[Need] = &[Need::Lease, Need::Backdoor(Backdoor::SlowReplies)];
 const CUT: &[Need] = &[Need::Renewal, Need::Backdoor(Backdoor::CutOff)];
 
-/// Asked in a tight loop over its end, with no timer between: true before, false from then on.
+/// Polled in a tight loop over its end, without timers: true before, false from then on.
 async fn exact(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
@@ -108,7 +108,7 @@ async fn fixed(context: Arc<Context>) {
     context.release(next).await;
 }
 
-/// By the history: no belief of the first overlaps with one of the next.
+/// By the history: no validity of the first holder overlaps with one of the next.
 async fn told_before(context: Arc<Context>) {
     let name = context.name("lock");
     let mut tasks = tokio::task::JoinSet::new();
@@ -120,7 +120,7 @@ async fn told_before(context: Arc<Context>) {
             for _ in 0..3 {
                 let lock = locks.lock(&name).fixed_lease(Duration::from_millis(100));
                 let acquired = worker.acquire_lock(&lock, &name, How::Exclusive).await;
-                // Granted so late that nothing is left of the lease: an error, never a guard.
+                // A grant that arrives after its lease is an error, never a guard.
                 let Ok((guard, claim)) = acquired else { continue };
                 while worker.look(&guard, claim) {
                     sleep(Duration::from_millis(7)).await;
@@ -171,9 +171,9 @@ async fn expiring(context: Arc<Context>) {
     context.soon("the margin is reached", guard.expiring(margin)).await;
     let now = locks.now();
     assert!(now >= until - margin, "{:?} left, not {margin:?}", until.duration_since(now));
-    context.soon("a wide margin is over at once", guard.expiring(Duration::MAX)).await;
+    context.soon("a wide margin is reached at once", guard.expiring(Duration::MAX)).await;
     work::until_lost(&context, &guard).await;
-    context.soon("lost is expiring, too", guard.expiring(Duration::ZERO)).await;
+    context.soon("a lost guard is also expiring", guard.expiring(Duration::ZERO)).await;
 }
 
 async fn run_works(context: Arc<Context>) {
@@ -201,7 +201,7 @@ async fn run_drops(context: Arc<Context>) {
     });
     let error = context.soon("the work is cut short", work).await.expect_err("it was lost");
     work::assert_kind(&error, ErrorKind::Lost);
-    assert!(dropped.try_recv().is_err_and(|error| error != EMPTY), "the work goes on");
+    assert!(dropped.try_recv().is_err_and(|error| error != EMPTY), "the work continues");
     let late = context.soon("a lost guard runs nothing", guard.run(async { panic!("it ran") }));
     let late: Result<(), _> = late.await;
     work::assert_kind(&late.expect_err("lost before it began"), ErrorKind::Lost);
@@ -217,13 +217,13 @@ async fn shorter(context: Arc<Context>) {
         let lock = locks.lock(&name).ttl(ttl);
         let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
         let longest = lease_end(locks.now(), ttl);
-        assert!(guard.valid_until() <= longest, "believed in for {:?}", guard.remaining());
+        assert!(guard.valid_until() <= longest, "valid for {:?}", guard.remaining());
         context.release(guard).await;
     }
 }
 
-/// Other libraries counted from the reply (madelson's LeaseMonitor), and believed too long by the
-/// time it took.
+/// Other libraries counted from the reply (madelson's LeaseMonitor), so that the validity was too
+/// long by the round trip.
 async fn slow_reply(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
@@ -265,7 +265,7 @@ async fn short_nap(context: Arc<Context>) {
         work::assert_busy(&context, &two, &name).await;
         sleep(Duration::from_millis(50)).await;
     }
-    assert!(guard.is_held(), "lost in a nap of 300 ms");
+    assert!(guard.is_held(), "lost after a freeze of 300 ms");
     let ending = frozen_runtime.run(async move {
         let released = guard.release().await;
         released.and(frozen.close().await)
@@ -273,7 +273,7 @@ async fn short_nap(context: Arc<Context>) {
     context.soon("the thawed client releases", ending).await.expect("still held");
 }
 
-/// `is_held` is false at the first look after the freeze, whoever runs first then.
+/// `is_held` is false at the first check after the freeze, whichever task runs first.
 async fn frozen(context: Arc<Context>) {
     let name = context.name("lock");
     let frozen_runtime = FrozenRuntime::new();
@@ -288,21 +288,22 @@ async fn frozen(context: Arc<Context>) {
     let next = context.within(bound, "the frozen holder's lock is free", lock.acquire()).await;
     let granted = two.now();
     let next = next.expect("granted");
-    assert!(granted >= until, "granted while the frozen holder still believed in it");
+    assert!(granted >= until, "granted while the frozen holder's validity lasted");
     let thawing = frozen_runtime.run(async move {
         let held_at_first_look = guard.is_held();
         let reason = guard.lost().await;
         drop(guard);
         (held_at_first_look, reason, frozen.close().await)
     });
-    let (held, _reason, closed) = context.soon("the thawed holder is told", thawing).await;
-    assert!(!held, "the thawed holder still believed in it");
+    let (held, _reason, closed) =
+        context.soon("the thawed holder is notified of the loss", thawing).await;
+    assert!(!held, "the thawed holder still reports it as held");
     closed.expect("closed");
     assert!(next.is_held());
     context.release(next).await;
 }
 
-/// A renewal must not make what is gone again (redis-semaphore #175, redlock-rb #36).
+/// A renewal must not recreate a deleted lock (redis-semaphore #175, redlock-rb #36).
 async fn expired(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -311,7 +312,7 @@ async fn expired(context: Arc<Context>) {
     context.store().expire(&name).await.expect("the store forgets it");
     work::until_lost(&context, &guard).await;
     work::release_is_not_held(&context, guard).await;
-    assert!(!context.store().is_locked(&name).await.expect("a look"), "it was made again");
+    assert!(!context.store().is_locked(&name).await.expect("a look"), "it was recreated");
     let next = context.soon("a try answers", two.lock(&name).try_acquire()).await;
     let next = next.expect("no error").expect("the store forgot the holder, so it is free");
     // Now the release itself finds out.
@@ -327,9 +328,9 @@ async fn cut_off(context: Arc<Context>) {
     context.store().cut_off().await.expect("cut off");
     let bound = context.silence_frees_within(SHORT_TTL);
     let until = guard.valid_until();
-    context.within(bound, "the holder learns without the store", guard.lost()).await;
+    context.within(bound, "the holder is notified without the store", guard.lost()).await;
     // A renewal that was under way at the cut may still have been answered.
-    assert!(locks.now() >= until, "lost before its validity ended, though nobody said so");
+    assert!(locks.now() >= until, "lost before its validity ended, without an answer of the store");
     context.store().heal().await.expect("healed");
     work::release_is_not_held(&context, guard).await;
     let guard = context.acquire(&locks, &name).await;

@@ -1,5 +1,5 @@
-//! Waiting costs nobody else anything: limits mean what they say, nobody is forgotten, and whoever
-//! gives up or falls silent is passed over (invariants 6 and 7).
+//! Waiting: limits are exact, every waiter is woken, and a waiter that gives up or stops responding
+//! is passed over (invariants 6 and 7).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
 async fn woken(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    // Clients of their own, and one client's own: both ways of waking.
+    // Holder and waiter in two clients and in one: both ways of waking.
     for (holder, waiter) in [(&one, &two), (&one, &one), (&two, &one)] {
         let guard = context.acquire(holder, &name).await;
         let waiting = work::spawn_waiter(waiter, &name, How::Exclusive);
@@ -104,7 +104,9 @@ async fn huge(context: Arc<Context>) {
         let waiting = tokio::spawn(async move { lock.acquire().await });
         context.until_queued(&locks, &name, 1).await;
         context.release(guard).await;
-        let next = work::until_granted(&context, "the very patient one is woken", waiting).await;
+        let next =
+            work::until_granted(&context, "the waiter with a very long limit is woken", waiting)
+                .await;
         context.release(next).await;
     }
 }
@@ -115,7 +117,7 @@ async fn patient_try(context: Arc<Context>) {
     let guard = context.acquire(&locks, &name).await;
     let lock = locks.lock(&name).wait_at_most(SHORT_WAIT);
     let tried = context.soon("the wait ends", lock.try_acquire()).await.expect("no error");
-    assert!(tried.is_none(), "held, and yet granted");
+    assert!(tried.is_none(), "a held lock was granted");
     let lock = locks.lock(&name).wait_at_most(Duration::from_secs(600));
     let waiting = tokio::spawn(async move { lock.try_acquire().await });
     context.until_queued(&locks, &name, 1).await;
@@ -135,7 +137,7 @@ async fn try_leaves(context: Arc<Context>) {
     context.until_queued(&one, &name, 0).await;
     context.release(guard).await;
     let free = context.soon("a try answers", two.lock(&name).try_acquire()).await;
-    let guard = free.expect("no error").expect("nobody is in the queue, so a try succeeds");
+    let guard = free.expect("no error").expect("the queue is empty, so a try succeeds");
     context.release(guard).await;
 }
 
@@ -148,7 +150,7 @@ async fn in_order(context: Arc<Context>) {
         let (lock, order) = (clients[index % 3].lock(&name), order.clone());
         tokio::spawn(async move {
             let guard = lock.acquire().await.expect("granted in turn");
-            // Before the release: what follows it is no order.
+            // Before the release: afterwards the order is undefined.
             let _ = order.send(index);
             guard.release().await.expect("released in turn");
         });
@@ -161,7 +163,7 @@ async fn in_order(context: Arc<Context>) {
     }
 }
 
-/// `flock` gives half of the grants to whoever released last.
+/// `flock` gives half of the grants to the last releaser.
 async fn barging(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -196,7 +198,7 @@ async fn undisturbed(context: Arc<Context>) {
     context.release(guard).await;
     // Whichever is granted first: not every store promises an order.
     let served = async |waiter| {
-        let guard = work::until_granted(&context, "a patient waiter is granted", waiter).await;
+        let guard = work::until_granted(&context, "a queued waiter is granted", waiter).await;
         context.release(guard).await;
     };
     tokio::join!(served(before), served(after));
@@ -213,16 +215,19 @@ async fn timed_out(context: Arc<Context>) {
     }
     context.until_queued(&one, &name, 0).await;
     context.release(guard).await;
-    assert!(work::is_free(&context, &two, &name, How::Exclusive).await, "a dead place is ahead");
+    assert!(
+        work::is_free(&context, &two, &name, How::Exclusive).await,
+        "a dead waiter is ahead in the queue"
+    );
 }
 
-/// A missed wake-up costs a safety look of a second, or a lease; 300 hand-offs would show it.
+/// A missed wake-up costs a waiter check after a second, or a lease; 300 hand-offs would show it.
 async fn stress(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let crowd = (0..10).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
+    let clients = (0..10).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
     let started = Instant::now();
-    let events = work::contend(&context, crowd.collect(), &name, 30, |_| How::Exclusive).await;
+    let events = work::contend(&context, clients.collect(), &name, 30, |_| How::Exclusive).await;
     work::assert_history(&context, events);
     let took = started.elapsed();
     assert!(took < context.patience(), "300 hand-offs took {took:?}: wake-ups are missed");
@@ -246,20 +251,21 @@ async fn frozen(context: Arc<Context>) {
         }
     });
     context.soon("the waiter is queued before it freezes", queued).await;
-    let behind = work::spawn_waiter(&locks, &name, How::Exclusive);
+    let next_waiter = work::spawn_waiter(&locks, &name, How::Exclusive);
     context.until_queued(&locks, &name, 2).await;
     context.release(guard).await;
     let bound = context.silence_frees_within(Duration::ZERO);
-    let next = context.within(bound, "the waiter behind the frozen one is granted", behind).await;
+    let next =
+        context.within(bound, "the waiter after the frozen one is granted", next_waiter).await;
     let next = next.expect("no panic").expect("granted");
-    // Its turn comes when it is there again, but for a session that ended meanwhile.
+    // Its turn comes once it resumes, unless its session ended meanwhile.
     let thawing = tokio::spawn(async move {
         let late = frozen_runtime.run(async move { acquired.await.expect("no panic") }).await;
         (frozen_runtime, late)
     });
     context.release(next).await;
     let (frozen_runtime, late) =
-        context.soon("the thawed waiter is answered", thawing).await.expect("ok");
+        context.soon("the thawed waiter gets an answer", thawing).await.expect("ok");
     let ending = frozen_runtime.run(async move {
         drop(late);
         client.close().await

@@ -1,5 +1,5 @@
-//! What several behaviours do: many tasks at one lock with their history, and the usual questions
-//! to a store.
+//! Steps that several behaviours share: many tasks on one lock with their history, and common
+//! checks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,8 @@ use crate::context::Context;
 use crate::history::{Event, Worker};
 use crate::peer::protocol::How;
 
-/// Holds `name` by each of `clients`, `rounds` times, all at once; how each wants it is up to
-/// `how`, by the client's index. What all saw.
+/// Each of `clients` holds `name` `rounds` times, all of them concurrently, in the mode that `how`
+/// gives for the client's index. Returns the history.
 pub(super) async fn contend(
     context: &Arc<Context>,
     clients: Vec<Locks>,
@@ -29,20 +29,20 @@ pub(super) async fn contend(
             let mut worker = Worker::new();
             for round in 0..rounds {
                 let acquired = worker.acquire(&locks, &name, how).await;
-                let (guard, claim) = acquired.expect("acquired in a crowd");
-                // Mostly as fast as can be, for the races; sometimes long enough to be seen.
+                let (guard, claim) = acquired.expect("acquired under contention");
+                // Mostly as short as possible, for the races; sometimes long enough to be observed.
                 match round % 4 {
                     0 => tokio::time::sleep(Duration::from_millis(1)).await,
                     _ => tokio::task::yield_now().await,
                 }
-                worker.release(guard, claim).await.expect("released in a crowd");
+                worker.release(guard, claim).await.expect("released under contention");
             }
             worker.into_events()
         });
     }
-    // Every hand-off may take as long as one event may; that would be a hang all the same.
+    // Each hand-off alone may take the whole patience; all of them together may not.
     let bound = context.patience() * 4;
-    let events = context.within(bound, "everybody had the lock", tasks.join_all()).await;
+    let events = context.within(bound, "every client had the lock", tasks.join_all()).await;
     events.into_iter().flatten().collect()
 }
 
@@ -55,7 +55,7 @@ pub(super) fn rules(context: &Context) -> Rules {
     }
 }
 
-/// Judges what [`contend`] saw.
+/// Checks the history of [`contend`].
 pub(super) fn assert_history(context: &Context, events: Vec<Event>) {
     context.assert_history(events, rules(context));
 }
@@ -77,7 +77,7 @@ impl Counter {
     }
 }
 
-/// Whether a try gets `name`; if so it is given back.
+/// Whether a try acquires `name`; if so, it is released again.
 pub(super) async fn is_free(context: &Context, locks: &Locks, name: &str, how: How) -> bool {
     let lock = how.lock(locks, name);
     let tried = context.soon(&format!("a try of {name:?} answers"), lock.try_acquire()).await;
@@ -90,19 +90,19 @@ pub(super) async fn is_free(context: &Context, locks: &Locks, name: &str, how: H
     }
 }
 
-/// Checks that `name` is held against everybody.
+/// Asserts that `name` is held.
 pub(super) async fn assert_busy(context: &Context, locks: &Locks, name: &str) {
     assert!(!is_free(context, locks, name, How::Exclusive).await, "{name:?} was granted twice");
 }
 
-/// Waits for a loss, which must come by itself.
+/// Awaits a loss, which must be reported without a request.
 pub(super) async fn until_lost(context: &Context, guard: &Guard) -> LostReason {
-    let reason = context.soon("the holder is told of its loss", guard.lost()).await;
+    let reason = context.soon("the holder is notified of its loss", guard.lost()).await;
     assert!(!guard.is_held(), "a lost guard still answers that it is held");
     reason
 }
 
-/// Releases a lost guard, which must say so.
+/// Releases a lost guard, which must be an error.
 pub(super) async fn release_is_not_held(context: &Context, guard: Guard) {
     let error = context
         .soon("a lost guard's release answers", guard.release())
@@ -116,14 +116,14 @@ pub(super) fn assert_kind(error: &Error, kind: ErrorKind) {
     assert_eq!(error.kind(), kind, "{error}");
 }
 
-/// A lock that `guard` holds for so short that its loss need not be waited for long.
+/// A hold time after which a loss is quickly awaited.
 pub(super) const BRIEFLY: Duration = Duration::from_millis(60);
 
 /// Short enough to outlive, long enough to renew three times on a busy machine.
 pub(super) const SHORT_TTL: Duration = Duration::from_secs(1);
 
-/// The shortest wait in which a store on a busy machine can be expected to say that a lock is held:
-/// one that commits to disk takes its time.
+/// The shortest wait in which a store on a busy machine can be expected to report that a lock is
+/// held; a store that commits to disk needs longer.
 pub(super) const SHORT_WAIT: Duration = Duration::from_millis(300);
 
 /// Acquires in the background.
@@ -132,7 +132,7 @@ pub(super) fn spawn_waiter(locks: &Locks, name: &str, how: How) -> JoinHandle<Re
     tokio::spawn(async move { lock.acquire().await })
 }
 
-/// The guard of a waiter whose turn has come.
+/// Awaits the grant of a waiter.
 pub(super) async fn until_granted(
     context: &Context,
     what: &str,
@@ -148,7 +148,7 @@ pub(super) async fn acquire(context: &Context, locks: &Locks, name: &str, how: H
     acquired.expect("acquired")
 }
 
-/// Every mode the store has, with a request that only one at a time fits.
+/// Every mode of the store that only one holder at a time can have.
 pub(super) fn single_modes(context: &Context) -> Vec<How> {
     let mut modes = vec![How::Exclusive];
     if context.profile().modes.permits {

@@ -11,11 +11,11 @@ use super::memory::MemoryHarness;
 use super::scratch::{Connect, ScratchStore};
 use super::{Backdoor, Harness, Params, Store};
 
-/// A store by its URL. It has no back doors but other processes.
+/// A store by its URL. Its only backdoor is other processes.
 pub struct UrlHarness {
     name: String,
     connect: Connect,
-    /// A peer has none: it is told by its parent where to work.
+    /// A peer has none: its parent passes it the URL.
     scratch: Option<ScratchStore>,
 }
 

@@ -1,4 +1,4 @@
-//! The peer's side: the program itself, executed again, as a client that does what it is told.
+//! The peer's side: the program itself, executed again, as a client that carries out requests.
 //!
 //! It ends as abruptly as it can when its parent goes away, so that no test leaves a process
 //! behind; and it never unwinds into the parent's own `main`.

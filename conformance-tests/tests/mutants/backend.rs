@@ -1,4 +1,4 @@
-//! The toy store's side of the trait: a driver as one across a network has it, with the mutants
+//! The toy store's side of the trait: a backend like one across a network, with the mutants
 //! that are made on the client's side.
 
 use std::borrow::Cow;

@@ -165,7 +165,7 @@ pub(crate) type Broken = (&'static str, &'static str, &'static [By]);
 
 pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
-        "nobody cleans up after a dropped acquisition",
+        "no clean-up after a dropped acquisition",
         "core/src/engine/cleanup.rs: CleanupGuard::drop",
         &[Test(WAITING, "dropped_at_any_poll_it_is_released"), SeedsOfLeases, SeedsOfSessions],
     ),
@@ -190,7 +190,7 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
         &[Test(LEAVING, "a_clean_up_never_gives_up_while_a_session_may_live")],
     ),
     (
-        "a lock is released while somebody still believes to hold it",
+        "a lock is released while its validity lasts",
         "core/src/engine/owned_hold.rs: release",
         &[Test(PROMISES, "a_claim_is_over_before_its_release_is_sent")],
     ),
@@ -220,7 +220,7 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
         &[Test(RENEWING, "a_lost_renewal_reply_leaves_the_old_deadline"), SeedsOfLeases],
     ),
     (
-        "whoever asks must wait for the keeper to end a hold",
+        "`is_held` must wait for the renewal worker to end a hold",
         "core/src/engine/hold.rs: Hold::is_held",
         &[Test(BACKENDS, "a_stopped_process_finds_its_lock_lost_before_it_can_use_it")],
     ),
@@ -245,17 +245,17 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
         &[Test(WAITING, "a_stale_check_does_not_delay_a_loss")],
     ),
     (
-        "a ring during an attempt is lost",
+        "a wake-up during an attempt is lost",
         "core/src/store/claim.rs: wake, notify_one",
         &[Test(WAITING, "a_wake_up_during_an_attempt_is_not_lost")],
     ),
     (
-        "a ring between a grant and its hold is lost",
+        "a wake-up between a grant and its hold is lost",
         "core/src/engine/acquire.rs: grant, enable",
         &[Test(WAITING, "a_wake_up_between_the_grant_and_the_hold_renews_the_hold")],
     ),
     (
-        "a ring of what is held is taken for a stray",
+        "a wake-up of a hold is taken for a stray",
         "core/src/store/claim.rs: wake, HELD",
         &[Test(LEAVING, "a_wake_up_is_stray_only_when_its_claim_has_gone")],
     ),
@@ -301,7 +301,7 @@ fn everything_in_the_catalogue_has_a_test() {
         ((*what).to_owned(), *by)
     });
     for (what, by) in stores.chain(others) {
-        assert!(!by.is_empty(), "nobody rejects {what}");
+        assert!(!by.is_empty(), "no test rejects {what}");
         for by in by {
             match by {
                 // The suite and the seeds are run on it, elsewhere.

@@ -1,4 +1,4 @@
-//! The harness of the toy store: it has every back door but other processes.
+//! The harness of the toy store: it has every backdoor except other processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,8 +38,8 @@ impl ToyStore {
 #[async_trait]
 impl Store for ToyStore {
     async fn connect(&self, params: &Params) -> Result<Locks> {
-        let driver = Arc::new(ToyBackend(self.server.clone()));
-        Locks::new(driver, "toy://", params.settings()?)
+        let backend = Arc::new(ToyBackend(self.server.clone()));
+        Locks::new(backend, "toy://", params.settings()?)
     }
 
     fn backdoors(&self) -> &[Backdoor] {

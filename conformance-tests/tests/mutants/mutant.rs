@@ -1,11 +1,11 @@
 //! The ways in which the stores of these tests can be broken, each a bug that a lock library had;
 //! each is one line of the toy store or of a simulated one. Who rejects it: `catalogue.rs`.
 
-/// One way in which a store or its driver can be wrong.
+/// One bug of a store or its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutant {
     // Ownership.
-    /// A plain DEL: whoever releases frees the holder.
+    /// A plain DEL: any release frees the holder.
     ReleaseFreesAnybody,
     /// Release says "removed" whatever it found.
     ReleaseAlwaysRemoved,
@@ -37,7 +37,7 @@ pub(crate) enum Mutant {
     CancelLeavesEntry,
     /// A waiter that gives up takes its turn with it.
     WakeLostOnCancel,
-    /// Nobody is woken; only looks find out.
+    /// Waiters are not woken; only waiter checks find a grant.
     NoWakeUps,
     /// Neither a push nor a look tells a waiter of its grant.
     NobodyIsTold,
@@ -47,11 +47,11 @@ pub(crate) enum Mutant {
     FrozenWaiterBlocks,
     /// The last to come is served first.
     LastComeFirstServed,
-    /// Whoever fits overtakes whoever does not.
+    /// A waiter that fits overtakes one that does not.
     Overtaking,
     /// A push is taken for the grant, with a whole lease from its arrival.
     PushIsTheGrant,
-    /// Nobody releases what was handed to a claim that is over. The claim TTL hides that.
+    /// A grant to a claim that has ended is not released. The claim TTL hides that.
     StrayIgnored,
     /// A push for a claim that does not wait is taken for a stray.
     HeldIsStray,
@@ -61,7 +61,7 @@ pub(crate) enum Mutant {
     // Modes.
     /// Readers exclude each other.
     SharedIsExclusive,
-    /// Readers are let in beside whoever holds.
+    /// Readers are granted while any other client holds.
     ReadersAlways,
     /// Permits are counted by claims.
     PermitsCountedByClaims,
@@ -76,7 +76,7 @@ pub(crate) enum Mutant {
     NamesMapSlashes,
     /// What others may see is the proof of ownership.
     ShowsOwner,
-    /// Evict takes whoever holds.
+    /// Evict removes any holder.
     EvictsAnybody,
     /// Evict answers yes and does nothing.
     EvictsNobody,
@@ -91,9 +91,9 @@ pub(crate) enum Mutant {
     WaitsForExpired,
     /// The release of an unsure create is taken for done.
     UnsureIsAbsent,
-    /// Nobody watches the node that is held.
+    /// The held node is not watched.
     OwnNodeUnwatched,
-    /// Whoever waits for permits watches one holder only.
+    /// A waiter for permits watches only one holder.
     PermitsWatchOne,
     /// Whoever has room for its permits takes them, though somebody ahead waits with a smaller
     /// limit.

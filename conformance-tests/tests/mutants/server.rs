@@ -102,7 +102,8 @@ impl Server {
         keys
     }
 
-    /// Changes the queue of `key`, which also says whether to serve; then whoever fits is granted and told.
+    /// Changes the queue of `key`, which also says whether to serve; then whoever fits is granted
+    /// and told.
     pub(crate) fn change<T>(
         &self,
         key: &str,

@@ -151,17 +151,17 @@ impl Client {
         (lock, Asked { lock: name, called, hold_at_most, fixed_lease }, patience)
     }
 
-    /// Which errors there may be depends on the conditions.
+    /// Which errors are allowed depends on the conditions.
     fn refused(&self, error: &Error, lock: usize) -> bool {
         let kind = error.kind();
         self.history.freed(lock);
         self.history.note(self.process, kind.message(), lock as u64, 0);
         let normal = matches!(kind, ErrorKind::Busy | ErrorKind::WaitTimedOut | ErrorKind::Closed);
-        let stormy = matches!(kind, ErrorKind::Unreachable | ErrorKind::Lost);
+        let by_a_fault = matches!(kind, ErrorKind::Unreachable | ErrorKind::Lost);
         // A limit, on the hold or on the wait, may be over before the first answer is there.
         let too_short = kind == ErrorKind::Unreachable && error.to_string().contains("wait limit");
-        let in_a_calm = kind == ErrorKind::Lost || too_short;
-        if !(normal || stormy && !self.history.is_calm() || in_a_calm) {
+        let without_a_fault = kind == ErrorKind::Lost || too_short;
+        if !(normal || by_a_fault && !self.history.is_calm() || without_a_fault) {
             self.history.fail(format!("process {}: {error}", self.process));
         }
         if kind == ErrorKind::Unreachable {
@@ -225,7 +225,7 @@ impl Client {
         self.history.ended(self.process, reason.as_str(), asked.lock, token);
     }
 
-    /// `is_held` is exact, and what is not held is told as lost.
+    /// `is_held` is exact, and a hold that has ended is reported as lost.
     async fn check_held(&self, guard: &Guard) {
         let (until, now) = (guard.valid_until(), self.history.now());
         let held = guard.is_held();
@@ -234,7 +234,7 @@ impl Client {
             self.history.fail(format!("{token} held: {held} at {now:?}, valid until {until:?}"));
         }
         if !held && timeout(Duration::from_millis(2), guard.lost()).await.is_err() {
-            self.history.fail(format!("{token} is not held, and nobody says that it is lost"));
+            self.history.fail(format!("{token} is not held, and no loss is reported"));
         }
         if guard.is_held() && !held {
             self.history.fail(format!("{token} is held again"));

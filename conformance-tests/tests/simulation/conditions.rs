@@ -1,5 +1,5 @@
-//! How bad things are in one run: drawn from its seed, from a calm in which nothing is ever lost
-//! to a storm in which everything may be.
+//! The conditions of one run, drawn from its seed: from calm, without any fault, to faulty, with many
+//! kinds of faults.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(crate) struct Conditions {
     pub(crate) crashes: u64,
     /// A follower is cut off from its leader, but not from its client.
     pub(crate) stale: u64,
-    /// A person breaks a lock.
+    /// An operator evicts a participant.
     pub(crate) evictions: u64,
     /// The server loses all its data.
     pub(crate) wipes: u64,
@@ -62,7 +62,7 @@ impl Conditions {
         }
     }
 
-    /// Each kind of trouble is absent from some storms, so that none hides another.
+    /// Each kind of fault is absent from some runs, so that none hides another.
     pub(crate) fn faulty(dice: &mut Dice) -> Conditions {
         Conditions {
             calm: false,
@@ -92,7 +92,7 @@ impl Conditions {
         Conditions { calm: false, delay_ms: 0, evictions: 0, rate: 0, ..calm }
     }
 
-    /// Not even a person breaks a lock.
+    /// Whether there is no fault at all, not even an eviction.
     pub(crate) fn is_uneventful(&self) -> bool {
         self.calm && self.evictions == 0
     }

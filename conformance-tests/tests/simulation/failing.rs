@@ -60,7 +60,7 @@ async fn a_panic_in_begin_blocks_no_other_client() {
     sleep(10 * SECOND).await;
     assert!(held.is_held());
     locks.lock("b").acquire().await.unwrap().release().await.unwrap();
-    timeout(SECOND, locks.close()).await.expect("no debt is left").unwrap();
+    timeout(SECOND, locks.close()).await.expect("no release is pending").unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,7 +152,7 @@ async fn use_a(locks: Locks, place: Place, stall: Arc<Stall>) {
                 has_begun(&stall).await;
             }
             let (held, released) = (guard.is_held(), guard.release().await);
-            assert!(held || released.is_err(), "what was lost cannot be given back");
+            assert!(held || released.is_err(), "a lost hold cannot be released");
         }
         // Granted, but so late that its validity was over.
         Err(error) => assert_eq!(error.kind(), ErrorKind::Lost),

@@ -1,5 +1,5 @@
 //! What happened in one run, and the checks that need more than one client's view: exclusion by
-//! claimed validity, tokens, order, losses told in time.
+//! claimed validity, tokens, order, losses reported in time.
 //!
 //! A claim is `[acquire ok, min(release invoked, lost, last valid_until]`. Every note of an event
 //! looks at all guards that are alive, so an overlap is seen when it begins.
@@ -12,7 +12,7 @@ use fencelock_core::{Clock, FencingToken, Guard, Mode, Moment, TokioClock};
 
 use crate::gate::Gate;
 
-/// A loss may be told this much after the validity's end: tokio's timers count milliseconds.
+/// A loss may be reported this much after the validity's end: tokio's timers count milliseconds.
 const REPORTED_WITHIN: Duration = Duration::from_millis(3);
 
 pub(crate) struct History {
@@ -357,7 +357,8 @@ impl State {
                 held.stage = Stage::Over;
                 let told = (until + REPORTED_WITHIN).max(held.gate.opened_at() + REPORTED_WITHIN);
                 if until.as_nanos() > 0 && told < now && !held.gate.is_shut() {
-                    failure = Some(format!("{key:?} ended at {until:?}, nobody was told"));
+                    failure =
+                        Some(format!("{key:?} ended at {until:?}, the loss was not reported"));
                 }
             } else if held.stage == Stage::Leaves {
                 // Nothing to be said until then.
@@ -365,7 +366,7 @@ impl State {
                 failure = Some(format!("{key:?} was revived until {until:?}"));
             } else if let Some(told_by) = excused {
                 if told_by.is_some_and(|told_by| now > told_by) {
-                    failure = Some(format!("{key:?} was taken away, its holder is not told"));
+                    failure = Some(format!("{key:?} was taken away, its holder is not notified"));
                 }
             } else {
                 let beside = believed.iter().filter(|(lock, ..)| *lock == held.lock);

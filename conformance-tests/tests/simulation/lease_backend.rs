@@ -1,5 +1,5 @@
 //! The backend of the server with leases: one request for each step, each bounded in time, and
-//! pushes that ring.
+//! pushes that wake claims.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

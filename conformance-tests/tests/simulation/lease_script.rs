@@ -219,7 +219,7 @@ impl Script<'_> {
         let until = now + nanos(entry.ttl);
         let holder = self.lock.holders.iter_mut().find(|it| it.entry.who == entry.who)?;
         if !holder.confirmed && history.is_calm() && now - holder.since > 100_000_000 {
-            history.fail(format!("lock {}: {holder:?} was not told", entry.lock));
+            history.fail(format!("lock {}: {holder:?} was not notified", entry.lock));
         }
         (holder.until, holder.confirmed) = (until, true);
         Some(holder.token)

@@ -217,7 +217,7 @@ async fn a_woken_hold_is_renewed_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_wake_up_during_a_renewal_causes_another() {
     let store = Scripted::leases();
-    // What the first answer says was true before the ring.
+    // The first answer describes the state before the wake-up.
     store.on_renew(|store, held, n| match n {
         0 => Told {
             reports: vec![(Duration::from_millis(50), 0, Ok(store.renewed(&held[0])))],

@@ -1,5 +1,5 @@
-//! One run: a seed becomes processes, clients and troubles; then the conditions clears, everybody
-//! must come to an end, and nothing may be left.
+//! One run: a seed becomes processes, clients and faults; then the faults end, every task must
+//! end, and nothing may be left.
 
 use std::cell::Cell;
 use std::sync::{Arc, Once};
@@ -168,7 +168,7 @@ async fn close_some(dice: &mut Dice, plan: &Plan, running: &[Running]) -> bool {
         return false;
     }
     sleep(dice.millis(0..=500)).await;
-    // In a storm its releases may not be confirmed; it ends all the same.
+    // Under faults its releases may not be confirmed; it ends all the same.
     let _ = running[0].process.locks.close().await;
     true
 }
@@ -216,7 +216,7 @@ async fn settle(plan: &Plan, scene: &Scene) {
     }
 }
 
-/// What happens to one process until the storm ends.
+/// What happens to one process until the faults end.
 struct NetworkFault {
     number: u32,
     gate: Arc<Gate>,

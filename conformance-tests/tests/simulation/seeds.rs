@@ -116,7 +116,7 @@ fn keeps_its_promises(kind: Kind) {
         assert!(sum.granted > 0 && sum.cancelled > 0 && sum.lost > 0, "proves nothing: {sum:?}");
         assert!(sum.outlived > 0 && sum.outlasted > 0, "no pause was felt: {sum:?}");
         let driven = sum.unreachable > 0 && sum.faults > 0;
-        assert!(kind == Kind::Memory || driven, "no storm was felt: {sum:?}");
+        assert!(kind == Kind::Memory || driven, "no fault had an effect: {sum:?}");
     }
 }
 

@@ -129,7 +129,7 @@ impl SessionAcquisition {
         Ok((seq, token))
     }
 
-    /// Rings when node `seq` goes. `false` when it has gone.
+    /// Wakes the claim when node `seq` is deleted. `false` if it has been deleted.
     async fn watch(&self, session: u64, seq: u64, noticed: &Arc<AtomicBool>) -> Result<bool> {
         let (fired, event) = oneshot::channel();
         let (who, lock, noticed) = (self.who, self.lock, noticed.clone());

@@ -1,4 +1,4 @@
-//! Directed tests of the way to a lock: rings that meet attempts, looks that come late, silence,
+//! Directed tests of waiting: wake-ups during attempts, late waiter checks, silence,
 //! and giving up at any poll.
 
 use std::sync::Arc;
@@ -77,9 +77,9 @@ async fn a_waiter_attempts_only_when_woken() {
     let acquiring = acquire(&store);
     sleep(1_000 * SECOND).await;
     assert_eq!((store.count(attempt), store.count(look)), (1, 0), "waiting costs nothing");
-    for rings in 1..4 {
+    for wake_ups in 1..4 {
         assert!(store.claim(0).wake());
-        store.until(1 + rings, attempt).await;
+        store.until(1 + wake_ups, attempt).await;
     }
     sleep(SECOND).await;
     assert_eq!(store.count(attempt), 4);
@@ -319,7 +319,7 @@ async fn a_release_of_one_waiter_keeps_the_wake_ups_of_the_others() {
     store.until(1, attempt).await;
     let second = tokio::spawn(async move { second.acquire().await });
     store.until(2, attempt).await;
-    // Rung and dropped in the same moment: the wake-up is the store's to pass on, by the release.
+    // Woken and dropped at the same time: the release must make the store pass the wake-up on.
     assert!(store.claim(0).wake());
     first.abort();
     store.until(1, release).await;

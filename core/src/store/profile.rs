@@ -109,12 +109,12 @@ impl fmt::Display for Reach {
         f.write_str(match self {
             Reach::Process => "tasks of one process",
             Reach::Machine => "processes of one machine",
-            Reach::Network => "everybody who reaches the servers",
+            Reach::Network => "all clients of the servers",
         })
     }
 }
 
-/// When a dead holder's lock is free.
+/// When the lock of a crashed holder is freed.
 impl fmt::Display for Liveness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

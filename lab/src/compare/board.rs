@@ -34,7 +34,7 @@ impl<'a> Board<'a> {
         self.progress.now(format!("{}: {what}", self.name));
     }
 
-    /// Tells anything else, with the planned time that is over with it.
+    /// Prints a message, and counts the planned time that has passed.
     pub(super) fn saw(&self, planned: Duration, what: &str) {
         self.progress.found(format!("{}: {what}", self.name), planned);
     }

@@ -85,7 +85,7 @@ pub(super) async fn of_memory(deployment: &dyn Deployment, board: &Board<'_>) ->
         let held = stream::iter(asked).buffer_unordered(TOGETHER).collect::<Vec<_>>().await;
         held.into_iter().collect::<std::result::Result<Vec<_>, _>>().map_err(super::broken)
     };
-    // The first crowd makes room for what all share: connections, buffers, tables.
+    // The first locks allocate what all share: connections, buffers, tables.
     hold(0..WARM).await?;
     let (before, resident_before) = (metered(deployment).await?, resident_bytes(peer.id()));
     hold(WARM..LOCKS).await?;

@@ -65,7 +65,7 @@ pub(crate) struct LeftOut {
 pub(crate) struct Store {
     /// Its word, as `redis-aof`, or its URL's scheme and hosts.
     pub(crate) store: String,
-    /// What its servers were told that matters for locks, in words.
+    /// The servers' settings that matter for locks.
     pub(crate) settings: String,
     /// Versions of its servers, as `Redis 7.0.15`. Empty where there is none, or it does not tell.
     pub(crate) servers: Vec<String>,
@@ -88,15 +88,15 @@ pub(crate) struct Store {
     pub(crate) failures: Vec<Failure>,
 }
 
-/// What a store says of itself.
+/// The profile of a store.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Promises {
-    /// Whom its locks exclude: `tasks of one process`, `processes of one machine`, `everybody who
-    /// reaches the servers`.
+    /// The scope of its locks: `tasks of one process`, `processes of one machine`, `all clients of the
+    /// servers`.
     pub(crate) excludes: String,
     /// How waiters are granted: `in order of arrival`, `in no order`.
     pub(crate) order: String,
-    /// When a dead holder's lock is free.
+    /// When the lock of a crashed holder is freed.
     pub(crate) dead_holder: String,
     /// How long fencing tokens rise.
     pub(crate) tokens: String,
@@ -123,7 +123,7 @@ pub(crate) struct Load {
     pub(crate) locks: u32,
     /// An acquisition and its release are a pair.
     pub(crate) pairs_per_s: Spread,
-    /// From asking for the lock to having it.
+    /// From the request to the grant.
     pub(crate) acquire_p50_us: Spread,
     pub(crate) acquire_p99_us: Spread,
 }
@@ -161,9 +161,9 @@ pub(crate) struct HandOff {
     /// The distribution: pairs of a time in microseconds and the share of hand-offs that took at
     /// most that long, from 0 to 1, rising.
     pub(crate) distribution: Vec<(f64, f64)>,
-    /// Jain's index over the clients' grants: 1 when all had the same, 1/clients when one had all.
+    /// Jain's index over the clients' grants: 1 when all got the same, 1/clients when one got all.
     pub(crate) fairness: f64,
-    /// Grants to somebody who had asked over a millisecond later than one who still waited.
+    /// Grants to a client that had asked over a millisecond later than one that was still waiting.
     pub(crate) overtaken: u64,
 }
 
@@ -176,26 +176,26 @@ pub(crate) struct Timeline {
     pub(crate) clients: u32,
     /// When it failed, from the beginning of the line.
     pub(crate) failed_at_ms: u64,
-    /// When whatever was done to it was undone.
+    /// When the failure was repaired.
     pub(crate) healed_at_ms: u64,
     /// Grants in each tenth of a second, from the beginning.
     pub(crate) grants_per_100_ms: Vec<u32>,
-    /// The longest time without a grant that touches the failure.
+    /// The longest gap between grants around the failure.
     pub(crate) without_progress_s: f64,
     /// Whether grants had come back by the end of the line.
     pub(crate) came_back: bool,
-    /// Errors that clients were answered.
+    /// Errors that clients received.
     pub(crate) errors: u64,
 }
 
-/// What an independent register saw while the store and its clients were broken and healed: two
+/// What independent registers recorded while faults were injected into the store and its clients: two
 /// registers in a process that no fault hits, one that checks fencing tokens and one that does not.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct UnderFaults {
     pub(crate) rounds: Vec<FaultRound>,
     pub(crate) seconds: f64,
     pub(crate) acquisitions: u64,
-    /// Times that two held one lock together, each within its validity.
+    /// Overlaps: two clients held one lock at the same time, each within its validity.
     pub(crate) overlaps: u64,
     /// Of these, those that the store's own profile admits.
     pub(crate) admitted_overlaps: u64,
@@ -208,7 +208,7 @@ pub(crate) struct UnderFaults {
     pub(crate) lost_with_fencing: u64,
     /// Updates that the register without a check lost.
     pub(crate) lost_without_fencing: u64,
-    /// Other promises that were broken, in words. Anything here is a bug.
+    /// Other violated guarantees, described. Anything here is a bug.
     pub(crate) violations: Vec<String>,
     /// The command that repeats it, longer.
     pub(crate) again: String,
@@ -227,7 +227,7 @@ pub(crate) struct FaultRound {
     pub(crate) recovered_ms: Option<u64>,
 }
 
-/// What a lock costs. Absent is what the store does not have, or tells nobody.
+/// What a lock costs. A figure is absent if the store does not have it or does not report it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Cost {
     /// Requests of one client's acquisition and release, with nobody else there.
@@ -243,7 +243,7 @@ pub(crate) struct Cost {
     pub(crate) idle: Option<IdleCost>,
 }
 
-/// What held locks cost while nothing happens.
+/// The idle cost of held locks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct IdleCost {
     /// How many were held for the traffic.
@@ -273,7 +273,7 @@ pub(crate) struct FlashSale {
     pub(crate) without_lock: Sale,
 }
 
-/// What came of a sale.
+/// The result of a sale.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Sale {
     /// Pieces that the stock says are left, of all products.

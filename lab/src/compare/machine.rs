@@ -1,11 +1,11 @@
-//! What machine this is, for whoever reads figures elsewhere.
+//! The description of this machine, for readers of the figures.
 
 use std::path::Path;
 
 use super::data::Machine;
 
 impl Machine {
-    /// What the operating system does not tell is `unknown`, or 0.
+    /// Values that the operating system does not report are `unknown`, or 0.
     pub(super) fn this() -> Machine {
         let unknown = || "unknown".to_owned();
         let system = rustix::system::uname();

@@ -12,13 +12,13 @@ pub(super) struct Plan {
     pub(super) repeats: u32,
     /// Numbers of clients with locks of their own, and of clients of one lock.
     pub(super) clients: &'static [u32],
-    /// Numbers of locks that a [`CROWD`](Plan::CROWD) of clients shares.
+    /// Numbers of locks that a [`MANY_CLIENTS`](Plan::MANY_CLIENTS) clients share.
     pub(super) locks: &'static [u32],
     /// Stores that are broken at the same time: most of that is waiting.
     pub(super) together: usize,
     /// How many of a store's failures are drawn as a line.
     pub(super) timelines: usize,
-    /// How many of the servers' faults the register sees.
+    /// How many of the servers' faults are injected.
     pub(super) faults: usize,
     /// How often each of them.
     pub(super) turns: u32,
@@ -26,7 +26,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Clients that share locks, hand one on, or keep a rate.
-    pub(super) const CROWD: u32 = 64;
+    pub(super) const MANY_CLIENTS: u32 = 64;
 
     pub(super) fn usual(point: Duration) -> Plan {
         Plan {
@@ -37,7 +37,7 @@ impl Plan {
             together: 4,
             timelines: 4,
             faults: 4,
-            // Whoever wants longer measurements wants longer faults too.
+            // Longer measurements imply longer faults.
             turns: point.as_secs_f64().max(1.0) as u32,
         }
     }

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::in_ms;
 
-/// Counts planned time, so that the time that is left can be told.
+/// Counts planned time, to estimate the remaining time.
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
 }
@@ -42,7 +42,7 @@ impl Progress {
         }
     }
 
-    /// The same of something to be kept in view.
+    /// Prints a message that stays on the screen.
     pub(super) fn concluded(&self, what: &str, planned: Duration) {
         match &self.bar {
             Some(bar) => {

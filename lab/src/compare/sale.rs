@@ -64,7 +64,7 @@ struct Product {
 impl Product {
     /// One piece for one buyer, if there is one left.
     async fn sell(&self) -> Result<()> {
-        // Whoever comes too late need not wait in line.
+        // A buyer that comes too late need not wait for the lock.
         if self.left.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Throughput, latency and hand-off of one store, with nobody else on its servers.
+//! Throughput, latency and hand-off of one store, without other clients on its servers.
 //!
 //! The clients are tasks of this process, which reach the servers straight.
 
@@ -43,7 +43,7 @@ pub(super) async fn measure(
         board.store(|store| store.one_lock.push(measured.load));
     }
     for &count in plan.locks {
-        let measured = repeated(&source, Plan::CROWD, count, board, plan).await?;
+        let measured = repeated(&source, Plan::MANY_CLIENTS, count, board, plan).await?;
         board.store(|store| store.shared_locks.push(measured.load));
     }
     let hand_off = hand_off(&source, plan.point * 4).await?;
@@ -108,7 +108,7 @@ impl Spread {
 }
 
 async fn hand_off(source: &LockSource, time: Duration) -> Result<HandOff> {
-    let clients = Plan::CROWD / 2;
+    let clients = Plan::MANY_CLIENTS / 2;
     let seen =
         source.drive(load(clients, 1, time.max(Duration::from_millis(500)), Note::Hold)).await?;
     let handed_off = bench::handed_off(seen.holds.iter().copied());
@@ -144,7 +144,7 @@ fn distribution(took: &Histogram<u64>) -> Vec<(f64, f64)> {
 
 /// Clients with a lock of their own each ask at fixed times, all together at `rate`.
 async fn at_rate(locks: &Locks, rate: f64, time: Duration) -> Result<FixedRate> {
-    let clients = Plan::CROWD;
+    let clients = Plan::MANY_CLIENTS;
     let rate = rate.max(1.0);
     let interval = Duration::from_secs_f64(f64::from(clients) / rate);
     let start = Instant::now();
@@ -199,7 +199,7 @@ struct Used {
 
 impl Used {
     async fn so_far(deployment: &dyn Deployment) -> Used {
-        // A server that cannot be asked has told nothing; the load itself would have failed.
+        // A server that does not answer reports nothing; the load itself would have failed.
         let servers_s = deployment.meter().await.ok().and_then(|meter| meter.cpu_s);
         Used { servers_s, client_ns: bench::cpu_time() }
     }

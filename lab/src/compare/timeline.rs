@@ -25,7 +25,7 @@ const BEFORE: Duration = Duration::from_secs(1);
 const BROKEN_FOR: Duration = Duration::from_secs(1);
 /// After the first grant again.
 const AFTER: Duration = Duration::from_secs(1);
-/// Whoever has not come back by then does not.
+/// A store that has not recovered by then counts as not recovered.
 const PATIENCE: Duration = Duration::from_secs(12);
 
 /// What fails.

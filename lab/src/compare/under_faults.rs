@@ -1,4 +1,4 @@
-//! Violations under faults, as an independent register saw them.
+//! Violations under faults, as recorded by independent registers.
 //!
 //! A short torture: client processes write to two registers that no fault hits, one that checks
 //! fencing tokens and one that does not, while they and the servers are broken and healed.

@@ -1,5 +1,5 @@
-//! Two Redis servers behind one address, one the replica of the other: a failover as many services
-//! and scripts do it. What the replica had not been told yet is lost.
+//! Two Redis servers behind one address, one the replica of the other: a failover as in many
+//! services and scripts. Writes that were not replicated yet are lost.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

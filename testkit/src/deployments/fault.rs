@@ -6,14 +6,14 @@ use std::str::FromStr;
 use serde::de::{IntoDeserializer, value};
 use serde::{Deserialize, Serialize};
 
-/// What goes wrong for a while.
+/// A temporary fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Fault {
     /// Client processes are killed and started again.
     ClientsKilled,
-    /// Client processes stand still for a while, for shorter and for longer than the TTL.
+    /// Client processes are stopped for a while, for shorter and for longer than the TTL.
     ClientsFrozen,
     /// Nothing passes between clients and servers, and connections stay up.
     CutOff,
@@ -29,13 +29,13 @@ pub enum Fault {
     SlowReplies,
     /// Replies to single requests are lost, and their connections with them.
     RepliesDropped,
-    /// What is sent is held back, and comes all at once.
+    /// Data is held back, and then delivered all at once.
     Stalled,
-    /// The server is stopped and goes on later.
+    /// The server is stopped and continues later.
     ServerFrozen,
     /// The server is killed and started again.
     ServerRestarted,
-    /// Somebody deletes everything.
+    /// All data is deleted.
     DataLost,
     /// The server forgets its scripts.
     ScriptsFlushed,
@@ -43,7 +43,7 @@ pub enum Fault {
     ConnectionsKilled,
     /// The server holds writes back.
     WritesPaused,
-    /// The server runs somebody's endless script.
+    /// The server runs an endless script of another client.
     ServerBusy,
     /// The server has no memory left for writes.
     ServerFull,
@@ -65,7 +65,7 @@ pub enum Fault {
     LeaderKilled,
     /// A follower is killed, and starts again later.
     FollowerKilled,
-    /// The leader is stopped, and goes on later.
+    /// The leader is stopped and continues later.
     LeaderFrozen,
     /// The leader cannot reach the other servers, but its clients.
     LeaderIsolated,

@@ -1,11 +1,11 @@
-//! What a deployment's servers tell of themselves: versions, and what they have used so far.
+//! The statistics that a deployment's servers report: versions, and usage so far.
 
 use std::io;
 
 use super::Lines;
 use crate::servers::{TestRedis, ZooKeeperServer};
 
-/// What has gone between clients and servers.
+/// The traffic between clients and servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Requests of clients, a script's call as one.
@@ -16,7 +16,7 @@ pub struct Traffic {
     pub bytes_from_servers: u64,
 }
 
-/// All servers of a store together, so far. `None` is what it does not have, or tells nobody.
+/// The usage of all servers of a store so far. `None`: the store does not have or report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Meter {
@@ -89,7 +89,7 @@ pub(super) async fn version_of_zookeeper(server: &ZooKeeperServer) -> io::Result
 fn field<'a>(text: &'a str, name: &str, separator: char) -> io::Result<&'a str> {
     let found = text.lines().filter_map(|line| line.trim_end().split_once(separator));
     let mut found = found.filter(|(key, _)| *key == name).map(|(_, value)| value);
-    found.next().ok_or_else(|| io::Error::other(format!("the server tells no {name}")))
+    found.next().ok_or_else(|| io::Error::other(format!("the server reports no {name}")))
 }
 
 fn number(text: &str, name: &str, separator: char) -> io::Result<u64> {

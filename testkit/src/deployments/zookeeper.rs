@@ -1,5 +1,5 @@
-//! ZooKeeper, one server or an ensemble. Its clients go through proxies, and so do its servers among
-//! themselves.
+//! ZooKeeper, one server or an ensemble. Its clients go through proxies, and so do its servers
+//! among themselves.
 
 use std::io;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! What every store with servers must do about a machine's faults, in a test of [`main`](super::main).
+//! What every store with servers must do about a machine's faults, in a test of
+//! [`main`](super::main).
 
 use std::time::Duration;
 
@@ -42,7 +43,7 @@ pub async fn lost_packets_only_slow_down(clients: &[Locks; 2], times: u32, bound
     }
 }
 
-/// Without a free descriptor nobody new connects, and is told why; `locks` go on as before.
+/// Without a free descriptor, connecting fails with an error that says so; `locks` continue to work.
 ///
 /// # Panics
 /// When that is not so.
@@ -52,7 +53,7 @@ pub async fn missing_descriptors_are_named(
 ) {
     let held = acquire(locks, "held").await;
     let none = NoDescriptors::left();
-    let error = soon("it says so", connect()).await.expect_err("no descriptor is free");
+    let error = soon("connecting fails", connect()).await.expect_err("no descriptor is free");
     assert_kind(&error, ErrorKind::Unreachable);
     let why = format!("{error:?}");
     assert!(why.contains("open files") || why.contains("descriptor"), "{why}");

@@ -1,8 +1,8 @@
 //! Accepts clients, or turns them away.
 //!
 //! One task owns the listener and all connections, so that ending it ends everything the proxy
-//! ever started. The admission is switched by messages that are answered: once the answer is there, no
-//! client slips in under the old rule.
+//! ever started. The admission is switched by messages that are answered: once the answer is there,
+//! no client slips in under the old rule.
 
 use std::future::pending;
 use std::io;

@@ -9,7 +9,7 @@ use super::state::lock;
 use super::{Close, Direction, NewConnections, Proxy};
 
 impl Proxy {
-    /// Brings this over all connections, until [`heal`](Self::heal) where it lasts.
+    /// Applies `fault` to all connections, until [`heal`](Self::heal) where it lasts.
     ///
     /// # Errors
     /// As [`cut`](Self::cut).

@@ -1,4 +1,4 @@
-//! Waiting for servers to agree, which they tell nobody: they are asked again and again.
+//! Waiting for servers to agree, by polling.
 
 use std::io;
 use std::time::Duration;

@@ -53,7 +53,7 @@ pub enum ServerError {
         /// The last lines of its log.
         log: String,
     },
-    /// Somebody else listens on the server's port.
+    /// Another process listens on the server's port.
     #[error("{server} did not start: its port is in use")]
     PortTaken {
         /// The server's name.
@@ -83,5 +83,5 @@ pub enum ServerError {
     },
 }
 
-/// How often a start is tried when somebody else took the port in the meantime.
+/// How often a start is retried when another process took the port in the meantime.
 const STARTS: u32 = 5;

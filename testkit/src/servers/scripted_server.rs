@@ -13,7 +13,7 @@ use super::port::Port;
 
 type Answer = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 
-/// Answers whatever it is sent as it was told to, on every connection. Dropping it closes the port
+/// A server that sends scripted replies to whatever it receives, on every connection. Dropping it closes the port
 /// and all connections.
 pub struct ScriptedServer {
     port: Port,

@@ -91,8 +91,8 @@ impl ZooKeeperOptions {
     }
 
     /// Leads everything that the servers of an ensemble say to each other, elections included,
-    /// through proxies: [`TestZooKeeper::peer_links_of`] cuts one off from the others, while clients
-    /// go on talking to it. Below the [sync limit](Self::sync_limit) it does not notice.
+    /// through proxies: [`TestZooKeeper::peer_links_of`] cuts one off from the others, while
+    /// clients go on talking to it. Below the [sync limit](Self::sync_limit) it does not notice.
     #[must_use]
     pub fn peers_through_proxies(mut self) -> Self {
         self.wired = true;

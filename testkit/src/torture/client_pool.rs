@@ -18,16 +18,16 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Options;
 use crate::deployments::{Deployment, Fault, Library};
 
-/// How long a store that serves again may need until every lock can be had again, beside the TTL
-/// of a holder that is gone: reconnecting, an election, a busy machine.
+/// How long a store that serves again may need until every lock can be acquired again, in addition
+/// to the TTL of a dead holder: for reconnects, an election, a busy machine.
 const RECOVERY: Duration = Duration::from_secs(10);
 
-/// By when everything must be well again after a fault.
+/// The time within which everything must work again after a fault.
 pub(super) fn recovery(options: &Options) -> Duration {
     options.workload.ttl + RECOVERY
 }
 
-/// Asks until nothing is left, or it takes too long; what is left then.
+/// Polls until nothing is left or the time is over, and returns what is left then.
 pub(super) async fn gone(
     left: impl AsyncFn() -> io::Result<Vec<String>>,
     options: &Options,
@@ -54,7 +54,7 @@ pub(super) struct ClientPool {
 
 struct Member {
     peer: Arc<Peer>,
-    /// How many processes have had this place.
+    /// How many processes this member has had before.
     life: u32,
     at_work: Option<JoinHandle<Result<Answer, PeerError>>>,
 }
@@ -73,11 +73,11 @@ pub(super) struct Death {
     pub(super) at: u64,
 }
 
-/// What came of a shift.
+/// The result of a round's work.
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub(super) errors: Errors,
-    /// What should not have happened, in words.
+    /// Descriptions of what should not have happened.
     pub(super) wrong: Vec<String>,
 }
 
@@ -102,7 +102,7 @@ impl ClientPool {
             random: StdRng::seed_from_u64(options.seed ^ 1),
             register: register.to_owned(),
         };
-        // Here first: what is wrong with the store is one clear error then.
+        // Connect here first, so that a problem with the store is one clear error.
         let profile = clients.profile().await?;
         let processes = if deployment.shares_between_processes() { options.processes } else { 1 };
         for _ in 0..processes {
@@ -151,7 +151,7 @@ impl ClientPool {
         member.at_work = Some(tokio::spawn(async move { peer.ask(Want::Torture(shift)).await }));
     }
 
-    /// Does that to the processes for as long as it says; who died of it.
+    /// Injects `fault` into the processes for the duration `during`. Returns the killed ones.
     pub(super) async fn inflict(
         &mut self,
         fault: Fault,
@@ -197,7 +197,7 @@ impl ClientPool {
         Ok(death)
     }
 
-    /// Lets everybody finish, and looks whether the locks are free then.
+    /// Lets all clients finish, and checks that the locks are free then.
     pub(super) async fn finish(&mut self) -> io::Result<Done> {
         let mut done = Done::default();
         let bound = recovery(&self.options);
@@ -221,7 +221,7 @@ impl ClientPool {
         Ok(done)
     }
 
-    /// Locks that somebody still holds or waits for, though everybody is done.
+    /// Locks that still have holders or waiters although all clients have finished.
     async fn not_free(&self) -> io::Result<Vec<String>> {
         let Some(first) = self.members.first() else { return Ok(Vec::new()) };
         let occupied = async || {
@@ -242,11 +242,11 @@ impl ClientPool {
         gone(occupied, &self.options).await
     }
 
-    /// Disconnects everybody in order.
+    /// Closes all clients.
     pub(super) async fn leave(self) {
         for member in &self.members {
             let left = member.peer.ask(Want::Leave);
-            // Whoever does not leave is killed by the drop.
+            // A client that does not end is killed by the drop.
             let _ = timeout(recovery(&self.options), left).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Which faults come, in which order: all of them, shuffled, again and again.
+//! The order of the faults: all of them, shuffled, again and again.
 
 use std::io;
 
@@ -19,9 +19,9 @@ pub(super) struct FaultSchedule {
 /// The faults of one round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RoundFaults {
-    /// What is done to the servers.
+    /// The fault of the servers.
     pub(super) to_servers: Option<Fault>,
-    /// What is done to the clients meanwhile.
+    /// The fault of the clients meanwhile.
     pub(super) to_clients: Option<Fault>,
 }
 

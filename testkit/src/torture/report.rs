@@ -1,4 +1,4 @@
-//! What was done to a store, and what was found, for people and for programs.
+//! The report of a run: the faults and the findings, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::deployments::{Deployment, Fault};
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct StoreReport {
-    /// What its servers were told.
+    /// The settings of its servers.
     pub settings: String,
     /// When its profile says that exclusion fails.
     pub exclusion_fails_when: Vec<String>,
@@ -24,9 +24,9 @@ pub struct StoreReport {
     pub seed: u64,
     /// Round by round.
     pub rounds: Vec<Round>,
-    /// What everybody who had left left behind.
+    /// What the clients left behind.
     pub leftovers: Vec<String>,
-    /// Whether it was stopped early. Then nobody looked for leftovers.
+    /// Whether it was stopped early. Then leftovers were not searched for.
     pub was_stopped: bool,
     #[serde(skip)]
     pub(super) profile: Profile,
@@ -38,9 +38,9 @@ pub struct StoreReport {
 pub struct Round {
     /// From 1.
     pub number: usize,
-    /// What went wrong in it.
+    /// The injected faults.
     pub faults: Vec<Fault>,
-    /// Whether another server became the master in it, as a fault may have it or the servers
+    /// Whether another server became the master in it, by a fault or by the servers
     /// themselves.
     pub failed_over: bool,
     /// How often a lock was granted.
@@ -49,14 +49,14 @@ pub struct Round {
     pub admitted_overlaps: u64,
     /// Overlaps that it does not admit. They are among the violations too.
     pub unadmitted_overlaps: u64,
-    /// What became of the writes to the protected registers.
+    /// The results of the writes to the protected registers.
     pub writes: Seen,
     /// How long after the fault the last of the locks was granted again.
     #[serde(serialize_with = "in_ms")]
     pub recovered: Option<Duration>,
     /// Errors that clients were answered, by their kind.
     pub errors: BTreeMap<String, u64>,
-    /// What should not have happened.
+    /// The violations.
     pub violations: Vec<String>,
     /// Where the histories of a round with violations are.
     pub histories: Option<PathBuf>,
@@ -111,7 +111,7 @@ impl StoreReport {
         self.all_violations().len()
     }
 
-    /// What should not have happened.
+    /// The violations.
     #[must_use]
     pub fn all_violations(&self) -> Vec<String> {
         let in_rounds = self.rounds.iter().flat_map(|round| round.violations.iter().cloned());
@@ -119,7 +119,7 @@ impl StoreReport {
         in_rounds.chain(left).collect()
     }
 
-    /// What became of all writes to the protected registers.
+    /// The results of all writes to the protected registers.
     #[must_use]
     pub fn writes(&self) -> Seen {
         self.rounds.iter().fold(Seen::default(), |sum, round| sum + round.writes)

@@ -1,4 +1,4 @@
-//! One round: everybody at work, a fault that comes and goes, and the end of work.
+//! One round: all clients work, a fault is injected and healed, and the clients finish.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use super::client_pool::{ClientPool, Death, Done};
 use super::fault_schedule::RoundFaults;
 use crate::deployments::Deployment;
 
-/// How long everybody works before the fault.
+/// How long the clients work before the fault.
 const BEFORE: Duration = Duration::from_millis(500);
 
-/// What was done and seen, not yet judged.
+/// The record of a round, before it is checked.
 pub(super) struct Played {
     pub(super) faults: RoundFaults,
     pub(super) histories: PathBuf,
     pub(super) deaths: Vec<Death>,
-    /// When the fault had gone.
+    /// When the fault was healed.
     pub(super) healed_at: u64,
     pub(super) done: Done,
     /// Whether another server became the master, asked for or not.

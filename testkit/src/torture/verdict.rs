@@ -1,4 +1,4 @@
-//! What a round's histories and the register prove.
+//! The verdict of a round: checks its histories and the registers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,8 +13,8 @@ use super::report::{Round, StoreReport};
 use super::round::Played;
 use crate::deployments::Deployment;
 
-/// Whoever asks this much later than somebody else is granted later, where the store keeps the order
-/// of arrival. A machine can hold a request up for long before it arrives.
+/// A request that is sent this much later than another is granted later, where the store keeps
+/// arrival order. A busy machine can delay a request for long before it arrives.
 const LATER: Duration = Duration::from_secs(1);
 
 /// The largest token of each lock so far, since tokens rise over rounds too.
@@ -54,7 +54,7 @@ impl LargestTokens {
     }
 }
 
-/// Judges one round. `writes` is what the registers have counted since the beginning of the run.
+/// Checks one round. `writes` is what the registers have counted since the beginning of the run.
 pub(super) fn verdict(
     number: usize,
     played: Played,

@@ -37,7 +37,7 @@ pub struct Replaced {
 ///
 /// # Errors
 /// Nothing has been changed yet, if it is one of these:
-/// - [`ErrorKind::InvalidArgument`]: `set_epoch` does not rise by one, or a URL cannot be meant.
+/// - [`ErrorKind::InvalidArgument`]: `set_epoch` does not rise by one, or an invalid URL.
 /// - [`ErrorKind::Refused`]: a node belongs to a third set, two nodes are one server, or the clocks
 ///   of the new set and of a majority of the old one do not agree within `clock_tolerance`.
 /// - [`ErrorKind::Unreachable`]: a node of the new set does not answer, or a majority of the old

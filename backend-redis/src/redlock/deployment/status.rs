@@ -68,7 +68,7 @@ impl NodeStatus {
 /// A node that cannot be asked is no error of the whole.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`](fencelock_core::ErrorKind): a URL or name that cannot be meant,
+/// [`ErrorKind::InvalidArgument`](fencelock_core::ErrorKind): an invalid URL or name,
 /// or outside a tokio runtime.
 ///
 /// # Cancel safety

@@ -58,7 +58,7 @@ pub(super) const GROUP: Group = Group {
                 ),
                 test(FILE, FILE_DIRECTORIES, "foreign_files_in_the_way_are_typed_errors"),
                 test(ZK, ZK_FAULTS, "claims::queue::nodes_are_named_as_curator_names_them"),
-                ignored(MEMORY, "nobody else reaches it"),
+                ignored(MEMORY, "no other client reaches it"),
             ],
         ),
         row(
@@ -120,7 +120,7 @@ pub(super) const GROUP: Group = Group {
         row(
             "48",
             "released twice, released after the loss",
-            "`NotHeld`, nobody else's freed; twice does not compile",
+            "`NotHeld`, no other client's lock is freed; twice does not compile",
             &[
                 suite("ownership::release_after_a_loss_is_not_held"),
                 suite("ownership::a_stale_release_does_not_free_a_successor"),

@@ -85,9 +85,9 @@ pub(super) const GROUP: Group = Group {
                 ),
                 ignored(
                     FILE,
-                    "holders are suspended together with everybody else, and their grants have no end",
+                    "holders are suspended together with all other clients, and their grants have no end",
                 ),
-                ignored(MEMORY, "it lives on tokio's clock, which stands still with its process"),
+                ignored(MEMORY, "it uses tokio's clock, which stops with its process"),
             ],
         ),
     ],

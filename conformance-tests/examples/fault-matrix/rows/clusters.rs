@@ -217,7 +217,7 @@ pub(super) const GROUP: Group = Group {
         row(
             "32",
             "follower frozen, an expired session's node still visible there",
-            "nobody takes it for his own",
+            "no client takes it for its own",
             &[
                 test(
                     ENSEMBLE,

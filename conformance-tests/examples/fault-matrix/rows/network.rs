@@ -43,7 +43,7 @@ pub(super) const GROUP: Group = Group {
         row(
             "9",
             "reply to a renewal lost",
-            "the old deadline stands",
+            "the old deadline stays",
             &[
                 suite("replies::a_renewal_whose_reply_was_lost_is_repeated"),
                 test(LEASES, SIMULATION, "renewing::a_lost_renewal_reply_leaves_the_old_deadline"),

@@ -34,7 +34,7 @@ pub(super) const GROUP: Group = Group {
         row(
             "3",
             "holder paused for more than S",
-            "the loss shows at the first look after it; files: still held",
+            "the loss is seen at the first check after it; files: still held",
             &[
                 suite("processes::a_long_stopped_holder_never_overlaps_another"),
                 suite("validity::a_frozen_holder_finds_its_lock_lost_after_the_freeze"),

@@ -9,7 +9,7 @@ pub(super) const GROUP: Group = Group {
         row(
             "37",
             "maxmemory, eviction policy",
-            "full: a typed error, the release works; a policy that evicts: told at connect",
+            "full: a typed error, the release works; a policy that evicts: reported at connect",
             &[
                 test(
                     REDIS,
@@ -71,7 +71,7 @@ pub(super) const GROUP: Group = Group {
         row(
             "40",
             "no room for connections, no descriptors left",
-            "a typed error, work goes on afterwards",
+            "a typed error, work continues afterwards",
             &[
                 test(
                     REDIS,

@@ -73,7 +73,7 @@ pub(super) const GROUP: Group = Group {
         row(
             "19",
             "server frozen",
-            "holders are lost by their deadline, work goes on when it thaws; ZooKeeper: kept for less than S",
+            "holders are lost by their deadline, work continues when it resumes; ZooKeeper: kept for less than S",
             &[
                 test(
                     REDIS,
@@ -164,7 +164,7 @@ pub(super) const GROUP: Group = Group {
         row(
             "22",
             "`CLIENT PAUSE WRITE`",
-            "bounded, and then goes on",
+            "bounded, and then continues",
             &[
                 test(
                     REDIS,

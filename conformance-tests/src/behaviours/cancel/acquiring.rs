@@ -1,5 +1,5 @@
-//! Acquisitions that are dropped at each of their awaits: on a free lock, in the queue, and when
-//! the way to the store is bad.
+//! Acquisitions that are dropped at each of their awaits: on a free lock, in the queue, and under
+//! network faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::behaviours::work;
 use crate::context::Context;
 use crate::harness::Backdoor;
 
-/// Acquires, or tries as long as a wait limit allows. A try without one may be in vain: the request
-/// of the one that was dropped before it may still be on its way, and be in its way for a moment.
+/// Acquires, or tries with a wait limit. A try without one may find the lock busy: the request of
+/// the attempt that was dropped before may still be in flight.
 async fn acquire(lock: Lock, tries: bool) -> Result<Option<Guard>> {
     match tries {
         true => lock.try_acquire().await,
@@ -22,7 +22,7 @@ async fn acquire(lock: Lock, tries: bool) -> Result<Option<Guard>> {
     }
 }
 
-/// The guard goes with its future, or here.
+/// Drops the guard, unless it was dropped with its future.
 fn no_error(acquired: Option<Result<Option<Guard>>>) {
     drop(acquired.map(|acquired| acquired.expect("acquired")));
 }
@@ -40,7 +40,7 @@ pub(super) async fn free(context: Arc<Context>, tries: bool) {
     }
 }
 
-/// The holder leaves while the waiter is polled, so that later polls meet the hand-off.
+/// The holder releases while the waiter is polled, so that later polls coincide with the hand-off.
 pub(super) async fn contended(context: Arc<Context>, tries: bool) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -60,10 +60,10 @@ pub(super) async fn contended(context: Arc<Context>, tries: bool) {
     }
 }
 
-/// A holder that releases when somebody waits for its lock.
+/// A holder that releases once its lock has a waiter.
 struct Leaving {
     task: JoinHandle<Result<()>>,
-    /// Dropped when nobody will wait any more.
+    /// Dropped when there will be no further waiter.
     hopeful: oneshot::Sender<()>,
 }
 
@@ -89,12 +89,12 @@ impl Leaving {
 
     async fn left(self, context: &Context) {
         drop(self.hopeful);
-        let released = context.soon("the holder leaves", self.task).await;
+        let released = context.soon("the holder releases", self.task).await;
         released.expect("no panic").expect("released");
     }
 }
 
-/// Another one holds it all the time.
+/// Another client holds the lock all the time.
 pub(super) async fn busy(context: Arc<Context>, limit: Duration) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -108,7 +108,7 @@ pub(super) async fn busy(context: Arc<Context>, limit: Duration) {
             context.until_queued(&one, &name, 0).await;
             assert!(holder.is_held());
             if let Some(tried) = tried {
-                assert!(tried.expect("no error").is_none(), "granted beside a holder");
+                assert!(tried.expect("no error").is_none(), "granted while another client holds");
             }
         })
         .await;
@@ -117,11 +117,11 @@ pub(super) async fn busy(context: Arc<Context>, limit: Duration) {
     context.release(holder).await;
 }
 
-/// So long it takes until what is broken is mended.
+/// The duration of an outage.
 const OUTAGE: Duration = Duration::from_millis(40);
 
-/// What was sent, or may have been, is undone when the store can be reached again, and no holder
-/// is harmed by it.
+/// A request that was or may have been sent is undone once the store is reachable again, without
+/// harm to other holders.
 pub(super) async fn troubled(context: Arc<Context>, trouble: Backdoor) {
     let (name, other) = (context.name("lock"), context.name("other"));
     let (one, two) = (context.client().await, context.client().await);
@@ -133,12 +133,12 @@ pub(super) async fn troubled(context: Arc<Context>, trouble: Backdoor) {
             Backdoor::LoseReply => store.lose_next_reply().await,
             _ => store.cut_off().await,
         };
-        broken.expect("something breaks");
+        broken.expect("the fault is injected");
         let mending = tokio::spawn(mended(context.clone()));
         (mending, acquire(one.lock(&name), false))
     };
     anywhere(&context, make, async |mending, acquired| {
-        context.soon("the way is mended", mending).await.expect("no panic");
+        context.soon("the fault is healed", mending).await.expect("no panic");
         no_error(acquired);
         assert_clean(&context, &two, &name).await;
         assert!(kept.is_held());

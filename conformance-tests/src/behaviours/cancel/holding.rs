@@ -1,4 +1,4 @@
-//! What a guard offers, dropped at each of its awaits: the guard stays what it is.
+//! The guard's futures, dropped at each of their awaits: the guard stays unchanged.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ pub(super) async fn release(context: Arc<Context>) {
     for how in ways(&context) {
         let make = async || ((), work::acquire(&context, &one, &name, how).await.release());
         anywhere(&context, make, async |(), released| {
-            // Without a look first: who comes next need not wait for the dropped one's clean-up.
+            // Without a check first: the next acquisition need not wait for the clean-up of the
+            // dropped one.
             let next = context.acquire(&two, &name).await;
             context.release(next).await;
             released.into_iter().for_each(|released| released.expect("released"));
@@ -27,14 +28,14 @@ pub(super) async fn release(context: Arc<Context>) {
     }
 }
 
-/// A guard that is lost by itself, soon.
+/// A guard that will be lost after a short time.
 async fn brief(context: &Context, locks: &Locks, name: &str) -> Arc<Guard> {
     let lock = locks.lock(name).hold_at_most(BRIEFLY);
     let acquired = context.soon("acquired for a moment", lock.acquire()).await;
     Arc::new(acquired.expect("acquired"))
 }
 
-/// Whoever asks again is told of the loss, at its time.
+/// A repeated call reports the loss, in time.
 async fn assert_tells_its_loss(context: &Context, guard: Arc<Guard>) {
     assert_eq!(work::until_lost(context, &guard).await, LostReason::HoldLimit);
     let guard = Arc::into_inner(guard).expect("the future went with its guard");
@@ -65,7 +66,7 @@ pub(super) async fn expiring(context: Arc<Context>) {
         (guard.clone(), async move { guard.expiring(margin).await })
     };
     anywhere(&context, make, async |guard, _| {
-        context.soon("asked again, the end is told", guard.expiring(margin)).await;
+        context.soon("a repeated call reports the expiry", guard.expiring(margin)).await;
         assert!(guard.remaining() <= margin);
         assert_tells_its_loss(&context, guard).await;
         assert_clean(&context, &two, &name).await;
@@ -73,7 +74,7 @@ pub(super) async fn expiring(context: Arc<Context>) {
     .await;
 }
 
-/// Work of several steps, and whether it is still there.
+/// Work of several steps that records whether it still exists.
 fn steps(there: &Arc<AtomicBool>, count: usize) -> impl Future<Output = usize> + use<> {
     struct There(Arc<AtomicBool>);
     impl Drop for There {
@@ -102,7 +103,7 @@ pub(super) async fn work(context: Arc<Context>) {
         ((), async move { guard.run(work).await })
     };
     anywhere(&context, make, async |(), done| {
-        assert!(!there.load(Ordering::SeqCst), "the work goes on without its future");
+        assert!(!there.load(Ordering::SeqCst), "the work continues without its future");
         assert!(guard.is_held());
         assert!(done.is_none_or(|done| done.expect("still held") == 5));
         let again = context.soon("the guard is used again", guard.run(steps(&there, 2))).await;
@@ -125,7 +126,7 @@ pub(super) async fn lost_work(context: Arc<Context>) {
         (guard.clone(), async move { guard.run(endless).await.map(drop) })
     };
     anywhere(&context, make, async |guard, done| {
-        assert!(!there.load(Ordering::SeqCst), "the work goes on without its future");
+        assert!(!there.load(Ordering::SeqCst), "the work continues without its future");
         if let Some(done) = done {
             work::assert_kind(&done.expect_err("it has no end of its own"), ErrorKind::Lost);
         }

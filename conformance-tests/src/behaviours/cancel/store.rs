@@ -1,4 +1,4 @@
-//! What a connected store offers, and the connecting itself, dropped at each await.
+//! The client's futures and `connect`, dropped at each await.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) async fn inspect(context: Arc<Context>) {
         ((), async move { locks.inspect(&name).await })
     };
     anywhere(&context, make, async |(), seen| {
-        // The next answer is the next question's.
+        // The next reply belongs to the next request.
         let again = context.soon("inspect answers", two.inspect(&name)).await;
         for seen in [seen, Some(again)].into_iter().flatten() {
             let seen = seen.expect("answers");
@@ -36,7 +36,8 @@ pub(super) async fn inspect(context: Arc<Context>) {
     context.release(waiter).await;
 }
 
-/// Dropped, it may or may not have happened; asked again it has, and hits nobody else.
+/// A dropped eviction may or may not have happened; a repeated one completes it, and evicts no
+/// other participant.
 pub(super) async fn evict(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -51,7 +52,7 @@ pub(super) async fn evict(context: Arc<Context>) {
         let evict = || context.soon("evict answers", two.evict(&name, &who));
         let again = evict().await.expect("no error");
         if let Some(evicted) = evicted {
-            assert!(evicted.expect("no error"), "nobody was evicted");
+            assert!(evicted.expect("no error"), "evict reported that there is no such participant");
             assert!(!again, "evicted twice");
         }
         let next = context.soon("a try answers", two.lock(&name).try_acquire()).await;
@@ -77,7 +78,7 @@ pub(super) async fn close(context: Arc<Context>) {
     };
     anywhere(&context, make, async |(locks, guard), closed| {
         closed.into_iter().for_each(|closed| closed.expect("closed"));
-        let again = context.soon("asked again, it closes", locks.close()).await;
+        let again = context.soon("a repeated call closes", locks.close()).await;
         again.expect("closed");
         assert_eq!(work::until_lost(&context, &guard).await, LostReason::Closed);
         work::release_is_not_held(&context, guard).await;
@@ -88,8 +89,8 @@ pub(super) async fn close(context: Arc<Context>) {
     context.release(kept).await;
 }
 
-/// No connection and no task of it stays: each behaviour has a runtime of its own, whose tasks can
-/// be counted. What is connected is usable whatever was dropped before.
+/// No connection and no task is left: each behaviour has a runtime of its own, whose tasks can be
+/// counted. A completed client is usable, whatever was dropped before.
 pub(super) async fn connect(context: Arc<Context>) {
     let name = context.name("lock");
     let two = context.client().await;

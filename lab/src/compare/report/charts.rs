@@ -252,7 +252,7 @@ pub(super) fn mark<B: DrawingBackend>(
     }
 }
 
-/// A store's line and mark, beside its name.
+/// A store's line and mark, next to its name.
 pub(super) fn swatch(place: usize) -> Markup {
     svg((30, 12), |area, frame| {
         let middle = frame.px(6.0);

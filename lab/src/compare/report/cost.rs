@@ -14,10 +14,10 @@ pub(super) fn section(stores: &[Named<'_>]) -> Markup {
         return not_measured("every store");
     }
     html! {
-        p { "Of one acquisition with its release. A dash is what the store does not have, or tells "
-            "nobody." }
+        p { "Of one acquisition with its release. A dash: the store has no such figure, or does "
+            "not report it." }
         (pairs(&shown))
-        h3 { "Held, while nothing happens" }
+        h3 { "Idle cost of a held lock" }
         (idle(&shown))
         (missing(&without(stores, |store| store.cost.is_some())))
     }

@@ -1,4 +1,4 @@
-//! Section 5: what an independent register saw while stores and clients were broken.
+//! Section 5: violations under faults, as recorded by independent registers.
 
 use maud::{Markup, html};
 
@@ -17,7 +17,7 @@ pub(super) fn section(stores: &[Named<'_>]) -> Markup {
     html! {
         p { "Stores and clients were frozen, killed, cut off and healed, while a process that no "
             "fault hits kept two registers: one that refuses stale fencing tokens, and one that takes "
-            "every write. An overlap: two clients held one lock together, each within its validity. "
+            "every write. An overlap: two clients held one lock at the same time, each within its validity. "
             "Admitted: the store's own profile says that this fault can cause it." }
         (figures(&shown))
         p.note { "Where no overlap was seen, the run's length still allows for some: at most as many "

@@ -23,7 +23,7 @@ pub(super) struct Figure<'a> {
 pub(super) const HALF: [(u32, u32); 2] = [(560, 360), (340, 300)];
 
 impl Figure<'_> {
-    /// Draws it for both sizes of screen: in a chart that is scaled down nobody can read the labels.
+    /// Draws it for both sizes of screen: the labels of a scaled-down chart are illegible.
     pub(super) fn draw(
         &self,
         draw: impl for<'b> Fn(&Area<SVGBackend<'b>>, &Frame) -> Drawn<SVGBackend<'b>>,
@@ -51,7 +51,7 @@ impl Figure<'_> {
     }
 }
 
-/// In place of what nobody measured.
+/// A placeholder for what was not measured.
 pub(super) fn not_measured(what: &str) -> Markup {
     html! { p.absent { "Not measured: " (what) "." } }
 }

@@ -1,4 +1,4 @@
-//! Section 3: how long a lock takes from holder to waiter, and who gets it.
+//! Section 3: hand-off latency and fairness.
 
 use maud::{Markup, html};
 
@@ -16,12 +16,12 @@ pub(super) fn section(stores: &[Named<'_>]) -> Markup {
         return not_measured("every store");
     }
     html! {
-        p { "From the call of a release to the grant of the next who waits, after holds of 2 ms." }
+        p { "From the call of a release to the grant of the next waiter, after holds of 2 ms." }
         (chart(&shown))
         (figures(&shown))
-        p.note { "Fairness is Jain's index over the clients' grants: 1 when all had the same, "
-            "1/clients when one had all. Overtaken: grants to somebody who had asked over a "
-            "millisecond later than one who still waited." }
+        p.note { "Fairness is Jain's index over the clients' grants: 1 when all got the same, "
+            "1/clients when one got all. Overtaken: grants to a client that had asked over a "
+            "millisecond later than one that was still waiting." }
         (missing(&without(stores, |store| store.hand_off.is_some())))
     }
 }
@@ -38,7 +38,7 @@ fn chart(shown: &[Named<'_>]) -> Markup {
     let hand_offs = || drawable.iter().filter_map(|named| named.store.hand_off.as_ref());
     let times = hand_offs().flat_map(|it| it.distribution.iter().map(|(us, _)| *us));
     let x = Axis::decades("from release to next grant", times, exact_us);
-    let y = Axis::even("hand-offs that took at most so long", (0.0, 100.0), 25.0, |percent| {
+    let y = Axis::even("hand-offs completed within this time", (0.0, 100.0), 25.0, |percent| {
         format!("{percent:.0} %")
     });
     let curves: Vec<Curve> = drawable

@@ -20,7 +20,7 @@ pub(super) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
             (chart(comparison, stores))
             (choices(stores))
         }
-        h3 { "What they promise, and what was seen" }
+        h3 { "Guarantees and observations" }
         (promises(stores))
     }
 }
@@ -54,7 +54,7 @@ fn chart(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
                 alternative: said.join("; "),
                 caption: html! {
                     "Up is faster, left is safer. " strong { "Hollow with an arrow: no overlap was seen" }
-                    "; the mark is at the most that a run of this length allows for, at 95 %. "
+                    "; the mark shows the 95 % upper bound for a run of this length. "
                     "Throughput of " (clients.unwrap_or(0)) " clients, each with its own lock, medians of "
                     (comparison.repeats) "; overlaps while stores and clients were frozen, killed and cut "
                     "off. Both axes are logarithmic." (settings::note(&drawn))
@@ -103,9 +103,9 @@ fn line(named: Named<'_>, choice: &Choice) -> Markup {
 fn promises(stores: &[Named<'_>]) -> Markup {
     let columns = [
         words("store"),
-        words("excludes"),
+        words("scope"),
         words("order"),
-        words("a dead holder's lock"),
+        words("freed after a crash"),
         words("fencing tokens"),
         words("exclusion fails when"),
         number("overlaps seen", "of acquisitions"),
@@ -140,7 +140,7 @@ fn promises(stores: &[Named<'_>]) -> Markup {
         ]
     };
     table(
-        "Promises of the stores against what was seen",
+        "Guarantees of the stores, and what was observed",
         &columns,
         stores.iter().map(row).collect(),
     )

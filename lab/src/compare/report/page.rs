@@ -92,7 +92,7 @@ fn header(comparison: &Comparison) -> Markup {
             h1 { "Which store for your locks?" }
             p.lead {
                 (counted(comparison.stores.len() as u64, "store", "stores"))
-                " measured and broken on this machine ("
+                " measured, with and without faults, on this machine ("
                 (counted(machine.threads as u64, "hardware thread", "hardware threads")) ", "
                 (machine.processor) ") by fencelock " (comparison.fencelock) ", "
                 time datetime=(comparison.began) { (comparison.began.replace('T', " ").replace('Z', " UTC")) }

@@ -27,8 +27,8 @@ pub(super) fn section(stores: &[Named<'_>]) -> Markup {
     });
     html! {
         p { "Each buyer takes one piece of a product, if there is one left: the stock is read, and "
-            "written one less. With a lock per product nothing may be sold that is not there; without "
-            "it, for contrast, it is." }
+            "written one less. With a lock per product no more pieces may be sold than there are; without "
+            "it, for contrast, more are sold." }
         (table("Flash sale", &columns, rows.collect()))
         (missing(&without(stores, |store| !store.flash_sales.is_empty())))
     }

@@ -26,7 +26,7 @@ pub(super) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
                 (figure(comparison.seconds)) " s, " (comparison.repeats) " times"
             },
         ),
-        ("Broken at the same time", html! { (comparison.broken_together) " stores" }),
+        ("Faults injected at the same time", html! { (comparison.broken_together) " stores" }),
         ("fencelock", html! { (comparison.fencelock) }),
         ("Processor", html! { (machine.processor) ", " (machine.threads) " hardware threads" }),
         ("Memory", html! { (bytes(machine.memory_bytes as f64)) }),
@@ -35,7 +35,7 @@ pub(super) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
     ];
     html! {
         @if !stores.is_empty() {
-            (table("What the servers were told", &columns, stores.iter().map(row).collect()))
+            (table("Server settings", &columns, stores.iter().map(row).collect()))
         }
         dl { @for (name, value) in facts { div { dt { (name) } dd { (value) } } } }
         h3 { "How to read this" }
@@ -44,14 +44,14 @@ pub(super) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
                 "them. Add your network's round trips to what a lock costs." }
             li { "Differences within the spread of repeated runs mean nothing." }
             li { "A store in which no overlap was seen may still have some: the bound says how rare "
-                "they are at least. Its promises say what must fail first." }
+                "they are at least. Its guarantees say what must fail first." }
             li { "The seed decides which faults come in which order; times are those of real "
                 "processes and differ from run to run." }
         }
     }
 }
 
-/// What the stores of a chart were told, in its caption.
+/// The settings of a chart's stores, in its caption.
 pub(super) fn note(stores: &[Named<'_>]) -> Markup {
     html! {
         details.note {

@@ -23,7 +23,7 @@ struct Workload {
 const WORKLOADS: [Workload; 3] = [
     Workload {
         title: "Own locks",
-        what: "Each client loops over a lock of its own: nobody waits for anybody.",
+        what: "Each client loops over a lock of its own: no client waits for another.",
         of: |store| &store.own_locks,
         axis: "clients",
         grows: |load| load.clients,
@@ -64,7 +64,7 @@ const MEASURES: [Measure; 2] = [
     Measure {
         name: "time to acquire, p99",
         of: |load| load.acquire_p99_us,
-        axis: "from asking to having the lock, 99th percentile",
+        axis: "from the request to the grant, 99th percentile",
         label: exact_us,
         show: time_us,
     },
@@ -188,10 +188,10 @@ fn fixed_rate(stores: &[Named<'_>]) -> Markup {
         return not_measured("every store");
     }
     html! {
-        p { "Clients ask at fixed times, half as often as the store managed at most, whether or not "
-            "others still wait. A stall counts for everybody it held up: HdrHistogram adds what those "
-            "would have seen who could not ask (coordinated omission). The last column is what a "
-            "measurement without that would say." }
+        p { "Clients ask at fixed times, at half of the highest throughput, whether or not others still "
+            "wait. A stall counts for every client that it delayed: HdrHistogram adds the latencies of "
+            "the requests that could not be sent (coordinated omission). The last column is without "
+            "that correction." }
         (table("Time to acquire at a fixed rate", &columns, rows))
         (missing(&without(stores, |store| store.fixed_rate.is_some())))
     }

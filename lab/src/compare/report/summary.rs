@@ -77,7 +77,7 @@ impl Kind {
             Kind::OneMachine => "all who lock run on one machine: no server needs to run",
             Kind::NetworkSafe => "no lock may be held twice",
             Kind::NetworkUnsafe => "a lock that is held twice now and then does no harm",
-            Kind::NetworkUnknown => "you run it already",
+            Kind::NetworkUnknown => "you already run it",
         }
     }
 }
@@ -104,7 +104,7 @@ const MERITS: [Merit; 4] = [
         words: |us| format!("hand-off p99 {}", time_us(us)),
     },
     Merit {
-        when: "work must go on soonest after a failure",
+        when: "work must continue soonest after a failure",
         cost: |named| match named.store.timelines.iter().all(|timeline| timeline.came_back) {
             true => Some(named.slowest_return()?.without_progress_s),
             false => Some(f64::INFINITY),
@@ -124,8 +124,8 @@ pub(super) fn choice(named: Named<'_>, stores: &[Named<'_>]) -> Choice {
     let peers = stores.iter().copied().filter(|peer| peer.place != named.place);
     let peers: Vec<Named<'_>> = peers.filter(|peer| Kind::of(peer.store) == kind).collect();
     let won: Vec<&Merit> = MERITS.iter().filter(|merit| is_best(merit, named, &peers)).collect();
-    let lasting =
-        outlives_a_server(named.store).then_some("locks must be had while a server is gone");
+    let lasting = outlives_a_server(named.store)
+        .then_some("locks must stay available while one server is down");
     let merits: Vec<&str> = lasting.into_iter().chain(won.iter().map(|merit| merit.when)).collect();
     let mut seen = seen(named);
     seen.extend(won.iter().filter_map(|merit| Some((merit.words)((merit.cost)(named)?))));
@@ -133,7 +133,7 @@ pub(super) fn choice(named: Named<'_>, stores: &[Named<'_>]) -> Choice {
     Choice {
         when: match (&*peers, &*merits) {
             ([], _) => kind.when().to_owned(),
-            (_, []) => "you run it already; others here did as well or better".to_owned(),
+            (_, []) => "no advantage measured here; sensible if you already run it".to_owned(),
             (_, [one]) => (*one).to_owned(),
             (_, [all @ .., last]) => format!("{} or {last}", all.join(", ")),
         },
@@ -143,7 +143,7 @@ pub(super) fn choice(named: Named<'_>, stores: &[Named<'_>]) -> Choice {
     }
 }
 
-/// Whether locks were had again while others of its servers were killed, or stood still.
+/// Whether locks were granted again while some of its servers were killed or frozen.
 fn outlives_a_server(store: &Store) -> bool {
     let of_one_of_several = ["minority frozen", "leader killed", "master killed"];
     let mut timelines = store.timelines.iter();
@@ -199,7 +199,7 @@ fn but(named: Named<'_>) -> Vec<String> {
         _ => {}
     }
     for timeline in named.store.timelines.iter().filter(|timeline| !timeline.came_back) {
-        but.push(format!("Did not go on while it was watched ({}).", timeline.failure));
+        but.push(format!("Did not recover during the measurement ({}).", timeline.failure));
     }
     but
 }
@@ -256,13 +256,13 @@ mod tests {
             "redis is faster, not as safe: {redlock}"
         );
         let zookeeper = of(&sample, "zookeeper").when;
-        assert_eq!(zookeeper, "you run it already; others here did as well or better");
+        assert_eq!(zookeeper, "no advantage measured here; sensible if you already run it");
     }
 
     #[test]
     fn several_servers_are_chosen_for_the_loss_of_one() {
         let mut sample = sample();
-        let words = "locks must be had while a server is gone";
+        let words = "locks must stay available while one server is down";
         let place = sample.stores.iter().position(|it| it.store == "zookeeper-3").expect("it");
         let timeline = &mut sample.stores[place].timelines[0];
         "leader killed".clone_into(&mut timeline.failure);

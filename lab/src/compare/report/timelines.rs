@@ -21,9 +21,8 @@ pub(super) fn section(stores: &[Named<'_>]) -> Markup {
         return not_measured("every store");
     }
     html! {
-        p { "Grants of one lock in each tenth of a second. The red line is the failure, the shaded "
-            "time lasts until what was done was undone. Each panel reaches from 0 to its own "
-            "maximum, which it names." }
+        p { "Grants of one lock in each tenth of a second. Red line: the failure; shaded: from the "
+            "failure until the repair. Each panel's axis begins at 0 and names its maximum." }
         (standstills(&failures, stores))
         (figures(stores))
         div.pair { @for failure in failures { (chart(failure, stores)) } }
@@ -99,7 +98,7 @@ fn standstills(failures: &[&str], stores: &[Named<'_>]) -> Markup {
         [store(*named)].into_iter().chain(failures.iter().map(|it| cell(named, it))).collect()
     });
     html! {
-        (table("The longest time without a grant that touches the failure", &columns, rows.collect()))
+        (table("Longest gap between grants around the failure", &columns, rows.collect()))
         (missing(&without(stores, |store| !store.timelines.is_empty())))
     }
 }
@@ -110,7 +109,7 @@ fn figures(stores: &[Named<'_>]) -> Markup {
         words("failure"),
         number("without progress", "s"),
         number("failure lasted", "s"),
-        number("errors told", "errors"),
+        number("errors returned", "errors"),
         words("came back"),
     ];
     let rows = stores.iter().flat_map(|named| {

@@ -1,9 +1,9 @@
-//! What the servers of an ensemble say to each other, led through proxies.
+//! The connections between the servers of an ensemble, led through proxies.
 //!
-//! Other ports in each server's `zoo.cfg` would not do: a server tells its peers in elections where
+//! Other ports in each server's `zoo.cfg` would not do: a server announces to its peers in elections where
 //! it really listens, and they connect there. So each Java machine makes its connections through a
-//! SOCKS proxy of its own, a door, which knows who wants to talk to whom, and hands them to the
-//! proxy between these two, the wire. A server that does not listen yet is refused, as on a real
+//! SOCKS proxy of its own, which knows source and destination of each connection, and passes it to
+//! the proxy between these two. A server that does not listen yet is refused, as on a real
 //! network: an accepted connection that ends at once makes an election take over ten seconds.
 
 use std::collections::HashMap;
@@ -23,10 +23,10 @@ use crate::proxy::Proxy;
 #[derive(Debug)]
 pub(super) struct PeerLinks {
     network: Arc<Network>,
-    /// The port of each server's door.
-    doors: Vec<u16>,
-    /// Dropping them ends everything that came in by them, too.
-    _porters: JoinSet<()>,
+    /// The port of each server's SOCKS proxy.
+    socks_ports: Vec<u16>,
+    /// Dropping them ends all their connections, too.
+    _tasks: JoinSet<()>,
 }
 
 #[derive(Debug)]
@@ -49,22 +49,22 @@ impl PeerLinks {
             }
         }
         let network = Arc::new(Network { owners, links });
-        let (mut doors, mut porters) = (Vec::new(), JoinSet::new());
+        let (mut socks_ports, mut tasks) = (Vec::new(), JoinSet::new());
         for server in 0..ports.len() {
             // No port to come back to: it stays open for as long as its server can ask for it.
-            let door = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-            doors.push(door.local_addr()?.port());
-            porters.spawn(keep(door, network.clone(), server));
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+            socks_ports.push(listener.local_addr()?.port());
+            tasks.spawn(serve(listener, network.clone(), server));
         }
-        Ok(PeerLinks { network, doors, _porters: porters })
+        Ok(PeerLinks { network, socks_ports, _tasks: tasks })
     }
 
-    /// What has a server connect through its door, to its peers on this machine too. Clients
-    /// connect to the server, and so do not meet it.
+    /// The JVM options that make a server connect through its SOCKS proxy, also to peers on this
+    /// machine. Clients connect to the server directly.
     pub(super) fn java_args(&self, server: usize) -> [OsString; 4] {
         [
             "-DsocksProxyHost=127.0.0.1".into(),
-            format!("-DsocksProxyPort={}", self.doors[server]).into(),
+            format!("-DsocksProxyPort={}", self.socks_ports[server]).into(),
             "-DsocksProxyVersion=4".into(),
             "-DsocksNonProxyHosts=".into(),
         ]
@@ -76,49 +76,49 @@ impl PeerLinks {
     }
 }
 
-async fn keep(door: TcpListener, network: Arc<Network>, server: usize) {
-    let mut guests = JoinSet::new();
+async fn serve(listener: TcpListener, network: Arc<Network>, server: usize) {
+    let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            guest = door.accept() => match guest {
-                Ok((guest, _)) => {
+            accepted = listener.accept() => match accepted {
+                Ok((client, _)) => {
                     let network = network.clone();
-                    guests.spawn(async move {
-                        // A guest that cannot be helped is closed.
-                        let _ = network.connect(server, guest).await;
+                    connections.spawn(async move {
+                        // A failed connection is closed.
+                        let _ = network.connect(server, client).await;
                     });
                 }
-                // Out of file descriptors, say: it lasts.
+                // For example out of file descriptors, which lasts.
                 Err(_) => sleep(Duration::from_millis(10)).await,
             },
-            Some(_) = guests.join_next() => {}
+            Some(_) = connections.join_next() => {}
         }
     }
 }
 
 impl Network {
     /// SOCKS 4: one request, one reply, and from then on the connection is the peer's.
-    async fn connect(&self, from: usize, mut guest: TcpStream) -> io::Result<()> {
+    async fn connect(&self, from: usize, mut client: TcpStream) -> io::Result<()> {
         const CONNECT: [u8; 2] = [4, 1];
         const GRANTED: [u8; 8] = [0, 90, 0, 0, 0, 0, 0, 0];
         const REJECTED: [u8; 8] = [0, 91, 0, 0, 0, 0, 0, 0];
         let mut request = [0; 8];
-        guest.read_exact(&mut request).await?;
+        client.read_exact(&mut request).await?;
         // A user's name, up to its end.
-        while guest.read_u8().await? != 0 {}
+        while client.read_u8().await? != 0 {}
         let [a, b, high, low, host @ ..] = request;
         let port = u16::from_be_bytes([high, low]);
         let wire = self.owners.get(&port).and_then(|to| {
             self.links.get(&(from.min(*to), from.max(*to))).filter(|_| [a, b] == CONNECT)
         });
-        let Some(wire) = wire else { return guest.write_all(&REJECTED).await };
+        let Some(wire) = wire else { return client.write_all(&REJECTED).await };
         match TcpStream::connect((Ipv4Addr::from(host), port)).await {
             Ok(peer) => {
-                guest.write_all(&GRANTED).await?;
-                wire.carry(guest, peer).await;
+                client.write_all(&GRANTED).await?;
+                wire.carry(client, peer).await;
                 Ok(())
             }
-            Err(_) => guest.write_all(&REJECTED).await,
+            Err(_) => client.write_all(&REJECTED).await,
         }
     }
 }
