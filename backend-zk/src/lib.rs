@@ -25,6 +25,8 @@ mod budget;
 mod config;
 mod contender;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod guarded;
 mod life;
 mod login;
@@ -32,8 +34,6 @@ mod lookout;
 mod names;
 mod node;
 mod order;
-#[doc(hidden)]
-pub mod outside;
 mod path;
 mod pool;
 mod probe;

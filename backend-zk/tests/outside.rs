@@ -7,7 +7,7 @@ use fencelock_conformance::outside::{
     a_slip_keeps_the_secret, a_url_keeps_its_secret, names_are_kept_apart,
     no_parameter_is_overlooked,
 };
-use fencelock_zk::outside::{is_granted, lock, snapshot, url};
+use fencelock_zk::fuzzing::{is_granted, lock, snapshot, url};
 use proptest::prelude::*;
 
 const URL: &str =

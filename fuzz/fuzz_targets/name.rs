@@ -10,5 +10,5 @@ fuzz_target!(|names: (&str, &str)| {
     names_are_kept_apart(one, two, fencelock_file::outside::directory);
     names_are_kept_apart(one, two, fencelock_redis::outside::keys);
     // Of a name in its bounds no path is too long.
-    names_are_kept_apart(one, two, |key| fencelock_zk::outside::lock(key).expect("a path"));
+    names_are_kept_apart(one, two, |key| fencelock_zk::fuzzing::lock(key).expect("a path"));
 });

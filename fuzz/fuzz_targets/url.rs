@@ -8,5 +8,5 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|text: &str| {
     a_url_keeps_its_secret(text, fencelock_file::outside::url);
     a_url_keeps_its_secret(text, fencelock_redis::outside::url);
-    a_url_keeps_its_secret(text, fencelock_zk::outside::url);
+    a_url_keeps_its_secret(text, fencelock_zk::fuzzing::url);
 });
