@@ -11,11 +11,11 @@ use fencelock_core::{
 };
 use futures_util::future::join_all;
 
-use crate::contender::{MissedWatches, ZkAcquisition};
-use crate::pool::Pool;
-use crate::scratch;
-use crate::session::{Session, heartbeat_interval};
-use crate::snapshot;
+use crate::claim::acquisition::{MissedWatches, ZkAcquisition};
+use crate::nodes::scratch;
+use crate::nodes::snapshot;
+use crate::sessions::pool::Pool;
+use crate::sessions::session::{Session, heartbeat_interval};
 
 /// What no margin covers: docs/zookeeper.md has more words for it.
 const FAILS_WHEN: &[&str] = &[

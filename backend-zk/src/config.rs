@@ -9,12 +9,13 @@ use fencelock_core::{BootClock, Error, ErrorKind, Guard, Locks, Result, Settings
 use tokio::runtime::Handle;
 use zookeeper_client::{Acls, Client};
 
-use crate::access::Access;
 use crate::backend::ZkBackend;
-use crate::login::Login;
-use crate::pool::Pool;
-use crate::tls::Tls;
-use crate::{guarded, path};
+use crate::connection::access::Access;
+use crate::connection::login::Login;
+use crate::connection::tls::Tls;
+use crate::nodes::held_node;
+use crate::queue::path;
+use crate::sessions::pool::Pool;
 
 /// A ZooKeeper store that is not yet connected.
 ///
@@ -230,7 +231,7 @@ impl ZkStore {
     /// Cancel safe.
     pub async fn held_node(&self, client: &Client, guard: &Guard) -> Result<String> {
         let lock = path::of_lock(&self.root, guard.name().key())?;
-        guarded::held_node(client, &lock, guard).await
+        held_node::held_node(client, &lock, guard).await
     }
 
     pub(crate) fn check(&self) -> Result<()> {

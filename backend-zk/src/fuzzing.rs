@@ -4,11 +4,12 @@
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{Result, Snapshot};
 
-use crate::names;
-use crate::order::{Listing, Standing};
-use crate::path;
-use crate::snapshot::{LockContents, QueuedNode};
-use crate::{ZkStore, path::below};
+use crate::ZkStore;
+use crate::nodes::snapshot::{LockContents, QueuedNode};
+use crate::queue::names;
+use crate::queue::order::{Listing, Standing};
+use crate::queue::path;
+use crate::queue::path::below;
 
 /// The path of the lock `key`.
 ///

@@ -18,35 +18,21 @@
 //! [`lock`]: fencelock_core::Locks::lock
 //! [`rw_lock`]: fencelock_core::Locks::rw_lock
 
-mod access;
 mod backend;
-mod batch;
-mod budget;
+mod claim;
 mod config;
-mod contender;
+mod connection;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
-mod guarded;
-mod life;
-mod login;
-mod lookout;
-mod names;
-mod node;
-mod order;
-mod path;
-mod pool;
-mod probe;
-mod scratch;
-mod session;
-mod snapshot;
-mod tls;
-mod vigil;
+mod nodes;
+mod queue;
+mod sessions;
 
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 
 pub use config::{Rights, ZkStore};
-pub use tls::Tls;
+pub use connection::tls::Tls;
 /// The transport, in the version whose `Client` this crate takes.
 pub use zookeeper_client;
 

@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 use zookeeper_client::{Error as ZkError, MultiReadResult};
 
 use crate::error::{Certainty, RequestError, ZkResult};
-use crate::order::Listing;
-use crate::session::Session;
+use crate::queue::order::Listing;
+use crate::sessions::session::Session;
 
 pub(crate) const LIMITS: Limits = Limits { alone: 6, calls: 2, most: 64 };
 

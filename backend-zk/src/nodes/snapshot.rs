@@ -7,9 +7,9 @@ use fencelock_core::{FencingToken, Label, Mode, Occupant, OccupantId, Removal, R
 use futures_util::future::join_all;
 
 use crate::error::RequestError;
-use crate::node;
-use crate::path::below;
-use crate::session::Session;
+use crate::nodes::node;
+use crate::queue::path::below;
+use crate::sessions::session::Session;
 
 /// So many holders and waiters at most are shown.
 const MAX_SHOWN: usize = 1000;

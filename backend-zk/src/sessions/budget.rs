@@ -3,7 +3,7 @@
 //! After a reconnect the transport asks for all watches of a session again, in packets of 128 KiB
 //! of paths. With two packets the reconnect fails, and so does each after it, until the servers end
 //! the session (docs/upstream/zookeeper-client-setwatches.md). So a session takes claims only while
-//! the paths that they may watch stay well below one packet, and the [pool](crate::pool) opens
+//! the paths that they may watch stay well below one packet, and the [pool](crate::sessions::pool) opens
 //! another session for more.
 //!
 //! A claim reserves its share before its node is made, because it may have to watch later, when
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use fencelock_core::Claim;
 
-use crate::session::Session;
+use crate::sessions::session::Session;
 
 /// In bytes of paths. The transport's limit is 128 KiB; the rest is for watches that are given up
 /// in a moment in which their tasks have not yet ended.

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use fencelock_core::Mode;
 
-use crate::names::{NodeName, is_before, read};
+use crate::queue::names::{NodeName, is_before, read};
 
 /// Where a claim stands.
 #[derive(Debug, PartialEq, Eq)]

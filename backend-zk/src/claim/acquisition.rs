@@ -9,15 +9,15 @@ use fencelock_core::{
 };
 use futures_util::future::join_all;
 
-use crate::budget::Reservation;
+use crate::claim::predecessor_watch::PredecessorWatch;
 use crate::error::{Certainty, RequestError, unsettled};
-use crate::names;
-use crate::node::{self, Made, Node};
-use crate::order::{Listing, Standing};
-use crate::path::below;
-use crate::pool::Pool;
-use crate::session::Session;
-use crate::vigil::PredecessorWatch;
+use crate::nodes::node::{self, Made, Node};
+use crate::queue::names;
+use crate::queue::order::{Listing, Standing};
+use crate::queue::path::below;
+use crate::sessions::budget::Reservation;
+use crate::sessions::pool::Pool;
+use crate::sessions::session::Session;
 
 /// How often the lock's nodes may change under one attempt before it is put off.
 const MAX_ROUNDS: usize = 16;

@@ -7,9 +7,9 @@ use fencelock_core::{BootClock, Clock, Error, ErrorKind, Result};
 use futures_util::future::join_all;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, Error as ZkError};
 
+use crate::connection::probe::{Found, probe};
 use crate::error::{RequestError, ZkResult};
-use crate::probe::{Found, probe};
-use crate::session::Session;
+use crate::sessions::session::Session;
 
 /// So many servers are asked what they are, when none gives a session.
 const MAX_PROBED: usize = 8;

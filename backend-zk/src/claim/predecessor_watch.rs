@@ -16,12 +16,12 @@ use fencelock_core::{Armed, Claim, Mode, Moment};
 use futures_util::future::{BoxFuture, FutureExt, join_all, select_all};
 use zookeeper_client::{EventType, OneshotWatcher, StateWatcher};
 
-use crate::budget::WatchedPaths;
+use crate::claim::held_node_watcher::{WATCH_DELAY, until_deleted};
 use crate::error::ZkResult;
-use crate::lookout::{WATCH_DELAY, until_deleted};
-use crate::node::Node;
-use crate::path::below;
-use crate::session::Session;
+use crate::nodes::node::Node;
+use crate::queue::path::below;
+use crate::sessions::budget::WatchedPaths;
+use crate::sessions::session::Session;
 
 /// How long a waiter that was rung may take to come.
 const TURN_TIMEOUT: Duration = Duration::from_secs(2);

@@ -11,8 +11,8 @@ use fencelock_core::{BootClock, Claim, Clock, Moment};
 use tokio::sync::Notify;
 use zookeeper_client::EventType;
 
-use crate::node::Node;
-use crate::session::Session;
+use crate::nodes::node::Node;
+use crate::sessions::session::Session;
 
 /// How long a node has been there before it is watched.
 pub(crate) const WATCH_DELAY: Duration = Duration::from_millis(50);

@@ -7,9 +7,9 @@ use futures_util::StreamExt;
 use futures_util::stream;
 
 use crate::error::ZkResult;
-use crate::path::{self, below};
-use crate::pool::Pool;
-use crate::session::Session;
+use crate::queue::path::{self, below};
+use crate::sessions::pool::Pool;
+use crate::sessions::session::Session;
 
 /// So many locks are removed at a time.
 const CONCURRENCY: usize = 32;

@@ -1,5 +1,5 @@
 //! The sessions of a connected store: one, and more while its claims watch more than one session
-//! can carry through a reconnect (see [`budget`](crate::budget)).
+//! can carry through a reconnect (see [`budget`](crate::sessions::budget)).
 //!
 //! A claim lives by the session that its node was made in, from its queueing to its release. The
 //! sessions do not depend on each other: each has its heartbeat, its deadline and its end.
@@ -13,11 +13,11 @@ use fencelock_core::{BootClock, Claim, Clock, Error, ErrorKind, LockName, Result
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
-use crate::access::Access;
-use crate::budget::Reservation;
+use crate::connection::access::Access;
 use crate::error::closed;
-use crate::path;
-use crate::session::Session;
+use crate::queue::path;
+use crate::sessions::budget::Reservation;
+use crate::sessions::session::Session;
 
 /// For connecting, whatever the session timeout is.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

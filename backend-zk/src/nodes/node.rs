@@ -9,13 +9,13 @@ use futures_util::future::join;
 use uuid::Uuid;
 use zookeeper_client::{CreateMode, Stat};
 
-use crate::access::Access;
-use crate::batch::Names;
-use crate::budget::Reservation;
+use crate::connection::access::Access;
 use crate::error::{Certainty, RequestError, ZkResult};
-use crate::names::{self, NodeName};
-use crate::path::below;
-use crate::session::Session;
+use crate::queue::names::{self, NodeName};
+use crate::queue::path::below;
+use crate::sessions::batch::Names;
+use crate::sessions::budget::Reservation;
+use crate::sessions::session::Session;
 
 /// A node that is known to have been made for a claim.
 pub(crate) struct Node {

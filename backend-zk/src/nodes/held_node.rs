@@ -4,8 +4,8 @@ use fencelock_core::{Error, ErrorKind, Guard, Result};
 use zookeeper_client::{Client, Error as ZkError};
 
 use crate::error::RequestError;
-use crate::names;
-use crate::path::below;
+use crate::queue::names;
+use crate::queue::path::below;
 
 /// The bits of a token that the store counted; an epoch may stand above.
 const COUNTED: u64 = (1 << 56) - 1;

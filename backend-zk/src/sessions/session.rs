@@ -18,12 +18,12 @@ use fencelock_core::{BootClock, Claim, Clock, Moment};
 use tokio::runtime::Handle;
 use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
 
-use crate::batch::{BatchedRequest, LIMITS};
-use crate::budget::Budget;
+use crate::claim::held_node_watcher::HeldNodeWatcher;
 use crate::error::{Certainty, RequestError, ZkResult};
-use crate::life::SessionLiveness;
-use crate::lookout::HeldNodeWatcher;
-use crate::node::Node;
+use crate::nodes::node::Node;
+use crate::sessions::batch::{BatchedRequest, LIMITS};
+use crate::sessions::budget::Budget;
+use crate::sessions::liveness::SessionLiveness;
 
 pub(crate) struct Session {
     /// Until the session is over: dropping the last one has the transport close the session.
