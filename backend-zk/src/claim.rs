@@ -1,5 +1,6 @@
-//! One claim on a lock: its place in the queue, and the watches on what it waits for or holds.
+//! One claim on a lock: the steps from its first attempt to its release, and its watches.
 
 pub(crate) mod acquisition;
-pub(crate) mod held_node_watcher;
-pub(crate) mod predecessor_watch;
+mod held_node_watch;
+pub(crate) mod missed_watches;
+mod predecessor_watch;

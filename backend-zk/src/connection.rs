@@ -1,4 +1,4 @@
-//! Connections to the servers: login, encryption, and what is found when none is granted.
+//! Connections to the servers: settings, login, encryption, and what is found when none is granted.
 
 pub(crate) mod access;
 pub(crate) mod login;

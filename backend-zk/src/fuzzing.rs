@@ -1,5 +1,5 @@
-//! What comes from outside, read without a server: for the property tests and the fuzz targets in
-//! `fuzz/`, which feed it garbage. No part of this crate's interface.
+//! The parsers of external input, without a server: for the property tests and the fuzz targets in
+//! `fuzz/`, which feed them garbage. Not part of this crate's public interface.
 
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{Result, Snapshot};
@@ -14,15 +14,15 @@ use crate::queue::path::below;
 /// The path of the lock `key`.
 ///
 /// # Errors
-/// For one that is too long.
+/// [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument) for a path that is too long.
 pub fn lock(key: &str) -> Result<String> {
     path::of_lock("/", key)
 }
 
-/// Reads a URL of this crate's schemes, as connecting does first.
+/// Parses a URL of this crate's schemes, as connecting does first.
 ///
 /// # Errors
-/// As connecting.
+/// Those of connecting.
 pub fn url(url: &StoreUrl) -> Result<()> {
     ZkStore::from_url(url)?.0.check()
 }
@@ -35,7 +35,7 @@ pub fn is_granted(names: &[String], own: &str) -> bool {
     parsed.is_some_and(|parsed| all.standing(own, parsed) == Standing::Free)
 }
 
-/// What people are shown of a lock whose nodes have these names, and each this data and stat.
+/// The snapshot of a lock whose nodes have these names, and each this data and stat.
 #[must_use]
 pub fn snapshot(names: &[String], data: &[u8], czxid: i64, ctime: i64) -> Snapshot {
     let entry = |(name, mode, holds): (&str, _, _)| {

@@ -1,4 +1,4 @@
-//! The nodes on the servers: a claim's, a lock's, and what they show.
+//! The nodes on the servers: those of claims and of locks, and what can be read from them.
 
 pub(crate) mod held_node;
 pub(crate) mod node;

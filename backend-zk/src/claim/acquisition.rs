@@ -1,17 +1,17 @@
-//! One claim's seat: where its node is, what it waits for, and the steps that change that.
+//! One claim: the state of its node, the watch while it waits, and the steps that change both.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use fencelock_core::{
     Attempt, Claim, Contender, Error, IfBusy, Mode, Moment, Removal, Rest, Result,
 };
-use futures_util::future::join_all;
 
+use crate::claim::held_node_watch;
 use crate::claim::predecessor_watch::PredecessorWatch;
 use crate::error::{Certainty, RequestError, unsettled};
-use crate::nodes::node::{self, Made, Node};
+use crate::nodes::node::{self, Created, Node};
 use crate::queue::names;
 use crate::queue::order::{Listing, Standing};
 use crate::queue::path::below;
@@ -19,31 +19,30 @@ use crate::sessions::budget::Reservation;
 use crate::sessions::pool::Pool;
 use crate::sessions::session::Session;
 
-/// How often the lock's nodes may change under one attempt before it is put off.
+/// How often the lock's nodes may change during one attempt before it fails.
 const MAX_ROUNDS: usize = 16;
 
 pub(crate) struct ZkAcquisition {
     pool: Arc<Pool>,
     claim: Arc<Claim>,
-    /// The path of the lock, unless it has none.
+    /// The path of the lock, unless its name is invalid.
     lock: Result<String>,
     state: Mutex<ClaimState>,
 }
 
 #[derive(Default)]
 struct ClaimState {
-    // In this order they end: the watches before what was reserved for them.
+    // Dropped in this order: the watches before what was reserved for them.
     watch: Option<PredecessorWatch>,
-    node_state: NodeState,
+    node: NodeState,
 }
 
 #[derive(Clone, Default)]
 enum NodeState {
     #[default]
     Absent,
-    /// A node was asked for in the session of this reservation, and it is not known whether it was
-    /// made.
-    InDoubt(Arc<Reservation>),
+    /// A node was requested in this session, and it is unknown whether it was created.
+    InDoubt(Arc<Session>, Arc<Reservation>),
     Created(Arc<Node>),
 }
 
@@ -51,7 +50,7 @@ impl NodeState {
     fn session(&self) -> Option<&Arc<Session>> {
         match self {
             NodeState::Absent => None,
-            NodeState::InDoubt(reservation) => Some(reservation.session()),
+            NodeState::InDoubt(session, _) => Some(session),
             NodeState::Created(node) => Some(&node.session),
         }
     }
@@ -67,78 +66,79 @@ impl ZkAcquisition {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> Result<&str> {
+    /// The path of the lock.
+    pub(crate) fn lock(&self) -> Result<&str> {
         match &self.lock {
             Ok(lock) => Ok(lock),
             Err(error) => Err(error.clone()),
         }
     }
 
-    /// The session that has, or may have, its node; none once either is known to be gone.
+    /// The session that has, or may have, the claim's node; `None` once either is known to be gone.
     pub(crate) fn live_session(&self) -> Option<Arc<Session>> {
         let state = self.state();
-        if let NodeState::Created(node) = &state.node_state
+        if let NodeState::Created(node) = &state.node
             && node.is_gone()
         {
             return None;
         }
-        state.node_state.session().filter(|session| !session.is_over()).cloned()
+        state.node.session().filter(|session| !session.is_over()).cloned()
     }
 
-    /// Where it is. What a session had that is over is gone with it, and is never taken over.
+    /// The state of the node. A node is gone with its session, and is never adopted by another.
     fn node_state(&self) -> NodeState {
-        let node_state = self.state().node_state.clone();
-        let is_gone = match &node_state {
+        let state = self.state().node.clone();
+        let is_gone = match &state {
             NodeState::Absent => false,
-            NodeState::InDoubt(reservation) => reservation.session().is_over(),
+            NodeState::InDoubt(session, _) => session.is_over(),
             NodeState::Created(node) => node.is_gone() || node.session.is_over(),
         };
         if is_gone {
             self.clear();
             return NodeState::Absent;
         }
-        node_state
+        state
     }
 
-    /// Nothing is left of it.
+    /// Drops the node and the watch, when nothing of the claim is left on the servers.
     fn clear(&self) {
-        // Outside of the lock: its end sends requests.
+        // Dropped outside of the lock: dropping a watch sends requests.
         let _before = std::mem::take(&mut *self.state());
     }
 
-    fn set_node_state(&self, node_state: NodeState) {
-        self.state().node_state = node_state;
+    fn set_node_state(&self, node: NodeState) {
+        self.state().node = node;
     }
 
     fn set_watch(&self, watch: PredecessorWatch) {
-        // Outside of the lock: its end sends requests.
+        // Dropped outside of the lock: dropping a watch sends requests.
         let _before = self.state().watch.replace(watch);
     }
 
-    /// Makes a node. `None`: look again.
+    /// Creates a node. `None`: the attempt has to check again.
     async fn enqueue(&self, lock: &str) -> Result<Option<Attempt>> {
         let claim = &self.claim;
         let prefix = names::prefix(claim);
         let longest = below(lock, &prefix).len() + names::LONGEST_SEQUENCE;
         let may_wait = claim.if_busy() == IfBusy::Queue;
-        let reservation = self.pool.reserve(claim, longest, may_wait).await?;
-        let session = reservation.session();
+        let (session, reservation) = self.pool.reserve(claim, longest, may_wait).await?;
         if !may_wait {
-            let mut names = node::list(session, lock).await?;
-            // A server may not have heard yet of what another one has confirmed: a lock that was
-            // released before this try began must not be called busy.
-            if !names.is_free(claim.mode()) && self.pool.may_lag() {
-                names = node::list_in_sync(session, lock).await?;
+            let mut listing = node::list(&session, lock).await?;
+            // A server may not know yet what another one has confirmed: a lock that was released
+            // before this attempt began must not be reported as busy.
+            if !listing.is_free(claim.mode()) && self.pool.may_lag() {
+                listing = node::list_in_sync(&session, lock).await?;
             }
-            if !names.is_free(claim.mode()) {
+            if !listing.is_free(claim.mode()) {
                 return Ok(Some(Attempt::Busy { rest: Rest::Nothing }));
             }
         }
         let access = &self.pool.access;
-        // Before it is sent: from here on a release has to look for it.
-        self.set_node_state(NodeState::InDoubt(reservation.clone()));
-        let created = node::make(&reservation, access, lock, &prefix, claim.label().as_str()).await;
-        let Made { node, names } = match created {
+        // Before the request is sent: from here on a release has to look for the node.
+        self.set_node_state(NodeState::InDoubt(session.clone(), reservation.clone()));
+        let label = claim.label().as_str();
+        let created = node::create(&session, &reservation, access, lock, &prefix, label).await;
+        let Created { node, listing } = match created {
             Ok(created) => created,
             Err(error) => {
                 self.clear();
@@ -152,25 +152,26 @@ impl ZkAcquisition {
                     self.clear();
                 }
                 if error.is_no_node() {
-                    node::create_lock(session, access, lock).await?;
+                    node::create_lock(&session, access, lock).await?;
                     return Ok(None);
                 }
                 return Err(error.into());
             }
         };
         self.set_node_state(NodeState::Created(node.clone()));
-        let names = names?;
-        self.act_on_standing(&node, lock, &names).await
+        let listing = listing?;
+        self.act_on_standing(&node, lock, &listing).await
     }
 
-    /// Finds out what became of an unsure node.
+    /// Finds out whether a node in doubt was created.
     async fn resolve(
         &self,
+        session: &Arc<Session>,
         reservation: &Arc<Reservation>,
         lock: &str,
     ) -> Result<Option<Arc<Node>>> {
         let owner = self.claim.owner().reveal();
-        let found = node::find(reservation, lock, owner).await?.map(Arc::new);
+        let found = node::find(session, reservation, lock, owner).await?.map(Arc::new);
         match &found {
             Some(node) => self.set_node_state(NodeState::Created(node.clone())),
             None => self.clear(),
@@ -178,7 +179,7 @@ impl ZkAcquisition {
         Ok(found)
     }
 
-    /// Whether it is the turn of `node`, which has waited or may be granted already.
+    /// Checks whether it is the turn of `node`, which has waited or may be granted already.
     async fn check_turn(&self, node: &Arc<Node>, lock: &str) -> Result<Option<Attempt>> {
         let is_passed_over = self.state().watch.as_ref().is_some_and(|watch| {
             watch.note_attempt();
@@ -193,23 +194,23 @@ impl ZkAcquisition {
         if is_cleared {
             return self.grant(node).await;
         }
-        let names = node::list(&node.session, lock).await?;
-        self.act_on_standing(node, lock, &names).await
+        let listing = node::list(&node.session, lock).await?;
+        self.act_on_standing(node, lock, &listing).await
     }
 
-    /// Where `node` stands among `names`. `None`: look again.
+    /// Grants, waits or gives up by where `node` stands. `None`: the attempt has to check again.
     async fn act_on_standing(
         &self,
         node: &Arc<Node>,
         lock: &str,
-        names: &Listing,
+        listing: &Listing,
     ) -> Result<Option<Attempt>> {
         if names::is_exhausted(node.parsed.sequence) {
             return self.restart_numbering(node, lock).await;
         }
-        match names.standing(&node.name, node.parsed) {
+        match listing.standing(&node.name, node.parsed) {
             Standing::Free => self.grant(node).await,
-            // Somebody has deleted it.
+            // Another client has deleted it.
             Standing::Missing => {
                 node.set_gone();
                 Ok(None)
@@ -217,13 +218,13 @@ impl ZkAcquisition {
             Standing::Blocked { .. } if self.claim.if_busy() == IfBusy::Refuse => {
                 Ok(Some(Attempt::Busy { rest: Rest::Perhaps }))
             }
-            Standing::Blocked { watch, is_sole } => {
+            Standing::Blocked { by, is_sole } => {
                 let waiting = Attempt::Waiting { look_in: node.session.heartbeat_interval() };
-                if self.state().watch.as_ref().is_some_and(|own| own.waits_for(&watch)) {
+                if self.state().watch.as_ref().is_some_and(|watch| watch.waits_for(&by)) {
                     return Ok(Some(waiting));
                 }
-                let watch = watch.into_iter().map(str::to_owned).collect();
-                match PredecessorWatch::start(&self.claim, node, lock, watch, is_sole).await? {
+                let by = by.into_iter().map(str::to_owned).collect();
+                match PredecessorWatch::start(&self.claim, node, lock, by, is_sole).await? {
                     Some(watch) => {
                         self.set_watch(watch);
                         Ok(Some(waiting))
@@ -234,8 +235,8 @@ impl ZkAcquisition {
         }
     }
 
-    /// Gives back a place whose number others may have too, and has the numbers begin again, unless
-    /// somebody is still in the queue.
+    /// Deletes a node whose number other nodes may have too, and has the numbers begin again as
+    /// soon as no claim is in the queue.
     async fn restart_numbering(&self, node: &Arc<Node>, lock: &str) -> Result<Option<Attempt>> {
         tracing::warn!(claim = ?self.claim, "the lock has no sequence numbers left");
         node.delete().await?;
@@ -245,12 +246,12 @@ impl ZkAcquisition {
         }
         Ok(Some(match self.claim.if_busy() {
             IfBusy::Refuse => Attempt::Busy { rest: Rest::Nothing },
-            // Without a node it is told to attempt again.
+            // Without a node, the next check has it attempt again.
             IfBusy::Queue => Attempt::Waiting { look_in: node.session.heartbeat_interval() },
         }))
     }
 
-    /// `None`: it was passed over just now.
+    /// Grants the lock. `None`: the claim was passed over just now.
     async fn grant(&self, node: &Arc<Node>) -> Result<Option<Attempt>> {
         if self.claim.mode() == Mode::Exclusive {
             node.set_first();
@@ -260,51 +261,51 @@ impl ZkAcquisition {
         match taken {
             Some(true) => {}
             Some(false) => return Ok(None),
-            None => node.session.watch_later(&self.claim, node),
+            None => held_node_watch::watch_later(&self.claim, node),
         }
-        // Not in a session that was given up meanwhile, whatever it has committed last.
+        // `None` in a session that was given up meanwhile, whatever it has committed last.
         let valid_until = node.session.deadline().ok_or(RequestError::SessionOver)?;
         node.reservation.stop_waiting();
         Ok(Some(Attempt::Granted { token: node.token(), valid_until }))
     }
 
-    /// Gives up a place whose turn may have come and that nobody looks after. It queues again when
-    /// somebody does.
+    /// Gives up a place in the queue whose turn may have come while no attempt is made. The claim
+    /// queues again at its next attempt.
     pub(crate) async fn pass_over(&self, now: Moment) {
         let node = match &*self.state() {
-            ClaimState { node_state: NodeState::Created(node), watch: Some(watch) }
+            ClaimState { node: NodeState::Created(node), watch: Some(watch) }
                 if watch.pass_over(now) =>
             {
                 node.clone()
             }
             _ => return,
         };
-        tracing::debug!(claim = ?self.claim, "it was rung and did not come: it is passed over");
-        // If that fails, the next attempt does it, or the release.
+        tracing::debug!(claim = ?self.claim, "the claim was woken and made no attempt: passed over");
+        // If that fails, the next attempt or the release deletes it.
         if node.delete().await.is_ok() {
             node.set_gone();
         }
     }
 
-    /// Whether it watches nodes that may have gone without a word since the connection came back.
-    fn may_have_missed_events(&self, session: &Session) -> bool {
+    /// Whether events of the watched nodes may have been missed since the last reconnect.
+    pub(crate) fn may_have_missed_events(&self, session: &Session) -> bool {
         let state = self.state();
         state.watch.as_ref().is_some_and(|watch| watch.reconnects() != session.reconnects())
     }
 
-    /// Whether what it watches, and its own node, are among these, as of a return of the
-    /// connection.
-    fn confirm_watches(&self, names: &HashSet<&str>, reconnects: u64) -> bool {
+    /// Whether the watched nodes, and the claim's own, are among `names`, which were listed after
+    /// the `reconnects`-th reconnect; if so, nothing was missed up to then.
+    pub(crate) fn confirm_watches(&self, names: &HashSet<&str>, reconnects: u64) -> bool {
         let state = self.state();
-        let (NodeState::Created(node), Some(watch)) = (&state.node_state, &state.watch) else {
+        let (NodeState::Created(node), Some(watch)) = (&state.node, &state.watch) else {
             return false;
         };
-        let all_there = names.contains(node.name.as_str())
+        let all_exist = names.contains(node.name.as_str())
             && watch.watched.iter().all(|name| names.contains(name.as_str()));
-        if all_there {
+        if all_exist {
             watch.set_reconnects(reconnects);
         }
-        all_there
+        all_exist
     }
 }
 
@@ -319,8 +320,8 @@ impl Contender for ZkAcquisition {
         for _ in 0..MAX_ROUNDS {
             let answer = match self.node_state() {
                 NodeState::Absent => self.enqueue(lock).await?,
-                NodeState::InDoubt(reservation) => {
-                    self.resolve(&reservation, lock).await.map(|_| None)?
+                NodeState::InDoubt(session, reservation) => {
+                    self.resolve(&session, &reservation, lock).await.map(|_| None)?
                 }
                 NodeState::Created(node) => self.check_turn(&node, lock).await?,
             };
@@ -332,16 +333,16 @@ impl Contender for ZkAcquisition {
     }
 
     async fn release(&self) -> Result<Removal> {
-        let node_state = self.state().node_state.clone();
-        let node = match node_state {
+        let state = self.state().node.clone();
+        let node = match state {
             NodeState::Absent => return Ok(Removal::Absent),
-            node_state if node_state.session().is_some_and(|session| session.is_over()) => {
-                // With the session goes everything that it had.
+            state if state.session().is_some_and(|session| session.is_over()) => {
+                // The session's nodes are gone with it.
                 self.clear();
                 return Ok(Removal::Absent);
             }
-            NodeState::InDoubt(reservation) => {
-                match self.resolve(&reservation, self.lock()?).await? {
+            NodeState::InDoubt(session, reservation) => {
+                match self.resolve(&session, &reservation, self.lock()?).await? {
                     Some(node) => node,
                     None => return Ok(Removal::Absent),
                 }
@@ -349,7 +350,7 @@ impl Contender for ZkAcquisition {
             NodeState::Created(node) => node,
         };
         match node.delete().await {
-            // Only now the watches: the event of this has taken the one on the own node along.
+            // The watches are dropped only now: the deletion has removed that on the own node.
             Ok(removal) => {
                 self.clear();
                 Ok(removal)
@@ -360,44 +361,5 @@ impl Contender for ZkAcquisition {
             }
             Err(error) => Err(Error::from(error)),
         }
-    }
-}
-
-/// What a look at waiters has found: nothing, unless the connection has come back since the last.
-#[derive(Default)]
-pub(crate) struct MissedWatches {
-    /// The ids of claims whose watches may have missed something.
-    claims: HashSet<u64>,
-}
-
-impl MissedWatches {
-    /// Of `waiters` in `session`, by one list for each lock.
-    pub(crate) async fn of<'a>(
-        session: &Arc<Session>,
-        waiters: impl Iterator<Item = &'a ZkAcquisition>,
-    ) -> MissedWatches {
-        let mut locks: HashMap<&str, Vec<&ZkAcquisition>> = HashMap::new();
-        for waiter in waiters.filter(|waiter| waiter.may_have_missed_events(session)) {
-            if let Ok(lock) = &waiter.lock {
-                locks.entry(lock).or_default().push(waiter);
-            }
-        }
-        let mut missed = MissedWatches::default();
-        let reconnects = session.reconnects();
-        let looks = locks
-            .into_iter()
-            .map(async |(lock, waiters)| (node::list(session, lock).await, waiters));
-        for (names, waiters) in join_all(looks).await {
-            // Unknown stays in doubt.
-            let Ok(names) = names else { continue };
-            let names = names.names().iter().map(String::as_str).collect();
-            let found = waiters.iter().filter(|waiter| !waiter.confirm_watches(&names, reconnects));
-            missed.claims.extend(found.map(|waiter| waiter.claim.id()));
-        }
-        missed
-    }
-
-    pub(crate) fn must_attempt(&self, waiter: &ZkAcquisition) -> bool {
-        waiter.live_session().is_none() || self.claims.contains(&waiter.claim.id())
     }
 }

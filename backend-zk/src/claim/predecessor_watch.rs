@@ -1,8 +1,14 @@
-//! Watching for one waiting claim: the nodes in its way, and its own node, from then on to its end.
+//! The watch of one waiting claim: on the nodes ahead that block it, and on its own node until the
+//! claim ends.
 //!
-//! Both in one task, because their order matters. A waiter whose own node was deleted must not take
-//! the end of the node before it for its turn, and the transport tells in the servers' order only
-//! what one task looks at in that order.
+//! One task watches both, because the order of the events matters. A waiter whose own node was
+//! deleted must not take the deletion of the node ahead for its turn, and the transport delivers
+//! events in the servers' order only to a task that checks its watchers in that order.
+//!
+//! A hand-off to the next in line needs no request of the waiter: the deletion of the only node that
+//! blocked it is its turn, and so is that of a node which had become the first itself. Without this
+//! each waiter would list the lock's nodes at its turn, one more round trip
+//! (docs/decisions/0008-a-session-lives-by-committed-writes.md).
 
 use std::collections::HashSet;
 use std::future::{Future, poll_fn};
@@ -16,46 +22,48 @@ use fencelock_core::{Armed, Claim, Mode, Moment};
 use futures_util::future::{BoxFuture, FutureExt, join_all, select_all};
 use zookeeper_client::{EventType, OneshotWatcher, StateWatcher};
 
-use crate::claim::held_node_watcher::{WATCH_DELAY, until_deleted};
 use crate::error::ZkResult;
-use crate::nodes::node::Node;
+use crate::nodes::node::{Node, until_deleted};
 use crate::queue::path::below;
 use crate::sessions::budget::WatchedPaths;
+use crate::sessions::deferred_watches::WATCH_DELAY;
+use crate::sessions::queue_marks::QueueMark;
 use crate::sessions::session::Session;
 
-/// How long a waiter that was rung may take to come.
+/// How long a waiter that was woken may take to attempt.
 const TURN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What happened to the nodes in the way.
+/// The event of the watched nodes ahead.
 const PENDING: u8 = 0;
 const ONE_DELETED: u8 = 1;
 const CHECK_AGAIN: u8 = 2;
 
-/// Its turn.
+/// The state of the claim's turn.
 const OPEN: u8 = 0;
 const TAKEN: u8 = 1;
-/// Nobody came for so long that the node is given up.
+/// No attempt came for so long that the node is given up.
 const PASSED_OVER: u8 = 2;
 
-/// A task that rings the claim; dropping it ends the watching, on the servers too.
+/// A task that wakes the claim; dropping it removes the watches, on the servers too.
 pub(crate) struct PredecessorWatch {
     _armed: Armed,
-    /// The names of the nodes in the way.
+    /// The names of the watched nodes ahead.
     pub(crate) watched: Vec<String>,
+    /// No other node blocks the claim.
     is_sole: bool,
-    /// The one in the way, if it waited in the same session.
-    ahead: Option<Arc<Node>>,
+    /// The mark of the only node in `watched`, if that waited in the same session.
+    ahead: Option<Arc<QueueMark>>,
     event: Arc<AtomicU8>,
     turn: AtomicU8,
-    /// Since when looks have found that it was rung and did not come.
+    /// When a check first found that the claim was woken and has not attempted since.
     idle_since: AtomicU64,
-    /// Up to which return of the connection it is known to watch what is there.
+    /// The last reconnect after which the watched nodes are known to exist.
     reconnects: AtomicU64,
 }
 
 impl PredecessorWatch {
-    /// Over a node that waits for one of `watch` to go; `alone` when only one is in its way.
-    /// `None` when one of them has gone already.
+    /// Watches for a claim whose `node` waits until one of the nodes `watch` is deleted; `is_sole`
+    /// when only that one blocks it. `None` when one of them is deleted already.
     pub(crate) async fn start(
         claim: &Arc<Claim>,
         node: &Arc<Node>,
@@ -64,9 +72,9 @@ impl PredecessorWatch {
         is_sole: bool,
     ) -> ZkResult<Option<PredecessorWatch>> {
         let session = &node.session;
-        // Before the watches: what is told after a return of the connection is told in no order.
+        // Before the watches: events after a reconnect are delivered in no order.
         let states = session.states();
-        node.introduce();
+        node.register_mark();
         let paths: Vec<_> = watch.iter().map(|name| below(lock, name)).collect();
         let watches = match node.reservation.watch(&paths) {
             Some(watched) => watch_each(session, &paths, watched).await?,
@@ -89,24 +97,24 @@ impl PredecessorWatch {
         }))
     }
 
-    /// Whether nothing can be in the way any more: the only node that was has gone, or one that had
-    /// nothing ahead of it, and the own one is known to be there.
+    /// Whether nothing can block the claim any more: the only node that did is deleted, or one that
+    /// was the first of the queue; and the claim's own node is known to exist.
     pub(crate) fn is_cleared(&self, node: &Node) -> bool {
         let was_last = self.is_sole || self.ahead.as_ref().is_some_and(|ahead| ahead.is_first());
         was_last && self.event.load(Ordering::Acquire) == ONE_DELETED && node.is_watched()
     }
 
-    /// Whether it still waits for just these.
+    /// Whether it still waits for exactly these nodes.
     pub(crate) fn waits_for(&self, watch: &[&str]) -> bool {
         self.event.load(Ordering::Acquire) == PENDING && self.watched == watch
     }
 
-    /// An attempt looks after it.
+    /// Records that an attempt is under way.
     pub(crate) fn note_attempt(&self) {
         self.idle_since.store(Moment::NEVER.as_nanos(), Ordering::Release);
     }
 
-    /// Takes the turn that may have come. `false` when it was passed over before.
+    /// Takes the turn that may have come. `false` when the claim was passed over before.
     pub(crate) fn take_turn(&self) -> bool {
         let taken = self.turn.compare_exchange(OPEN, TAKEN, Ordering::AcqRel, Ordering::Acquire);
         taken != Err(PASSED_OVER)
@@ -116,8 +124,9 @@ impl PredecessorWatch {
         self.turn.load(Ordering::Acquire) == PASSED_OVER
     }
 
-    /// Whether it was rung [`PATIENCE`] ago and nobody came: a future that is not polled must not
-    /// keep a lock that it does not use. True once, and no attempt has it from then on.
+    /// Passes the claim over if it was woken [`TURN_TIMEOUT`] ago and has not attempted since: a
+    /// future that is not polled must not block a lock that it does not use. True once; from then on
+    /// no attempt can take the turn.
     pub(crate) fn pass_over(&self, now: Moment) -> bool {
         if self.event.load(Ordering::Acquire) == PENDING {
             return false;
@@ -139,10 +148,10 @@ impl PredecessorWatch {
     }
 }
 
-/// The ends of the nodes that a claim waits for.
+/// The events of the nodes that a claim waits for.
 type Events = Vec<BoxFuture<'static, EventType>>;
 
-/// Watches each of these nodes; `None` when one of them has gone already.
+/// Watches each of these nodes; `None` when one of them is deleted already.
 async fn watch_each(
     session: &Session,
     paths: &[String],
@@ -164,7 +173,7 @@ async fn watch_each(
 
 /// Watches the list of the lock's nodes, by one watch whose path is shorter than that of any of
 /// them: for a claim that waits for more nodes than the session has room to watch. `None` when one
-/// of `names` has gone already.
+/// of `names` is deleted already.
 async fn watch_all(session: &Session, lock: &str, names: &[String]) -> ZkResult<Option<Events>> {
     let client = session.client()?;
     match session.read(client.list_and_watch_children(lock)).await {
@@ -178,7 +187,7 @@ async fn watch_all(session: &Session, lock: &str, names: &[String]) -> ZkResult<
     }
 }
 
-/// Keeps `watched` reserved for as long as the watch lasts.
+/// The event of a watch, which keeps `watched` reserved until it has come.
 fn event_of(
     watcher: OneshotWatcher,
     watched: Option<Arc<WatchedPaths>>,
@@ -187,16 +196,16 @@ fn event_of(
     changed.map(move |event| (event.event_type, drop(watched)).0).boxed()
 }
 
-/// The one node in the way of a claim in `mode`, if it is known, and if nothing behind it can be in
-/// the way: permits may be, for permits.
-fn known_predecessor(session: &Session, mode: Mode, paths: &[String]) -> Option<Arc<Node>> {
+/// The mark of the only node that a claim in `mode` watches, if it has one, and if no node between
+/// the two can block the claim: other permits can, for permits.
+fn known_predecessor(session: &Session, mode: Mode, paths: &[String]) -> Option<Arc<QueueMark>> {
     match (mode, paths) {
-        (Mode::Exclusive | Mode::Shared, [path]) => session.waiting().get(path)?.upgrade(),
+        (Mode::Exclusive | Mode::Shared, [path]) => session.queue_marks.find(path),
         _ => None,
     }
 }
 
-/// Ends when the own node is gone; rings when something in the way is.
+/// Wakes the claim when a watched node ahead is deleted or changed. Ends when the own node is gone.
 async fn watch_over(
     claim: Weak<Claim>,
     node: Arc<Node>,
@@ -214,7 +223,7 @@ async fn watch_over(
         () = &mut own => return,
         (first_event, ..) = select_all(ahead) => first_event,
     };
-    // The end of the own node was told before, if it was; look whether it has been.
+    // If the own node was deleted before that one, its event was delivered before: check for it.
     if is_ready(own.as_mut()).await {
         return;
     }

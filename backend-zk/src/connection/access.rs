@@ -1,46 +1,53 @@
-//! How sessions are made: the transport's settings, the negotiation, and the root.
+//! How connections and sessions are requested: the transport's settings, the negotiation, and the
+//! nodes above those of claims.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fencelock_core::{BootClock, Clock, Error, ErrorKind, Result};
+use fencelock_core::{BootClock, Clock, Error, ErrorKind, Moment, Result};
 use futures_util::future::join_all;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, Error as ZkError};
 
 use crate::connection::probe::{Found, probe};
-use crate::error::{RequestError, ZkResult};
-use crate::sessions::session::Session;
+use crate::error::RequestError;
 
-/// So many servers are asked what they are, when none gives a session.
+/// How many servers are probed when none grants a session.
 const MAX_PROBED: usize = 8;
 
-/// A node that every ClickHouse Keeper has (unless it was compiled in its ZooKeeper mode) and no
-/// ZooKeeper:
+/// A node that exists in every ClickHouse Keeper (unless it was compiled in its ZooKeeper mode) and
+/// in no ZooKeeper:
 /// <https://clickhouse.com/docs/operations/utilities/clickhouse-keeper-client>.
 const CLICKHOUSE_KEEPER: &str = "/keeper/api_version";
 
-/// So long the first session takes at most, usually.
+/// How long opening the first session usually takes, at most. After it, the servers are probed.
 const USUAL_OPEN_TIME: Duration = Duration::from_millis(300);
 
-/// What every session of one store has in common: it has secrets, and is not for `Debug`.
+/// What all sessions of one client have in common. It holds secrets, and so has no `Debug`.
 pub(crate) struct Access {
-    /// With login and certificates.
+    /// Includes the login and the certificates.
     pub(crate) connector: Connector,
     pub(crate) hosts: Vec<(String, u16)>,
     pub(crate) cluster: String,
     pub(crate) is_secure: bool,
     pub(crate) root: Arc<str>,
     pub(crate) acls: Acls<'static>,
-    /// Of the root and what is above it: the paths that this client made, the uppermost first.
+    /// Those of the root and the nodes above it that this client created, the uppermost first.
     pub(crate) created: Mutex<Vec<String>>,
 }
 
+/// A session as the transport opened it.
+pub(crate) struct Opened {
+    pub(crate) client: Client,
+    /// When it was asked for.
+    pub(crate) sent: Moment,
+}
+
 impl Access {
-    /// A new session that asks for this timeout.
+    /// Opens a session with this timeout.
     ///
-    /// The transport's signs of life and its patience with a connection follow from the timeout,
-    /// so with another one than was asked for it is asked again.
-    pub(crate) async fn open(&self, clock: &Arc<BootClock>, timeout: Duration) -> Result<Session> {
+    /// The transport derives its pings and its connection timeout from the timeout that was asked
+    /// for, so if the servers grant another one, the session is opened again with that.
+    pub(crate) async fn open(&self, clock: &Arc<BootClock>, timeout: Duration) -> Result<Opened> {
         let mut sent = clock.now();
         let mut client = self.connect(timeout).await?;
         let negotiated = client.session_timeout();
@@ -52,18 +59,18 @@ impl Access {
             return Err(is_clickhouse_keeper());
         }
         self.create_root(&client).await.map_err(RequestError::from)?;
-        Ok(Session::new(client, self.root.clone(), clock.clone(), sent))
+        Ok(Opened { client, sent })
     }
 
-    /// The first one. When no server gives a session, the error says what was found instead.
+    /// Opens the first session. When no server grants one, the error says what was found instead.
     ///
-    /// What is not a ZooKeeper server may keep the transport waiting, and send it as much as it
-    /// likes meanwhile: while it takes long, the servers are looked at.
+    /// A server that is not a ZooKeeper may keep the transport waiting, and send it any amount of
+    /// data meanwhile: when opening takes long, the servers are probed.
     pub(crate) async fn open_first(
         &self,
         clock: &Arc<BootClock>,
         timeout: Duration,
-    ) -> Result<Session> {
+    ) -> Result<Opened> {
         let foreign = async {
             loop {
                 clock.sleep_until(clock.now().after(USUAL_OPEN_TIME)).await;
@@ -99,7 +106,7 @@ impl Access {
                 format!("{host}:{port} {}", found.advice(self.is_secure))
             });
         let seen = seen.collect::<Vec<_>>().join("; ");
-        Error::new(ErrorKind::Unreachable, format!("no server gives a session: {seen}"))
+        Error::new(ErrorKind::Unreachable, format!("no server grants a session: {seen}"))
     }
 
     async fn connect(&self, timeout: Duration) -> Result<Client> {
@@ -107,8 +114,8 @@ impl Access {
             .connector
             .clone()
             .with_session_timeout(timeout)
-            // A dead connection is found in a fifth of the timeout, and there is a sign of life
-            // each tenth of it.
+            // A dead connection is detected within a fifth of the timeout, and a ping is sent each
+            // tenth of it.
             .with_connection_timeout(timeout / 5)
             .with_fail_eagerly();
         let connected = match self.is_secure {
@@ -121,13 +128,13 @@ impl Access {
         Ok(connected.map_err(RequestError::from)?)
     }
 
-    /// The root and what is above it. It stays: only locks come and go.
+    /// Creates the root and the nodes above it. They stay: only the nodes of locks are removed.
     pub(crate) async fn create_root(&self, client: &Client) -> Result<(), ZkError> {
         let options = CreateMode::Persistent.with_acls(self.acls);
         let ends = self.root.char_indices().skip(1).filter(|(_, c)| *c == '/').map(|(at, _)| at);
         for end in ends.chain([self.root.len()]) {
             let path = &self.root[..end];
-            // Whoever may not create it may find it there.
+            // A login that may not create it can still use it.
             if path == "/" || client.check_stat(path).await?.is_some() {
                 continue;
             }
@@ -140,29 +147,13 @@ impl Access {
         Ok(())
     }
 
-    fn created(&self) -> MutexGuard<'_, Vec<String>> {
+    /// The paths that [`create_root`](Access::create_root) created, the uppermost first.
+    pub(crate) fn created(&self) -> MutexGuard<'_, Vec<String>> {
         self.created.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes what [`make_root`](Access::make_root) made, as far as nothing else is below it.
-    pub(crate) async fn remove_root(&self, session: &Arc<Session>) -> ZkResult<()> {
-        let created = std::mem::take(&mut *self.created());
-        for path in created.iter().rev() {
-            match session.delete(path).await {
-                Ok(()) => {}
-                // Removed by another client, or in use by one.
-                Err(error) if error.is_no_node() || error.is_not_empty() => {}
-                Err(error) => {
-                    *self.created() = created;
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The node of a lock, which the servers remove some time after its last child. With the root
-    /// gone, that too.
+    /// Creates the node of a lock, which the servers remove some time after its last child; or the
+    /// root, if that was removed.
     pub(crate) async fn create_lock(&self, client: &Client, lock: &str) -> Result<(), ZkError> {
         let options = CreateMode::Container.with_acls(self.acls);
         match client.create(lock, b"", &options).await {
@@ -176,7 +167,7 @@ impl Access {
 fn is_clickhouse_keeper() -> Error {
     let message = format!(
         "this is a ClickHouse Keeper ({CLICKHOUSE_KEEPER} exists): after a reconnect a client has \
-         another session there without being told, so two could hold one lock; expected a ZooKeeper"
+         another session there without notice, so two could hold one lock; expected a ZooKeeper"
     );
     Error::new(ErrorKind::Refused, message)
 }

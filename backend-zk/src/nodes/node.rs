@@ -1,4 +1,4 @@
-//! The node of one claim: made once in one session, found again when its making was unsure,
+//! The node of one claim: created once in one session, looked up when its creation is in doubt, and
 //! deleted until it is gone.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,51 +7,52 @@ use std::sync::{Arc, OnceLock};
 use fencelock_core::{Armed, FencingToken, Removal};
 use futures_util::future::join;
 use uuid::Uuid;
-use zookeeper_client::{CreateMode, Stat};
+use zookeeper_client::{CreateMode, EventType, Stat};
 
 use crate::connection::access::Access;
 use crate::error::{Certainty, RequestError, ZkResult};
 use crate::queue::names::{self, NodeName};
+use crate::queue::order::Listing;
 use crate::queue::path::below;
-use crate::sessions::batch::Names;
+use crate::sessions::batch;
 use crate::sessions::budget::Reservation;
+use crate::sessions::deferred_watches::WATCH_DELAY;
+use crate::sessions::queue_marks::QueueMark;
 use crate::sessions::session::Session;
 
-/// A node that is known to have been made for a claim.
+/// A node that is known to have been created for a claim.
 pub(crate) struct Node {
     pub(crate) session: Arc<Session>,
     pub(crate) name: String,
     pub(crate) path: String,
     pub(crate) parsed: NodeName,
     czxid: i64,
-    /// It was seen that it is gone.
+    /// The node is known to be deleted.
     gone: AtomicBool,
-    /// Its end would be seen.
+    /// A watch would report its deletion.
     watched: AtomicBool,
-    /// Nothing is ahead of it, and so nothing ever will be.
-    first: AtomicBool,
-    /// Others may look for it.
-    introduced: AtomicBool,
-    /// While it is held.
+    /// Set when the claim waits.
+    mark: OnceLock<Arc<QueueMark>>,
+    /// The watch on the node while it is held.
     watch: OnceLock<Armed>,
-    /// For the watches on it and for it.
+    /// For the watches of its claim.
     pub(crate) reservation: Arc<Reservation>,
 }
 
 impl Node {
     fn new(
+        session: &Arc<Session>,
         reservation: &Arc<Reservation>,
         lock: &str,
         name: String,
         stat: &Stat,
     ) -> ZkResult<Node> {
-        let session = reservation.session();
         let Some(parsed) = names::read(&name) else {
-            let what = "a node of ours has no sequence number".to_owned();
+            let what = "a node of this client has no sequence number".to_owned();
             return Err(zookeeper_client::Error::UnexpectedError(what).into());
         };
         if stat.ephemeral_owner != session.id() {
-            // The transport came back with another session and did not say so.
+            // The transport has reconnected with another session and did not report it.
             session.end();
             return Err(RequestError::SessionOver);
         }
@@ -63,15 +64,14 @@ impl Node {
             czxid: stat.czxid,
             gone: AtomicBool::new(false),
             watched: AtomicBool::new(false),
-            first: AtomicBool::new(false),
-            introduced: AtomicBool::new(false),
+            mark: OnceLock::new(),
             watch: OnceLock::new(),
             reservation: reservation.clone(),
         })
     }
 
-    /// The transaction that made it: they rise over restarts, and when the lock's node has gone
-    /// and come again with new sequence numbers.
+    /// The number of the transaction that created it: it rises over restarts, and when the lock's
+    /// node was deleted and created again with new sequence numbers.
     pub(crate) fn token(&self) -> FencingToken {
         FencingToken::new(u64::try_from(self.czxid).unwrap_or_default())
     }
@@ -84,7 +84,7 @@ impl Node {
         self.gone.store(true, Ordering::Release);
     }
 
-    /// Whether it would be known that it is gone.
+    /// Whether the node exists and its deletion would be reported.
     pub(crate) fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Acquire) && !self.is_gone()
     }
@@ -93,23 +93,20 @@ impl Node {
         self.watched.store(watched, Ordering::Release);
     }
 
-    pub(crate) fn is_first(&self) -> bool {
-        self.first.load(Ordering::Acquire)
-    }
-
-    /// It was granted, which nothing ahead of it would have been beside.
+    /// Marks the node as first in the queue (it was granted exclusively).
     pub(crate) fn set_first(&self) {
-        self.first.store(true, Ordering::Release);
-    }
-
-    /// Lets those behind it, in the same session, find it for as long as it is of use to anybody.
-    pub(crate) fn introduce(self: &Arc<Self>) {
-        if !self.introduced.swap(true, Ordering::AcqRel) {
-            self.session.waiting().insert(self.path.clone(), Arc::downgrade(self));
+        // A claim that has not waited has no mark, and no waiter asks for it.
+        if let Some(mark) = self.mark.get() {
+            mark.set_first();
         }
     }
 
-    /// Keeps a watch on it for as long as it is wanted.
+    /// Lets the waiters behind it in the same session find its mark.
+    pub(crate) fn register_mark(&self) {
+        self.mark.get_or_init(|| self.session.queue_marks.register(&self.path));
+    }
+
+    /// Keeps a watch on it for as long as the node is of use to its claim.
     pub(crate) fn keep(&self, watch: Armed) {
         // A second one is not needed.
         let _ = self.watch.set(watch);
@@ -117,7 +114,7 @@ impl Node {
 
     /// Deletes it.
     pub(crate) async fn delete(&self) -> ZkResult<Removal> {
-        match self.session.delete(&self.path).await {
+        match batch::delete(&self.session, &self.path).await {
             Ok(()) => Ok(Removal::Removed),
             Err(error) if error.is_no_node() => Ok(Removal::Absent),
             Err(error) => Err(error),
@@ -127,86 +124,82 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if !*self.introduced.get_mut() {
-            return;
-        }
-        let mut waiting = self.session.waiting();
-        waiting.remove(&self.path);
-        // Not for ever as large as the largest crowd.
-        if waiting.capacity() > 4096 && waiting.len() < waiting.capacity() / 8 {
-            waiting.shrink_to_fit();
+        if self.mark.get().is_some() {
+            self.session.queue_marks.remove(&self.path);
         }
     }
 }
 
-/// What came of making a node.
-pub(crate) struct Made {
+/// The results of creating a node.
+pub(crate) struct Created {
     pub(crate) node: ZkResult<Node>,
-    /// The lock's nodes just after it.
-    pub(crate) names: ZkResult<Names>,
+    /// The lock's nodes just after the creation.
+    pub(crate) listing: ZkResult<Arc<Listing>>,
 }
 
-/// Makes a node for a claim and lists the lock's, neither waiting for the other: the servers take
-/// the requests of a session in turn, so the list has all that is ahead.
-pub(crate) async fn make(
+/// Creates a node for a claim and lists those of the lock, neither waiting for the other: the
+/// servers carry out the requests of a session in order, so the list has all nodes that are ahead.
+pub(crate) async fn create(
+    session: &Arc<Session>,
     reservation: &Arc<Reservation>,
     access: &Access,
     lock: &str,
     prefix: &str,
     label: &str,
-) -> ZkResult<Made> {
-    let session = reservation.session();
+) -> ZkResult<Created> {
     let client = session.client()?;
     let path_prefix = below(lock, prefix);
     let options = CreateMode::EphemeralSequential.with_acls(access.acls);
     let sent = session.mark_sent();
     let create = client.create(&path_prefix, label.as_bytes(), &options);
-    let (created, names) = join(session.write(sent, create), session.list(lock)).await;
+    let (created, listing) = join(session.write(sent, create), batch::list(session, lock)).await;
     let node = created.and_then(|(stat, sequence)| {
-        Node::new(reservation, lock, format!("{prefix}{sequence}"), &stat)
+        Node::new(session, reservation, lock, format!("{prefix}{sequence}"), &stat)
     });
-    Ok(Made { node, names })
+    Ok(Created { node, listing })
 }
 
-/// The names of a lock's nodes; none when it has not even a node of its own.
-pub(crate) async fn list(session: &Arc<Session>, lock: &str) -> ZkResult<Names> {
-    none_without_lock(session.list(lock).await)
+/// Lists a lock's nodes; none when the lock's own node does not exist.
+pub(crate) async fn list(session: &Arc<Session>, lock: &str) -> ZkResult<Arc<Listing>> {
+    empty_without_lock(batch::list(session, lock).await)
 }
 
-/// The same, with all that any session was answered before: the server of this one may be behind
-/// the one that answered.
-pub(crate) async fn list_in_sync(session: &Arc<Session>, lock: &str) -> ZkResult<Names> {
+/// Lists a lock's nodes after all that any session was answered before: the server of this session
+/// may be behind the one that answered.
+pub(crate) async fn list_in_sync(session: &Session, lock: &str) -> ZkResult<Arc<Listing>> {
     let client = session.client()?;
     let sync = session.read(client.sync(lock));
-    let (synced, names) = join(sync, session.list_alone(lock)).await;
+    let (synced, listing) = join(sync, batch::list_directly(session, lock)).await;
     synced?;
-    none_without_lock(names)
+    empty_without_lock(listing)
 }
 
-fn none_without_lock(listed: ZkResult<Names>) -> ZkResult<Names> {
+fn empty_without_lock(listed: ZkResult<Arc<Listing>>) -> ZkResult<Arc<Listing>> {
     match listed {
-        Err(error) if error.is_no_node() => Ok(Names::default()),
+        Err(error) if error.is_no_node() => Ok(Arc::default()),
         listed => listed,
     }
 }
 
-/// Finds out whether a node was made for `owner` in a session, when that was unsure. That there is
-/// none is final: whatever was sent before has been carried out, or never will be.
+/// Looks up whether a node was created for `owner` in a session, when that is in doubt. `None` is
+/// final: whatever was sent before has been carried out, or never will be.
 pub(crate) async fn find(
+    session: &Arc<Session>,
     reservation: &Arc<Reservation>,
     lock: &str,
     owner: Uuid,
 ) -> ZkResult<Option<Node>> {
-    let session = reservation.session();
     let client = session.client()?;
-    let names = list_in_sync(session, lock).await?;
+    let listing = list_in_sync(session, lock).await?;
     let own = names::owner_prefix(owner);
-    for name in names.names().iter().filter(|name| name.starts_with(&own)) {
+    for name in listing.names().iter().filter(|name| name.starts_with(&own)) {
         let path = below(lock, name);
         match session.read(client.get_data(&path)).await {
-            // One of an older session goes with that.
+            // The node of an older session is deleted with that session.
             Ok((_, stat)) if stat.ephemeral_owner != session.id() => {}
-            Ok((_, stat)) => return Node::new(reservation, lock, name.clone(), &stat).map(Some),
+            Ok((_, stat)) => {
+                return Node::new(session, reservation, lock, name.clone(), &stat).map(Some);
+            }
             Err(error) if error.is_no_node() => {}
             Err(error) => return Err(error),
         }
@@ -214,22 +207,43 @@ pub(crate) async fn find(
     Ok(None)
 }
 
-/// Makes the node of the lock itself.
+/// Waits until a node is deleted, or its session is over; calls `on_watched` when the node is
+/// watched, and when it is not any more.
+pub(crate) async fn until_deleted(session: &Session, path: &str, on_watched: impl Fn(bool)) {
+    while let Ok(client) = session.client() {
+        match session.read(client.get_and_watch_data(path)).await {
+            Ok((_, _, watcher)) => {
+                drop(client);
+                on_watched(true);
+                if watcher.changed().await.event_type == EventType::NodeDeleted {
+                    return;
+                }
+                // Another program has written to it.
+                on_watched(false);
+            }
+            Err(error) if error.is_no_node() => return,
+            Err(_) => {}
+        }
+        tokio::time::sleep(WATCH_DELAY).await;
+    }
+}
+
+/// Creates the node of the lock itself.
 pub(crate) async fn create_lock(session: &Session, access: &Access, lock: &str) -> ZkResult<()> {
     let client = session.client()?;
     session.read(access.create_lock(&client, lock)).await
 }
 
-/// Removes the node of the lock itself, unless somebody is in its queue.
+/// Deletes the node of the lock itself, unless a claim is in its queue.
 pub(crate) async fn remove_lock(session: &Arc<Session>, lock: &str) -> ZkResult<bool> {
-    match session.delete(lock).await {
+    match batch::delete(session, lock).await {
         Err(error) if error.is_not_empty() => Ok(false),
         Err(error) if !error.is_no_node() => Err(error),
         _ => Ok(true),
     }
 }
 
-/// Whether a request with this answer may have made a node.
+/// Whether a request that failed with this error may have created a node.
 pub(crate) fn may_have_created(error: &RequestError) -> bool {
     error.certainty() == Certainty::Unknown
 }

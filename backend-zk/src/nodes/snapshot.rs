@@ -1,4 +1,4 @@
-//! Who holds a lock and who waits for it, read for people.
+//! The holders and waiters of a lock, for `inspect` and `evict`.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,12 +9,13 @@ use futures_util::future::join_all;
 use crate::error::RequestError;
 use crate::nodes::node;
 use crate::queue::path::below;
+use crate::sessions::batch;
 use crate::sessions::session::Session;
 
-/// So many holders and waiters at most are shown.
+/// The most holders and waiters that are shown.
 const MAX_SHOWN: usize = 1000;
 
-/// What the store has of one lock.
+/// The queue of one lock, as the servers have it.
 pub(crate) struct LockContents(pub(crate) Vec<QueuedNode>);
 
 pub(crate) struct QueuedNode {
@@ -28,7 +29,7 @@ pub(crate) struct QueuedNode {
 }
 
 impl QueuedNode {
-    /// A node by what the servers say of it, which may be another program's.
+    /// A node by its data and its `Stat`; another program may have created it.
     pub(crate) fn read(
         path: String,
         mode: Mode,
@@ -48,10 +49,10 @@ impl QueuedNode {
     }
 }
 
-/// Asks.
-pub(crate) async fn of(session: &Arc<Session>, lock: &str) -> Result<LockContents> {
+/// Reads the queue of `lock`.
+pub(crate) async fn read(session: &Arc<Session>, lock: &str) -> Result<LockContents> {
     let client = session.client()?;
-    // What was given back just before, with another server, is gone for whoever looks.
+    // A lock that was released just before, at another server, must not be shown as held.
     session.read(client.sync(lock)).await?;
     let names = node::list(session, lock).await?;
     let queue: Vec<_> = names.in_order().take(MAX_SHOWN).collect();
@@ -71,24 +72,24 @@ pub(crate) async fn of(session: &Arc<Session>, lock: &str) -> Result<LockContent
 
 /// Deletes the node of `who`.
 pub(crate) async fn evict(session: &Arc<Session>, lock: &str, who: &OccupantId) -> Result<Removal> {
-    let seen = of(session, lock).await?;
-    let Some(entry) = seen.0.iter().find(|entry| id(entry) == *who) else {
+    let contents = read(session, lock).await?;
+    let Some(entry) = contents.0.iter().find(|entry| id(entry) == *who) else {
         return Ok(Removal::Absent);
     };
-    match session.delete(&entry.path).await {
+    match batch::delete(session, &entry.path).await {
         Ok(()) => Ok(Removal::Removed),
         Err(error) if error.is_no_node() => Ok(Removal::Absent),
         Err(error) => Err(error.into()),
     }
 }
 
-/// No two nodes ever have the same.
+/// The id of a participant: no two nodes ever have the same czxid.
 fn id(entry: &QueuedNode) -> OccupantId {
     OccupantId::new(format!("{:x}", entry.czxid))
 }
 
 impl LockContents {
-    /// For people.
+    /// The holders and waiters as users see them.
     pub(crate) fn into_snapshot(self) -> Snapshot {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let occupant = |entry: &QueuedNode| {
@@ -96,7 +97,7 @@ impl LockContents {
             let created = Duration::from_millis(u64::try_from(entry.created).unwrap_or_default());
             let token = FencingToken::new(u64::try_from(entry.czxid).unwrap_or_default());
             match entry.holds {
-                // When it was granted is not known, and may be long after it was made.
+                // When it was granted is unknown, and may be long after its creation.
                 true => occupant.token(token),
                 false => occupant.since(now.saturating_sub(created)),
             }

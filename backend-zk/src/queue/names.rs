@@ -1,9 +1,8 @@
-//! What a claim's node is called: `_c_<uuid>-`, how it wants the lock, and the server's sequence
-//! number.
+//! The names of claims' nodes: `_c_<uuid>-`, the mode, and the server's sequence number.
 //!
-//! `lock-` is how Apache Curator's `InterProcessMutex` writes it, `__READ__` and `__WRIT__` how its
-//! `InterProcessReadWriteLock` does, so that each excludes ours on the same path. Curator sorts
-//! what it does not know behind its own, so no name serves both. Permits are our own.
+//! `lock-` is the mode of Apache Curator's `InterProcessMutex`, `__READ__` and `__WRIT__` are those
+//! of its `InterProcessReadWriteLock`, so that each excludes ours on the same path. Curator sorts
+//! names that it does not know behind its own, so no name serves both. Permits exist only here.
 
 use fencelock_core::{Claim, Family, Mode, Permits};
 use uuid::Uuid;
@@ -13,15 +12,15 @@ const READ: &str = "__READ__";
 const WRITE: &str = "__WRIT__";
 const PERMITS: &str = "permits-";
 
-/// The bytes of a sequence number, at most.
+/// The length of the longest sequence number.
 pub(crate) const LONGEST_SEQUENCE: usize = "-2147483648".len();
 
-/// What stands before the mode: nobody else's node begins so.
+/// What precedes the mode: no other claim's node begins with it.
 pub(crate) fn owner_prefix(owner: Uuid) -> String {
     format!("_c_{}-", owner.as_hyphenated())
 }
 
-/// The name of `claim`'s node, up to its sequence number.
+/// The name of `claim`'s node up to its sequence number.
 pub(crate) fn prefix(claim: &Claim) -> String {
     let mut name = owner_prefix(claim.owner().reveal());
     match (claim.mode(), claim.family()) {
@@ -35,7 +34,7 @@ pub(crate) fn prefix(claim: &Claim) -> String {
     name
 }
 
-/// What the name of a node says.
+/// What the name of a node encodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeName {
     pub(crate) mode: Mode,
@@ -43,22 +42,22 @@ pub(crate) struct NodeName {
     pub(crate) sequence: i32,
 }
 
-/// Whether the number `one` was given before `other`, both from the last 2^31.
+/// Whether the number `one` was given before `other`, both among the last 2^31.
 pub(crate) fn is_before(one: i32, other: i32) -> bool {
     one.wrapping_sub(other) < 0
 }
 
-/// Whether nodes of one lock may share this number, so that two could both believe to be the first.
+/// Whether several nodes of one lock may have this number, so that two of them could both be first.
 ///
-/// The servers document that numbers go on below zero after the largest. ZooKeeper 3.8.0 gives the
-/// largest again and again, and numbers below zero, again and again too, to nodes that are asked
-/// for before the one before them is there.
+/// The servers document that numbers continue below zero after the largest. ZooKeeper 3.8.0 gives
+/// the largest to any number of nodes; and numbers below zero, also repeatedly, to nodes that are
+/// requested before the previous one exists.
 pub(crate) fn is_exhausted(sequence: i32) -> bool {
     sequence == i32::MAX || sequence < 0
 }
 
-/// Reads a node's name. One that no sequence number ends is nobody's place in a queue; any other
-/// that is not known counts as exclusive, whatever library wrote it.
+/// Parses a node's name. A name that does not end in a sequence number is not in the queue; any other
+/// unknown name counts as exclusive, whatever library has created it.
 pub(crate) fn read(name: &str) -> Option<NodeName> {
     let modes = [(LOCK, Mode::Exclusive), (READ, Mode::Shared), (WRITE, Mode::Exclusive)];
     for (marker, mode) in modes {
@@ -73,7 +72,7 @@ pub(crate) fn read(name: &str) -> Option<NodeName> {
     let sequence = match digits {
         10.. => number(&name[name.len() - 10..]),
         // `%010d` of a number below zero that is not as long as the smallest.
-        // What stands before the digits may be any character.
+        // The character before the digits may be of any length.
         9 => number(name.get(name.len().checked_sub(10)?..)?),
         _ => None,
     }?;
@@ -117,7 +116,7 @@ mod tests {
             ("lock--2147483648", Mode::Exclusive, i32::MIN),
             ("__READ__-000000005", Mode::Shared, -5),
             ("permits-1-1--2147483648", permits(1, 1), i32::MIN),
-            // Another library's.
+            // Of other libraries.
             ("__lock__0000000003", Mode::Exclusive, 3),
             ("n_0000000003", Mode::Exclusive, 3),
             ("n_-000000003", Mode::Exclusive, -3),
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_on_after_the_largest() {
+    fn numbers_continue_below_zero_after_the_largest() {
         assert!(is_before(1, 2) && !is_before(2, 1) && !is_before(1, 1));
         assert!(is_before(i32::MAX, i32::MIN) && !is_before(i32::MIN, i32::MAX));
         assert!(is_before(-1, 0) && is_before(i32::MAX - 5, i32::MIN + 5));

@@ -1,7 +1,8 @@
-//! Who stands in whose way: pure, from the names of a lock's nodes.
+//! Which nodes block a claim: without I/O, from the names of a lock's nodes.
 //!
-//! The queue is the order of the sequence numbers, and nobody overtakes. A claim watches the
-//! fewest nodes without whose end it cannot be granted, so that a release wakes who can win.
+//! The queue is the order of the sequence numbers, and no claim overtakes another. A claim watches
+//! the fewest nodes without whose deletion it cannot be granted, so that a release wakes only claims
+//! that can be granted.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -10,23 +11,23 @@ use fencelock_core::Mode;
 
 use crate::queue::names::{NodeName, is_before, read};
 
-/// Where a claim stands.
+/// The standing of a claim in the queue.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Standing<'a> {
-    /// Its node is not there.
+    /// Its node does not exist.
     Missing,
-    /// Nothing is in its way.
+    /// No node blocks it.
     Free,
-    /// Not before one of these is gone.
+    /// It cannot be granted before one of these nodes is deleted.
     Blocked {
-        watch: Vec<&'a str>,
-        /// Nothing else is in its way: when it goes, the claim is granted without another look.
+        by: Vec<&'a str>,
+        /// No other node blocks it: when `by` is deleted, the claim can be granted without a list.
         is_sole: bool,
     },
 }
 
-/// The names of a lock's nodes as a server has listed them. They are read once for all claims that
-/// share the list: in a crowd that queues at once, reading them for each would take longer than
+/// The names of a lock's nodes as a server has listed them. They are parsed once for all claims that
+/// share the list: when many claims queue at once, parsing them for each would take longer than
 /// everything else.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
@@ -34,18 +35,18 @@ pub(crate) struct Listing {
     queue: OnceLock<Queue>,
 }
 
-/// The places in the queue of a lock, in order.
+/// The entries in the queue of a lock, in order.
 #[derive(Debug)]
 struct Queue {
     entries: Vec<Entry>,
-    /// All numbers are of one time, so that the order is the same seen from each of them. Servers
-    /// give no others.
+    /// All numbers are within 2^31 of each other, so that their order is the same seen from each of
+    /// them. Servers give no others.
     is_sound: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The index of its name.
+    /// The index of the name.
     at: usize,
     parsed: NodeName,
 }
@@ -66,7 +67,7 @@ impl Listing {
         })
     }
 
-    /// Where the node `own`, one of the names, stands.
+    /// The standing of the node `own`, one of the names.
     pub(crate) fn standing(&self, own: &str, parsed: NodeName) -> Standing<'_> {
         let (ahead, same) = self.queue().split(parsed.sequence);
         if !same.iter().any(|entry| self.names[entry.at] == own) {
@@ -75,7 +76,7 @@ impl Listing {
         self.behind(&ahead, parsed.mode)
     }
 
-    /// Whether a claim in `mode` that comes last would be granted.
+    /// Whether a claim in `mode` at the end of the queue would be granted.
     pub(crate) fn is_free(&self, mode: Mode) -> bool {
         self.behind(&self.queue().entries, mode) == Standing::Free
     }
@@ -90,37 +91,37 @@ impl Listing {
         entries.iter().enumerate().map(node)
     }
 
-    /// Where a claim in `mode` stands that has these ahead of it.
+    /// The standing of a claim in `mode` that has these ahead of it.
     fn behind(&self, ahead: &[Entry], mode: Mode) -> Standing<'_> {
         let name = |entry: &Entry| self.names[entry.at].as_str();
         let Mode::Permits(wanted) = mode else {
-            // The nearest of those that it cannot be held beside.
-            let is_in_the_way = |entry: &&Entry| !mode.fits_beside([entry.parsed.mode]);
-            let mut in_the_way = ahead.iter().rev().filter(is_in_the_way);
-            return match in_the_way.next() {
+            // The nearest of those that it cannot be held together with.
+            let blocks = |entry: &&Entry| !mode.fits_beside([entry.parsed.mode]);
+            let mut blocking = ahead.iter().rev().filter(blocks);
+            return match blocking.next() {
                 None => Standing::Free,
                 Some(nearest) => Standing::Blocked {
-                    watch: vec![name(nearest)],
-                    is_sole: in_the_way.next().is_none(),
+                    by: vec![name(nearest)],
+                    is_sole: blocking.next().is_none(),
                 },
             };
         };
         let no_permits = |entry: &&Entry| !matches!(entry.parsed.mode, Mode::Permits(_));
         if let Some(nearest) = ahead.iter().rfind(no_permits) {
-            // It may hide permits that are in the way as well.
-            return Standing::Blocked { watch: vec![name(nearest)], is_sole: false };
+            // Permits may block it as well.
+            return Standing::Blocked { by: vec![name(nearest)], is_sole: false };
         }
-        let mut watch = blocking_permits(ahead, wanted.n(), wanted.limit());
-        if watch.is_empty() {
-            // There is room, but perhaps for somebody ahead who has not got it.
+        let mut by = blocking_permits(ahead, wanted.n(), wanted.limit());
+        if by.is_empty() {
+            // There is room, but a claim ahead that waits comes first.
             let first = granted(ahead);
             let Some(waiter) = ahead.get(first) else { return Standing::Free };
             if let Mode::Permits(wanted) = waiter.parsed.mode {
-                watch = blocking_permits(&ahead[..first], wanted.n(), wanted.limit());
+                by = blocking_permits(&ahead[..first], wanted.n(), wanted.limit());
             }
-            watch.push(*waiter);
+            by.push(*waiter);
         }
-        Standing::Blocked { watch: watch.iter().map(name).collect(), is_sole: false }
+        Standing::Blocked { by: by.iter().map(name).collect(), is_sole: false }
     }
 }
 
@@ -129,7 +130,7 @@ impl Queue {
         let Some(base) = entries.first().map(|entry| entry.parsed.sequence) else {
             return Queue { entries, is_sound: true };
         };
-        // Numbers of one time are near each other, on whichever side of the largest.
+        // Numbers of one queue are near each other, on either side of the largest number.
         let key = |entry: &Entry| entry.parsed.sequence.wrapping_sub(base);
         entries.sort_unstable_by_key(key);
         let spread = match &entries[..] {
@@ -139,7 +140,7 @@ impl Queue {
         Queue { entries, is_sound: i32::try_from(spread).is_ok() }
     }
 
-    /// The places ahead of a number, in order, and those that have it.
+    /// The entries ahead of a number, in order, and those that have it.
     fn split(&self, sequence: i32) -> (Cow<'_, [Entry]>, Cow<'_, [Entry]>) {
         let is_ahead = |entry: &Entry| is_before(entry.parsed.sequence, sequence);
         let is_same = |entry: &Entry| entry.parsed.sequence == sequence;
@@ -157,8 +158,8 @@ impl Queue {
     }
 }
 
-/// The nearest of `ahead`, all permits, that leave no room for `n` of `limit` together; nothing
-/// when there is room.
+/// The nearest of `ahead`, all permits, that together leave no room for `n` of `limit`; none when
+/// there is room.
 fn blocking_permits(ahead: &[Entry], n: u32, limit: u32) -> Vec<Entry> {
     let mut out = u64::from(n);
     let mut nearest = Vec::new();
@@ -214,23 +215,23 @@ mod tests {
 
     fn watches(all: &Listing, at: usize) -> Vec<&str> {
         match standing_of(all, at) {
-            Standing::Blocked { watch, .. } => watch,
+            Standing::Blocked { by, .. } => by,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn who_watches_whom() {
+    fn each_mode_watches_the_nearest_node_that_blocks_it() {
         let (x, s) = (Mode::Exclusive, Mode::Shared);
         let all = listed(0, &[x, x, s, s, x, s]);
         assert_eq!(standing_of(&all, 0), Standing::Free);
         assert_eq!(
             standing_of(&all, 1),
-            Standing::Blocked { watch: vec![&all.names()[0]], is_sole: true }
+            Standing::Blocked { by: vec![&all.names()[0]], is_sole: true }
         );
         assert_eq!(
             standing_of(&all, 2),
-            Standing::Blocked { watch: vec![&all.names()[1]], is_sole: false }
+            Standing::Blocked { by: vec![&all.names()[1]], is_sole: false }
         );
         assert_eq!(watches(&all, 3), [&all.names()[1]]);
         assert_eq!(watches(&all, 4), [&all.names()[3]]);
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn permits_wait_for_any_of_enough() {
+    fn permits_watch_the_nearest_that_leave_no_room() {
         let all = listed(0, &[permits(1, 3), permits(1, 3), permits(1, 3), permits(1, 3)]);
         assert!((0..3).all(|at| standing_of(&all, at) == Standing::Free));
         assert_eq!(watches(&all, 3), [&all.names()[2], &all.names()[1], &all.names()[0]]);
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!(
             watches(&all, 2),
             [&all.names()[0], &all.names()[1]],
-            "room, but nobody overtakes"
+            "room, but no claim overtakes another"
         );
         let all = listed(0, &[permits(1, 5), Mode::Shared, permits(1, 5)]);
         assert_eq!(watches(&all, 1), [&all.names()[0]]);
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_gone_is_missing() {
+    fn an_unlisted_node_is_missing() {
         let all = listed(0, &[Mode::Exclusive]);
         let own = name(Mode::Exclusive, 5);
         assert_eq!(all.standing(&own, read(&own).unwrap()), Standing::Missing);
@@ -268,11 +269,11 @@ mod tests {
         assert_eq!(standing, Standing::Missing, "the number of another node");
         assert!(listed(0, &[]).is_free(Mode::Exclusive) && !all.is_free(Mode::Exclusive));
         let others = Listing::new(vec!["config".to_owned()]);
-        assert!(others.is_free(Mode::Exclusive), "no number, no place");
+        assert!(others.is_free(Mode::Exclusive), "a node without a number is not in the queue");
     }
 
     #[test]
-    fn numbers_of_no_one_time_are_ordered_as_each_of_them_sees_them() {
+    fn far_apart_numbers_are_ordered_as_seen_from_each() {
         let numbers = [0, i32::MAX / 2, i32::MAX, i32::MIN / 2];
         let all = Listing::new(numbers.iter().map(|n| name(Mode::Exclusive, *n)).collect());
         for (at, own) in numbers.iter().enumerate() {
@@ -292,7 +293,7 @@ mod tests {
     proptest! {
         /// The queue against its plain definition, around the largest number as well.
         #[test]
-        fn whoever_is_free_is_granted_and_the_watched_are_in_the_way(
+        fn exactly_free_claims_are_granted_and_watched_nodes_block(
             modes in proptest::collection::vec(any_mode(), 1..9),
             near in -9i32..9,
             seed: u64,
@@ -300,7 +301,7 @@ mod tests {
             let first = i32::MAX.wrapping_add(near);
             let mut all = names(first, &modes);
             let ordered = all.clone();
-            // A server lists in no order.
+            // Servers list in no order.
             let len = all.len();
             all.rotate_left(usize::try_from(seed % len as u64).unwrap());
             let granted = (0..len)
@@ -318,21 +319,21 @@ mod tests {
                 match all.standing(own, read(own).unwrap()) {
                     Standing::Free => prop_assert!(at < granted),
                     Standing::Missing => prop_assert!(false),
-                    Standing::Blocked { watch, is_sole } => {
+                    Standing::Blocked { by, is_sole } => {
                         prop_assert!(at >= granted);
-                        // With the watched alone ahead of it, it is not granted either.
+                        // With only the watched nodes ahead of it, it is not granted either.
                         let entry = |name: &str| ordered.iter().position(|n| n == name).unwrap();
-                        prop_assert!(watch.iter().all(|name| entry(name) < at));
+                        prop_assert!(by.iter().all(|name| entry(name) < at));
                         let left: Vec<String> = ordered[..=at]
                             .iter()
-                            .filter(|name| watch.contains(&name.as_str()) || *name == own)
+                            .filter(|name| by.contains(&name.as_str()) || *name == own)
                             .cloned()
                             .collect();
                         prop_assert_eq!(queue(&left).last().copied(), Some(false));
                         if is_sole {
                             let left: Vec<String> = ordered[..=at]
                                 .iter()
-                                .filter(|name| !watch.contains(&name.as_str()))
+                                .filter(|name| !by.contains(&name.as_str()))
                                 .cloned()
                                 .collect();
                             prop_assert_eq!(queue(&left).last().copied(), Some(true));

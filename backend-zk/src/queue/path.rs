@@ -1,29 +1,29 @@
-//! From a lock's name to the path of its node, so that two locks never share one.
+//! The path of a lock's node, from the lock's name: two locks never share one.
 //!
-//! A lock is one child of the root. Everything but `A-Z a-z 0-9 _ . : -` is written `%XX`, so no
-//! name chooses a path, has a character that ZooKeeper does not take, or meets `.`, `..` and the
-//! server's own `/zookeeper`.
+//! A lock is one child of the root. Everything but `A-Z a-z 0-9 _ . : -` is written `%XX`, so that no
+//! name can choose a path, contain a character that ZooKeeper refuses, or collide with `.`, `..` or
+//! the server's own `/zookeeper`.
 
 use fencelock_core::{Error, ErrorKind, Result};
 
 /// The longest path of a lock. A server answers a request that is too large by closing the
-/// connection, which looks like a failure that will pass.
+/// connection, which looks like a temporary failure.
 const MAX_PATH: usize = 8 * 1024;
 
 /// The path of the lock `key` under `root`, which is `/` or has no `/` at its end.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] for one that is too long, by its prefix.
+/// [`ErrorKind::InvalidArgument`] for a path that is too long, by its prefix.
 pub(crate) fn of_lock(root: &str, key: &str) -> Result<String> {
     let mut path = String::with_capacity(root.len() + key.len() + 1);
     path.push_str(root);
     if root != "/" {
         path.push('/');
     }
-    let system = key == "zookeeper";
+    let is_reserved = key == "zookeeper";
     for (at, byte) in key.bytes().enumerate() {
         let plain = byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
-        if plain && !(at == 0 && (byte == b'.' || system)) {
+        if plain && !(at == 0 && (byte == b'.' || is_reserved)) {
             path.push(char::from(byte));
         } else {
             const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
@@ -37,7 +37,7 @@ pub(crate) fn of_lock(root: &str, key: &str) -> Result<String> {
         false => Err(Error::new(
             ErrorKind::InvalidArgument,
             format!(
-                "the lock's path would be {} bytes long, with its prefix; {MAX_PATH} are the most",
+                "the lock's path, with its prefix, is {} bytes long; at most {MAX_PATH} are allowed",
                 path.len()
             ),
         )),
@@ -94,7 +94,7 @@ mod tests {
         }
 
         #[test]
-        fn every_name_is_one_node_that_a_server_takes(name in ".{1,170}") {
+        fn every_name_is_one_node_that_a_server_accepts(name in ".{1,170}") {
             let node = encode(&name);
             prop_assert!(!["", ".", "..", "zookeeper"].contains(&node.as_str()));
             prop_assert!(node.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:-%".contains(&b)));

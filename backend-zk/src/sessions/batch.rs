@@ -1,193 +1,156 @@
-//! The lists and deletes of a crowd, many in one request.
+//! Lists and deletes, many of them in one request when many are under way.
 //!
-//! A request costs the servers far more than what most do: with 64 claims of one process under way,
-//! their lists and deletes take longer than their creates. Creates are not shared: in one
-//! transaction they would have one czxid, which is the fencing token.
+//! A request costs the servers far more than the work that most requests ask for: with 64 claims of
+//! one client under way, their lists and deletes take longer than their creates. Creates are not
+//! batched: in one transaction they would have one czxid, which is the fencing token.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fencelock_core::crowd::{Carrier, Crowd, Leaving, Limits, Way};
+use fencelock_core::crowd::{Carrier, Crowd, Leaving, Way};
 use futures_util::future::{OptionFuture, join, join_all};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use zookeeper_client::{Error as ZkError, MultiReadResult};
 
 use crate::error::{Certainty, RequestError, ZkResult};
 use crate::queue::order::Listing;
+use crate::sessions::batched_request::{Answer, BatchedRequest, answer_of, with_answer};
 use crate::sessions::session::Session;
 
-pub(crate) const LIMITS: Limits = Limits { alone: 6, calls: 2, most: 64 };
-
-/// A lock's nodes, for all who asked at the same time.
-pub(crate) type Names = Arc<Listing>;
-
-type Answer<T> = oneshot::Sender<ZkResult<T>>;
-
-/// A request that may go with others.
-#[derive(Debug)]
-pub(crate) enum BatchedRequest {
-    List(String, Answer<Names>),
-    Delete(String, Answer<()>),
-}
-
-impl BatchedRequest {
-    fn fail(self, error: RequestError) {
-        // Nobody may listen any more: its claim's release follows.
-        match self {
-            BatchedRequest::List(_, answer) => drop(answer.send(Err(error))),
-            BatchedRequest::Delete(_, answer) => drop(answer.send(Err(error))),
-        }
+/// The children of `lock`, including all whose creation was sent before.
+pub(crate) async fn list(session: &Arc<Session>, lock: &str) -> ZkResult<Arc<Listing>> {
+    match session.enter(|| with_answer(|answer| BatchedRequest::List(lock.to_owned(), answer))) {
+        Way::Alone(_place) => list_directly(session, lock).await,
+        Way::Together(answered) => answer_of(answered).await,
     }
 }
 
-/// A step, and where its answer will be.
-fn waiting<T>(
-    step: impl FnOnce(Answer<T>) -> BatchedRequest,
-) -> (BatchedRequest, oneshot::Receiver<ZkResult<T>>) {
-    let (answer, answered) = oneshot::channel();
-    (step(answer), answered)
+/// Deletes a node.
+pub(crate) async fn delete(session: &Arc<Session>, path: &str) -> ZkResult<()> {
+    match session.enter(|| with_answer(|answer| BatchedRequest::Delete(path.to_owned(), answer))) {
+        Way::Alone(_place) => delete_directly(session, path).await,
+        Way::Together(answered) => answer_of(answered).await,
+    }
 }
 
-async fn answer_of<T>(answered: oneshot::Receiver<ZkResult<T>>) -> ZkResult<T> {
-    // Only the end of the runtime drops an answer: nobody knows what became of the request.
-    let ended = || ZkError::UnexpectedError("the runtime of the connection ended".to_owned());
-    answered.await.unwrap_or_else(|_| Err(ended().into()))
+/// Lists the children of `lock` by a request of its own, which is sent at once.
+pub(crate) async fn list_directly(session: &Session, lock: &str) -> ZkResult<Arc<Listing>> {
+    let client = session.client()?;
+    let names = session.read(client.list_children(lock)).await?;
+    Ok(Arc::new(Listing::new(names)))
 }
 
-impl Session {
-    /// The names of the children of `lock`, all of those whose creation was sent before.
-    pub(crate) async fn list(self: &Arc<Self>, lock: &str) -> ZkResult<Names> {
-        match self.enter(|| waiting(|answer| BatchedRequest::List(lock.to_owned(), answer))) {
-            Way::Alone(_place) => self.list_alone(lock).await,
-            Way::Together(answered) => answer_of(answered).await,
+async fn delete_directly(session: &Session, path: &str) -> ZkResult<()> {
+    let client = session.client()?;
+    let sent = session.mark_sent();
+    session.write(sent, client.delete(path, None)).await
+}
+
+async fn list_all(session: &Session, lists: HashMap<String, Vec<Answer<Arc<Listing>>>>) {
+    let answer_all = |answers: Vec<Answer<Arc<Listing>>>, listing: ZkResult<Arc<Listing>>| {
+        answers.into_iter().for_each(|answer| drop(answer.send(listing.clone())));
+    };
+    let listed = match session.has_multi_read() {
+        true => try_list_all(session, lists.keys()).await,
+        false => Err(ZkError::Unimplemented.into()),
+    };
+    match listed {
+        Ok(all) => {
+            lists
+                .into_values()
+                .zip(all)
+                .for_each(|(answers, listing)| answer_all(answers, listing));
         }
-    }
-
-    /// Deletes a node.
-    pub(crate) async fn delete(self: &Arc<Self>, path: &str) -> ZkResult<()> {
-        match self.enter(|| waiting(|answer| BatchedRequest::Delete(path.to_owned(), answer))) {
-            Way::Alone(_place) => self.delete_alone(path).await,
-            Way::Together(answered) => answer_of(answered).await,
-        }
-    }
-
-    /// The same in a request that is sent at once.
-    pub(crate) async fn list_alone(&self, lock: &str) -> ZkResult<Names> {
-        let client = self.client()?;
-        let names = self.read(client.list_children(lock)).await?;
-        Ok(Arc::new(Listing::new(names)))
-    }
-
-    async fn delete_alone(&self, path: &str) -> ZkResult<()> {
-        let client = self.client()?;
-        let sent = self.mark_sent();
-        self.write(sent, client.delete(path, None)).await
-    }
-
-    async fn list_all(&self, lists: HashMap<String, Vec<Answer<Names>>>) {
-        let tell = |answers: Vec<Answer<Names>>, names: ZkResult<Names>| {
-            answers.into_iter().for_each(|answer| drop(answer.send(names.clone())));
-        };
-        let listed = match self.has_multi_read() {
-            true => self.try_list_all(lists.keys()).await,
-            false => Err(ZkError::Unimplemented.into()),
-        };
-        match listed {
-            Ok(all) => {
-                lists.into_values().zip(all).for_each(|(answers, names)| tell(answers, names));
+        Err(error) if error.certainty() == Certainty::Declined => {
+            if error.is_unimplemented() {
+                session.set_no_multi_read();
             }
-            Err(error) if error.certainty() == Certainty::Declined => {
-                if error.is_unimplemented() {
-                    self.set_no_multi_read();
-                }
-                let lists = lists.into_iter();
-                join_all(
-                    lists.map(async |(lock, answers)| tell(answers, self.list_alone(&lock).await)),
-                )
-                .await;
-            }
-            Err(error) => {
-                lists.into_values().for_each(|answers| tell(answers, Err(error.clone())));
-                self.fail_waiting(&error);
-            }
+            let lists = lists.into_iter();
+            join_all(lists.map(async |(lock, answers)| {
+                answer_all(answers, list_directly(session, &lock).await);
+            }))
+            .await;
+        }
+        Err(error) => {
+            lists.into_values().for_each(|answers| answer_all(answers, Err(error.clone())));
+            fail_waiting(session, &error);
         }
     }
+}
 
-    async fn try_list_all(
-        &self,
-        locks: impl Iterator<Item = &String>,
-    ) -> ZkResult<Vec<ZkResult<Names>>> {
-        let client = self.client()?;
-        let mut reader = client.new_multi_reader();
-        for lock in locks {
-            reader.add_get_children(lock)?;
+async fn try_list_all(
+    session: &Session,
+    locks: impl Iterator<Item = &String>,
+) -> ZkResult<Vec<ZkResult<Arc<Listing>>>> {
+    let client = session.client()?;
+    let mut reader = client.new_multi_reader();
+    for lock in locks {
+        reader.add_get_children(lock)?;
+    }
+    let all = session.read(reader.commit()).await?;
+    let listing = |result| match result {
+        MultiReadResult::Children { children } => Ok(Arc::new(Listing::new(children))),
+        MultiReadResult::Error { err } => Err(err.into()),
+        other => Err(ZkError::UnexpectedError(format!("not a list: {other:?}")).into()),
+    };
+    Ok(all.into_iter().map(listing).collect())
+}
+
+async fn delete_all(session: &Session, deletes: Vec<(String, Answer<()>)>) {
+    match try_delete_all(session, &deletes).await {
+        Ok(()) => deletes.into_iter().for_each(|(_, answer)| drop(answer.send(Ok(())))),
+        // One of the nodes does not exist any more, and so none was deleted.
+        Err(error) if error.certainty() == Certainty::Declined => {
+            let deletes = deletes.into_iter();
+            join_all(deletes.map(async |(path, answer)| {
+                let _ = answer.send(delete_directly(session, &path).await);
+            }))
+            .await;
         }
-        let all = self.read(reader.commit()).await?;
-        let names = |result| match result {
-            MultiReadResult::Children { children } => Ok(Arc::new(Listing::new(children))),
-            MultiReadResult::Error { err } => Err(err.into()),
-            other => Err(ZkError::UnexpectedError(format!("no list: {other:?}")).into()),
-        };
-        Ok(all.into_iter().map(names).collect())
-    }
-
-    async fn delete_all(&self, deletes: Vec<(String, Answer<()>)>) {
-        match self.try_delete_all(&deletes).await {
-            Ok(()) => deletes.into_iter().for_each(|(_, answer)| drop(answer.send(Ok(())))),
-            // One of them is gone, and none was deleted.
-            Err(error) if error.certainty() == Certainty::Declined => {
-                let deletes = deletes.into_iter();
-                join_all(deletes.map(async |(path, answer)| {
-                    let _ = answer.send(self.delete_alone(&path).await);
-                }))
-                .await;
-            }
-            Err(error) => {
-                let deletes = deletes.into_iter();
-                deletes.for_each(|(_, answer)| drop(answer.send(Err(error.clone()))));
-                self.fail_waiting(&error);
-            }
+        Err(error) => {
+            let deletes = deletes.into_iter();
+            deletes.for_each(|(_, answer)| drop(answer.send(Err(error.clone()))));
+            fail_waiting(session, &error);
         }
     }
+}
 
-    /// Of one at least: no request would be no sign of life.
-    async fn try_delete_all(&self, deletes: &[(String, Answer<()>)]) -> ZkResult<()> {
-        let client = self.client()?;
-        let mut writer = client.new_multi_writer();
-        for (path, _) in deletes {
-            writer.add_delete(path, None)?;
-        }
-        let sent = self.mark_sent();
-        self.write(sent, writer.commit()).await.map(drop)
+/// `deletes` must not be empty: an empty request would prove nothing about the session.
+async fn try_delete_all(session: &Session, deletes: &[(String, Answer<()>)]) -> ZkResult<()> {
+    let client = session.client()?;
+    let mut writer = client.new_multi_writer();
+    for (path, _) in deletes {
+        writer.add_delete(path, None)?;
     }
+    let sent = session.mark_sent();
+    session.write(sent, writer.commit()).await.map(drop)
+}
 
-    /// They have waited for the same.
-    fn fail_waiting(&self, error: &RequestError) {
-        self.crowd.take_waiting().into_iter().for_each(|step| step.fail(error.clone()));
-    }
+/// Fails the requests that wait for the next call: they would meet the same error.
+fn fail_waiting(session: &Session, error: &RequestError) {
+    session.batcher.take_waiting().into_iter().for_each(|request| request.fail(error.clone()));
 }
 
 impl Carrier for Session {
     type Step = BatchedRequest;
 
     fn crowd(&self) -> &Crowd<BatchedRequest> {
-        &self.crowd
+        &self.batcher
     }
 
     fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    async fn carry(self: Arc<Self>, steps: Vec<BatchedRequest>, leaving: Leaving<Self>) {
-        // Nothing overtakes them to anybody's harm: a claim's list and delete are asked for after
-        // its create was sent.
-        drop(leaving);
+    async fn carry(self: Arc<Self>, steps: Vec<BatchedRequest>, order: Leaving<Self>) {
+        // It is safe that later requests overtake these: a claim's list and delete are asked for
+        // after its create was sent.
+        drop(order);
         let mut lists: HashMap<_, Vec<_>> = HashMap::new();
         let mut deletes = Vec::new();
         for step in steps {
             match step {
-                // Nobody listens any more: its claim's release follows.
+                // The receiver is gone: the release of its claim follows.
                 BatchedRequest::List(_, answer) if answer.is_closed() => {}
                 BatchedRequest::Delete(_, answer) if answer.is_closed() => {}
                 BatchedRequest::List(lock, answer) => lists.entry(lock).or_default().push(answer),
@@ -195,8 +158,8 @@ impl Carrier for Session {
             }
         }
         join(
-            OptionFuture::from((!deletes.is_empty()).then(|| self.delete_all(deletes))),
-            OptionFuture::from((!lists.is_empty()).then(|| self.list_all(lists))),
+            OptionFuture::from((!deletes.is_empty()).then(|| delete_all(&self, deletes))),
+            OptionFuture::from((!lists.is_empty()).then(|| list_all(&self, lists))),
         )
         .await;
     }

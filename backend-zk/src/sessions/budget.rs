@@ -6,7 +6,7 @@
 //! the paths that they may watch stay well below one packet, and the [pool](crate::sessions::pool) opens
 //! another session for more.
 //!
-//! A claim reserves its share before its node is made, because it may have to watch later, when
+//! A claim reserves its share before its node is created, because it may have to watch later, when
 //! all sessions are full: the path of its own node, and as much again while it waits.
 
 use std::collections::HashMap;
@@ -14,13 +14,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use fencelock_core::Claim;
 
-use crate::sessions::session::Session;
-
-/// In bytes of paths. The transport's limit is 128 KiB; the rest is for watches that are given up
-/// in a moment in which their tasks have not yet ended.
+/// Bytes of paths in one session. The transport's limit is 128 KiB; the rest is for watches that are
+/// not wanted any more, while their tasks have not ended yet.
 pub(crate) const MAX_PATH_BYTES: usize = 96 * 1024;
 
-/// What the claims of one session have reserved of it.
+/// What the claims of one session have reserved.
 #[derive(Default)]
 pub(crate) struct Budget {
     state: Mutex<State>,
@@ -28,17 +26,17 @@ pub(crate) struct Budget {
 
 #[derive(Default)]
 struct State {
-    /// By all claims, for their own nodes and while they wait.
+    /// Bytes for the claims' own nodes, and for what is ahead of those that wait.
     reserved: usize,
-    /// The paths that claims watch beyond what they have reserved, with the number of claims.
+    /// The paths that claims watch beyond their reservations, with the number of those claims.
     shared: HashMap<Arc<str>, usize>,
-    /// The bytes of `shared`: the transport watches a path once for all.
+    /// The bytes of `shared`: the transport watches each path once.
     shared_bytes: usize,
     /// The claims, by the numbers of their reservations.
     claims: HashMap<u64, Weak<Claim>>,
-    /// How many reservations there have been.
+    /// How many reservations were made.
     count: u64,
-    /// No claim is taken any more.
+    /// No claim is accepted any more.
     is_closed: bool,
 }
 
@@ -47,7 +45,7 @@ impl State {
         self.reserved + self.shared_bytes + bytes <= MAX_PATH_BYTES
     }
 
-    /// Counts `paths` as watched once more each, if there is room for those that are new.
+    /// Adds one watch to each of `paths`, if there is room for those that are new.
     fn watch(&mut self, paths: &[String]) -> Option<Vec<Arc<str>>> {
         let new = paths.iter().filter(|path| !self.shared.contains_key(path.as_str()));
         let bytes = new.map(String::len).sum();
@@ -84,13 +82,13 @@ impl Budget {
         self.state().claims.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// How many reservations there have been, if there is none now.
+    /// How many reservations were made, if none exists now.
     pub(crate) fn unused_after(&self) -> Option<u64> {
         let state = self.state();
         state.claims.is_empty().then_some(state.count)
     }
 
-    /// Takes no claim any more, unless there has been one after `count` reservations.
+    /// Accepts no claim any more, unless one was accepted after `count` reservations.
     pub(crate) fn close_if_unused_since(&self, count: u64) -> bool {
         let mut state = self.state();
         state.is_closed |= state.claims.is_empty() && state.count == count;
@@ -100,25 +98,25 @@ impl Budget {
 
 /// The share of one claim. It lasts until the last watch of the claim has ended.
 pub(crate) struct Reservation {
-    session: Arc<Session>,
+    budget: Arc<Budget>,
     number: u64,
-    /// The path of the claim's own node, at most.
+    /// The longest path that the claim's own node can have.
     own: usize,
-    /// For what is in its way, while it may have to wait.
+    /// For what is ahead of the claim, while it may have to wait.
     predecessor: Mutex<usize>,
 }
 
 impl Reservation {
-    /// Room in `session` for a claim whose own node has a path of `own` bytes at most; `None` when
-    /// the session is full, or takes no claims.
+    /// Reserves room for a claim whose own node has a path of `own` bytes at most; `None` when the
+    /// session is full, or accepts no claims.
     pub(crate) fn new(
-        session: &Arc<Session>,
+        budget: &Arc<Budget>,
         claim: &Arc<Claim>,
         own: usize,
         may_wait: bool,
     ) -> Option<Arc<Reservation>> {
         let predecessor = if may_wait { own } else { 0 };
-        let mut state = session.budget.state();
+        let mut state = budget.state();
         if state.is_closed || !state.has_room_for(own + predecessor) {
             return None;
         }
@@ -127,45 +125,41 @@ impl Reservation {
         let number = state.count;
         state.claims.insert(number, Arc::downgrade(claim));
         Some(Arc::new(Reservation {
-            session: session.clone(),
+            budget: budget.clone(),
             number,
             own,
             predecessor: Mutex::new(predecessor),
         }))
     }
 
-    pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.session
-    }
-
     fn predecessor(&self) -> MutexGuard<'_, usize> {
         self.predecessor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The claim does not wait any more.
+    /// Gives back the share for waiting.
     pub(crate) fn stop_waiting(&self) {
         let freed = std::mem::take(&mut *self.predecessor());
-        self.session.budget.state().reserved -= freed;
+        self.budget.state().reserved -= freed;
     }
 
-    /// Room for watches on the nodes in the claim's way; `None` when there is too little.
+    /// Reserves room for watches on the nodes ahead of the claim; `None` when there is too little.
     pub(crate) fn watch(&self, paths: &[String]) -> Option<WatchedPaths> {
         let paths = match paths {
-            // It has been reserved.
+            // Reserved already.
             [path] if path.len() <= *self.predecessor() => Vec::new(),
-            paths => self.session.budget.state().watch(paths)?,
+            paths => self.budget.state().watch(paths)?,
         };
-        Some(WatchedPaths { session: self.session.clone(), paths })
+        Some(WatchedPaths { budget: self.budget.clone(), paths })
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
         let predecessor = std::mem::take(&mut *self.predecessor());
-        let mut state = self.session.budget.state();
+        let mut state = self.budget.state();
         state.reserved -= self.own + predecessor;
         state.claims.remove(&self.number);
-        // Not for ever as large as the largest crowd.
+        // Give memory back after a burst.
         if state.claims.capacity() > 4096 && state.claims.len() < state.claims.capacity() / 8 {
             state.claims.shrink_to_fit();
         }
@@ -174,14 +168,14 @@ impl Drop for Reservation {
 
 /// Paths that are watched beyond what the claim has reserved. It lasts as long as the watches.
 pub(crate) struct WatchedPaths {
-    session: Arc<Session>,
+    budget: Arc<Budget>,
     paths: Vec<Arc<str>>,
 }
 
 impl Drop for WatchedPaths {
     fn drop(&mut self) {
         if !self.paths.is_empty() {
-            self.session.budget.state().unwatch(&self.paths);
+            self.budget.state().unwatch(&self.paths);
         }
     }
 }
@@ -195,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_counts_once_for_as_long_as_any_claim_watches_it() {
+    fn a_path_counts_once_as_long_as_any_claim_watches_it() {
         let mut state = State::default();
         let one = state.watch(&paths(0, 500)).expect("room");
         let two = state.watch(&paths(100, 600)).expect("room");
@@ -207,12 +201,12 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_takes_none() {
+    fn watches_without_room_reserve_nothing() {
         let mut state = State { reserved: MAX_PATH_BYTES - 1_000, ..State::default() };
         assert!(state.watch(&paths(0, 11)).is_none());
         assert_eq!((state.shared_bytes, state.shared.len()), (0, 0));
         assert!(state.watch(&paths(0, 10)).is_some());
-        assert!(state.watch(&paths(3, 7)).is_some(), "they are watched already");
+        assert!(state.watch(&paths(3, 7)).is_some(), "they are already watched");
         assert!(!state.has_room_for(1));
     }
 }

@@ -1,8 +1,8 @@
-//! The sessions of a connected store: one, and more while its claims watch more than one session
-//! can carry through a reconnect (see [`budget`](crate::sessions::budget)).
+//! The sessions of a client: one, and more while its claims watch more than one session can carry
+//! through a reconnect (see [`budget`](crate::sessions::budget)).
 //!
-//! A claim lives by the session that its node was made in, from its queueing to its release. The
-//! sessions do not depend on each other: each has its heartbeat, its deadline and its end.
+//! A claim belongs to the session that created its node, from its queueing to its release. The
+//! sessions do not depend on each other: each has its own heartbeat, deadline and end.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,39 +13,40 @@ use fencelock_core::{BootClock, Claim, Clock, Error, ErrorKind, LockName, Result
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
-use crate::connection::access::Access;
+use crate::connection::access::{Access, Opened};
 use crate::error::closed;
 use crate::queue::path;
 use crate::sessions::budget::Reservation;
 use crate::sessions::session::Session;
 
-/// For connecting, whatever the session timeout is.
+/// The shortest bound of opening a session, whatever the session timeout is.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Pool {
     pub(crate) access: Access,
     pub(crate) clock: Arc<BootClock>,
-    /// Where the transport lives: sessions are opened from the tasks of any claim.
+    /// Where the transport runs: any claim's task may open a session.
     runtime: Handle,
-    /// As the servers granted it.
+    /// The session timeout that the servers granted.
     timeout: Duration,
-    /// Those that are not over, the oldest first.
+    /// The sessions that are not over, the oldest first.
     sessions: Mutex<Vec<Arc<Session>>>,
     opening: tokio::sync::Mutex<Option<Error>>,
-    /// How often it was tried to open a session.
+    /// How many attempts to open a session have ended.
     attempts: AtomicU64,
     is_closed: AtomicBool,
 }
 
 impl Pool {
-    /// With its first session, for which this timeout is asked.
+    /// Opens the first session, with this timeout.
     pub(crate) async fn connect(
         access: Access,
         timeout: Duration,
         clock: Arc<BootClock>,
         runtime: Handle,
     ) -> Result<Arc<Pool>> {
-        let session = access.open_first(&clock, timeout).await?;
+        let opened = access.open_first(&clock, timeout).await?;
+        let session = session_of(opened, &access, &clock);
         let pool = Arc::new(Pool {
             access,
             clock,
@@ -73,13 +74,13 @@ impl Pool {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that are not over.
+    /// The sessions that are not over.
     fn living(&self) -> Vec<Arc<Session>> {
         self.sessions().iter().filter(|session| !session.is_over()).cloned().collect()
     }
 
-    /// Whether the server of a session may be behind another one, which has confirmed a release: in
-    /// an ensemble, also to another client; and with several sessions, which may be with several.
+    /// Whether the server of a session may be behind another server, which has confirmed a release:
+    /// in an ensemble, also to another client; and several sessions may be on several servers.
     pub(crate) fn may_lag(&self) -> bool {
         self.access.hosts.len() > 1 || self.sessions().len() > 1
     }
@@ -89,24 +90,28 @@ impl Pool {
         self.obtain(|pool| pool.living().into_iter().next()).await
     }
 
-    /// Room for a claim whose node has a path of `own` bytes at most.
+    /// Reserves room for a claim whose node has a path of `own` bytes at most, in the session that is
+    /// returned.
     pub(crate) async fn reserve(
         self: &Arc<Pool>,
         claim: &Arc<Claim>,
         own: usize,
         may_wait: bool,
-    ) -> Result<Arc<Reservation>> {
+    ) -> Result<(Arc<Session>, Arc<Reservation>)> {
         let claim = claim.clone();
-        // The oldest that has room: so few sessions are in use, and the youngest can be closed.
+        // The oldest that has room, so that the youngest fall idle and can be closed.
         let reserve = move |pool: &Pool| {
             let sessions = pool.sessions();
             let mut living = sessions.iter().filter(|session| !session.is_over());
-            living.find_map(|session| Reservation::new(session, &claim, own, may_wait))
+            living.find_map(|session| {
+                let reservation = Reservation::new(&session.budget, &claim, own, may_wait)?;
+                Some((session.clone(), reservation))
+            })
         };
         self.obtain(reserve).await
     }
 
-    /// What `find` finds in the sessions; in a new one if there is nothing.
+    /// What `find` finds in the sessions, or in a new one.
     async fn obtain<T: Send + 'static>(
         self: &Arc<Pool>,
         find: impl Fn(&Pool) -> Option<T> + Send + 'static,
@@ -116,16 +121,17 @@ impl Pool {
         }
         let pool = self.clone();
         let since = self.attempts.load(Ordering::Acquire);
-        // On the store's own runtime, and to its end: the session is for all claims.
+        // On the client's runtime, and not cancelled with the caller: the session is for all claims.
         let opening = self.runtime.spawn(async move { pool.open(since, find).await });
         opening.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// The same, one call after the other, so that many claims open few sessions. The error of a
-    /// try since the `since`-th is that of all who have waited for it.
+    /// Opens a session for [`obtain`](Pool::obtain), one call after the other, so that many claims
+    /// open few sessions. All calls that waited for a failed attempt return its error: one that
+    /// ended after `since` others.
     async fn open<T>(self: Arc<Pool>, since: u64, find: impl Fn(&Pool) -> Option<T>) -> Result<T> {
         let mut failed = self.opening.lock().await;
-        // Once more if the new session is full already, or over.
+        // Repeated if the new session is already full, or over.
         for _ in 0..2 {
             if self.is_closed.load(Ordering::Acquire) {
                 return Err(closed());
@@ -151,7 +157,9 @@ impl Pool {
         let until = self.clock.now().after(bound);
         tokio::select! {
             biased;
-            opened = self.access.open(&self.clock, self.timeout) => opened,
+            opened = self.access.open(&self.clock, self.timeout) => {
+                Ok(session_of(opened?, &self.access, &self.clock))
+            }
             () = self.clock.sleep_until(until) => {
                 let message = format!("no new session within {bound:?}");
                 Err(Error::new(ErrorKind::Unreachable, message))
@@ -159,7 +167,7 @@ impl Pool {
         }
     }
 
-    /// From now on claims live in `session` too.
+    /// Adds `session`, which is monitored from now on and accepts claims.
     fn add(self: &Arc<Pool>, session: Session) {
         let session = Arc::new(session);
         tracing::debug!(%session, "a new session");
@@ -179,7 +187,7 @@ impl Pool {
         });
     }
 
-    /// Ends all sessions and waits until the servers know.
+    /// Ends all sessions and waits until the servers have confirmed it.
     pub(crate) async fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         let sessions = self.sessions().clone();
@@ -187,7 +195,11 @@ impl Pool {
     }
 }
 
-/// Ends a session that is not the oldest once no claim has needed it for the session timeout.
+fn session_of(opened: Opened, access: &Access, clock: &Arc<BootClock>) -> Session {
+    Session::new(opened.client, access.root.clone(), clock.clone(), opened.sent)
+}
+
+/// Ends a session that is not the oldest once no claim has used it for the session timeout.
 async fn retire(pool: &Weak<Pool>, session: &Arc<Session>) {
     let mut unused = None;
     loop {
@@ -197,7 +209,7 @@ async fn retire(pool: &Weak<Pool>, session: &Arc<Session>) {
         let since = std::mem::replace(&mut unused, session.budget.unused_after());
         let is_unused = |since| session.budget.close_if_unused_since(since);
         if !is_oldest && since.is_some_and(is_unused) {
-            tracing::debug!(%session, "the session is not needed any more");
+            tracing::debug!(%session, "the session is not used any more");
             return session.end();
         }
     }
@@ -205,7 +217,7 @@ async fn retire(pool: &Weak<Pool>, session: &Arc<Session>) {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Their companions would keep them.
+        // Their monitoring tasks hold them.
         self.sessions().drain(..).for_each(|session| session.end());
     }
 }

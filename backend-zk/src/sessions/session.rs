@@ -1,56 +1,54 @@
-//! One session with the servers: what the claims in it live by.
+//! One session with the servers.
 //!
-//! A server deletes a session's nodes when it has heard nothing for the negotiated timeout T. What
-//! it has heard is known from one thing alone: a write that a quorum committed. Reads and pings
-//! prove nothing, for a server that is cut off from its leader answers them by itself. So whatever
-//! the session holds is valid until 0.64 T after the newest committed write was **sent**, and the
-//! transport's own word that a session has expired, which comes long after T, is not waited for.
+//! The servers delete a session's nodes when they have heard nothing of it for the negotiated
+//! timeout T. Only one thing proves what they have heard: a write that a quorum committed. Reads and
+//! pings prove nothing, for a server that is cut off from its leader answers them by itself. So
+//! whatever the session holds is valid until 0.64 T after the newest committed write was **sent**;
+//! the transport's own report that a session has expired comes long after T, and is not waited for.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fencelock_core::crowd::Crowd;
-use fencelock_core::{BootClock, Claim, Clock, Moment};
+use fencelock_core::{BootClock, Clock, Moment};
 use tokio::runtime::Handle;
 use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
 
-use crate::claim::held_node_watcher::HeldNodeWatcher;
 use crate::error::{Certainty, RequestError, ZkResult};
-use crate::nodes::node::Node;
-use crate::sessions::batch::{BatchedRequest, LIMITS};
+use crate::sessions::batched_request::{BatchedRequest, LIMITS};
 use crate::sessions::budget::Budget;
+use crate::sessions::deferred_watches::DeferredWatches;
 use crate::sessions::liveness::SessionLiveness;
+use crate::sessions::queue_marks::QueueMarks;
 
 pub(crate) struct Session {
-    /// Until the session is over: dropping the last one has the transport close the session.
+    /// `None` when the session is over: dropping the last one has the transport close the session.
     client: Mutex<Option<Arc<Client>>>,
     states: StateWatcher,
     id: i64,
     timeout: Duration,
-    /// The node that the heartbeat looks at.
+    /// The node that the heartbeat checks.
     root: Arc<str>,
     clock: Arc<BootClock>,
     liveness: Mutex<SessionLiveness>,
-    /// How often the connection has come back.
+    /// How often the connection was established again.
     reconnects: AtomicU64,
     heartbeat_lock: tokio::sync::Mutex<()>,
-    held_nodes: HeldNodeWatcher,
-    /// What its claims may watch.
-    pub(crate) budget: Budget,
-    /// The nodes that wait, or have waited, in it, by their paths.
-    waiting: Mutex<HashMap<String, Weak<Node>>>,
-    pub(crate) crowd: Crowd<BatchedRequest>,
-    /// The servers have no `multiRead`, which came with ZooKeeper 3.6.
+    /// How much its claims may watch.
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) queue_marks: QueueMarks,
+    deferred_watches: DeferredWatches,
+    pub(crate) batcher: Crowd<BatchedRequest>,
+    /// The servers do not know `multiRead`, which came with ZooKeeper 3.6.
     no_multi_read: AtomicBool,
     pub(crate) runtime: Handle,
 }
 
 impl Session {
-    /// Of `client`, whose connection was asked for at `sent`.
+    /// The session of `client`, whose connection was asked for at `sent`.
     pub(crate) fn new(
         client: Client,
         root: Arc<str>,
@@ -68,10 +66,10 @@ impl Session {
             liveness: Mutex::new(liveness),
             reconnects: AtomicU64::new(0),
             heartbeat_lock: tokio::sync::Mutex::default(),
-            held_nodes: HeldNodeWatcher::default(),
-            budget: Budget::default(),
-            waiting: Mutex::default(),
-            crowd: Crowd::new(LIMITS),
+            budget: Arc::default(),
+            queue_marks: QueueMarks::default(),
+            deferred_watches: DeferredWatches::default(),
+            batcher: Crowd::new(LIMITS),
             no_multi_read: AtomicBool::new(false),
             runtime: Handle::current(),
         }
@@ -82,19 +80,19 @@ impl Session {
         self.timeout
     }
 
-    /// A view of the connection's states, of which those from now on count as changes.
+    /// A watcher of the connection's states that reports changes from now on.
     pub(crate) fn states(&self) -> StateWatcher {
         let mut states = self.states.clone();
         states.state();
         states
     }
 
-    /// The owner of the nodes made in it.
+    /// The owner of the nodes that the session has created.
     pub(crate) fn id(&self) -> i64 {
         self.id
     }
 
-    /// How often it has to be heard of while anything depends on it.
+    /// The longest time between two committed writes while anything depends on the session.
     pub(crate) fn heartbeat_interval(&self) -> Duration {
         heartbeat_interval(self.timeout)
     }
@@ -103,7 +101,7 @@ impl Session {
         self.liveness.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Until when what it holds may be believed in, unless it is over.
+    /// Until when what the session holds is valid; `None` when the session is over.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         self.liveness().deadline()
     }
@@ -112,8 +110,8 @@ impl Session {
         self.liveness().committed()
     }
 
-    /// A write that was sent at `sent` has been committed. The server has looked at the session
-    /// before.
+    /// Records that a write that was sent at `sent` has been committed. The server has checked
+    /// before that the session is alive.
     fn commit(&self, sent: Moment) -> ZkResult<()> {
         match self.liveness().commit(sent) {
             true => Ok(()),
@@ -121,18 +119,19 @@ impl Session {
         }
     }
 
-    /// How often the connection has come back: watches may have been lost each time.
+    /// How often the connection was established again: watches may have been missed each time.
     pub(crate) fn reconnects(&self) -> u64 {
         self.reconnects.load(Ordering::Acquire)
     }
 
-    /// Nothing of it is held, waits or is adopted any more, whatever the servers still have.
+    /// Whether nothing of the session may be held, waited for or adopted any more, whatever nodes
+    /// the servers still have.
     pub(crate) fn is_over(&self) -> bool {
         self.liveness().is_over()
     }
 
-    /// Ends it for this process, for good. What the servers still have of it goes as soon as the
-    /// transport reaches them, or with their own timeout.
+    /// Ends the session for this client, for good. The servers delete its nodes as soon as the
+    /// transport reaches them, or after the session timeout.
     pub(crate) fn end(&self) {
         self.liveness().end();
         self.client_slot().take();
@@ -142,25 +141,25 @@ impl Session {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The transport. It sends a request when its method is called, in that order, whether or not
-    /// the future is polled or dropped.
+    /// The transport. It sends a request when its method is called, in the order of the calls,
+    /// whether or not the future is polled or dropped.
     pub(crate) fn client(&self) -> ZkResult<Arc<Client>> {
         self.client_slot().clone().ok_or(RequestError::SessionOver)
     }
 
-    /// Sleeps by the clock of its deadlines.
+    /// Sleeps by the clock of the session's deadlines.
     pub(crate) async fn sleep(&self, duration: Duration) {
         self.clock.sleep_until(self.clock.now().after(duration)).await;
     }
 
-    /// To be called before a write is sent.
+    /// Must be called before a write is sent.
     pub(crate) fn mark_sent(&self) -> Moment {
         let now = self.clock.now();
         self.liveness().mark_sent(now);
         now
     }
 
-    /// The answer to a write that was sent at `sent`.
+    /// Awaits the answer to a write that was sent at `sent`.
     pub(crate) async fn write<T, E: Into<RequestError>>(
         &self,
         sent: Moment,
@@ -171,7 +170,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// The answer to a request that proves nothing.
+    /// Awaits the answer to a request that proves nothing about the session.
     pub(crate) async fn read<T, E: Into<RequestError>>(
         &self,
         request: impl Future<Output = Result<T, E>>,
@@ -193,7 +192,7 @@ impl Session {
         answer.inspect_err(|error| self.check_liveness(error))
     }
 
-    /// Whether the session can be believed in after this.
+    /// Ends the session if it cannot be relied on after this error.
     fn check_liveness(&self, error: &RequestError) {
         let is_over = {
             let mut liveness = self.liveness();
@@ -212,12 +211,12 @@ impl Session {
         }
     }
 
-    /// A sign of life that a quorum commits, for all that the session holds, unless there was one
-    /// just now. It changes nothing and fires no watch.
+    /// Sends a heartbeat, a write that a quorum commits, for all that the session holds, unless a
+    /// write was committed just now. It changes nothing and fires no watch.
     pub(crate) async fn send_heartbeat(&self) -> ZkResult<()> {
         let enough = self.clock.now().before(self.heartbeat_interval() / 4);
         let mut last_error = RequestError::SessionOver;
-        // Once more at once: the first may have been sent on a connection that was dead already.
+        // Repeated at once: the first may have been sent on a connection that was dead already.
         for _ in 0..2 {
             let _one_at_a_time = self.heartbeat_lock.lock().await;
             if self.is_over() {
@@ -240,7 +239,7 @@ impl Session {
         Err(last_error)
     }
 
-    /// A sign of life, unless the last one is recent enough for a grant.
+    /// Sends a heartbeat, unless the last committed write is recent enough for a grant.
     pub(crate) async fn ensure_fresh(&self) -> ZkResult<()> {
         match self.clock.now().since(self.committed()) < self.heartbeat_interval() * 2 {
             true => Ok(()),
@@ -248,38 +247,33 @@ impl Session {
         }
     }
 
-    /// The nodes that wait, or have waited, in it, by their paths.
-    pub(crate) fn waiting(&self) -> MutexGuard<'_, HashMap<String, Weak<Node>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether the servers can list several locks in one request, as far as is known.
     pub(crate) fn has_multi_read(&self) -> bool {
         !self.no_multi_read.load(Ordering::Acquire)
     }
 
-    /// They cannot: ZooKeeper 3.5 says so, and closes the connection each time that it is asked.
+    /// Records that the servers cannot: ZooKeeper 3.5 answers so, and closes the connection each
+    /// time.
     pub(crate) fn set_no_multi_read(&self) {
         self.no_multi_read.store(true, Ordering::Release);
     }
 
-    /// Has the claim rung when `node`, which it holds, is gone.
-    pub(crate) fn watch_later(&self, claim: &Arc<Claim>, node: &Arc<Node>) {
-        self.held_nodes.schedule(claim, node, self.clock.now());
+    /// Calls `set` after the delay of watches on held nodes.
+    pub(crate) fn defer_watch(&self, set: impl FnOnce() + Send + 'static) {
+        self.deferred_watches.defer(self.clock.now(), set);
     }
 
-    /// Follows the session until it is over, and then rings its claims.
+    /// Monitors the session until it is over, and then wakes its claims.
     pub(crate) async fn run(self: Arc<Session>) {
         let _at_the_end = EndOnDrop(&self);
         tokio::select! {
             () = self.follow_connection() => {}
-            () = self.held_nodes.run(&self.clock) => {}
+            () = self.deferred_watches.run(&self.clock) => {}
         }
     }
 
-    /// Goes along with the connection until the session is over. What waits or is held needs no
-    /// word of a return: its watches come back with the connection, and its renewal is asked for
-    /// again and again.
+    /// Follows the connection's states until the session is over. A reconnect wakes no claim: the
+    /// watches come back with the connection, and renewals are repeated anyway.
     async fn follow_connection(&self) {
         let mut states = self.states.clone();
         while !self.is_over() {
@@ -301,7 +295,7 @@ impl Session {
         }
     }
 
-    /// Ends it and waits, for a fifth of T at most, until the servers know.
+    /// Ends the session and waits, for T/5 at most, until the servers have confirmed it.
     pub(crate) async fn close(&self) {
         self.end();
         let ended = async {
@@ -316,7 +310,8 @@ impl Session {
     }
 }
 
-/// How often a session with this timeout has to be heard of while anything depends on it.
+/// The longest time between two committed writes of a session with this timeout, while anything
+/// depends on it.
 pub(crate) fn heartbeat_interval(timeout: Duration) -> Duration {
     timeout / 10
 }
@@ -325,7 +320,8 @@ fn is_final(state: SessionState) -> bool {
     matches!(state, SessionState::AuthFailed | SessionState::Expired | SessionState::Closed)
 }
 
-/// However its companion ends, by a panic of the transport too, the session does.
+/// Ends the session and wakes its claims however [`Session::run`] ends, also by a panic of the
+/// transport.
 struct EndOnDrop<'a>(&'a Session);
 
 impl Drop for EndOnDrop<'_> {
