@@ -1,4 +1,4 @@
-//! As whom the servers are asked.
+//! Authentication.
 
 use std::fmt;
 
@@ -7,27 +7,28 @@ use zookeeper_client::Connector;
 #[cfg(feature = "sasl")]
 use zookeeper_client::SaslOptions;
 
-use crate::config::invalid;
+use crate::error::invalid;
 
-/// In a URL.
+/// The SASL scheme in a URL.
 const SASL: &str = "sasl-digest-md5";
 
 #[derive(Clone)]
 pub(crate) enum Login {
-    /// Said after the connection was made.
+    /// Sent after the connection was established.
     Auth { scheme: String, secret: String },
-    /// Negotiated with the connection.
+    /// Negotiated when the connection is established.
     #[cfg(feature = "sasl")]
     Sasl(SaslOptions),
 }
 
 impl Login {
-    /// `digest:USER:PASSWORD`, `sasl-digest-md5:USER:PASSWORD`, or another scheme and what it
-    /// takes. What is wrong with it is said without repeating it.
+    /// Parses `digest:USER:PASSWORD`, `sasl-digest-md5:USER:PASSWORD`, or another scheme and its
+    /// secret. Errors do not repeat the text.
     pub(crate) fn parse(text: &str) -> Result<Login> {
         let wrong = || {
             invalid(format!(
-                "auth is SCHEME:SECRET, as auth=digest:USER:PASSWORD or auth={SASL}:USER:PASSWORD"
+                "invalid auth: expected SCHEME:SECRET, such as auth=digest:USER:PASSWORD or \
+                 auth={SASL}:USER:PASSWORD"
             ))
         };
         let (scheme, secret) = text.split_once(':').ok_or_else(wrong)?;
@@ -47,7 +48,9 @@ impl Login {
 
     #[cfg(not(feature = "sasl"))]
     fn digest_md5(_: &str, _: &str) -> Result<Login> {
-        Err(invalid(format!("auth={SASL} needs this program to be built with the feature `sasl`")))
+        Err(invalid(format!(
+            "auth={SASL} requires the feature `sasl`, without which this program was built"
+        )))
     }
 
     pub(crate) fn put_into(&self, connector: Connector) -> Connector {

@@ -1,7 +1,7 @@
-//! What is found at the servers' addresses when the transport gets no session: it does not say
-//! whether nothing listens there, or something that is not a ZooKeeper server.
+//! Probes the servers' addresses when the transport gets no session: it does not report whether
+//! nothing listens there, or a server that is not a ZooKeeper.
 //!
-//! Each address is asked `srvr`, one of ZooKeeper's four-letter words, as a line: an HTTP or Redis
+//! Each address is sent `srvr`, one of ZooKeeper's four-letter words, as a line: an HTTP or Redis
 //! server answers that with an error of its own, a TLS port with an alert.
 
 use std::time::Duration;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// For one address.
+/// For each step at one address.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// So much of an answer tells what it is.
+/// How many bytes of an answer are read: enough to tell what sent it.
 const MAX_REPLY: u64 = 128;
 
 /// What is found at one address.
@@ -27,15 +27,15 @@ pub(crate) enum Found {
     Tls,
     Http,
     Redis,
-    /// A ZooKeeper server that serves.
+    /// A ZooKeeper server that serves clients.
     ZooKeeper,
-    /// A ZooKeeper server that belongs to no quorum.
+    /// A ZooKeeper server without a quorum.
     NoQuorum,
-    /// An answer of something else.
+    /// Another answer.
     Other,
 }
 
-/// Asks at an address.
+/// Probes one address.
 pub(crate) async fn probe((host, port): &(String, u16)) -> Found {
     let connecting = tokio::time::timeout(TIMEOUT, TcpStream::connect((host.as_str(), *port)));
     let Ok(Ok(mut stream)) = connecting.await else { return Found::Nothing };
@@ -60,7 +60,7 @@ fn read(answer: &[u8]) -> Found {
         [b'-', b'A'..=b'Z', ..] => Found::Redis,
         _ if text.starts_with("HTTP/") => Found::Http,
         _ if text.contains("not currently serving") => Found::NoQuorum,
-        // The answer, or that this word is not in `4lw.commands.whitelist`.
+        // The answer, or the error that this word is not in `4lw.commands.whitelist`.
         _ if text.starts_with("Zookeeper version") || text.starts_with("srvr is not") => {
             Found::ZooKeeper
         }
@@ -79,11 +79,11 @@ impl Found {
         }
     }
 
-    /// What is there, and what to try; `is_secure` when the transport was to use TLS.
+    /// What was found, and what to try; `is_secure` when the transport is to use TLS.
     pub(crate) fn advice(self, is_secure: bool) -> &'static str {
         match (self, is_secure) {
-            (Found::Nothing, _) => "takes no connection",
-            (Found::Silence, _) => "takes connections and does not answer; is it overloaded?",
+            (Found::Nothing, _) => "does not accept connections",
+            (Found::Silence, _) => "accepts connections and does not answer; is it overloaded?",
             (Found::Closed, false) => {
                 "closes connections without an answer; if it is the secureClientPort, name the \
                  authority by tls_ca=FILE; if not, see maxClientCnxns and the server's log"
@@ -95,12 +95,12 @@ impl Found {
                 "speaks TLS; name the authority that signed its certificate by tls_ca=FILE"
             }
             (Found::Tls, true) => "refused the TLS connection; check tls_ca, tls_cert and the host",
-            (Found::Http, _) => "is an HTTP server; the client port of ZooKeeper is mostly 2181",
+            (Found::Http, _) => "is an HTTP server; the client port of ZooKeeper is usually 2181",
             (Found::Redis, _) => {
                 "seems to be a Redis server, for which the URL begins with redis://"
             }
             (Found::ZooKeeper, false) => {
-                "is a ZooKeeper server, and took no session; see maxClientCnxns and its log"
+                "is a ZooKeeper server and granted no session; see maxClientCnxns and its log"
             }
             (Found::ZooKeeper, true) => {
                 "is a ZooKeeper server without TLS; leave out tls_ca, or use its secureClientPort"
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_tells_what_is_there() {
+    fn the_kind_of_server_is_known_by_its_answer() {
         for (answer, found) in [
             (&b"Zookeeper version: 3.9.5-abc, built on"[..], Found::ZooKeeper),
             (b"srvr is not executed because it is not in the whitelist.\n", Found::ZooKeeper),

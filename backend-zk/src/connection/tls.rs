@@ -1,15 +1,15 @@
-//! Certificates, for `tls_ca=` and its like.
+//! Certificates: `tls_ca=`, `tls_cert=` and `tls_key=`.
 
 use std::path::{Path, PathBuf};
 
 use fencelock_core::Result;
-#[cfg(not(feature = "tls"))]
-use fencelock_core::{Error, ErrorKind};
 use zookeeper_client::Connector;
 
-/// How the servers prove who they are, and we to them.
+use crate::error::invalid;
+
+/// The certificates of an encrypted connection: the servers' authority, and the client's own.
 ///
-/// The transport knows no authorities of the system, so one is always named. Checking a server's
+/// The transport does not use the system's authorities, so one must be named. The check of a server's
 /// name cannot be turned off.
 #[derive(Clone, Debug)]
 pub struct Tls {
@@ -24,7 +24,7 @@ impl Tls {
         Tls { authority: file.as_ref().to_owned(), own: None }
     }
 
-    /// Shows the servers this certificate, with its key; both PEM files.
+    /// Presents this certificate, with its key, to the servers; both are PEM files.
     #[must_use]
     pub fn certificate(mut self, file: impl AsRef<Path>, key: impl AsRef<Path>) -> Tls {
         self.own = Some((file.as_ref().to_owned(), key.as_ref().to_owned()));
@@ -37,22 +37,22 @@ impl Tls {
     /// Reads the files into `connector`.
     pub(crate) fn put_into(&self, connector: Connector) -> Result<Connector> {
         use zookeeper_client::TlsOptions;
-        // With two of them in a program rustls takes neither by itself, and panics.
+        // With two providers in a program rustls chooses neither by itself, and panics.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Somebody else may be faster; theirs is as good.
+            // Another thread may install one first, which is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let unfit = |file: &Path, cause| {
-            let message = format!("{} holds no certificate that is of use", file.display());
+        let unusable = |file: &Path, cause| {
+            let message = format!("{} contains no usable certificate", file.display());
             invalid(message).caused_by(cause)
         };
         let mut options = TlsOptions::new()
             .with_pem_ca(&read(&self.authority)?)
-            .map_err(|cause| unfit(&self.authority, cause))?;
+            .map_err(|cause| unusable(&self.authority, cause))?;
         if let Some((certificate, key)) = &self.own {
             options = options
                 .with_pem_identity(&read(certificate)?, &read(key)?)
-                .map_err(|cause| unfit(certificate, cause))?;
+                .map_err(|cause| unusable(certificate, cause))?;
         }
         Ok(connector.with_tls(options))
     }
@@ -65,20 +65,15 @@ fn read(file: &Path) -> Result<String> {
     })
 }
 
-#[cfg(feature = "tls")]
-fn invalid(message: String) -> fencelock_core::Error {
-    fencelock_core::Error::new(fencelock_core::ErrorKind::InvalidArgument, message)
-}
-
 #[cfg(not(feature = "tls"))]
 impl Tls {
     pub(crate) fn put_into(&self, _: Connector) -> Result<Connector> {
         let (file, own) = (self.authority.display(), self.own.is_some());
         let message = format!(
-            "this program was built without the feature tls of fencelock-zk, which tls_ca={file}{} \
-             needs",
+            "tls_ca={file}{} requires the feature `tls` of fencelock-zk, without which this program \
+             was built",
             if own { ", with a certificate," } else { "" }
         );
-        Err(Error::new(ErrorKind::InvalidArgument, message))
+        Err(invalid(message))
     }
 }
