@@ -26,12 +26,12 @@ fn main() {
             run: || Box::pin(packets()),
         },
         Test {
-            name: "a_server_that_ends_on_a_full_disk_is_waited_for",
+            name: "a_server_that_ends_on_a_full_disk_is_retried",
             needs: MOUNTS,
             run: || Box::pin(disk()),
         },
         Test {
-            name: "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
+            name: "without_a_free_descriptor_the_error_says_so_and_holds_stay",
             needs: NOTHING,
             run: || Box::pin(descriptors()),
         },

@@ -20,7 +20,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "queue::a_huge_name_is_refused_before_it_reaches_the_servers",
+                    "claims::queue::a_huge_name_is_refused_before_it_reaches_the_servers",
                 ),
             ],
         ),
@@ -61,7 +61,7 @@ pub(super) const GROUP: Group = Group {
                     "steps::strangers::a_value_of_another_library_is_its_lock",
                 ),
                 test(FILE, FILE_PLACES, "foreign_things_in_the_way_are_typed_errors"),
-                test(ZK, ZK_FAULTS, "queue::nodes_are_named_as_curator_names_them"),
+                test(ZK, ZK_FAULTS, "claims::queue::nodes_are_named_as_curator_names_them"),
                 ignored(MEMORY, "nobody else reaches it"),
             ],
         ),
@@ -82,9 +82,13 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "cancel::a_thousand_acquisitions_cancelled_on_their_way_leave_nothing",
+                    "claims::cancel::a_thousand_cancelled_acquisitions_leave_nothing",
                 ),
-                test(ZOOKEEPER, ZK_FAULTS, "cancel::a_thousand_waiters_cancelled_leave_nothing"),
+                test(
+                    ZOOKEEPER,
+                    ZK_FAULTS,
+                    "claims::cancel::a_thousand_cancelled_waiters_leave_nothing",
+                ),
             ],
         ),
         row(

@@ -29,7 +29,11 @@ pub(super) const GROUP: Group = Group {
                     REDLOCK_FAULTS,
                     "clocks::a_majority_whose_clocks_disagree_is_refused_by_name",
                 ),
-                test(ZOOKEEPER, ZK_FAULTS, "server::a_servers_clock_that_jumps_changes_nothing"),
+                test(
+                    ZOOKEEPER,
+                    ZK_FAULTS,
+                    "servers::single::a_servers_clock_that_jumps_changes_nothing",
+                ),
                 ignored(ENSEMBLE, "each server counts sessions as one alone does"),
                 ignored(LOCAL, NO_SERVER),
             ],

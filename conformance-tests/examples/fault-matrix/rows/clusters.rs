@@ -46,7 +46,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "ensemble::a_new_leader_keeps_locks_and_places_and_its_tokens_are_larger",
+                    "servers::ensemble::a_new_leader_keeps_locks_and_queue_places_and_gives_larger_tokens",
                 ),
                 ignored(ZOOKEEPER, ONE_SERVER),
                 ignored(LOCAL, NO_SERVER),
@@ -69,7 +69,7 @@ pub(super) const GROUP: Group = Group {
                     "cluster::holders_and_waiters_go_with_the_master_of_their_slot",
                 ),
                 test(REDLOCK, REDLOCK_FAULTS, "away::nodes_that_became_replicas_are_not_asked"),
-                test(ENSEMBLE, ZK_FAULTS, "ensemble::a_server_that_can_only_be_read_is_refused"),
+                test(ENSEMBLE, ZK_FAULTS, "servers::ensemble::a_read_only_server_is_refused"),
                 ignored(ZOOKEEPER, ONE_SERVER),
                 ignored(LOCAL, NO_SERVER),
             ],
@@ -147,11 +147,11 @@ pub(super) const GROUP: Group = Group {
                     "majority::what_too_few_granted_is_given_back_at_once",
                 ),
                 test(REDLOCK, REDLOCK_FAULTS, "rules::a_majority_of_those_who_answer_is_none"),
-                test(ENSEMBLE, ZK_FAULTS, "quorum::a_frozen_follower_stops_nobody"),
+                test(ENSEMBLE, ZK_FAULTS, "servers::quorum::a_frozen_follower_blocks_no_client"),
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "quorum::without_a_quorum_claims_wait_and_what_a_dead_holder_had_is_freed_afterwards",
+                    "servers::quorum::without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterwards",
                 ),
                 ignored(
                     &[
@@ -174,7 +174,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "quorum::without_a_quorum_claims_wait_and_what_a_dead_holder_had_is_freed_afterwards",
+                    "servers::quorum::without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterwards",
                 ),
                 ignored(REDLOCK, "a node's lease ends by itself, with a quorum or without"),
                 ignored(
@@ -198,7 +198,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "ensemble::a_holder_whose_follower_is_cut_off_knows_its_loss_before_the_lock_is_given_away",
+                    "servers::ensemble::a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_grant",
                 ),
                 ignored(
                     &[
@@ -222,7 +222,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "quorum::a_follower_that_was_frozen_shows_nobody_a_lock_that_has_gone",
+                    "servers::quorum::a_thawed_follower_grants_no_lock_that_was_lost",
                 ),
                 ignored(
                     &[

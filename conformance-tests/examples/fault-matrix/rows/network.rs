@@ -17,12 +17,12 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "replies::a_node_whose_creation_was_not_confirmed_is_adopted_and_not_made_twice",
+                    "connections::replies::a_node_whose_creation_was_not_confirmed_is_adopted_and_not_created_twice",
                 ),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "replies::a_place_in_the_queue_is_kept_when_its_reply_was_lost",
+                    "connections::replies::a_queue_place_whose_reply_was_lost_is_kept",
                 ),
             ],
         ),
@@ -33,7 +33,11 @@ pub(super) const GROUP: Group = Group {
             &[
                 suite("replies::a_release_whose_reply_was_lost_is_a_release"),
                 test(REDLOCK, REDLOCK_FAULTS, "rules::a_late_release_does_not_free_a_successor"),
-                test(ZOOKEEPER, ZK_FAULTS, "replies::a_release_whose_reply_was_lost_has_worked"),
+                test(
+                    ZOOKEEPER,
+                    ZK_FAULTS,
+                    "connections::replies::a_release_whose_reply_was_lost_has_worked",
+                ),
             ],
         ),
         row(
@@ -43,7 +47,7 @@ pub(super) const GROUP: Group = Group {
             &[
                 suite("replies::a_renewal_whose_reply_was_lost_is_asked_again"),
                 test(LEASES, SIMULATION, "renewing::a_lost_renewal_reply_leaves_the_old_deadline"),
-                test(ZOOKEEPER, ZK_FAULTS, "replies::a_lost_heartbeat_costs_no_lock"),
+                test(ZOOKEEPER, ZK_FAULTS, "connections::replies::a_lost_heartbeat_costs_no_lock"),
                 ignored(FILE, "nothing is renewed"),
             ],
         ),
@@ -68,12 +72,12 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "session::a_holder_that_is_cut_off_knows_its_loss_before_the_servers_give_the_lock_away",
+                    "connections::session::a_holder_that_is_cut_off_detects_its_loss_before_the_next_grant",
                 ),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "session::a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock",
+                    "connections::session::a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock",
                 ),
             ],
         ),

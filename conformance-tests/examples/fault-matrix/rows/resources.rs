@@ -46,7 +46,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     "backend-zk/tests/apart",
-                    "a_server_that_ends_on_a_full_disk_is_waited_for",
+                    "a_server_that_ends_on_a_full_disk_is_retried",
                 ),
                 ignored(
                     ENSEMBLE,
@@ -104,12 +104,12 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "server::a_server_with_no_room_for_clients_is_waited_for",
+                    "servers::single::a_server_at_its_connection_limit_is_retried",
                 ),
                 test(
                     ZOOKEEPER,
                     "backend-zk/tests/apart",
-                    "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
+                    "without_a_free_descriptor_the_error_says_so_and_holds_stay",
                 ),
                 ignored(ENSEMBLE, "each connection is to one server, as at zookeeper"),
                 ignored(MEMORY, "there are no connections"),
@@ -145,8 +145,12 @@ pub(super) const GROUP: Group = Group {
                 ),
                 test(REDLOCK, REDLOCK_ADMIN, "acl::the_documented_rules_suffice_and_all_are_used"),
                 test(FILE, FILE_PLACES, "without_rights_the_error_says_what_to_do"),
-                test(ZK, ZK_FAULTS, "rights::with_a_login_the_locks_are_its_own"),
-                test(ZK, ZK_FAULTS, "rights::a_root_is_made_or_found"),
+                test(
+                    ZK,
+                    ZK_FAULTS,
+                    "connections::rights::the_locks_of_a_login_are_closed_to_others",
+                ),
+                test(ZK, ZK_FAULTS, "connections::rights::a_root_is_created_or_found"),
             ],
         ),
     ],

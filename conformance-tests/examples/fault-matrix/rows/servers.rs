@@ -36,12 +36,12 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "session::a_server_that_is_killed_and_comes_back_loses_no_place_and_no_lock",
+                    "connections::session::a_server_that_is_killed_and_restarted_loses_no_queue_place_and_no_lock",
                 ),
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "ensemble::a_new_leader_keeps_locks_and_places_and_its_tokens_are_larger",
+                    "servers::ensemble::a_new_leader_keeps_locks_and_queue_places_and_gives_larger_tokens",
                 ),
                 test(
                     FILE,
@@ -95,9 +95,9 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "server::a_short_freeze_of_the_server_costs_no_lock_and_a_long_one_is_told_in_time",
+                    "servers::single::a_short_server_freeze_costs_no_lock_and_a_long_one_is_reported_in_time",
                 ),
-                test(ENSEMBLE, ZK_FAULTS, "quorum::a_frozen_follower_stops_nobody"),
+                test(ENSEMBLE, ZK_FAULTS, "servers::quorum::a_frozen_follower_blocks_no_client"),
                 ignored(LOCAL, NO_SERVER),
             ],
         ),
@@ -126,12 +126,12 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "session::a_server_that_is_killed_and_comes_back_loses_no_place_and_no_lock",
+                    "connections::session::a_server_that_is_killed_and_restarted_loses_no_queue_place_and_no_lock",
                 ),
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "quorum::without_a_quorum_claims_wait_and_what_a_dead_holder_had_is_freed_afterwards",
+                    "servers::quorum::without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterwards",
                 ),
                 ignored(LOCAL, NO_SERVER),
             ],
@@ -234,12 +234,12 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "queue::a_holder_whose_node_was_deleted_is_told_at_once",
+                    "claims::queue::a_holder_whose_node_was_deleted_is_notified_at_once",
                 ),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "queue::a_lock_whose_own_node_vanishes_goes_on_with_larger_tokens",
+                    "claims::queue::a_lock_whose_own_node_vanishes_continues_with_larger_tokens",
                 ),
                 test(
                     FILE,

@@ -101,7 +101,7 @@ async fn only_servers_of_the_named_authority_are_used() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_ask_for_a_certificate_are_shown_one() {
+async fn servers_that_require_a_certificate_receive_it() {
     let certificates = Certificates::new();
     let (_server, port) = certificates.serve("need").await;
     let url = format!("zk://127.0.0.1:{port}/locks?session=2s&{}", certificates.certified());

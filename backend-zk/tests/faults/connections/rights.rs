@@ -8,7 +8,7 @@ use fencelock_zk::zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 use crate::support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_login_the_locks_are_its_own() {
+async fn the_locks_of_a_login_are_closed_to_others() {
     let rig = Rig::start().await;
     let host = rig.servers.connect_string();
     let own = connect(&rig.url(&host, "auth=digest:me:hunter2")).await;
@@ -74,7 +74,7 @@ async fn a_login_by_sasl_owns_its_locks() {
 
 /// A root that somebody else has made is used as it is; one that must not be made is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_root_is_made_or_found() {
+async fn a_root_is_created_or_found() {
     let rig = Rig::start().await;
     let host = rig.servers.connect_string();
     let deep = format!("zk://{host}{}/a/b/c/?session=2s&prefix=", rig.root);
@@ -100,7 +100,7 @@ async fn a_root_is_made_or_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_there_is_said_soon() {
+async fn an_absent_server_is_reported_soon() {
     let started = std::time::Instant::now();
     let error = try_connect("zk://127.0.0.1:1/locks?unreachable_after=1s").await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);

@@ -8,7 +8,7 @@ const WAYS: [AfterDrop; 3] = [AfterDrop::Fin, AfterDrop::Reset, AfterDrop::Black
 
 /// Lesson 17.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_whose_creation_was_not_confirmed_is_adopted_and_not_made_twice() {
+async fn a_node_whose_creation_was_not_confirmed_is_adopted_and_not_created_twice() {
     let rig = Rig::start().await;
     let locks = rig.behind().await;
     let kept = hold(&locks, "kept").await;
@@ -63,7 +63,7 @@ async fn a_release_whose_reply_was_lost_has_worked() {
 
 /// A queued claim whose reply was lost keeps its place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_in_the_queue_is_kept_when_its_reply_was_lost() {
+async fn a_queue_place_whose_reply_was_lost_is_kept() {
     let rig = Rig::start().await;
     let (far, near) = (rig.behind().await, rig.direct().await);
     let guard = hold(&near, "one").await;

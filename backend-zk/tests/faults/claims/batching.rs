@@ -31,7 +31,7 @@ async fn all_drained(rig: &Rig) {
 }
 
 #[tokio::test]
-async fn a_crowd_shares_requests() {
+async fn many_claims_share_requests() {
     // One of its own, whose containers are young enough to stay.
     let rig = Rig::on(TestZooKeeper::standalone().await.unwrap().into(), 0).await;
     let far = rig.behind().await;
@@ -57,7 +57,7 @@ async fn a_crowd_shares_requests() {
 
 /// One that is gone already is told so, and is the only one: a transaction fails as a whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_deleted_by_hand_is_no_harm_to_the_crowd_around_it() {
+async fn a_node_deleted_by_hand_does_not_affect_the_claims_in_its_batch() {
     let rig = Rig::start().await;
     let locks = rig.direct().await;
     let guards = acquire_all(&locks).await;
@@ -79,7 +79,7 @@ async fn a_node_that_was_deleted_by_hand_is_no_harm_to_the_crowd_around_it() {
 
 /// Lesson 5, in a crowd.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_a_crowd_leaves_nothing() {
+async fn claims_cancelled_in_a_batch_leave_nothing() {
     let rig = Rig::start().await;
     let locks = rig.behind().await;
     let delay = ms(4);
@@ -103,7 +103,7 @@ async fn who_leaves_a_crowd_leaves_nothing() {
 
 /// Rows 10 and 19: however many wait for their places, each learns in time that nobody answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_that_is_cut_off_is_told_in_time_and_leaves_nothing() {
+async fn many_claims_that_are_cut_off_fail_in_time_and_leave_nothing() {
     let rig = Rig::start().await;
     let url = rig.url(&rig.proxy.addr().to_string(), "unreachable_after=3s");
     let far = connect(&url).await;

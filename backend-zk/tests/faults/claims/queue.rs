@@ -9,7 +9,7 @@ use crate::support::*;
 
 /// One event for each release: each waiter watches the node before it and no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_clients_are_granted_in_order_and_each_watches_the_one_before_it() {
+async fn fifty_clients_are_granted_in_order_and_each_watches_the_one_ahead() {
     let rig = Rig::start().await;
     let holder = rig.direct().await;
     let guard = hold(&holder, "one").await;
@@ -37,7 +37,7 @@ async fn fifty_clients_are_granted_in_order_and_each_watches_the_one_before_it()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_vanishes_from_the_middle_grants_nobody() {
+async fn a_waiter_that_vanishes_from_the_middle_grants_no_other() {
     let rig = Rig::start().await;
     let locks = [rig.direct().await, rig.direct().await, rig.direct().await];
     for kind in 0..3 {
@@ -74,7 +74,7 @@ async fn a_waiter_that_vanishes_from_the_middle_grants_nobody() {
 
 /// Its session goes on living with its process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_nobody_polls_is_passed_over_and_queues_again() {
+async fn an_unpolled_waiter_is_passed_over_and_queues_again() {
     let rig = Rig::start().await;
     let locks = [rig.direct().await, rig.direct().await];
     let guard = hold(&locks[0], "one").await;
@@ -97,7 +97,7 @@ async fn a_waiter_that_nobody_polls_is_passed_over_and_queues_again() {
 
 /// A waiter whose own node was deleted must not take the end of the one before it for its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_without_a_node_is_granted_nothing() {
+async fn a_waiter_whose_node_was_deleted_is_not_granted() {
     let rig = Rig::start().await;
     let locks = [rig.direct().await, rig.direct().await, rig.direct().await];
     for round in 0..20u64 {
@@ -122,7 +122,7 @@ async fn a_waiter_without_a_node_is_granted_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_whose_node_was_deleted_is_told_at_once() {
+async fn a_holder_whose_node_was_deleted_is_notified_at_once() {
     let rig = Rig::start().await;
     let locks = rig.direct().await;
     for pause in [0, 10, 200] {
@@ -140,7 +140,7 @@ async fn a_holder_whose_node_was_deleted_is_told_at_once() {
 
 /// The servers remove the node of an unused lock at any time, and its numbers start again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_whose_own_node_vanishes_goes_on_with_larger_tokens() {
+async fn a_lock_whose_own_node_vanishes_continues_with_larger_tokens() {
     let rig = Rig::start().await;
     let locks = rig.direct().await;
     let mut last = None;
@@ -174,7 +174,7 @@ async fn a_lock_whose_own_node_vanishes_goes_on_with_larger_tokens() {
 
 /// CURATOR-621 and kazoo 649: a reader between two writers, and no way around a waiting writer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writer_reader_writer_take_turns() {
+async fn writer_reader_and_writer_are_granted_in_order() {
     let rig = Rig::start().await;
     let locks = rig.direct().await;
     let rw = locks.rw_lock("one");
@@ -201,7 +201,7 @@ async fn writer_reader_writer_take_turns() {
 
 /// The reader nearest to a writer was granted, which does not make it the first: others read too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_waits_for_all_readers_of_its_own_process() {
+async fn a_writer_waits_for_all_readers_of_its_own_client() {
     let rig = Rig::start().await;
     let locks = rig.direct().await;
     let rw = locks.rw_lock("one");

@@ -96,7 +96,7 @@ async fn take_turns(locks: &Locks, name: String, turns: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_without_multi_read_is_asked_for_it_once() {
+async fn a_server_without_multi_read_is_sent_it_once() {
     let rig = Rig::start().await;
     let older = Older::than(rig.servers.connect_string()).await;
     let locks = connect(&rig.url(&older.addr.to_string(), "")).await;

@@ -12,7 +12,7 @@ fn black_hole(rig: &Rig) {
 
 /// The promise itself: for the time between the two moments there would be two owners.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_that_is_cut_off_knows_its_loss_before_the_servers_give_the_lock_away() {
+async fn a_holder_that_is_cut_off_detects_its_loss_before_the_next_grant() {
     const LOCKS: [&str; 3] = ["zero", "one", "two"];
     let rig = Rig::start().await;
     let (near, far) = (rig.patient().await, rig.behind().await);
@@ -79,7 +79,7 @@ async fn a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock
 
 /// CURATOR-498, 604: a node of the old session is about to go, whoever counts on it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_session_takes_over_nothing_of_the_old_one() {
+async fn a_new_session_adopts_nothing_of_the_old_one() {
     let rig = Rig::start().await;
     let (near, far) = (rig.direct().await, rig.behind().await);
     let held = hold(&far, "held").await;
@@ -113,7 +113,7 @@ async fn a_new_session_takes_over_nothing_of_the_old_one() {
 
 /// An idle session may end unseen; the next acquisition makes a new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_store_that_was_cut_off_for_long_acquires_again() {
+async fn an_idle_client_that_was_cut_off_for_long_acquires_again() {
     let rig = Rig::start().await;
     let far = rig.behind().await;
     give_back(hold(&far, "one").await).await;
@@ -128,7 +128,7 @@ async fn an_idle_store_that_was_cut_off_for_long_acquires_again() {
 
 /// Lesson 8: neither a deadlock nor a grant while nothing is known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_killed_and_comes_back_loses_no_place_and_no_lock() {
+async fn a_server_that_is_killed_and_restarted_loses_no_queue_place_and_no_lock() {
     let servers = fencelock_conformance::servers::TestZooKeeper::standalone().await.unwrap();
     let rig = Rig::on(servers.into(), 0).await;
     let url = format!("zk://{}{}?prefix=&session=4s", rig.servers.connect_string(), rig.root);

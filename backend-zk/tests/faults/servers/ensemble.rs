@@ -18,7 +18,7 @@ async fn leader_at(servers: &TestZooKeeper) -> usize {
 /// itself: a lock that is kept by them has two owners. Behind a write that it cannot get committed
 /// it leaves even those of the same session unanswered, so it is a bystander that sees them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_whose_follower_is_cut_off_knows_its_loss_before_the_lock_is_given_away() {
+async fn a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_grant() {
     const LOCKS: [&str; 4] = ["zero", "one", "two", "three"];
     let options = ZooKeeperOptions::new().sync_limit(100).peers_through_proxies();
     let servers = Arc::new(options.ensemble(3).await.expect("ZooKeeper starts"));
@@ -75,7 +75,7 @@ async fn a_holder_whose_follower_is_cut_off_knows_its_loss_before_the_lock_is_gi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_leader_keeps_locks_and_places_and_its_tokens_are_larger() {
+async fn a_new_leader_keeps_locks_and_queue_places_and_gives_larger_tokens() {
     let servers = Arc::new(ZooKeeperOptions::new().ensemble(3).await.expect("ZooKeeper starts"));
     let rig = Rig::on(servers.clone(), 0).await;
     let url = format!("zk://{}{}?prefix=&session=4s", servers.connect_string(), rig.root);
@@ -110,7 +110,7 @@ async fn a_new_leader_keeps_locks_and_places_and_its_tokens_are_larger() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_can_only_be_read_is_refused() {
+async fn a_read_only_server_is_refused() {
     let options = ZooKeeperOptions::new().java_arg("-Dreadonlymode.enabled=true");
     let servers = options.ensemble(3).await.expect("ZooKeeper starts");
     let [one, rest @ ..] = servers.servers() else { panic!("three servers") };

@@ -24,7 +24,7 @@ async fn follower_of(servers: &fencelock_conformance::servers::TestZooKeeper) ->
 /// Rows 19 and 30: its clients go to another server, and a majority decides. Whose way there takes
 /// too long, as by the frozen one once more, is told of its loss, and can have the lock again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_follower_stops_nobody() {
+async fn a_frozen_follower_blocks_no_client() {
     // Longer sessions than a busy machine stands still.
     let options = ZooKeeperOptions::new().tick_time(ms(500));
     let servers = Arc::new(options.ensemble(3).await.expect("ZooKeeper starts"));
@@ -70,7 +70,7 @@ async fn a_frozen_follower_stops_nobody() {
 
 /// Rows 20, 30 and 31.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_quorum_claims_wait_and_what_a_dead_holder_had_is_freed_afterwards() {
+async fn without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterwards() {
     let servers = three().await;
     let rig = Rig::on(servers.clone(), 0).await;
     let (far, near) = (rig.behind().await, rig.direct().await);
@@ -121,7 +121,7 @@ async fn without_a_quorum_claims_wait_and_what_a_dead_holder_had_is_freed_afterw
 
 /// Row 32: it answers reads by what it knew before, and its client comes back to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_that_was_frozen_shows_nobody_a_lock_that_has_gone() {
+async fn a_thawed_follower_grants_no_lock_that_was_lost() {
     let servers = three().await;
     let follower = follower_of(&servers).await;
     let rig = Rig::on(servers.clone(), follower).await;

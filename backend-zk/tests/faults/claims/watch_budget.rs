@@ -56,7 +56,7 @@ fn wait_many(locks: &Locks, count: usize) -> (JoinSet<()>, mpsc::UnboundedReceiv
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousands_of_holds_and_places_survive_every_reset_of_their_connections() {
+async fn thousands_of_holds_and_waiters_survive_every_connection_reset() {
     let rig = Rig::on(patient_server().await.into(), 0).await;
     let url = |host: &str| rig.url(host, "").replace("session=2s", "session=20s");
     let far = connect(&url(&rig.proxy.addr().to_string())).await;
@@ -117,7 +117,7 @@ fn long(at: usize) -> String {
 
 /// Bytes of paths count, not locks; and what is not needed any more is closed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn long_names_need_more_sessions_which_end_when_nothing_needs_them() {
+async fn long_names_need_more_sessions_which_end_when_unused() {
     const HOLDS: usize = 200;
     let rig = Rig::start().await;
     let far = rig.behind().await;

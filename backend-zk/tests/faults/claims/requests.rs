@@ -27,7 +27,7 @@ fn assert_costs(what: &str, (requests, during): (u64, Duration), expected: u64) 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn short_holds_cost_three_requests_and_a_try_on_a_held_lock_one() {
+async fn a_short_hold_costs_three_requests_and_a_try_on_a_held_lock_one() {
     let rig = Rig::start().await;
     let (near, far) = (rig.direct().await, rig.behind().await);
     give_back(hold(&far, "one").await).await;
@@ -51,7 +51,7 @@ async fn short_holds_cost_three_requests_and_a_try_on_a_held_lock_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_to_the_next_in_line_costs_no_request_of_the_next() {
+async fn a_hand_off_to_the_next_in_line_costs_it_no_request() {
     let rig = Rig::start().await;
     let (near, far) = (rig.direct().await, rig.behind().await);
     let mut waiters = Vec::new();
@@ -83,7 +83,7 @@ async fn a_hand_over_to_the_next_in_line_costs_no_request_of_the_next() {
 
 /// Who is behind a node of the same process knows when that was granted, and asks nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hand_overs_down_a_queue_of_one_process_cost_its_releases() {
+async fn hand_offs_along_a_queue_of_one_client_cost_only_its_releases() {
     let rig = Rig::start().await;
     let far = rig.behind().await;
     let mut guard = hold(&far, "one").await;
@@ -107,7 +107,7 @@ async fn hand_overs_down_a_queue_of_one_process_cost_its_releases() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_locks_are_kept_by_one_heartbeat() {
+async fn one_heartbeat_keeps_many_locks() {
     let rig = Rig::start().await;
     let far = rig.behind().await;
     let mut guards = Vec::new();

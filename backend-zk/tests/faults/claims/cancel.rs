@@ -11,7 +11,7 @@ fn some_time(round: u64) -> std::time::Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_acquisitions_cancelled_on_their_way_leave_nothing() {
+async fn a_thousand_cancelled_acquisitions_leave_nothing() {
     let rig = Rig::alone().await;
     let locks = rig.behind().await;
     let tasks = (0..1000).map(|round| {
@@ -32,7 +32,7 @@ async fn a_thousand_acquisitions_cancelled_on_their_way_leave_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_waiters_cancelled_leave_nothing() {
+async fn a_thousand_cancelled_waiters_leave_nothing() {
     let rig = Rig::alone().await;
     let (near, far) = (rig.patient().await, rig.behind().await);
     let guard = hold(&near, "one").await;
@@ -72,7 +72,7 @@ async fn a_wait_that_timed_out_leaves_nothing() {
 
 /// The requests of a dropped future are still carried out when the connection comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_cancelled_while_cut_off_leaves_nothing_when_the_connection_is_back() {
+async fn requests_cancelled_while_cut_off_leave_nothing_after_the_reconnect() {
     let rig = Rig::start().await;
     let (near, far) = (rig.patient().await, rig.behind_for_long().await);
     let kept = hold(&far, "kept").await;

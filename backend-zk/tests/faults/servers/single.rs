@@ -12,7 +12,7 @@ use crate::support::*;
 
 /// Row 19. Whoever is longer without an answer than it may be cannot know who holds meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_short_freeze_of_the_server_costs_no_lock_and_a_long_one_is_told_in_time() {
+async fn a_short_server_freeze_costs_no_lock_and_a_long_one_is_reported_in_time() {
     let rig = Rig::alone().await;
     let [server] = rig.servers.servers() else { panic!("one server") };
     let (one, other) = (rig.direct().await, rig.direct().await);
@@ -81,7 +81,7 @@ async fn a_servers_clock_that_jumps_changes_nothing() {
 
 /// Row 40.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_with_no_room_for_clients_is_waited_for() {
+async fn a_server_at_its_connection_limit_is_retried() {
     let servers = ZooKeeperOptions::new().config("maxClientCnxns=6").standalone().await.unwrap();
     let rig = Rig::on(Arc::new(servers), 0).await;
     let locks = rig.direct().await;

@@ -7,7 +7,7 @@ use fencelock_zk::zookeeper_client::{Acls, CreateMode};
 use crate::support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_a_zookeeper_server_is_named() {
+async fn a_server_that_is_not_a_zookeeper_is_named() {
     for (answer, params, says) in [
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "", "is an HTTP server"),
         (b"-ERR unknown command\r\n", "", "redis://"),
@@ -42,7 +42,7 @@ async fn a_clickhouse_keeper_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_nothing_listens_nothing_is_made_up() {
+async fn without_a_server_no_kind_of_server_is_reported() {
     let babbler = Babbler::start(|_| Vec::new()).await.expect("it listens");
     let url = format!("zk://{}/x?unreachable_after=5s", babbler.addr());
     drop(babbler);
