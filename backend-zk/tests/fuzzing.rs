@@ -1,5 +1,5 @@
-//! What comes from outside is read without a panic and taken for what it says: names, URLs, and the
-//! nodes that servers list. The fuzz targets in `fuzz/` ask the same of far more inputs.
+//! External input is parsed without a panic, and as what it says: names, URLs, and the nodes that
+//! servers list. The fuzz targets in `fuzz/` check the same with far more inputs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 const URL: &str =
     "zk://h1:2182,h2,[::1]/app/locks/?session=4s&auth=digest:me:pw&acl=creator&ttl=2s";
 
-/// Names of nodes, ours and others', and what is nearly one.
+/// Names of nodes, of this library and of others, and nearly valid ones.
 fn child() -> impl Strategy<Value = String> {
     let near = "(_c_[a-f]{3}-)?(lock-|__READ__|__WRIT__|permits-[1-9]{1,2}-[0-9]{1,3}-|n_|é|)-?[0-9]{9,11}";
     prop_oneof![4 => near, 1 => "\\PC{0,20}[-0-9]{0,12}"]

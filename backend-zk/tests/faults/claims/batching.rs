@@ -1,4 +1,4 @@
-//! Many claims of one process at once, whose lists and deletes share requests.
+//! Many claims of one client at once, whose lists and deletes share requests.
 
 use fencelock_conformance::proxy::Direction;
 use fencelock_conformance::servers::TestZooKeeper;
@@ -9,65 +9,65 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-const CROWD: usize = 300;
+const CLAIMS: usize = 300;
 
-/// All at once, each with a lock of its own.
+/// Acquires all locks at once.
 async fn acquire_all(locks: &Locks) -> Vec<Guard> {
-    let acquiring = (0..CROWD).map(|n| wait_for(locks, &format!("lock-{n}")));
-    let all = within(PATIENCE, "everybody has a lock", join_all(acquiring)).await;
+    let acquiring = (0..CLAIMS).map(|n| wait_for(locks, &format!("lock-{n}")));
+    let all = within(PATIENCE, "all locks are held", join_all(acquiring)).await;
     all.into_iter().map(|joined| joined.expect("no panic").expect("granted")).collect()
 }
 
-/// All at once.
+/// Releases all locks at once.
 async fn release_all(guards: Vec<Guard>) -> Vec<Result<()>> {
     let releasing = guards.into_iter().map(|guard| tokio::spawn(guard.release()));
-    let all = within(PATIENCE, "everybody has an answer", join_all(releasing)).await;
+    let all = within(PATIENCE, "all releases are answered", join_all(releasing)).await;
     all.into_iter().map(|joined| joined.expect("no panic")).collect()
 }
 
 async fn all_drained(rig: &Rig) {
-    let names: Vec<String> = (0..CROWD).map(|n| format!("lock-{n}")).collect();
+    let names: Vec<String> = (0..CLAIMS).map(|n| format!("lock-{n}")).collect();
     rig.drained(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
 }
 
 #[tokio::test]
 async fn many_claims_share_requests() {
-    // One of its own, whose containers are young enough to stay.
+    // A server of its own, which removes no container during the test.
     let rig = Rig::on(TestZooKeeper::standalone().await.unwrap().into(), 0).await;
     let far = rig.behind().await;
     release_all(acquire_all(&far).await).await;
     let (before, started) = (rig.proxy.stats().requests, Instant::now());
     let guards = acquire_all(&far).await;
-    until("all are watched", async || rig.watches().await.len() == CROWD).await;
+    until("all are watched", async || rig.watches().await.len() == CLAIMS).await;
     let acquired = rig.proxy.stats().requests;
     for released in release_all(guards).await {
         released.unwrap();
     }
     let deletes = rig.proxy.stats().requests - acquired;
-    // Each was created and watched by itself.
-    let lists = acquired - before - 2 * CROWD as u64;
-    println!("{lists} requests for {CROWD} lists, {deletes} for the deletes");
+    // Each was created and watched by a request of its own.
+    let lists = acquired - before - 2 * CLAIMS as u64;
+    println!("{lists} requests for {CLAIMS} lists, {deletes} for the deletes");
     let beats = u64::try_from(started.elapsed().as_millis() / (T / 10).as_millis()).unwrap() + 2;
-    // One thread: nearly all have asked before the first answer is read. Who lists together are those
-    // whose creation is answered together, which a slow disk makes fewer.
-    assert!((1..CROWD as u64 / 2 + beats).contains(&lists), "{lists}");
-    assert!((1..CROWD as u64 / 5 + beats).contains(&deletes), "{deletes}");
+    // One thread: nearly all requests are queued before the first answer is read. Claims list
+    // together when their creations are answered together; with a slow disk fewer are.
+    assert!((1..CLAIMS as u64 / 2 + beats).contains(&lists), "{lists}");
+    assert!((1..CLAIMS as u64 / 5 + beats).contains(&deletes), "{deletes}");
     all_drained(&rig).await;
 }
 
-/// One that is gone already is told so, and is the only one: a transaction fails as a whole.
+/// Only the release of that node's claim fails, although a transaction fails as a whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_deleted_by_hand_does_not_affect_the_claims_in_its_batch() {
     let rig = Rig::start().await;
     let locks = rig.direct().await;
     let guards = acquire_all(&locks).await;
-    for n in (0..CROWD).step_by(10) {
+    for n in (0..CLAIMS).step_by(10) {
         let [node] = &rig.nodes(&format!("lock-{n}")).await[..] else { panic!("one node") };
         rig.client.delete(node, None).await.unwrap();
     }
     for (n, released) in release_all(guards).await.into_iter().enumerate() {
         match released {
-            Ok(()) => assert_ne!(n % 10, 0, "it was not held any more"),
+            Ok(()) => assert_ne!(n % 10, 0, "released without a node"),
             Err(error) => {
                 assert_kind(&error, ErrorKind::NotHeld);
                 assert_eq!(n % 10, 0, "{error}");
@@ -77,7 +77,7 @@ async fn a_node_deleted_by_hand_does_not_affect_the_claims_in_its_batch() {
     all_drained(&rig).await;
 }
 
-/// Lesson 5, in a crowd.
+/// Lesson 5, with many claims at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims_cancelled_in_a_batch_leave_nothing() {
     let rig = Rig::start().await;
@@ -86,7 +86,7 @@ async fn claims_cancelled_in_a_batch_leave_nothing() {
     rig.proxy.delay(Direction::ToServer, delay);
     for round in 0..10u32 {
         let acquiring: Vec<_> =
-            (0..CROWD).map(|n| wait_for(&locks, &format!("lock-{n}"))).collect();
+            (0..CLAIMS).map(|n| wait_for(&locks, &format!("lock-{n}"))).collect();
         // From before the first is sent to after the last is answered.
         tokio::time::sleep(delay * round).await;
         acquiring.iter().skip(1).step_by(2).for_each(JoinHandle::abort);
@@ -101,7 +101,7 @@ async fn claims_cancelled_in_a_batch_leave_nothing() {
     all_drained(&rig).await;
 }
 
-/// Rows 10 and 19: however many wait for their places, each learns in time that nobody answers.
+/// Rows 10 and 19: however many requests wait for a call, each claim fails in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_claims_that_are_cut_off_fail_in_time_and_leave_nothing() {
     let rig = Rig::start().await;
@@ -110,13 +110,13 @@ async fn many_claims_that_are_cut_off_fail_in_time_and_leave_nothing() {
     let guards = acquire_all(&far).await;
     rig.proxy.black_hole(Direction::ToServer);
     let cut = Instant::now();
-    let waiting: Vec<_> = (0..CROWD).map(|n| wait_for(&far, &format!("other-{n}"))).collect();
+    let waiting: Vec<_> = (0..CLAIMS).map(|n| wait_for(&far, &format!("other-{n}"))).collect();
     let lost = join_all(guards.iter().map(Guard::lost));
-    within(T, "all holders are told", lost).await;
-    for waiter in within(PATIENCE, "all waiters are told", join_all(waiting)).await {
+    within(T, "all holders are notified", lost).await;
+    for waiter in within(PATIENCE, "all waiters fail", join_all(waiting)).await {
         assert_kind(&waiter.unwrap().unwrap_err(), ErrorKind::Unreachable);
     }
-    assert!(cut.elapsed() < ms(3000) + T, "told after {:?}", cut.elapsed());
+    assert!(cut.elapsed() < ms(3000) + T, "notified after {:?}", cut.elapsed());
     rig.proxy.heal().await.unwrap();
     drop(guards);
     for guard in acquire_all(&far).await {

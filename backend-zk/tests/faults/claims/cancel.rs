@@ -1,4 +1,4 @@
-//! Futures that are dropped, at any moment, leave neither nodes nor watches.
+//! Futures that are dropped at any moment leave neither nodes nor watches.
 
 use fencelock_conformance::proxy::{Close, Direction, NewConnections};
 use tokio::time::{sleep, timeout};
@@ -25,7 +25,7 @@ async fn a_thousand_cancelled_acquisitions_leave_nothing() {
     for task in tasks.collect::<Vec<_>>() {
         cancelled += u32::from(soon("a task ends", task).await.unwrap());
     }
-    assert!(cancelled > 500, "only {cancelled} were on their way");
+    assert!(cancelled > 500, "only {cancelled} were under way");
     rig.drained(&["lock-0", "lock-1", "lock-2", "lock-3", "lock-4", "lock-5", "lock-6"]).await;
     rig.bare().await;
     give_back(hold(&locks, "lock-0").await).await;
@@ -40,8 +40,7 @@ async fn a_thousand_cancelled_waiters_leave_nothing() {
         let waiters: Vec<_> = (0..100).map(|_| wait_for(&far, "one")).collect();
         rig.queued("one", 101).await;
         if batch % 2 == 0 {
-            until("each watches the one before it", async || rig.watches().await.len() >= 100)
-                .await;
+            until("each watches the one ahead", async || rig.watches().await.len() >= 100).await;
         }
         for (round, waiter) in (0..).zip(waiters) {
             sleep(some_time(round) / 20).await;
@@ -60,7 +59,7 @@ async fn a_wait_that_timed_out_leaves_nothing() {
     let rig = Rig::start().await;
     let locks = rig.direct().await;
     let guard = hold(&locks, "one").await;
-    // Long enough to be in the queue by then on a busy machine.
+    // Long enough to be in the queue by then, also on a busy machine.
     let lock = locks.lock("one").wait_at_most(ms(2000));
     let error = soon("the wait ends", lock.acquire()).await.unwrap_err();
     assert_kind(&error, fencelock_core::ErrorKind::WaitTimedOut);

@@ -1,4 +1,4 @@
-//! The queue: order, nodes that vanish, and what others find in the same place.
+//! The queue: order, nodes that vanish, and nodes of other programs.
 
 use fencelock_core::{ErrorKind, LostReason};
 use fencelock_zk::ZkStore;
@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::*;
 
-/// One event for each release: each waiter watches the node before it and no other.
+/// One event for each release: each waiter watches the node ahead of it and no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_clients_are_granted_in_order_and_each_watches_the_one_ahead() {
     let rig = Rig::start().await;
@@ -24,7 +24,7 @@ async fn fifty_clients_are_granted_in_order_and_each_watches_the_one_ahead() {
     let watchers = rig.servers.servers()[0].four_letter("wchp").await.unwrap();
     let last = rig.nodes("one").await[50].clone();
     let of_last = watchers.split(&last).nth(1).unwrap().lines().skip(1);
-    assert_eq!(of_last.take_while(|line| line.starts_with('\t')).count(), 1, "the last one's own");
+    assert_eq!(of_last.take_while(|line| line.starts_with('\t')).count(), 1, "only its own watch");
     let mut last = guard.fencing_token();
     give_back(guard).await;
     for (waiter, _locks) in waiters {
@@ -48,7 +48,7 @@ async fn a_waiter_that_vanishes_from_the_middle_grants_no_other() {
         rig.queued("one", 3).await;
         match kind {
             0 => middle.abort(),
-            // By somebody's hand, early and late; it queues again behind the last.
+            // Deleted by hand, early and late; its claim queues again behind the last.
             early_or_late => {
                 if early_or_late == 2 {
                     sleep(ms(100)).await;
@@ -72,7 +72,7 @@ async fn a_waiter_that_vanishes_from_the_middle_grants_no_other() {
     }
 }
 
-/// Its session goes on living with its process.
+/// Its session stays alive, since its process runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unpolled_waiter_is_passed_over_and_queues_again() {
     let rig = Rig::start().await;
@@ -88,14 +88,14 @@ async fn an_unpolled_waiter_is_passed_over_and_queues_again() {
     give_back(guard).await;
     let last = granted(last).await;
     assert!(released.elapsed() < ms(4000), "passed over after {:?}", released.elapsed());
-    assert!(tokio::time::timeout(ms(300), &mut frozen).await.is_err(), "two hold it");
+    assert!(tokio::time::timeout(ms(300), &mut frozen).await.is_err(), "both hold it");
     rig.queued("one", 2).await;
     give_back(last).await;
     give_back(soon("granted at last", frozen).await.unwrap()).await;
     rig.drained(&["one"]).await;
 }
 
-/// A waiter whose own node was deleted must not take the end of the one before it for its turn.
+/// A waiter whose own node was deleted must not take the deletion of the one ahead for its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_node_was_deleted_is_not_granted() {
     let rig = Rig::start().await;
@@ -113,7 +113,7 @@ async fn a_waiter_whose_node_was_deleted_is_not_granted() {
             tokio::join!(rig.client.delete(&nodes[1], None), rig.client.delete(&nodes[0], None),);
         own.and(before).unwrap();
         let last = granted(last).await;
-        assert!(!evicted.is_finished(), "round {round}: two hold it");
+        assert!(!evicted.is_finished(), "round {round}: both hold it");
         give_back(last).await;
         give_back(granted(evicted).await).await;
         drop(guard);
@@ -131,9 +131,9 @@ async fn a_holder_whose_node_was_deleted_is_notified_at_once() {
         let node = rig.nodes("one").await[0].clone();
         let deleted = Instant::now();
         rig.client.delete(&node, None).await.unwrap();
-        let reason = soon("the holder is told", guard.lost()).await;
+        let reason = soon("the holder is notified", guard.lost()).await;
         assert_eq!(reason, LostReason::TakenAway);
-        assert!(deleted.elapsed() < ms(400), "told after {:?}", deleted.elapsed());
+        assert!(deleted.elapsed() < ms(400), "notified after {:?}", deleted.elapsed());
     }
     rig.drained(&["one"]).await;
 }
@@ -156,7 +156,7 @@ async fn a_lock_whose_own_node_vanishes_continues_with_larger_tokens() {
             rig.client.delete(&rig.root, None).await.unwrap();
         }
     }
-    // While it goes and comes, nobody is left behind.
+    // While it is deleted and created again, every acquisition succeeds.
     let lock = format!("{}/one", rig.root);
     let remover = rig.client.clone();
     let removing = tokio::spawn(async move {
@@ -172,7 +172,7 @@ async fn a_lock_whose_own_node_vanishes_continues_with_larger_tokens() {
     rig.drained(&["one"]).await;
 }
 
-/// CURATOR-621 and kazoo 649: a reader between two writers, and no way around a waiting writer.
+/// CURATOR-621 and kazoo 649: a reader between two writers, and no reader overtakes a writer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writer_reader_and_writer_are_granted_in_order() {
     let rig = Rig::start().await;
@@ -199,7 +199,7 @@ async fn writer_reader_and_writer_are_granted_in_order() {
     rig.drained(&["one"]).await;
 }
 
-/// The reader nearest to a writer was granted, which does not make it the first: others read too.
+/// That the reader ahead of a writer was granted does not make it the first: others read too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_waits_for_all_readers_of_its_own_client() {
     let rig = Rig::start().await;
@@ -218,13 +218,13 @@ async fn a_writer_waits_for_all_readers_of_its_own_client() {
     let (far, near) = (granted(far).await, granted(near).await);
     give_back(near).await;
     sleep(ms(100)).await;
-    assert!(!writer.is_finished(), "beside a reader");
+    assert!(!writer.is_finished(), "granted beside a reader");
     give_back(far).await;
     give_back(granted(writer).await).await;
     rig.drained(&["one"]).await;
 }
 
-/// The names that Curator's two classes look for, and that both are one lock here.
+/// Nodes have the names that Curator's two classes look for, and both kinds exclude each other here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_are_named_as_curator_names_them() {
     let rig = Rig::start().await;
@@ -242,13 +242,13 @@ async fn nodes_are_named_as_curator_names_them() {
         assert!(own.starts_with("_c_") && own.contains(name), "{own}");
         assert_eq!(own.len(), "_c_".len() + 36 + name.len() + 10);
         let label = rig.client.get_data(&nodes[0]).await.unwrap().0;
-        assert!(String::from_utf8(label).unwrap().contains("pid"), "people see who holds it");
+        assert!(String::from_utf8(label).unwrap().contains("pid"), "the label shows the holder");
         give_back(guard).await;
     }
     // Numbers below zero come after the largest, and so before those that follow them.
     let (below, largest) = ("_c_0-lock--000000005", "_c_0-lock-2147483647");
     let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
-    for (name, in_the_way) in [(below, true), (largest, false)] {
+    for (name, blocks) in [(below, true), (largest, false)] {
         rig.client.delete(&format!("{}/one", rig.root), None).await.unwrap();
         give_back(hold(&locks, "one").await).await;
         let path = format!("{}/one/{name}", rig.root);
@@ -256,11 +256,11 @@ async fn nodes_are_named_as_curator_names_them() {
         let waiter = wait_for(&locks, "one");
         rig.queued("one", 2).await;
         sleep(ms(50)).await;
-        assert_eq!(waiter.is_finished(), !in_the_way, "{name}");
+        assert_eq!(waiter.is_finished(), !blocks, "{name}");
         rig.client.delete(&path, None).await.unwrap();
         give_back(granted(waiter).await).await;
     }
-    // Somebody else's nodes, with no session of ours: whatever ends in a number is in the way.
+    // Nodes of other programs: each whose name ends in a number blocks.
     for foreign in ["_c_0-lock-", "x__lock__", "_c_0-__WRIT__"] {
         let path = format!("{}/one/{foreign}", rig.root);
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
@@ -315,7 +315,8 @@ async fn a_huge_name_is_refused_before_it_reaches_the_servers() {
     give_back(hold(&locks, &"\u{1}".repeat(512)).await).await;
 }
 
-/// A lock's node that another program has made, with data of its own, is neither made nor removed.
+/// A lock's node that another program has created, with its own data, is neither created again nor
+/// removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_node_of_another_program_keeps_its_data() {
     let rig = Rig::start().await;
@@ -334,6 +335,6 @@ async fn a_lock_node_of_another_program_keeps_its_data() {
     give_back(granted(waiter).await).await;
     assert!(locks.lock("one").try_acquire().await.expect("an answer").is_some());
     rig.drained(&["one"]).await;
-    let (data, stat) = rig.client.get_data(&path).await.expect("it is there");
+    let (data, stat) = rig.client.get_data(&path).await.expect("it exists");
     assert_eq!((&data[..], stat.czxid, stat.mzxid), (&b"kept"[..], made.czxid, made.mzxid));
 }

@@ -1,4 +1,4 @@
-//! How many requests things cost. They are counted on the wire, without pings and events.
+//! The number of requests, counted on the wire, without pings and events.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use tokio::time::sleep;
 
 use crate::support::*;
 
-/// The session's heartbeats come between: so many in this time at most.
-fn beats(during: Duration) -> u64 {
+/// The most heartbeats of a session in this time, which are counted too.
+fn heartbeats(during: Duration) -> u64 {
     u64::try_from(during.as_millis() / (T / 10).as_millis()).expect("a short time") + 2
 }
 
@@ -22,8 +22,11 @@ async fn counted(rig: &Rig, act: impl AsyncFnOnce()) -> (u64, Duration) {
 #[track_caller]
 fn assert_costs(what: &str, (requests, during): (u64, Duration), expected: u64) {
     println!("{what}: {requests} requests in {during:?}, {expected} expected");
-    assert!(requests >= expected, "{what}: {requests} requests are too few to be true");
-    assert!(requests <= expected + beats(during), "{what}: {requests} requests, not {expected}");
+    assert!(requests >= expected, "{what}: only {requests} requests");
+    assert!(
+        requests <= expected + heartbeats(during),
+        "{what}: {requests} requests, not {expected}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,7 +66,7 @@ async fn a_hand_off_to_the_next_in_line_costs_it_no_request() {
         rig.queued(&name, 2).await;
     }
     until("all nodes are watched", async || rig.watches().await.len() == 40).await;
-    // And known to be.
+    // Time for the answers to arrive.
     sleep(ms(100)).await;
     let mut held = Vec::new();
     let granting = counted(&rig, async || {
@@ -81,7 +84,7 @@ async fn a_hand_off_to_the_next_in_line_costs_it_no_request() {
     until("no watch is left", async || rig.watches().await.is_empty()).await;
 }
 
-/// Who is behind a node of the same process knows when that was granted, and asks nobody.
+/// A waiter behind a node of the same client knows when that was granted, and sends no request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hand_offs_along_a_queue_of_one_client_cost_only_its_releases() {
     let rig = Rig::start().await;
@@ -93,7 +96,7 @@ async fn hand_offs_along_a_queue_of_one_client_cost_only_its_releases() {
         rig.queued("one", queued).await;
     }
     until("all nodes are watched", async || rig.watches().await.len() == 20).await;
-    // And known to be.
+    // Time for the answers to arrive.
     sleep(ms(50)).await;
     let passing = counted(&rig, async || {
         for waiter in waiters {
@@ -117,6 +120,6 @@ async fn one_heartbeat_keeps_many_locks() {
     sleep(ms(500)).await;
     let (requests, during) = counted(&rig, async || sleep(T).await).await;
     println!("{requests} requests in {during:?} for 300 locks");
-    assert!(requests >= 5 && requests <= 5 * beats(during), "{requests} in {during:?}");
+    assert!(requests >= 5 && requests <= 5 * heartbeats(during), "{requests} in {during:?}");
     assert!(guards.iter().all(fencelock_core::Guard::is_held));
 }

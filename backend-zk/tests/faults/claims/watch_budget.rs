@@ -1,4 +1,4 @@
-//! More locks in one client than the watches of one session can carry through a reconnect.
+//! More locks in one client than one session can watch through a reconnect.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::support::*;
 /// For thousands of acquisitions on a busy machine.
 const LONG: Duration = Duration::from_secs(120);
 
-/// How many hold and how many wait: `FENCELOCK_CLAIMS` of each for people with more time.
+/// The numbers of holds and of waiters: `FENCELOCK_CLAIMS` of each, if set.
 fn counts() -> (usize, usize) {
     match std::env::var("FENCELOCK_CLAIMS") {
         Ok(claims) => {
@@ -27,7 +27,7 @@ fn counts() -> (usize, usize) {
     }
 }
 
-/// With ticks that allow a session to outlast what a busy machine does to thousands of claims.
+/// A server whose ticks allow sessions that survive thousands of claims on a busy machine.
 async fn patient_server() -> TestZooKeeper {
     let options = ZooKeeperOptions::new().tick_time(Duration::from_secs(1));
     options.standalone().await.expect("ZooKeeper starts")
@@ -39,8 +39,8 @@ async fn hold_many(locks: &Locks, count: usize) -> Vec<Guard> {
     within(LONG, "all are held", holding.collect()).await
 }
 
-/// Waiters in one queue that give the lock back as soon as they have it, and the tokens of their
-/// grants, in the order of the grants.
+/// Starts waiters in one queue that release the lock as soon as they hold it, and returns the tokens
+/// of their grants, in order.
 fn wait_many(locks: &Locks, count: usize) -> (JoinSet<()>, mpsc::UnboundedReceiver<FencingToken>) {
     let (granted, tokens) = mpsc::unbounded_channel();
     let mut waiters = JoinSet::new();
@@ -48,8 +48,8 @@ fn wait_many(locks: &Locks, count: usize) -> (JoinSet<()>, mpsc::UnboundedReceiv
         let (locks, granted) = (locks.clone(), granted.clone());
         waiters.spawn(async move {
             let guard = locks.lock("wanted").acquire().await.expect("granted");
-            granted.send(guard.fencing_token()).expect("the test is listening");
-            guard.release().await.expect("given back");
+            granted.send(guard.fencing_token()).expect("the test receives");
+            guard.release().await.expect("released");
         });
     }
     (waiters, tokens)
@@ -93,12 +93,12 @@ async fn thousands_of_holds_and_waiters_survive_every_connection_reset() {
             }
         };
         within(LONG, "all are renewed", are_renewed()).await;
-        let returns = rig.proxy.stats().accepted - accepted;
-        assert!(returns <= connections * 2, "{returns} connections after reset {reset}");
+        let reconnects = rig.proxy.stats().accepted - accepted;
+        assert!(reconnects <= connections * 2, "{reconnects} connections after reset {reset}");
         assert_eq!(rig.nodes("wanted").await, places, "places were lost by reset {reset}");
     }
     give_back(blocker).await;
-    within(LONG, "all have their turn", waiters.join_all()).await;
+    within(LONG, "all are granted", waiters.join_all()).await;
     let mut tokens = Vec::new();
     while let Some(token) = granted.recv().await {
         tokens.push(token);
@@ -110,12 +110,12 @@ async fn thousands_of_holds_and_waiters_survive_every_connection_reset() {
     until("no node is left", async || rig.nodes("own-0").await.is_empty()).await;
 }
 
-/// A name as long as names can be, each character of which takes three bytes of a path.
+/// A name of the maximal length, each character of which takes three bytes of a path.
 fn long(at: usize) -> String {
     format!("{at:/>512}")
 }
 
-/// Bytes of paths count, not locks; and what is not needed any more is closed.
+/// The budget counts bytes of paths, not locks; and an unused session is closed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_names_need_more_sessions_which_end_when_unused() {
     const HOLDS: usize = 200;

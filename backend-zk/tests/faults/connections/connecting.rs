@@ -1,4 +1,4 @@
-//! What connecting says about what it found.
+//! The errors of connecting to something else than a ZooKeeper server.
 
 use fencelock_conformance::servers::Babbler;
 use fencelock_core::ErrorKind;
@@ -38,7 +38,7 @@ async fn a_clickhouse_keeper_is_refused() {
     assert_kind(&error, ErrorKind::Refused);
     assert!(words(&error).contains("ClickHouse Keeper"), "{error}");
     let root = rig.client.check_stat("/x").await.expect("the server answers");
-    assert!(root.is_none(), "nothing was made there");
+    assert!(root.is_none(), "nothing was created there");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,5 +48,5 @@ async fn without_a_server_no_kind_of_server_is_reported() {
     drop(babbler);
     let error = soon("connecting ends", try_connect(&url)).await.expect_err("not connected");
     assert_kind(&error, ErrorKind::Unreachable);
-    assert!(words(&error).contains("no server takes a connection"), "{error}");
+    assert!(words(&error).contains("no server accepts a connection"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Servers of a version that does not know all requests.
+//! Servers of an old version that does not know all requests.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,8 +16,7 @@ use crate::support::*;
 const MULTI_READ: i32 = 22;
 const UNIMPLEMENTED: i32 = -6;
 
-/// A way to a server that answers `multiRead` as ZooKeeper 3.5 does: by an error, and by closing the
-/// connection.
+/// A proxy that answers `multiRead` like ZooKeeper 3.5: with an error, and by closing the connection.
 struct Older {
     addr: SocketAddr,
     refused: Arc<AtomicU64>,
@@ -25,7 +24,7 @@ struct Older {
 }
 
 impl Older {
-    async fn than(server: String) -> Older {
+    async fn in_front_of(server: String) -> Older {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let addr = listener.local_addr().expect("an address");
         let refused = Arc::new(AtomicU64::new(0));
@@ -36,7 +35,7 @@ impl Older {
             while let Ok((client, _)) = listener.accept().await {
                 let (server, count) = (server.clone(), count.clone());
                 connections.spawn(async move {
-                    // It ends with either side.
+                    // It ends when either side does.
                     let _ = carry(client, &server, &count).await;
                 });
             }
@@ -62,7 +61,7 @@ async fn carry(client: TcpStream, server: &str, refused: &AtomicU64) -> io::Resu
     let (mut client_in, mut client_out) = client.into_split();
     let (mut server_in, mut server_out) = TcpStream::connect(server).await?.into_split();
     let requests = async {
-        // The first frame asks for the session.
+        // The first frame requests the session.
         server_out.write_all(&frame(&mut client_in).await?).await?;
         loop {
             let request = frame(&mut client_in).await?;
@@ -98,12 +97,12 @@ async fn take_turns(locks: &Locks, name: String, turns: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_multi_read_is_sent_it_once() {
     let rig = Rig::start().await;
-    let older = Older::than(rig.servers.connect_string()).await;
+    let older = Older::in_front_of(rig.servers.connect_string()).await;
     let locks = connect(&rig.url(&older.addr.to_string(), "")).await;
     let turns = (0..32).map(|n| take_turns(&locks, format!("lock-{n}"), 20));
     within(PATIENCE * 3, "all have had their turns", join_all(turns)).await;
     let refused = older.refused();
     // Two may be under way before the first is answered.
-    assert!((1..=2).contains(&refused), "it was asked {refused} times");
+    assert!((1..=2).contains(&refused), "it was sent {refused} times");
     rig.drained(&["lock-0", "lock-31"]).await;
 }

@@ -1,4 +1,4 @@
-//! Replies that never arrive, though the servers did what was asked.
+//! Replies that never arrive, although the servers have carried out the request.
 
 use fencelock_conformance::proxy::{AfterDrop, DropReply};
 
@@ -12,16 +12,16 @@ async fn a_node_whose_creation_was_not_confirmed_is_adopted_and_not_created_twic
     let rig = Rig::start().await;
     let locks = rig.behind().await;
     let kept = hold(&locks, "kept").await;
-    // The node of the lock itself is there from now on.
+    // The node of the lock itself exists from now on.
     give_back(hold(&locks, "one").await).await;
     for (round, way) in WAYS.into_iter().cycle().take(9).enumerate() {
         rig.proxy.drop_reply(DropReply::first(way).matching(is(Op::Create))).unwrap();
         let acquiring = wait_for(&locks, "one");
         soon("a reply is lost", rig.proxy.dropped_reply()).await;
-        let [made] = &rig.nodes("one").await[..] else { panic!("one node is made") };
-        let made = rig.stat(made).await.expect("it is there");
+        let [made] = &rig.nodes("one").await[..] else { panic!("one node is created") };
+        let made = rig.stat(made).await.expect("it exists");
         if matches!(way, AfterDrop::BlackHole) {
-            // For less than half of the session timeout.
+            // Less than half of the session timeout.
             tokio::time::sleep(T / 4).await;
             rig.proxy.heal().await.unwrap();
         }
@@ -36,7 +36,7 @@ async fn a_node_whose_creation_was_not_confirmed_is_adopted_and_not_created_twic
     rig.drained(&["one", "kept"]).await;
 }
 
-/// Lessons 16, 18: it is gone, and the caller is told that it worked.
+/// Lessons 16, 18: the node is deleted, and the release reports success.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_reply_was_lost_has_worked() {
     let rig = Rig::start().await;
@@ -54,7 +54,7 @@ async fn a_release_whose_reply_was_lost_has_worked() {
             rig.proxy.heal().await.unwrap();
         }
         soon("the release ends", releasing).await.unwrap().expect("released");
-        // Repeating it has not freed the next one's.
+        // The repeated request has not released the next holder's lock.
         assert!(next.is_held() && is_busy(&far, "one").await, "{way:?}");
         give_back(next).await;
     }
@@ -81,7 +81,7 @@ async fn a_queue_place_whose_reply_was_lost_is_kept() {
     rig.drained(&["one"]).await;
 }
 
-/// The heartbeat is one more request whose reply can be lost.
+/// The reply to a heartbeat can be lost too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_heartbeat_costs_no_lock() {
     let rig = Rig::start().await;

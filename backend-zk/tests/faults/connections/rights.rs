@@ -15,12 +15,12 @@ async fn the_locks_of_a_login_are_closed_to_others() {
     let same = connect(&rig.url(&host, "auth=digest:me:hunter2&acl=creator")).await;
     let guard = hold(&own, "one").await;
     assert!(is_busy(&same, "one").await);
-    // Nobody else even sees it.
+    // Other logins cannot even list it.
     assert!(rig.client.list_children(&format!("{}/one", rig.root)).await.is_err());
     for stranger in ["", "auth=digest:me:wrong", "auth=digest:you:hunter2"] {
         let stranger = try_connect(&rig.url(&host, stranger)).await;
         let error = match stranger {
-            // The root is not theirs either.
+            // They have no rights on the root either.
             Err(error) => error,
             Ok(locks) => soon("refused", locks.lock("one").acquire()).await.unwrap_err(),
         };
@@ -32,12 +32,12 @@ async fn the_locks_of_a_login_are_closed_to_others() {
     give_back(hold(&same, "one").await).await;
     let open = format!("zk://{host}{}-open?session=2s&auth=digest:me:pw&acl=open", rig.root);
     let guard = hold(&connect(&open).await, "one").await;
-    let anybody = format!("zk://{host}{}-open?session=2s", rig.root);
-    assert!(is_busy(&connect(&anybody).await, "one").await);
+    let without_login = format!("zk://{host}{}-open?session=2s", rig.root);
+    assert!(is_busy(&connect(&without_login).await, "one").await);
     give_back(guard).await;
 }
 
-/// A server that knows one login, by SASL.
+/// A server with one login, by SASL.
 #[cfg(feature = "sasl")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_login_by_sasl_owns_its_locks() {
@@ -72,7 +72,7 @@ async fn a_login_by_sasl_owns_its_locks() {
     }
 }
 
-/// A root that somebody else has made is used as it is; one that must not be made is refused.
+/// A root that another client has created is used unchanged; one that may not be created is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_is_created_or_found() {
     let rig = Rig::start().await;
@@ -82,7 +82,7 @@ async fn a_root_is_created_or_found() {
     let guard = hold(&locks, "one").await;
     let children = rig.client.list_children(&format!("{}/a/b/c/one", rig.root)).await.unwrap();
     assert_eq!(children.len(), 1);
-    // Other roots are other locks.
+    // A lock of the same name below another root is another lock.
     assert!(!is_busy(&rig.direct().await, "one").await);
     give_back(guard).await;
 

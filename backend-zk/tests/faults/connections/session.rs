@@ -1,4 +1,4 @@
-//! Sessions that are cut off, lost, and replaced.
+//! Sessions that are cut off, lost and replaced.
 
 use fencelock_conformance::proxy::{Close, Direction, NewConnections};
 use fencelock_core::ErrorKind;
@@ -10,7 +10,7 @@ fn black_hole(rig: &Rig) {
     both_ways(|direction| rig.proxy.black_hole(direction));
 }
 
-/// The promise itself: for the time between the two moments there would be two owners.
+/// The guarantee itself: a loss detected after the next grant would mean two owners in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_is_cut_off_detects_its_loss_before_the_next_grant() {
     const LOCKS: [&str; 3] = ["zero", "one", "two"];
@@ -32,7 +32,7 @@ async fn a_holder_that_is_cut_off_detects_its_loss_before_the_next_grant() {
         print(round, &outcomes);
         rig.proxy.heal().await.unwrap();
         for (lock, outcome) in LOCKS.into_iter().zip(outcomes) {
-            // The expired holder's release frees nobody's lock.
+            // The release of the expired holder releases no other lock.
             let error = soon("a late release ends", outcome.loser.release()).await.unwrap_err();
             assert_kind(&error, ErrorKind::NotHeld);
             assert!(outcome.winner.is_held() && rig.nodes(lock).await.len() == 1);
@@ -42,7 +42,7 @@ async fn a_holder_that_is_cut_off_detects_its_loss_before_the_next_grant() {
     rig.drained(&LOCKS).await;
 }
 
-/// What a shorter break must not cost.
+/// A shorter interruption costs neither a lock nor a place in a queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock() {
     let rig = Rig::start().await;
@@ -59,7 +59,7 @@ async fn a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock
             2 => rig.proxy.cut(Close::Reset, NewConnections::Refused).await.unwrap(),
             _ => rig.proxy.cut(Close::Fin, NewConnections::Closed).await.unwrap(),
         }
-        // Whoever wants to know is told that it is not renewed any more, while it is still held.
+        // `expiring` reports that the hold is not renewed any more, while it is still held.
         soon("the holder is warned", held.expiring(T / 5)).await;
         assert!(held.is_held(), "lost by break {break_by}");
         rig.proxy.heal().await.unwrap();
@@ -77,7 +77,7 @@ async fn a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock
     rig.drained(&["held", "wanted"]).await;
 }
 
-/// CURATOR-498, 604: a node of the old session is about to go, whoever counts on it.
+/// CURATOR-498, 604: a node of the old session will be deleted, and must not be relied on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_session_adopts_nothing_of_the_old_one() {
     let rig = Rig::start().await;
@@ -89,7 +89,7 @@ async fn a_new_session_adopts_nothing_of_the_old_one() {
     let old = rig.nodes("wanted").await[1].clone();
     let owner = rig.stat(&old).await.unwrap().ephemeral_owner;
     black_hole(&rig);
-    soon("the holder is told", held.lost()).await;
+    soon("the holder is notified", held.lost()).await;
     rig.queued("wanted", 1).await;
     rig.proxy.heal().await.unwrap();
     // It queues again, in the new session.
@@ -104,14 +104,14 @@ async fn a_new_session_adopts_nothing_of_the_old_one() {
     assert!(again.fencing_token() > held.fencing_token());
     drop(held);
     sleep(ms(100)).await;
-    assert!(again.is_held(), "what is left of the old one does no harm");
+    assert!(again.is_held(), "lost by what is left of the old session");
     give_back(blocker).await;
     give_back(granted(waiter).await).await;
     give_back(again).await;
     rig.drained(&["held", "wanted"]).await;
 }
 
-/// An idle session may end unseen; the next acquisition makes a new one.
+/// An idle session may end unnoticed; the next acquisition opens a new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_client_that_was_cut_off_for_long_acquires_again() {
     let rig = Rig::start().await;
@@ -126,7 +126,7 @@ async fn an_idle_client_that_was_cut_off_for_long_acquires_again() {
     rig.drained(&["one"]).await;
 }
 
-/// Lesson 8: neither a deadlock nor a grant while nothing is known.
+/// Lesson 8: neither a deadlock nor a grant while the servers are unreachable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_and_restarted_loses_no_queue_place_and_no_lock() {
     let servers = fencelock_conformance::servers::TestZooKeeper::standalone().await.unwrap();
@@ -143,7 +143,7 @@ async fn a_server_that_is_killed_and_restarted_loses_no_queue_place_and_no_lock(
     server.kill().unwrap();
     server.restart().await.unwrap();
     println!("down for {:?}", down.elapsed());
-    // A slow start costs the session; the locks are kept apart all the same.
+    // A slow restart costs the session; the locks exclude each other nevertheless.
     match soon("the release ends", held.release()).await {
         Ok(()) => {}
         Err(error) => assert_kind(&error, ErrorKind::NotHeld),
@@ -155,7 +155,7 @@ async fn a_server_that_is_killed_and_restarted_loses_no_queue_place_and_no_lock(
     rig.drained(&["one"]).await;
 }
 
-/// Closing tells the servers, so that nobody waits for a timeout.
+/// Closing ends the session on the servers, so that no waiter waits for a timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closing_and_dropping_end_the_session_at_once() {
     let rig = Rig::start().await;

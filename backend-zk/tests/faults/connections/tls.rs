@@ -66,7 +66,7 @@ impl Certificates {
             format!("ssl.{what}.location={}\nssl.{what}.type=PEM", file.display())
         };
         let server = ZooKeeperOptions::new()
-            // Netty is in many jars, and only this way to serve needs it.
+            // Netty is in many jars, and only TLS needs it.
             .java_arg("-cp")
             .java_arg("/usr/share/java/*")
             .config(&format!("secureClientPort={port}\nsecureClientPortAddress=127.0.0.1"))

@@ -1,4 +1,4 @@
-//! Three servers: leaders that are killed, and followers that are cut off from their leader.
+//! Three servers: leaders that are killed, and followers that are cut off from their leaders.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ async fn leader_at(servers: &TestZooKeeper) -> usize {
     servers.servers().iter().position(|server| server.port() == leader).expect("one of them")
 }
 
-/// The follower does not notice, as its sync limit is far away, and answers reads and pings by
-/// itself: a lock that is kept by them has two owners. Behind a write that it cannot get committed
-/// it leaves even those of the same session unanswered, so it is a bystander that sees them.
+/// The follower does not notice it, since its sync limit is high, and answers reads and pings by
+/// itself: a lock that relies on those would have two owners. After a write that it cannot get
+/// committed it answers nothing more in that session, so a second session observes the reads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_grant() {
     const LOCKS: [&str; 4] = ["zero", "one", "two", "three"];
@@ -29,7 +29,7 @@ async fn a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_gra
         let mut contests = Vec::new();
         let mut holders = Vec::new();
         for lock in LOCKS {
-            // Each in a session of its own, whose heartbeats come at other times.
+            // Each in a session of its own, with heartbeats at different times.
             let far = rig.behind().await;
             contests.push(Contest::between(&rig, &far, &near, lock).await);
             holders.push(far);
@@ -38,7 +38,7 @@ async fn a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_gra
         let window = Proxy::start(servers.servers()[follower].connect_string()).await.unwrap();
         let bystander = transport(&window.addr().to_string()).await;
         let [node, _] = &rig.nodes(LOCKS[0]).await[..] else { panic!("a holder and a waiter") };
-        // At some point between two heartbeats, and between two words of follower and leader.
+        // At some point between two heartbeats, and between two messages of follower and leader.
         sleep(T * (round % 10) / 100).await;
         let cut = Instant::now();
         for wire in servers.wires_of(follower) {
@@ -53,15 +53,15 @@ async fn a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_gra
         }
         print(round, &outcomes);
         let stale = bystander.check_stat(node).await.expect("the follower answers");
-        assert!(stale.is_some(), "the follower has heard nothing");
+        assert!(stale.is_some(), "the follower does not know of the loss");
         let Stats { accepted, open, .. } = window.stats();
-        assert_eq!((accepted, open), (1, 1), "it was there all the time");
+        assert_eq!((accepted, open), (1, 1), "it stayed connected");
         for wire in servers.wires_of(follower) {
-            // Requests of lost sessions arrive late, or the follower has to come back.
+            // Requests of lost sessions arrive late, or the follower has to join again.
             wire.heal().await.unwrap();
         }
         for (lock, outcome) in LOCKS.into_iter().zip(outcomes) {
-            // The expired holder's release frees nobody's lock.
+            // The release of the expired holder releases no other lock.
             let error = soon("a late release ends", outcome.loser.release()).await.unwrap_err();
             assert_kind(&error, ErrorKind::NotHeld);
             assert!(outcome.winner.is_held() && rig.nodes(lock).await.len() == 1);
@@ -100,7 +100,7 @@ async fn a_new_leader_keeps_locks_and_queue_places_and_gives_larger_tokens() {
         let token = held.fencing_token();
         give_back(held).await;
         let next = granted(waiter).await;
-        println!("handed over {:?} after the leader was killed", killed.elapsed());
+        println!("handed off {:?} after the leader was killed", killed.elapsed());
         assert!(next.fencing_token() > token);
         last = Some(next.fencing_token());
         give_back(next).await;
@@ -117,7 +117,7 @@ async fn a_read_only_server_is_refused() {
     for server in rest {
         server.kill().unwrap();
     }
-    until("it is for reading only", async || {
+    until("it is read-only", async || {
         one.four_letter("isro").await.is_ok_and(|answer| answer == "ro")
     })
     .await;

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::*;
 
-/// Of the servers that tests start.
+/// The tick of the servers that tests start.
 const TICK: std::time::Duration = ms(200);
 
 async fn three() -> Arc<fencelock_conformance::servers::TestZooKeeper> {
@@ -21,18 +21,19 @@ async fn follower_of(servers: &fencelock_conformance::servers::TestZooKeeper) ->
     follower.expect("two of them")
 }
 
-/// Rows 19 and 30: its clients go to another server, and a majority decides. Whose way there takes
-/// too long, as by the frozen one once more, is told of its loss, and can have the lock again.
+/// Rows 19 and 30: its clients connect to another server, and a majority decides. A client that takes
+/// too long, for example by trying the frozen one again, is notified of its loss, and can acquire
+/// the lock again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_follower_blocks_no_client() {
-    // Longer sessions than a busy machine stands still.
+    // Sessions that outlast the stalls of a busy machine.
     let options = ZooKeeperOptions::new().tick_time(ms(500));
     let servers = Arc::new(options.ensemble(3).await.expect("ZooKeeper starts"));
     let follower = follower_of(&servers).await;
     let rig = Rig::on(servers.clone(), follower).await;
     let url = format!("zk://{}{}?prefix=&session=10s", servers.connect_string(), rig.root);
     let (mut clients, mut guards) = (Vec::new(), Vec::new());
-    // Enough that one of them is with the follower: nobody says where they are.
+    // Enough that some of them are connected to the follower: which ones is unknown.
     for at in 0..8 {
         let locks = connect(&url).await;
         guards.push(hold(&locks, &format!("lock-{at}")).await);
@@ -49,7 +50,7 @@ async fn a_frozen_follower_blocks_no_client() {
     .await;
     let kept = guards.iter().filter(|guard| guard.is_held()).count();
     println!("{kept} of {} holds were kept", guards.len());
-    assert!(kept > 0, "those of other servers are");
+    assert!(kept > 0, "all holds were lost");
     let first = guards.remove(0);
     if first.is_held() {
         give_back(first).await;
@@ -82,16 +83,16 @@ async fn without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterward
         dead.kill().unwrap();
     }
     let killed = Instant::now();
-    // The holder is never heard of again.
+    // The holder is cut off for good.
     both_ways(|direction| rig.proxy.black_hole(direction));
-    soon("the holder is told", held.lost()).await;
-    assert!(killed.elapsed() < T * 16 / 25 + SLACK, "told after {:?}", killed.elapsed());
+    soon("the holder is notified", held.lost()).await;
+    assert!(killed.elapsed() < T * 16 / 25 + SLACK, "notified after {:?}", killed.elapsed());
     let asked = Instant::now();
     let lock = near.lock("other").wait_at_most(ms(500));
     let error = soon("a short wait ends", lock.acquire()).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(asked.elapsed() < ms(500) + SLACK, "after {:?}", asked.elapsed());
-    until("connecting says what is missing", async || {
+    until("the error of connecting names the cause", async || {
         let url = rig.url(&all[0].connect_string(), "unreachable_after=3s");
         let error = try_connect(&url).await.expect_err("without a quorum");
         assert_kind(&error, ErrorKind::Unreachable);
@@ -99,9 +100,9 @@ async fn without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterward
     })
     .await;
     let fresh = wait_for(&near, "fresh");
-    // For longer than all sessions last.
+    // Longer than all session timeouts.
     sleep((T * 5 / 2).saturating_sub(killed.elapsed())).await;
-    assert!(!waiter.is_finished() && !fresh.is_finished(), "granted by nobody");
+    assert!(!waiter.is_finished() && !fresh.is_finished(), "granted without a quorum");
     all[1].restart().await.unwrap();
     let back = Instant::now();
     give_back(granted(fresh).await).await;
@@ -119,7 +120,7 @@ async fn without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterward
     free(&near, "one").await;
 }
 
-/// Row 32: it answers reads by what it knew before, and its client comes back to it.
+/// Row 32: it answers reads from its old state, and its client reconnects to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thawed_follower_grants_no_lock_that_was_lost() {
     let servers = three().await;
@@ -132,7 +133,7 @@ async fn a_thawed_follower_grants_no_lock_that_was_lost() {
         servers.servers()[follower].freeze().await.unwrap();
         let Outcome { loser, winner, .. } = contest.decided(cut).await;
         servers.servers()[follower].thaw().unwrap();
-        // At once, and again and again while the follower catches up.
+        // At once, and repeatedly while the follower catches up.
         for _ in 0..20 {
             match far.lock("one").wait_at_most(ms(200)).try_acquire().await {
                 Ok(granted) => assert!(granted.is_none(), "granted twice"),

@@ -1,4 +1,4 @@
-//! One server that stands still, has another clock, or has no room.
+//! One server that is frozen, whose clock jumps, or that accepts no more connections.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-/// Row 19. Whoever is longer without an answer than it may be cannot know who holds meanwhile.
+/// Row 19. A holder without an answer for too long cannot know whether it still holds the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_server_freeze_costs_no_lock_and_a_long_one_is_reported_in_time() {
     let rig = Rig::alone().await;
@@ -30,11 +30,11 @@ async fn a_short_server_freeze_costs_no_lock_and_a_long_one_is_reported_in_time(
     .await;
     let frozen = Instant::now();
     server.freeze().await.unwrap();
-    soon("the holder is told", held.lost()).await;
-    assert!(frozen.elapsed() < T * 16 / 25 + SLACK, "told after {:?}", frozen.elapsed());
-    // Until the server has ended the session, too, had it not been frozen.
+    soon("the holder is notified", held.lost()).await;
+    assert!(frozen.elapsed() < T * 16 / 25 + SLACK, "notified after {:?}", frozen.elapsed());
+    // Longer than the session timeout, after which a running server would have ended the session.
     tokio::time::sleep_until(frozen + T + SLACK).await;
-    assert!(!waiter.is_finished(), "granted by nobody");
+    assert!(!waiter.is_finished(), "granted by a frozen server");
     server.thaw().unwrap();
     let next = granted(waiter).await;
     assert!(!held.is_held() && next.fencing_token() > held.fencing_token());
@@ -44,7 +44,7 @@ async fn a_short_server_freeze_costs_no_lock_and_a_long_one_is_reported_in_time(
     until("no node is left", async || rig.nodes("one").await.is_empty()).await;
 }
 
-/// Row 33: sessions are counted by a clock that nobody sets.
+/// Row 33: the server measures session timeouts by a monotonic clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_servers_clock_that_jumps_changes_nothing() {
     let clock = ServerClock::of("java").unwrap();
@@ -58,7 +58,7 @@ async fn a_servers_clock_that_jumps_changes_nothing() {
     let shown = async |name: &str| {
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
         rig.client.create(&seen(name), b"", &options).await.unwrap();
-        rig.stat(&seen(name)).await.expect("it is there").ctime / 1000
+        rig.stat(&seen(name)).await.expect("it exists").ctime / 1000
     };
     let right = shown("right").await;
     for seconds in [40, -40, 3600, 0] {
@@ -67,7 +67,7 @@ async fn a_servers_clock_that_jumps_changes_nothing() {
         assert!((jumped - seconds).abs() < 35, "its clock has jumped by {jumped} s");
         let jumped = Instant::now();
         while jumped.elapsed() < T * 5 / 4 {
-            assert!(held.is_held() && !waiter.is_finished(), "given away by a clock");
+            assert!(held.is_held() && !waiter.is_finished(), "given away by a clock jump");
             tokio::time::sleep(ms(20)).await;
         }
     }
@@ -86,10 +86,10 @@ async fn a_server_at_its_connection_limit_is_retried() {
     let rig = Rig::on(Arc::new(servers), 0).await;
     let locks = rig.direct().await;
     let held = hold(&locks, "one").await;
-    let mut crowd = Vec::new();
+    let mut connections = Vec::new();
     for _ in 0..6 {
-        // The last ones are sent away.
-        crowd.extend(TcpStream::connect(rig.servers.connect_string()).await.ok());
+        // The last ones are closed by the server.
+        connections.extend(TcpStream::connect(rig.servers.connect_string()).await.ok());
     }
     let url = rig.url(&rig.servers.connect_string(), "");
     let impatient = rig.url(&rig.servers.connect_string(), "unreachable_after=3s");
@@ -97,17 +97,17 @@ async fn a_server_at_its_connection_limit_is_retried() {
         loop {
             match try_connect(&impatient).await {
                 Err(error) => break error,
-                // Let in before the server had counted the crowd.
+                // Accepted before the server had counted the others.
                 Ok(locks) => locks.close().await.expect("closed"),
             }
         }
     };
-    let error = soon("it says so", refused).await;
+    let error = soon("connecting fails", refused).await;
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error.is_retryable());
     let before = held.valid_until();
     until("the hold is renewed", async || held.valid_until() > before).await;
-    drop(crowd);
+    drop(connections);
     let newcomer = connect(&url).await;
     assert!(is_busy(&newcomer, "one").await);
     give_back(held).await;
