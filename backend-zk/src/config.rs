@@ -352,12 +352,12 @@ mod tests {
     fn invalid_urls_are_refused_with_advice() {
         for (url, says) in [
             ("zk:///locks", "no host"),
-            ("zk://h:x", "expected HOST"),
-            ("zk://h:0", "expected HOST"),
-            ("zk://h:2181:2181", "expected HOST"),
-            ("zk://[h]", "expected HOST"),
-            ("zk://h 1", "expected HOST"),
-            ("zk://h,,g", "expected HOST"),
+            ("zk://h:x", "HOST"),
+            ("zk://h:0", "HOST"),
+            ("zk://h:2181:2181", "HOST"),
+            ("zk://[h]", "HOST"),
+            ("zk://h 1", "HOST"),
+            ("zk://h,,g", "HOST"),
             ("zk://me:hunter2@h", "auth=digest:USER:PASSWORD"),
             ("zk://h?auth=hunter2", "auth=digest:USER:PASSWORD"),
             ("zk://h?auth=digest:hunter2", "auth=digest:USER:PASSWORD"),

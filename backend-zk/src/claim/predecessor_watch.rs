@@ -46,7 +46,7 @@ const PASSED_OVER: u8 = 2;
 
 /// A task that wakes the claim; dropping it removes the watches, on the servers too.
 pub(crate) struct PredecessorWatch {
-    _armed: Armed,
+    _watching: Armed,
     /// The names of the watched nodes ahead.
     pub(crate) watched: Vec<String>,
     /// No other node blocks the claim.
@@ -86,7 +86,7 @@ impl PredecessorWatch {
         let watching =
             watch_over(Arc::downgrade(claim), node.clone(), events, states, event.clone());
         Ok(Some(PredecessorWatch {
-            _armed: claim.ring_when(watching),
+            _watching: claim.ring_when(watching),
             ahead: known_predecessor(session, claim.mode(), &paths),
             watched: watch,
             is_sole,

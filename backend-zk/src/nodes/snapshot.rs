@@ -54,9 +54,9 @@ pub(crate) async fn read(session: &Arc<Session>, lock: &str) -> Result<LockConte
     let client = session.client()?;
     // A lock that was released just before, at another server, must not be shown as held.
     session.read(client.sync(lock)).await?;
-    let names = node::list(session, lock).await?;
-    let queue: Vec<_> = names.in_order().take(MAX_SHOWN).collect();
-    let asked = queue.into_iter().map(async |(name, mode, holds)| {
+    let listing = node::list(session, lock).await?;
+    let queue: Vec<_> = listing.in_order().take(MAX_SHOWN).collect();
+    let reads = queue.into_iter().map(async |(name, mode, holds)| {
         let path = below(lock, name);
         match session.read(client.get_data(&path)).await {
             Ok((data, stat)) => {
@@ -66,7 +66,7 @@ pub(crate) async fn read(session: &Arc<Session>, lock: &str) -> Result<LockConte
             Err(error) => Err(error),
         }
     });
-    let entries: Result<Vec<_>, RequestError> = join_all(asked).await.into_iter().collect();
+    let entries: Result<Vec<_>, RequestError> = join_all(reads).await.into_iter().collect();
     Ok(LockContents(entries?.into_iter().flatten().collect()))
 }
 

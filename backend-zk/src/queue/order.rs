@@ -73,12 +73,12 @@ impl Listing {
         if !same.iter().any(|entry| self.names[entry.at] == own) {
             return Standing::Missing;
         }
-        self.behind(&ahead, parsed.mode)
+        self.standing_behind(&ahead, parsed.mode)
     }
 
     /// Whether a claim in `mode` at the end of the queue would be granted.
     pub(crate) fn is_free(&self, mode: Mode) -> bool {
-        self.behind(&self.queue().entries, mode) == Standing::Free
+        self.standing_behind(&self.queue().entries, mode) == Standing::Free
     }
 
     /// The nodes in the order of the queue, each with whether it is granted.
@@ -92,7 +92,7 @@ impl Listing {
     }
 
     /// The standing of a claim in `mode` that has these ahead of it.
-    fn behind(&self, ahead: &[Entry], mode: Mode) -> Standing<'_> {
+    fn standing_behind(&self, ahead: &[Entry], mode: Mode) -> Standing<'_> {
         let name = |entry: &Entry| self.names[entry.at].as_str();
         let Mode::Permits(wanted) = mode else {
             // The nearest of those that it cannot be held together with.

@@ -1,4 +1,4 @@
-//! Connections and sessions: made, refused, cut off and replaced.
+//! Connections and sessions: opened, refused, cut off and replaced.
 
 mod connecting;
 mod older;

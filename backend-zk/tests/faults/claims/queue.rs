@@ -324,7 +324,7 @@ async fn a_lock_node_of_another_program_keeps_its_data() {
     give_back(hold(&locks, "other").await).await;
     let path = format!("{}/one", rig.root);
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-    let (made, _) = rig.client.create(&path, b"kept", &options).await.expect("made");
+    let (created, _) = rig.client.create(&path, b"kept", &options).await.expect("created");
     let waiter = {
         let guard = hold(&locks, "one").await;
         let waiter = wait_for(&locks, "one");
@@ -336,5 +336,5 @@ async fn a_lock_node_of_another_program_keeps_its_data() {
     assert!(locks.lock("one").try_acquire().await.expect("an answer").is_some());
     rig.drained(&["one"]).await;
     let (data, stat) = rig.client.get_data(&path).await.expect("it exists");
-    assert_eq!((&data[..], stat.czxid, stat.mzxid), (&b"kept"[..], made.czxid, made.mzxid));
+    assert_eq!((&data[..], stat.czxid, stat.mzxid), (&b"kept"[..], created.czxid, created.mzxid));
 }

@@ -77,7 +77,7 @@ async fn a_hand_off_to_the_next_in_line_costs_it_no_request() {
             held.push(granted(waiter).await);
         }
     });
-    assert_costs("20 hand-overs", granting.await, 0);
+    assert_costs("20 hand-offs", granting.await, 0);
     for guard in held {
         give_back(guard).await;
     }
@@ -105,7 +105,7 @@ async fn hand_offs_along_a_queue_of_one_client_cost_only_its_releases() {
         }
         give_back(guard).await;
     });
-    assert_costs("19 hand-overs and a release", passing.await, 20);
+    assert_costs("19 hand-offs and a release", passing.await, 20);
     rig.drained(&["one"]).await;
 }
 

@@ -31,7 +31,7 @@ async fn a_clickhouse_keeper_is_refused() {
     let rig = Rig::alone().await;
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     for path in ["/keeper", "/keeper/api_version"] {
-        rig.client.create(path, b"2", &options).await.expect("the node is made");
+        rig.client.create(path, b"2", &options).await.expect("the node is created");
     }
     let url = format!("zk://{}/x", rig.servers.connect_string());
     let error = soon("connecting ends", try_connect(&url)).await.expect_err("not connected");

@@ -18,15 +18,15 @@ async fn a_node_whose_creation_was_not_confirmed_is_adopted_and_not_created_twic
         rig.proxy.drop_reply(DropReply::first(way).matching(is(Op::Create))).unwrap();
         let acquiring = wait_for(&locks, "one");
         soon("a reply is lost", rig.proxy.dropped_reply()).await;
-        let [made] = &rig.nodes("one").await[..] else { panic!("one node is created") };
-        let made = rig.stat(made).await.expect("it exists");
+        let [node] = &rig.nodes("one").await[..] else { panic!("one node is created") };
+        let stat = rig.stat(node).await.expect("it exists");
         if matches!(way, AfterDrop::BlackHole) {
             // Less than half of the session timeout.
             tokio::time::sleep(T / 4).await;
             rig.proxy.heal().await.unwrap();
         }
         let guard = granted(acquiring).await;
-        assert_eq!(guard.fencing_token().get(), made.czxid as u64, "round {round}: {way:?}");
+        assert_eq!(guard.fencing_token().get(), stat.czxid as u64, "round {round}: {way:?}");
         assert_eq!(rig.nodes("one").await.len(), 1);
         give_back(guard).await;
         assert!(rig.nodes("one").await.is_empty());
