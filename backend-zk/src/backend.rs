@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Claim, Clock, Contender, DistributedLock, Liveness, LockName, Look, Modes, OccupantId, Order,
-    Profile, Reach, Removal, Renewal, RenewalPlan, Report, Result, Scratch, Snapshot, Tokens, Ttl,
+    Acquisition, Claim, Clock, DistributedLock, Liveness, LockName, Modes, Order, ParticipantId,
+    Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan, Report, Result, Scratch, Snapshot,
+    TokenOrder, Ttl, WaiterCheck,
 };
 use futures_util::future::join_all;
 
@@ -44,7 +45,7 @@ impl ZkBackend {
             longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
-            tokens: Tokens::Data,
+            tokens: TokenOrder::Data,
             exclusion_fails_when: Cow::Borrowed(FAILS_WHEN),
         };
         ZkBackend { pool, profile }
@@ -52,7 +53,7 @@ impl ZkBackend {
 }
 
 /// The acquisition of this crate behind the trait.
-fn own(acquisition: &Arc<dyn Contender>) -> Option<&ZkAcquisition> {
+fn own(acquisition: &Arc<dyn Acquisition>) -> Option<&ZkAcquisition> {
     let any: &dyn Any = &**acquisition;
     any.downcast_ref()
 }
@@ -66,7 +67,7 @@ struct BySession {
 }
 
 impl BySession {
-    fn of(acquisitions: &[Arc<dyn Contender>]) -> BySession {
+    fn of(acquisitions: &[Arc<dyn Acquisition>]) -> BySession {
         let mut all = BySession::default();
         for (index, acquisition) in acquisitions.iter().enumerate() {
             let Some(session) = own(acquisition).and_then(ZkAcquisition::live_session) else {
@@ -92,13 +93,13 @@ impl DistributedLock for ZkBackend {
         &*self.pool.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         Arc::new(ZkAcquisition::new(self.pool.clone(), claim))
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let BySession { sessions, orphaned } = BySession::of(held);
-        orphaned.into_iter().for_each(|index| report(index, Ok(Renewal::Lost)));
+        orphaned.into_iter().for_each(|index| report(index, Ok(RenewOutcome::Lost)));
         join_all(sessions.into_iter().map(async |(session, indices)| {
             let heartbeat = session.send_heartbeat().await;
             for index in indices {
@@ -108,8 +109,8 @@ impl DistributedLock for ZkBackend {
                 report(
                     index,
                     match (&heartbeat, valid_until) {
-                        (_, None) => Ok(Renewal::Lost),
-                        (Ok(()), Some(valid_until)) => Ok(Renewal::Renewed { valid_until }),
+                        (_, None) => Ok(RenewOutcome::Lost),
+                        (Ok(()), Some(valid_until)) => Ok(RenewOutcome::Renewed { valid_until }),
                         (Err(error), Some(_)) => Err(error.clone().into()),
                     },
                 );
@@ -118,9 +119,13 @@ impl DistributedLock for ZkBackend {
         .await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         let BySession { sessions, orphaned } = BySession::of(waiting);
-        orphaned.into_iter().for_each(|index| report(index, Ok(Look::Attempt)));
+        orphaned.into_iter().for_each(|index| report(index, Ok(WaiterCheck::Attempt)));
         join_all(sessions.into_iter().map(async |(session, indices)| {
             let heartbeat = session.send_heartbeat().await;
             let waiters = || indices.iter().filter_map(|at| own(&waiting[*at]));
@@ -132,8 +137,8 @@ impl DistributedLock for ZkBackend {
                 report(
                     index,
                     match &heartbeat {
-                        _ if missed.must_attempt(waiter) => Ok(Look::Attempt),
-                        Ok(()) => Ok(Look::Again(session.heartbeat_interval())),
+                        _ if missed.must_attempt(waiter) => Ok(WaiterCheck::Attempt),
+                        Ok(()) => Ok(WaiterCheck::Again(session.heartbeat_interval())),
                         Err(error) => Err(error.clone().into()),
                     },
                 );
@@ -148,7 +153,7 @@ impl DistributedLock for ZkBackend {
         Ok(snapshot::read(&session, &lock).await?.into_snapshot())
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let session = self.pool.session().await?;
         let lock = self.pool.path_of(name)?;
         snapshot::evict(&session, &lock, who).await

@@ -194,7 +194,7 @@ impl ZkStore {
             created: Mutex::default(),
         };
         let pool = Pool::connect(access, self.session, Arc::new(clock), runtime).await?;
-        Locks::new(Arc::new(ZkBackend::new(pool)), &self.shown(), settings)
+        Locks::new(Arc::new(ZkBackend::new(pool)), &self.redacted_url(), settings)
     }
 
     /// The path of the node by which `guard` holds its lock, as `client`, a connection of the
@@ -257,7 +257,7 @@ impl ZkStore {
     }
 
     /// The name of the store in errors and logs.
-    fn shown(&self) -> String {
+    fn redacted_url(&self) -> String {
         let hosts: Vec<_> = self.hosts.iter().map(address).collect();
         format!("zk://{}{}", hosts.join(","), self.root)
     }
@@ -336,13 +336,16 @@ mod tests {
             "zk://h1:2182,h2,[::1]/app/locks/?session=4s&auth=digest:me:hunter2&acl=creator&ttl=2s",
         )
         .unwrap();
-        assert_eq!(store.shown(), "zk://h1:2182,h2:2181,[::1]:2181/app/locks");
+        assert_eq!(store.redacted_url(), "zk://h1:2182,h2:2181,[::1]:2181/app/locks");
         assert_eq!(store.cluster().split(',').count(), 9);
         assert_eq!(store.session, Duration::from_secs(4));
         assert_eq!(store.rights, Some(Rights::Creator));
         assert!(!format!("{store:?}").contains("hunter2"));
         let plain = parse("zookeeper://h").unwrap();
-        assert_eq!((plain.shown().as_str(), plain.session), ("zk://h:2181/", DEFAULT_SESSION));
+        assert_eq!(
+            (plain.redacted_url().as_str(), plain.session),
+            ("zk://h:2181/", DEFAULT_SESSION)
+        );
         assert_eq!(plain.cluster().split(',').count(), 8);
         let tls = parse("zk://h?tls_ca=/ca.pem&tls_cert=/c.pem&tls_key=/k.pem").unwrap();
         assert!(tls.tls.is_some());

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use fencelock_conformance::outside::{
+use fencelock_testkit::fuzzing::{
     a_slip_keeps_the_secret, a_url_keeps_its_secret, names_are_kept_apart,
     no_parameter_is_overlooked,
 };

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use fencelock_conformance::acts::{give_back, hold, ms, soon, within};
-use fencelock_conformance::outside::Harm;
-use fencelock_conformance::proxy::{Proxy, framing};
-use fencelock_conformance::servers::{Babbler, TestZooKeeper, ZooKeeperOptions};
 use fencelock_core::{Error, ErrorKind, Locks, Result, url};
+use fencelock_testkit::fuzzing::Harm;
+use fencelock_testkit::helpers::{acquire, ms, release, soon, within};
+use fencelock_testkit::proxy::{Proxy, framing};
+use fencelock_testkit::servers::{ScriptedServer, TestZooKeeper, ZooKeeperOptions};
 use fencelock_zk::SCHEME;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -61,8 +61,8 @@ fn assert_failed(error: &Error, bytes: &[u8]) {
 /// Connecting fails within its bound; or acquiring does.
 async fn connect_to_garbage(bytes: Vec<u8>) {
     let answer = bytes.clone();
-    let babbler = Babbler::start(move |_| answer.clone()).await.unwrap();
-    let url = format!("zk://{}/locks?session=4s&unreachable_after=5s", babbler.addr());
+    let server = ScriptedServer::start(move |_| answer.clone()).await.unwrap();
+    let url = format!("zk://{}/locks?session=4s&unreachable_after=5s", server.addr());
     let locks = match within(ms(9000), "connecting ends", connect(&url)).await {
         Ok(locks) => locks,
         Err(error) => return assert_failed(&error, &bytes),
@@ -99,7 +99,7 @@ async fn replace_one_reply(
         Err(error) => assert_failed(&error, &bytes),
     }
     soon("a reply was replaced", proxy.mangled_reply()).await;
-    give_back(hold(&locks, &name).await).await;
+    release(acquire(&locks, &name).await).await;
     soon("it closes", locks.close()).await.unwrap();
 }
 
@@ -120,5 +120,5 @@ async fn garbage_is_an_error_in_time_and_grants_nothing() {
     }
     harm.assert_none();
     let locks = connect(&format!("zk://{}/locks", server.connect_string())).await.unwrap();
-    give_back(hold(&locks, "good").await).await;
+    release(acquire(&locks, "good").await).await;
 }

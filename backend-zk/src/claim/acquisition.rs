@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Contender, Error, IfBusy, Mode, Moment, Removal, Rest, Result,
+    Acquisition, AttemptOutcome, Claim, Error, IfBusy, Mode, Moment, ReleaseOutcome, Residue,
+    Result,
 };
 
 use crate::claim::held_node_watch;
@@ -116,7 +117,7 @@ impl ZkAcquisition {
     }
 
     /// Creates a node. `None`: the attempt has to check again.
-    async fn enqueue(&self, lock: &str) -> Result<Option<Attempt>> {
+    async fn enqueue(&self, lock: &str) -> Result<Option<AttemptOutcome>> {
         let claim = &self.claim;
         let prefix = names::prefix(claim);
         let longest = below(lock, &prefix).len() + names::LONGEST_SEQUENCE;
@@ -130,7 +131,7 @@ impl ZkAcquisition {
                 listing = node::list_in_sync(&session, lock).await?;
             }
             if !listing.is_free(claim.mode()) {
-                return Ok(Some(Attempt::Busy { rest: Rest::Nothing }));
+                return Ok(Some(AttemptOutcome::Busy { rest: Residue::Nothing }));
             }
         }
         let access = &self.pool.access;
@@ -180,7 +181,7 @@ impl ZkAcquisition {
     }
 
     /// Checks whether it is the turn of `node`, which has waited or may be granted already.
-    async fn check_turn(&self, node: &Arc<Node>, lock: &str) -> Result<Option<Attempt>> {
+    async fn check_turn(&self, node: &Arc<Node>, lock: &str) -> Result<Option<AttemptOutcome>> {
         let is_passed_over = self.state().watch.as_ref().is_some_and(|watch| {
             watch.note_attempt();
             watch.is_passed_over()
@@ -204,7 +205,7 @@ impl ZkAcquisition {
         node: &Arc<Node>,
         lock: &str,
         listing: &Listing,
-    ) -> Result<Option<Attempt>> {
+    ) -> Result<Option<AttemptOutcome>> {
         if names::is_exhausted(node.parsed.sequence) {
             return self.restart_numbering(node, lock).await;
         }
@@ -216,10 +217,11 @@ impl ZkAcquisition {
                 Ok(None)
             }
             Standing::Blocked { .. } if self.claim.if_busy() == IfBusy::Refuse => {
-                Ok(Some(Attempt::Busy { rest: Rest::Perhaps }))
+                Ok(Some(AttemptOutcome::Busy { rest: Residue::Perhaps }))
             }
             Standing::Blocked { by, is_sole } => {
-                let waiting = Attempt::Waiting { look_in: node.session.heartbeat_interval() };
+                let waiting =
+                    AttemptOutcome::Waiting { check_after: node.session.heartbeat_interval() };
                 if self.state().watch.as_ref().is_some_and(|watch| watch.waits_for(&by)) {
                     return Ok(Some(waiting));
                 }
@@ -237,7 +239,11 @@ impl ZkAcquisition {
 
     /// Deletes a node whose number other nodes may have too, and has the numbers begin again as
     /// soon as no claim is in the queue.
-    async fn restart_numbering(&self, node: &Arc<Node>, lock: &str) -> Result<Option<Attempt>> {
+    async fn restart_numbering(
+        &self,
+        node: &Arc<Node>,
+        lock: &str,
+    ) -> Result<Option<AttemptOutcome>> {
         tracing::warn!(claim = ?self.claim, "the lock has no sequence numbers left");
         node.delete().await?;
         self.clear();
@@ -245,14 +251,16 @@ impl ZkAcquisition {
             return Ok(None);
         }
         Ok(Some(match self.claim.if_busy() {
-            IfBusy::Refuse => Attempt::Busy { rest: Rest::Nothing },
+            IfBusy::Refuse => AttemptOutcome::Busy { rest: Residue::Nothing },
             // Without a node, the next check has it attempt again.
-            IfBusy::Queue => Attempt::Waiting { look_in: node.session.heartbeat_interval() },
+            IfBusy::Queue => {
+                AttemptOutcome::Waiting { check_after: node.session.heartbeat_interval() }
+            }
         }))
     }
 
     /// Grants the lock. `None`: the claim was passed over just now.
-    async fn grant(&self, node: &Arc<Node>) -> Result<Option<Attempt>> {
+    async fn grant(&self, node: &Arc<Node>) -> Result<Option<AttemptOutcome>> {
         if self.claim.mode() == Mode::Exclusive {
             node.set_first();
         }
@@ -266,7 +274,7 @@ impl ZkAcquisition {
         // `None` in a session that was given up meanwhile, whatever it has committed last.
         let valid_until = node.session.deadline().ok_or(RequestError::SessionOver)?;
         node.reservation.stop_waiting();
-        Ok(Some(Attempt::Granted { token: node.token(), valid_until }))
+        Ok(Some(AttemptOutcome::Granted { token: node.token(), valid_until }))
     }
 
     /// Gives up a place in the queue whose turn may have come while no attempt is made. The claim
@@ -310,12 +318,12 @@ impl ZkAcquisition {
 }
 
 #[async_trait]
-impl Contender for ZkAcquisition {
+impl Acquisition for ZkAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let lock = self.lock()?;
         for _ in 0..MAX_ROUNDS {
             let answer = match self.node_state() {
@@ -332,19 +340,19 @@ impl Contender for ZkAcquisition {
         Err(unsettled())
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let state = self.state().node.clone();
         let node = match state {
-            NodeState::Absent => return Ok(Removal::Absent),
+            NodeState::Absent => return Ok(ReleaseOutcome::Absent),
             state if state.session().is_some_and(|session| session.is_over()) => {
                 // The session's nodes are gone with it.
                 self.clear();
-                return Ok(Removal::Absent);
+                return Ok(ReleaseOutcome::Absent);
             }
             NodeState::InDoubt(session, reservation) => {
                 match self.resolve(&session, &reservation, self.lock()?).await? {
                     Some(node) => node,
-                    None => return Ok(Removal::Absent),
+                    None => return Ok(ReleaseOutcome::Absent),
                 }
             }
             NodeState::Created(node) => node,
@@ -357,7 +365,7 @@ impl Contender for ZkAcquisition {
             }
             Err(error) if error.certainty() == Certainty::SessionOver => {
                 self.clear();
-                Ok(Removal::Absent)
+                Ok(ReleaseOutcome::Absent)
             }
             Err(error) => Err(Error::from(error)),
         }

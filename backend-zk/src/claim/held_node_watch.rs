@@ -21,7 +21,7 @@ pub(crate) fn watch_later(claim: &Arc<Claim>, node: &Arc<Node>) {
 fn watch(claim: &Arc<Claim>, node: &Node, weak_node: Weak<Node>) {
     let (session, path) = (node.session.clone(), node.path.clone());
     let reservation = node.reservation.clone();
-    node.keep(claim.ring_when(async move {
+    node.keep(claim.wake_when(async move {
         until_deleted(&session, &path, |_| ()).await;
         // The `Node` may have been dropped while it was still watched.
         drop(reservation);

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use fencelock_core::Contender;
+use fencelock_core::Acquisition;
 use futures_util::future::join_all;
 
 use crate::claim::acquisition::ZkAcquisition;

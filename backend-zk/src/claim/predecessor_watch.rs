@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use fencelock_core::{Armed, Claim, Mode, Moment};
+use fencelock_core::{Claim, Mode, Moment, WatchHandle};
 use futures_util::future::{BoxFuture, FutureExt, join_all, select_all};
 use zookeeper_client::{EventType, OneshotWatcher, StateWatcher};
 
@@ -46,7 +46,7 @@ const PASSED_OVER: u8 = 2;
 
 /// A task that wakes the claim; dropping it removes the watches, on the servers too.
 pub(crate) struct PredecessorWatch {
-    _watching: Armed,
+    _watching: WatchHandle,
     /// The names of the watched nodes ahead.
     pub(crate) watched: Vec<String>,
     /// No other node blocks the claim.
@@ -86,7 +86,7 @@ impl PredecessorWatch {
         let watching =
             watch_over(Arc::downgrade(claim), node.clone(), events, states, event.clone());
         Ok(Some(PredecessorWatch {
-            _watching: claim.ring_when(watching),
+            _watching: claim.wake_when(watching),
             ahead: known_predecessor(session, claim.mode(), &paths),
             watched: watch,
             is_sole,
@@ -132,7 +132,7 @@ impl PredecessorWatch {
             return false;
         }
         let since = self.idle_since.fetch_min(now.as_nanos(), Ordering::AcqRel).min(now.as_nanos());
-        now.since(Moment::from_nanos(since)) >= TURN_TIMEOUT
+        now.duration_since(Moment::from_nanos(since)) >= TURN_TIMEOUT
             && self
                 .turn
                 .compare_exchange(OPEN, PASSED_OVER, Ordering::AcqRel, Ordering::Acquire)
@@ -234,7 +234,7 @@ async fn watch_over(
     };
     event.store(what, Ordering::Release);
     if let Some(claim) = claim.upgrade() {
-        claim.ring();
+        claim.wake();
     }
     own.await;
 }

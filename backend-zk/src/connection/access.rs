@@ -73,7 +73,7 @@ impl Access {
     ) -> Result<Opened> {
         let foreign = async {
             loop {
-                clock.sleep_until(clock.now().after(USUAL_OPEN_TIME)).await;
+                clock.sleep_until(clock.now() + USUAL_OPEN_TIME).await;
                 let found = self.probe_all().await;
                 if found.iter().all(|found| found.is_foreign(self.is_secure)) {
                     return found;

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use fencelock_core::{Armed, FencingToken, Removal};
+use fencelock_core::{FencingToken, ReleaseOutcome, WatchHandle};
 use futures_util::future::join;
 use uuid::Uuid;
 use zookeeper_client::{CreateMode, EventType, Stat};
@@ -34,7 +34,7 @@ pub(crate) struct Node {
     /// Set when the claim waits.
     mark: OnceLock<Arc<QueueMark>>,
     /// The watch on the node while it is held.
-    watch: OnceLock<Armed>,
+    watch: OnceLock<WatchHandle>,
     /// For the watches of its claim.
     pub(crate) reservation: Arc<Reservation>,
 }
@@ -107,16 +107,16 @@ impl Node {
     }
 
     /// Keeps a watch on it for as long as the node is of use to its claim.
-    pub(crate) fn keep(&self, watch: Armed) {
+    pub(crate) fn keep(&self, watch: WatchHandle) {
         // A second one is not needed.
         let _ = self.watch.set(watch);
     }
 
     /// Deletes it.
-    pub(crate) async fn delete(&self) -> ZkResult<Removal> {
+    pub(crate) async fn delete(&self) -> ZkResult<ReleaseOutcome> {
         match batch::delete(&self.session, &self.path).await {
-            Ok(()) => Ok(Removal::Removed),
-            Err(error) if error.is_no_node() => Ok(Removal::Absent),
+            Ok(()) => Ok(ReleaseOutcome::Removed),
+            Err(error) if error.is_no_node() => Ok(ReleaseOutcome::Absent),
             Err(error) => Err(error),
         }
     }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fencelock_core::{FencingToken, Label, Mode, Occupant, OccupantId, Removal, Result, Snapshot};
+use fencelock_core::{
+    FencingToken, Label, Mode, Participant, ParticipantId, ReleaseOutcome, Result, Snapshot,
+};
 use futures_util::future::join_all;
 
 use crate::error::RequestError;
@@ -71,41 +73,45 @@ pub(crate) async fn read(session: &Arc<Session>, lock: &str) -> Result<LockConte
 }
 
 /// Deletes the node of `who`.
-pub(crate) async fn evict(session: &Arc<Session>, lock: &str, who: &OccupantId) -> Result<Removal> {
+pub(crate) async fn evict(
+    session: &Arc<Session>,
+    lock: &str,
+    who: &ParticipantId,
+) -> Result<ReleaseOutcome> {
     let contents = read(session, lock).await?;
     let Some(entry) = contents.0.iter().find(|entry| id(entry) == *who) else {
-        return Ok(Removal::Absent);
+        return Ok(ReleaseOutcome::Absent);
     };
     match batch::delete(session, &entry.path).await {
-        Ok(()) => Ok(Removal::Removed),
-        Err(error) if error.is_no_node() => Ok(Removal::Absent),
+        Ok(()) => Ok(ReleaseOutcome::Removed),
+        Err(error) if error.is_no_node() => Ok(ReleaseOutcome::Absent),
         Err(error) => Err(error.into()),
     }
 }
 
 /// The id of a participant: no two nodes ever have the same czxid.
-fn id(entry: &QueuedNode) -> OccupantId {
-    OccupantId::new(format!("{:x}", entry.czxid))
+fn id(entry: &QueuedNode) -> ParticipantId {
+    ParticipantId::new(format!("{:x}", entry.czxid))
 }
 
 impl LockContents {
     /// The holders and waiters as users see them.
     pub(crate) fn into_snapshot(self) -> Snapshot {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let occupant = |entry: &QueuedNode| {
-            let occupant = Occupant::new(id(entry), entry.mode).labelled(entry.label.clone());
+        let participant = |entry: &QueuedNode| {
+            let participant = Participant::new(id(entry), entry.mode).labelled(entry.label.clone());
             let created = Duration::from_millis(u64::try_from(entry.created).unwrap_or_default());
             let token = FencingToken::new(u64::try_from(entry.czxid).unwrap_or_default());
             match entry.holds {
                 // When it was granted is unknown, and may be long after its creation.
-                true => occupant.token(token),
-                false => occupant.since(now.saturating_sub(created)),
+                true => participant.token(token),
+                false => participant.since(now.saturating_sub(created)),
             }
         };
         let (holders, waiters): (Vec<_>, Vec<_>) = self.0.iter().partition(|entry| entry.holds);
         Snapshot::new(
-            holders.into_iter().map(occupant).collect(),
-            waiters.into_iter().map(occupant).collect(),
+            holders.into_iter().map(participant).collect(),
+            waiters.into_iter().map(participant).collect(),
         )
     }
 }

@@ -4,7 +4,7 @@
 //! of its `InterProcessReadWriteLock`, so that each excludes ours on the same path. Curator sorts
 //! names that it does not know behind its own, so no name serves both. Permits exist only here.
 
-use fencelock_core::{Claim, Family, Mode, Permits};
+use fencelock_core::{Claim, LockKind, Mode, Permits};
 use uuid::Uuid;
 
 const LOCK: &str = "lock-";
@@ -23,9 +23,9 @@ pub(crate) fn owner_prefix(owner: Uuid) -> String {
 /// The name of `claim`'s node up to its sequence number.
 pub(crate) fn prefix(claim: &Claim) -> String {
     let mut name = owner_prefix(claim.owner().reveal());
-    match (claim.mode(), claim.family()) {
-        (Mode::Exclusive, Family::ReadWrite) => name.push_str(WRITE),
-        (Mode::Exclusive, Family::Lock | Family::Semaphore) => name.push_str(LOCK),
+    match (claim.mode(), claim.kind()) {
+        (Mode::Exclusive, LockKind::ReadWrite) => name.push_str(WRITE),
+        (Mode::Exclusive, LockKind::Lock | LockKind::Semaphore) => name.push_str(LOCK),
         (Mode::Shared, _) => name.push_str(READ),
         (Mode::Permits(permits), _) => {
             name.push_str(&format!("{PERMITS}{}-{}-", permits.n(), permits.limit()));

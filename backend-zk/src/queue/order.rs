@@ -96,7 +96,7 @@ impl Listing {
         let name = |entry: &Entry| self.names[entry.at].as_str();
         let Mode::Permits(wanted) = mode else {
             // The nearest of those that it cannot be held together with.
-            let blocks = |entry: &&Entry| !mode.fits_beside([entry.parsed.mode]);
+            let blocks = |entry: &&Entry| !mode.is_compatible_with([entry.parsed.mode]);
             let mut blocking = ahead.iter().rev().filter(blocks);
             return match blocking.next() {
                 None => Standing::Free,
@@ -177,7 +177,7 @@ fn blocking_permits(ahead: &[Entry], n: u32, limit: u32) -> Vec<Entry> {
 /// How many at the head of the queue are granted.
 fn granted(queue: &[Entry]) -> usize {
     let modes = |count: usize| queue[..count].iter().map(|entry| entry.parsed.mode);
-    let fits = |at: &usize| queue[*at].parsed.mode.fits_beside(modes(*at));
+    let fits = |at: &usize| queue[*at].parsed.mode.is_compatible_with(modes(*at));
     (0..queue.len()).take_while(fits).count()
 }
 
@@ -305,7 +305,7 @@ mod tests {
             let len = all.len();
             all.rotate_left(usize::try_from(seed % len as u64).unwrap());
             let granted = (0..len)
-                .take_while(|at| modes[*at].fits_beside(modes[..*at].iter().copied()))
+                .take_while(|at| modes[*at].is_compatible_with(modes[..*at].iter().copied()))
                 .count();
             let all = Listing::new(all);
             let queue = |names: &[String]| -> Vec<bool> {

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fencelock_core::crowd::{Carrier, Crowd, Leaving, Way};
+use fencelock_core::batching::{BatchTransport, Batcher, Dispatch, SendOrderGuard};
 use futures_util::future::{OptionFuture, join, join_all};
 use tokio::runtime::Handle;
 use zookeeper_client::{Error as ZkError, MultiReadResult};
@@ -19,17 +19,18 @@ use crate::sessions::session::Session;
 
 /// The children of `lock`, including all whose creation was sent before.
 pub(crate) async fn list(session: &Arc<Session>, lock: &str) -> ZkResult<Arc<Listing>> {
-    match session.enter(|| with_answer(|answer| BatchedRequest::List(lock.to_owned(), answer))) {
-        Way::Alone(_place) => list_directly(session, lock).await,
-        Way::Together(answered) => answer_of(answered).await,
+    match session.dispatch(|| with_answer(|answer| BatchedRequest::List(lock.to_owned(), answer))) {
+        Dispatch::Direct(_permit) => list_directly(session, lock).await,
+        Dispatch::Batched(answered) => answer_of(answered).await,
     }
 }
 
 /// Deletes a node.
 pub(crate) async fn delete(session: &Arc<Session>, path: &str) -> ZkResult<()> {
-    match session.enter(|| with_answer(|answer| BatchedRequest::Delete(path.to_owned(), answer))) {
-        Way::Alone(_place) => delete_directly(session, path).await,
-        Way::Together(answered) => answer_of(answered).await,
+    match session.dispatch(|| with_answer(|answer| BatchedRequest::Delete(path.to_owned(), answer)))
+    {
+        Dispatch::Direct(_permit) => delete_directly(session, path).await,
+        Dispatch::Batched(answered) => answer_of(answered).await,
     }
 }
 
@@ -131,10 +132,10 @@ fn fail_waiting(session: &Session, error: &RequestError) {
     session.batcher.take_waiting().into_iter().for_each(|request| request.fail(error.clone()));
 }
 
-impl Carrier for Session {
-    type Step = BatchedRequest;
+impl BatchTransport for Session {
+    type Request = BatchedRequest;
 
-    fn crowd(&self) -> &Crowd<BatchedRequest> {
+    fn batcher(&self) -> &Batcher<BatchedRequest> {
         &self.batcher
     }
 
@@ -142,7 +143,7 @@ impl Carrier for Session {
         &self.runtime
     }
 
-    async fn carry(self: Arc<Self>, steps: Vec<BatchedRequest>, order: Leaving<Self>) {
+    async fn send(self: Arc<Self>, steps: Vec<BatchedRequest>, order: SendOrderGuard<Self>) {
         // It is safe that later requests overtake these: a claim's list and delete are asked for
         // after its create was sent.
         drop(order);

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use fencelock_core::crowd::Limits;
+use fencelock_core::batching::Limits;
 use tokio::sync::oneshot;
 use zookeeper_client::Error as ZkError;
 
 use crate::error::{RequestError, ZkResult};
 use crate::queue::order::Listing;
 
-pub(crate) const LIMITS: Limits = Limits { alone: 6, calls: 2, most: 64 };
+pub(crate) const LIMITS: Limits = Limits { direct: 6, calls: 2, per_call: 64 };
 
 pub(crate) type Answer<T> = oneshot::Sender<ZkResult<T>>;
 

@@ -46,7 +46,7 @@ impl DeferredWatches {
             self.filled.notified().await;
             loop {
                 tokio::time::sleep(WATCH_DELAY).await;
-                let due = clock.now().before(WATCH_DELAY);
+                let due = clock.now() - WATCH_DELAY;
                 let mut pending = self.pending();
                 while pending.front().is_some_and(|first| first.since <= due) {
                     if let Some(first) = pending.pop_front() {

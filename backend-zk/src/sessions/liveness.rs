@@ -56,14 +56,14 @@ impl SessionLiveness {
 
     /// Until when what the session holds is valid; `None` when it is over.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        (!self.over).then(|| self.committed.after(self.valid_for))
+        (!self.over).then(|| self.committed + self.valid_for)
     }
 
     /// Whether the session cannot be relied on any more. A session without pending writes is never
     /// considered silent.
     pub(crate) fn is_silent(&self, now: Moment) -> bool {
         let since = self.committed.max(self.unanswered);
-        self.unanswered != Moment::NEVER && now >= since.after(self.valid_for)
+        self.unanswered != Moment::NEVER && now >= since + self.valid_for
     }
 }
 

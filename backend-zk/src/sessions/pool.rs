@@ -154,7 +154,7 @@ impl Pool {
 
     async fn open_one(&self) -> Result<Session> {
         let bound = self.timeout.max(CONNECT_TIMEOUT);
-        let until = self.clock.now().after(bound);
+        let until = self.clock.now() + bound;
         tokio::select! {
             biased;
             opened = self.access.open(&self.clock, self.timeout) => {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fencelock_core::crowd::Crowd;
+use fencelock_core::batching::Batcher;
 use fencelock_core::{BootClock, Clock, Moment};
 use tokio::runtime::Handle;
 use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
@@ -41,7 +41,7 @@ pub(crate) struct Session {
     pub(crate) budget: Arc<Budget>,
     pub(crate) queue_marks: QueueMarks,
     deferred_watches: DeferredWatches,
-    pub(crate) batcher: Crowd<BatchedRequest>,
+    pub(crate) batcher: Batcher<BatchedRequest>,
     /// The servers do not know `multiRead`, which came with ZooKeeper 3.6.
     no_multi_read: AtomicBool,
     pub(crate) runtime: Handle,
@@ -69,7 +69,7 @@ impl Session {
             budget: Arc::default(),
             queue_marks: QueueMarks::default(),
             deferred_watches: DeferredWatches::default(),
-            batcher: Crowd::new(LIMITS),
+            batcher: Batcher::new(LIMITS),
             no_multi_read: AtomicBool::new(false),
             runtime: Handle::current(),
         }
@@ -149,7 +149,7 @@ impl Session {
 
     /// Sleeps by the clock of the session's deadlines.
     pub(crate) async fn sleep(&self, duration: Duration) {
-        self.clock.sleep_until(self.clock.now().after(duration)).await;
+        self.clock.sleep_until(self.clock.now() + duration).await;
     }
 
     /// Must be called before a write is sent.
@@ -183,7 +183,7 @@ impl Session {
         bound: Duration,
         request: impl Future<Output = Result<T, E>>,
     ) -> ZkResult<T> {
-        let until = self.clock.now().after(bound);
+        let until = self.clock.now() + bound;
         let answer = tokio::select! {
             biased;
             answer = request => answer.map_err(Into::into),
@@ -214,7 +214,7 @@ impl Session {
     /// Sends a heartbeat, a write that a quorum commits, for all that the session holds, unless a
     /// write was committed just now. It changes nothing and fires no watch.
     pub(crate) async fn send_heartbeat(&self) -> ZkResult<()> {
-        let enough = self.clock.now().before(self.heartbeat_interval() / 4);
+        let enough = self.clock.now() - self.heartbeat_interval() / 4;
         let mut last_error = RequestError::SessionOver;
         // Repeated at once: the first may have been sent on a connection that was dead already.
         for _ in 0..2 {
@@ -241,7 +241,7 @@ impl Session {
 
     /// Sends a heartbeat, unless the last committed write is recent enough for a grant.
     pub(crate) async fn ensure_fresh(&self) -> ZkResult<()> {
-        match self.clock.now().since(self.committed()) < self.heartbeat_interval() * 2 {
+        match self.clock.now().duration_since(self.committed()) < self.heartbeat_interval() * 2 {
             true => Ok(()),
             false => self.send_heartbeat().await,
         }
@@ -328,7 +328,7 @@ impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.end();
         for claim in self.0.budget.claims() {
-            claim.ring();
+            claim.wake();
         }
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use fencelock_conformance::servers::TestZooKeeper;
 use fencelock_core::{Locks, url};
+use fencelock_testkit::servers::TestZooKeeper;
 use fencelock_zk::SCHEME;
 use fencelock_zk::zookeeper_client::Client;
 

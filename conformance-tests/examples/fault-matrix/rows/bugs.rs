@@ -13,10 +13,10 @@ pub(super) const GROUP: Group = Group {
                 suite("names::any_text_is_a_name"),
                 suite("names::similar_names_are_different_locks"),
                 suite("names::the_longest_names_differ_in_their_last_byte"),
-                suite("names::names_that_cannot_be_are_refused"),
+                suite("names::invalid_names_are_refused"),
                 suite("names::random_names_are_different_locks"),
                 suite("names::prefixes_keep_services_apart"),
-                test(FILE, FILE_PLACES, "odd_and_long_names_are_locks_of_their_own"),
+                test(FILE, FILE_DIRECTORIES, "odd_and_long_names_are_separate_locks"),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
@@ -42,13 +42,9 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "strangers::a_waiter_is_told_at_once_when_its_lock_becomes_foreign",
+                    "strangers::a_waiter_fails_at_once_when_its_lock_becomes_foreign",
                 ),
-                test(
-                    REDIS,
-                    REDIS_FAULTS,
-                    "strangers::a_foreign_fence_is_told_to_everybody_who_asks",
-                ),
+                test(REDIS, REDIS_FAULTS, "strangers::a_foreign_token_is_reported_to_every_claim"),
                 ignored(FOLLOWED, "what lies at a key is read by the same scripts as at redis"),
                 test(
                     REDLOCK,
@@ -60,7 +56,7 @@ pub(super) const GROUP: Group = Group {
                     REDLOCK_FAULTS,
                     "steps::strangers::a_value_of_another_library_is_its_lock",
                 ),
-                test(FILE, FILE_PLACES, "foreign_things_in_the_way_are_typed_errors"),
+                test(FILE, FILE_DIRECTORIES, "foreign_files_in_the_way_are_typed_errors"),
                 test(ZK, ZK_FAULTS, "claims::queue::nodes_are_named_as_curator_names_them"),
                 ignored(MEMORY, "nobody else reaches it"),
             ],
@@ -107,9 +103,9 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "limits::a_runtime_that_ends_in_the_middle_of_everything_panics_nowhere",
+                    "limits::the_end_of_the_runtime_during_any_operation_causes_no_panic",
                 ),
-                test(FILE, FILE_INSIDE, "a_store_whose_runtime_ended_leaves_nothing_held"),
+                test(FILE, FILE_SINGLE_PROCESS, "a_store_whose_runtime_ended_leaves_nothing_held"),
             ],
         ),
         row(
@@ -140,7 +136,7 @@ pub(super) const GROUP: Group = Group {
                 suite("options::extreme_times_within_the_range_work"),
                 suite("options::absurd_permits_are_refused"),
                 suite("waiting::a_wait_limit_of_zero_is_a_try"),
-                suite("waiting::a_tiny_wait_limit_is_meant"),
+                suite("waiting::a_tiny_wait_limit_is_kept"),
                 suite("waiting::an_absurdly_long_wait_limit_waits"),
             ],
         ),
