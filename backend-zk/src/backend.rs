@@ -1,4 +1,4 @@
-//! The connected store: what it promises, and the batches that core sends.
+//! The store behind its trait: its profile, and the renewals and checks of many claims together.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -12,13 +12,14 @@ use fencelock_core::{
 };
 use futures_util::future::join_all;
 
-use crate::contender::{MissedWatches, ZkAcquisition};
-use crate::pool::Pool;
-use crate::scratch;
-use crate::session::{Session, heartbeat_interval};
-use crate::snapshot;
+use crate::claim::acquisition::ZkAcquisition;
+use crate::claim::missed_watches::MissedWatches;
+use crate::nodes::scratch;
+use crate::nodes::snapshot;
+use crate::sessions::pool::Pool;
+use crate::sessions::session::{Session, heartbeat_interval};
 
-/// What no margin covers: docs/zookeeper.md has more words for it.
+/// What no margin covers: docs/zookeeper.md explains each.
 const FAILS_WHEN: &[&str] = &[
     "the servers have different bounds for session timeouts",
     "a frozen follower is cut off from its leader at the moment it resumes",
@@ -26,7 +27,7 @@ const FAILS_WHEN: &[&str] = &[
     "someone force-releases the lock, until its holder has been notified",
 ];
 
-/// The store as core drives it.
+/// A connected client, as core uses it.
 #[derive(Debug)]
 pub(crate) struct ZkBackend {
     pool: Arc<Pool>,
@@ -51,17 +52,17 @@ impl ZkBackend {
     }
 }
 
-/// The driver's own seat behind the trait.
+/// The acquisition of this crate behind the trait.
 fn own(acquisition: &Arc<dyn Acquisition>) -> Option<&ZkAcquisition> {
     let any: &dyn Any = &**acquisition;
     any.downcast_ref()
 }
 
-/// The indices of contenders by the session that they live by.
+/// The indices of acquisitions, grouped by their sessions.
 #[derive(Default)]
 struct BySession {
     sessions: Vec<(Arc<Session>, Vec<usize>)>,
-    /// Those that have none.
+    /// Those without a session.
     orphaned: Vec<usize>,
 }
 
@@ -102,7 +103,7 @@ impl DistributedLock for ZkBackend {
         join_all(sessions.into_iter().map(async |(session, indices)| {
             let heartbeat = session.send_heartbeat().await;
             for index in indices {
-                // Looked at again: a node may have gone meanwhile, or all of them.
+                // Checked again: the node, or the session, may be gone by now.
                 let is_there = own(&held[index]).and_then(ZkAcquisition::live_session).is_some();
                 let valid_until = session.deadline().filter(|_| is_there);
                 report(
@@ -130,7 +131,7 @@ impl DistributedLock for ZkBackend {
             let waiters = || indices.iter().filter_map(|at| own(&waiting[*at]));
             let now = self.pool.clock.now();
             join_all(waiters().map(|waiter| waiter.pass_over(now))).await;
-            let missed = MissedWatches::of(&session, waiters()).await;
+            let missed = MissedWatches::find(&session, waiters()).await;
             for index in indices {
                 let Some(waiter) = own(&waiting[index]) else { continue };
                 report(
@@ -149,7 +150,7 @@ impl DistributedLock for ZkBackend {
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
         let session = self.pool.session().await?;
         let lock = self.pool.path_of(name)?;
-        Ok(snapshot::of(&session, &lock).await?.into_snapshot())
+        Ok(snapshot::read(&session, &lock).await?.into_snapshot())
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {

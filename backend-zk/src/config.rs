@@ -1,4 +1,4 @@
-//! Which servers, under which path and as whom, and how a store on them is connected.
+//! The configuration of a store: servers, root, session, login and certificates; and connecting.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -9,12 +9,14 @@ use fencelock_core::{BootClock, Error, ErrorKind, Guard, Locks, Result, Settings
 use tokio::runtime::Handle;
 use zookeeper_client::{Acls, Client};
 
-use crate::access::Access;
 use crate::backend::ZkBackend;
-use crate::login::Login;
-use crate::pool::Pool;
-use crate::tls::Tls;
-use crate::{guarded, path};
+use crate::connection::access::Access;
+use crate::connection::login::Login;
+use crate::connection::tls::Tls;
+use crate::error::invalid;
+use crate::nodes::held_node;
+use crate::queue::path;
+use crate::sessions::pool::Pool;
 
 /// A ZooKeeper store that is not yet connected.
 ///
@@ -37,28 +39,28 @@ pub struct ZkStore {
     tls: Option<Tls>,
 }
 
-/// Who may do what with the nodes that a store makes.
+/// The access rights of the nodes that a client creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
-    /// Everybody may do everything.
+    /// Every client has all rights.
     Open,
-    /// Whoever has the login that made them may do everything, everybody else nothing.
+    /// The login that created a node has all rights, any other none.
     Creator,
 }
 
 const PORT: u16 = 2181;
-/// With the servers' default tick of 2 s it is granted as it is, and `fencelock run` keeps its job
+/// With the servers' default tick of 2 s it is granted unchanged, and `fencelock run` keeps its job
 /// through an outage of the servers of 5 s (docs/decisions/0021).
 const DEFAULT_SESSION: Duration = Duration::from_secs(20);
-/// What a session timeout may be; the servers have bounds of their own within.
+/// The valid session timeouts; the servers have bounds of their own within.
 const SESSION_RANGE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(500)..=Duration::from_secs(600);
 
-/// The parameters of these URLs besides the common ones.
+/// The parameters of these URLs in addition to the common ones.
 const PARAMETERS: [&str; 6] = ["session", "auth", "acl", "tls_ca", "tls_cert", "tls_key"];
 
 impl ZkStore {
-    /// On these servers, of one ensemble.
+    /// A store on these servers, which are one ensemble.
     #[must_use]
     pub fn servers<'a>(servers: impl IntoIterator<Item = (&'a str, u16)>) -> ZkStore {
         ZkStore {
@@ -71,31 +73,30 @@ impl ZkStore {
         }
     }
 
-    /// With all locks below this path, which is made if it is not there. Default: `/`.
+    /// Sets the path below which all locks are, created if it does not exist. Default: `/`.
     #[must_use]
     pub fn root(mut self, path: &str) -> ZkStore {
         path.clone_into(&mut self.root);
         self
     }
 
-    /// With this session timeout, 500 ms to 10 min: how long the servers keep the locks of a
-    /// process that went silent. They have bounds of their own, by default 4 s to 40 s. Default:
-    /// 20 s.
+    /// Sets the session timeout, 500 ms to 10 min: how long the servers keep the locks of a client
+    /// that went silent. They have bounds of their own, by default 4 s to 40 s. Default: 20 s.
     #[must_use]
     pub fn session(mut self, timeout: Duration) -> ZkStore {
         self.session = timeout;
         self
     }
 
-    /// With this login: `digest` and `USER:PASSWORD`.
+    /// Sets the login: `digest` and `USER:PASSWORD`.
     #[must_use]
     pub fn login(mut self, scheme: &str, secret: &str) -> ZkStore {
         self.login = Some(Login::Auth { scheme: scheme.to_owned(), secret: secret.to_owned() });
         self
     }
 
-    /// With this login by SASL. `SaslOptions::gssapi()` is there for whoever builds the transport
-    /// with its feature `sasl-gssapi`, which needs the system's Kerberos library.
+    /// Sets a login by SASL. `SaslOptions::gssapi()` is available if the transport is built with its
+    /// feature `sasl-gssapi`, which requires the system's Kerberos library.
     #[cfg(feature = "sasl")]
     #[must_use]
     pub fn sasl(mut self, options: impl Into<zookeeper_client::SaslOptions>) -> ZkStore {
@@ -103,30 +104,31 @@ impl ZkStore {
         self
     }
 
-    /// With these rights for what it makes. Default: [`Rights::Creator`] with a login,
-    /// [`Rights::Open`] without.
+    /// Sets the rights of the nodes that the client creates. Default: [`Rights::Creator`] with a
+    /// login, [`Rights::Open`] without.
     #[must_use]
     pub fn rights(mut self, rights: Rights) -> ZkStore {
         self.rights = Some(rights);
         self
     }
 
-    /// Encrypted.
+    /// Encrypts the connections.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> ZkStore {
         self.tls = Some(tls);
         self
     }
 
-    /// What a URL of the scheme [`SCHEME`](crate::SCHEME) says, with the settings common to all
-    /// stores.
+    /// Parses a URL of the scheme [`SCHEME`](crate::SCHEME), and the settings common to all stores.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an invalid one.
     pub fn from_url(url: &StoreUrl) -> Result<(ZkStore, Settings)> {
         let params = url.params(&PARAMETERS)?;
         if url.user().is_some() || url.password().is_some() {
-            return Err(invalid("a login is given as auth=digest:USER:PASSWORD"));
+            return Err(invalid(
+                "the URL names a user; expected the login as auth=digest:USER:PASSWORD",
+            ));
         }
         let hosts = hosts_of(url)?;
         let mut store = ZkStore::servers(hosts.iter().map(|(name, port)| (name.as_str(), *port)));
@@ -142,7 +144,7 @@ impl ZkStore {
             None => None,
             Some("open") => Some(Rights::Open),
             Some("creator") => Some(Rights::Creator),
-            Some(_) => return Err(invalid("acl is open or creator")),
+            Some(_) => return Err(invalid("invalid acl: expected open or creator")),
         };
         store.tls = tls_of(params)?;
         Ok((store, params.settings()?))
@@ -151,10 +153,10 @@ impl ZkStore {
     /// Connects, on the current runtime.
     ///
     /// # Errors
-    /// - [`ErrorKind::Unreachable`]: no server answers, or none that can be written to.
-    /// - [`ErrorKind::Refused`]: they refuse the login, or to make the root.
-    /// - [`ErrorKind::InvalidArgument`]: outside a tokio runtime, a root that is no path, a session
-    ///   timeout that cannot be, or a certificate that cannot be read.
+    /// - [`ErrorKind::Unreachable`]: no server answers, or none that is writable.
+    /// - [`ErrorKind::Refused`]: the servers refuse the login, or the creation of the root.
+    /// - [`ErrorKind::InvalidArgument`]: outside a tokio runtime, an invalid root or session timeout, or
+    ///   a certificate that cannot be read.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -196,12 +198,12 @@ impl ZkStore {
     }
 
     /// The path of the node by which `guard` holds its lock, as `client`, a connection of the
-    /// caller's own, sees it now: the first operation of a write that is to fail when the lock is
-    /// no longer held.
+    /// caller, sees it now: for the first operation of a write that must fail when the lock is no
+    /// longer held.
     ///
-    /// The data that a lock protects may lie in the same ensemble. Then no fencing token has to be
-    /// stored and compared: a `multi` that checks the lock's node is carried out whole or not at
-    /// all, at one moment at which the lock is held.
+    /// The data that a lock protects may be in the same ensemble. Then no fencing token has to be
+    /// stored and compared: a `multi` that checks the lock's node is carried out as a whole or not at
+    /// all, at a moment at which the lock is held.
     ///
     /// ```no_run
     /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
@@ -219,26 +221,26 @@ impl ZkStore {
     /// # Ok(()) }
     /// ```
     ///
-    /// `client` must see the whole tree, without a chroot of its own, and may use any session.
+    /// `client` must see the whole tree, without a chroot, and may use any session.
     ///
     /// # Errors
     /// - [`ErrorKind::Lost`]: the lock is no longer held.
-    /// - [`ErrorKind::Unreachable`], [`ErrorKind::Refused`]: as the servers answer. This method
-    ///   sets no bound of its own to its two requests for each child of the lock.
+    /// - [`ErrorKind::Unreachable`], [`ErrorKind::Refused`]: as the servers answer. This method sets no
+    ///   bound of its own for its requests, one for each child of the lock and two more.
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn held_node(&self, client: &Client, guard: &Guard) -> Result<String> {
         let lock = path::of_lock(&self.root, guard.name().key())?;
-        guarded::held_node(client, &lock, guard).await
+        held_node::held_node(client, &lock, guard).await
     }
 
     pub(crate) fn check(&self) -> Result<()> {
         if self.hosts.is_empty() {
-            return Err(invalid("missing host: expected HOST or HOST:PORT"));
+            return Err(invalid("no host: expected HOST or HOST:PORT"));
         }
         if !SESSION_RANGE.contains(&self.session) {
-            return Err(invalid("session must be 500ms to 10m"));
+            return Err(invalid("invalid session: expected 500ms to 10m"));
         }
         if self.rights == Some(Rights::Creator) && self.login.is_none() {
             return Err(invalid("acl=creator needs a login: auth=digest:USER:PASSWORD"));
@@ -246,15 +248,15 @@ impl ZkStore {
         check_root(&self.root)
     }
 
-    /// For the transport. It waits longer and longer from round to round through its list, and a
-    /// server that is away for a moment must not cost a session, so a short list is repeated.
+    /// The list of servers for the transport. It waits longer after each round through its list, and
+    /// a short absence of a server must not cost a session, so a short list is repeated.
     fn cluster(&self) -> String {
         let hosts: Vec<_> = self.hosts.iter().map(address).collect();
         let rounds = 8usize.div_ceil(hosts.len().max(1));
         vec![hosts.join(","); rounds].join(",")
     }
 
-    /// The store's name in errors and logs.
+    /// The name of the store in errors and logs.
     fn redacted_url(&self) -> String {
         let hosts: Vec<_> = self.hosts.iter().map(address).collect();
         format!("zk://{}{}", hosts.join(","), self.root)
@@ -268,18 +270,14 @@ fn address((name, port): &(String, u16)) -> String {
     }
 }
 
-pub(crate) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidArgument, message)
-}
-
-/// `h1:2181,h2,[::1]:2182`, in no other characters: the transport splits the list by itself.
+/// Parses `h1:2181,h2,[::1]:2182`, with no other characters: the transport splits the list again.
 fn hosts_of(url: &StoreUrl) -> Result<Vec<(String, u16)>> {
     let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:".contains(c);
     let hosts = url.hosts(PORT)?;
     for ((name, port), text) in hosts.iter().zip(url.authority().split(',')) {
         let is_invalid = text.starts_with('[') && name.parse::<std::net::Ipv6Addr>().is_err();
         if is_invalid || *port == 0 || !name.chars().all(plain) {
-            return Err(invalid(format!("{text:?} is not HOST or HOST:PORT")));
+            return Err(invalid(format!("invalid host {text:?}: expected HOST or HOST:PORT")));
         }
     }
     Ok(hosts)
@@ -290,11 +288,13 @@ fn tls_of(params: Params<'_>) -> Result<Option<Tls>> {
     let own = match (file("tls_cert"), file("tls_key")) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        _ => return Err(invalid("tls_cert and tls_key belong together")),
+        _ => return Err(invalid("tls_cert and tls_key must be given together")),
     };
     match (file("tls_ca"), own) {
         (None, None) => Ok(None),
-        (None, Some(_)) => Err(invalid("tls_ca is missing: which authority signed the servers'?")),
+        (None, Some(_)) => Err(invalid(
+            "tls_cert and tls_key need tls_ca, the authority that signed the servers' certificates",
+        )),
         (Some(authority), None) => Ok(Some(Tls::authority(authority))),
         (Some(authority), Some((certificate, key))) => {
             Ok(Some(Tls::authority(authority).certificate(certificate, key)))
@@ -308,15 +308,14 @@ fn check_root(root: &str) -> Result<()> {
     };
     match root.strip_prefix('/') {
         Some("") => Ok(()),
-        Some(rest) if rest.len() > 1024 => Err(invalid("the root is longer than 1024 bytes")),
+        Some(rest) if rest.len() > 1024 => Err(invalid("invalid root: longer than 1024 bytes")),
         Some(rest) if rest == "zookeeper" || rest.starts_with("zookeeper/") => {
-            Err(invalid("/zookeeper is the servers' own; name another root"))
+            Err(invalid("/zookeeper is reserved by the servers; choose another root"))
         }
         Some(rest) if !rest.split('/').any(is_invalid) => Ok(()),
-        // Not with the text: the rest of a password with a / in it may stand there.
+        // Without the text: it may contain the rest of a password with a `/` in it.
         _ => Err(invalid(
-            "the path is not one for locks; expected one such as /app/locks, without empty parts, \
-             `.` or `..`",
+            "invalid root: expected a path such as /app/locks, without empty parts, `.` or `..`",
         )),
     }
 }
@@ -332,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_says_it_all() {
+    fn a_url_configures_the_store() {
         let store = parse(
             "zk://h1:2182,h2,[::1]/app/locks/?session=4s&auth=digest:me:hunter2&acl=creator&ttl=2s",
         )
@@ -353,15 +352,15 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_a_way_out() {
+    fn invalid_urls_are_refused_with_advice() {
         for (url, says) in [
             ("zk:///locks", "no host"),
-            ("zk://h:x", "is not HOST"),
-            ("zk://h:0", "is not HOST"),
-            ("zk://h:2181:2181", "is not HOST"),
-            ("zk://[h]", "is not HOST"),
-            ("zk://h 1", "is not HOST"),
-            ("zk://h,,g", "is not HOST"),
+            ("zk://h:x", "HOST"),
+            ("zk://h:0", "HOST"),
+            ("zk://h:2181:2181", "HOST"),
+            ("zk://[h]", "HOST"),
+            ("zk://h 1", "HOST"),
+            ("zk://h,,g", "HOST"),
             ("zk://me:hunter2@h", "auth=digest:USER:PASSWORD"),
             ("zk://h?auth=hunter2", "auth=digest:USER:PASSWORD"),
             ("zk://h?auth=digest:hunter2", "auth=digest:USER:PASSWORD"),
@@ -369,11 +368,11 @@ mod tests {
             ("zk://h?acl=creator", "needs a login"),
             ("zk://h?session=1ms", "500ms to 10m"),
             ("zk://h?session=1h", "500ms to 10m"),
-            ("zk://h//a", "not one for locks"),
-            ("zk://h/a/../b", "not one for locks"),
-            ("zk://h/zookeeper/locks", "servers' own"),
-            ("zk://h?tls_cert=/c", "belong together"),
-            ("zk://h?tls_cert=/c&tls_key=/k", "tls_ca is missing"),
+            ("zk://h//a", "invalid root"),
+            ("zk://h/a/../b", "invalid root"),
+            ("zk://h/zookeeper/locks", "reserved"),
+            ("zk://h?tls_cert=/c", "given together"),
+            ("zk://h?tls_cert=/c&tls_key=/k", "need tls_ca"),
             ("zk://h?chroot=/a", "unknown parameter"),
         ] {
             let error = parse(url).expect_err(url);

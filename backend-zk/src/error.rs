@@ -1,45 +1,44 @@
-//! What each error of the transport means: one table.
+//! The meaning of each error of the transport, in one table.
 //!
-//! The server's own word about a request is certain: nothing was done. Everything else is
-//! ambiguous, for a request can be carried out although its answer was lost, and even when it had
-//! not been sent yet: the transport still sends what waits for a connection.
+//! An error that the server answered is certain: nothing was done. Every other error is ambiguous,
+//! since a request can be carried out although its answer was lost, and even when it had not been
+//! sent yet: the transport still sends what waits for a connection.
 
 use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind};
 use zookeeper_client::{Error as ZkError, MultiWriteError};
 
-/// Why a request has no answer that is of use.
+/// Why a request has failed.
 #[derive(Clone, Debug)]
 pub(crate) enum RequestError {
-    /// As the transport says.
+    /// The transport's error.
     Zk(ZkError),
-    /// Nothing within this time.
-    Silent(Duration),
-    /// The session it was to be asked in is over.
-    Over,
+    /// No answer within this time.
+    TimedOut(Duration),
+    /// The session of the request is over.
+    SessionOver,
 }
 
-/// What servers with local sessions, which they do not upgrade, answer to the creation of an
-/// ephemeral node.
+/// The answer of servers whose local sessions are not upgraded to the creation of an ephemeral node.
 const EPHEMERAL_ON_LOCAL_SESSION: i32 = -120;
 
-/// What a request came to.
+/// The result of a request.
 pub(crate) type ZkResult<T> = Result<T, RequestError>;
 
-/// What became of the request itself.
+/// Whether a failed request was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Certainty {
-    /// The server looked at it and did nothing.
+    /// It was not: the server refused it.
     Declined,
-    /// Nobody knows, until the store is read again.
+    /// Unknown, until the store is read again.
     Unknown,
-    /// It does not matter: the session, and all that was made in it, is over.
+    /// Irrelevant: the session, with all that was created in it, is over.
     SessionOver,
 }
 
 impl RequestError {
-    /// What became of the request.
+    /// Whether the request was carried out.
     pub(crate) fn certainty(&self) -> Certainty {
         match self {
             RequestError::Zk(error) => meaning_of(error).certainty,
@@ -48,7 +47,7 @@ impl RequestError {
         }
     }
 
-    /// The node, or one above it, is not there.
+    /// The node, or one above it, does not exist.
     pub(crate) fn is_no_node(&self) -> bool {
         matches!(self, RequestError::Zk(ZkError::NoNode))
     }
@@ -81,11 +80,11 @@ impl From<RequestError> for Error {
         match error {
             RequestError::Zk(error) => explain(&error),
             RequestError::TimedOut(bound) => {
-                let message = format!("the server gave no answer within {bound:?}");
+                let message = format!("no answer from the server within {bound:?}");
                 Error::new(ErrorKind::Unreachable, message)
             }
             RequestError::SessionOver => {
-                let message = "the session with the servers was lost; a new one is being made";
+                let message = "the session with the servers was lost; a new one is being opened";
                 Error::new(ErrorKind::Unreachable, message)
             }
         }
@@ -97,7 +96,7 @@ struct Meaning {
     certainty: Certainty,
     kind: ErrorKind,
     retryable: bool,
-    /// What to say besides the transport's words.
+    /// What the message adds to that of the transport.
     advice: &'static str,
 }
 
@@ -107,21 +106,24 @@ fn meaning_of(error: &ZkError) -> Meaning {
     use ErrorKind::{Foreign, InvalidArgument, Refused, Unreachable};
     let row = |certainty, kind, retryable, advice| Meaning { certainty, kind, retryable, advice };
     match error {
-        // Certain, and another attempt finds another state.
-        ZkError::NoNode => row(Declined, Unreachable, true, "a node has just gone"),
-        ZkError::NodeExists => row(Declined, Unreachable, true, "a node has just come"),
-        ZkError::NotEmpty => row(Declined, Unreachable, true, "a node has just got children"),
-        ZkError::BadVersion => row(Declined, Unreachable, true, "a node has just changed"),
+        // Certain; another attempt finds another state.
+        ZkError::NoNode => row(Declined, Unreachable, true, "a node was deleted meanwhile"),
+        ZkError::NodeExists => row(Declined, Unreachable, true, "a node was created meanwhile"),
+        ZkError::NotEmpty => row(Declined, Unreachable, true, "a node got children meanwhile"),
+        ZkError::BadVersion => row(Declined, Unreachable, true, "a node was changed meanwhile"),
         ZkError::Throttled => row(Declined, Unreachable, true, "the servers are overloaded"),
         ZkError::NoWatcher => row(Declined, Unreachable, true, ""),
-        // Certain, and the same again.
-        ZkError::NoAuth => {
-            row(Declined, Refused, false, "an ACL denies it; docs/zookeeper.md has what locks need")
-        }
+        // Certain; another attempt fails in the same way.
+        ZkError::NoAuth => row(
+            Declined,
+            Refused,
+            false,
+            "an ACL denies it; docs/zookeeper.md lists the rights that locks need",
+        ),
         ZkError::InvalidAcl => {
             row(Declined, Refused, false, "acl=creator needs a login: auth=digest:USER:PASSWORD")
         }
-        ZkError::QuotaExceeded => row(Declined, Refused, false, "a quota of the path is used up"),
+        ZkError::QuotaExceeded => row(Declined, Refused, false, "a quota of the path is exceeded"),
         ZkError::Unimplemented => row(Declined, Refused, false, "ZooKeeper 3.5 or newer is needed"),
         ZkError::UnexpectedErrorCode(EPHEMERAL_ON_LOCAL_SESSION) => row(
             Declined,
@@ -131,10 +133,13 @@ fn meaning_of(error: &ZkError) -> Meaning {
              localSessionsUpgradingEnabled=true, or localSessionsEnabled=false",
         ),
         ZkError::ReconfigDisabled => row(Declined, Refused, false, ""),
-        ZkError::NotReadOnly => row(Declined, Unreachable, true, "the server can only be read"),
-        ZkError::NoChildrenForEphemerals => {
-            row(Declined, Foreign, false, "the lock's own node is ephemeral, not of this library")
-        }
+        ZkError::NotReadOnly => row(Declined, Unreachable, true, "the server is read-only"),
+        ZkError::NoChildrenForEphemerals => row(
+            Declined,
+            Foreign,
+            false,
+            "the lock's own node is ephemeral, so another program has created it",
+        ),
         ZkError::BadArguments(_) => row(Declined, InvalidArgument, false, ""),
         // The end of the session.
         ZkError::SessionExpired => row(SessionOver, Unreachable, true, "the session has expired"),
@@ -142,18 +147,17 @@ fn meaning_of(error: &ZkError) -> Meaning {
         ZkError::AuthFailed => {
             row(SessionOver, Refused, false, "the servers refuse the login; check auth=")
         }
-        // Not certain at all.
+        // Uncertain.
         ZkError::ConnectionLoss | ZkError::SessionMoved | ZkError::Timeout => {
             row(Unknown, Unreachable, true, "the connection was lost")
         }
-        ZkError::NoHosts => row(Unknown, Unreachable, true, "no server takes a connection"),
-        // An answer that makes no sense, a broken connection (`Custom`), and what a newer transport
-        // may say.
+        ZkError::NoHosts => row(Unknown, Unreachable, true, "no server accepts a connection"),
+        // An invalid answer, a broken connection (`Custom`), and errors that a newer transport may add.
         _ => row(Unknown, Unreachable, true, "the connection failed"),
     }
 }
 
-/// As the caller sees it.
+/// The error as the caller sees it.
 fn explain(error: &ZkError) -> Error {
     let meaning = meaning_of(error);
     let message = match meaning.advice {
@@ -163,14 +167,19 @@ fn explain(error: &ZkError) -> Error {
     Error::new(meaning.kind, message).retryable(meaning.retryable)
 }
 
-/// After [`close`](fencelock_core::Locks::close).
+/// The error after [`close`](fencelock_core::Locks::close).
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the store was closed")
 }
 
-/// The state of the lock changes faster than it can be read.
+/// The error when the lock's nodes change faster than they can be listed.
 pub(crate) fn unsettled() -> Error {
-    Error::new(ErrorKind::Unreachable, "the lock's nodes changed at each look")
+    Error::new(ErrorKind::Unreachable, "the lock's nodes changed each time they were listed")
+}
+
+/// An argument or parameter that is not valid.
+pub(crate) fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidArgument, message)
 }
 
 #[cfg(test)]
@@ -178,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_servers_own_word_is_certain() {
+    fn only_errors_of_the_server_are_certain() {
         for declined in [ZkError::NoNode, ZkError::NoAuth, ZkError::NodeExists, ZkError::InvalidAcl]
         {
             assert_eq!(RequestError::from(declined).certainty(), Certainty::Declined);
@@ -204,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_as_it_is_is_not_asked_again() {
+    fn permanent_errors_are_not_retried() {
         for (refused, kind) in [
             (ZkError::NoAuth, ErrorKind::Refused),
             (ZkError::AuthFailed, ErrorKind::Refused),

@@ -1,6 +1,5 @@
-//! Clients that are sent garbage: an error of a known kind in time, no panic, no memory for what is
-//! only announced, and good servers are found afterwards. A process of its own, whose memory is
-//! measured.
+//! Clients that receive garbage: an error of a known kind in time, no panic, no memory for what is
+//! only announced, and valid servers work afterwards. A process of its own, whose memory is measured.
 
 #![allow(clippy::unwrap_used)]
 
@@ -41,7 +40,7 @@ fn garbage() -> Vec<Vec<u8>> {
         all.push(framed(&bytes));
         all.push(bytes);
     }
-    // A session of no time, and one with a password of absurd length.
+    // A session without a timeout, and one with a password of absurd length.
     for (timeout, password) in [(0, 16i32), (2000, i32::MAX), (2000, -1), (-5, 16)] {
         let mut answer = [0i32.to_be_bytes(), i32::to_be_bytes(timeout)].concat();
         answer.extend(7i64.to_be_bytes());
@@ -53,29 +52,34 @@ fn garbage() -> Vec<Vec<u8>> {
     all
 }
 
-/// Nothing that a caller would act on otherwise.
-fn assert_in_vain(error: &Error, bytes: &[u8]) {
+/// The error has a kind that a caller expects from a failed connection.
+fn assert_failed(error: &Error, bytes: &[u8]) {
     let known = matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Refused);
     assert!(known, "after {:?}: {error}", &bytes[..bytes.len().min(40)]);
 }
 
-/// Connecting says so within its bound; whoever connects all the same is granted nothing.
-async fn meet(bytes: Vec<u8>) {
+/// Connecting fails within its bound; or acquiring does.
+async fn connect_to_garbage(bytes: Vec<u8>) {
     let answer = bytes.clone();
     let server = ScriptedServer::start(move |_| answer.clone()).await.unwrap();
     let url = format!("zk://{}/locks?session=4s&unreachable_after=5s", server.addr());
     let locks = match within(ms(9000), "connecting ends", connect(&url)).await {
         Ok(locks) => locks,
-        Err(error) => return assert_in_vain(&error, &bytes),
+        Err(error) => return assert_failed(&error, &bytes),
     };
     let lock = locks.lock("x").wait_at_most(ms(500));
     let acquired = within(ms(5000), "acquiring ends", lock.acquire()).await;
-    assert_in_vain(&acquired.expect_err("granted by garbage"), &bytes);
+    assert_failed(&acquired.expect_err("granted by garbage"), &bytes);
 }
 
-/// One reply of a good server is replaced; or only what stands behind its header, which says which
-/// request it answers.
-async fn go_on(server: Arc<TestZooKeeper>, name: String, bytes: Vec<u8>, keeps_header: bool) {
+/// One reply of a valid server is replaced; or only what follows its header, which names the request
+/// that it answers.
+async fn replace_one_reply(
+    server: Arc<TestZooKeeper>,
+    name: String,
+    bytes: Vec<u8>,
+    keeps_header: bool,
+) {
     const HEADER: usize = 20;
     let proxy = Proxy::framed(server.connect_string(), framing::zookeeper).await.unwrap();
     let url = format!("zk://{}/locks?session=4s&unreachable_after=15s", proxy.addr());
@@ -84,7 +88,7 @@ async fn go_on(server: Arc<TestZooKeeper>, name: String, bytes: Vec<u8>, keeps_h
     proxy.mangle_next_reply(move |reply| {
         let header = reply.get(4..HEADER).filter(|_| keeps_header);
         *reply = match header {
-            // Of a list no names: the transport makes room for as many as are announced.
+            // An empty list: the transport allocates as many names as are announced.
             Some(header) => framed(&[header, &[0; 4], &instead].concat()),
             None => instead,
         };
@@ -92,7 +96,7 @@ async fn go_on(server: Arc<TestZooKeeper>, name: String, bytes: Vec<u8>, keeps_h
     let lock = locks.lock(&name);
     match soon("acquiring ends", lock.acquire()).await {
         Ok(guard) => drop(soon("a release ends", guard.release()).await),
-        Err(error) => assert_in_vain(&error, &bytes),
+        Err(error) => assert_failed(&error, &bytes),
     }
     soon("a reply was replaced", proxy.mangled_reply()).await;
     release(acquire(&locks, &name).await).await;
@@ -105,10 +109,10 @@ async fn garbage_is_an_error_in_time_and_grants_nothing() {
     let server = Arc::new(ZooKeeperOptions::new().ensemble(1).await.unwrap());
     let mut tasks = JoinSet::new();
     for (index, bytes) in garbage().into_iter().enumerate() {
-        tasks.spawn(meet(bytes.clone()));
+        tasks.spawn(connect_to_garbage(bytes.clone()));
         for keeps_header in [false, true] {
             let name = format!("lock {index} {keeps_header}");
-            tasks.spawn(go_on(server.clone(), name, bytes.clone(), keeps_header));
+            tasks.spawn(replace_one_reply(server.clone(), name, bytes.clone(), keeps_header));
         }
     }
     while let Some(done) = tasks.join_next().await {

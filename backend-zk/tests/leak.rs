@@ -23,7 +23,7 @@ async fn connecting_and_closing_leaves_neither_descriptors_nor_threads() {
             soon("it closes", locks.close()).await.unwrap();
         }
     };
-    // What stays for the whole process is there after the first ones.
+    // The first rounds open what stays open for the whole process.
     for closes in [true, false, true] {
         round(closes).await;
     }

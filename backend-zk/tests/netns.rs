@@ -41,7 +41,7 @@ async fn try_connect(servers: &TestZooKeeper, session: &str) -> Result<Locks> {
     url::connect(&[SCHEME], &format!("zk://{hosts}/apart?prefix=&session={session}")).await
 }
 
-/// Row 14, to one server and to three, which lose what they say to each other, too.
+/// Row 14, with one server and with three, which lose packets to each other, too.
 async fn packets() {
     for count in [1, 3] {
         let options = ZooKeeperOptions::new().tick_time(Duration::from_secs(2));
@@ -52,12 +52,12 @@ async fn packets() {
     }
 }
 
-/// Row 38: the server ends, and comes back when there is room.
+/// Row 38: the server ends, and is restarted when the disk has room.
 async fn disk() {
     const SESSION: Duration = Duration::from_secs(2);
     let disk = tempfile::tempdir().unwrap();
     small_disk(disk.path(), 4 << 20);
-    // In steps that fit on it.
+    // Preallocates in steps that fit on it.
     let options = ZooKeeperOptions::new()
         .java_arg("-Dzookeeper.preAllocSize=64")
         .config(&format!("dataLogDir={}", disk.path().display()));
@@ -73,15 +73,15 @@ async fn disk() {
     .await;
     let filler = disk.path().join("filler");
     fill(&filler);
-    // Heartbeats are writes, too.
+    // Heartbeats are writes, which fill the disk.
     until("the server has ended", async || server.four_letter("ruok").await.is_err()).await;
     let ended = Instant::now();
-    soon("the holder is told", held.lost()).await;
-    assert!(ended.elapsed() < SESSION, "told {:?} after the end", ended.elapsed());
+    soon("the holder is notified", held.lost()).await;
+    assert!(ended.elapsed() < SESSION, "notified {:?} after the end", ended.elapsed());
     let lock = other.lock("other").wait_at_most(ms(300));
     let error = soon("a short wait ends", lock.acquire()).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
-    assert!(!waiter.is_finished(), "granted by nobody");
+    assert!(!waiter.is_finished(), "granted without a server");
     std::fs::remove_file(&filler).unwrap();
     server.restart().await.unwrap();
     let next = until_granted(waiter).await;

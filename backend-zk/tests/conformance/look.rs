@@ -1,4 +1,4 @@
-//! What lies in the servers, seen without the library under test.
+//! What is on the servers, read without the library under test.
 
 use std::error::Error as Cause;
 
@@ -6,7 +6,7 @@ use fencelock_core::{Error, ErrorKind, Result};
 use fencelock_testkit::servers::TestZooKeeper;
 use fencelock_zk::zookeeper_client::{Client, Error as ZkError};
 
-/// Below which path all locks of the suite lie.
+/// The path below which all locks of the suite are.
 pub(crate) const ROOT: &str = "/suite/locks";
 
 pub(crate) fn cannot(doing: &str, cause: impl Into<Box<dyn Cause + Send + Sync>>) -> Error {
@@ -24,7 +24,7 @@ fn encode(key: &str) -> String {
 }
 
 async fn children(client: &Client, path: &str) -> Result<Vec<String>> {
-    // The server that this client is with may be behind.
+    // The server of this client may be behind.
     client.sync("/").await.map_err(|error| cannot("catch up", error))?;
     match client.list_children(path).await {
         Err(ZkError::NoNode) => Ok(Vec::new()),
@@ -32,7 +32,7 @@ async fn children(client: &Client, path: &str) -> Result<Vec<String>> {
     }
 }
 
-/// Nodes of claims and watches on them. A lock's own node stays until the servers remove it.
+/// Nodes of claims, and watches on them. A lock's own node stays until the servers remove it.
 pub(crate) async fn leftovers(
     client: &Client,
     servers: &TestZooKeeper,
@@ -60,7 +60,7 @@ pub(crate) async fn nodes(client: &Client, prefix: &str, name: &str) -> Result<V
     Ok(nodes.into_iter().map(|node| format!("{lock}/{node}")).collect())
 }
 
-/// Deletes the first, and what holds together with it.
+/// Deletes the first node, and those that hold together with it.
 pub(crate) async fn expire(client: &Client, prefix: &str, name: &str) -> Result<()> {
     let nodes = nodes(client, prefix, name).await?;
     let kind =

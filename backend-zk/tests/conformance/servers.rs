@@ -1,5 +1,5 @@
-//! Servers shared by all behaviours, each of which has a path to them of its own through proxies
-//! that break connections.
+//! Servers shared by all behaviours. Each behaviour has its own path to them, through proxies that
+//! break connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,14 +29,14 @@ impl Servers {
     }
 }
 
-struct Part {
+struct Namespace {
     servers: Arc<TestZooKeeper>,
     proxies: Vec<Proxy>,
     client: Client,
     prefix: String,
 }
 
-/// As a user's program connects.
+/// Connects as a user's program does.
 async fn connect(address: &str, params: &Params) -> Result<Locks> {
     url::connect(&[SCHEME], &params.on_url(address)).await
 }
@@ -62,7 +62,7 @@ impl Harness for Servers {
         let client = Client::connector().with_auth(scheme, secret.as_bytes());
         let client = client.connect(&servers.connect_string()).await;
         let client = client.map_err(|error| cannot("connect", error))?;
-        Ok(Box::new(Part { servers, proxies, client, prefix: prefix.to_owned() }))
+        Ok(Box::new(Namespace { servers, proxies, client, prefix: prefix.to_owned() }))
     }
 
     async fn connect_peer(&self, address: &str, params: &Params) -> Result<Locks> {
@@ -71,7 +71,7 @@ impl Harness for Servers {
 }
 
 #[async_trait]
-impl Store for Part {
+impl Store for Namespace {
     async fn connect(&self, params: &Params) -> Result<Locks> {
         connect(&self.peer_address(), params).await
     }

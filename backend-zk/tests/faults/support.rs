@@ -1,7 +1,7 @@
-//! What the tests share: servers behind a proxy, clients, a look from behind, and waiting for
+//! Shared by the tests: servers behind a proxy, clients, inspection past the proxy, and waiting for
 //! events.
 //!
-//! Bounds are generous: they tell late on a busy machine from never, and are no promises.
+//! Bounds are generous: they distinguish late on a busy machine from never, and guarantee nothing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,11 +19,10 @@ use tokio::time::{Instant, sleep};
 
 /// The session timeout of clients that do not ask for their own.
 pub(crate) const T: Duration = Duration::from_secs(2);
-/// By how much a busy machine may make a timer late.
+/// How late a busy machine may make a timer.
 pub(crate) const SLACK: Duration = Duration::from_millis(400);
 
-/// How often a test repeats what must not go wrong even once: `FENCELOCK_ROUNDS` for people with
-/// more time.
+/// How often a test repeats what must not fail even once: `FENCELOCK_ROUNDS`, if set.
 pub(crate) fn rounds(usual: u32) -> u32 {
     match std::env::var("FENCELOCK_ROUNDS") {
         Ok(rounds) => rounds.parse().expect("FENCELOCK_ROUNDS is a number"),
@@ -31,14 +30,14 @@ pub(crate) fn rounds(usual: u32) -> u32 {
     }
 }
 
-/// One server for all tests that run at the same time: it ends with the last of them.
+/// One server for all tests that run at the same time. It ends with the last of them.
 async fn shared_server() -> Arc<TestZooKeeper> {
     static SERVER: Mutex<Weak<TestZooKeeper>> = Mutex::const_new(Weak::new());
     let mut shared = SERVER.lock().await;
     match shared.upgrade() {
         Some(server) => server,
         None => {
-            // Twenty ticks otherwise, which is too short for `Testbed::behind_for_long`.
+            // Otherwise twenty ticks, too short for `Testbed::behind_for_long`.
             let options = ZooKeeperOptions::new().config("maxSessionTimeout=60000");
             let server = Arc::new(options.standalone().await.expect("ZooKeeper starts"));
             *shared = Arc::downgrade(&server);
@@ -51,15 +50,15 @@ async fn shared_server() -> Arc<TestZooKeeper> {
 pub(crate) struct Testbed {
     pub(crate) servers: Arc<TestZooKeeper>,
     pub(crate) proxy: Proxy,
-    /// Where the unbroken path leads: to the other servers, if there are any.
+    /// The servers of the path that cannot be broken: the other ones, if there are any.
     past: String,
-    /// The transport alone, past the proxy.
+    /// A bare transport, past the proxy.
     pub(crate) client: Client,
     pub(crate) root: String,
 }
 
 impl Testbed {
-    /// On the server that others use too, under a root of its own.
+    /// On the server that other tests use too, under a root of its own.
     pub(crate) async fn start() -> Testbed {
         Testbed::on(shared_server().await, 0).await
     }
@@ -82,7 +81,7 @@ impl Testbed {
             }
         };
         let client = transport(&past).await;
-        // Not by whoever comes first, with a login.
+        // Created here, so that no test with a login creates it.
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
         match client.create("/faults", b"", &options).await {
             Ok(_) | Err(ZkError::NodeExists) => {}
@@ -104,7 +103,7 @@ impl Testbed {
         connect(&self.url(&self.proxy.addr().to_string(), "")).await
     }
 
-    /// The same, with a session that outlives a cut in which the test itself does many things.
+    /// A client behind the proxy, with a session that outlives a cut during which the test does much.
     pub(crate) async fn behind_for_long(&self) -> Locks {
         connect(&self.url_for(T * 4, &self.proxy.addr().to_string(), "")).await
     }
@@ -119,7 +118,7 @@ impl Testbed {
         connect(&self.url_for(T * 2, &self.past, "")).await
     }
 
-    /// The paths of the nodes of a lock, in the order of their numbers, seen from behind.
+    /// The paths of the nodes of a lock, in the order of their numbers, read past the proxy.
     pub(crate) async fn nodes(&self, lock: &str) -> Vec<String> {
         let path = format!("{}/{lock}", self.root);
         self.client.sync("/").await.expect("in step");
@@ -146,7 +145,7 @@ impl Testbed {
         all
     }
 
-    /// Awaits that nothing is left of any lock in `locks`.
+    /// Waits until nothing is left of any lock in `locks`.
     pub(crate) async fn drained(&self, locks: &[&str]) {
         until("no node and no watch is left", async || {
             for lock in locks {
@@ -159,22 +158,22 @@ impl Testbed {
         .await;
     }
 
-    /// Awaits that there is neither a session's node nor a watch on the whole server, which must be
-    /// the test's own: watches on children too, which `wchp` and `wchc` leave out.
+    /// Waits until the whole server, which must be the test's own, has neither a session's node nor a
+    /// watch. Watches on children count too, which `wchp` and `wchc` omit.
     pub(crate) async fn bare(&self) {
         let [server] = self.servers.servers() else { panic!("one server") };
-        until("the server is bare", async || {
+        until("the server has no node and no watch", async || {
             let counts = server.four_letter("mntr").await.expect("an answer");
             let none = ["zk_ephemerals_count\t0\n", "zk_watch_count\t0\n"];
             none.iter().all(|none| counts.contains(none))
         })
         .await;
-        // Sessions that once watched are listed, with the paths that they watch.
+        // Sessions that have ever watched are listed, with the paths that they watch now.
         let watches = server.four_letter("wchc").await.expect("an answer");
         assert!(!watches.contains('/'), "{watches}");
     }
 
-    /// Awaits that so many nodes are in the queue of a lock, its holder included.
+    /// Waits until `count` nodes are in the queue of a lock, its holder included.
     pub(crate) async fn until_queued(&self, lock: &str, count: usize) {
         let what = format!("{count} nodes for {lock}");
         until(&what, async || self.nodes(lock).await.len() == count).await;
@@ -187,7 +186,7 @@ pub(crate) fn others(servers: &TestZooKeeper, but: usize) -> Vec<&ZooKeeperServe
     all.filter(|(at, _)| *at != but).map(|(_, server)| server).collect()
 }
 
-/// A fault of both directions.
+/// A fault in both directions.
 pub(crate) fn both_ways(fault: impl Fn(Direction)) {
     fault(Direction::ToServer);
     fault(Direction::ToClient);
@@ -195,16 +194,16 @@ pub(crate) fn both_ways(fault: impl Fn(Direction)) {
 
 /// A lock that one client holds and another waits for.
 pub(crate) struct Contest {
-    told: JoinHandle<(Instant, Guard)>,
+    lost: JoinHandle<(Instant, Guard)>,
     granted: JoinHandle<(Instant, Guard)>,
 }
 
 /// How a lock changed hands when its holder was cut off.
 pub(crate) struct Outcome {
-    /// How long after the cut the holder was told.
-    pub(crate) told: Duration,
+    /// How long after the cut the holder was notified.
+    pub(crate) lost_after: Duration,
     /// How long after the cut the waiter was granted.
-    pub(crate) given_away: Duration,
+    pub(crate) granted_after: Duration,
     pub(crate) loser: Guard,
     pub(crate) winner: Guard,
 }
@@ -220,7 +219,7 @@ impl Contest {
         let next = spawn_waiter(waiter, lock);
         testbed.until_queued(lock, 2).await;
         Contest {
-            told: tokio::spawn(async move {
+            lost: tokio::spawn(async move {
                 guard.lost().await;
                 (Instant::now(), guard)
             }),
@@ -231,28 +230,27 @@ impl Contest {
         }
     }
 
-    /// Awaits that it has changed hands after the cut, and asserts the promise itself: for the time
-    /// between the two moments there would be two owners.
+    /// Waits until the lock has changed hands after the cut, and asserts the guarantee itself: a
+    /// notification after the grant would mean two owners in between.
     pub(crate) async fn decided(self, cut: Instant) -> Outcome {
-        let (told, loser) = soon("the holder is told", self.told).await.expect("no panic");
-        let (given_away, winner) =
-            soon("the waiter is granted", self.granted).await.expect("no panic");
-        assert!(told > cut, "lost before the cut");
-        assert!(told < given_away, "told {:?} after the lock was given away", told - given_away);
+        let (lost, loser) = soon("the holder is notified", self.lost).await.expect("no panic");
+        let (next, winner) = soon("the waiter is granted", self.granted).await.expect("no panic");
+        assert!(lost > cut, "lost before the cut");
+        assert!(lost < next, "notified {:?} after the lock was given away", lost - next);
         assert!(!loser.is_held() && winner.is_held());
-        assert!(told - cut < T * 16 / 25 + SLACK, "told {:?} after the cut", told - cut);
-        Outcome { told: told - cut, given_away: given_away - cut, loser, winner }
+        assert!(lost - cut < T * 16 / 25 + SLACK, "notified {:?} after the cut", lost - cut);
+        Outcome { lost_after: lost - cut, granted_after: next - cut, loser, winner }
     }
 }
 
 /// Prints when the locks of a cut changed hands, for the figures of the documentation.
 pub(crate) fn print(round: u32, outcomes: &[Outcome]) {
-    for Outcome { told, given_away, .. } in outcomes {
-        println!("round {round}: told {told:?} and given away {given_away:?} after the cut");
+    for Outcome { lost_after, granted_after, .. } in outcomes {
+        println!("round {round}: lost {lost_after:?}, granted {granted_after:?} after the cut");
     }
 }
 
-/// As a user's program connects.
+/// Connects as a user's program does.
 pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
     url::connect(&[SCHEME], url).await
 }
@@ -261,7 +259,7 @@ pub(crate) async fn connect(url: &str) -> Locks {
     connect_retrying(|| try_connect(url)).await
 }
 
-/// The transport alone; tried again like that.
+/// A bare transport, connected with retries.
 pub(crate) async fn transport(servers: &str) -> Client {
     let connecting = async {
         loop {
@@ -274,7 +272,7 @@ pub(crate) async fn transport(servers: &str) -> Client {
     soon("the transport connects", connecting).await
 }
 
-/// A request's operation, as the protocol numbers them.
+/// The operation of a request, by its number in the protocol.
 #[derive(Clone, Copy)]
 pub(crate) enum Op {
     Delete = 2,

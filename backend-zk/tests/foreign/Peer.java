@@ -11,9 +11,9 @@ import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.retry.RetryNTimes;
 
 /**
- * Curator's locks, by lines: `mutex PATH MS`, `read PATH MS` or `write PATH MS` to acquire within so
- * many milliseconds, `release` to give back what was acquired last. Answers `held`, `busy`,
- * `released` or `error ...`, a line each.
+ * Curator's locks, controlled by lines: `mutex PATH MS`, `read PATH MS` or `write PATH MS` acquires
+ * within that many milliseconds, `release` releases the lock that was acquired last. Answers `held`,
+ * `busy`, `released` or `error ...`, a line each.
  */
 class Peer {
   public static void main(String[] args) throws Exception {

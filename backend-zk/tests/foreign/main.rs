@@ -35,7 +35,7 @@ async fn curators_locks_and_ours_exclude_each_other() {
     let mut peer = Peer::start(&host).await;
     for (ours, lock) in ways(&locks, "orders") {
         for theirs in ["mutex", "read", "write"] {
-            // Its two classes do not know each other.
+            // Curator's two classes do not exclude each other.
             if (ours == "mutex") != (theirs == "mutex") {
                 continue;
             }
@@ -47,7 +47,7 @@ async fn curators_locks_and_ours_exclude_each_other() {
             if together {
                 assert_eq!(peer.ask("release").await, "released");
             } else {
-                // It waits, and is granted by our release.
+                // Curator waits, and is granted by our release.
                 peer.tell(&format!("{theirs} /app/orders 20000")).await;
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
@@ -55,7 +55,7 @@ async fn curators_locks_and_ours_exclude_each_other() {
             if !together {
                 assert_eq!(peer.answer().await, "held");
                 assert!(is_busy(lock.clone()).await, "our {ours} beside {theirs} of Curator");
-                // We wait, and are granted by its release.
+                // We wait, and are granted by Curator's release.
                 let waiter = tokio::spawn(acquire(lock.clone()));
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 assert!(!waiter.is_finished());
@@ -64,7 +64,7 @@ async fn curators_locks_and_ours_exclude_each_other() {
             }
         }
     }
-    // Whatever Curator holds is in the way of ours, also in the other class.
+    // Each lock that Curator holds blocks ours, also of the other class.
     for theirs in ["mutex", "write"] {
         assert_eq!(peer.ask(&format!("{theirs} /app/orders 1000")).await, "held");
         for (ours, lock) in ways(&locks, "orders") {

@@ -20,8 +20,8 @@ async fn children(client: &Client) -> Vec<String> {
     client.list_children("/app/one").await.expect("a list")
 }
 
-/// ZooKeeper 3.8.0 gives its last numbers to one node after the other: whoever compares numbers
-/// finds nobody before any of them.
+/// ZooKeeper 3.8.0 gives its last numbers to several nodes: by its number alone, each of them would
+/// be first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_claim_holds_by_a_number_that_other_nodes_have() {
     let servers = TestZooKeeper::standalone().await.expect("ZooKeeper starts");
@@ -40,13 +40,13 @@ async fn no_claim_holds_by_a_number_that_other_nodes_have() {
     assert!(is_busy(two.lock("one")).await);
     let (held, last) =
         (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(first.fencing_token().get())));
-    let crowd: Vec<_> = (0..12)
+    let claims: Vec<_> = (0..12)
         .map(|index| {
             let (held, last) = (held.clone(), last.clone());
             let lock = if index % 2 == 0 { one.lock("one") } else { two.lock("one") };
             tokio::spawn(async move {
                 let guard = acquire(lock).await;
-                assert!(!held.swap(true, Ordering::SeqCst), "two hold it");
+                assert!(!held.swap(true, Ordering::SeqCst), "both hold it");
                 let token = guard.fencing_token().get();
                 assert!(last.swap(token, Ordering::SeqCst) < token, "tokens rise");
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -58,10 +58,10 @@ async fn no_claim_holds_by_a_number_that_other_nodes_have() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     held.store(false, Ordering::SeqCst);
     first.release().await.unwrap();
-    for one in crowd {
-        one.await.unwrap();
+    for claim in claims {
+        claim.await.unwrap();
     }
-    // They have begun again.
+    // The numbers have begun again.
     let guard = acquire(one.lock("one")).await;
     let [own] = &children(&client).await[..] else { panic!("one node") };
     let number: u32 = own[own.len() - 10..].parse().unwrap();

@@ -1,4 +1,4 @@
-//! A Java program that uses Curator's locks, told by lines what to do.
+//! A Java program that uses Curator's locks, controlled by lines on its input.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -17,7 +17,7 @@ pub(crate) struct Peer {
     output: Lines<BufReader<ChildStdout>>,
 }
 
-/// Where Curator is: in `FENCELOCK_CURATOR`, a class path, or as Debian installs it.
+/// The class path of Curator: `FENCELOCK_CURATOR`, or the jars that Debian installs.
 fn class_path() -> String {
     const JARS: [&str; 13] = [
         "curator-recipes",
@@ -56,7 +56,7 @@ fn java(source: &str) -> Command {
     command
 }
 
-/// Has the log of a stopped server say that so many children were made under `path`.
+/// Writes to the log of a stopped server that `count` children were created under `path`.
 pub(crate) async fn make_numbers(data: &Path, path: &str, count: i32) {
     let mut program = java("Numbers.java");
     program.arg(data).args([path, &count.to_string()]);

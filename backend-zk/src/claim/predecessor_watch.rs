@@ -1,0 +1,244 @@
+//! The watch of one waiting claim: on the nodes ahead that block it, and on its own node until the
+//! claim ends.
+//!
+//! One task watches both, because the order of the events matters. A waiter whose own node was
+//! deleted must not take the deletion of the node ahead for its turn, and the transport delivers
+//! events in the servers' order only to a task that checks its watchers in that order.
+//!
+//! A hand-off to the next in line needs no request of the waiter: the deletion of the only node that
+//! blocked it is its turn, and so is that of a node which had become the first itself. Without this
+//! each waiter would list the lock's nodes at its turn, one more round trip
+//! (docs/decisions/0008-a-session-lives-by-committed-writes.md).
+
+use std::collections::HashSet;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use fencelock_core::{Claim, Mode, Moment, WatchHandle};
+use futures_util::future::{BoxFuture, FutureExt, join_all, select_all};
+use zookeeper_client::{EventType, OneshotWatcher, StateWatcher};
+
+use crate::error::ZkResult;
+use crate::nodes::node::{Node, until_deleted};
+use crate::queue::path::below;
+use crate::sessions::budget::WatchedPaths;
+use crate::sessions::deferred_watches::WATCH_DELAY;
+use crate::sessions::queue_marks::QueueMark;
+use crate::sessions::session::Session;
+
+/// How long a waiter that was woken may take to attempt.
+const TURN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The event of the watched nodes ahead.
+const PENDING: u8 = 0;
+const ONE_DELETED: u8 = 1;
+const CHECK_AGAIN: u8 = 2;
+
+/// The state of the claim's turn.
+const OPEN: u8 = 0;
+const TAKEN: u8 = 1;
+/// No attempt came for so long that the node is given up.
+const PASSED_OVER: u8 = 2;
+
+/// A task that wakes the claim; dropping it removes the watches, on the servers too.
+pub(crate) struct PredecessorWatch {
+    _watching: WatchHandle,
+    /// The names of the watched nodes ahead.
+    pub(crate) watched: Vec<String>,
+    /// No other node blocks the claim.
+    is_sole: bool,
+    /// The mark of the only node in `watched`, if that waited in the same session.
+    ahead: Option<Arc<QueueMark>>,
+    event: Arc<AtomicU8>,
+    turn: AtomicU8,
+    /// When a check first found that the claim was woken and has not attempted since.
+    idle_since: AtomicU64,
+    /// The last reconnect after which the watched nodes are known to exist.
+    reconnects: AtomicU64,
+}
+
+impl PredecessorWatch {
+    /// Watches for a claim whose `node` waits until one of the nodes `watch` is deleted; `is_sole`
+    /// when only that one blocks it. `None` when one of them is deleted already.
+    pub(crate) async fn start(
+        claim: &Arc<Claim>,
+        node: &Arc<Node>,
+        lock: &str,
+        watch: Vec<String>,
+        is_sole: bool,
+    ) -> ZkResult<Option<PredecessorWatch>> {
+        let session = &node.session;
+        // Before the watches: events after a reconnect are delivered in no order.
+        let states = session.states();
+        node.register_mark();
+        let paths: Vec<_> = watch.iter().map(|name| below(lock, name)).collect();
+        let watches = match node.reservation.watch(&paths) {
+            Some(watched) => watch_each(session, &paths, watched).await?,
+            None => watch_all(session, lock, &watch).await?,
+        };
+        let Some(events) = watches else { return Ok(None) };
+        let event = Arc::new(AtomicU8::new(PENDING));
+        let reconnects = AtomicU64::new(session.reconnects());
+        let watching =
+            watch_over(Arc::downgrade(claim), node.clone(), events, states, event.clone());
+        Ok(Some(PredecessorWatch {
+            _watching: claim.wake_when(watching),
+            ahead: known_predecessor(session, claim.mode(), &paths),
+            watched: watch,
+            is_sole,
+            event,
+            turn: AtomicU8::new(OPEN),
+            idle_since: AtomicU64::new(Moment::NEVER.as_nanos()),
+            reconnects,
+        }))
+    }
+
+    /// Whether nothing can block the claim any more: the only node that did is deleted, or one that
+    /// was the first of the queue; and the claim's own node is known to exist.
+    pub(crate) fn is_cleared(&self, node: &Node) -> bool {
+        let was_last = self.is_sole || self.ahead.as_ref().is_some_and(|ahead| ahead.is_first());
+        was_last && self.event.load(Ordering::Acquire) == ONE_DELETED && node.is_watched()
+    }
+
+    /// Whether it still waits for exactly these nodes.
+    pub(crate) fn waits_for(&self, watch: &[&str]) -> bool {
+        self.event.load(Ordering::Acquire) == PENDING && self.watched == watch
+    }
+
+    /// Records that an attempt is under way.
+    pub(crate) fn note_attempt(&self) {
+        self.idle_since.store(Moment::NEVER.as_nanos(), Ordering::Release);
+    }
+
+    /// Takes the turn that may have come. `false` when the claim was passed over before.
+    pub(crate) fn take_turn(&self) -> bool {
+        let taken = self.turn.compare_exchange(OPEN, TAKEN, Ordering::AcqRel, Ordering::Acquire);
+        taken != Err(PASSED_OVER)
+    }
+
+    pub(crate) fn is_passed_over(&self) -> bool {
+        self.turn.load(Ordering::Acquire) == PASSED_OVER
+    }
+
+    /// Passes the claim over if it was woken [`TURN_TIMEOUT`] ago and has not attempted since: a
+    /// future that is not polled must not block a lock that it does not use. True once; from then on
+    /// no attempt can take the turn.
+    pub(crate) fn pass_over(&self, now: Moment) -> bool {
+        if self.event.load(Ordering::Acquire) == PENDING {
+            return false;
+        }
+        let since = self.idle_since.fetch_min(now.as_nanos(), Ordering::AcqRel).min(now.as_nanos());
+        now.duration_since(Moment::from_nanos(since)) >= TURN_TIMEOUT
+            && self
+                .turn
+                .compare_exchange(OPEN, PASSED_OVER, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+    }
+
+    pub(crate) fn reconnects(&self) -> u64 {
+        self.reconnects.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_reconnects(&self, reconnects: u64) {
+        self.reconnects.store(reconnects, Ordering::Release);
+    }
+}
+
+/// The events of the nodes that a claim waits for.
+type Events = Vec<BoxFuture<'static, EventType>>;
+
+/// Watches each of these nodes; `None` when one of them is deleted already.
+async fn watch_each(
+    session: &Session,
+    paths: &[String],
+    watched: WatchedPaths,
+) -> ZkResult<Option<Events>> {
+    let client = session.client()?;
+    let watched = Arc::new(watched);
+    let requests = paths.iter().map(|path| session.read(client.get_and_watch_data(path)));
+    let mut events = Vec::new();
+    for answer in join_all(requests).await {
+        match answer {
+            Ok((_, _, watcher)) => events.push(event_of(watcher, Some(watched.clone()))),
+            Err(error) if error.is_no_node() => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(events))
+}
+
+/// Watches the list of the lock's nodes, by one watch whose path is shorter than that of any of
+/// them: for a claim that waits for more nodes than the session has room to watch. `None` when one
+/// of `names` is deleted already.
+async fn watch_all(session: &Session, lock: &str, names: &[String]) -> ZkResult<Option<Events>> {
+    let client = session.client()?;
+    match session.read(client.list_and_watch_children(lock)).await {
+        Ok((listed, watcher)) => {
+            let listed: HashSet<String> = listed.into_iter().collect();
+            let are_there = names.iter().all(|name| listed.contains(name));
+            Ok(are_there.then(|| vec![event_of(watcher, None)]))
+        }
+        Err(error) if error.is_no_node() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The event of a watch, which keeps `watched` reserved until it has come.
+fn event_of(
+    watcher: OneshotWatcher,
+    watched: Option<Arc<WatchedPaths>>,
+) -> BoxFuture<'static, EventType> {
+    let changed = watcher.changed();
+    changed.map(move |event| (event.event_type, drop(watched)).0).boxed()
+}
+
+/// The mark of the only node that a claim in `mode` watches, if it has one, and if no node between
+/// the two can block the claim: other permits can, for permits.
+fn known_predecessor(session: &Session, mode: Mode, paths: &[String]) -> Option<Arc<QueueMark>> {
+    match (mode, paths) {
+        (Mode::Exclusive | Mode::Shared, [path]) => session.queue_marks.find(path),
+        _ => None,
+    }
+}
+
+/// Wakes the claim when a watched node ahead is deleted or changed. Ends when the own node is gone.
+async fn watch_over(
+    claim: Weak<Claim>,
+    node: Arc<Node>,
+    ahead: Events,
+    mut states: StateWatcher,
+    event: Arc<AtomicU8>,
+) {
+    let mut own = pin!(async {
+        tokio::time::sleep(WATCH_DELAY).await;
+        until_deleted(&node.session, &node.path, |watched| node.set_watched(watched)).await;
+        node.set_gone();
+    });
+    let first_event = tokio::select! {
+        biased;
+        () = &mut own => return,
+        (first_event, ..) = select_all(ahead) => first_event,
+    };
+    // If the own node was deleted before that one, its event was delivered before: check for it.
+    if is_ready(own.as_mut()).await {
+        return;
+    }
+    let is_in_order = !is_ready(pin!(states.changed())).await;
+    let what = match first_event == EventType::NodeDeleted && is_in_order {
+        true => ONE_DELETED,
+        false => CHECK_AGAIN,
+    };
+    event.store(what, Ordering::Release);
+    if let Some(claim) = claim.upgrade() {
+        claim.wake();
+    }
+    own.await;
+}
+
+async fn is_ready<T>(mut future: Pin<&mut impl Future<Output = T>>) -> bool {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
+}

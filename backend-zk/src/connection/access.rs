@@ -1,0 +1,173 @@
+//! How connections and sessions are requested: the transport's settings, the negotiation, and the
+//! nodes above those of claims.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fencelock_core::{BootClock, Clock, Error, ErrorKind, Moment, Result};
+use futures_util::future::join_all;
+use zookeeper_client::{Acls, Client, Connector, CreateMode, Error as ZkError};
+
+use crate::connection::probe::{Found, probe};
+use crate::error::RequestError;
+
+/// How many servers are probed when none grants a session.
+const MAX_PROBED: usize = 8;
+
+/// A node that exists in every ClickHouse Keeper (unless it was compiled in its ZooKeeper mode) and
+/// in no ZooKeeper:
+/// <https://clickhouse.com/docs/operations/utilities/clickhouse-keeper-client>.
+const CLICKHOUSE_KEEPER: &str = "/keeper/api_version";
+
+/// How long opening the first session usually takes, at most. After it, the servers are probed.
+const USUAL_OPEN_TIME: Duration = Duration::from_millis(300);
+
+/// What all sessions of one client have in common. It holds secrets, and so has no `Debug`.
+pub(crate) struct Access {
+    /// Includes the login and the certificates.
+    pub(crate) connector: Connector,
+    pub(crate) hosts: Vec<(String, u16)>,
+    pub(crate) cluster: String,
+    pub(crate) is_secure: bool,
+    pub(crate) root: Arc<str>,
+    pub(crate) acls: Acls<'static>,
+    /// Those of the root and the nodes above it that this client created, the uppermost first.
+    pub(crate) created: Mutex<Vec<String>>,
+}
+
+/// A session as the transport opened it.
+pub(crate) struct Opened {
+    pub(crate) client: Client,
+    /// When it was asked for.
+    pub(crate) sent: Moment,
+}
+
+impl Access {
+    /// Opens a session with this timeout.
+    ///
+    /// The transport derives its pings and its connection timeout from the timeout that was asked
+    /// for, so if the servers grant another one, the session is opened again with that.
+    pub(crate) async fn open(&self, clock: &Arc<BootClock>, timeout: Duration) -> Result<Opened> {
+        let mut sent = clock.now();
+        let mut client = self.connect(timeout).await?;
+        let negotiated = client.session_timeout();
+        if negotiated != timeout {
+            sent = clock.now();
+            client = self.connect(negotiated).await?;
+        }
+        if client.check_stat(CLICKHOUSE_KEEPER).await.map_err(RequestError::from)?.is_some() {
+            return Err(is_clickhouse_keeper());
+        }
+        self.create_root(&client).await.map_err(RequestError::from)?;
+        Ok(Opened { client, sent })
+    }
+
+    /// Opens the first session. When no server grants one, the error says what was found instead.
+    ///
+    /// A server that is not a ZooKeeper may keep the transport waiting, and send it any amount of
+    /// data meanwhile: when opening takes long, the servers are probed.
+    pub(crate) async fn open_first(
+        &self,
+        clock: &Arc<BootClock>,
+        timeout: Duration,
+    ) -> Result<Opened> {
+        let foreign = async {
+            loop {
+                clock.sleep_until(clock.now() + USUAL_OPEN_TIME).await;
+                let found = self.probe_all().await;
+                if found.iter().all(|found| found.is_foreign(self.is_secure)) {
+                    return found;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            opened = self.open(clock, timeout) => match opened {
+                Err(error) if error.kind() == ErrorKind::Unreachable => {
+                    let found = self.probe_all().await;
+                    match found.iter().all(|found| *found == Found::Nothing) {
+                        true => Err(error),
+                        false => Err(self.explain(&found).caused_by(error)),
+                    }
+                }
+                opened => opened,
+            },
+            found = foreign => Err(self.explain(&found)),
+        }
+    }
+
+    async fn probe_all(&self) -> Vec<Found> {
+        join_all(self.hosts.iter().take(MAX_PROBED).map(probe)).await
+    }
+
+    fn explain(&self, found: &[Found]) -> Error {
+        let seen =
+            self.hosts.iter().zip(found).map(|((host, port), found)| {
+                format!("{host}:{port} {}", found.advice(self.is_secure))
+            });
+        let seen = seen.collect::<Vec<_>>().join("; ");
+        Error::new(ErrorKind::Unreachable, format!("no server grants a session: {seen}"))
+    }
+
+    async fn connect(&self, timeout: Duration) -> Result<Client> {
+        let connector = self
+            .connector
+            .clone()
+            .with_session_timeout(timeout)
+            // A dead connection is detected within a fifth of the timeout, and a ping is sent each
+            // tenth of it.
+            .with_connection_timeout(timeout / 5)
+            .with_fail_eagerly();
+        let connected = match self.is_secure {
+            #[cfg(feature = "tls")]
+            true => connector.secure_connect(&self.cluster).await,
+            #[cfg(not(feature = "tls"))]
+            true => Err(ZkError::Unimplemented),
+            false => connector.connect(&self.cluster).await,
+        };
+        Ok(connected.map_err(RequestError::from)?)
+    }
+
+    /// Creates the root and the nodes above it. They stay: only the nodes of locks are removed.
+    pub(crate) async fn create_root(&self, client: &Client) -> Result<(), ZkError> {
+        let options = CreateMode::Persistent.with_acls(self.acls);
+        let ends = self.root.char_indices().skip(1).filter(|(_, c)| *c == '/').map(|(at, _)| at);
+        for end in ends.chain([self.root.len()]) {
+            let path = &self.root[..end];
+            // A login that may not create it can still use it.
+            if path == "/" || client.check_stat(path).await?.is_some() {
+                continue;
+            }
+            match client.create(path, b"", &options).await {
+                Ok(_) => self.created().push(path.to_owned()),
+                Err(ZkError::NodeExists) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The paths that [`create_root`](Access::create_root) created, the uppermost first.
+    pub(crate) fn created(&self) -> MutexGuard<'_, Vec<String>> {
+        self.created.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Creates the node of a lock, which the servers remove some time after its last child; or the
+    /// root, if that was removed.
+    pub(crate) async fn create_lock(&self, client: &Client, lock: &str) -> Result<(), ZkError> {
+        let options = CreateMode::Container.with_acls(self.acls);
+        match client.create(lock, b"", &options).await {
+            Ok(_) | Err(ZkError::NodeExists) => Ok(()),
+            Err(ZkError::NoNode) => self.create_root(client).await,
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn is_clickhouse_keeper() -> Error {
+    let message = format!(
+        "this is a ClickHouse Keeper ({CLICKHOUSE_KEEPER} exists): after a reconnect a client has \
+         another session there without notice, so two could hold one lock; expected a ZooKeeper"
+    );
+    Error::new(ErrorKind::Refused, message)
+}

@@ -1,0 +1,34 @@
+//! The node by which a lock is held, for users who write to the same servers under it.
+
+use fencelock_core::{Error, ErrorKind, Guard, Result};
+use zookeeper_client::{Client, Error as ZkError};
+
+use crate::error::RequestError;
+use crate::queue::names;
+use crate::queue::path::below;
+
+/// The bits of a token that come from the store; an epoch may be above them.
+const COUNTED: u64 = (1 << 56) - 1;
+
+/// The path of the node of `guard`, found by its token: the transaction that created it.
+pub(crate) async fn held_node(client: &Client, lock: &str, guard: &Guard) -> Result<String> {
+    let token = guard.fencing_token().get() & COUNTED;
+    let lost = || Error::new(ErrorKind::Lost, "the node by which the lock was held is gone");
+    if !guard.is_held() {
+        return Err(lost());
+    }
+    // The client's server may be behind the one that created the node.
+    client.sync(lock).await.map_err(RequestError::from)?;
+    let children = match client.list_children(lock).await {
+        Err(ZkError::NoNode) => return Err(lost()),
+        children => children.map_err(RequestError::from)?,
+    };
+    for name in children.iter().filter(|name| names::read(name).is_some()) {
+        let path = below(lock, name);
+        match client.check_stat(&path).await.map_err(RequestError::from)? {
+            Some(stat) if u64::try_from(stat.czxid) == Ok(token) => return Ok(path),
+            Some(_) | None => {}
+        }
+    }
+    Err(lost())
+}

@@ -1,0 +1,249 @@
+//! The node of one claim: created once in one session, looked up when its creation is in doubt, and
+//! deleted until it is gone.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use fencelock_core::{FencingToken, ReleaseOutcome, WatchHandle};
+use futures_util::future::join;
+use uuid::Uuid;
+use zookeeper_client::{CreateMode, EventType, Stat};
+
+use crate::connection::access::Access;
+use crate::error::{Certainty, RequestError, ZkResult};
+use crate::queue::names::{self, NodeName};
+use crate::queue::order::Listing;
+use crate::queue::path::below;
+use crate::sessions::batch;
+use crate::sessions::budget::Reservation;
+use crate::sessions::deferred_watches::WATCH_DELAY;
+use crate::sessions::queue_marks::QueueMark;
+use crate::sessions::session::Session;
+
+/// A node that is known to have been created for a claim.
+pub(crate) struct Node {
+    pub(crate) session: Arc<Session>,
+    pub(crate) name: String,
+    pub(crate) path: String,
+    pub(crate) parsed: NodeName,
+    czxid: i64,
+    /// The node is known to be deleted.
+    gone: AtomicBool,
+    /// A watch would report its deletion.
+    watched: AtomicBool,
+    /// Set when the claim waits.
+    mark: OnceLock<Arc<QueueMark>>,
+    /// The watch on the node while it is held.
+    watch: OnceLock<WatchHandle>,
+    /// For the watches of its claim.
+    pub(crate) reservation: Arc<Reservation>,
+}
+
+impl Node {
+    fn new(
+        session: &Arc<Session>,
+        reservation: &Arc<Reservation>,
+        lock: &str,
+        name: String,
+        stat: &Stat,
+    ) -> ZkResult<Node> {
+        let Some(parsed) = names::read(&name) else {
+            let what = "a node of this client has no sequence number".to_owned();
+            return Err(zookeeper_client::Error::UnexpectedError(what).into());
+        };
+        if stat.ephemeral_owner != session.id() {
+            // The transport has reconnected with another session and did not report it.
+            session.end();
+            return Err(RequestError::SessionOver);
+        }
+        Ok(Node {
+            session: session.clone(),
+            path: below(lock, &name),
+            name,
+            parsed,
+            czxid: stat.czxid,
+            gone: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
+            mark: OnceLock::new(),
+            watch: OnceLock::new(),
+            reservation: reservation.clone(),
+        })
+    }
+
+    /// The number of the transaction that created it: it rises over restarts, and when the lock's
+    /// node was deleted and created again with new sequence numbers.
+    pub(crate) fn token(&self) -> FencingToken {
+        FencingToken::new(u64::try_from(self.czxid).unwrap_or_default())
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Whether the node exists and its deletion would be reported.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Acquire) && !self.is_gone()
+    }
+
+    pub(crate) fn set_watched(&self, watched: bool) {
+        self.watched.store(watched, Ordering::Release);
+    }
+
+    /// Marks the node as first in the queue (it was granted exclusively).
+    pub(crate) fn set_first(&self) {
+        // A claim that has not waited has no mark, and no waiter asks for it.
+        if let Some(mark) = self.mark.get() {
+            mark.set_first();
+        }
+    }
+
+    /// Lets the waiters behind it in the same session find its mark.
+    pub(crate) fn register_mark(&self) {
+        self.mark.get_or_init(|| self.session.queue_marks.register(&self.path));
+    }
+
+    /// Keeps a watch on it for as long as the node is of use to its claim.
+    pub(crate) fn keep(&self, watch: WatchHandle) {
+        // A second one is not needed.
+        let _ = self.watch.set(watch);
+    }
+
+    /// Deletes it.
+    pub(crate) async fn delete(&self) -> ZkResult<ReleaseOutcome> {
+        match batch::delete(&self.session, &self.path).await {
+            Ok(()) => Ok(ReleaseOutcome::Removed),
+            Err(error) if error.is_no_node() => Ok(ReleaseOutcome::Absent),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.mark.get().is_some() {
+            self.session.queue_marks.remove(&self.path);
+        }
+    }
+}
+
+/// The results of creating a node.
+pub(crate) struct Created {
+    pub(crate) node: ZkResult<Node>,
+    /// The lock's nodes just after the creation.
+    pub(crate) listing: ZkResult<Arc<Listing>>,
+}
+
+/// Creates a node for a claim and lists those of the lock, neither waiting for the other: the
+/// servers carry out the requests of a session in order, so the list has all nodes that are ahead.
+pub(crate) async fn create(
+    session: &Arc<Session>,
+    reservation: &Arc<Reservation>,
+    access: &Access,
+    lock: &str,
+    prefix: &str,
+    label: &str,
+) -> ZkResult<Created> {
+    let client = session.client()?;
+    let path_prefix = below(lock, prefix);
+    let options = CreateMode::EphemeralSequential.with_acls(access.acls);
+    let sent = session.mark_sent();
+    let create = client.create(&path_prefix, label.as_bytes(), &options);
+    let (created, listing) = join(session.write(sent, create), batch::list(session, lock)).await;
+    let node = created.and_then(|(stat, sequence)| {
+        Node::new(session, reservation, lock, format!("{prefix}{sequence}"), &stat)
+    });
+    Ok(Created { node, listing })
+}
+
+/// Lists a lock's nodes; none when the lock's own node does not exist.
+pub(crate) async fn list(session: &Arc<Session>, lock: &str) -> ZkResult<Arc<Listing>> {
+    empty_without_lock(batch::list(session, lock).await)
+}
+
+/// Lists a lock's nodes after all that any session was answered before: the server of this session
+/// may be behind the one that answered.
+pub(crate) async fn list_in_sync(session: &Session, lock: &str) -> ZkResult<Arc<Listing>> {
+    let client = session.client()?;
+    let sync = session.read(client.sync(lock));
+    let (synced, listing) = join(sync, batch::list_directly(session, lock)).await;
+    synced?;
+    empty_without_lock(listing)
+}
+
+fn empty_without_lock(listed: ZkResult<Arc<Listing>>) -> ZkResult<Arc<Listing>> {
+    match listed {
+        Err(error) if error.is_no_node() => Ok(Arc::default()),
+        listed => listed,
+    }
+}
+
+/// Looks up whether a node was created for `owner` in a session, when that is in doubt. `None` is
+/// final: whatever was sent before has been carried out, or never will be.
+pub(crate) async fn find(
+    session: &Arc<Session>,
+    reservation: &Arc<Reservation>,
+    lock: &str,
+    owner: Uuid,
+) -> ZkResult<Option<Node>> {
+    let client = session.client()?;
+    let listing = list_in_sync(session, lock).await?;
+    let own = names::owner_prefix(owner);
+    for name in listing.names().iter().filter(|name| name.starts_with(&own)) {
+        let path = below(lock, name);
+        match session.read(client.get_data(&path)).await {
+            // The node of an older session is deleted with that session.
+            Ok((_, stat)) if stat.ephemeral_owner != session.id() => {}
+            Ok((_, stat)) => {
+                return Node::new(session, reservation, lock, name.clone(), &stat).map(Some);
+            }
+            Err(error) if error.is_no_node() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// Waits until a node is deleted, or its session is over; calls `on_watched` when the node is
+/// watched, and when it is not any more.
+pub(crate) async fn until_deleted(session: &Session, path: &str, on_watched: impl Fn(bool)) {
+    while let Ok(client) = session.client() {
+        match session.read(client.get_and_watch_data(path)).await {
+            Ok((_, _, watcher)) => {
+                drop(client);
+                on_watched(true);
+                if watcher.changed().await.event_type == EventType::NodeDeleted {
+                    return;
+                }
+                // Another program has written to it.
+                on_watched(false);
+            }
+            Err(error) if error.is_no_node() => return,
+            Err(_) => {}
+        }
+        tokio::time::sleep(WATCH_DELAY).await;
+    }
+}
+
+/// Creates the node of the lock itself.
+pub(crate) async fn create_lock(session: &Session, access: &Access, lock: &str) -> ZkResult<()> {
+    let client = session.client()?;
+    session.read(access.create_lock(&client, lock)).await
+}
+
+/// Deletes the node of the lock itself, unless a claim is in its queue.
+pub(crate) async fn remove_lock(session: &Arc<Session>, lock: &str) -> ZkResult<bool> {
+    match batch::delete(session, lock).await {
+        Err(error) if error.is_not_empty() => Ok(false),
+        Err(error) if !error.is_no_node() => Err(error),
+        _ => Ok(true),
+    }
+}
+
+/// Whether a request that failed with this error may have created a node.
+pub(crate) fn may_have_created(error: &RequestError) -> bool {
+    error.certainty() == Certainty::Unknown
+}

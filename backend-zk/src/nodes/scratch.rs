@@ -1,0 +1,84 @@
+//! Removes what a tool's run left on the servers: the nodes of all locks under its scratch names.
+
+use std::sync::Arc;
+
+use fencelock_core::{Result, Scratch};
+use futures_util::StreamExt;
+use futures_util::stream;
+
+use crate::connection::access::Access;
+use crate::error::ZkResult;
+use crate::queue::path::{self, below};
+use crate::sessions::batch;
+use crate::sessions::pool::Pool;
+use crate::sessions::session::Session;
+
+/// How many locks are removed at the same time.
+const CONCURRENCY: usize = 32;
+
+/// Removes them until none is left, and then the root, if this client created it and it is empty.
+pub(crate) async fn clear(pool: &Arc<Pool>, scratch: &Scratch) -> Result<()> {
+    let session = pool.session().await?;
+    let root = &*pool.access.root;
+    // The encoding of a name begins with that of its prefix.
+    let beginning = path::of_lock(root, scratch.prefix())?;
+    while clear_once(&session, root, &beginning).await? > 0 {}
+    remove_root(&pool.access, &session).await?;
+    Ok(())
+}
+
+/// Removes the locks that exist now, and returns their number.
+async fn clear_once(session: &Arc<Session>, root: &str, beginning: &str) -> ZkResult<usize> {
+    let client = session.client()?;
+    // What another server has created just now must be listed here.
+    session.read(client.sync(root)).await?;
+    let names = session.read(client.list_children(root)).await?;
+    let parent = root.trim_end_matches('/');
+    let locks = names.iter().map(|name| below(parent, name));
+    let locks: Vec<String> = locks.filter(|lock| lock.starts_with(beginning)).collect();
+    let found = locks.len();
+    let removing = stream::iter(locks).map(async |lock: String| remove(session, &lock).await);
+    let removed: Vec<ZkResult<()>> = removing.buffer_unordered(CONCURRENCY).collect().await;
+    removed.into_iter().collect::<ZkResult<()>>()?;
+    Ok(found)
+}
+
+/// Removes a lock's node with the nodes of all claims below it.
+async fn remove(session: &Arc<Session>, lock: &str) -> ZkResult<()> {
+    let client = session.client()?;
+    let claims = match session.read(client.list_children(lock)).await {
+        Err(error) if error.is_no_node() => return Ok(()),
+        claims => claims?,
+    };
+    for claim in claims {
+        ignore_absent(batch::delete(session, &below(lock, &claim)).await)?;
+    }
+    ignore_absent(batch::delete(session, lock).await)
+}
+
+/// Treats nodes that the servers have removed, and locks with a new claim, as done: the next pass
+/// removes those.
+fn ignore_absent(deleted: ZkResult<()>) -> ZkResult<()> {
+    match deleted {
+        Err(error) if error.is_no_node() || error.is_not_empty() => Ok(()),
+        deleted => deleted,
+    }
+}
+
+/// Removes the root and the nodes above it that this client created, unless other nodes are below
+/// them.
+async fn remove_root(access: &Access, session: &Arc<Session>) -> ZkResult<()> {
+    let created = std::mem::take(&mut *access.created());
+    for path in created.iter().rev() {
+        match batch::delete(session, path).await {
+            Ok(()) => {}
+            // Removed by another client, or in use by one.
+            Err(error) if error.is_no_node() || error.is_not_empty() => {}
+            Err(error) => {
+                *access.created() = created;
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}

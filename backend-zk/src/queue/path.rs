@@ -1,0 +1,103 @@
+//! The path of a lock's node, from the lock's name: two locks never share one.
+//!
+//! A lock is one child of the root. Everything but `A-Z a-z 0-9 _ . : -` is written `%XX`, so that no
+//! name can choose a path, contain a character that ZooKeeper refuses, or collide with `.`, `..` or
+//! the server's own `/zookeeper`.
+
+use fencelock_core::{Error, ErrorKind, Result};
+
+/// The longest path of a lock. A server answers a request that is too large by closing the
+/// connection, which looks like a temporary failure.
+const MAX_PATH: usize = 8 * 1024;
+
+/// The path of the lock `key` under `root`, which is `/` or has no `/` at its end.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] for a path that is too long, by its prefix.
+pub(crate) fn of_lock(root: &str, key: &str) -> Result<String> {
+    let mut path = String::with_capacity(root.len() + key.len() + 1);
+    path.push_str(root);
+    if root != "/" {
+        path.push('/');
+    }
+    let is_reserved = key == "zookeeper";
+    for (at, byte) in key.bytes().enumerate() {
+        let plain = byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
+        if plain && !(at == 0 && (byte == b'.' || is_reserved)) {
+            path.push(char::from(byte));
+        } else {
+            const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+            path.push('%');
+            path.push(char::from(DIGITS[usize::from(byte >> 4)]));
+            path.push(char::from(DIGITS[usize::from(byte & 15)]));
+        }
+    }
+    match path.len() <= MAX_PATH {
+        true => Ok(path),
+        false => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "the lock's path, with its prefix, is {} bytes long; at most {MAX_PATH} are allowed",
+                path.len()
+            ),
+        )),
+    }
+}
+
+/// The path of `child`.
+pub(crate) fn below(parent: &str, child: &str) -> String {
+    [parent, "/", child].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn encode(name: &str) -> String {
+        of_lock("/", name).unwrap().split_off(1)
+    }
+
+    #[test]
+    fn odd_names_are_plain_node_names() {
+        for (name, node) in [
+            ("lock:orders-42_x.y", "lock:orders-42_x.y"),
+            ("orders/42", "orders%2F42"),
+            (".", "%2E"),
+            ("..", "%2E."),
+            ("zookeeper", "%7Aookeeper"),
+            ("\0", "%00"),
+            ("%41", "%2541"),
+            ("ü", "%C3%BC"),
+        ] {
+            assert_eq!(encode(name), node);
+        }
+        assert_eq!(of_lock("/app/locks", "a").unwrap(), "/app/locks/a");
+    }
+
+    #[test]
+    fn a_huge_prefix_is_refused() {
+        let error = of_lock("/", &"x".repeat(10_000)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(of_lock("/", &"\0".repeat(512)).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn different_names_have_different_nodes(one in ".{1,60}", two in ".{1,60}") {
+            prop_assert_eq!(one == two, encode(&one) == encode(&two));
+        }
+
+        #[test]
+        fn near_names_have_different_nodes(one in "[zA./%~\0]{1,5}", two in "[zA./%~\0]{1,5}") {
+            prop_assert_eq!(one == two, encode(&one) == encode(&two));
+        }
+
+        #[test]
+        fn every_name_is_one_node_that_a_server_accepts(name in ".{1,170}") {
+            let node = encode(&name);
+            prop_assert!(!["", ".", "..", "zookeeper"].contains(&node.as_str()));
+            prop_assert!(node.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:-%".contains(&b)));
+        }
+    }
+}

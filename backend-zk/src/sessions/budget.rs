@@ -1,0 +1,212 @@
+//! How much one session may watch.
+//!
+//! After a reconnect the transport asks for all watches of a session again, in packets of 128 KiB
+//! of paths. With two packets the reconnect fails, and so does each after it, until the servers end
+//! the session (docs/upstream/zookeeper-client-setwatches.md). So a session takes claims only while
+//! the paths that they may watch stay well below one packet, and the [pool](crate::sessions::pool) opens
+//! another session for more.
+//!
+//! A claim reserves its share before its node is created, because it may have to watch later, when
+//! all sessions are full: the path of its own node, and as much again while it waits.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use fencelock_core::Claim;
+
+/// Bytes of paths in one session. The transport's limit is 128 KiB; the rest is for watches that are
+/// not wanted any more, while their tasks have not ended yet.
+pub(crate) const MAX_PATH_BYTES: usize = 96 * 1024;
+
+/// What the claims of one session have reserved.
+#[derive(Default)]
+pub(crate) struct Budget {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Bytes for the claims' own nodes, and for what is ahead of those that wait.
+    reserved: usize,
+    /// The paths that claims watch beyond their reservations, with the number of those claims.
+    shared: HashMap<Arc<str>, usize>,
+    /// The bytes of `shared`: the transport watches each path once.
+    shared_bytes: usize,
+    /// The claims, by the numbers of their reservations.
+    claims: HashMap<u64, Weak<Claim>>,
+    /// How many reservations were made.
+    count: u64,
+    /// No claim is accepted any more.
+    is_closed: bool,
+}
+
+impl State {
+    fn has_room_for(&self, bytes: usize) -> bool {
+        self.reserved + self.shared_bytes + bytes <= MAX_PATH_BYTES
+    }
+
+    /// Adds one watch to each of `paths`, if there is room for those that are new.
+    fn watch(&mut self, paths: &[String]) -> Option<Vec<Arc<str>>> {
+        let new = paths.iter().filter(|path| !self.shared.contains_key(path.as_str()));
+        let bytes = new.map(String::len).sum();
+        if !self.has_room_for(bytes) {
+            return None;
+        }
+        self.shared_bytes += bytes;
+        let paths: Vec<Arc<str>> = paths.iter().map(|path| path.as_str().into()).collect();
+        for path in &paths {
+            *self.shared.entry(path.clone()).or_default() += 1;
+        }
+        Some(paths)
+    }
+
+    fn unwatch(&mut self, paths: &[Arc<str>]) {
+        for path in paths {
+            let Some(count) = self.shared.get_mut(path) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                self.shared.remove(path);
+                self.shared_bytes -= path.len();
+            }
+        }
+    }
+}
+
+impl Budget {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The claims that depend on the session.
+    pub(crate) fn claims(&self) -> Vec<Arc<Claim>> {
+        self.state().claims.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// How many reservations were made, if none exists now.
+    pub(crate) fn unused_after(&self) -> Option<u64> {
+        let state = self.state();
+        state.claims.is_empty().then_some(state.count)
+    }
+
+    /// Accepts no claim any more, unless one was accepted after `count` reservations.
+    pub(crate) fn close_if_unused_since(&self, count: u64) -> bool {
+        let mut state = self.state();
+        state.is_closed |= state.claims.is_empty() && state.count == count;
+        state.is_closed
+    }
+}
+
+/// The share of one claim. It lasts until the last watch of the claim has ended.
+pub(crate) struct Reservation {
+    budget: Arc<Budget>,
+    number: u64,
+    /// The longest path that the claim's own node can have.
+    own: usize,
+    /// For what is ahead of the claim, while it may have to wait.
+    predecessor: Mutex<usize>,
+}
+
+impl Reservation {
+    /// Reserves room for a claim whose own node has a path of `own` bytes at most; `None` when the
+    /// session is full, or accepts no claims.
+    pub(crate) fn new(
+        budget: &Arc<Budget>,
+        claim: &Arc<Claim>,
+        own: usize,
+        may_wait: bool,
+    ) -> Option<Arc<Reservation>> {
+        let predecessor = if may_wait { own } else { 0 };
+        let mut state = budget.state();
+        if state.is_closed || !state.has_room_for(own + predecessor) {
+            return None;
+        }
+        state.reserved += own + predecessor;
+        state.count += 1;
+        let number = state.count;
+        state.claims.insert(number, Arc::downgrade(claim));
+        Some(Arc::new(Reservation {
+            budget: budget.clone(),
+            number,
+            own,
+            predecessor: Mutex::new(predecessor),
+        }))
+    }
+
+    fn predecessor(&self) -> MutexGuard<'_, usize> {
+        self.predecessor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives back the share for waiting.
+    pub(crate) fn stop_waiting(&self) {
+        let freed = std::mem::take(&mut *self.predecessor());
+        self.budget.state().reserved -= freed;
+    }
+
+    /// Reserves room for watches on the nodes ahead of the claim; `None` when there is too little.
+    pub(crate) fn watch(&self, paths: &[String]) -> Option<WatchedPaths> {
+        let paths = match paths {
+            // Reserved already.
+            [path] if path.len() <= *self.predecessor() => Vec::new(),
+            paths => self.budget.state().watch(paths)?,
+        };
+        Some(WatchedPaths { budget: self.budget.clone(), paths })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let predecessor = std::mem::take(&mut *self.predecessor());
+        let mut state = self.budget.state();
+        state.reserved -= self.own + predecessor;
+        state.claims.remove(&self.number);
+        // Give memory back after a burst.
+        if state.claims.capacity() > 4096 && state.claims.len() < state.claims.capacity() / 8 {
+            state.claims.shrink_to_fit();
+        }
+    }
+}
+
+/// Paths that are watched beyond what the claim has reserved. It lasts as long as the watches.
+pub(crate) struct WatchedPaths {
+    budget: Arc<Budget>,
+    paths: Vec<Arc<str>>,
+}
+
+impl Drop for WatchedPaths {
+    fn drop(&mut self) {
+        if !self.paths.is_empty() {
+            self.budget.state().unwatch(&self.paths);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(from: usize, to: usize) -> Vec<String> {
+        (from..to).map(|at| format!("/{at:099}")).collect()
+    }
+
+    #[test]
+    fn a_path_counts_once_as_long_as_any_claim_watches_it() {
+        let mut state = State::default();
+        let one = state.watch(&paths(0, 500)).expect("room");
+        let two = state.watch(&paths(100, 600)).expect("room");
+        assert_eq!(state.shared_bytes, 60_000);
+        state.unwatch(&one);
+        assert_eq!(state.shared_bytes, 50_000);
+        state.unwatch(&two);
+        assert_eq!((state.shared_bytes, state.shared.len()), (0, 0));
+    }
+
+    #[test]
+    fn watches_without_room_reserve_nothing() {
+        let mut state = State { reserved: MAX_PATH_BYTES - 1_000, ..State::default() };
+        assert!(state.watch(&paths(0, 11)).is_none());
+        assert_eq!((state.shared_bytes, state.shared.len()), (0, 0));
+        assert!(state.watch(&paths(0, 10)).is_some());
+        assert!(state.watch(&paths(3, 7)).is_some(), "they are already watched");
+        assert!(!state.has_room_for(1));
+    }
+}

@@ -1,0 +1,229 @@
+//! The sessions of a client: one, and more while its claims watch more than one session can carry
+//! through a reconnect (see [`budget`](crate::sessions::budget)).
+//!
+//! A claim belongs to the session that created its node, from its queueing to its release. The
+//! sessions do not depend on each other: each has its own heartbeat, deadline and end.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use fencelock_core::{BootClock, Claim, Clock, Error, ErrorKind, LockName, Result};
+use futures_util::future::join_all;
+use tokio::runtime::Handle;
+
+use crate::connection::access::{Access, Opened};
+use crate::error::closed;
+use crate::queue::path;
+use crate::sessions::budget::Reservation;
+use crate::sessions::session::Session;
+
+/// The shortest bound of opening a session, whatever the session timeout is.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(crate) struct Pool {
+    pub(crate) access: Access,
+    pub(crate) clock: Arc<BootClock>,
+    /// Where the transport runs: any claim's task may open a session.
+    runtime: Handle,
+    /// The session timeout that the servers granted.
+    timeout: Duration,
+    /// The sessions that are not over, the oldest first.
+    sessions: Mutex<Vec<Arc<Session>>>,
+    opening: tokio::sync::Mutex<Option<Error>>,
+    /// How many attempts to open a session have ended.
+    attempts: AtomicU64,
+    is_closed: AtomicBool,
+}
+
+impl Pool {
+    /// Opens the first session, with this timeout.
+    pub(crate) async fn connect(
+        access: Access,
+        timeout: Duration,
+        clock: Arc<BootClock>,
+        runtime: Handle,
+    ) -> Result<Arc<Pool>> {
+        let opened = access.open_first(&clock, timeout).await?;
+        let session = session_of(opened, &access, &clock);
+        let pool = Arc::new(Pool {
+            access,
+            clock,
+            runtime,
+            timeout: session.timeout(),
+            sessions: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+            attempts: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+        });
+        pool.add(session);
+        Ok(pool)
+    }
+
+    /// The session timeout that the servers granted.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    pub(crate) fn path_of(&self, name: &LockName) -> Result<String> {
+        path::of_lock(&self.access.root, name.key())
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Vec<Arc<Session>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sessions that are not over.
+    fn living(&self) -> Vec<Arc<Session>> {
+        self.sessions().iter().filter(|session| !session.is_over()).cloned().collect()
+    }
+
+    /// Whether the server of a session may be behind another server, which has confirmed a release:
+    /// in an ensemble, also to another client; and several sessions may be on several servers.
+    pub(crate) fn may_lag(&self) -> bool {
+        self.access.hosts.len() > 1 || self.sessions().len() > 1
+    }
+
+    /// Any session.
+    pub(crate) async fn session(self: &Arc<Pool>) -> Result<Arc<Session>> {
+        self.obtain(|pool| pool.living().into_iter().next()).await
+    }
+
+    /// Reserves room for a claim whose node has a path of `own` bytes at most, in the session that is
+    /// returned.
+    pub(crate) async fn reserve(
+        self: &Arc<Pool>,
+        claim: &Arc<Claim>,
+        own: usize,
+        may_wait: bool,
+    ) -> Result<(Arc<Session>, Arc<Reservation>)> {
+        let claim = claim.clone();
+        // The oldest that has room, so that the youngest fall idle and can be closed.
+        let reserve = move |pool: &Pool| {
+            let sessions = pool.sessions();
+            let mut living = sessions.iter().filter(|session| !session.is_over());
+            living.find_map(|session| {
+                let reservation = Reservation::new(&session.budget, &claim, own, may_wait)?;
+                Some((session.clone(), reservation))
+            })
+        };
+        self.obtain(reserve).await
+    }
+
+    /// What `find` finds in the sessions, or in a new one.
+    async fn obtain<T: Send + 'static>(
+        self: &Arc<Pool>,
+        find: impl Fn(&Pool) -> Option<T> + Send + 'static,
+    ) -> Result<T> {
+        if let Some(found) = find(self) {
+            return Ok(found);
+        }
+        let pool = self.clone();
+        let since = self.attempts.load(Ordering::Acquire);
+        // On the client's runtime, and not cancelled with the caller: the session is for all claims.
+        let opening = self.runtime.spawn(async move { pool.open(since, find).await });
+        opening.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Opens a session for [`obtain`](Pool::obtain), one call after the other, so that many claims
+    /// open few sessions. All calls that waited for a failed attempt return its error: one that
+    /// ended after `since` others.
+    async fn open<T>(self: Arc<Pool>, since: u64, find: impl Fn(&Pool) -> Option<T>) -> Result<T> {
+        let mut failed = self.opening.lock().await;
+        // Repeated if the new session is already full, or over.
+        for _ in 0..2 {
+            if self.is_closed.load(Ordering::Acquire) {
+                return Err(closed());
+            }
+            if let Some(found) = find(&self) {
+                return Ok(found);
+            }
+            if let (true, Some(error)) = (self.attempts.load(Ordering::Acquire) > since, &*failed) {
+                return Err(error.clone());
+            }
+            let opened = self.open_one().await;
+            self.attempts.fetch_add(1, Ordering::AcqRel);
+            *failed = opened.as_ref().err().cloned();
+            self.add(opened?);
+        }
+        find(&self).ok_or_else(|| {
+            Error::new(ErrorKind::Unreachable, "sessions with the servers end as soon as they open")
+        })
+    }
+
+    async fn open_one(&self) -> Result<Session> {
+        let bound = self.timeout.max(CONNECT_TIMEOUT);
+        let until = self.clock.now() + bound;
+        tokio::select! {
+            biased;
+            opened = self.access.open(&self.clock, self.timeout) => {
+                Ok(session_of(opened?, &self.access, &self.clock))
+            }
+            () = self.clock.sleep_until(until) => {
+                let message = format!("no new session within {bound:?}");
+                Err(Error::new(ErrorKind::Unreachable, message))
+            }
+        }
+    }
+
+    /// Adds `session`, which is monitored from now on and accepts claims.
+    fn add(self: &Arc<Pool>, session: Session) {
+        let session = Arc::new(session);
+        tracing::debug!(%session, "a new session");
+        self.sessions().push(session.clone());
+        if self.is_closed.load(Ordering::Acquire) {
+            session.end();
+        }
+        let pool = Arc::downgrade(self);
+        self.runtime.spawn(async move {
+            tokio::select! {
+                () = session.clone().run() => {}
+                () = retire(&pool, &session) => {}
+            }
+            if let Some(pool) = pool.upgrade() {
+                pool.sessions().retain(|other| !Arc::ptr_eq(other, &session));
+            }
+        });
+    }
+
+    /// Ends all sessions and waits until the servers have confirmed it.
+    pub(crate) async fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        let sessions = self.sessions().clone();
+        join_all(sessions.iter().map(|session| session.close())).await;
+    }
+}
+
+fn session_of(opened: Opened, access: &Access, clock: &Arc<BootClock>) -> Session {
+    Session::new(opened.client, access.root.clone(), clock.clone(), opened.sent)
+}
+
+/// Ends a session that is not the oldest once no claim has used it for the session timeout.
+async fn retire(pool: &Weak<Pool>, session: &Arc<Session>) {
+    let mut unused = None;
+    loop {
+        session.sleep(session.timeout()).await;
+        let Some(pool) = pool.upgrade() else { return };
+        let is_oldest = pool.sessions().first().is_none_or(|oldest| Arc::ptr_eq(oldest, session));
+        let since = std::mem::replace(&mut unused, session.budget.unused_after());
+        let is_unused = |since| session.budget.close_if_unused_since(since);
+        if !is_oldest && since.is_some_and(is_unused) {
+            tracing::debug!(%session, "the session is not used any more");
+            return session.end();
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // Their monitoring tasks hold them.
+        self.sessions().drain(..).for_each(|session| session.end());
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("sessions", &*self.sessions()).finish_non_exhaustive()
+    }
+}

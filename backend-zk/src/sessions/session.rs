@@ -1,0 +1,350 @@
+//! One session with the servers.
+//!
+//! The servers delete a session's nodes when they have heard nothing of it for the negotiated
+//! timeout T. Only one thing proves what they have heard: a write that a quorum committed. Reads and
+//! pings prove nothing, for a server that is cut off from its leader answers them by itself. So
+//! whatever the session holds is valid until 0.64 T after the newest committed write was **sent**;
+//! the transport's own report that a session has expired comes long after T, and is not waited for.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fencelock_core::batching::Batcher;
+use fencelock_core::{BootClock, Clock, Moment};
+use tokio::runtime::Handle;
+use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
+
+use crate::error::{Certainty, RequestError, ZkResult};
+use crate::sessions::batched_request::{BatchedRequest, LIMITS};
+use crate::sessions::budget::Budget;
+use crate::sessions::deferred_watches::DeferredWatches;
+use crate::sessions::liveness::SessionLiveness;
+use crate::sessions::queue_marks::QueueMarks;
+
+pub(crate) struct Session {
+    /// `None` when the session is over: dropping the last one has the transport close the session.
+    client: Mutex<Option<Arc<Client>>>,
+    states: StateWatcher,
+    id: i64,
+    timeout: Duration,
+    /// The node that the heartbeat checks.
+    root: Arc<str>,
+    clock: Arc<BootClock>,
+    liveness: Mutex<SessionLiveness>,
+    /// How often the connection was established again.
+    reconnects: AtomicU64,
+    heartbeat_lock: tokio::sync::Mutex<()>,
+    /// How much its claims may watch.
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) queue_marks: QueueMarks,
+    deferred_watches: DeferredWatches,
+    pub(crate) batcher: Batcher<BatchedRequest>,
+    /// The servers do not know `multiRead`, which came with ZooKeeper 3.6.
+    no_multi_read: AtomicBool,
+    pub(crate) runtime: Handle,
+}
+
+impl Session {
+    /// The session of `client`, whose connection was asked for at `sent`.
+    pub(crate) fn new(
+        client: Client,
+        root: Arc<str>,
+        clock: Arc<BootClock>,
+        sent: Moment,
+    ) -> Session {
+        let liveness = SessionLiveness::new(client.session_timeout(), sent);
+        Session {
+            states: client.state_watcher(),
+            id: client.session_id().0,
+            timeout: client.session_timeout(),
+            client: Mutex::new(Some(Arc::new(client))),
+            root,
+            clock,
+            liveness: Mutex::new(liveness),
+            reconnects: AtomicU64::new(0),
+            heartbeat_lock: tokio::sync::Mutex::default(),
+            budget: Arc::default(),
+            queue_marks: QueueMarks::default(),
+            deferred_watches: DeferredWatches::default(),
+            batcher: Batcher::new(LIMITS),
+            no_multi_read: AtomicBool::new(false),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// The timeout that the servers granted.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// A watcher of the connection's states that reports changes from now on.
+    pub(crate) fn states(&self) -> StateWatcher {
+        let mut states = self.states.clone();
+        states.state();
+        states
+    }
+
+    /// The owner of the nodes that the session has created.
+    pub(crate) fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// The longest time between two committed writes while anything depends on the session.
+    pub(crate) fn heartbeat_interval(&self) -> Duration {
+        heartbeat_interval(self.timeout)
+    }
+
+    fn liveness(&self) -> MutexGuard<'_, SessionLiveness> {
+        self.liveness.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until when what the session holds is valid; `None` when the session is over.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        self.liveness().deadline()
+    }
+
+    fn committed(&self) -> Moment {
+        self.liveness().committed()
+    }
+
+    /// Records that a write that was sent at `sent` has been committed. The server has checked
+    /// before that the session is alive.
+    fn commit(&self, sent: Moment) -> ZkResult<()> {
+        match self.liveness().commit(sent) {
+            true => Ok(()),
+            false => Err(RequestError::SessionOver),
+        }
+    }
+
+    /// How often the connection was established again: watches may have been missed each time.
+    pub(crate) fn reconnects(&self) -> u64 {
+        self.reconnects.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing of the session may be held, waited for or adopted any more, whatever nodes
+    /// the servers still have.
+    pub(crate) fn is_over(&self) -> bool {
+        self.liveness().is_over()
+    }
+
+    /// Ends the session for this client, for good. The servers delete its nodes as soon as the
+    /// transport reaches them, or after the session timeout.
+    pub(crate) fn end(&self) {
+        self.liveness().end();
+        self.client_slot().take();
+    }
+
+    fn client_slot(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The transport. It sends a request when its method is called, in the order of the calls,
+    /// whether or not the future is polled or dropped.
+    pub(crate) fn client(&self) -> ZkResult<Arc<Client>> {
+        self.client_slot().clone().ok_or(RequestError::SessionOver)
+    }
+
+    /// Sleeps by the clock of the session's deadlines.
+    pub(crate) async fn sleep(&self, duration: Duration) {
+        self.clock.sleep_until(self.clock.now() + duration).await;
+    }
+
+    /// Must be called before a write is sent.
+    pub(crate) fn mark_sent(&self) -> Moment {
+        let now = self.clock.now();
+        self.liveness().mark_sent(now);
+        now
+    }
+
+    /// Awaits the answer to a write that was sent at `sent`.
+    pub(crate) async fn write<T, E: Into<RequestError>>(
+        &self,
+        sent: Moment,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> ZkResult<T> {
+        let answer = self.read(request).await?;
+        self.commit(sent)?;
+        Ok(answer)
+    }
+
+    /// Awaits the answer to a request that proves nothing about the session.
+    pub(crate) async fn read<T, E: Into<RequestError>>(
+        &self,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> ZkResult<T> {
+        self.bounded(self.timeout / 2, request).await
+    }
+
+    async fn bounded<T, E: Into<RequestError>>(
+        &self,
+        bound: Duration,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> ZkResult<T> {
+        let until = self.clock.now() + bound;
+        let answer = tokio::select! {
+            biased;
+            answer = request => answer.map_err(Into::into),
+            () = self.clock.sleep_until(until) => Err(RequestError::TimedOut(bound)),
+        };
+        answer.inspect_err(|error| self.check_liveness(error))
+    }
+
+    /// Ends the session if it cannot be relied on after this error.
+    fn check_liveness(&self, error: &RequestError) {
+        let is_over = {
+            let mut liveness = self.liveness();
+            let silent =
+                error.certainty() == Certainty::Unknown && liveness.is_silent(self.clock.now());
+            let is_over =
+                !liveness.is_over() && (silent || error.certainty() == Certainty::SessionOver);
+            if is_over {
+                liveness.end();
+            }
+            is_over
+        };
+        if is_over {
+            tracing::warn!(session = %self, ?error, "the session is over");
+            self.end();
+        }
+    }
+
+    /// Sends a heartbeat, a write that a quorum commits, for all that the session holds, unless a
+    /// write was committed just now. It changes nothing and fires no watch.
+    pub(crate) async fn send_heartbeat(&self) -> ZkResult<()> {
+        let enough = self.clock.now() - self.heartbeat_interval() / 4;
+        let mut last_error = RequestError::SessionOver;
+        // Repeated at once: the first may have been sent on a connection that was dead already.
+        for _ in 0..2 {
+            let _one_at_a_time = self.heartbeat_lock.lock().await;
+            if self.is_over() {
+                return Err(RequestError::SessionOver);
+            }
+            if self.committed() >= enough {
+                return Ok(());
+            }
+            let client = self.client()?;
+            let sent = self.mark_sent();
+            let mut writer = client.new_multi_writer();
+            writer.add_check_version(&self.root, -1)?;
+            let answer = self.bounded(self.timeout / 5, writer.commit()).await;
+            match answer {
+                Ok(_) => return self.commit(sent),
+                Err(error) if error.certainty() == Certainty::Declined => return Err(error),
+                Err(error) => last_error = error,
+            }
+        }
+        Err(last_error)
+    }
+
+    /// Sends a heartbeat, unless the last committed write is recent enough for a grant.
+    pub(crate) async fn ensure_fresh(&self) -> ZkResult<()> {
+        match self.clock.now().duration_since(self.committed()) < self.heartbeat_interval() * 2 {
+            true => Ok(()),
+            false => self.send_heartbeat().await,
+        }
+    }
+
+    /// Whether the servers can list several locks in one request, as far as is known.
+    pub(crate) fn has_multi_read(&self) -> bool {
+        !self.no_multi_read.load(Ordering::Acquire)
+    }
+
+    /// Records that the servers cannot: ZooKeeper 3.5 answers so, and closes the connection each
+    /// time.
+    pub(crate) fn set_no_multi_read(&self) {
+        self.no_multi_read.store(true, Ordering::Release);
+    }
+
+    /// Calls `set` after the delay of watches on held nodes.
+    pub(crate) fn defer_watch(&self, set: impl FnOnce() + Send + 'static) {
+        self.deferred_watches.defer(self.clock.now(), set);
+    }
+
+    /// Monitors the session until it is over, and then wakes its claims.
+    pub(crate) async fn run(self: Arc<Session>) {
+        let _at_the_end = EndOnDrop(&self);
+        tokio::select! {
+            () = self.follow_connection() => {}
+            () = self.deferred_watches.run(&self.clock) => {}
+        }
+    }
+
+    /// Follows the connection's states until the session is over. A reconnect wakes no claim: the
+    /// watches come back with the connection, and renewals are repeated anyway.
+    async fn follow_connection(&self) {
+        let mut states = self.states.clone();
+        while !self.is_over() {
+            match states.changed().await {
+                SessionState::SyncConnected => {
+                    tracing::info!(session = %self, "connected again, in the same session");
+                    self.reconnects.fetch_add(1, Ordering::AcqRel);
+                    // What was sent in between may be lost, and the deadline be near.
+                    let _ = self.send_heartbeat().await;
+                }
+                SessionState::Disconnected => {
+                    tracing::info!(session = %self, "the connection is lost, the session not yet");
+                }
+                state => {
+                    tracing::debug!(session = %self, %state, "the session has ended");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends the session and waits, for T/5 at most, until the servers have confirmed it.
+    pub(crate) async fn close(&self) {
+        self.end();
+        let ended = async {
+            let mut states = self.states.clone();
+            let mut state = states.state();
+            while !is_final(state) {
+                state = states.changed().await;
+            }
+            Ok::<_, ZkError>(())
+        };
+        let _ = self.bounded(self.timeout / 5, ended).await;
+    }
+}
+
+/// The longest time between two committed writes of a session with this timeout, while anything
+/// depends on it.
+pub(crate) fn heartbeat_interval(timeout: Duration) -> Duration {
+    timeout / 10
+}
+
+fn is_final(state: SessionState) -> bool {
+    matches!(state, SessionState::AuthFailed | SessionState::Expired | SessionState::Closed)
+}
+
+/// Ends the session and wakes its claims however [`Session::run`] ends, also by a panic of the
+/// transport.
+struct EndOnDrop<'a>(&'a Session);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+        for claim in self.0.budget.claims() {
+            claim.wake();
+        }
+    }
+}
+
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.id)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("id", &format_args!("{:#x}", self.id))
+            .field("timeout", &self.timeout)
+            .field("over", &self.is_over())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,7 @@
+//! Claims: their queue, what they cost, and what they leave when they are cancelled.
+
+mod batching;
+mod cancel;
+mod queue;
+mod requests;
+mod watch_budget;

@@ -1,0 +1,8 @@
+//! Connections and sessions: opened, refused, cut off and replaced.
+
+mod connecting;
+mod older;
+mod replies;
+mod rights;
+mod session;
+mod tls;

@@ -1,0 +1,110 @@
+//! Logins, ACLs and roots.
+
+use fencelock_core::ErrorKind;
+#[cfg(feature = "sasl")]
+use fencelock_testkit::servers::ZooKeeperOptions;
+use fencelock_zk::zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
+
+use crate::support::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_locks_of_a_login_are_closed_to_others() {
+    let testbed = Testbed::start().await;
+    let host = testbed.servers.connect_string();
+    let own = connect(&testbed.url(&host, "auth=digest:me:hunter2")).await;
+    let same = connect(&testbed.url(&host, "auth=digest:me:hunter2&acl=creator")).await;
+    let guard = acquire(&own, "one").await;
+    assert!(is_busy(&same, "one").await);
+    // Other logins cannot even list it.
+    assert!(testbed.client.list_children(&format!("{}/one", testbed.root)).await.is_err());
+    for stranger in ["", "auth=digest:me:wrong", "auth=digest:you:hunter2"] {
+        let stranger = try_connect(&testbed.url(&host, stranger)).await;
+        let error = match stranger {
+            // They have no rights on the root either.
+            Err(error) => error,
+            Ok(locks) => soon("refused", locks.lock("one").acquire()).await.unwrap_err(),
+        };
+        assert_kind(&error, ErrorKind::Refused);
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("ACL") && !text.contains("hunter2"), "{text}");
+    }
+    release(guard).await;
+    release(acquire(&same, "one").await).await;
+    let open = format!("zk://{host}{}-open?session=2s&auth=digest:me:pw&acl=open", testbed.root);
+    let guard = acquire(&connect(&open).await, "one").await;
+    let without_login = format!("zk://{host}{}-open?session=2s", testbed.root);
+    assert!(is_busy(&connect(&without_login).await, "one").await);
+    release(guard).await;
+}
+
+/// A server with one login, by SASL.
+#[cfg(feature = "sasl")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_by_sasl_owns_its_locks() {
+    let mut jaas = tempfile::NamedTempFile::new().unwrap();
+    let login = "org.apache.zookeeper.server.auth.DigestLoginModule";
+    std::io::Write::write_all(
+        &mut jaas,
+        format!("Server {{ {login} required user_me=\"hunter2\"; }};").as_bytes(),
+    )
+    .unwrap();
+    let servers = ZooKeeperOptions::new()
+        .java_arg(format!("-Djava.security.auth.login.config={}", jaas.path().display()))
+        .config("authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider")
+        .standalone()
+        .await
+        .expect("ZooKeeper starts");
+    let testbed = Testbed::on(servers.into(), 0).await;
+    let host = testbed.servers.connect_string();
+    let own = connect(&testbed.url(&host, "auth=sasl-digest-md5:me:hunter2")).await;
+    let same = connect(&testbed.url(&host, "auth=sasl-digest-md5:me:hunter2&acl=creator")).await;
+    let guard = acquire(&own, "one").await;
+    assert!(is_busy(&same, "one").await);
+    assert!(testbed.client.list_children(&format!("{}/one", testbed.root)).await.is_err());
+    release(guard).await;
+    release(acquire(&same, "one").await).await;
+    for wrong in ["me:wrong", "you:hunter3"] {
+        let url = testbed.url(&host, &format!("auth=sasl-digest-md5:{wrong}"));
+        let error = try_connect(&url).await.unwrap_err();
+        assert_kind(&error, ErrorKind::Refused);
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("auth=") && !text.contains(wrong), "{text}");
+    }
+}
+
+/// A root that another client has created is used unchanged; one that may not be created is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_root_is_created_or_found() {
+    let testbed = Testbed::start().await;
+    let host = testbed.servers.connect_string();
+    let deep = format!("zk://{host}{}/a/b/c/?session=2s&prefix=", testbed.root);
+    let locks = connect(&deep).await;
+    let guard = acquire(&locks, "one").await;
+    let children =
+        testbed.client.list_children(&format!("{}/a/b/c/one", testbed.root)).await.unwrap();
+    assert_eq!(children.len(), 1);
+    // A lock of the same name below another root is another lock.
+    assert!(!is_busy(&testbed.direct().await, "one").await);
+    release(guard).await;
+
+    let closed = format!("{}/closed", testbed.root);
+    let only_read = [Acl::new(Permission::READ, AuthId::anyone())];
+    let options = CreateMode::Persistent.with_acls(Acls::new(&only_read));
+    testbed.client.create(&closed, b"", &options).await.unwrap();
+    let url = format!("zk://{host}{closed}/below?session=2s");
+    assert_kind(&try_connect(&url).await.unwrap_err(), ErrorKind::Refused);
+    let url = format!("zk://{host}{closed}?session=2s");
+    let locks = connect(&url).await;
+    let error = soon("refused", locks.lock("one").acquire()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Refused);
+    assert!(!error.is_retryable());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_absent_server_is_reported_soon() {
+    let started = std::time::Instant::now();
+    let error = try_connect("zk://127.0.0.1:1/locks?unreachable_after=1s").await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(error.to_string().contains("zk://127.0.0.1:1/locks"), "{error}");
+    assert!(started.elapsed() < ms(6000));
+}

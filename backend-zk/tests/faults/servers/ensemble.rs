@@ -1,0 +1,127 @@
+//! Three servers: leaders that are killed, and followers that are cut off from their leaders.
+
+use std::sync::Arc;
+
+use fencelock_core::ErrorKind;
+use fencelock_testkit::proxy::{Proxy, Stats};
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
+use tokio::time::{Instant, sleep};
+
+use crate::support::*;
+
+async fn leader_at(servers: &TestZooKeeper) -> usize {
+    let leader = servers.leader().await.expect("a leader").port();
+    servers.servers().iter().position(|server| server.port() == leader).expect("one of them")
+}
+
+/// The follower does not notice it, since its sync limit is high, and answers reads and pings by
+/// itself: a lock that relies on those would have two owners. After a write that it cannot get
+/// committed it answers nothing more in that session, so a second session observes the reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_grant() {
+    const LOCKS: [&str; 4] = ["zero", "one", "two", "three"];
+    let options = ZooKeeperOptions::new().sync_limit(100).peers_through_proxies();
+    let servers = Arc::new(options.ensemble(3).await.expect("ZooKeeper starts"));
+    for round in 0..rounds(3) {
+        let follower = (leader_at(&servers).await + 1) % 3;
+        let testbed = Testbed::on(servers.clone(), follower).await;
+        let near = testbed.patient().await;
+        let mut contests = Vec::new();
+        let mut holders = Vec::new();
+        for lock in LOCKS {
+            // Each in a session of its own, with heartbeats at different times.
+            let far = testbed.behind().await;
+            contests.push(Contest::between(&testbed, &far, &near, lock).await);
+            holders.push(far);
+            sleep(T / 50).await;
+        }
+        let window = Proxy::start(servers.servers()[follower].connect_string()).await.unwrap();
+        let bystander = transport(&window.addr().to_string()).await;
+        let [node, _] = &testbed.nodes(LOCKS[0]).await[..] else { panic!("a holder and a waiter") };
+        // At some point between two heartbeats, and between two messages of follower and leader.
+        sleep(T * (round % 10) / 100).await;
+        let cut = Instant::now();
+        for wire in servers.peer_links_of(follower) {
+            match round % 2 {
+                0 => both_ways(|direction| wire.stall(direction)),
+                _ => both_ways(|direction| wire.black_hole(direction)),
+            }
+        }
+        let mut outcomes = Vec::new();
+        for contest in contests {
+            outcomes.push(contest.decided(cut).await);
+        }
+        print(round, &outcomes);
+        let stale = bystander.check_stat(node).await.expect("the follower answers");
+        assert!(stale.is_some(), "the follower does not know of the loss");
+        let Stats { accepted, open, .. } = window.stats();
+        assert_eq!((accepted, open), (1, 1), "it stayed connected");
+        for wire in servers.peer_links_of(follower) {
+            // Requests of lost sessions arrive late, or the follower has to join again.
+            wire.heal().await.unwrap();
+        }
+        for (lock, outcome) in LOCKS.into_iter().zip(outcomes) {
+            // The release of the expired holder releases no other lock.
+            let error = soon("a late release ends", outcome.loser.release()).await.unwrap_err();
+            assert_kind(&error, ErrorKind::NotHeld);
+            assert!(outcome.winner.is_held() && testbed.nodes(lock).await.len() == 1);
+            release(outcome.winner).await;
+        }
+        for (lock, holder) in LOCKS.into_iter().zip(&holders) {
+            release(acquire(holder, lock).await).await;
+        }
+        testbed.drained(&LOCKS).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_leader_keeps_locks_and_queue_places_and_gives_larger_tokens() {
+    let servers = Arc::new(ZooKeeperOptions::new().ensemble(3).await.expect("ZooKeeper starts"));
+    let testbed = Testbed::on(servers.clone(), 0).await;
+    let url = format!("zk://{}{}?prefix=&session=4s", servers.connect_string(), testbed.root);
+    let (one, two) = (connect(&url).await, connect(&url).await);
+    let mut last = None;
+    for _ in 0..3 {
+        let held = acquire(&one, "one").await;
+        assert!(Some(held.fencing_token()) > last);
+        let waiter = spawn_waiter(&two, "one");
+        testbed.until_queued("one", 2).await;
+        sleep(ms(100)).await;
+        let leader = leader_at(&servers).await;
+        let killed = Instant::now();
+        servers.servers()[leader].kill().unwrap();
+        let before = held.valid_until();
+        until("the hold is renewed", async || {
+            assert!(held.is_held(), "lost with the leader, {:?} ago", killed.elapsed());
+            held.valid_until() > before && two.now() < held.valid_until()
+        })
+        .await;
+        println!("renewed {:?} after the leader was killed", killed.elapsed());
+        let token = held.fencing_token();
+        release(held).await;
+        let next = until_granted(waiter).await;
+        println!("handed off {:?} after the leader was killed", killed.elapsed());
+        assert!(next.fencing_token() > token);
+        last = Some(next.fencing_token());
+        release(next).await;
+        servers.servers()[leader].restart().await.unwrap();
+    }
+    testbed.until_queued("one", 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_server_is_refused() {
+    let options = ZooKeeperOptions::new().java_arg("-Dreadonlymode.enabled=true");
+    let servers = options.ensemble(3).await.expect("ZooKeeper starts");
+    let [one, rest @ ..] = servers.servers() else { panic!("three servers") };
+    for server in rest {
+        server.kill().unwrap();
+    }
+    until("it is read-only", async || {
+        one.four_letter("isro").await.is_ok_and(|answer| answer == "ro")
+    })
+    .await;
+    let url = format!("zk://{}/locks?unreachable_after=2s", one.connect_string());
+    let error = try_connect(&url).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+}
