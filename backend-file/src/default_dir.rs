@@ -17,7 +17,7 @@ use rustix::io::{self, Errno};
 
 use crate::directory::{OPEN_DIR, open_or_make};
 use crate::error::{failed, refused};
-use crate::home::{Account, a_directory_for};
+use crate::home::{Account, own_directory_advice};
 
 const PARTS: [&str; 3] = [".local", "state", "fencelock"];
 
@@ -98,7 +98,7 @@ fn check(path: &Path, fd: BorrowedFd<'_>, account: &Account) -> Result<()> {
         return Err(refused(format!(
             "the default directory cannot be used: {shown} belongs to user {}; {}",
             stat.st_uid,
-            a_directory_for(account.uid)
+            own_directory_advice(account.uid)
         )));
     }
     if mode.contains(Mode::SVTX) {
@@ -118,10 +118,10 @@ fn stat_of(path: &Path, fd: BorrowedFd<'_>) -> Result<Stat> {
     rustix::fs::fstat(fd).map_err(|errno| failed("look at", path, errno))
 }
 
-fn no_default(path: &Path, why: &str, mend: &str) -> Error {
+fn no_default(path: &Path, why: &str, fix: &str) -> Error {
     let path = path.display();
     refused(format!(
-        "the default directory cannot be used: {path} {why}; type: {mend} or name another one as \
+        "the default directory cannot be used: {path} {why}; type: {fix} or name another one as \
          file:///DIR"
     ))
 }
@@ -131,7 +131,7 @@ fn unusable(path: &Path, errno: io::Errno, account: &Account) -> Error {
     let (path, error) = (path.display(), std::io::Error::from(errno));
     refused(format!(
         "the default directory cannot be used: {path}: {error}; {}",
-        a_directory_for(account.uid)
+        own_directory_advice(account.uid)
     ))
 }
 

@@ -170,7 +170,7 @@ fn open_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     let mode = Mode::from_raw_mode(stat.st_mode);
     match is_own(&stat) && !mode.intersects(Mode::RWXG | Mode::RWXO) {
         true => Ok(dir),
-        // Another user renamed something over it. Asked again, it gets another name.
+        // Another user renamed something over it. LatchedRequest again, it gets another name.
         false => Err(Errno::AGAIN),
     }
 }

@@ -139,7 +139,7 @@ pub(crate) fn latch_is_held(path: &Path, elapsed: Duration) -> Error {
 }
 
 /// Other processes pass through the latch all the time, and this one has not had its turn.
-pub(crate) fn latch_is_sought(path: &Path, elapsed: Duration) -> Error {
+pub(crate) fn latch_is_contended(path: &Path, elapsed: Duration) -> Error {
     let path = path.display();
     Error::new(
         ErrorKind::Busy,

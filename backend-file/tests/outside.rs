@@ -4,7 +4,7 @@
 use fencelock_conformance::outside::{
     a_url_keeps_its_secret, names_are_kept_apart, no_parameter_is_overlooked,
 };
-use fencelock_file::outside::{directory, url};
+use fencelock_file::fuzzing::{directory, url};
 use proptest::prelude::*;
 
 proptest! {
