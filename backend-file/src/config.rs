@@ -7,14 +7,16 @@ use fencelock_core::url::StoreUrl;
 use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
 use tokio::runtime::Handle;
 
-use crate::backend::{FileBackend, Store};
-use crate::directory::{Directory, MAX_RETRIES};
-use crate::door::WakePipe;
+use crate::claim::backend::FileBackend;
+use crate::claim::store::Store;
+use crate::directory::open::MAX_RETRIES;
+use crate::directory::store_dir::Directory;
 use crate::error::refused;
-use crate::io;
-use crate::ledger::BootId;
-use crate::place::StoreContext;
+use crate::lock::context::StoreContext;
+use crate::lock::io_threads::run_detached;
 use crate::platform;
+use crate::platform::BootId;
+use crate::wake::wake_pipe::WakePipe;
 
 /// A file store that is not yet connected.
 ///
@@ -99,7 +101,7 @@ impl FileStore {
             let message = "no file descriptor is free for the store's timer";
             Error::new(ErrorKind::Unreachable, message).caused_by(error)
         })?;
-        let (context, wake_pipe) = io::detached(move || self.open(&runtime)).await??;
+        let (context, wake_pipe) = run_detached(move || self.open(&runtime)).await??;
         let shown = format!("file://{}", context.directory.path().display());
         let store = Arc::new(Store::new(context, wake_pipe, clock));
         Locks::new(Arc::new(FileBackend { store }), &shown, settings)

@@ -9,8 +9,10 @@ use std::time::Duration;
 use fencelock_core::{Error, ErrorKind};
 use rustix::io::Errno;
 
-use crate::pipe::NOT_OURS;
-use crate::queue::Corrupt;
+use crate::queue::entry::Corrupt;
+
+/// What is there is not a named pipe of this store. No opening gives this error by itself.
+pub(crate) const NOT_OURS: Errno = Errno::NOSTR;
 
 /// `doing` something with `path` failed.
 pub(crate) fn failed(doing: &str, path: &Path, errno: Errno) -> Error {

@@ -4,12 +4,13 @@
 use fencelock_core::Result;
 use fencelock_core::url::StoreUrl;
 
-use crate::{FileStore, path, settings_of};
+use crate::directory::lock_name;
+use crate::{FileStore, settings_of};
 
 /// The directory of the lock `key`, below the store's.
 #[must_use]
 pub fn directory(key: &str) -> String {
-    path::encode(key)
+    lock_name::encode(key)
 }
 
 /// Reads a URL of this crate's scheme, as connecting does first.

@@ -22,41 +22,23 @@
 //! its own. A process stopped in the few microseconds in which it changes a queue stops that lock.
 //! A held lock takes two file descriptors, a waiting one three.
 
-mod backend;
+mod claim;
 mod config;
-mod contender;
-mod default_dir;
 mod directory;
-mod door;
-mod draft;
 mod error;
-mod files;
 #[doc(hidden)]
 pub mod fuzzing;
-mod home;
-mod inheritance;
-mod io;
-mod labels;
-mod latch;
-mod ledger;
-mod leftovers;
-mod mailbox;
-mod page;
-mod path;
-mod pipe;
-mod place;
+mod lock;
 mod platform;
 mod queue;
-mod request;
-mod state;
-mod turn;
+mod storage;
 mod wake;
 
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 use fencelock_core::{Error, Result, Settings};
 
 pub use config::FileStore;
-pub use leftovers::leftovers;
+pub use storage::leftovers::leftovers;
 
 /// `file:///DIR`, or `file://` for the user's own directory.
 pub const SCHEME: Scheme = Scheme {
@@ -75,7 +57,8 @@ fn connect(url: StoreUrl) -> Connecting {
 
 /// A disk that hangs is the store's fault; that no processor is free is not.
 fn unanswered() -> Option<Error> {
-    (!platform::waits_for_disk(io::THREAD_NAME)).then(error::machine_is_busy_to_connect)
+    (!platform::waits_for_disk(lock::io_threads::THREAD_NAME))
+        .then(error::machine_is_busy_to_connect)
 }
 
 fn settings_of(url: &StoreUrl) -> Result<Settings> {

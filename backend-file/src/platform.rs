@@ -11,7 +11,8 @@ use rustix::fs::{AtFlags, StatFs};
 use rustix::io;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::ledger::BootId;
+/// Tells one boot of the machine from another.
+pub(crate) type BootId = [u8; 16];
 
 /// One file among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,12 +13,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::{self, Errno};
 
-use crate::draft::Draft;
+use crate::directory::draft::Draft;
 use crate::platform::{Identity, identity_of};
-use crate::queue::MAX_RECORD;
+use crate::queue::record::MAX_RECORD;
 
 /// The name of a lock's page, in its directory.
 pub(crate) const QUEUE: &str = "q";
+/// The time of a page's last change, in s and ns.
+pub(crate) type Changed = (i64, i64);
+
 /// How often the latch is tried before its caller pauses.
 const LATCH_TRIES: u32 = 8;
 
@@ -52,7 +55,7 @@ impl Page {
     }
 
     /// When it was changed last, in s and ns.
-    pub(crate) fn changed(&self) -> Option<(i64, i64)> {
+    pub(crate) fn changed(&self) -> Option<Changed> {
         let stat = rustix::fs::fstat(&self.fd).ok()?;
         Some((stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or_default()))
     }
@@ -162,9 +165,9 @@ mod system {
     use super::{
         AsFd, BorrowedFd, Draft, Errno, MAX_CONTENT, MAX_RECORD, OPEN, OwnedFd, QUEUE, io,
     };
-    use crate::pipe::{LARGEST, checked};
     use crate::platform::open_quietly;
-    use crate::queue::COMPACT_ABOVE;
+    use crate::queue::record::COMPACT_ABOVE;
+    use crate::storage::named_pipe::{LARGEST, checked};
     use std::mem::MaybeUninit;
 
     use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, pipe_with, tee};
@@ -339,8 +342,8 @@ mod system {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
-    use crate::draft::Rights;
-    use crate::queue::COMPACT_ABOVE;
+    use crate::directory::draft::Rights;
+    use crate::queue::record::COMPACT_ABOVE;
     use rustix::fs::{Mode, OFlags, fstat};
     use rustix::pipe::fcntl_setpipe_size;
 

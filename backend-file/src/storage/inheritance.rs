@@ -12,11 +12,12 @@ use fencelock_core::Mode;
 use rustix::fs::OFlags;
 use rustix::io::{self, Errno};
 
-use crate::directory::OPEN_DIR;
-use crate::page::PipeReader;
-use crate::pipe::{self, slot_name};
+use crate::directory::open::OPEN_DIR;
 use crate::platform::identity_of;
-use crate::queue::{ENTRY, Entry, NO_SLOT, NO_WAKE_PIPE, Slot};
+use crate::queue::entry::{ENTRY, Entry, NO_SLOT, NO_WAKE_PIPE, Slot};
+use crate::storage::page::PipeReader;
+use crate::storage::slot_pipe::slot_name;
+use crate::storage::{named_pipe, slot_pipe};
 
 /// The last byte is the version.
 const MAGIC: [u8; 8] = *b"fencels\x02";
@@ -48,7 +49,7 @@ impl Inheritance {
 pub(crate) fn pass_on(path: &Path, pipe: &OwnedFd, entry: &Entry) -> std::io::Result<Inheritance> {
     let copy = pipe.try_clone()?;
     let dir = rustix::fs::open(path, OPEN_DIR | OFlags::NOFOLLOW, rustix::fs::Mode::empty())?;
-    let buffer = pipe::open(dir.as_fd(), &slot_name(entry.slot), OFlags::RDWR)?;
+    let buffer = named_pipe::open(dir.as_fd(), &slot_name(entry.slot), OFlags::RDWR)?;
     if identity_of(buffer.as_fd())? != identity_of(copy.as_fd())? {
         return Err(Errno::NOENT.into());
     }
@@ -58,8 +59,8 @@ pub(crate) fn pass_on(path: &Path, pipe: &OwnedFd, entry: &Entry) -> std::io::Re
 
 /// Says that the holder `entry` was evicted, whatever keeps its pipe open: under the latch.
 pub(crate) fn revoke(dir: BorrowedFd<'_>, entry: &Entry) {
-    let Ok(Some(_)) = pipe::watch(dir, entry.slot) else { return };
-    if let Ok(buffer) = pipe::open(dir, &slot_name(entry.slot), OFlags::RDWR) {
+    let Ok(Some(_)) = slot_pipe::watch(dir, entry.slot) else { return };
+    if let Ok(buffer) = named_pipe::open(dir, &slot_name(entry.slot), OFlags::RDWR) {
         write(buffer.as_fd(), &Entry { held: false, ..*entry });
     }
 }
@@ -86,8 +87,8 @@ pub(crate) fn survivors(
 ) -> io::Result<Vec<Entry>> {
     let mut survivors = Vec::new();
     let mut content = Vec::new();
-    for slot in pipe::living(dir)? {
-        let own = pipe::open(dir, &slot_name(slot), OFlags::RDONLY)?;
+    for slot in slot_pipe::live_slots(dir)? {
+        let own = named_pipe::open(dir, &slot_name(slot), OFlags::RDONLY)?;
         pipe_reader.copy(own.as_fd(), &mut content)?;
         match last(&content, slot) {
             Some(entry) if entry.held => survivors.push(entry),

@@ -5,7 +5,8 @@ use std::os::fd::BorrowedFd;
 use fencelock_core::Label;
 use rustix::io::{self, Errno};
 
-use crate::state::LABEL_LEN;
+/// Room for one label, and its length in the first byte.
+pub(crate) const LABEL_LEN: usize = 128;
 
 /// Writes `label` into the record at `at`.
 pub(crate) fn write_label(file: BorrowedFd<'_>, at: u64, label: &Label) -> io::Result<()> {

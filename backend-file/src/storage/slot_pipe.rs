@@ -12,77 +12,17 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, flock, openat};
+use rustix::fs::{AtFlags, FlockOperation, OFlags, flock};
 use rustix::io::{self, Errno};
 
-use crate::draft::{Draft, Rights};
-use crate::queue::{MAX_ENTRIES, NO_SLOT, Queue, Slot};
-
-/// How many pipes of one kind stay for those who come next; what a crowd needed beyond them goes.
-pub(crate) const KEPT_PIPES: u16 = 64;
-
-/// The most that a pipe's buffer holds, unless root has raised `fs.pipe-max-size`.
-pub(crate) const LARGEST: usize = 1 << 20;
-
-/// A pipe's file name without an allocation.
-pub(crate) struct PipeName {
-    bytes: [u8; 6],
-    len: usize,
-}
-
-impl PipeName {
-    /// Pipe `number` of those that begin with `letter`.
-    pub(crate) fn new(letter: u8, number: u16) -> PipeName {
-        let mut name = PipeName { bytes: [letter; 6], len: 1 };
-        let mut place = 10_000;
-        while place > 0 {
-            let digit = number / place % 10;
-            if number >= place || place == 1 {
-                // A decimal digit.
-                name.bytes[name.len] = b'0' + digit as u8;
-                name.len += 1;
-            }
-            place /= 10;
-        }
-        name
-    }
-
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        // ASCII as made above.
-        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
-    }
-}
+use crate::directory::draft::{Draft, Rights};
+use crate::error::NOT_OURS;
+use crate::queue::entry::{MAX_ENTRIES, NO_SLOT, Slot};
+use crate::queue::rules::Queue;
+use crate::storage::named_pipe::{KEPT_PIPES, LARGEST, PipeName, open, open_unchecked};
 
 pub(crate) fn slot_name(slot: Slot) -> PipeName {
     PipeName::new(b's', slot)
-}
-
-/// What is there is not a named pipe of this store. No opening gives this error by itself.
-pub(crate) const NOT_OURS: Errno = Errno::NOSTR;
-
-pub(crate) fn open(dir: BorrowedFd<'_>, name: &PipeName, access: OFlags) -> io::Result<OwnedFd> {
-    checked(open_unchecked(dir, name, access)?)
-}
-
-fn open_unchecked(dir: BorrowedFd<'_>, name: &PipeName, access: OFlags) -> io::Result<OwnedFd> {
-    // Without CREATE: fs.protected_fifos would refuse another user's pipe in a sticky directory.
-    let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
-    openat(dir, name.as_bytes(), flags, Mode::empty())
-}
-
-/// Refuses what is not a named pipe with one name.
-pub(crate) fn checked(pipe: OwnedFd) -> io::Result<OwnedFd> {
-    let stat = rustix::fs::fstat(&pipe)?;
-    // A ring into a hard link to another file would change that file.
-    match FileType::from_raw_mode(stat.st_mode).is_fifo() && stat.st_nlink == 1 {
-        true => Ok(pipe),
-        false if stat.st_nlink == 0 => Err(Errno::NOENT),
-        false => Err(NOT_OURS),
-    }
 }
 
 /// Takes a pipe that nobody has: under the latch. `None` where one has to be made and must not be,
@@ -148,7 +88,7 @@ fn empty(pipe: &OwnedFd) -> io::Result<bool> {
 /// The pipes that have to be removed now that no entry has `gone` any more: what a crowd needed
 /// beyond those that stay goes with it. One is spared for as long as it is a crowd, since the next
 /// that joins it takes that.
-pub(crate) fn extra(queue: &mut Queue, gone: Slot) -> impl Iterator<Item = Slot> + use<> {
+pub(crate) fn surplus(queue: &mut Queue, gone: Slot) -> impl Iterator<Item = Slot> + use<> {
     let mut gone = Some(gone).filter(|gone| *gone >= KEPT_PIPES);
     let mut spare = None;
     if queue.entries.len() < usize::from(KEPT_PIPES) {
@@ -162,13 +102,13 @@ pub(crate) fn extra(queue: &mut Queue, gone: Slot) -> impl Iterator<Item = Slot>
 
 /// Removes the pipe of `slot`: by its owner, under the latch, once no entry has it. Those that
 /// watch it have it open, and hear its end all the same.
-pub(crate) fn retire(dir: BorrowedFd<'_>, slot: Slot) {
+pub(crate) fn remove(dir: BorrowedFd<'_>, slot: Slot) {
     // One that stays is taken again.
     let _ = rustix::fs::unlinkat(dir, slot_name(slot).as_str(), AtFlags::empty());
 }
 
 /// The slots of a lock whose owners live, as `watch` finds them: under the latch.
-pub(crate) fn living(dir: BorrowedFd<'_>) -> io::Result<Vec<Slot>> {
+pub(crate) fn live_slots(dir: BorrowedFd<'_>) -> io::Result<Vec<Slot>> {
     let mut living = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;
@@ -220,7 +160,7 @@ mod tests {
         }
         let mut leaves = |slot| -> Vec<Slot> {
             queue.entries.retain(|entry| entry.slot != slot);
-            extra(&mut queue, slot).collect()
+            surplus(&mut queue, slot).collect()
         };
         assert_eq!(leaves(1), [], "it stays in any case");
         assert_eq!(leaves(KEPT_PIPES + 1), [], "it is spared");
@@ -228,12 +168,5 @@ mod tests {
         assert_eq!(leaves(2), [KEPT_PIPES + 1], "no crowd any more");
         assert_eq!(leaves(KEPT_PIPES + 2), [KEPT_PIPES + 2]);
         assert_eq!(leaves(3), []);
-    }
-
-    #[test]
-    fn pipes_are_numbered_in_decimal() {
-        for number in [0, 1, 9, 10, 11, 99, 100, 1234, 10_000, 65_533] {
-            assert_eq!(PipeName::new(b's', number).as_str(), format!("s{number}"));
-        }
     }
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FlockOperation, OFlags, flock};
 use rustix::io::{self, Errno};
 
-use crate::draft::{Draft, Rights};
-use crate::pipe::{self, KEPT_PIPES, PipeName};
-use crate::queue::MAX_ENTRIES;
+use crate::directory::draft::{Draft, Rights};
+use crate::error::NOT_OURS;
+use crate::queue::entry::MAX_ENTRIES;
+use crate::storage::named_pipe::{self, KEPT_PIPES, PipeName};
 
 /// How many numbers are drawn before there is no free door.
 const DRAWS: u32 = 256;
@@ -35,11 +36,11 @@ impl OwnedPipe {
         let mut spare = None;
         for draw in 0..DRAWS {
             let number = draw_below(1_u64.checked_shl(draw).unwrap_or(u64::MAX));
-            let taken = match pipe::open(dir.as_fd(), &name(number), OFlags::RDWR) {
+            let taken = match named_pipe::open(dir.as_fd(), &name(number), OFlags::RDWR) {
                 Ok(pipe) => is_free(&pipe)?.then_some(pipe),
                 Err(Errno::NOENT) => make(dir.as_fd(), number, rights, &mut spare)?,
                 // Made where other rights were given, or not by this library.
-                Err(Errno::ACCESS | Errno::LOOP | pipe::NOT_OURS) => None,
+                Err(Errno::ACCESS | Errno::LOOP | NOT_OURS) => None,
                 Err(errno) => return Err(errno),
             };
             if let Some(pipe) = taken {

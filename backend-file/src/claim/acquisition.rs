@@ -18,16 +18,21 @@ use fencelock_core::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::backend::{CHECK_INTERVAL, Store};
+use crate::claim::store::Store;
+use crate::claim::waiter_check::CHECK_INTERVAL;
 use crate::error::runtime_ended;
-use crate::inheritance::{self, Inheritance};
-use crate::latch::{QueueGuard, StepError};
-use crate::page::Page;
-use crate::pipe;
-use crate::place::FileLock;
+use crate::lock::file_lock::FileLock;
+use crate::lock::queue_cache::StepError;
+use crate::lock::queue_guard::QueueGuard;
 use crate::platform::centiseconds;
-use crate::queue::{EVERY_HOLDER, Entry, NO_SLOT, Queue};
-use crate::wake::Notifications;
+use crate::queue::entry::{EVERY_HOLDER, Entry, NO_SLOT};
+use crate::queue::rules::Queue;
+use crate::storage::inheritance;
+use crate::storage::inheritance::Inheritance;
+use crate::storage::page::Page;
+use crate::storage::slot_pipe;
+use crate::wake::notifications::Notifications;
+use crate::wake::registry::{ClaimKey, claim_key};
 
 /// A claim of this store.
 #[derive(Debug)]
@@ -96,6 +101,10 @@ impl FileAcquisition {
         &self.lock
     }
 
+    fn key(&self, ticket: u64) -> ClaimKey {
+        claim_key(self.lock.dir().hash(), ticket)
+    }
+
     fn claim_state(&self) -> MutexGuard<'_, ClaimState> {
         self.claim_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,7 +115,7 @@ impl FileAcquisition {
 
     /// Grants, or joins the queue, or stays in it; then wakes those to whom that matters.
     fn step(&self, mut guard: QueueGuard<'_>) -> Result<StepOutcome, StepError> {
-        let mut notifications = Notifications::default();
+        let mut notifications = Notifications::new(self.lock.dir().hash());
         let step = self.step_under_latch(&mut guard, &mut notifications)?;
         drop(guard);
         notifications.send(&self.store.wake_pipe);
@@ -191,7 +200,7 @@ impl FileAcquisition {
         };
         let entry = queue.entries[at];
         if token.is_some() {
-            notifications.after_grant(queue, at, &self.lock);
+            notifications.after_grant(queue, at);
         }
         if someone_died || entry != before {
             guard.commit()?;
@@ -202,7 +211,7 @@ impl FileAcquisition {
                 (claim_state.pipe, claim_state.ticket) = (Some(pipe), Some(entry.ticket));
                 claim_state.page = Some(guard.files()?.page().clone());
             }
-            self.store.wake_pipe.registry().add(self.lock.claim_key(entry.ticket), &self.claim);
+            self.store.wake_pipe.registry().add(self.key(entry.ticket), &self.claim);
         }
         if token.is_some() {
             self.claim_state().held = Some(entry);
@@ -221,7 +230,7 @@ impl FileAcquisition {
             let blocker = guard.queue().entries[index];
             // It lives as long as this process, and rings whoever watched it when it goes.
             let own = blocker.wake_pipe == self.store.wake_pipe.number()
-                && self.store.wake_pipe.registry().contains(self.lock.claim_key(blocker.ticket));
+                && self.store.wake_pipe.registry().contains(self.key(blocker.ticket));
             if own {
                 continue;
             }
@@ -251,7 +260,7 @@ impl FileAcquisition {
         // Closed once the mutex is free.
         let left = std::mem::take(&mut *self.claim_state());
         if let Some(ticket) = left.ticket {
-            self.store.wake_pipe.registry().remove(self.lock.claim_key(ticket));
+            self.store.wake_pipe.registry().remove(self.key(ticket));
         }
     }
 
@@ -276,9 +285,9 @@ impl FileAcquisition {
         let queue = guard.queue();
         let Some(at) = queue.position(ticket) else { return Ok(Removal::Absent) };
         let gone = queue.entries.remove(at);
-        let mut notifications = Notifications::default();
-        notifications.after_removal(queue, &gone, &self.lock);
-        let extra: Vec<_> = pipe::extra(queue, gone.slot).collect();
+        let mut notifications = Notifications::new(self.lock.dir().hash());
+        notifications.after_removal(queue, &gone);
+        let extra: Vec<_> = slot_pipe::surplus(queue, gone.slot).collect();
         if !extra.is_empty() {
             guard.needs_disk()?;
         }
@@ -287,10 +296,10 @@ impl FileAcquisition {
         }
         guard.commit()?;
         if self.inherited.get().is_none() {
-            guard.leave_slot(gone.slot);
+            guard.note_free_slot(gone.slot);
         }
         let files = guard.files()?;
-        extra.into_iter().for_each(|slot| pipe::retire(files.dir(), slot));
+        extra.into_iter().for_each(|slot| slot_pipe::remove(files.dir(), slot));
         drop(guard);
         // For whoever watches this entry, and has no copy of its pipe inherited, the closing is
         // the wake-up.
@@ -346,7 +355,7 @@ impl Contender for FileAcquisition {
     }
 
     fn unanswered(&self) -> Option<Error> {
-        self.lock.trouble().map(|(_, trouble)| trouble)
+        self.lock.unanswered().map(|(_, error)| error)
     }
 
     #[cfg(unix)]
@@ -354,7 +363,7 @@ impl Contender for FileAcquisition {
         if self.inherited.get().is_none() {
             let claim_state = self.claim_state();
             let (pipe, entry) = (claim_state.pipe.as_ref()?, claim_state.held?);
-            let inheritance = inheritance::pass_on(self.lock.path(), pipe, &entry).ok()?;
+            let inheritance = inheritance::pass_on(self.lock.dir().path(), pipe, &entry).ok()?;
             // Somebody who asked at the same time may have been first.
             let _ = self.inherited.set(inheritance);
         }
@@ -369,7 +378,7 @@ impl Drop for FileAcquisition {
         let abandoned = self.ticket().is_some();
         self.clear_claim_state();
         if abandoned {
-            self.store.wake_pipe.registry().ring_all();
+            self.store.wake_pipe.registry().wake_all();
         }
     }
 }

@@ -8,28 +8,30 @@ use std::sync::{Arc, Weak};
 use fencelock_core::Result;
 use rustix::io::{self, Errno};
 
-use crate::directory::{Directory, refuse_network};
-use crate::draft::Draft;
-use crate::error::{failed, foreign};
-use crate::ledger::{BootId, Ledger};
-use crate::page::{Page, QUEUE};
-use crate::pipe;
-use crate::queue::Slot;
-use crate::state::State;
+use crate::directory::draft::Draft;
+use crate::directory::open::refuse_network;
+use crate::directory::store_dir::Directory;
+use crate::error::{NOT_OURS, failed, foreign};
+use crate::platform::BootId;
+use crate::queue::entry::Slot;
+use crate::queue::ledger::Ledger;
+use crate::storage::page::{Page, QUEUE};
+use crate::storage::slot_pipe;
+use crate::storage::state::State;
 
 /// How many locks' files a store keeps open between uses.
 const MAX_OPEN_LOCKS: usize = 128;
 
 /// A lock's open files.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub(crate) struct LockFiles {
     dir: OwnedFd,
     page: Arc<Page>,
     path: Arc<Path>,
     kept: Option<OpenFilePermit>,
 }
 
-impl Files {
+impl LockFiles {
     /// Opens the files of the lock `key` in directory `dir_name`; `None` when it has none yet. A
     /// page that claims of this lock have `open` is used again.
     pub(crate) fn open(
@@ -39,7 +41,7 @@ impl Files {
         key: &str,
         kept: Option<OpenFilePermit>,
         open: &Weak<Page>,
-    ) -> Result<Option<Files>> {
+    ) -> Result<Option<LockFiles>> {
         directory.still_there()?;
         let dir = match directory.open_dir(dir_name) {
             Err(Errno::NOENT) => return Ok(None),
@@ -52,7 +54,7 @@ impl Files {
         drop(state);
         let mut page =
             Arc::new(open_page(directory, dir.as_fd()).map_err(|errno| match errno {
-                Errno::LOOP | Errno::ISDIR | Errno::NXIO | pipe::NOT_OURS => {
+                Errno::LOOP | Errno::ISDIR | Errno::NXIO | NOT_OURS => {
                     foreign(path, &format!("{QUEUE} is not a named pipe of its own"))
                 }
                 errno => failed("open the named pipe in", path, errno),
@@ -60,12 +62,12 @@ impl Files {
         if let Some(open) = open.upgrade().filter(|open| open.identity() == page.identity()) {
             page = open;
         }
-        Ok(Some(Files { dir, page, path: path.clone(), kept }))
+        Ok(Some(LockFiles { dir, page, path: path.clone(), kept }))
     }
 
     /// Makes the directory of the lock `key`, complete, unless another process has done so
     /// meanwhile.
-    pub(crate) fn make(
+    pub(crate) fn create(
         directory: &Directory,
         dir_name: &str,
         path: &Path,
@@ -75,7 +77,7 @@ impl Files {
         State::check_name(key)?;
         let made = directory.make(dir_name, |draft| {
             Page::make(draft)?;
-            draft.pipe(pipe::slot_name(0).as_str())?;
+            draft.pipe(slot_pipe::slot_name(0).as_str())?;
             State::make(draft, key, &Ledger::new(boot))
         });
         made.map_err(|errno| failed("make", path, errno))
@@ -102,9 +104,9 @@ impl Files {
 
     /// As [`pipe::watch`].
     pub(crate) fn watch(&self, slot: Slot) -> Result<Option<OwnedFd>> {
-        pipe::watch(self.dir(), slot).map_err(|errno| match errno {
+        slot_pipe::watch(self.dir(), slot).map_err(|errno| match errno {
             Errno::NOENT => foreign(&self.path, &format!("its pipe s{slot} was removed")),
-            Errno::LOOP | pipe::NOT_OURS => {
+            Errno::LOOP | NOT_OURS => {
                 foreign(&self.path, &format!("s{slot} in it is not a named pipe of its own"))
             }
             errno => failed("watch a pipe in", &self.path, errno),

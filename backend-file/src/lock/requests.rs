@@ -1,14 +1,15 @@
-//! What is asked of a lock, as it waits in line for a thread of the store's.
+//! The kinds of requests for a lock that can wait in line for an I/O thread.
 
 use fencelock_core::{Error, Result};
 use tokio::sync::oneshot;
 
 use crate::error::no_answer;
-use crate::latch::{QueueGuard, StepError, Thread};
-use crate::place::{FileLock, IfMissing, Peek};
-use crate::turn::Request;
+use crate::lock::queue_cache::{StepError, Thread};
+use crate::lock::queue_guard::QueueGuard;
+use crate::lock::request_line::Request;
+use crate::lock::shared_queue::{IfMissing, Peek, SharedQueue};
 
-/// The answer to a request that was carried out, or that waits in line.
+/// The answer to a request that has run, or that waits in line.
 pub(crate) enum Answer<T> {
     Now(T),
     Later(oneshot::Receiver<Result<T>>),
@@ -37,19 +38,19 @@ impl<T: Send + 'static, W: Fn(QueueGuard<'_>) -> Result<T, StepError> + Send + '
         !self.answer.is_closed()
     }
 
-    fn take(self: Box<Self>, lock: &FileLock) -> Result<(), Box<dyn Request>> {
-        let done = match lock.carry_out(self.if_missing, Thread::Io, &self.work) {
+    fn run(self: Box<Self>, queue: &SharedQueue) -> Result<(), Box<dyn Request>> {
+        let done = match queue.with_queue(self.if_missing, Thread::Io, &self.work) {
             Ok(None) => return Err(self),
             Ok(Some(done)) => Ok(done),
-            Err(stop) => Err(stop.into()),
+            Err(error) => Err(error.into()),
         };
-        // Given up meanwhile: what it did is undone by the release that follows.
+        // If the caller has given up, the release that follows undoes what this request did.
         let _ = self.answer.send(done);
         Ok(())
     }
 }
 
-/// A look.
+/// A request that reads the queue without the latch.
 pub(crate) struct PeekRequest {
     pub(crate) answer: oneshot::Sender<Result<Peek>>,
 }
@@ -59,15 +60,15 @@ impl Request for PeekRequest {
         !self.answer.is_closed()
     }
 
-    fn take(self: Box<Self>, lock: &FileLock) -> Result<(), Box<dyn Request>> {
-        let _ = self.answer.send(lock.peek_on(Thread::Io).map_err(Error::from));
+    fn run(self: Box<Self>, queue: &SharedQueue) -> Result<(), Box<dyn Request>> {
+        let _ = self.answer.send(queue.peek(Thread::Io).map_err(Error::from));
         Ok(())
     }
 }
 
-/// The end of a lock's use.
+/// A request that closes the files of a lock.
 pub(crate) struct CloseRequest {
-    /// Told by being dropped.
+    /// Its drop is the answer.
     pub(crate) _answer: oneshot::Sender<()>,
 }
 
@@ -76,8 +77,8 @@ impl Request for CloseRequest {
         true
     }
 
-    fn take(self: Box<Self>, lock: &FileLock) -> Result<(), Box<dyn Request>> {
-        lock.close();
+    fn run(self: Box<Self>, queue: &SharedQueue) -> Result<(), Box<dyn Request>> {
+        queue.close();
         Ok(())
     }
 }

@@ -15,9 +15,9 @@ use fencelock_core::{Error, Result};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat};
 use rustix::io::{self, Errno};
 
-use crate::directory::{OPEN_DIR, open_or_make};
+use crate::directory::account::{Account, own_directory_advice};
+use crate::directory::open::{OPEN_DIR, open_or_make};
 use crate::error::{failed, refused};
-use crate::home::{Account, own_directory_advice};
 
 const PARTS: [&str; 3] = [".local", "state", "fencelock"];
 

@@ -163,7 +163,7 @@ impl<T> Shared<T> {
 ///
 /// # Errors
 /// When no thread can be started.
-pub(crate) async fn detached<A: Send + 'static>(
+pub(crate) async fn run_detached<A: Send + 'static>(
     work: impl FnOnce() -> A + Send + 'static,
 ) -> Result<A> {
     let (tell, answer) = oneshot::channel();

@@ -6,13 +6,13 @@
 //! last process that leaves a lock notes where it was, so that nothing is skipped and nothing has
 //! to be promised: a note is not synced, so it is believed within the same boot only.
 
-use crate::queue::{Corrupt, MAGIC, Queue, array, check_magic, number};
+use crate::platform::BootId;
+use crate::queue::entry::{Corrupt, array, number};
+use crate::queue::record::{MAGIC, check_magic};
+use crate::queue::rules::Queue;
 
 /// How many fencing tokens are promised to the disk at once.
 const BLOCK: u64 = 1 << 20;
-
-/// Tells one boot of the machine from another.
-pub(crate) type BootId = [u8; 16];
 
 /// What a lock's file says of its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,13 +11,13 @@ use fencelock_core::{Error, ErrorKind, Label, Result};
 use rustix::fs::{FileType, FlockOperation, OFlags, flock};
 use rustix::io::{self, Errno};
 
-use crate::draft::Draft;
+use crate::directory::draft::Draft;
 use crate::error::{corrupt, failed, foreign};
-use crate::labels::{read_label, write_label};
-use crate::ledger::Ledger;
-use crate::pipe;
 use crate::platform::{open_quietly, sync_data};
-use crate::queue::{Corrupt, Slot};
+use crate::queue::entry::{Corrupt, Slot};
+use crate::queue::ledger::Ledger;
+use crate::storage::labels::{LABEL_LEN, read_label, write_label};
+use crate::storage::slot_pipe;
 
 /// Its name, in the lock's directory.
 pub(crate) const STATE: &str = "L";
@@ -30,9 +30,6 @@ const MAX_NAME: usize = 60 * 1024;
 const AREA: u64 = 4 << 20;
 /// Where the labels are, one record for each slot.
 const LABELS_AT: u64 = 16 << 20;
-/// Room for one label, and its length in the first byte.
-pub(crate) const LABEL_LEN: usize = 128;
-
 /// The open file of one lock.
 #[derive(Debug)]
 pub(crate) struct State<'a> {
@@ -99,8 +96,8 @@ impl<'a> State<'a> {
             Err(errno) => return Err(self.failed("lock", errno)),
         }
         let Some(ledger) = Ledger::of_version_1(&head()?) else { return Ok(()) };
-        let living =
-            pipe::living(dir).map_err(|errno| failed("watch the pipes in", self.path, errno))?;
+        let living = slot_pipe::live_slots(dir)
+            .map_err(|errno| failed("watch the pipes in", self.path, errno))?;
         match living.is_empty() {
             true => self.write_ledger(&ledger),
             false => Err(corrupt(&self.path.join(STATE), in_use)),

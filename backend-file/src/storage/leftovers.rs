@@ -6,11 +6,13 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::inheritance;
-use crate::page::{Page, PipeReader};
-use crate::pipe;
-use crate::queue::{Corrupt, Queue, last_record};
-use crate::state::State;
+use crate::queue::entry::Corrupt;
+use crate::queue::record::last_record;
+use crate::queue::rules::Queue;
+use crate::storage::inheritance;
+use crate::storage::page::{Page, PipeReader};
+use crate::storage::slot_pipe;
+use crate::storage::state::State;
 
 /// The locks in `directory` that have a holder or a waiter, with how many of each, in no order.
 /// Dead ones, which nobody has met yet, do not count.
@@ -56,7 +58,7 @@ fn living(path: &Path, pipe_reader: &PipeReader) -> io::Result<Queue> {
                 read.map_err(|_| Corrupt("entries are missing"))
             };
             queue.decode(&content[last], area).map_err(invalid)?;
-            let lives = |slot| !matches!(pipe::watch(dir.as_fd(), slot), Ok(None));
+            let lives = |slot| !matches!(slot_pipe::watch(dir.as_fd(), slot), Ok(None));
             queue.entries.retain(|entry| lives(entry.slot));
         }
     }

@@ -5,33 +5,30 @@
 //! One pipe for all claims of a store makes that free for those that nobody has to ring. A ring
 //! is a hint: one too many does no harm, and one that is lost is made up for by the safety look.
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock};
 
-use fencelock_core::{Claim, Label, Result};
+use fencelock_core::{Label, Result};
 use rustix::fs::{FileType, Mode, OFlags, openat};
 use rustix::io::{self, Errno};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
-use crate::directory::Directory;
+use crate::directory::store_dir::Directory;
 use crate::error::failed;
-use crate::labels::{read_label, write_label};
-use crate::mailbox::{self, OwnedPipe};
-use crate::pipe;
 use crate::platform::centiseconds;
-use crate::queue::NO_WAKE_PIPE;
-use crate::state::LABEL_LEN;
+use crate::queue::entry::NO_WAKE_PIPE;
+use crate::storage::labels::{LABEL_LEN, read_label, write_label};
+use crate::storage::named_pipe;
+use crate::wake::owned_pipe;
+use crate::wake::owned_pipe::OwnedPipe;
+use crate::wake::registry::{ClaimKey, ClaimRegistry};
 
 /// Begins with a dot, which no lock's directory does.
 const WAKE_PIPES: &str = ".doors";
 /// The label of each door's process.
 const LABELS: &str = "labels";
-
-/// A claim of this store as others know it: the lock's hash plus the ticket.
-pub(crate) type ClaimKey = u64;
 
 /// This store's door, and the way to the others.
 #[derive(Debug)]
@@ -71,9 +68,9 @@ impl WakePipe {
     }
 
     /// Rings `caller` at door `number`, if that process lives.
-    pub(crate) fn ring(&self, number: u16, claim_key: ClaimKey) {
+    pub(crate) fn wake(&self, number: u16, claim_key: ClaimKey) {
         if number == self.number {
-            self.registry.ring(claim_key);
+            self.registry.wake(claim_key);
             return;
         }
         if number == NO_WAKE_PIPE {
@@ -81,7 +78,7 @@ impl WakePipe {
         }
         // Opened for reading too: a write can then neither fail for want of a reader nor raise
         // SIGPIPE, and nobody takes a reader here for an owner.
-        let rung = pipe::open(self.dir.as_fd(), &mailbox::name(number), OFlags::RDWR)
+        let rung = named_pipe::open(self.dir.as_fd(), &owned_pipe::name(number), OFlags::RDWR)
             .and_then(|pipe| io::write(&pipe, &claim_key.to_le_bytes()));
         match rung {
             // Full: whoever reads that much rings everybody.
@@ -164,56 +161,17 @@ fn record_at(number: u16) -> u64 {
 
 const TAKEN: u64 = size_of::<u32>() as u64;
 
-/// Who can be rung here.
-#[derive(Debug, Default)]
-pub(crate) struct ClaimRegistry {
-    claims: Mutex<HashMap<ClaimKey, Weak<Claim>>>,
-}
-
-impl ClaimRegistry {
-    fn claims(&self) -> MutexGuard<'_, HashMap<ClaimKey, Weak<Claim>>> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn add(&self, claim_key: ClaimKey, claim: &Arc<Claim>) {
-        self.claims().insert(claim_key, Arc::downgrade(claim));
-    }
-
-    pub(crate) fn remove(&self, claim_key: ClaimKey) {
-        self.claims().remove(&claim_key);
-    }
-
-    pub(crate) fn contains(&self, claim_key: ClaimKey) -> bool {
-        self.claims().contains_key(&claim_key)
-    }
-
-    fn ring(&self, claim_key: ClaimKey) {
-        // Not under the mutex: a ring enters core.
-        let claim = self.claims().get(&claim_key).and_then(Weak::upgrade);
-        if let Some(claim) = claim {
-            claim.ring();
-        }
-    }
-
-    pub(crate) fn ring_all(&self) {
-        let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
-        for claim in claims {
-            claim.ring();
-        }
-    }
-}
-
 /// Passes on every ring, as long as the runtime lives.
 async fn dispatch(pipe: AsyncFd<OwnedPipe>, registry: Arc<ClaimRegistry>) {
     let mut rings = [0; 4096];
     while let Ok(mut ready) = pipe.readable().await {
         match io::read(pipe.get_ref(), &mut rings) {
             // Even the smallest pipe holds twice as much, so one may have been full.
-            Ok(read) if read == rings.len() => registry.ring_all(),
+            Ok(read) if read == rings.len() => registry.wake_all(),
             Ok(read) => {
                 for ring in rings[..read].chunks_exact(size_of::<ClaimKey>()) {
                     let ring = std::array::from_fn(|at| ring[at]);
-                    registry.ring(ClaimKey::from_le_bytes(ring));
+                    registry.wake(ClaimKey::from_le_bytes(ring));
                 }
             }
             Err(Errno::INTR) => {}

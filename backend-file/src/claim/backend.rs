@@ -1,0 +1,166 @@
+//! The connected file store, as the core calls it.
+//!
+//! Its locks need no renewal: a holder holds for as long as its pipe is open.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_core::{
+    Claim, Clock, Contender, DistributedLock, ErrorKind, Liveness, LockName, Look, Modes,
+    OccupantId, Order, Profile, Reach, Removal, Renewal, RenewalPlan, Report, Result, Snapshot,
+    Tokens, Ttl,
+};
+use tokio::task::JoinSet;
+
+use crate::claim::acquisition::FileAcquisition;
+use crate::claim::operator;
+use crate::claim::store::Store;
+use crate::claim::waiter_check::{CHECK_INTERVAL, LockCheck, check_lock};
+
+/// The time limit of one batch of waiter checks or renewals.
+const BATCH_LIMIT: Duration = Duration::from_secs(2);
+
+static ON_DISK: Profile = profile(Tokens::Data);
+static IN_MEMORY: Profile = profile(Tokens::Boot);
+
+const fn profile(tokens: Tokens) -> Profile {
+    Profile {
+        store: "file",
+        reach: Reach::Machine,
+        liveness: Liveness::Process,
+        renewal: RenewalPlan::None,
+        longest_ttl: Ttl::MAX,
+        order: Order::Arrival,
+        modes: Modes::ALL,
+        tokens,
+        exclusion_fails_when: Cow::Borrowed(&[
+            "the lock's files are deleted, replaced or edited by hand while it is held",
+            "a person breaks the lock, until its holder has heard of it",
+        ]),
+    }
+}
+
+/// The store as core drives it.
+pub(crate) struct FileBackend {
+    pub(crate) store: Arc<Store>,
+}
+
+#[async_trait]
+impl DistributedLock for FileBackend {
+    fn profile(&self) -> &Profile {
+        match self.store.context.directory.is_in_memory() {
+            true => &IN_MEMORY,
+            false => &ON_DISK,
+        }
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &self.store.clock
+    }
+
+    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+        let lock = self.store.lock(claim.name().shared_key());
+        FileAcquisition::new(self.store.clone(), lock, claim)
+    }
+
+    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+        let mut confirming = JoinSet::new();
+        for (index, contender) in held.iter().enumerate() {
+            if let Some(contender) = own(contender).and_then(FileAcquisition::this) {
+                confirming.spawn(async move { (index, contender.confirm().await) });
+            }
+        }
+        self.each_in_time(confirming, |(index, confirmed)| report(index, confirmed)).await;
+    }
+
+    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+        // One look for all that wait for a lock, which this batch keeps alive.
+        let mut by_lock: HashMap<usize, Vec<(usize, &FileAcquisition)>> = HashMap::new();
+        for (index, contender) in waiting.iter().enumerate() {
+            if let Some(contender) = own(contender) {
+                let lock = Arc::as_ptr(contender.lock()).addr();
+                by_lock.entry(lock).or_default().push((index, contender));
+            }
+        }
+        let mut looking = JoinSet::new();
+        for (at, contenders) in &by_lock {
+            let (at, lock, store) = (*at, contenders[0].1.lock().clone(), self.store.clone());
+            looking.spawn(async move { (at, check_lock(store, lock).await) });
+        }
+        let late: Mutex<HashSet<usize>> = Mutex::new(by_lock.keys().copied().collect());
+        let late = || late.lock().unwrap_or_else(PoisonError::into_inner);
+        let tell = |(at, seen): (usize, Result<LockCheck>)| {
+            late().remove(&at);
+            for (index, contender) in &by_lock[&at] {
+                let look = seen.as_ref().map(|seen| seen.of(contender.ticket()));
+                report(*index, look.map_err(Clone::clone));
+            }
+        };
+        self.each_in_time(looking, tell).await;
+        let unanswered = std::mem::take(&mut *late());
+        for at in unanswered {
+            let contenders = &by_lock[&at];
+            let trouble = contenders[0].1.unanswered();
+            // The lock is in use, or its answer has just come: a waiter goes on to wait.
+            let trouble = trouble.filter(|error| error.kind() != ErrorKind::Busy);
+            for (index, _) in contenders {
+                report(*index, trouble.clone().map_or(Ok(Look::Again(CHECK_INTERVAL)), Err));
+            }
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
+        self.store.same_process()?;
+        let lock = self.store.lock(name.shared_key());
+        let store = self.store.clone();
+        let seen =
+            lock.with_queue_if_present(move |guard| operator::inspect(&store, guard)).await?;
+        Ok(seen.unwrap_or_default())
+    }
+
+    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+        self.store.same_process()?;
+        let lock = self.store.lock(name.shared_key());
+        let Ok(ticket) = who.as_str().parse() else { return Ok(Removal::Absent) };
+        let (store, at) = (self.store.clone(), lock.clone());
+        let removal =
+            lock.with_queue_if_present(move |guard| operator::evict(&store, &at, guard, ticket));
+        Ok(removal.await?.unwrap_or(Removal::Absent))
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.store.wake_pipe.close();
+        for closed in self.store.close_files() {
+            // Without an answer when no thread could be had.
+            let _ = closed.await;
+        }
+        Ok(())
+    }
+}
+
+impl FileBackend {
+    /// Tells of each of `requests` when it is done; those that take too long are given up, and
+    /// core asks again. The lock whose latch a stopped process holds delays none of the others.
+    async fn each_in_time<T: 'static>(&self, mut requests: JoinSet<T>, tell: impl Fn(T)) {
+        let all = async {
+            while let Some(done) = requests.join_next().await {
+                done.into_iter().for_each(&tell);
+            }
+        };
+        let bound = self.store.clock.now().after(BATCH_LIMIT);
+        tokio::select! {
+            biased;
+            () = all => {}
+            () = self.store.clock.sleep_until(bound) => {}
+        }
+    }
+}
+
+fn own(contender: &Arc<dyn Contender>) -> Option<&FileAcquisition> {
+    let any: &dyn Any = contender.as_ref();
+    any.downcast_ref()
+}

@@ -1,0 +1,53 @@
+//! REGISTRY DOC
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use fencelock_core::Claim;
+
+/// A claim of this store as others know it: the lock's hash plus the ticket.
+pub(crate) type ClaimKey = u64;
+
+/// The key of the claim with `ticket` for a lock.
+pub(crate) fn claim_key(lock_hash: u64, ticket: u64) -> ClaimKey {
+    lock_hash.wrapping_add(ticket)
+}
+
+/// Who can be rung here.
+#[derive(Debug, Default)]
+pub(crate) struct ClaimRegistry {
+    claims: Mutex<HashMap<ClaimKey, Weak<Claim>>>,
+}
+
+impl ClaimRegistry {
+    fn claims(&self) -> MutexGuard<'_, HashMap<ClaimKey, Weak<Claim>>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add(&self, claim_key: ClaimKey, claim: &Arc<Claim>) {
+        self.claims().insert(claim_key, Arc::downgrade(claim));
+    }
+
+    pub(crate) fn remove(&self, claim_key: ClaimKey) {
+        self.claims().remove(&claim_key);
+    }
+
+    pub(crate) fn contains(&self, claim_key: ClaimKey) -> bool {
+        self.claims().contains_key(&claim_key)
+    }
+
+    pub(crate) fn wake(&self, claim_key: ClaimKey) {
+        // Not under the mutex: a ring enters core.
+        let claim = self.claims().get(&claim_key).and_then(Weak::upgrade);
+        if let Some(claim) = claim {
+            claim.ring();
+        }
+    }
+
+    pub(crate) fn wake_all(&self) {
+        let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
+        for claim in claims {
+            claim.ring();
+        }
+    }
+}
