@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_pass_is_asked_again_and_the_rest_is_not() {
+    fn only_transient_errors_are_retryable() {
         let of = |errno| failed("open", Path::new("/d"), errno);
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOSPC, Errno::NOMEM, Errno::XDEV] {
             assert!(of(errno).is_retryable(), "{errno:?}");

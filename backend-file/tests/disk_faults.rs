@@ -22,7 +22,7 @@ fn main() {
             run: || Box::pin(full()),
         },
         Test {
-            name: "a_frozen_disk_stops_no_deadline_and_nothing_of_what_was_given_up_is_left",
+            name: "a_frozen_disk_delays_no_deadline_and_leaves_nothing_of_abandoned_requests",
             needs: FREEZING,
             run: || Box::pin(frozen(deadlines)),
         },

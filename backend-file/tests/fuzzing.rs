@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn names_have_directories_of_their_own(one in ".{1,120}", two in ".{1,120}", odd in "[.%~]{1,4}") {
+    fn names_have_separate_directories(one in ".{1,120}", two in ".{1,120}", odd in "[.%~]{1,4}") {
         names_are_kept_apart(&one, &two, directory);
         names_are_kept_apart(&one, &format!("{one}{odd}"), directory);
     }

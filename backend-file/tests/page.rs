@@ -43,7 +43,7 @@ async fn is_free(locks: &Locks, mode: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_child_that_alone_outlives_its_parent_keeps_the_lock_as_it_had_it() {
+async fn a_child_that_outlives_its_parent_keeps_the_lock_in_the_same_mode() {
     let two_of_three = Mode::Permits(Permits::new(2, 3).unwrap());
     for (mode, expected, beside) in [
         ("exclusive", Mode::Exclusive, None),
@@ -82,7 +82,7 @@ async fn a_child_that_alone_outlives_its_parent_keeps_the_lock_as_it_had_it() {
 }
 
 #[tokio::test]
-async fn a_child_keeps_nothing_that_was_released_or_taken_away() {
+async fn a_child_does_not_keep_a_released_or_evicted_lock() {
     for evicts in [false, true] {
         let dir = directory();
         let mut holder = Actor::start(dir.path(), "hold x exclusive");
@@ -123,7 +123,7 @@ fn empty(dir: &Path) -> bool {
 }
 
 #[tokio::test]
-async fn what_an_earlier_owner_of_a_pipe_left_to_a_child_is_not_taken_for_the_next_one_s() {
+async fn a_record_that_an_earlier_owner_left_in_a_pipe_is_not_the_next_owner_s() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     for _ in 0..2 {
@@ -142,7 +142,7 @@ async fn what_an_earlier_owner_of_a_pipe_left_to_a_child_is_not_taken_for_the_ne
 }
 
 #[tokio::test]
-async fn whoever_holds_a_lock_whose_page_is_lost_is_in_the_way_until_it_ends() {
+async fn a_holder_whose_page_is_lost_excludes_others_until_it_ends() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let mut holder = Actor::start(dir.path(), "hold x shared");
@@ -166,7 +166,7 @@ async fn whoever_holds_a_lock_whose_page_is_lost_is_in_the_way_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_page_that_was_removed_is_made_anew_and_who_holds_stays_in_the_way() {
+async fn a_removed_page_is_recreated_and_its_holder_still_excludes_others() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let held = locks.lock("x").acquire().await.unwrap();
@@ -183,7 +183,7 @@ async fn a_page_that_was_removed_is_made_anew_and_who_holds_stays_in_the_way() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stray_reader_of_the_page_never_makes_two_holders() {
+async fn a_stray_reader_of_the_page_never_causes_two_holders() {
     const TIMES: u32 = 300;
     let dir = directory();
     let stores = [connect(dir.path()).await, connect(dir.path()).await];
@@ -258,7 +258,7 @@ fn many(dir: &Path, count: usize) {
 }
 
 #[test]
-fn a_user_whose_pipes_are_small_holds_a_thousand_locks_with_two_descriptors_each() {
+fn a_user_with_small_pipes_holds_hundreds_of_locks_with_two_descriptors_each() {
     const COUNT: usize = 700;
     let dir = directory();
     let mut actor = if is_root() {

@@ -257,7 +257,7 @@ async fn a_stopped_holder_keeps_its_lock() {
 }
 
 #[tokio::test]
-async fn a_stopped_waiter_is_passed_over_and_finds_its_way_back() {
+async fn a_stopped_waiter_is_passed_over_and_queues_again() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let held = locks.lock("x").acquire().await.unwrap();
@@ -332,7 +332,7 @@ async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
 }
 
 #[tokio::test]
-async fn an_evicted_holder_is_told_and_the_next_is_served() {
+async fn an_evicted_holder_is_notified_and_the_next_waiter_is_served() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let mut holder = Actor::start(dir.path(), "hold x exclusive");
@@ -374,7 +374,7 @@ async fn an_evicted_holder_is_told_and_the_next_is_served() {
 }
 
 #[tokio::test]
-async fn a_waiting_writer_stops_new_readers_and_they_follow_together() {
+async fn a_waiting_writer_blocks_new_readers_which_then_hold_together() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let mut reader = Actor::start(dir.path(), "hold x shared");
@@ -404,7 +404,7 @@ async fn a_waiting_writer_stops_new_readers_and_they_follow_together() {
 }
 
 #[tokio::test]
-async fn permits_of_killed_processes_come_back() {
+async fn permits_of_killed_processes_are_freed() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let mut holders: Vec<_> = (0..3)

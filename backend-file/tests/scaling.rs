@@ -52,7 +52,7 @@ async fn connect_many(dir: &Path) -> Vec<Locks> {
 }
 
 #[tokio::test]
-async fn a_connect_costs_the_same_however_many_there_are_and_were() {
+async fn the_cost_of_a_connect_does_not_grow_with_the_number_of_stores() {
     let dir = directory();
     let doors = dir.path().join(".doors");
     let crowd = connect_many(dir.path()).await;
@@ -72,7 +72,7 @@ async fn a_connect_costs_the_same_however_many_there_are_and_were() {
 }
 
 #[tokio::test]
-async fn doors_of_killed_processes_are_taken_again() {
+async fn wake_pipes_of_killed_processes_are_reused() {
     let dir = directory();
     let doors = dir.path().join(".doors");
     for _ in 0..8 {
@@ -84,7 +84,7 @@ async fn doors_of_killed_processes_are_taken_again() {
 }
 
 #[tokio::test]
-async fn no_file_that_another_process_has_locked_holds_up_a_connect() {
+async fn files_locked_by_another_process_do_not_delay_a_connect() {
     use rustix::fs::{FlockOperation, flock};
     let dir = directory();
     let crowd = connect_many(dir.path()).await;
@@ -106,7 +106,7 @@ async fn no_file_that_another_process_has_locked_holds_up_a_connect() {
 }
 
 #[tokio::test]
-async fn the_pipes_of_a_crowd_of_waiters_go_with_it() {
+async fn the_pipes_of_many_waiters_are_removed_with_them() {
     let dir = directory();
     let stores = [connect(dir.path()).await, connect(dir.path()).await];
     let held = stores[0].lock("x").acquire().await.unwrap();

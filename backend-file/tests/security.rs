@@ -171,7 +171,7 @@ fn attack_time() -> Duration {
 }
 
 #[test]
-fn a_user_whose_lock_directory_it_is_cannot_have_root_change_a_file() {
+fn the_owner_of_a_lock_directory_cannot_make_root_change_a_file() {
     if !is_root() {
         return;
     }
@@ -188,7 +188,7 @@ fn a_user_whose_lock_directory_it_is_cannot_have_root_change_a_file() {
 }
 
 #[test]
-fn a_member_of_the_group_cannot_have_root_change_a_file() {
+fn a_group_member_cannot_make_root_change_a_file() {
     if !is_root() {
         return;
     }
@@ -202,7 +202,7 @@ fn a_member_of_the_group_cannot_have_root_change_a_file() {
 }
 
 #[tokio::test]
-async fn what_leads_to_another_file_is_not_written() {
+async fn hard_links_to_other_files_are_not_written() {
     // Hard links, which the kernel may or may not let other users make.
     let dir = directory();
     let locks = connect(dir.path()).await;

@@ -181,7 +181,7 @@ async fn acquisitions_dropped_at_any_point_leave_nothing() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_gives_up_wakes_nobody_wrongly_and_leaves_no_gap() {
+async fn a_waiter_that_gives_up_causes_no_wrong_wake_up_and_leaves_no_gap() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let held = locks.lock("x").acquire().await.unwrap();
@@ -229,7 +229,7 @@ async fn three_hundred_waiters_are_served_in_order() {
 }
 
 #[test]
-fn a_latch_that_another_keeps_holds_up_neither_other_locks_nor_the_end_of_the_runtime() {
+fn a_latch_that_another_process_holds_blocks_neither_other_locks_nor_the_end_of_the_runtime() {
     let dir = directory();
     let path = dir.path().to_owned();
     let (ended, end) = std::sync::mpsc::channel();
@@ -276,7 +276,7 @@ fn a_latch_that_another_keeps_holds_up_neither_other_locks_nor_the_end_of_the_ru
 /// In a crowd of thousands of processes a claim may have no turn at the queue within its wait limit.
 /// The store answers, and the lock is busy.
 #[tokio::test]
-async fn a_claim_that_has_no_turn_in_a_crowd_finds_the_lock_busy() {
+async fn a_claim_that_never_gets_the_contended_latch_finds_the_lock_busy() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
@@ -305,7 +305,7 @@ async fn a_claim_that_has_no_turn_in_a_crowd_finds_the_lock_busy() {
 }
 
 #[tokio::test]
-async fn a_future_that_nobody_polls_is_passed_over() {
+async fn a_future_that_is_not_polled_is_passed_over() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let held = locks.lock("x").acquire().await.unwrap();
@@ -328,7 +328,7 @@ async fn a_future_that_nobody_polls_is_passed_over() {
 }
 
 #[tokio::test]
-async fn a_label_of_its_own_is_seen() {
+async fn a_custom_label_is_shown() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let plain = locks.rw_lock("x").read().acquire().await.unwrap();

@@ -82,7 +82,7 @@ fn killed_holder(dir: &Path) -> u64 {
 }
 
 #[tokio::test]
-async fn a_reboot_voids_the_queue_and_tokens_go_on_above_what_was_promised() {
+async fn a_reboot_voids_the_queue_and_tokens_continue_above_the_reservation() {
     let dir = directory();
     let before = killed_holder(dir.path());
     let reserved = number_at(dir.path(), RESERVED);
@@ -95,7 +95,7 @@ async fn a_reboot_voids_the_queue_and_tokens_go_on_above_what_was_promised() {
 }
 
 #[tokio::test]
-async fn who_leaves_a_lock_notes_where_its_tokens_are_and_who_comes_strikes_that_out() {
+async fn the_last_process_notes_the_last_token_and_the_next_one_clears_the_note() {
     let dir = directory();
     for expected in 1..6 {
         assert_eq!(token_in_boot(dir.path(), 1).await.get(), expected);
@@ -124,7 +124,7 @@ async fn who_leaves_a_lock_notes_where_its_tokens_are_and_who_comes_strikes_that
 }
 
 #[tokio::test]
-async fn more_locks_than_are_kept_open_go_on_where_they_were() {
+async fn tokens_continue_for_more_locks_than_stay_open() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     for expected in 1..4 {
@@ -137,7 +137,7 @@ async fn more_locks_than_are_kept_open_go_on_where_they_were() {
 }
 
 #[tokio::test]
-async fn boot_ids_of_their_own_do_not_part_containers() {
+async fn containers_with_different_boot_ids_share_locks() {
     let dir = directory();
     let boot = async |boot| {
         let store = FileStore::at(dir.path()).booted_as([boot; 16]);
@@ -163,7 +163,7 @@ async fn boot_ids_of_their_own_do_not_part_containers() {
 }
 
 #[tokio::test]
-async fn a_promise_that_may_not_be_on_the_disk_is_not_used() {
+async fn a_reservation_that_may_not_be_on_the_disk_is_not_used() {
     let dir = directory();
     token_in_boot(dir.path(), 1).await;
     // A process was killed between writing a promise and knowing that it is on the disk.
@@ -176,7 +176,7 @@ async fn a_promise_that_may_not_be_on_the_disk_is_not_used() {
 }
 
 #[tokio::test]
-async fn tokens_go_on_over_the_end_of_a_block() {
+async fn tokens_continue_across_the_end_of_a_block() {
     let dir = directory();
     token_in_boot(dir.path(), 1).await;
     let reserved = number_at(dir.path(), RESERVED);
@@ -188,7 +188,7 @@ async fn tokens_go_on_over_the_end_of_a_block() {
 }
 
 #[tokio::test]
-async fn shared_and_permit_grants_have_tokens_of_their_own() {
+async fn shared_and_permit_grants_get_distinct_tokens() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let mut tokens = Vec::new();

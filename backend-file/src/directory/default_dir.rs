@@ -180,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn it_is_made_for_this_user_alone() {
+    fn the_directory_is_created_for_this_user_alone() {
         let home = Home::new();
         assert_eq!(home.opened(), home.account.home.join(".local/state/fencelock"));
         assert_eq!(fs::metadata(home.base.path().join(".local")).unwrap().mode() & 0o777, 0o700);
     }
 
     #[test]
-    fn a_group_may_write_to_its_path_only_if_nobody_else_is_in_it() {
+    fn a_group_may_write_to_the_path_only_if_it_is_private() {
         let mut home = Home::new();
         let local = home.make(".local", 0o775);
         let said = home.refused("may be written by group");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_counts_as_what_it_leads_to() {
+    fn a_symbolic_link_is_checked_like_its_target() {
         let home = Home::new();
         let target = home.make("data/local", 0o755);
         symlink("data/local", home.account.home.join(".local")).unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_another_user_is_refused_and_what_belongs_to_root_is_not() {
+    fn parts_of_another_user_are_refused_and_parts_of_root_are_not() {
         if !rustix::process::geteuid().is_root() {
             return;
         }

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_page_goes_on_where_it_was_left_or_above_the_promise() {
+    fn tokens_of_a_lost_page_continue_after_the_note_or_above_the_reservation() {
         let mut ledger = Ledger::new(BOOT);
         assert!(ledger.is_fresh() && ledger.was_left_empty(BOOT));
         assert_eq!(given(&ledger, BOOT), (0, true));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_that_may_not_be_on_the_disk_is_not_used() {
+    fn a_reservation_that_may_not_be_on_the_disk_is_not_used() {
         let mut ledger = Ledger::new(BOOT);
         let first = ledger.reserve(0);
         // A process was killed between writing it and knowing that it is on the disk.

@@ -256,7 +256,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_commit_is_there_or_not_wherever_it_was_killed(
+        fn a_commit_is_atomic_wherever_the_process_is_killed(
             steps in prop::collection::vec((0u16..300, 0u8..2, 0usize..12_000, 0u8..8), 1..24),
         ) {
             let mut written = Written::default();
@@ -291,7 +291,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_that_is_read_panics(
+        fn reading_arbitrary_bytes_does_not_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..600), count in 0u32..20, which in 0u32..4,
         ) {
             let mut page = MAGIC.to_vec();

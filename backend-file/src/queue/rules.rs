@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whoever_may_hold_is_woken_whatever_the_others_do(
+        fn a_waiter_that_may_hold_is_woken_whatever_the_others_do(
             events in prop::collection::vec((0u8..10, any::<u8>(), any::<u8>()), 1..150),
         ) {
             let mut world = World::new();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_that_are_taken_over_keep_their_order_and_their_numbers() {
+    fn adopted_holders_keep_their_order_and_their_numbers() {
         let mut queue = fresh();
         let at = queue.push(Mode::Shared, 0, 0);
         let held = |ticket, token| Entry { ticket, token, held: true, ..queue.entries[at] };

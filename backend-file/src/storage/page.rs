@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_lost_when_nothing_has_it_open_any_more() {
+    fn a_page_is_lost_when_no_process_has_it_open() {
         let dir = tempfile::tempdir().unwrap();
         let page = opened(&dir);
         let scratch = PipeReader::new().unwrap();

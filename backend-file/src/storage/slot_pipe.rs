@@ -152,7 +152,7 @@ mod tests {
     use fencelock_core::Mode;
 
     #[test]
-    fn a_crowd_spares_one_pipe_that_goes_with_it() {
+    fn many_waiters_keep_one_spare_pipe_until_they_are_gone() {
         let mut queue = Queue::starting_after(0, 0, false, 0);
         for slot in 0..KEPT_PIPES + 3 {
             let at = queue.push(Mode::Exclusive, 0, 0);

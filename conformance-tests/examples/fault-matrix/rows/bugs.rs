@@ -16,7 +16,7 @@ pub(super) const GROUP: Group = Group {
                 suite("names::names_that_cannot_be_are_refused"),
                 suite("names::random_names_are_different_locks"),
                 suite("names::prefixes_keep_services_apart"),
-                test(FILE, FILE_PLACES, "odd_and_long_names_are_locks_of_their_own"),
+                test(FILE, FILE_DIRECTORIES, "odd_and_long_names_are_separate_locks"),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
@@ -60,7 +60,7 @@ pub(super) const GROUP: Group = Group {
                     REDLOCK_FAULTS,
                     "steps::strangers::a_value_of_another_library_is_its_lock",
                 ),
-                test(FILE, FILE_PLACES, "foreign_things_in_the_way_are_typed_errors"),
+                test(FILE, FILE_DIRECTORIES, "foreign_files_in_the_way_are_typed_errors"),
                 test(ZK, ZK_FAULTS, "queue::nodes_are_named_as_curator_names_them"),
                 ignored(MEMORY, "nobody else reaches it"),
             ],
@@ -105,7 +105,7 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "limits::a_runtime_that_ends_in_the_middle_of_everything_panics_nowhere",
                 ),
-                test(FILE, FILE_INSIDE, "a_store_whose_runtime_ended_leaves_nothing_held"),
+                test(FILE, FILE_SINGLE_PROCESS, "a_store_whose_runtime_ended_leaves_nothing_held"),
             ],
         ),
         row(

@@ -166,7 +166,7 @@ pub(super) const GROUP: Group = Group {
                 ),
                 test(REDIS, REDIS_FAULTS, "connection::a_torn_reply_does_no_harm"),
                 test(REDIS, REDIS_FAULTS, "connection::a_stream_out_of_step_is_replaced"),
-                test(FILE, FILE_PLACES, "a_queue_that_is_none_is_left_alone"),
+                test(FILE, FILE_DIRECTORIES, "a_queue_of_another_version_is_left_alone"),
             ],
         ),
         row(

@@ -73,11 +73,7 @@ pub(super) const GROUP: Group = Group {
             &[
                 suite("processes::a_killed_waiter_is_passed_over"),
                 suite("waiting::a_frozen_waiter_is_passed_over"),
-                test(
-                    FILE,
-                    FILE_PROCESSES,
-                    "a_stopped_waiter_is_passed_over_and_finds_its_way_back",
-                ),
+                test(FILE, FILE_PROCESSES, "a_stopped_waiter_is_passed_over_and_queues_again"),
             ],
         ),
         row(

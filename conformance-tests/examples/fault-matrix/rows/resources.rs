@@ -40,7 +40,7 @@ pub(super) const GROUP: Group = Group {
                 test(REDLOCK, REDLOCK_FAULTS, "refusing::nobody_waits_for_nodes_that_cannot_save"),
                 test(
                     FILE,
-                    "backend-file/tests/apart",
+                    "backend-file/tests/disk_faults",
                     "a_full_disk_is_an_error_and_what_is_held_stays",
                 ),
                 test(
@@ -98,7 +98,7 @@ pub(super) const GROUP: Group = Group {
                 ),
                 test(
                     FILE,
-                    FILE_INSIDE,
+                    FILE_SINGLE_PROCESS,
                     "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
                 ),
                 test(
@@ -144,7 +144,7 @@ pub(super) const GROUP: Group = Group {
                     "acl::the_rules_for_a_cluster_suffice_and_none_can_go",
                 ),
                 test(REDLOCK, REDLOCK_ADMIN, "acl::the_documented_rules_suffice_and_all_are_used"),
-                test(FILE, FILE_PLACES, "without_rights_the_error_says_what_to_do"),
+                test(FILE, FILE_DIRECTORIES, "without_permissions_the_error_says_what_to_do"),
                 test(ZK, ZK_FAULTS, "rights::with_a_login_the_locks_are_its_own"),
                 test(ZK, ZK_FAULTS, "rights::a_root_is_made_or_found"),
             ],

@@ -46,7 +46,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     FILE,
                     FILE_TOKENS,
-                    "a_reboot_voids_the_queue_and_tokens_go_on_above_what_was_promised",
+                    "a_reboot_voids_the_queue_and_tokens_continue_above_the_reservation",
                 ),
                 ignored(MEMORY, "nothing outlives its process, holders included"),
             ],
@@ -243,8 +243,8 @@ pub(super) const GROUP: Group = Group {
                 ),
                 test(
                     FILE,
-                    FILE_PLACES,
-                    "a_lock_whose_directory_was_removed_is_made_anew_and_the_old_grant_is_not_ours",
+                    FILE_DIRECTORIES,
+                    "a_removed_lock_directory_is_recreated_and_the_old_grant_is_lost",
                 ),
             ],
         ),
