@@ -1,5 +1,5 @@
-//! What comes from outside, read without a directory: for the property tests and the fuzz targets in
-//! `fuzz/`, which feed it garbage. No part of this crate's interface.
+//! The readers of untrusted input, usable without a directory, for the property tests and the fuzz
+//! targets in `fuzz/`. Not part of this crate's interface.
 
 use fencelock_core::Result;
 use fencelock_core::url::StoreUrl;
@@ -7,16 +7,16 @@ use fencelock_core::url::StoreUrl;
 use crate::directory::lock_name;
 use crate::{FileStore, settings_of};
 
-/// The directory of the lock `key`, below the store's.
+/// The name of the directory of the lock `key`, inside the store's directory.
 #[must_use]
 pub fn directory(key: &str) -> String {
     lock_name::encode(key)
 }
 
-/// Reads a URL of this crate's scheme, as connecting does first.
+/// Parses a URL of this crate's scheme, like the first step of a connect.
 ///
 /// # Errors
-/// As connecting.
+/// The same as those of a connect.
 pub fn url(url: &StoreUrl) -> Result<()> {
     settings_of(url)?;
     FileStore::from_url(url).map(drop)

@@ -68,11 +68,9 @@ async fn unusable_directories_are_refused_with_advice() {
     let open = dir.path().join("open");
     fs::create_dir(&open).unwrap();
     chmod(&open, 0o777);
-    for (place, says) in [
-        ("file", "a directory was expected"),
-        ("missing/dir", "is not there"),
-        ("open", "chmod +t"),
-    ] {
+    for (place, says) in
+        [("file", "expected a directory"), ("missing/dir", "does not exist"), ("open", "chmod +t")]
+    {
         let error = refusal(&format!("file://{}/{place}", dir.path().display())).await;
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
         assert!(error.to_string().contains(says), "{error}");
@@ -200,7 +198,7 @@ async fn a_damaged_queue_is_rebuilt_and_its_holder_still_excludes_others() {
 #[tokio::test]
 async fn an_invalid_state_file_is_left_alone() {
     for (spoilt, says) in [
-        ("no state at all", "does not begin as"),
+        ("no state at all", "does not begin with"),
         ("fencelk\u{3}", "another version"),
         ("", "contradicts itself"),
     ] {

@@ -1,9 +1,9 @@
-//! One claim's seat in the queue: it grants itself the lock when its turn has come, and else
-//! watches whoever is ahead.
+//! One claim in the queue: it grants itself the lock when its turn has come, and otherwise watches
+//! the entries ahead.
 //!
-//! Each step reads the queue under the latch, changes it, and writes it back by one commit. What
-//! then has to be said to others is said after unlatching, since whoever is woken needs the latch.
-//! A process that dies between the two has said it too: whoever waits for it watches it.
+//! Each step reads the queue under the latch, changes it, and writes it back by one commit. It
+//! notifies other claims after it has released the latch, since they need it. A process that dies
+//! between the two still wakes the waiters that depend on it, because they watch it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
@@ -37,41 +37,43 @@ use crate::wake::registry::{ClaimKey, claim_key};
 /// A claim of this store.
 #[derive(Debug)]
 pub(crate) struct FileAcquisition {
-    /// Itself, for what is done on another thread.
+    /// Itself, for steps on another thread.
     this: Weak<FileAcquisition>,
     store: Arc<Store>,
     lock: Arc<FileLock>,
     claim: Arc<Claim>,
     claim_state: Mutex<ClaimState>,
-    /// What a child is given to keep the lock with, once it was asked for.
+    /// The descriptor with which a child keeps the lock, once it was requested.
     inherited: OnceLock<Inheritance>,
 }
 
-/// What a claim has in the store. Locked for moments only, and not while a request is with the
-/// disk.
+/// The resources of a claim in the store. Its mutex is locked briefly, and never while a request
+/// waits for the disk.
 #[derive(Debug, Default)]
 struct ClaimState {
     ticket: Option<u64>,
-    /// Open for reading: the sign of life.
+    /// Its slot's pipe, open for reading, which shows that the owner lives.
     pipe: Option<OwnedFd>,
-    /// The lock's page, which must not be lost while this is in it.
+    /// The lock's page, which must not be lost while it has an entry of this claim.
     page: Option<Arc<Page>>,
-    /// What it holds with.
+    /// The granted entry.
     held: Option<Entry>,
     armed: Option<Armed>,
 }
 
-/// What a step under the latch came to.
+/// The result of a step under the latch.
 enum StepOutcome {
     Granted(u64),
     Busy,
-    /// Whom to watch. Entries of this store are not among them: they ring by themselves.
+    /// The pipes to watch. Entries of this store are not among them: their release notifies.
     Waiting(Vec<OwnedFd>),
 }
 
-/// Whom to watch, or who is dead among them.
+/// The entries that a waiter has to watch.
 enum Ahead {
+    /// All live; the pipes of those in other stores.
     Alive(Vec<OwnedFd>),
+    /// The index of one whose owner is dead.
     Dead(usize),
 }
 
@@ -113,7 +115,7 @@ impl FileAcquisition {
         self.claim_state().ticket
     }
 
-    /// Grants, or joins the queue, or stays in it; then wakes those to whom that matters.
+    /// Grants, joins the queue or stays in it; then notifies the claims affected.
     fn step(&self, mut guard: QueueGuard<'_>) -> Result<StepOutcome, StepError> {
         let mut notifications = Notifications::new(self.lock.dir().hash());
         let step = self.step_under_latch(&mut guard, &mut notifications)?;
@@ -122,7 +124,7 @@ impl FileAcquisition {
         Ok(step)
     }
 
-    /// All or nothing.
+    /// Changes the queue in one commit, or not at all.
     fn step_under_latch(
         &self,
         guard: &mut QueueGuard<'_>,
@@ -137,7 +139,7 @@ impl FileAcquisition {
             }
             Some(at) => at,
             None => {
-                // Never there, or its place was taken away: to the end of the queue.
+                // Not queued yet, or its entry was removed: it joins the end of the queue.
                 self.clear_claim_state();
                 queue.push(self.claim.mode(), self.store.wake_pipe.number(), now)
             }
@@ -222,13 +224,13 @@ impl FileAcquisition {
         })
     }
 
-    /// Opens the pipes of everybody whom entry `at` has to watch, or finds one that is dead.
+    /// Opens the pipes of all entries that entry `at` has to watch, or finds a dead one.
     fn ahead_of(&self, at: usize, guard: &mut QueueGuard<'_>) -> Result<Ahead> {
         let blockers = guard.queue().blockers(at);
         let mut watches = Vec::new();
         for index in blockers.rev() {
             let blocker = guard.queue().entries[index];
-            // It lives as long as this process, and rings whoever watched it when it goes.
+            // It lives as long as this process, and notifies its watchers when it is removed.
             let own = blocker.wake_pipe == self.store.wake_pipe.number()
                 && self.store.wake_pipe.registry().contains(self.key(blocker.ticket));
             if own {
@@ -242,7 +244,7 @@ impl FileAcquisition {
         Ok(Ahead::Alive(watches))
     }
 
-    /// Rings the claim when one of `pipes` loses its last reader.
+    /// Wakes the claim when one of `pipes` loses its last reader.
     fn arm(&self, pipes: Vec<OwnedFd>) -> Result<()> {
         let _in_runtime = self.store.context.runtime.enter();
         // The safe constructor is deprecated for types that may not own their descriptor; an
@@ -257,14 +259,14 @@ impl FileAcquisition {
     }
 
     fn clear_claim_state(&self) {
-        // Closed once the mutex is free.
+        // The files close after the mutex is unlocked.
         let left = std::mem::take(&mut *self.claim_state());
         if let Some(ticket) = left.ticket {
             self.store.wake_pipe.registry().remove(self.key(ticket));
         }
     }
 
-    /// Whether the store still has this held claim, for a renewal that somebody rang for.
+    /// Whether the store still has the held entry, for a renewal after a wake-up.
     pub(crate) async fn confirm(&self) -> Result<Renewal> {
         self.store.same_process()?;
         let this = self.this().ok_or_else(runtime_ended)?;
@@ -279,7 +281,7 @@ impl FileAcquisition {
         })
     }
 
-    /// Takes the entry out of the queue.
+    /// Removes the entry from the queue.
     fn remove(&self, mut guard: QueueGuard<'_>) -> Result<Removal, StepError> {
         let Some(ticket) = self.ticket() else { return Ok(Removal::Absent) };
         let queue = guard.queue();
@@ -301,8 +303,7 @@ impl FileAcquisition {
         let files = guard.files()?;
         extra.into_iter().for_each(|slot| slot_pipe::remove(files.dir(), slot));
         drop(guard);
-        // For whoever watches this entry, and has no copy of its pipe inherited, the closing is
-        // the wake-up.
+        // Closing the pipe wakes the watchers, unless a child inherited a copy of it.
         self.clear_claim_state();
         notifications.after_closing(&gone, &files);
         notifications.send(&self.store.wake_pipe);
@@ -337,7 +338,7 @@ impl Contender for FileAcquisition {
     async fn release(&self) -> Result<Removal> {
         self.store.same_process()?;
         let this = self.this().ok_or_else(runtime_ended)?;
-        // In line behind an attempt that was given up and may still be carried out.
+        // This waits in line behind an abandoned attempt that may still run.
         let removed = self.lock.with_queue_if_present(move |guard| this.remove(guard)).await;
         match removed {
             Ok(removed) => {
@@ -345,8 +346,8 @@ impl Contender for FileAcquisition {
                 Ok(removed.unwrap_or(Removal::Absent))
             }
             Err(error) => {
-                // With its pipe closed the entry is dead to everybody, and whoever waits removes
-                // it; the repetition of this release is for those that inherited a copy.
+                // With its pipe closed, the entry counts as dead and the next waiter removes it.
+                // The release is repeated for the case that a child inherited a copy.
                 let mut claim_state = self.claim_state();
                 (claim_state.pipe, claim_state.armed) = (None, None);
                 Err(error)
@@ -364,7 +365,7 @@ impl Contender for FileAcquisition {
             let claim_state = self.claim_state();
             let (pipe, entry) = (claim_state.pipe.as_ref()?, claim_state.held?);
             let inheritance = inheritance::pass_on(self.lock.dir().path(), pipe, &entry).ok()?;
-            // Somebody who asked at the same time may have been first.
+            // A concurrent call may have been first.
             let _ = self.inherited.set(inheritance);
         }
         self.inherited.get().map(AsFd::as_fd)
@@ -373,8 +374,8 @@ impl Contender for FileAcquisition {
 
 impl Drop for FileAcquisition {
     fn drop(&mut self) {
-        // Only a claim that could not be released still has a seat. Its pipe closes now, which
-        // frees the lock; claims of this process had no pipe to watch.
+        // Only a claim that could not be released still has a ticket. Its pipe closes now, which
+        // frees the lock; waiters of this store had no pipe to watch and are woken.
         let abandoned = self.ticket().is_some();
         self.clear_claim_state();
         if abandoned {
@@ -390,15 +391,15 @@ fn watched_slot(queue: &Queue, at: usize) -> u16 {
     }
 }
 
-/// Completes when the last reader of one of `pipes` is gone.
+/// Completes when the last reader of one of `pipes` has closed it.
 async fn any_closed(pipes: Vec<AsyncFd<OwnedFd>>) {
-    type Gone<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
-    // An error here means that the runtime ends, and with it everybody who could be rung.
-    let gone = async |pipe: &AsyncFd<OwnedFd>| drop(pipe.ready(Interest::ERROR).await);
+    type Closed<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+    // An error means that the runtime ends, and with it all claims that could be woken.
+    let closed = async |pipe: &AsyncFd<OwnedFd>| drop(pipe.ready(Interest::ERROR).await);
     if let [pipe] = &pipes[..] {
-        return gone(pipe).await;
+        return closed(pipe).await;
     }
-    let mut each: Vec<Gone<'_>> = pipes.iter().map(|pipe| Box::pin(gone(pipe)) as _).collect();
+    let mut each: Vec<Closed<'_>> = pipes.iter().map(|pipe| Box::pin(closed(pipe)) as _).collect();
     std::future::poll_fn(|cx| match each.iter_mut().any(|one| one.as_mut().poll(cx).is_ready()) {
         true => Poll::Ready(()),
         false => Poll::Pending,

@@ -39,12 +39,12 @@ const fn profile(tokens: Tokens) -> Profile {
         tokens,
         exclusion_fails_when: Cow::Borrowed(&[
             "the lock's files are deleted, replaced or edited by hand while it is held",
-            "a person breaks the lock, until its holder has heard of it",
+            "an operator evicts the holder, until the holder has noticed it",
         ]),
     }
 }
 
-/// The store as core drives it.
+/// The connected store, as the core uses it.
 pub(crate) struct FileBackend {
     pub(crate) store: Arc<Store>,
 }
@@ -78,7 +78,7 @@ impl DistributedLock for FileBackend {
     }
 
     async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        // One look for all that wait for a lock, which this batch keeps alive.
+        // One check for all waiters of a lock, which this batch keeps alive.
         let mut by_lock: HashMap<usize, Vec<(usize, &FileAcquisition)>> = HashMap::new();
         for (index, contender) in waiting.iter().enumerate() {
             if let Some(contender) = own(contender) {
@@ -93,22 +93,22 @@ impl DistributedLock for FileBackend {
         }
         let late: Mutex<HashSet<usize>> = Mutex::new(by_lock.keys().copied().collect());
         let late = || late.lock().unwrap_or_else(PoisonError::into_inner);
-        let tell = |(at, seen): (usize, Result<LockCheck>)| {
+        let answer = |(at, seen): (usize, Result<LockCheck>)| {
             late().remove(&at);
             for (index, contender) in &by_lock[&at] {
                 let look = seen.as_ref().map(|seen| seen.of(contender.ticket()));
                 report(*index, look.map_err(Clone::clone));
             }
         };
-        self.each_in_time(looking, tell).await;
+        self.each_in_time(looking, answer).await;
         let unanswered = std::mem::take(&mut *late());
         for at in unanswered {
             let contenders = &by_lock[&at];
-            let trouble = contenders[0].1.unanswered();
-            // The lock is in use, or its answer has just come: a waiter goes on to wait.
-            let trouble = trouble.filter(|error| error.kind() != ErrorKind::Busy);
+            let error = contenders[0].1.unanswered();
+            // The lock is busy, or its answer has just arrived: the waiters continue to wait.
+            let error = error.filter(|error| error.kind() != ErrorKind::Busy);
             for (index, _) in contenders {
-                report(*index, trouble.clone().map_or(Ok(Look::Again(CHECK_INTERVAL)), Err));
+                report(*index, error.clone().map_or(Ok(Look::Again(CHECK_INTERVAL)), Err));
             }
         }
     }
@@ -135,7 +135,7 @@ impl DistributedLock for FileBackend {
     async fn close(&self) -> Result<()> {
         self.store.wake_pipe.close();
         for closed in self.store.close_files() {
-            // Without an answer when no thread could be had.
+            // An error if no thread could be started.
             let _ = closed.await;
         }
         Ok(())
@@ -143,12 +143,13 @@ impl DistributedLock for FileBackend {
 }
 
 impl FileBackend {
-    /// Tells of each of `requests` when it is done; those that take too long are given up, and
-    /// core asks again. The lock whose latch a stopped process holds delays none of the others.
-    async fn each_in_time<T: 'static>(&self, mut requests: JoinSet<T>, tell: impl Fn(T)) {
+    /// Calls `answer` for each of `requests` when it is done. Requests that take too long are
+    /// abandoned, and the core repeats them: a lock whose latch a stopped process holds does not
+    /// delay other locks.
+    async fn each_in_time<T: 'static>(&self, mut requests: JoinSet<T>, answer: impl Fn(T)) {
         let all = async {
             while let Some(done) = requests.join_next().await {
-                done.into_iter().for_each(&tell);
+                done.into_iter().for_each(&answer);
             }
         };
         let bound = self.store.clock.now().after(BATCH_LIMIT);

@@ -1,9 +1,8 @@
-//! Where this user is at home, by the system's own account.
+//! The user's home directory and private group, from `/etc/passwd` and `/etc/group`.
 //!
-//! `$HOME` is what a shell says, and differs under cron, sudo and service managers: two processes
-//! of one user would not exclude each other. `/etc/passwd` is read as it is; users who are known
-//! only to a directory service (NSS, LDAP) are told to name a directory, since asking the name
-//! service takes unsafe code.
+//! `$HOME` differs under cron, sudo and service managers: two processes of one user would not
+//! exclude each other. Users who are known only to a directory service (NSS, LDAP) get an error
+//! that asks for a directory, since a query of the name service takes unsafe code.
 
 use std::path::{Path, PathBuf};
 
@@ -14,24 +13,24 @@ use crate::error::refused;
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
 
-/// What the system knows of a user.
+/// A user, as the system's files describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Account {
     pub(crate) uid: u32,
     pub(crate) home: PathBuf,
-    /// The user's own group, if nobody else is in it: a file that it may write is as safe as one
-    /// that the user may write. Many distributions make such a group for each user, with a umask
-    /// of 002.
+    /// The user's own group, if it has no other member: a file that this group may write is as safe
+    /// as one that the user may write. Many distributions create such a group for each user, with
+    /// a umask of 002.
     pub(crate) private_group: Option<u32>,
 }
 
 impl Account {
-    /// That of the effective user.
+    /// The effective user's account.
     pub(crate) fn of_this_user() -> Result<Account> {
         let uid = rustix::process::geteuid().as_raw();
         let passwd = std::fs::read(PASSWD).map_err(|error| {
             refused(format!(
-                "cannot read {PASSWD} for the default directory; {}",
+                "cannot read {PASSWD} to find the default directory; {}",
                 own_directory_advice(uid)
             ))
             .caused_by(error)
@@ -68,15 +67,15 @@ impl Account {
     }
 }
 
-/// What to type for a directory of one's own where there is no default one.
+/// Advice for a user without a usable default directory.
 pub(crate) fn own_directory_advice(uid: u32) -> String {
     format!(
-        "make a directory for user {uid}, for example as root: install -d -m 0700 -o {uid} \
+        "create a directory for user {uid}, for example as root: install -d -m 0700 -o {uid} \
          /var/lib/fencelock-{uid} and use file:///var/lib/fencelock-{uid}"
     )
 }
 
-/// The fields of each line.
+/// The fields of each line of a file such as `/etc/passwd`.
 fn entries(file: &[u8]) -> impl Iterator<Item = Vec<&[u8]>> {
     file.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':').collect())
 }

@@ -1,11 +1,12 @@
 //! The default directory: `.local/state/fencelock` in this user's home directory, the same for a
 //! shell, cron and a service of that user.
 //!
-//! A user who could rename a part of its path could lead two processes into two directories, and
-//! both would hold a lock. So every part belongs to this user or to root, and no other user may
-//! write to it; a sticky directory will do, because the next part in it is checked as well. A
-//! symbolic link counts as what it leads to, from the root directory on, if this user or root made
-//! it. Where that is not so there is no default: the error says what to type.
+//! A user who could rename a component of its path could lead two processes into two directories,
+//! and both would hold a lock. So every component must belong to this user or to root, and no
+//! other user may write to it. A sticky directory is accepted, because the next component in it is
+//! checked as well. A symbolic link of this user or of root is followed, and its target is checked
+//! from the root directory on. If a check fails there is no default directory, and the error says
+//! what to type.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -21,8 +22,8 @@ use crate::error::{failed, refused};
 
 const PARTS: [&str; 3] = [".local", "state", "fencelock"];
 
-/// Opens it, and makes what is missing of it for this user alone. Its path has no links below the
-/// home directory.
+/// Opens the default directory, and creates its missing components for this user alone. The
+/// returned path has no symbolic links below the home directory.
 pub(crate) fn open(account: &Account) -> Result<(PathBuf, OwnedFd)> {
     let mut path = account.home.clone();
     let opened = openat(CWD, &path, OPEN_DIR, Mode::empty());
@@ -51,12 +52,12 @@ pub(crate) fn open(account: &Account) -> Result<(PathBuf, OwnedFd)> {
         return Err(no_default(&path, &why, &format!("chown {} {shown}", account.uid)));
     }
     if Mode::from_raw_mode(stat.st_mode).intersects(Mode::RWXG | Mode::RWXO) {
-        return Err(no_default(&path, "is open to others", &format!("chmod 700 {shown}")));
+        return Err(no_default(&path, "is open to other users", &format!("chmod 700 {shown}")));
     }
     Ok((path, fd))
 }
 
-/// Where the link `name` in `dir` leads, if it is safe to go there.
+/// Opens the target of the link `name` in `dir`, if every component of its path is safe.
 fn follow(
     path: &Path,
     dir: BorrowedFd<'_>,
@@ -73,7 +74,7 @@ fn follow(
         let why = format!("is a symbolic link of user {}", stat.st_uid);
         return Err(no_default(&link, &why, &format!("rm {}", link.display())));
     }
-    // What it leads to cannot change any more by other users' hands if all of it is safe.
+    // Other users cannot change the target afterwards if every component passes the check.
     let target = std::fs::canonicalize(&link)
         .map_err(|error| trouble(Errno::from_io_error(&error).unwrap_or(Errno::NOENT)))?;
     let mut walked = PathBuf::from("/");
@@ -89,7 +90,7 @@ fn follow(
     Ok((walked, fd))
 }
 
-/// Refuses a directory whose contents another user than root could rename.
+/// Refuses a directory whose contents a user other than root and this one could rename.
 fn check(path: &Path, fd: BorrowedFd<'_>, account: &Account) -> Result<()> {
     let stat = stat_of(path, fd)?;
     let mode = Mode::from_raw_mode(stat.st_mode);
@@ -105,10 +106,10 @@ fn check(path: &Path, fd: BorrowedFd<'_>, account: &Account) -> Result<()> {
         return Ok(());
     }
     if mode.contains(Mode::WOTH) {
-        return Err(no_default(path, "may be written by all", &format!("chmod o-w {shown}")));
+        return Err(no_default(path, "is writable by all users", &format!("chmod o-w {shown}")));
     }
     if mode.contains(Mode::WGRP) && Some(stat.st_gid) != account.private_group {
-        let why = format!("may be written by group {}", stat.st_gid);
+        let why = format!("is writable by group {}", stat.st_gid);
         return Err(no_default(path, &why, &format!("chmod g-w {shown}")));
     }
     Ok(())
@@ -121,12 +122,12 @@ fn stat_of(path: &Path, fd: BorrowedFd<'_>) -> Result<Stat> {
 fn no_default(path: &Path, why: &str, fix: &str) -> Error {
     let path = path.display();
     refused(format!(
-        "the default directory cannot be used: {path} {why}; type: {fix} or name another one as \
+        "the default directory cannot be used: {path} {why}; run {fix}, or use another directory, \
          file:///DIR"
     ))
 }
 
-/// For a home directory that is not there, or in which this user may make nothing.
+/// The error for a home directory that is missing, or in which this user may not create anything.
 fn unusable(path: &Path, errno: io::Errno, account: &Account) -> Error {
     let (path, error) = (path.display(), std::io::Error::from(errno));
     refused(format!(
@@ -190,13 +191,13 @@ mod tests {
     fn a_group_may_write_to_the_path_only_if_it_is_private() {
         let mut home = Home::new();
         let local = home.make(".local", 0o775);
-        let said = home.refused("may be written by group");
+        let said = home.refused("is writable by group");
         assert!(said.contains(&format!("chmod g-w {}", local.display())), "{said}");
         home.account.private_group = Some(fs::metadata(&local).unwrap().gid());
         home.opened();
         home.make(".local", 0o777);
         home.refused("chmod o-w");
-        // Nobody may rename what belongs to another in it.
+        // In a sticky directory, a user can rename only files of their own.
         home.make(".local", 0o1777);
         home.opened();
         home.make(".local", 0o700);
@@ -235,7 +236,7 @@ mod tests {
         std::os::unix::fs::lchown(&local, Some(OTHER), None).unwrap();
         home.refused("symbolic link of user");
         fs::remove_file(&local).unwrap();
-        // A service whose home belongs to root: root makes the directory and gives it away.
+        // A service whose home belongs to root: root creates the directory and changes its owner.
         let mut home = Home::new();
         home.account.uid = OTHER;
         let dir = home.make(".local/state/fencelock", 0o700);

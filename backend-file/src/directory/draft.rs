@@ -1,12 +1,12 @@
-//! A directory of mode 0700 in which this process makes files and pipes before other users can
-//! reach them.
+//! A private directory in which this process creates files and pipes before other users can reach
+//! them.
 //!
 //! In a directory that other users may write to, a name can lead to another file at any moment:
-//! `mkfifo` followed by `chmod` of the same name changes whatever a second user renamed over it in
-//! between, through a symbolic link even outside the directory. So nothing here is changed by
-//! such a name. What is made is made in a draft, owner, group and mode are set through
-//! descriptors whose type and owner were checked, and only what is complete is moved out. No
-//! setting of the kernel (`fs.protected_*`) is relied on.
+//! `mkfifo` followed by `chmod` of the same name changes whatever file a second user renamed over
+//! it in between, through a symbolic link even outside the directory. So no file is changed by
+//! such a name. Files are created in a draft directory of mode 0700; their owner, group and mode
+//! are set through descriptors whose type and owner were checked; and only complete files are
+//! moved out. This does not rely on kernel settings (`fs.protected_*`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,29 +15,30 @@ use rustix::io::{self, Errno};
 
 use crate::platform;
 
-/// How the names of drafts begin.
+/// The prefix of the names of drafts.
 pub(crate) const DRAFT: &str = ".draft-";
 
 const PRIVATE: Mode = Mode::RWXU;
 
-/// Who may use what is made in the store's directory: the users who may write to it.
+/// The permissions of the files that are created in the store's directory: the users who may write
+/// to the directory may use them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rights {
     file: Mode,
     dir: Mode,
     group: Gid,
-    /// The directory's owner, where root makes something in another user's directory: the owner
-    /// must not be locked out of it.
+    /// The directory's owner, if root creates files in another user's directory: the owner must not
+    /// be locked out of them.
     owner: Option<Uid>,
 }
 
 impl Rights {
-    /// Those of the directory with this `stat`.
+    /// The permissions that follow from those of the store's directory.
     pub(crate) fn of(stat: &Stat) -> Rights {
         let mode = Mode::from_raw_mode(stat.st_mode);
         let mut file = Mode::RUSR | Mode::WUSR;
         let mut dir = PRIVATE | mode & (Mode::SGID | Mode::SVTX);
-        // Reading alone is not given: a stranger who reads a pipe would count as its owner.
+        // Never read access alone: a foreign reader of a pipe would count as its owner.
         if mode.contains(Mode::WGRP) {
             file |= Mode::RGRP | Mode::WGRP;
             dir |= Mode::RWXG;
@@ -51,27 +52,27 @@ impl Rights {
         Rights { file, dir, group: Gid::from_raw(stat.st_gid), owner }
     }
 
-    /// Whether only this user and root can replace the files that get them.
+    /// Whether only this user and root can replace the files.
     pub(crate) fn are_private(&self) -> bool {
         !self.file.intersects(Mode::WGRP | Mode::WOTH) && self.owner.is_none()
     }
 
-    /// Gives them to an open file or directory, whatever the umask took away.
+    /// Applies them to an open file or directory, whatever the umask is.
     fn give(&self, fd: BorrowedFd<'_>, mode: Mode) -> io::Result<()> {
         let stat = rustix::fs::fstat(fd)?;
         if self.owner.is_some_and(|owner| owner.as_raw() != stat.st_uid) {
             rustix::fs::fchown(fd, self.owner, Some(self.group))?;
         } else if mode.contains(Mode::WGRP) && stat.st_gid != self.group.as_raw() {
-            // A user who is not a member of the group cannot give to it; its members are then
-            // refused with advice.
+            // A user who is not a member of the group cannot set it; its members then get an error
+            // with advice.
             let _ = rustix::fs::fchown(fd, None, Some(self.group));
         }
         rustix::fs::fchmod(fd, mode)
     }
 }
 
-/// A private directory inside a possibly shared one. Removed when it is dropped, with what was
-/// made in it and not moved out.
+/// A private directory inside a possibly shared one. When it is dropped, it is removed with the
+/// files in it that were not moved out.
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
     parent: BorrowedFd<'a>,
@@ -90,7 +91,7 @@ impl<'a> Draft<'a> {
         Ok(Draft { parent, name, dir, rights, made: Vec::new(), published: false })
     }
 
-    /// A new file with the store's rights, open for writing.
+    /// Creates a file with the store's permissions, open for writing.
     pub(crate) fn file(&mut self, name: &str) -> io::Result<OwnedFd> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -100,7 +101,7 @@ impl<'a> Draft<'a> {
         Ok(file)
     }
 
-    /// A new named pipe with the store's rights, open in both directions.
+    /// Creates a named pipe with the store's permissions, open in both directions.
     pub(crate) fn pipe(&mut self, name: &str) -> io::Result<OwnedFd> {
         platform::make_pipe(self.dir.as_fd(), name, Mode::RUSR | Mode::WUSR)?;
         self.made.push(name.to_owned());
@@ -115,22 +116,22 @@ impl<'a> Draft<'a> {
         Ok(pipe)
     }
 
-    /// Moves what was made as `name` to `to` in the parent, in place of what is there.
+    /// Moves the created file `name` to `to` in the parent directory, replacing a file there.
     pub(crate) fn move_out(&mut self, name: &str, to: &str) -> io::Result<()> {
         rustix::fs::renameat(&self.dir, name, self.parent, to)?;
         self.made.retain(|made| made != name);
         Ok(())
     }
 
-    /// Gives what was made as `name` the name `to` in the parent, unless that is taken.
+    /// Moves the created file `name` to `to` in the parent directory, unless that name is taken.
     pub(crate) fn move_out_if_free(&mut self, name: &str, to: &str) -> io::Result<()> {
         platform::rename_if_free(self.dir.as_fd(), name, self.parent, to)?;
         self.made.retain(|made| made != name);
         Ok(())
     }
 
-    /// Opens the directory itself to those who have the store's rights, and renames it to `name`
-    /// unless a directory that is not empty has that name.
+    /// Gives the directory itself the store's permissions, and renames it to `name` unless a
+    /// directory of that name is not empty.
     pub(crate) fn publish(mut self, name: &str) -> io::Result<()> {
         self.rights.give(self.dir.as_fd(), self.rights.dir)?;
         rustix::fs::renameat(self.parent, &self.name, self.parent, name)?;
@@ -162,7 +163,7 @@ fn make_dir(parent: BorrowedFd<'_>) -> io::Result<String> {
     }
 }
 
-/// The directory `name`, if it is this user's alone.
+/// Opens the directory `name`, if only this user has access to it.
 fn open_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = openat(parent, name, flags, Mode::empty())?;
@@ -175,7 +176,7 @@ fn open_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// By name, but an empty directory only: another user gains nothing who puts one there.
+/// Removes `name`, an empty directory only, so that another user gains nothing by replacing it.
 fn remove_if_empty(parent: BorrowedFd<'_>, name: &str) {
     let _ = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
 }

@@ -1,14 +1,15 @@
-//! From a lock's name to the name of its directory, so that two locks never share one.
+//! The encoding of a lock's name as the name of its directory, different for any two locks.
 //!
-//! Everything but `A-Z a-z 0-9 _ . -` is written `%XX`, and so is a dot at the beginning: no name
-//! chooses a path, or meets the store's own files, which begin with a dot. What gets too long for
-//! a file name is cut and told apart by its SHA-256, behind a `~`, which no short one contains.
+//! All bytes but `A-Z a-z 0-9 _ . -` are written `%XX`, and so is a dot at the beginning: a lock
+//! name cannot contain a path, or collide with the store's own files, which begin with a dot. A
+//! name that would be too long is truncated, and its SHA-256 is appended after a `~`, which no
+//! short name contains.
 
 use sha2::{Digest, Sha256};
 
-/// The longest encoded name that is kept whole; file names have 255 bytes at most.
+/// The longest encoded name that is not truncated; file names have 255 bytes at most.
 const WHOLE: usize = 200;
-/// How much of a longer one is kept, for people.
+/// How much of a longer name is kept, for readability.
 const PREFIX: usize = 120;
 
 /// The directory name for the lock `key`.
@@ -32,7 +33,7 @@ pub(crate) fn encode(key: &str) -> String {
     name
 }
 
-/// A number of the lock `key`, the same in every process.
+/// A hash of the lock `key`, the same in every process.
 pub(crate) fn hash(key: &str) -> u64 {
     let digest = Sha256::digest(key.as_bytes());
     digest.iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte))

@@ -1,8 +1,9 @@
-//! The directory of a store: is it one, whose is it, and can it carry locks?
+//! The directory of a store, after the check that it can carry locks.
 //!
-//! Whatever would make two processes believe in different locks is refused here, once: a network
-//! file system, a directory that others may take away. What is made inside gets the rights of the directory itself, so that whoever may write
-//! there shares the locks, and nobody else touches them.
+//! A directory in which two processes could use different files for one lock is refused here,
+//! once: one on a network file system, or one whose files other users may remove. Files inside get
+//! the permissions of the directory itself, so that exactly the users who may write to it share
+//! its locks.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// The directory at `path`, which is made, for this user alone, if its parent is there.
+    /// Opens the directory at `path`. If it is missing, it is created for this user alone; its
+    /// parent must exist.
     pub(crate) fn at(path: &Path) -> Result<Directory> {
         let fd = open_or_make(CWD, path, OPEN_DIR)
             .map_err(|errno| failed("open the directory", path, errno))?;
@@ -37,7 +39,7 @@ impl Directory {
         if mode.contains(Mode::WOTH) {
             if !mode.contains(Mode::SVTX) {
                 return Err(refused(format!(
-                    "every user may remove what is in {}; make it chmod +t, or use another \
+                    "every user may remove files in {}; run chmod +t on it, or use another \
                      file:///DIR",
                     path.display()
                 )));
@@ -45,9 +47,8 @@ impl Directory {
             let owner = Uid::from_raw(stat.st_uid);
             if !owner.is_root() && owner != rustix::process::geteuid() {
                 return Err(refused(format!(
-                    "{} is open to all users and belongs to user {owner}, who may remove what \
-                     they make there; have root own it, as after chown root, or use another \
-                     file:///DIR",
+                    "{} is open to all users and belongs to user {owner}, who may remove their \
+                     files; run chown root on it, or use another file:///DIR",
                     path.display()
                 )));
             }
@@ -55,7 +56,7 @@ impl Directory {
         Directory::checked(path.to_owned(), fd, &stat)
     }
 
-    /// The default directory of this user.
+    /// Opens the default directory of this user.
     pub(crate) fn of_user() -> Result<Directory> {
         let (path, fd) = default_dir::open(&Account::of_this_user()?)?;
         let stat = rustix::fs::fstat(&fd).map_err(|e| failed("look at", &path, e))?;
@@ -85,8 +86,8 @@ impl Directory {
         self.fd.as_fd()
     }
 
-    /// Refuses to go on when the path leads to another directory by now: this store's locks and
-    /// those of processes that connect from now on would not exclude each other.
+    /// Fails if the path leads to another directory by now: this store's locks and those of
+    /// processes that connect from now on would not exclude each other.
     pub(crate) fn still_there(&self) -> Result<()> {
         let gone = |errno| failed("find the store's directory", &self.path, errno);
         let now = rustix::fs::stat(&self.path).map_err(gone)?;
@@ -95,13 +96,13 @@ impl Directory {
             return Ok(());
         }
         Err(refused(format!(
-            "{} was replaced since this program connected; connect again",
+            "{} was replaced after this program connected; connect again",
             self.path.display()
         )))
     }
 
-    /// Makes directory `name`, filled by `fill`, so that it appears complete or not at all. One
-    /// that is there already stays as it is.
+    /// Creates directory `name`, filled by `fill`, so that it appears complete or not at all. An
+    /// existing directory stays as it is.
     pub(crate) fn make(
         &self,
         name: &str,
@@ -116,7 +117,7 @@ impl Directory {
         }
     }
 
-    /// Opens directory `name` in it, which must be none that leads elsewhere.
+    /// Opens directory `name` in it, which must not be a symbolic link.
     pub(crate) fn open_dir(&self, name: &str) -> io::Result<OwnedFd> {
         let flags = OPEN_DIR | OFlags::NOFOLLOW;
         rustix::fs::openat(self.fd(), name, flags, Mode::empty())

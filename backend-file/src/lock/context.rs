@@ -11,6 +11,7 @@ use crate::error::failed;
 use crate::platform::BootId;
 use crate::storage::page::PipeReader;
 
+/// The context of every lock of a connected store.
 #[derive(Debug)]
 pub(crate) struct StoreContext {
     pub(crate) directory: Directory,

@@ -1,11 +1,11 @@
 //! The threads that wait for the disk.
 //!
-//! A disk can hang: frozen for a snapshot, or dead. The system call that meets this blocks its
-//! thread, and neither a signal nor a deadline ends it. A thread of a runtime must therefore make
-//! none of them, or the deadlines of every task there hang with the disk. Nor may a thread of
-//! tokio's blocking pool, since a runtime waits for those when it is dropped. The threads here
-//! belong to the store, and nothing waits for them: each request has its deadline in the task that
-//! made it, and ends with it whatever its thread does.
+//! A disk can hang: frozen for a snapshot, or dead. A system call on it then blocks its thread, and
+//! neither a signal nor a deadline ends it. A runtime's thread must therefore not make such calls,
+//! or the deadlines of all its tasks hang with the disk. Nor may a thread of tokio's blocking pool,
+//! since a runtime waits for that pool when it is dropped. The threads here belong to the store,
+//! and nothing waits for them: each request has its deadline in the task that made it, and ends
+//! with it whatever its thread does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -17,15 +17,15 @@ use tokio::sync::oneshot;
 
 use crate::error::{no_answer, no_thread};
 
-/// Of the threads.
+/// The name of the threads.
 pub(crate) const THREAD_NAME: &str = "fencelock-file";
-/// How many threads a store has at most. Each may hang with the disk.
+/// The most threads of a store. Each may hang with the disk.
 const MAX_THREADS: usize = 16;
-/// How long a thread without work stays.
+/// How long a thread without work is kept.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Threads that take work from one queue; they are started when there is work and end when there
-/// is none for long, or when this is dropped.
+/// Threads that take work from one backlog. They are started when there is work, and end when there
+/// is none for a while or when this is dropped.
 pub(crate) struct IoThreads<T> {
     shared: Arc<Shared<T>>,
 }
@@ -33,13 +33,13 @@ pub(crate) struct IoThreads<T> {
 struct Shared<T> {
     run: fn(T),
     backlog: Mutex<Backlog<T>>,
-    /// Something to do, or the end.
+    /// Signals new work, or the end.
     changed: Condvar,
 }
 
 struct Backlog<T> {
     ready: VecDeque<T>,
-    /// What is to be done from some time on.
+    /// Work that is due at a later time.
     later: BTreeMap<(Instant, u64), T>,
     last_number: u64,
     threads: usize,
@@ -48,7 +48,7 @@ struct Backlog<T> {
 }
 
 impl<T: Send + 'static> IoThreads<T> {
-    /// Threads that will `run` what is submitted. None is started yet.
+    /// Threads that will `run` the submitted work. None is started yet.
     pub(crate) fn new(run: fn(T)) -> IoThreads<T> {
         let backlog = Backlog {
             ready: VecDeque::new(),
@@ -62,10 +62,10 @@ impl<T: Send + 'static> IoThreads<T> {
         IoThreads { shared: Arc::new(shared) }
     }
 
-    /// Has `work` done as soon as a thread is free.
+    /// Runs `work` as soon as a thread is free.
     ///
     /// # Errors
-    /// When there is no thread and none can be started; then it is not done.
+    /// When there is no thread and none can be started; `work` is then dropped.
     pub(crate) fn submit(&self, work: T) -> Result<()> {
         let mut backlog = self.shared.backlog();
         if backlog.ready.len() >= backlog.asleep && backlog.threads < MAX_THREADS {
@@ -77,11 +77,11 @@ impl<T: Send + 'static> IoThreads<T> {
         Ok(())
     }
 
-    /// As [`submit`](IoThreads::submit), in `pause`.
+    /// Like [`submit`](IoThreads::submit), after `pause`.
     pub(crate) fn submit_in(&self, pause: Duration, work: T) -> Result<()> {
         let mut backlog = self.shared.backlog();
-        // The one that submits this may be the only one that does not wait for the disk, and have
-        // work of its own.
+        // The submitting thread may be the only one that does not wait for the disk, and may have
+        // other work.
         if backlog.asleep == 0 && backlog.threads < MAX_THREADS {
             self.start(&mut backlog)?;
         }
@@ -89,7 +89,7 @@ impl<T: Send + 'static> IoThreads<T> {
         let at = (Instant::now() + pause, backlog.last_number);
         backlog.later.insert(at, work);
         drop(backlog);
-        // One that sleeps may have to wake earlier than it was going to.
+        // A sleeping thread may have to wake earlier than planned.
         self.shared.changed.notify_one();
         Ok(())
     }
@@ -99,7 +99,7 @@ impl<T: Send + 'static> IoThreads<T> {
         let thread = std::thread::Builder::new().name(THREAD_NAME.to_owned());
         match thread.spawn(move || shared.work()) {
             Ok(_) => backlog.threads += 1,
-            // Those that there are will get to it.
+            // The existing threads will take the work.
             Err(_) if backlog.threads > 0 => {}
             Err(error) => return Err(no_thread(error)),
         }
@@ -125,7 +125,7 @@ impl<T> Shared<T> {
         self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The whole life of a thread.
+    /// The main loop of a thread.
     fn work(&self) {
         while let Some(work) = self.next() {
             (self.run)(work);
@@ -159,7 +159,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// Does `work` on a thread of its own, for what is done once.
+/// Runs `work` on a thread of its own, for work that is done once.
 ///
 /// # Errors
 /// When no thread can be started.
@@ -167,7 +167,7 @@ pub(crate) async fn run_detached<A: Send + 'static>(
     work: impl FnOnce() -> A + Send + 'static,
 ) -> Result<A> {
     let (tell, answer) = oneshot::channel();
-    // Whoever asked may not want the answer any more.
+    // The caller may have given up.
     let work = move || drop(tell.send(work()));
     let thread = std::thread::Builder::new().name(THREAD_NAME.to_owned());
     thread.spawn(work).map_err(no_thread)?;

@@ -15,19 +15,19 @@ use crate::storage::inheritance;
 use crate::storage::lock_files::LockFiles;
 use crate::storage::page::Page;
 
-/// On which thread a request is carried out.
+/// The thread on which a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thread {
-    /// Its caller's, a runtime's: it must not wait for the disk.
+    /// The caller's thread, in a runtime: it must not wait for the disk.
     Runtime,
-    /// The store's own.
+    /// An I/O thread of the store.
     Io,
 }
 
-/// Why a request was not carried out.
+/// Why a request did not complete.
 #[derive(Debug)]
 pub(crate) enum StepError {
-    /// It needs the disk, on a thread that must not wait for that. It has changed nothing.
+    /// It needs the disk, on a thread that must not wait for it. It has changed nothing.
     NeedsDisk,
     Failed(Error),
 }
@@ -41,7 +41,7 @@ impl From<Error> for StepError {
 impl From<StepError> for Error {
     fn from(stop: StepError) -> Error {
         match stop {
-            // Only a thread that waits for it meets this.
+            // An I/O thread waits for the disk and never returns this.
             StepError::NeedsDisk => no_answer(),
             StepError::Failed(error) => error,
         }
@@ -52,28 +52,28 @@ impl From<StepError> for Error {
 #[derive(Debug, Default)]
 pub(crate) struct QueueCache {
     pub(crate) files: Option<Arc<LockFiles>>,
-    /// When the path was last seen to lead to them, since the boot.
+    /// When the path was last seen to lead to these files, since the boot.
     pub(crate) checked: Option<Duration>,
     pub(crate) queue: Queue,
-    /// The last page that was open, which claims may still have.
+    /// The page that was open last, which claims may still have open.
     pub(crate) page: Weak<Page>,
-    /// The pipe that this store released last, and the next ticket at that time. While no ticket is
-    /// drawn, no other claim can have used the pipe.
-    pub(super) left_slot: Option<(Slot, u64)>,
-    /// The length of the record that counts in the page, and of what is in front of it.
+    /// The slot that this store freed last, and the next ticket at that time. As long as no ticket
+    /// is drawn, no other claim can have used its pipe.
+    pub(super) freed_slot: Option<(Slot, u64)>,
+    /// The length of the current record in the page, and of the outdated ones before it.
     pub(super) old: usize,
     pub(super) left: usize,
     pub(super) record: Vec<u8>,
     pub(super) area: Vec<u8>,
 }
 
-/// What was in a lock's page.
+/// The content of a lock's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageContent {
     Queue,
-    /// Nothing: no process has had it open, or something else has emptied it.
+    /// No process had it open, or another program has emptied it.
     Empty,
-    /// What something else has written or left there.
+    /// Another program has written to it or consumed a part.
     Damaged,
 }
 
@@ -86,7 +86,7 @@ fn damaged(dir: &LockDir, why: Corrupt) -> Result<PageContent, StepError> {
 
 impl QueueCache {
     pub(super) fn files(&self) -> Result<Arc<LockFiles>> {
-        // They are closed by `let_go` and `abandon` only, after which nobody has the latch.
+        // Only `release_files` and `abandon` close them, after which no request has the latch.
         self.files.clone().ok_or_else(no_answer)
     }
 
@@ -115,11 +115,11 @@ impl QueueCache {
         }
     }
 
-    /// Begins a queue in place of one that is lost, as it can be known.
+    /// Begins a new queue in place of a lost one, with the holders that can be found.
     pub(super) fn begin(&mut self, dir: &LockDir) -> Result<()> {
         let files = self.files()?;
         let ledger = files.state()?.ledger()?;
-        // Above all tickets that there have been: so many can not be drawn in a second.
+        // Above all earlier tickets: fewer than a billion are drawn in a second.
         let ticket = u64::try_from(since_boot().as_nanos()).unwrap_or(u64::MAX / 2);
         self.queue = ledger.begin(dir.context().boot, ticket);
         if !ledger.was_left_empty(dir.context().boot) {
@@ -140,9 +140,9 @@ impl QueueCache {
         Ok(())
     }
 
-    /// Closes what is not to be kept open.
-    pub(crate) fn let_go(&mut self) {
-        if self.files.as_ref().is_some_and(|files| !files.is_kept()) {
+    /// Closes files that do not stay open between uses.
+    pub(crate) fn release_files(&mut self) {
+        if self.files.as_ref().is_some_and(|files| !files.stays_open()) {
             self.files = None;
         }
     }

@@ -1,4 +1,4 @@
-//! What a request has that has latched a lock: its queue, and the right to change it.
+//! The latched queue of a lock: access for the one request that has the latch.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, MutexGuard};
@@ -13,7 +13,7 @@ use crate::queue::rules::Queue;
 use crate::storage::lock_files::LockFiles;
 use crate::storage::slot_pipe;
 
-/// The latched queue of one lock; unlatched when it is dropped.
+/// The latched queue of one lock. Its drop releases the latch.
 #[derive(Debug)]
 pub(crate) struct QueueGuard<'a> {
     cache: MutexGuard<'a, QueueCache>,
@@ -22,7 +22,7 @@ pub(crate) struct QueueGuard<'a> {
 }
 
 impl<'a> QueueGuard<'a> {
-    /// For a request that has just latched the files on `desk`.
+    /// For a request that has just latched the files in `cache`.
     pub(crate) fn new(
         cache: MutexGuard<'a, QueueCache>,
         dir: &'a LockDir,
@@ -35,7 +35,7 @@ impl<'a> QueueGuard<'a> {
         &mut self.cache
     }
 
-    /// Reads the queue, or begins it.
+    /// Reads the queue, or begins a new one.
     pub(crate) fn load(&mut self) -> Result<(), StepError> {
         let found = self.cache.read(self.dir, self.thread)?;
         if found == PageContent::Queue {
@@ -43,9 +43,9 @@ impl<'a> QueueGuard<'a> {
         }
         self.needs_disk()?;
         if found == PageContent::Damaged {
-            // What it said does not matter: all owners that live will be in the new queue.
+            // Its content does not matter: all living owners will be in the new queue.
             tracing::warn!(target: "fencelock", path = %self.dir.path().display(),
-                "a lock's queue was damaged by something else and is made anew");
+                "another program damaged a lock's queue; it is rebuilt");
             let cleared = self.cache.files()?.page().clear();
             cleared.map_err(|errno| failed("clear the queue in", self.dir.path(), errno))?;
             (self.cache.left, self.cache.old) = (0, 0);
@@ -57,7 +57,7 @@ impl<'a> QueueGuard<'a> {
         &mut self.cache.queue
     }
 
-    /// Writes the queue: all of it or nothing, also when this process is killed meanwhile.
+    /// Writes the queue atomically, even if this process is killed meanwhile.
     pub(crate) fn commit(&mut self) -> Result<(), StepError> {
         if !self.cache.queue.is_inline() {
             self.needs_disk()?;
@@ -73,7 +73,7 @@ impl<'a> QueueGuard<'a> {
         Ok(())
     }
 
-    /// To be asked before anything is changed that takes as long as the disk does.
+    /// Fails on a runtime's thread. Called before a change that waits for the disk.
     pub(crate) fn needs_disk(&self) -> Result<(), StepError> {
         match self.thread {
             Thread::Runtime => Err(StepError::NeedsDisk),
@@ -86,12 +86,12 @@ impl<'a> QueueGuard<'a> {
         self.cache.files()
     }
 
-    /// Takes a free pipe for the claim with `ticket`.
+    /// Takes a free slot for the claim with `ticket`.
     pub(crate) fn take_slot(&mut self, ticket: u64) -> Result<(Slot, OwnedFd), StepError> {
         let rights = self.dir.context().directory.rights();
         let makes = self.needs_disk().is_ok().then_some(rights);
         let queue = &self.cache.queue;
-        let known = self.cache.left_slot.filter(|(slot, next)| {
+        let known = self.cache.freed_slot.filter(|(slot, next)| {
             *next == ticket && rights.are_private() && !queue.is_watched(*slot)
         });
         let taken = slot_pipe::take(self.files()?.dir(), queue, makes, known.map(|(slot, _)| slot))
@@ -99,13 +99,13 @@ impl<'a> QueueGuard<'a> {
         taken.ok_or(StepError::NeedsDisk)
     }
 
-    /// Remembers a pipe that is about to be closed, with an empty buffer.
+    /// Remembers a slot whose pipe is about to be closed, with an empty buffer.
     pub(crate) fn note_free_slot(&mut self, slot: Slot) {
-        self.cache.left_slot = Some((slot, self.cache.queue.next_ticket()));
+        self.cache.freed_slot = Some((slot, self.cache.queue.next_ticket()));
     }
 
-    /// Makes sure that a token may be given out next: promised to the disk, which takes
-    /// milliseconds, and above what was noted, which is struck out.
+    /// Makes sure that the next token may be granted: it is reserved on the disk, which takes
+    /// milliseconds, and a note of an earlier token is cleared.
     pub(crate) fn prepare_tokens(&mut self) -> Result<(), StepError> {
         if !self.cache.queue.noted && !self.cache.queue.needs_tokens() {
             return Ok(());
@@ -115,13 +115,13 @@ impl<'a> QueueGuard<'a> {
         let state = files.state()?;
         let mut ledger = state.ledger()?;
         if self.cache.queue.needs_tokens() {
-            // The first promise is also that the lock's files will be found.
+            // The first reservation also syncs the directories, so that the lock's files are found.
             let fresh = ledger.is_fresh();
             let reserved = ledger.reserve(self.cache.queue.token);
             state.write_ledger(&ledger)?;
             let root = self.dir.context().directory.fd();
             state.sync(fresh.then_some([files.dir(), root]))?;
-            // Only now may they be used.
+            // Only now may the tokens be granted.
             self.cache.queue.durable = reserved;
         } else {
             ledger.clear_note();
@@ -131,13 +131,13 @@ impl<'a> QueueGuard<'a> {
         self.commit()
     }
 
-    /// Notes in the lock's state where the queue is, if it is empty: for a process that closes the
-    /// page, which may be the last one. Whoever gives out a token afterwards strikes it out first,
-    /// and is told to by the page.
+    /// Notes the last token in the lock's state file if the queue is empty, for a process that
+    /// closes the page and may be the last one. The page says that there is a note, which has to
+    /// be cleared before the next grant.
     pub(crate) fn note_tokens(&mut self) {
         if let Err(StepError::Failed(error)) = self.try_note_tokens() {
-            // Tokens are skipped then, if this is the last process.
-            tracing::debug!(target: "fencelock", %error, "could not note a lock's last token");
+            // If this is the last process, tokens are skipped.
+            tracing::debug!(target: "fencelock", %error, "cannot note a lock's last token");
         }
     }
 
@@ -156,7 +156,7 @@ impl<'a> QueueGuard<'a> {
         Ok(state.write_ledger(&ledger)?)
     }
 
-    /// Unlatches files that are none of this lock's any more.
+    /// Unlatches and closes files that are no longer this lock's.
     pub(crate) fn abandon(mut self) {
         if let Some(files) = self.cache.files.take() {
             files.page().unlatch();
@@ -168,10 +168,10 @@ impl<'a> QueueGuard<'a> {
 impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
         let Some(files) = self.cache.files.clone() else { return };
-        if !files.is_kept() {
+        if !files.stays_open() {
             self.note_tokens();
         }
         files.page().unlatch();
-        self.cache.let_go();
+        self.cache.release_files();
     }
 }

@@ -17,9 +17,9 @@ use crate::platform::since_boot;
 use crate::queue::rules::Queue;
 use crate::storage::page::Changed;
 
-/// For how long a lock's page is taken to be where it was.
+/// How long a lock's page is assumed to be still at its path.
 const RECHECK_AFTER: Duration = Duration::from_millis(100);
-/// How often a file may be replaced while it is opened before that is an error.
+/// How often the files may be replaced while they are opened, before that is an error.
 const MAX_REPLACEMENTS: usize = 16;
 
 /// The queue of one lock, as this process reads and changes it.
@@ -29,15 +29,16 @@ pub(crate) struct SharedQueue {
     cache: Mutex<QueueCache>,
 }
 
-/// What to do when the lock has no directory yet.
+/// What to do if the lock has no directory yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IfMissing {
-    /// Make it: what comes is an acquisition, and may need tokens too.
+    /// Create it, for an acquisition, which may need tokens too.
     Create,
+    /// Do nothing.
     Skip,
 }
 
-/// How far a thread came at a lock.
+/// The result of an attempt to latch a lock.
 enum LatchOutcome<'a> {
     Latched(QueueGuard<'a>),
     /// The lock has no directory.
@@ -46,12 +47,12 @@ enum LatchOutcome<'a> {
     Contended,
 }
 
-/// What a look without the latch found.
+/// The result of a read without the latch.
 pub(crate) enum Peek {
     Queue(Queue),
-    /// Somebody of this process works on it, or it is being written at this moment.
+    /// A request of this process is under way, or the queue is being written.
     Busy,
-    /// The file is not there any more, or another one is.
+    /// The page was removed, replaced or lost.
     Gone,
 }
 
@@ -64,7 +65,8 @@ impl SharedQueue {
         &self.dir
     }
 
-    /// `None` when another process has the latch.
+    /// Runs `work` with the latched queue. `None` when another process has the latch; `Some(None)`
+    /// when the lock has no directory.
     pub(crate) fn with_queue<T>(
         &self,
         if_missing: IfMissing,
@@ -78,10 +80,10 @@ impl SharedQueue {
         }
     }
 
-    /// The loaded queue, and the latch.
+    /// Takes the latch and loads the queue.
     fn latch(&self, if_missing: IfMissing, thread: Thread) -> Result<LatchOutcome<'_>, StepError> {
         for _ in 0..MAX_REPLACEMENTS {
-            // Only the request whose turn it is locks this.
+            // Only the request that runs locks this mutex.
             let mut cache = self.cache();
             if cache.files.is_none() {
                 if thread == Thread::Runtime {
@@ -110,13 +112,13 @@ impl SharedQueue {
             }
             return Ok(LatchOutcome::Latched(guard));
         }
-        Err(foreign(self.dir.path(), "somebody replaces it again and again").into())
+        Err(foreign(self.dir.path(), "another program keeps replacing it").into())
     }
 
-    /// Whether the latched files are still this lock's. Those that were removed or replaced by
-    /// hand exclude nobody, since whoever comes later goes by the path. Whoever wants to make an
-    /// entry sees at once that they were removed; the rest is looked up now and then, which is
-    /// enough for a program that slept while somebody moved the directory.
+    /// Whether the latched files are still this lock's. Files that were removed or replaced by hand
+    /// exclude no later process, which uses the path. An acquisition notices at once that they were
+    /// removed; the path itself is checked from time to time, which is enough for a program that
+    /// slept while the directory was moved.
     fn is_current(&self, cache: &mut QueueCache, if_missing: IfMissing) -> Result<bool> {
         let Some(files) = &cache.files else { return Ok(false) };
         let now = since_boot();
@@ -139,6 +141,7 @@ impl SharedQueue {
         }
     }
 
+    /// Reads the queue without the latch.
     pub(crate) fn peek(&self, thread: Thread) -> Result<Peek, StepError> {
         let mut cache = self.cache();
         if cache.files.is_none() {
@@ -152,7 +155,7 @@ impl SharedQueue {
             return Ok(Peek::Gone);
         }
         let read = cache.read(&self.dir, thread);
-        cache.let_go();
+        cache.release_files();
         match read {
             Ok(PageContent::Queue) => Ok(Peek::Queue(cache.queue.clone())),
             Ok(PageContent::Empty | PageContent::Damaged) => Ok(Peek::Gone),
@@ -175,7 +178,7 @@ impl SharedQueue {
         guard.abandon();
     }
 
-    /// When the queue changed last, if it is open. For a thread that may wait for the disk.
+    /// The queue's last change, if it is open. For a thread that may wait for the disk.
     pub(crate) fn changed(&self) -> Option<Changed> {
         self.cache().files.as_ref()?.page().changed()
     }

@@ -2,43 +2,43 @@
 
 use fencelock_core::{Mode, Permits};
 
-/// The bytes of one entry.
+/// The length of an encoded entry.
 pub(crate) const ENTRY: usize = 36;
-/// How many entries there may be: slot numbers are 16 bits, the last two of which mean others.
+/// The most entries of a queue: slot numbers have 16 bits, and the last two have other meanings.
 pub(crate) const MAX_ENTRIES: usize = 65_534;
 
 /// The number of a pipe in the lock's directory.
 pub(crate) type Slot = u16;
-/// An entry that watches nobody.
+/// In [`Entry::watch`]: the entry watches no slot.
 pub(crate) const NO_SLOT: Slot = Slot::MAX;
-/// The first waiter, for permits: it watches every holder.
+/// In [`Entry::watch`]: the entry, the first waiter for permits, watches every holder.
 pub(crate) const EVERY_HOLDER: Slot = Slot::MAX - 1;
 
-/// The door of an entry whose process is not known: nobody can be rung there.
+/// In [`Entry::wake_pipe`]: the process is unknown and cannot be notified.
 pub(crate) const NO_WAKE_PIPE: u16 = u16::MAX;
 
 /// One claim in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Never used twice.
+    /// Identifies the claim; never reused.
     pub(crate) ticket: u64,
-    /// Zero while it waits.
+    /// The fencing token; zero while the claim waits.
     pub(crate) token: u64,
     pub(crate) mode: Mode,
     pub(crate) held: bool,
-    /// Its label stands in the lock's file; else it is that of its door.
+    /// Its label is in the lock's state file; otherwise it has the label of its wake pipe.
     pub(crate) labelled: bool,
-    /// In hundredths of a second since the boot, as far as they fit.
+    /// When it was granted or began to wait, in hundredths of a second since the boot, truncated.
     pub(crate) since: u32,
-    /// Its owner has this pipe open for reading.
+    /// The pipe that its owner has open for reading.
     pub(crate) slot: Slot,
-    /// Whom it has open for writing, as of its last attempt.
+    /// The slot that its owner has open for writing since its last attempt.
     pub(crate) watch: Slot,
-    /// Where its process can be rung.
+    /// The number of its process's wake pipe.
     pub(crate) wake_pipe: u16,
 }
 
-/// What is wrong with bytes that are no queue.
+/// The reason why bytes are not a valid queue or state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Corrupt(pub(crate) &'static str);
 
@@ -74,7 +74,7 @@ impl Entry {
             2 => Mode::Shared,
             3 => match Permits::new(word(16), word(20)) {
                 Ok(permits) => Mode::Permits(permits),
-                Err(_) => return Err(Corrupt("an entry has impossible permits")),
+                Err(_) => return Err(Corrupt("an entry has invalid permits")),
             },
             _ => return Err(Corrupt("an entry has an unknown mode")),
         };
@@ -99,7 +99,7 @@ pub(crate) fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(array(bytes))
 }
 
-/// The first `N` bytes, zero where they end early.
+/// The first `N` bytes, padded with zeros.
 pub(crate) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     std::array::from_fn(|at| bytes.get(at).copied().unwrap_or(0))
 }

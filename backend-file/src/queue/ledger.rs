@@ -1,33 +1,33 @@
-//! The fencing tokens of one lock, as its file has them.
+//! The fencing tokens of one lock, as its state file records them.
 //!
-//! Everything here is pure. Tokens are promised to the disk by the million before the first of
-//! them is given out; the last one given out is in the queue's page only. When that page is lost,
-//! with a reboot or with the last process that had it open, tokens go on above the promise. The
-//! last process that leaves a lock notes where it was, so that nothing is skipped and nothing has
-//! to be promised: a note is not synced, so it is believed within the same boot only.
+//! Tokens are reserved on the disk by the million before the first of them is granted; the last
+//! granted token is in the lock's page only. When that page is lost, with a reboot or with the
+//! last process that had it open, tokens continue above the reservation. The last process that
+//! closes a lock notes the last token, so that the next one skips none and need not reserve. A note
+//! is not synced, so it is valid within the same boot only.
 
 use crate::platform::BootId;
 use crate::queue::entry::{Corrupt, array, number};
 use crate::queue::record::{MAGIC, check_magic};
 use crate::queue::rules::Queue;
 
-/// How many fencing tokens are promised to the disk at once.
+/// How many fencing tokens are reserved at once.
 const BLOCK: u64 = 1 << 20;
 
-/// What a lock's file says of its tokens.
+/// The token record in a lock's state file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ledger {
-    /// No token above it was given out.
+    /// No token above it was granted.
     reserved: u64,
     note: Option<Note>,
 }
 
-/// Where the queue was when it was left without an entry. No token was given out since.
+/// The tokens of a queue when it was left without an entry. No token was granted since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Note {
     boot: BootId,
     token: u64,
-    /// The promise that is on the disk for certain.
+    /// The reservation that is certainly on the disk.
     durable: u64,
 }
 
@@ -35,13 +35,13 @@ impl Ledger {
     /// The length of its bytes.
     pub(crate) const LEN: usize = 64;
 
-    /// Of a lock that nobody has used.
+    /// The record of an unused lock.
     pub(crate) fn new(boot: BootId) -> Ledger {
         Ledger { reserved: 0, note: Some(Note { boot, token: 0, durable: 0 }) }
     }
 
-    /// Of a lock whose file is of format 1, if these are the first bytes of one. That had the queue
-    /// too, behind the token that was given out last and the promise.
+    /// The record of a lock whose state file has format 1, if `bytes` are the beginning of one. That
+    /// format had the queue too, after the last token and the reservation.
     pub(crate) fn of_version_1(bytes: &[u8]) -> Option<Ledger> {
         let (magic, rest) = bytes.split_at_checked(MAGIC.len())?;
         let is_version_1 = magic[..7] == MAGIC[..7] && magic[7] == 1 && rest.len() >= 32;
@@ -49,40 +49,40 @@ impl Ledger {
         is_version_1.then(|| Ledger { reserved: reserved(), note: None })
     }
 
-    /// Whether no promise was ever made: the lock's directory may not be on the disk either.
+    /// Whether no token was ever reserved: the lock's directory may not be on the disk either.
     pub(crate) fn is_fresh(&self) -> bool {
         self.reserved == 0
     }
 
-    /// Whether, as seen in boot `boot`, the queue was left without an entry.
+    /// Whether the queue was left without an entry during boot `boot`.
     pub(crate) fn was_left_empty(&self, boot: BootId) -> bool {
         self.note.is_some_and(|note| note.boot == boot)
     }
 
-    /// The queue of a lock whose page is lost. Its tickets are above `ticket`.
+    /// A new queue for a lock whose page is lost. Its tickets are above `ticket`.
     pub(crate) fn begin(&self, boot: BootId, ticket: u64) -> Queue {
         let (token, durable) = match self.note {
             Some(note) if note.boot == boot => (note.token, note.durable),
             _ => (self.reserved, self.reserved),
         };
-        // Another boot's note too: a container with a boot id of its own would believe it later.
+        // A note of another boot is cleared too: a container with that boot id would trust it later.
         Queue::starting_after(token, durable, self.note.is_some(), ticket)
     }
 
-    /// Promises tokens above those that were given out. They may be given out once this is on the
-    /// disk.
+    /// Reserves a block of tokens above `token`, the last one. They may be granted once this record
+    /// is on the disk.
     pub(crate) fn reserve(&mut self, token: u64) -> u64 {
         self.note = None;
         self.reserved = self.reserved.max(token).saturating_add(BLOCK);
         self.reserved
     }
 
-    /// Strikes out the note, before anything follows it.
+    /// Clears the note, which has to happen before the next change.
     pub(crate) fn clear_note(&mut self) {
         self.note = None;
     }
 
-    /// Notes where `queue`, which has no entry, is left.
+    /// Notes the tokens of `queue`, which has no entry.
     pub(crate) fn note(&mut self, queue: &Queue, boot: BootId) {
         self.note = Some(Note { boot, token: queue.token, durable: queue.durable });
     }
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(Ledger::decode(&ledger.encode()), Ok(ledger));
         assert_eq!(given(&ledger, BOOT), (5, false), "left");
         assert_eq!(given(&ledger, [8; 16]), (BLOCK, true), "rebooted");
-        assert!(ledger.begin([8; 16], 0).noted, "it must not be believed later");
+        assert!(ledger.begin([8; 16], 0).noted, "it must not be trusted later");
         ledger.clear_note();
         assert_eq!(given(&ledger, BOOT), (BLOCK, true), "killed again");
         assert_eq!(Ledger::decode(&ledger.encode()), Ok(ledger));
@@ -156,7 +156,7 @@ mod tests {
     fn a_reservation_that_may_not_be_on_the_disk_is_not_used() {
         let mut ledger = Ledger::new(BOOT);
         let first = ledger.reserve(0);
-        // A process was killed between writing it and knowing that it is on the disk.
+        // A process was killed after it wrote the reservation, before it knew that it is on the disk.
         assert!(ledger.begin(BOOT, 0).needs_tokens());
         assert!(ledger.reserve(first - 1) > first);
     }
@@ -166,7 +166,7 @@ mod tests {
         let mut bytes = Ledger::new(BOOT).encode();
         assert!(Ledger::decode(&bytes[..40]).is_err());
         bytes[40] = 9;
-        assert!(Ledger::decode(&bytes).is_err(), "above what was promised");
+        assert!(Ledger::decode(&bytes).is_err(), "above the reservation");
         bytes[7] = 1;
         let error = Ledger::decode(&bytes).unwrap_err();
         assert!(error.0.contains("another version"), "{error:?}");

@@ -1,23 +1,29 @@
-//! RECORD DOC
+//! The queue of one lock as bytes.
+//!
+//! A queue is written as one record: a header and the entries in arrival order, holders first. The
+//! page of a lock ([`page`](crate::storage::page)) has one or more records, the last of which
+//! counts. Entries that do not fit into a record are written to the unused one of two areas of the
+//! lock's state file, before the header that refers to it, so that a reader sees the queue before a
+//! commit or after it, never a mixture.
 
 use std::ops::Range;
 
 use crate::queue::entry::{Corrupt, ENTRY, Entry, MAX_ENTRIES, array, number};
 use crate::queue::rules::Queue;
 
-/// Not damaged, but of processes that know more, or less.
+/// A valid queue or state of another version of this library.
 pub(crate) const OTHER_VERSION: Corrupt = Corrupt("another version of this library wrote it");
 
-/// The longest record: what a pipe takes as a whole or not at all.
+/// The longest record: a pipe accepts a write of this size as a whole or not at all.
 pub(crate) const MAX_RECORD: usize = 4096;
-/// Up to which length all records together stay in a page: to consume many at once that no longer
-/// count costs as little as one.
+/// The total length above which outdated records are removed from a page: to consume many at once
+/// costs as little as to consume one.
 #[cfg(any(target_os = "linux", test))]
 pub(crate) const COMPACT_ABOVE: usize = 1024;
 /// Format version 2. The last byte is the version.
 pub(crate) const MAGIC: [u8; 8] = *b"fencelk\x02";
 const HEADER: usize = 48;
-/// How many entries a record itself has room for.
+/// The most entries that fit into a record itself.
 pub(crate) const MAX_INLINE: usize = (MAX_RECORD - HEADER) / ENTRY;
 
 impl Queue {
@@ -26,8 +32,8 @@ impl Queue {
         self.entries.len() <= MAX_INLINE
     }
 
-    /// Writes the record; where it has no room for the entries, they go to `area` and are to be
-    /// written before it, to the area that this returns.
+    /// Encodes the queue into `record`. Entries that do not fit are encoded into `area`, which has
+    /// to be written first, to the area with the returned number.
     pub(crate) fn encode(&mut self, record: &mut Vec<u8>, area: &mut Vec<u8>) -> Option<u32> {
         self.which = match (self.is_inline(), self.which) {
             (true, _) => 0,
@@ -39,7 +45,7 @@ impl Queue {
         for number in [self.token, self.durable, self.next_ticket] {
             record.extend_from_slice(&number.to_le_bytes());
         }
-        // At most MOST.
+        // At most MAX_ENTRIES.
         let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
         for number in [count, self.which, u32::from(self.noted), u32::from(self.spare)] {
             record.extend_from_slice(&number.to_le_bytes());
@@ -57,7 +63,8 @@ impl Queue {
         (self.which > 0).then_some(self.which)
     }
 
-    /// Reads one record. Where its entries are elsewhere, `area` is asked for them.
+    /// Decodes one record. `area` reads its entries if they are in an area: it gets the area's
+    /// number, the length, and a buffer.
     pub(crate) fn decode<E: From<Corrupt>>(
         &mut self,
         record: &[u8],
@@ -92,7 +99,7 @@ impl Queue {
                 return Err(Corrupt("its tickets are out of order"));
             }
             if waits && entry.held {
-                return Err(Corrupt("a holder stands behind a waiter"));
+                return Err(Corrupt("a holder is behind a waiter"));
             }
             (before, waits) = (entry.ticket, !entry.held);
             self.entries.push(entry);
@@ -101,7 +108,7 @@ impl Queue {
     }
 }
 
-/// What a record says of its own length.
+/// The fields of a record from which its length follows.
 struct Header {
     count: usize,
     which: u32,
@@ -127,17 +134,17 @@ impl Header {
     }
 }
 
-/// Refuses what does not begin as this version writes it.
+/// Refuses bytes that do not begin with the magic number and this version.
 pub(crate) fn check_magic(bytes: &[u8]) -> Result<(), Corrupt> {
     match bytes.get(..8) {
         Some(magic) if magic == MAGIC => Ok(()),
         Some(magic) if magic[..7] == MAGIC[..7] => Err(OTHER_VERSION),
-        _ => Err(Corrupt("it does not begin as a queue of this library does")),
+        _ => Err(Corrupt("it does not begin with this library's magic number")),
     }
 }
 
-/// Where the last record of a page is, if it has one. A process that is killed while it commits
-/// leaves two.
+/// The range of the last record of a page. A process that is killed while it commits leaves several
+/// records.
 pub(crate) fn last_record(page: &[u8]) -> Result<Option<Range<usize>>, Corrupt> {
     let (mut last, mut at) = (None, 0);
     while at < page.len() {
@@ -151,14 +158,14 @@ pub(crate) fn last_record(page: &[u8]) -> Result<Option<Range<usize>>, Corrupt> 
     Ok(last)
 }
 
-/// The first record of a page that has something else behind it.
+/// The first record of a page, without the padding after it.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn first_record(page: &[u8]) -> &[u8] {
     let len = Header::of(page).map_or(page.len(), |header| header.record_len());
     &page[..len.min(page.len())]
 }
 
-/// Whether a record says that its entries are in an area.
+/// Whether the entries of a record are in an area.
 pub(crate) fn has_area(record: &[u8]) -> bool {
     Header::of(record).is_ok_and(|header| header.which > 0)
 }
@@ -179,19 +186,19 @@ mod tests {
         }
     }
 
-    /// A page and two areas, which a process that is killed may have written only in part.
+    /// A page and two areas, which a killed process may have written in part.
     #[derive(Clone, Default)]
     struct Written {
         page: Vec<u8>,
         areas: BTreeMap<u32, Vec<u8>>,
     }
 
-    /// Where a process dies that commits.
+    /// The point at which a committing process dies.
     #[derive(Clone, Copy, Debug)]
     enum Dies {
-        /// After so many of the bytes that go to an area.
+        /// After this many of the bytes of an area.
         InArea(usize),
-        /// Each of these follows one call, which a kill does not split.
+        // A kill does not split the system calls that these follow.
         AfterArea,
         BehindLeft,
         BehindNew,
@@ -223,7 +230,7 @@ mod tests {
                 return;
             }
             self.page.extend_from_slice(&record);
-            assert!(self.page.len() <= 2 * MAX_RECORD, "there is room for two records");
+            assert!(self.page.len() <= 2 * MAX_RECORD, "a page has room for two records");
             if !stays && !matches!(dies, Dies::BehindNew) {
                 self.page.drain(..last.len());
             }
@@ -245,7 +252,7 @@ mod tests {
         Queue::starting_after(0, 1000, false, 0)
     }
 
-    /// The same but for where it is written, which each commit decides.
+    /// Compares all but the number of the area, which each commit changes.
     fn assert_same(one: &Queue, two: &Queue) {
         assert_eq!(
             (&one.entries, one.token, one.next_ticket),
@@ -332,6 +339,6 @@ mod tests {
         written.commit(&mut queue, Dies::Never);
         assert!(written.read().is_ok());
         written.page.push(b'x');
-        assert!(written.read().is_err(), "somebody else wrote there");
+        assert!(written.read().is_err(), "another program wrote there");
     }
 }

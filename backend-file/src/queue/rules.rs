@@ -1,10 +1,5 @@
-//! The queue of one lock: who holds it, who waits, in which order, and its bytes.
-//!
-//! Everything here is pure. A queue is written as one record: a header and the entries in arrival
-//! order, holders first. The records of a lock lie one behind the other in its page
-//! ([`page`](crate::page)), and the last one counts. Entries that do not fit into a record go to
-//! the one of two areas of the lock's file that is not in use, before the header that leads there,
-//! so that a reader sees the state before a commit or after it, never between.
+//! The queue of one lock: its holders and waiters in arrival order, which of them may hold, and
+//! which entries each waiter watches.
 
 use std::ops::Range;
 
@@ -17,32 +12,32 @@ use crate::queue::entry::{EVERY_HOLDER, Entry, NO_SLOT, Slot};
 pub(crate) struct Queue {
     /// The last token given out.
     pub(crate) token: u64,
-    /// Promised to the disk for certain: no token is given out above it.
+    /// The reservation that is certainly on the disk: no token above it is granted.
     pub(crate) durable: u64,
-    /// The lock's file may have a note of the last token, which has to be struck out before the
-    /// queue has an entry.
+    /// The lock's state file may have a note of the last token, which has to be cleared before the
+    /// queue gets an entry.
     pub(crate) noted: bool,
     pub(super) next_ticket: u64,
-    /// WHICH
+    /// The area of the state file that has the entries; 0 when they are in the record.
     pub(super) which: u32,
-    /// A pipe that a crowd left for its next one, or [`NO_SLOT`].
+    /// The slot of a surplus pipe that is kept for the next waiter, or [`NO_SLOT`].
     pub(crate) spare: Slot,
     pub(crate) entries: Vec<Entry>,
 }
 
 impl Queue {
-    /// Without entries. Its tickets are above `ticket`.
+    /// A queue without entries. Its tickets are above `ticket`.
     pub(crate) fn starting_after(token: u64, durable: u64, noted: bool, ticket: u64) -> Queue {
         let (next_ticket, which, spare) = (ticket + 1, 0, NO_SLOT);
         Queue { token, durable, noted, next_ticket, which, spare, entries: Vec::new() }
     }
 
-    /// Whether tokens must be promised to the disk before the next grant.
+    /// Whether tokens must be reserved on the disk before the next grant.
     pub(crate) fn needs_tokens(&self) -> bool {
         self.token >= self.durable
     }
 
-    /// Takes over the holders of a queue that was lost.
+    /// Takes over the holders of a lost queue.
     pub(crate) fn adopt(&mut self, mut holders: Vec<Entry>) {
         holders.sort_by_key(|entry| entry.ticket);
         for holder in &holders {
@@ -52,7 +47,7 @@ impl Queue {
         self.entries = holders;
     }
 
-    /// What the next claim that joins draws.
+    /// The ticket of the next claim that joins.
     pub(crate) fn next_ticket(&self) -> u64 {
         self.next_ticket
     }
@@ -61,7 +56,7 @@ impl Queue {
         self.entries.binary_search_by_key(&ticket, |entry| entry.ticket).ok()
     }
 
-    /// Joins the end of the queue.
+    /// Adds a claim at the end of the queue. Returns its index.
     pub(crate) fn push(&mut self, mode: Mode, wake_pipe: u16, since: u32) -> usize {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -79,13 +74,13 @@ impl Queue {
         self.entries.len() - 1
     }
 
-    /// How many hold. They are the first ones.
+    /// The number of holders. They are the first entries.
     pub(crate) fn holders(&self) -> usize {
         self.entries.iter().take_while(|entry| entry.held).count()
     }
 
-    /// Whether entry `at`, which waits, may hold now: nobody waits ahead, and it fits beside those
-    /// that hold.
+    /// Whether entry `at`, which waits, may hold now: no entry waits ahead of it, and its mode is
+    /// compatible with the holders.
     pub(crate) fn fits(&self, at: usize) -> bool {
         let ahead = &self.entries[..at];
         ahead.iter().all(|entry| entry.held)
@@ -99,9 +94,10 @@ impl Queue {
         self.token
     }
 
-    /// Whom entry `at`, which must wait, has to watch: everybody whose end could be what it waits
-    /// for first. Behind a waiter that is the waiter, who rings it where that is not enough;
-    /// behind holders who must all end, the youngest; where one permit more may be enough, all.
+    /// The entries that entry `at`, which must wait, has to watch: each one whose end could let it
+    /// proceed. Behind a waiter, that is the waiter, which notifies it in the remaining cases;
+    /// behind holders that must all end, the youngest; where one more permit may be enough, all
+    /// holders.
     pub(crate) fn blockers(&self, at: usize) -> Range<usize> {
         match self.watches_every_holder(at) {
             true => 0..at,
@@ -115,23 +111,23 @@ impl Queue {
             && self.entries[..at].iter().all(|entry| entry.held && permits(entry))
     }
 
-    /// The first waiter, if it has to be rung because of a grant just given to the entry ahead of
-    /// it: it fits as well, or must watch more than that entry from now on.
+    /// The first waiter, if the grant to the entry just ahead of it has to wake it: it fits as
+    /// well, or must watch more than that entry from now on.
     pub(crate) fn woken_by_grant(&self, granted: usize) -> Option<usize> {
         let next = granted + 1;
         let entry = self.entries.get(next)?;
-        let rung = !entry.held && (self.fits(next) || self.watches_every_holder(next));
-        rung.then_some(next)
+        let wakes = !entry.held && (self.fits(next) || self.watches_every_holder(next));
+        wakes.then_some(next)
     }
 
-    /// Who watched an entry that is gone from the queue.
+    /// The entries that watched a removed entry.
     pub(crate) fn watchers(&self, gone: &Entry) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(move |entry| {
             !entry.held && (entry.watch == gone.slot || gone.held && entry.watch == EVERY_HOLDER)
         })
     }
 
-    /// Whether somebody may have `slot` open to watch whoever had it.
+    /// Whether a waiter may have `slot` open, to watch its current or an earlier owner.
     pub(crate) fn is_watched(&self, slot: Slot) -> bool {
         self.entries.iter().any(|entry| entry.watch == slot || entry.watch == EVERY_HOLDER)
     }
@@ -142,12 +138,12 @@ impl Queue {
         (first < self.entries.len() && self.fits(first)).then_some(first)
     }
 
-    /// The lowest slot from `from` on that nobody in the queue has.
+    /// The lowest slot from `from` on that no entry has.
     pub(crate) fn free_slot(&self, from: Slot) -> Slot {
         if self.entries.iter().all(|entry| entry.slot != from) {
             return from;
         }
-        // One of as many as there are entries, and one more, is free.
+        // Of n + 1 slots, n entries leave one free.
         let mut taken = vec![false; self.entries.len()];
         for entry in &self.entries {
             let after = entry.slot.checked_sub(from).map(usize::from);
@@ -195,14 +191,14 @@ mod tests {
                 world.check();
             }
             world.settle(0);
-            world.check_nobody_sleeps_who_could_hold();
+            world.check_no_waiter_that_could_hold_sleeps();
         }
     }
 
-    /// Claims as they act on a queue, with wake-ups that take their time.
+    /// A simulation of claims on a queue, with delayed wake-ups.
     struct World {
         queue: Queue,
-        /// By ticket: whether it lives, and whose pipes it has open.
+        /// By ticket.
         claims: BTreeMap<u64, Watching>,
         woken: BTreeSet<u64>,
         last_exclusive_token: u64,
@@ -211,6 +207,7 @@ mod tests {
     #[derive(Default)]
     struct Watching {
         dead: bool,
+        /// The tickets of the claims whose pipes it has open.
         watches: Vec<u64>,
     }
 
@@ -240,7 +237,7 @@ mod tests {
             }
         }
 
-        /// As a claim's attempt.
+        /// An attempt of a claim.
         fn step(&mut self, ticket: u64) {
             let Some(mut at) = self.queue.position(ticket) else { return };
             if self.queue.entries[at].held || self.claims[&ticket].dead {
@@ -275,7 +272,7 @@ mod tests {
             }
         }
 
-        /// The wake-ups of a removal: to whoever watched, and to the next if it watched not.
+        /// The wake-ups of a removal: of the watchers, and of the next waiter.
         fn removed(&mut self, gone: Entry) {
             let watchers = self.queue.watchers(&gone).map(|entry| entry.ticket);
             let next = self.queue.next_to_hold().map(|next| self.queue.entries[next].ticket);
@@ -293,12 +290,12 @@ mod tests {
             self.removed(gone);
         }
 
-        /// Only closing pipes tell.
+        /// Only the closing of its pipe wakes its watchers.
         fn die(&mut self, ticket: u64) {
             self.claims.get_mut(&ticket).unwrap().dead = true;
             let watches = |claim: &Watching| claim.watches.contains(&ticket);
-            let told = self.claims.iter().filter(|(_, claim)| watches(claim)).map(|(own, _)| *own);
-            self.woken.extend(told.collect::<Vec<_>>());
+            let woken = self.claims.iter().filter(|(_, claim)| watches(claim)).map(|(own, _)| *own);
+            self.woken.extend(woken.collect::<Vec<_>>());
         }
 
         fn settle(&mut self, order: u8) {
@@ -316,7 +313,7 @@ mod tests {
             let entries = &self.queue.entries;
             let holders = self.queue.holders();
             assert!(entries[holders..].iter().all(|entry| !entry.held), "holders come first");
-            assert!(entries.is_sorted_by_key(|entry| entry.ticket), "nobody overtakes");
+            assert!(entries.is_sorted_by_key(|entry| entry.ticket), "arrival order is kept");
             let modes: Vec<Mode> = entries[..holders].iter().map(|entry| entry.mode).collect();
             for at in 0..holders {
                 assert!(modes[at].fits_beside(modes[..at].iter().copied()), "{modes:?}");
@@ -325,7 +322,7 @@ mod tests {
             assert_eq!(slots.len(), entries.len(), "a pipe has one owner");
         }
 
-        fn check_nobody_sleeps_who_could_hold(&self) {
+        fn check_no_waiter_that_could_hold_sleeps(&self) {
             let mut living = self.queue.clone();
             living.entries.retain(|entry| !self.claims[&entry.ticket].dead);
             assert_eq!(living.next_to_hold(), None, "{:?}", living.entries);

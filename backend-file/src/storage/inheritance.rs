@@ -1,9 +1,9 @@
-//! What a holder leaves to a child that inherits its pipe: its entry, in the pipe's own buffer.
+//! The record of a holder's entry in the buffer of its pipe, for a child that inherits the pipe.
 //!
-//! A child may outlive all processes that had the queue open, and the queue's page is lost with
-//! those. What is in the buffer of the child's pipe stays as long as the child does, and says in
-//! which mode it holds and with which token. The last record counts: a release, which does not
-//! close the child's copy, writes one behind it that says so.
+//! A child may outlive all processes that had the queue open, with which the queue's page is lost.
+//! The buffer of the child's pipe stays as long as the child does; its record has the mode and the
+//! token with which the child holds. The last record counts: a release, which does not close the
+//! child's copy, appends one that is not held.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -23,11 +23,11 @@ use crate::storage::{named_pipe, slot_pipe};
 const MAGIC: [u8; 8] = *b"fencels\x02";
 const RECORD: usize = MAGIC.len() + ENTRY;
 
-/// What a child inherits.
+/// The descriptor that a child inherits.
 #[derive(Debug)]
 pub(crate) struct Inheritance {
     copy: OwnedFd,
-    /// The same pipe, open in both directions: a write can then not raise SIGPIPE.
+    /// The same pipe, open in both directions, so that a write cannot raise SIGPIPE.
     buffer: OwnedFd,
 }
 
@@ -38,14 +38,14 @@ impl AsFd for Inheritance {
 }
 
 impl Inheritance {
-    /// Says that `entry` holds no more, whatever keeps its pipe open.
+    /// Records that `entry` no longer holds, whatever keeps its pipe open.
     pub(crate) fn revoke(&self, entry: &Entry) {
         write(self.buffer.as_fd(), &Entry { held: false, ..*entry });
     }
 }
 
-/// Makes a copy of the holder's `pipe` to pass on, with its `entry` in the buffer. The lock's
-/// directory is at `path`.
+/// Copies the holder's `pipe` for a child, with its `entry` in the buffer. The lock's directory is
+/// at `path`.
 pub(crate) fn pass_on(path: &Path, pipe: &OwnedFd, entry: &Entry) -> std::io::Result<Inheritance> {
     let copy = pipe.try_clone()?;
     let dir = rustix::fs::open(path, OPEN_DIR | OFlags::NOFOLLOW, rustix::fs::Mode::empty())?;
@@ -57,7 +57,7 @@ pub(crate) fn pass_on(path: &Path, pipe: &OwnedFd, entry: &Entry) -> std::io::Re
     Ok(Inheritance { copy, buffer })
 }
 
-/// Says that the holder `entry` was evicted, whatever keeps its pipe open: under the latch.
+/// Records that the holder `entry` was evicted, whatever keeps its pipe open. Under the latch.
 pub(crate) fn revoke(dir: BorrowedFd<'_>, entry: &Entry) {
     let Ok(Some(_)) = slot_pipe::watch(dir, entry.slot) else { return };
     if let Ok(buffer) = named_pipe::open(dir, &slot_name(entry.slot), OFlags::RDWR) {
@@ -65,21 +65,21 @@ pub(crate) fn revoke(dir: BorrowedFd<'_>, entry: &Entry) {
     }
 }
 
-/// As a whole or not at all, since it is short. What is not written makes a child count as a holder
-/// for as long as it lives, in which nobody loses more than time.
+/// Writes a record, which is short enough to be written as a whole or not at all. If it is not
+/// written, a child counts as a holder for as long as it lives, which costs others only time.
 fn write(buffer: BorrowedFd<'_>, entry: &Entry) {
     let mut record = [0; RECORD];
     record[..MAGIC.len()].copy_from_slice(&MAGIC);
     record[MAGIC.len()..].copy_from_slice(&entry.encode());
     if let Err(errno) = io::write(buffer, &record) {
         let error = std::io::Error::from(errno);
-        tracing::debug!(target: "fencelock", %error, "could not write into the pipe of a holder");
+        tracing::debug!(target: "fencelock", %error, "cannot write to the pipe of a holder");
     }
 }
 
-/// The entries of all owners of pipes in `dir` that live: of a lock whose page is lost, under its
-/// latch. What is not known counts against others: an owner that left nothing, such as a child
-/// that has not yet started its program, holds exclusively until it ends.
+/// The entries of all living owners of pipes in `dir`, for a lock whose page is lost, under its
+/// latch. An owner without a record, such as a child that has not yet started its program, counts
+/// as an exclusive holder until it ends.
 pub(crate) fn survivors(
     dir: BorrowedFd<'_>,
     pipe_reader: &PipeReader,
@@ -94,7 +94,7 @@ pub(crate) fn survivors(
             Some(entry) if entry.held => survivors.push(entry),
             Some(_) => {}
             None => survivors.push(Entry {
-                // The same whoever asks, and below all that were drawn.
+                // The same in every process, and below all real tickets.
                 ticket: u64::from(slot) + 1,
                 token: 0,
                 mode: Mode::Exclusive,
@@ -110,7 +110,7 @@ pub(crate) fn survivors(
     Ok(survivors)
 }
 
-/// The last record, if there are only records of this slot.
+/// The last record in `content`, if all of it is records of `slot`.
 fn last(content: &[u8], slot: Slot) -> Option<Entry> {
     let (records, rest) = content.as_chunks::<RECORD>();
     let mut last = None;

@@ -1,11 +1,11 @@
-//! Labels in files: records of fixed size, each with its length in the first byte.
+//! Labels in files: records of a fixed size, each with its length in the first byte.
 
 use std::os::fd::BorrowedFd;
 
 use fencelock_core::Label;
 use rustix::io::{self, Errno};
 
-/// Room for one label, and its length in the first byte.
+/// The size of a record: one label after its length in the first byte.
 pub(crate) const LABEL_LEN: usize = 128;
 
 /// Writes `label` into the record at `at`.

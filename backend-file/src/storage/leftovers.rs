@@ -1,4 +1,4 @@
-//! What is left in a directory: for tests that nothing is.
+//! The locks in use in a directory, for tests that expect none.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,8 +14,8 @@ use crate::storage::page::{Page, PipeReader};
 use crate::storage::slot_pipe;
 use crate::storage::state::State;
 
-/// The locks in `directory` that have a holder or a waiter, with how many of each, in no order.
-/// Dead ones, which nobody has met yet, do not count.
+/// The locks in `directory` that have a holder or a waiter, with the number of each, in no order.
+/// Dead entries that are not yet removed do not count.
 ///
 /// # Errors
 /// When the directory or a queue in it cannot be read.
@@ -42,7 +42,7 @@ pub fn leftovers(directory: impl AsRef<Path>) -> io::Result<Vec<String>> {
     Ok(left)
 }
 
-/// The queue of the lock in directory `path`, as far as its owners live.
+/// The queue of the lock in directory `path`, without entries of dead owners.
 fn living(path: &Path, pipe_reader: &PipeReader) -> io::Result<Queue> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::DIRECTORY;
     let dir = rustix::fs::open(path, flags, Mode::empty())?;

@@ -1,4 +1,4 @@
-//! The files of one lock: its directory with the pipes, its page, and its state.
+//! The open files of one lock: its directory with the slot pipes, its page, and its state file.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::storage::page::{Page, QUEUE};
 use crate::storage::slot_pipe;
 use crate::storage::state::State;
 
-/// How many locks' files a store keeps open between uses.
+/// The number of locks whose files a store keeps open between uses.
 const MAX_OPEN_LOCKS: usize = 128;
 
 /// A lock's open files.
@@ -28,18 +28,18 @@ pub(crate) struct LockFiles {
     dir: OwnedFd,
     page: Arc<Page>,
     path: Arc<Path>,
-    kept: Option<OpenFilePermit>,
+    permit: Option<OpenFilePermit>,
 }
 
 impl LockFiles {
     /// Opens the files of the lock `key` in directory `dir_name`; `None` when it has none yet. A
-    /// page that claims of this lock have `open` is used again.
+    /// page that claims of this lock have `open` is reused.
     pub(crate) fn open(
         directory: &Directory,
         dir_name: &str,
         path: &Arc<Path>,
         key: &str,
-        kept: Option<OpenFilePermit>,
+        permit: Option<OpenFilePermit>,
         open: &Weak<Page>,
     ) -> Result<Option<LockFiles>> {
         directory.still_there()?;
@@ -49,23 +49,23 @@ impl LockFiles {
         };
         refuse_network(dir.as_fd(), path)?;
         let state = State::open(dir.as_fd(), path)?;
-        state.take_over(dir.as_fd())?;
-        state.belongs_to(key)?;
+        state.migrate(dir.as_fd())?;
+        state.check_owner(key)?;
         drop(state);
         let mut page =
             Arc::new(open_page(directory, dir.as_fd()).map_err(|errno| match errno {
                 Errno::LOOP | Errno::ISDIR | Errno::NXIO | NOT_OURS => {
-                    foreign(path, &format!("{QUEUE} is not a named pipe of its own"))
+                    foreign(path, &format!("{QUEUE} is not a named pipe of this library"))
                 }
                 errno => failed("open the named pipe in", path, errno),
             })?);
         if let Some(open) = open.upgrade().filter(|open| open.identity() == page.identity()) {
             page = open;
         }
-        Ok(Some(LockFiles { dir, page, path: path.clone(), kept }))
+        Ok(Some(LockFiles { dir, page, path: path.clone(), permit }))
     }
 
-    /// Makes the directory of the lock `key`, complete, unless another process has done so
+    /// Creates the directory of the lock `key` with its files, unless another process has done so
     /// meanwhile.
     pub(crate) fn create(
         directory: &Directory,
@@ -78,17 +78,17 @@ impl LockFiles {
         let made = directory.make(dir_name, |draft| {
             Page::make(draft)?;
             draft.pipe(slot_pipe::slot_name(0).as_str())?;
-            State::make(draft, key, &Ledger::new(boot))
+            State::create(draft, key, &Ledger::new(boot))
         });
-        made.map_err(|errno| failed("make", path, errno))
+        made.map_err(|errno| failed("create", path, errno))
     }
 
-    /// Whether to keep the files open between uses.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.kept.is_some()
+    /// Whether the files stay open between uses.
+    pub(crate) fn stays_open(&self) -> bool {
+        self.permit.is_some()
     }
 
-    /// The directory of the pipes.
+    /// The lock's directory, with the slot pipes.
     pub(crate) fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
@@ -97,25 +97,25 @@ impl LockFiles {
         &self.page
     }
 
-    /// Opens the state: for a thread that may wait for the disk.
+    /// Opens the state file, on a thread that may wait for the disk.
     pub(crate) fn state(&self) -> Result<State<'_>> {
         State::open(self.dir(), &self.path)
     }
 
-    /// As [`pipe::watch`].
+    /// Like [`slot_pipe::watch`].
     pub(crate) fn watch(&self, slot: Slot) -> Result<Option<OwnedFd>> {
         slot_pipe::watch(self.dir(), slot).map_err(|errno| match errno {
-            Errno::NOENT => foreign(&self.path, &format!("its pipe s{slot} was removed")),
+            Errno::NOENT => foreign(&self.path, &format!("the named pipe s{slot} was removed")),
             Errno::LOOP | NOT_OURS => {
-                foreign(&self.path, &format!("s{slot} in it is not a named pipe of its own"))
+                foreign(&self.path, &format!("s{slot} is not a named pipe of this library"))
             }
-            errno => failed("watch a pipe in", &self.path, errno),
+            errno => failed("watch a named pipe in", &self.path, errno),
         })
     }
 }
 
-/// Opens the page, which is made anew where it was removed: a page that is not there has lost no
-/// more than one that nothing has open.
+/// Opens the page, which is recreated if it was removed: its content is lost, like that of a page
+/// that no process has open.
 fn open_page(directory: &Directory, dir: BorrowedFd<'_>) -> io::Result<Page> {
     match Page::open(dir) {
         Err(Errno::NOENT) => {}
@@ -129,12 +129,12 @@ fn open_page(directory: &Directory, dir: BorrowedFd<'_>) -> io::Result<Page> {
     }
 }
 
-/// One of the locks whose files a store keeps open.
+/// The permission to keep the files of one lock open between uses.
 #[derive(Debug)]
 pub(crate) struct OpenFilePermit(Arc<AtomicUsize>);
 
 impl OpenFilePermit {
-    /// One of as many as `count` still allows.
+    /// A permit, unless `count` has reached the limit.
     pub(crate) fn acquire(count: &Arc<AtomicUsize>) -> Option<OpenFilePermit> {
         let more = |count| (count < MAX_OPEN_LOCKS).then_some(count + 1);
         let kept = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);

@@ -1,4 +1,7 @@
-//! NAMED PIPE DOC
+//! Opening of named pipes, by number.
+//!
+//! In a shared directory a name may lead to a file of another user, so each pipe is checked when it
+//! is open: a file that is not a named pipe, or has a second name elsewhere, is not used.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -7,20 +10,20 @@ use rustix::io::{self, Errno};
 
 use crate::error::NOT_OURS;
 
-/// How many pipes of one kind stay for those who come next; what a crowd needed beyond them goes.
+/// How many pipes of one kind are kept for reuse. Surplus pipes are removed after use.
 pub(crate) const KEPT_PIPES: u16 = 64;
 
-/// The most that a pipe's buffer holds, unless root has raised `fs.pipe-max-size`.
+/// The largest buffer of a pipe, unless root has raised `fs.pipe-max-size`.
 pub(crate) const LARGEST: usize = 1 << 20;
 
-/// A pipe's file name without an allocation.
+/// A pipe's file name, without an allocation.
 pub(crate) struct PipeName {
     bytes: [u8; 6],
     len: usize,
 }
 
 impl PipeName {
-    /// Pipe `number` of those that begin with `letter`.
+    /// The name of pipe `number` of the kind `letter`.
     pub(crate) fn new(letter: u8, number: u16) -> PipeName {
         let mut name = PipeName { bytes: [letter; 6], len: 1 };
         let mut place = 10_000;
@@ -60,10 +63,10 @@ pub(crate) fn open_unchecked(
     openat(dir, name.as_bytes(), flags, Mode::empty())
 }
 
-/// Refuses what is not a named pipe with one name.
+/// Refuses a file that is not a named pipe or has a second name.
 pub(crate) fn checked(pipe: OwnedFd) -> io::Result<OwnedFd> {
     let stat = rustix::fs::fstat(&pipe)?;
-    // A ring into a hard link to another file would change that file.
+    // A write to a hard link to another file would change that file.
     match FileType::from_raw_mode(stat.st_mode).is_fifo() && stat.st_nlink == 1 {
         true => Ok(pipe),
         false if stat.st_nlink == 0 => Err(Errno::NOENT),

@@ -1,11 +1,10 @@
-//! Where the queue of a lock is: in the buffer of the named pipe `q`, in the lock's directory.
+//! The page of a lock: its queue in the buffer of the named pipe `q`, in the lock's directory.
 //!
-//! A file system that is frozen, or whose device is dead, blocks a thread that writes to a file of
-//! it. A pipe's buffer is the kernel's memory: it is read and written at once whatever the disk
-//! does, and lives for as long as a process has the pipe open. It is read without being consumed,
-//! by `tee`. A commit writes the new record behind the old one and now and then consumes what is in
-//! front, so a process that is killed leaves whole records, and the last one counts. The latch is an
-//! flock on the pipe.
+//! A file system that is frozen, or whose device is dead, blocks a thread that writes to one of its
+//! files. A pipe's buffer is kernel memory: it is read and written at once whatever the disk does,
+//! and lives for as long as a process has the pipe open. `tee` reads it without consuming it. A
+//! commit appends the new record and from time to time consumes the outdated ones before it, so a
+//! killed process leaves whole records, and the last one counts. The latch is an flock on the pipe.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -22,10 +21,10 @@ pub(crate) const QUEUE: &str = "q";
 /// The time of a page's last change, in s and ns.
 pub(crate) type Changed = (i64, i64);
 
-/// How often the latch is tried before its caller pauses.
+/// How often the latch is tried before the caller pauses.
 const LATCH_TRIES: u32 = 8;
 
-/// The page of one lock. What is in it stays for as long as any process has it open.
+/// The page of one lock. Its content lives for as long as any process has it open.
 #[derive(Debug)]
 pub(crate) struct Page {
     fd: OwnedFd,
@@ -33,7 +32,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Makes an empty one.
+    /// Creates an empty page.
     pub(crate) fn make(draft: &mut Draft<'_>) -> io::Result<()> {
         system::make(draft)
     }
@@ -49,18 +48,18 @@ impl Page {
         self.identity
     }
 
-    /// Whether it was not removed.
+    /// Whether the page still has its name: it was not removed.
     pub(crate) fn is_linked(&self) -> io::Result<bool> {
         Ok(identity_of(self.fd.as_fd())? == self.identity)
     }
 
-    /// When it was changed last, in s and ns.
+    /// The time of the last change.
     pub(crate) fn changed(&self) -> Option<Changed> {
         let stat = rustix::fs::fstat(&self.fd).ok()?;
         Some((stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or_default()))
     }
 
-    /// The latch, if it is free, or will be within microseconds: a process that works under it on
+    /// Takes the latch if it is free, or will be within microseconds: a process that holds it on
     /// another processor is done by then, and to sleep and be woken takes ten times as long.
     pub(crate) fn try_latch(&self) -> io::Result<bool> {
         for _ in 0..LATCH_TRIES {
@@ -74,37 +73,37 @@ impl Page {
     }
 
     pub(crate) fn unlatch(&self) {
-        // Fails for a bad descriptor only.
+        // Fails only for a bad descriptor.
         let unlocked = flock(&self.fd, FlockOperation::Unlock);
         debug_assert!(unlocked.is_ok(), "flock: {unlocked:?}");
     }
 
-    /// Reads what is in it: nothing, or records of which the last counts.
-    pub(crate) fn read(&self, scratch: &PipeReader, content: &mut Vec<u8>) -> io::Result<()> {
-        scratch.copy(self.fd.as_fd(), content)
+    /// Reads the content: nothing, or records of which the last counts.
+    pub(crate) fn read(&self, reader: &PipeReader, content: &mut Vec<u8>) -> io::Result<()> {
+        reader.copy(self.fd.as_fd(), content)
     }
 
-    /// Puts `record` in place of what is in it, under the latch: of an `old` record and `left`
-    /// bytes in front of it. How many bytes are in front of the new one now.
+    /// Replaces the content by `record`, under the latch. The content is `left` outdated bytes and
+    /// a record of `old` bytes. Returns the number of outdated bytes before the new record.
     pub(crate) fn commit(&self, left: usize, old: usize, record: &[u8]) -> io::Result<usize> {
         system::commit(self.fd.as_fd(), left, old, record)
     }
 
-    /// Takes away what is in it, under the latch: of a page that something else has damaged.
+    /// Removes the content of a damaged page, under the latch.
     pub(crate) fn clear(&self) -> io::Result<()> {
         system::clear(self.fd.as_fd())
     }
 }
 
-/// What a store needs to read pages. It takes two system calls that wait for nothing; who reads at
-/// the same time as another has pipes of its own for it, if there are descriptors.
+/// Reads the buffers of pipes, with two system calls that never block. Concurrent readers use pipes
+/// of their own, if there are descriptors.
 #[derive(Debug)]
 pub(crate) struct PipeReader {
     first: Mutex<Option<system::Copier>>,
     spare: Mutex<Vec<system::Copier>>,
 }
 
-/// How many are kept beside the first.
+/// How many copiers are kept besides the first.
 const SPARE: usize = 7;
 
 impl PipeReader {
@@ -113,7 +112,7 @@ impl PipeReader {
         Ok(PipeReader { first, spare: Mutex::default() })
     }
 
-    /// Reads what is in the buffer of `pipe`, which stays there.
+    /// Reads the buffer of `pipe` without consuming it.
     pub(crate) fn copy(&self, pipe: BorrowedFd<'_>, content: &mut Vec<u8>) -> io::Result<()> {
         match self.first.try_lock() {
             Ok(first) => return PipeReader::copy_by(first, pipe, content),
@@ -127,7 +126,7 @@ impl PipeReader {
             let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
             return PipeReader::copy_by(first, pipe, content);
         };
-        // One that failed may have something left in it, and is not used again.
+        // A copier that failed may have bytes left in it and is not reused.
         copier.copy(pipe, content)?;
         let mut spare = self.spare();
         if spare.len() < SPARE {
@@ -155,7 +154,7 @@ impl PipeReader {
     }
 }
 
-/// The most that a page can have: two of the longest records.
+/// The longest content of a page: two of the longest records.
 const MAX_CONTENT: usize = 2 * MAX_RECORD;
 const OPEN: OFlags =
     OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
@@ -192,13 +191,13 @@ mod system {
             true => left,
             false => consume(pipe, left).map(|()| 0)?,
         };
-        // As a whole or not at all, whatever kills this process. There is room, since a record lies
-        // in one of the pipe's pages: either the old one is the only other, or what is there is so
-        // short that it lies in two at most, the second of which has room for more.
+        // Written as a whole or not at all, whatever kills this process. There is room, since a
+        // record lies within one of the buffer's pages: either the old record is the only other, or
+        // the content is so short that it lies in at most two, the second of which has room.
         if io::write(pipe, record)? != record.len() {
             return Err(Errno::IO);
         }
-        // The new one counts from now on. What could not be consumed is left for the next commit.
+        // The new record counts from now on. What could not be consumed is left to the next commit.
         match stays || consume(pipe, old).is_err() {
             true => Ok(left + old),
             false => Ok(0),
@@ -206,7 +205,7 @@ mod system {
     }
 
     pub(super) fn clear(pipe: BorrowedFd<'_>) -> io::Result<()> {
-        // Not without end, since another user of the directory may write on and on.
+        // Bounded, since another user of the directory may keep writing.
         match consume(pipe, LARGEST) {
             Err(Errno::AGAIN) => Ok(()),
             cleared => cleared,
@@ -227,8 +226,8 @@ mod system {
         Ok(())
     }
 
-    /// Whether the kernel gave a pipe room for two records. It does, unless its version is from
-    /// before 2021 and its user has more than 1,024 pipes open.
+    /// Checks that the kernel gave a pipe room for two records. It does, unless it is older than
+    /// 2021 and the user has more than 1,024 pipes open.
     fn has_room(pipe: &OwnedFd) -> io::Result<()> {
         match fcntl_getpipe_size(pipe)? >= 2 * rustix::param::page_size() {
             true => Ok(()),
@@ -236,7 +235,7 @@ mod system {
         }
     }
 
-    /// A pipe of this store's own, into which another's content is copied before it is read.
+    /// A private pipe, into which the content of another pipe is copied before it is read.
     #[derive(Debug)]
     pub(super) struct Copier {
         from: OwnedFd,
@@ -270,8 +269,8 @@ mod system {
     }
 }
 
-/// Elsewhere there is no `tee`, and no way to freeze a file system: the page is the beginning of a
-/// file, which one call replaces.
+/// On other systems there is no `tee`, and no way to freeze a file system: the page is the beginning
+/// of a file, which one call replaces.
 #[cfg(not(target_os = "linux"))]
 mod system {
     use super::{BorrowedFd, Draft, Errno, MAX_CONTENT, OPEN, OwnedFd, QUEUE, io};
@@ -297,7 +296,7 @@ mod system {
         _old: usize,
         record: &[u8],
     ) -> io::Result<usize> {
-        // Padded, so that what is behind a shorter record is not taken for another.
+        // Padded, so that the rest of a longer record does not count as another record.
         let mut page = vec![0; MAX_CONTENT / 2];
         page[..record.len()].copy_from_slice(record);
         match io::pwrite(file, &page, 0)? {
@@ -314,7 +313,7 @@ mod system {
     pub(super) struct Copier;
 
     impl Copier {
-        // As where it can fail.
+        // The same signature as on Linux, where it can fail.
         #[allow(clippy::unnecessary_wraps)]
         pub(super) fn new() -> io::Result<Copier> {
             Ok(Copier)
@@ -327,7 +326,7 @@ mod system {
         ) -> io::Result<()> {
             content.resize(MAX_CONTENT / 2, 0);
             let read = match io::pread(file, &mut content[..], 0) {
-                // The pipe of a slot, which cannot be read without being consumed.
+                // A slot pipe, which cannot be read here without consuming it.
                 Err(Errno::SPIPE) => 0,
                 read => read?,
             };
@@ -369,14 +368,14 @@ mod tests {
         let mut content = Vec::new();
         let (mut left, mut old) = (0, 0);
         for step in 0..20_000_usize {
-            // Long ones among crowds of short ones.
+            // Long records among many short ones.
             let longest = [MAX_RECORD, 40, 300, COMPACT_ABOVE][step / 50 % 4];
             let len = 1 + step * 7919 % longest;
             let record = vec![b'0' + (step % 10) as u8; len];
             let consumes =
                 left + old + len > COMPACT_ABOVE && (left == 0 || left + len > COMPACT_ABOVE);
             if step % 3 == 0 && consumes {
-                // As of a process that is killed before it consumes the old one.
+                // Like a process that is killed before it consumes the old record.
                 system::commit(page.fd.as_fd(), left, 0, &record).unwrap();
                 left = old;
             } else {

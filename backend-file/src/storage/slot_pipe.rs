@@ -1,14 +1,12 @@
-//! The named pipes that tell the living from the dead.
+//! The named pipes by which the owner of an entry is known to live.
 //!
-//! The owner of an entry has its pipe open for reading, whoever watches it for writing. The
-//! kernel raises an error at the watcher exactly when the last copy of the owner's descriptor
-//! closes: the end of a process is a wake-up, and so is a release. Hence the direction: a reader
-//! that opens a pipe after its writer died would not be told.
+//! The owner of an entry has the pipe of its slot open for reading, and its watchers have it open
+//! for writing. The kernel signals an error to the watchers exactly when the last copy of the
+//! owner's descriptor closes: the end of a process is a wake-up, and so is a release. The direction
+//! matters: a reader that opens a pipe after its writer died would not be notified.
 //!
-//! What an owner leaves to a child is in the pipe's own buffer ([`inheritance`](crate::inheritance)).
-//!
-//! In a shared directory a name may lead to whatever another user has put there, so each pipe is
-//! checked when it is open: what is not a named pipe, or has a second name elsewhere, is not used.
+//! The pipe's buffer has the record for a child that inherits the pipe
+//! ([`inheritance`](crate::storage::inheritance)).
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -25,16 +23,16 @@ pub(crate) fn slot_name(slot: Slot) -> PipeName {
     PipeName::new(b's', slot)
 }
 
-/// Takes a pipe that nobody has: under the latch. `None` where one has to be made and must not be,
-/// since that takes as long as the disk does.
+/// Takes a free pipe, under the latch. `None` if a pipe would have to be created, which waits for
+/// the disk, and no rights are given.
 ///
-/// Its owner has it locked too. Every copy of the descriptor shares that lock, so a pipe that can
-/// be locked has no owner and no child that inherited it. The `known` pipe was the caller's last; it
-/// is unchanged and unwatched, and so is neither checked nor emptied.
+/// An owner also has its pipe locked. Every copy of the descriptor shares that lock, so a pipe that
+/// can be locked has neither an owner nor a child that inherited it. The `known` pipe was the last
+/// one of the caller; it is unchanged and unwatched, so it is neither checked nor emptied.
 pub(crate) fn take(
     dir: BorrowedFd<'_>,
     queue: &Queue,
-    makes: Option<&Rights>,
+    rights: Option<&Rights>,
     known: Option<Slot>,
 ) -> io::Result<Option<(Slot, OwnedFd)>> {
     if let Some(slot) = known
@@ -48,19 +46,18 @@ pub(crate) fn take(
         match open(dir, &slot_name(slot), OFlags::RDONLY) {
             Ok(pipe) => {
                 let locked = flock(&pipe, FlockOperation::NonBlockingLockExclusive);
-                // Whoever still watches an earlier owner of it has yet to hear that it is gone,
-                // and would not with a new one there.
+                // A waiter that still watches an earlier owner has yet to notice its end, and
+                // would not notice it with a new owner there.
                 if locked.is_ok() && (empty(&pipe)? || !queue.is_watched(slot)) {
                     return Ok(Some((slot, pipe)));
                 }
             }
             Err(Errno::NOENT) => {
-                let Some(rights) = makes else { return Ok(None) };
-                make(dir, &slot_name(slot), rights)?;
+                let Some(rights) = rights else { return Ok(None) };
+                create(dir, &slot_name(slot), rights)?;
                 continue;
             }
-            // Made by somebody whose directory had other rights, as before a chmod, or not by
-            // this library.
+            // Created while the directory had other permissions, or not by this library.
             Err(Errno::ACCESS | Errno::LOOP | NOT_OURS) => {}
             Err(errno) => return Err(errno),
         }
@@ -69,9 +66,9 @@ pub(crate) fn take(
     Err(Errno::NFILE)
 }
 
-/// Takes what an earlier owner left in the buffer of `pipe`, which must not be taken for the new
-/// one's: it stays there while an old watcher has the pipe open. Whether none has: the end of file.
-/// Not without end, since another user of the directory may write on and on.
+/// Empties the buffer of `pipe`, in which an earlier owner's record stays while an old watcher has
+/// the pipe open: it must not count as the new owner's. Returns whether no watcher has it open,
+/// which is the end of file. Bounded, since another user of the directory may keep writing.
 fn empty(pipe: &OwnedFd) -> io::Result<bool> {
     let mut left = [0; 4096];
     for _ in 0..=LARGEST / left.len() {
@@ -85,9 +82,8 @@ fn empty(pipe: &OwnedFd) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The pipes that have to be removed now that no entry has `gone` any more: what a crowd needed
-/// beyond those that stay goes with it. One is spared for as long as it is a crowd, since the next
-/// that joins it takes that.
+/// The surplus pipes to be removed now that no entry has the slot `gone`. One is kept for as long
+/// as there are many waiters, for the next one that joins.
 pub(crate) fn surplus(queue: &mut Queue, gone: Slot) -> impl Iterator<Item = Slot> + use<> {
     let mut gone = Some(gone).filter(|gone| *gone >= KEPT_PIPES);
     let mut spare = None;
@@ -100,14 +96,14 @@ pub(crate) fn surplus(queue: &mut Queue, gone: Slot) -> impl Iterator<Item = Slo
     gone.into_iter().chain(spare)
 }
 
-/// Removes the pipe of `slot`: by its owner, under the latch, once no entry has it. Those that
-/// watch it have it open, and hear its end all the same.
+/// Removes the pipe of `slot`. Its owner does so under the latch, once no entry has the slot.
+/// Watchers have the pipe open and still notice its end.
 pub(crate) fn remove(dir: BorrowedFd<'_>, slot: Slot) {
-    // One that stays is taken again.
+    // A pipe that could not be removed is reused.
     let _ = rustix::fs::unlinkat(dir, slot_name(slot).as_str(), AtFlags::empty());
 }
 
-/// The slots of a lock whose owners live, as `watch` finds them: under the latch.
+/// The slots of a lock whose owners live, under the latch.
 pub(crate) fn live_slots(dir: BorrowedFd<'_>) -> io::Result<Vec<Slot>> {
     let mut living = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
@@ -115,7 +111,7 @@ pub(crate) fn live_slots(dir: BorrowedFd<'_>) -> io::Result<Vec<Slot>> {
         let Some(slot) = slot_of(entry.file_name().to_bytes()) else { continue };
         match watch(dir, slot) {
             Ok(Some(_)) => living.push(slot),
-            // Nobody takes what is not a named pipe of its own.
+            // No claim uses a file that is not a named pipe of this library.
             Ok(None) | Err(Errno::NOENT | Errno::LOOP | NOT_OURS) => {}
             Err(errno) => return Err(errno),
         }
@@ -128,9 +124,9 @@ fn slot_of(name: &[u8]) -> Option<Slot> {
     (slot_name(slot).as_bytes() == name).then_some(slot)
 }
 
-/// Opens `slot` to watch its owner: `None` when it is dead, and so is every copy it left. Under
-/// the latch, for else the slot may be another's meanwhile. A pipe that is not there is an error:
-/// it was removed by hand, and its owner may well live.
+/// Opens `slot` to watch its owner; `None` when no copy of the owner's descriptor is open. Under
+/// the latch, since another claim could take the slot otherwise. A missing pipe is an error: it was
+/// removed by hand, and its owner may live.
 pub(crate) fn watch(dir: BorrowedFd<'_>, slot: Slot) -> io::Result<Option<OwnedFd>> {
     match open(dir, &slot_name(slot), OFlags::WRONLY) {
         Ok(pipe) => Ok(Some(pipe)),
@@ -139,8 +135,8 @@ pub(crate) fn watch(dir: BorrowedFd<'_>, slot: Slot) -> io::Result<Option<OwnedF
     }
 }
 
-/// Makes pipe `name`, complete, in place of what is there: under the latch.
-fn make(dir: BorrowedFd<'_>, name: &PipeName, rights: &Rights) -> io::Result<()> {
+/// Creates pipe `name`, replacing a file there, under the latch.
+fn create(dir: BorrowedFd<'_>, name: &PipeName, rights: &Rights) -> io::Result<()> {
     let mut draft = Draft::in_dir(dir, rights)?;
     draft.pipe(name.as_str())?;
     draft.move_out(name.as_str(), name.as_str())
@@ -162,10 +158,10 @@ mod tests {
             queue.entries.retain(|entry| entry.slot != slot);
             surplus(&mut queue, slot).collect()
         };
-        assert_eq!(leaves(1), [], "it stays in any case");
-        assert_eq!(leaves(KEPT_PIPES + 1), [], "it is spared");
-        assert_eq!(leaves(KEPT_PIPES), [KEPT_PIPES], "one is enough");
-        assert_eq!(leaves(2), [KEPT_PIPES + 1], "no crowd any more");
+        assert_eq!(leaves(1), [], "it is always kept");
+        assert_eq!(leaves(KEPT_PIPES + 1), [], "it is the spare one");
+        assert_eq!(leaves(KEPT_PIPES), [KEPT_PIPES], "one spare is enough");
+        assert_eq!(leaves(2), [KEPT_PIPES + 1], "few waiters need no spare");
         assert_eq!(leaves(KEPT_PIPES + 2), [KEPT_PIPES + 2]);
         assert_eq!(leaves(3), []);
     }

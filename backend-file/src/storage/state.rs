@@ -1,8 +1,8 @@
-//! The file `L` of a lock: what outlives its processes and the machine's boot.
+//! The state file `L` of a lock, which outlives its processes and reboots.
 //!
-//! It has the lock's name, the promise above which no fencing token is given out, the labels that
-//! differ from their process's own, and the entries of a queue that outgrew its page. To read or
-//! write it may take as long as the disk does, so it is in nobody's way while a queue changes.
+//! It has the lock's name, the reservation above which no fencing token is granted, the labels
+//! that differ from the label of their process, and the entries of a queue that outgrew its page.
+//! Reading and writing it waits for the disk, so an ordinary change of the queue does not need it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -19,59 +19,59 @@ use crate::queue::ledger::Ledger;
 use crate::storage::labels::{LABEL_LEN, read_label, write_label};
 use crate::storage::slot_pipe;
 
-/// Its name, in the lock's directory.
+/// The file's name, in the lock's directory.
 pub(crate) const STATE: &str = "L";
 
-/// Where the lock's full name is, after its length in four bytes.
+/// The offset of the lock's full name, after its length in four bytes.
 const NAME_AT: u64 = 4096;
-/// The longest name with its prefix.
+/// The longest lock name, with its prefix.
 const MAX_NAME: usize = 60 * 1024;
-/// Where an entry area begins, times its number.
+/// The offset of area 1 for entries; area 2 is at twice this offset.
 const AREA: u64 = 4 << 20;
-/// Where the labels are, one record for each slot.
+/// The offset of the labels, one record for each slot.
 const LABELS_AT: u64 = 16 << 20;
-/// The open file of one lock.
+/// The open state file of one lock.
 #[derive(Debug)]
 pub(crate) struct State<'a> {
     file: OwnedFd,
-    /// Of the lock's directory.
+    /// The path of the lock's directory.
     path: &'a Path,
 }
 
 impl<'a> State<'a> {
-    /// Makes that of the lock `key`.
-    pub(crate) fn make(draft: &mut Draft<'_>, key: &str, ledger: &Ledger) -> io::Result<()> {
+    /// Creates the state file of the lock `key`.
+    pub(crate) fn create(draft: &mut Draft<'_>, key: &str, ledger: &Ledger) -> io::Result<()> {
         let length = u32::try_from(key.len()).unwrap_or(u32::MAX);
         let name = [&length.to_le_bytes(), key.as_bytes()].concat();
         let file = draft.file(STATE)?;
         write_all(file.as_fd(), &name, NAME_AT)?;
         write_all(file.as_fd(), &ledger.encode(), 0)?;
-        // A power failure must not leave the name of the directory without what is in it.
+        // A power failure must not leave the directory's name without its files.
         rustix::fs::fsync(&file)
     }
 
-    /// Refuses a name for which there is no room.
+    /// Refuses a name that does not fit into the file.
     pub(crate) fn check_name(key: &str) -> Result<()> {
         if key.len() <= MAX_NAME {
             return Ok(());
         }
-        let message = format!("the prefix is too long; expected at most {MAX_NAME} bytes");
+        let message = format!("the prefix is too long: expected at most {MAX_NAME} bytes");
         Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 
-    /// Opens the one in the directory `dir` at `path`.
+    /// Opens the state file in the directory `dir` at `path`.
     pub(crate) fn open(dir: BorrowedFd<'_>, path: &'a Path) -> Result<State<'a>> {
         let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = open_quietly(dir, STATE, flags).map_err(|errno| match errno {
             Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO => {
-                foreign(&path.join(STATE), "it is no regular file")
+                foreign(&path.join(STATE), "it is not a regular file")
             }
             errno => failed("open", &path.join(STATE), errno),
         })?;
         let state = State { file, path };
         let stat = rustix::fs::fstat(&state.file).map_err(|e| state.failed("look at", e))?;
         if !FileType::from_raw_mode(stat.st_mode).is_file() {
-            return Err(state.foreign("it is no regular file"));
+            return Err(state.foreign("it is not a regular file"));
         }
         if stat.st_nlink > 1 {
             return Err(state.foreign("it has a second name (a hard link)"));
@@ -79,9 +79,9 @@ impl<'a> State<'a> {
         Ok(state)
     }
 
-    /// Takes over a file of format 1, in the directory `dir`, that no process uses any more. A
-    /// process of that version which comes later finds another version here, and is refused.
-    pub(crate) fn take_over(&self, dir: BorrowedFd<'_>) -> Result<()> {
+    /// Migrates a file of format 1, in the directory `dir`, if no process uses it any more. A later
+    /// process of that version finds another version here and fails.
+    pub(crate) fn migrate(&self, dir: BorrowedFd<'_>) -> Result<()> {
         let in_use = Corrupt(
             "an earlier version of this library uses the lock; end the processes that have it open",
         );
@@ -89,7 +89,7 @@ impl<'a> State<'a> {
         if Ledger::of_version_1(&head()?).is_none() {
             return Ok(());
         }
-        // What latched the queue of that version.
+        // The latch of that version.
         match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::AGAIN) => return Err(corrupt(&self.path.join(STATE), in_use)),
@@ -111,15 +111,15 @@ impl<'a> State<'a> {
         Ok(bytes)
     }
 
-    /// Refuses the file of another lock, and that of another version.
-    pub(crate) fn belongs_to(&self, key: &str) -> Result<()> {
+    /// Refuses the file of another lock, and one of another version.
+    pub(crate) fn check_owner(&self, key: &str) -> Result<()> {
         self.ledger()?;
         let name = self.name().map_err(|errno| self.failed("read", errno))?;
         if name == key.as_bytes() {
             return Ok(());
         }
         Err(self.foreign(&format!(
-            "it belongs to the lock {:?}; does the file system know upper and lower case?",
+            "it belongs to the lock {:?}; is the file system case-insensitive?",
             String::from_utf8_lossy(&name)
         )))
     }
@@ -144,7 +144,7 @@ impl<'a> State<'a> {
         written.map_err(|errno| self.failed("write", errno))
     }
 
-    /// Has what was written on the disk; and, where `dirs` are given, those directories.
+    /// Syncs the file to the disk, and `dirs` too, if given.
     pub(crate) fn sync(&self, dirs: Option<[BorrowedFd<'_>; 2]>) -> Result<()> {
         let synced = match dirs {
             None => sync_data(self.file.as_fd()),
@@ -155,7 +155,7 @@ impl<'a> State<'a> {
         synced.map_err(|errno| self.failed("sync", errno))
     }
 
-    /// Reads `len` bytes of entry area `which`, or what there is.
+    /// Reads `len` bytes of area `which`, or less at the end of the file.
     pub(crate) fn read_area(&self, which: u32, len: usize, bytes: &mut Vec<u8>) -> Result<()> {
         bytes.resize(len, 0);
         let read = read_fully(self.file.as_fd(), bytes, u64::from(which) * AREA);
@@ -168,7 +168,7 @@ impl<'a> State<'a> {
         written.map_err(|errno| self.failed("write", errno))
     }
 
-    /// Writes the label of the claim that has `slot`.
+    /// Writes the label of the claim with `slot`.
     pub(crate) fn write_label(&self, slot: Slot, label: &Label) -> Result<()> {
         let written = write_label(self.file.as_fd(), label_at(slot), label);
         written.map_err(|errno| self.failed("write", errno))
@@ -191,7 +191,7 @@ fn label_at(slot: Slot) -> u64 {
     LABELS_AT + u64::from(slot) * LABEL_LEN as u64
 }
 
-/// Reads until `bytes` is full or the file ends.
+/// Reads until `bytes` is full or the file ends. Returns the number of bytes.
 fn read_fully(file: BorrowedFd<'_>, bytes: &mut [u8], at: u64) -> io::Result<usize> {
     let mut read = 0;
     while read < bytes.len() {

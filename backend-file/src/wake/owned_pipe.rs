@@ -1,4 +1,4 @@
-//! The named pipe of one door: how a process finds a free one, and what becomes of it.
+//! The named pipe behind a wake pipe: how a store finds a free one, and its removal.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,10 +12,10 @@ use crate::error::NOT_OURS;
 use crate::queue::entry::MAX_ENTRIES;
 use crate::storage::named_pipe::{self, KEPT_PIPES, PipeName};
 
-/// How many numbers are drawn before there is no free door.
+/// How many numbers are tried before that is an error.
 const DRAWS: u32 = 256;
 
-/// A door's pipe. This process is its only owner until this is dropped.
+/// A numbered pipe that this process alone owns until this is dropped.
 #[derive(Debug)]
 pub(crate) struct OwnedPipe {
     pipe: OwnedFd,
@@ -25,21 +25,21 @@ pub(crate) struct OwnedPipe {
 }
 
 impl OwnedPipe {
-    /// Takes a pipe that no process has, in the directory `dir` of the doors.
+    /// Takes a pipe that no process owns, in the directory `dir`.
     ///
     /// Its owner has the pipe locked, and every copy of the descriptor shares that lock: a pipe
     /// that can be locked has neither an owner nor a child that inherited it. Nothing else is
-    /// locked, so no process can hold up another one here. The k-th number is drawn below 2^k:
-    /// few processes use few doors, and a crowd of n finds one after about log n draws, however
-    /// many there have ever been.
+    /// locked, so no process can block another one here. The k-th number is drawn below 2^k: few
+    /// stores use few pipes, and one of n stores finds a pipe after about log n draws, however many
+    /// pipes there have ever been.
     pub(crate) fn take(dir: &Arc<OwnedFd>, rights: &Rights) -> io::Result<OwnedPipe> {
         let mut spare = None;
         for draw in 0..DRAWS {
             let number = draw_below(1_u64.checked_shl(draw).unwrap_or(u64::MAX));
             let taken = match named_pipe::open(dir.as_fd(), &name(number), OFlags::RDWR) {
                 Ok(pipe) => is_free(&pipe)?.then_some(pipe),
-                Err(Errno::NOENT) => make(dir.as_fd(), number, rights, &mut spare)?,
-                // Made where other rights were given, or not by this library.
+                Err(Errno::NOENT) => create(dir.as_fd(), number, rights, &mut spare)?,
+                // Created while the directory had other permissions, or not by this library.
                 Err(Errno::ACCESS | Errno::LOOP | NOT_OURS) => None,
                 Err(errno) => return Err(errno),
             };
@@ -70,8 +70,8 @@ impl std::os::fd::AsRawFd for OwnedPipe {
 
 impl Drop for OwnedPipe {
     fn drop(&mut self) {
-        // While it is still locked: a process that has opened it and locks it afterwards sees that
-        // it has no name any more. A forked child is not its owner.
+        // Removed while it is still locked: a process that has opened it and locks it afterwards
+        // sees that it has no name any more. A forked child is not its owner.
         if self.number >= KEPT_PIPES && self.process == std::process::id() {
             let _ = rustix::fs::unlinkat(&self.dir, name(self.number).as_str(), AtFlags::empty());
         }
@@ -82,7 +82,7 @@ pub(crate) fn name(number: u16) -> PipeName {
     PipeName::new(b'p', number)
 }
 
-/// Locks `pipe`, unless it has an owner or was removed meanwhile.
+/// Locks `pipe`. Returns `false` if it has an owner or was removed meanwhile.
 fn is_free(pipe: &OwnedFd) -> io::Result<bool> {
     match flock(pipe, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(rustix::fs::fstat(pipe)?.st_nlink == 1),
@@ -91,11 +91,11 @@ fn is_free(pipe: &OwnedFd) -> io::Result<bool> {
     }
 }
 
-/// A pipe that was made but has no number yet.
+/// A pipe that was created but has no number yet.
 type Spare<'a> = Option<(Draft<'a>, OwnedFd)>;
 
-/// Makes pipe `number`; `None` when another process was first.
-fn make<'a>(
+/// Creates pipe `number`; `None` when another process was first.
+fn create<'a>(
     dir: BorrowedFd<'a>,
     number: u16,
     rights: &'a Rights,
@@ -107,7 +107,7 @@ fn make<'a>(
         None => {
             let mut draft = Draft::in_dir(dir, rights)?;
             let pipe = draft.pipe(SPARE)?;
-            // It appears with its owner.
+            // The pipe becomes visible with its owner.
             flock(&pipe, FlockOperation::NonBlockingLockExclusive)?;
             (draft, pipe)
         }
@@ -123,9 +123,9 @@ fn make<'a>(
 }
 
 fn draw_below(limit: u64) -> u16 {
-    // Seeded by the system, and anew for each use.
+    // Seeded by the system for each use.
     let random = RandomState::new().build_hasher().finish();
-    // Less than MOST, which fits.
+    // Less than MAX_ENTRIES, which fits.
     (random % limit.clamp(1, MAX_ENTRIES as u64)) as u16
 }
 

@@ -1,11 +1,11 @@
-//! REGISTRY DOC
+//! The claims of a store that a wake-up can address.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use fencelock_core::Claim;
 
-/// A claim of this store as others know it: the lock's hash plus the ticket.
+/// Identifies a claim in a wake-up: the lock's hash plus the ticket.
 pub(crate) type ClaimKey = u64;
 
 /// The key of the claim with `ticket` for a lock.
@@ -13,7 +13,7 @@ pub(crate) fn claim_key(lock_hash: u64, ticket: u64) -> ClaimKey {
     lock_hash.wrapping_add(ticket)
 }
 
-/// Who can be rung here.
+/// The claims of a connected store, by key.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimRegistry {
     claims: Mutex<HashMap<ClaimKey, Weak<Claim>>>,
@@ -37,7 +37,7 @@ impl ClaimRegistry {
     }
 
     pub(crate) fn wake(&self, claim_key: ClaimKey) {
-        // Not under the mutex: a ring enters core.
+        // Not under the mutex: this calls into the core.
         let claim = self.claims().get(&claim_key).and_then(Weak::upgrade);
         if let Some(claim) = claim {
             claim.ring();

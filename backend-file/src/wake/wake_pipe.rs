@@ -1,9 +1,10 @@
-//! Where a connected store can be rung: one named pipe for each, in the directory `.doors`.
+//! The pipe through which other processes wake the claims of a connected store: one named pipe for
+//! each store, in the directory `.doors`.
 //!
-//! What closing pipes does not tell, somebody has to say: that a shared lock was granted and the
-//! next reader fits too, that a releaser's pipe lives on in a child, that a person broke a lock.
-//! One pipe for all claims of a store makes that free for those that nobody has to ring. A ring
-//! is a hint: one too many does no harm, and one that is lost is made up for by the safety look.
+//! Some events close no pipe and have to be sent: a shared lock was granted and the next reader
+//! fits too, the pipe of a releaser lives on in a child, an operator evicted a holder. With one
+//! pipe for all claims of a store, claims that need no such wake-up pay nothing for it. A wake-up
+//! is a hint: a redundant one does no harm, and the periodic check makes up for a lost one.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -25,26 +26,26 @@ use crate::wake::owned_pipe;
 use crate::wake::owned_pipe::OwnedPipe;
 use crate::wake::registry::{ClaimKey, ClaimRegistry};
 
-/// Begins with a dot, which no lock's directory does.
+/// The directory of the wake pipes. It begins with a dot, unlike the directory of a lock.
 const WAKE_PIPES: &str = ".doors";
-/// The label of each door's process.
+/// The file in it with the label of each store.
 const LABELS: &str = "labels";
 
-/// This store's door, and the way to the others.
+/// This store's wake pipe, and access to those of other stores.
 #[derive(Debug)]
 pub(crate) struct WakePipe {
     number: u16,
     dir: Arc<OwnedFd>,
     registry: Arc<ClaimRegistry>,
-    /// When it was taken, as [`queue::Entry::since`](crate::queue::Entry::since).
+    /// When it was taken, like [`Entry::since`](crate::queue::entry::Entry::since).
     taken: u32,
-    /// The label that stands at this door, once a claim had one.
+    /// The label recorded for this pipe, once a claim had one.
     label: OnceLock<Option<Label>>,
     dispatcher: tokio::task::AbortHandle,
 }
 
 impl WakePipe {
-    /// Takes a free door.
+    /// Takes a free wake pipe.
     pub(crate) fn take(directory: &Directory, runtime: &Handle) -> Result<WakePipe> {
         let path = directory.path().join(WAKE_PIPES);
         let failed = |errno| failed("open a named pipe in", &path, errno);
@@ -67,7 +68,7 @@ impl WakePipe {
         self.number
     }
 
-    /// Rings `caller` at door `number`, if that process lives.
+    /// Wakes the claim `claim_key` through wake pipe `number`, if that process lives.
     pub(crate) fn wake(&self, number: u16, claim_key: ClaimKey) {
         if number == self.number {
             self.registry.wake(claim_key);
@@ -76,16 +77,16 @@ impl WakePipe {
         if number == NO_WAKE_PIPE {
             return;
         }
-        // Opened for reading too: a write can then neither fail for want of a reader nor raise
-        // SIGPIPE, and nobody takes a reader here for an owner.
-        let rung = named_pipe::open(self.dir.as_fd(), &owned_pipe::name(number), OFlags::RDWR)
+        // Opened for reading too, so that a write can neither fail without a reader nor raise
+        // SIGPIPE. A reader of a wake pipe does not count as an owner.
+        let sent = named_pipe::open(self.dir.as_fd(), &owned_pipe::name(number), OFlags::RDWR)
             .and_then(|pipe| io::write(&pipe, &claim_key.to_le_bytes()));
-        match rung {
-            // Full: whoever reads that much rings everybody.
+        match sent {
+            // Full: a reader of that much wakes all its claims.
             Ok(_) | Err(Errno::AGAIN) => {}
             Err(errno) => tracing::debug!(
                 target: "fencelock", number, error = %std::io::Error::from(errno),
-                "could not ring; the safety look will"),
+                "cannot write to a wake pipe; the periodic check will wake the claim"),
         }
     }
 
@@ -93,13 +94,13 @@ impl WakePipe {
         &self.registry
     }
 
-    /// Whether `label` stands at this door; `None` when none was put there yet.
+    /// Whether `label` is recorded for this pipe; `None` when none is yet.
     pub(crate) fn has_label(&self, label: &Label) -> Option<bool> {
         self.label.get().map(|own| own.as_ref() == Some(label))
     }
 
-    /// Puts `label` at this door if it is the first one. Whether it stands there: for a thread that
-    /// may wait for the disk.
+    /// Records `label` for this pipe if it is the first one, on a thread that may wait for the
+    /// disk. Returns whether it is recorded.
     pub(crate) fn put_label(&self, label: &Label) -> bool {
         let own = self.label.get_or_init(|| {
             let file = open_labels(self.dir.as_fd()).ok()?;
@@ -111,8 +112,8 @@ impl WakePipe {
         own.as_ref() == Some(label)
     }
 
-    /// What stands at door `number`, if it was taken before `since`: an entry may outlive its
-    /// process, in a child that inherited its pipe, and the door is another's then.
+    /// The label of wake pipe `number`, if it was taken before `since`: an entry may outlive its
+    /// process, in a child that inherited its pipe, and another store may have the wake pipe then.
     pub(crate) fn label_at(&self, number: u16, since: u32) -> Option<Label> {
         let file = open_labels(self.dir.as_fd()).ok()?;
         let mut taken = [0; size_of::<u32>()];
@@ -121,7 +122,7 @@ impl WakePipe {
         (ago < u32::MAX / 2).then(|| read_label(file.as_fd(), record_at(number) + TAKEN))?
     }
 
-    /// Takes no more rings.
+    /// Ends the delivery of wake-ups.
     pub(crate) fn close(&self) {
         self.dispatcher.abort();
     }
@@ -147,31 +148,31 @@ fn open_labels(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = openat(dir, LABELS, flags | OFlags::NOCTTY, Mode::empty())?;
     let stat = rustix::fs::fstat(&file)?;
-    // Where another user may have put something else, a label must not be written into that.
+    // A label must not be written into a file that another user put there.
     match FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1 {
         true => Ok(file),
         false => Err(Errno::PERM),
     }
 }
 
-/// Where the record of door `number` begins: when it was taken, and the label.
+/// The offset of the record of wake pipe `number`: when it was taken, and the label.
 fn record_at(number: u16) -> u64 {
     u64::from(number) * (TAKEN + LABEL_LEN as u64)
 }
 
 const TAKEN: u64 = size_of::<u32>() as u64;
 
-/// Passes on every ring, as long as the runtime lives.
+/// Delivers every wake-up, as long as the runtime lives.
 async fn dispatch(pipe: AsyncFd<OwnedPipe>, registry: Arc<ClaimRegistry>) {
-    let mut rings = [0; 4096];
+    let mut keys = [0; 4096];
     while let Ok(mut ready) = pipe.readable().await {
-        match io::read(pipe.get_ref(), &mut rings) {
-            // Even the smallest pipe holds twice as much, so one may have been full.
-            Ok(read) if read == rings.len() => registry.wake_all(),
+        match io::read(pipe.get_ref(), &mut keys) {
+            // Even the smallest pipe holds twice as much, so a wake-up may have found it full.
+            Ok(read) if read == keys.len() => registry.wake_all(),
             Ok(read) => {
-                for ring in rings[..read].chunks_exact(size_of::<ClaimKey>()) {
-                    let ring = std::array::from_fn(|at| ring[at]);
-                    registry.wake(ClaimKey::from_le_bytes(ring));
+                for key in keys[..read].chunks_exact(size_of::<ClaimKey>()) {
+                    let key = std::array::from_fn(|at| key[at]);
+                    registry.wake(ClaimKey::from_le_bytes(key));
                 }
             }
             Err(Errno::INTR) => {}
