@@ -1,4 +1,4 @@
-//! Directories: whose they are, what lies in them, and what happens when they go.
+//! Directories: their owners and permissions, invalid files in them, and their removal.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,10 +16,10 @@ use fencelock_core::{Error, ErrorKind, Settings};
 use fencelock_file::{FileStore, SCHEME};
 
 #[test]
-fn part() {
-    play(|dir, words| match words {
-        ["make", "and", "remove"] => make_and_remove(dir),
-        other => no_other(dir, other),
+fn child_process() {
+    run_child(|dir, line| match line {
+        ["create", "and", "remove"] => create_and_remove(dir),
+        other => unknown_command(dir, other),
     });
 }
 
@@ -85,7 +85,7 @@ async fn unusable_directories_are_refused_with_advice() {
 
 #[tokio::test]
 async fn an_unsuitable_file_system_is_refused() {
-    // The kernel's own, present everywhere, on which nothing can be made.
+    // A kernel file system that is mounted everywhere, in which no file can be created.
     let error = refusal("file:///proc/self").await;
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
 }
@@ -124,7 +124,7 @@ async fn a_queue_of_another_version_is_left_alone() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let held = locks.lock("x").acquire().await.unwrap();
-    // Of another version, behind the queue.
+    // A record of another version, after the queue.
     let other = b"fencelk\x03, which this one does not know, and which is as long as its own";
     page(dir.path()).write_all(other).unwrap();
     for error in [
@@ -138,12 +138,12 @@ async fn a_queue_of_another_version_is_left_alone() {
     }
     let mut left = vec![0; 4096];
     let read = page(dir.path()).read(&mut left).unwrap();
-    assert!(left[..read].ends_with(other), "nothing was destroyed");
-    // It is lost as a whole now.
+    assert!(left[..read].ends_with(other), "the page is unchanged");
+    // The read consumed the page, which is lost now.
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
 }
 
-/// That version had no page, but the queue and its latch in the state.
+/// That version had no page; the queue and its latch were in the state file.
 #[tokio::test]
 async fn a_lock_of_format_1_is_migrated_when_it_is_unused() {
     let dir = directory();
@@ -211,7 +211,7 @@ async fn an_invalid_state_file_is_left_alone() {
         let mut bad = good.clone();
         bad[..spoilt.len()].copy_from_slice(spoilt.as_bytes());
         if spoilt.is_empty() {
-            // Whether there is a note.
+            // The flag for a note.
             bad[16] = 7;
         }
         fs::write(&state, &bad).unwrap();
@@ -224,7 +224,7 @@ async fn an_invalid_state_file_is_left_alone() {
             assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
             assert!(error.to_string().contains(says), "{error}");
         }
-        assert_eq!(fs::read(&state).unwrap(), bad, "nothing was destroyed");
+        assert_eq!(fs::read(&state).unwrap(), bad, "the file is unchanged");
         fs::write(&state, &good).unwrap();
         locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     }
@@ -241,12 +241,12 @@ async fn foreign_files_in_the_way_are_typed_errors() {
     is(locks.lock("link").acquire().await.unwrap_err(), ErrorKind::Refused);
     fs::create_dir_all(dir.path().join("lock%3Adir/L")).unwrap();
     is(locks.lock("dir").acquire().await.unwrap_err(), ErrorKind::Foreign);
-    // Another lock's state at this lock's place, as on a file system without upper case.
+    // Another lock's state file in this lock's directory, as on a case-insensitive file system.
     locks.lock("one").acquire().await.unwrap().release().await.unwrap();
     fs::create_dir(dir.path().join("lock%3ATWO")).unwrap();
     fs::copy(dir.path().join("lock%3Aone/L"), dir.path().join("lock%3ATWO/L")).unwrap();
     is(locks.lock("TWO").acquire().await.unwrap_err(), ErrorKind::Foreign);
-    // A pipe that was removed by hand: its owner may live.
+    // A pipe that was removed by hand, whose owner may live.
     let held = locks.lock("one").acquire().await.unwrap();
     fs::remove_file(dir.path().join("lock%3Aone/s0")).unwrap();
     let other = connect(dir.path()).await;
@@ -281,13 +281,13 @@ async fn a_removed_lock_directory_is_recreated_and_the_old_grant_is_lost() {
     let held = locks.lock("x").acquire().await.unwrap();
     let waiting = locks.lock("x");
     let waiting = tokio::spawn(async move { waiting.acquire().await.unwrap() });
-    until_queue(&locks, "x", 1, 1).await;
-    // Longer than what was looked up counts.
+    until_queue_is(&locks, "x", 1, 1).await;
+    // Longer than the path is assumed to be unchanged.
     tokio::time::sleep(Duration::from_millis(150)).await;
     fs::remove_dir_all(dir.path().join("lock%3Ax")).unwrap();
     let error = held.release().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotHeld, "{error}");
-    // Whoever waited in the old one goes to the new one.
+    // The waiter in the old directory moves to the new one.
     let next = waiting.await.unwrap();
     assert!(connect(dir.path()).await.lock("x").try_acquire().await.unwrap().is_none());
     next.release().await.unwrap();
@@ -301,7 +301,7 @@ async fn a_removed_or_replaced_store_directory_is_reported() {
     let locks = connect(&dir).await;
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     fs::rename(&dir, base.path().join("old")).unwrap();
-    let error = until("it is noticed", async || match locks.lock("x").acquire().await {
+    let error = until("the removal is noticed", async || match locks.lock("x").acquire().await {
         Ok(guard) => {
             guard.release().await.unwrap();
             None
@@ -323,12 +323,12 @@ async fn local_file_systems_can_carry_locks() {
         let Ok(dir) = tempfile::tempdir_in(base) else { continue };
         let locks = connect(dir.path()).await;
         let held = locks.lock("x").acquire().await.unwrap();
-        let mut waiter = Actor::start(dir.path(), "hold x exclusive");
+        let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
         waiter.expect("asks");
-        until_queue(&locks, "x", 1, 1).await;
+        until_queue_is(&locks, "x", 1, 1).await;
         held.release().await.unwrap();
         waiter.expect("held");
-        waiter.tell("release");
+        waiter.send("release");
         waiter.expect("released");
     }
 }
@@ -349,7 +349,7 @@ async fn a_store_in_memory_reports_that_its_tokens_end_with_a_reboot() {
 fn a_store_connects_while_another_process_creates_and_removes_its_directory() {
     let base = directory();
     let dir = base.path().join("locks");
-    let mut other = Actor::start(&dir, "make and remove");
+    let mut other = TestProcess::start(&dir, "create and remove");
     other.expect("begins");
     for _ in 0..40 {
         in_runtime(async {
@@ -362,12 +362,12 @@ fn a_store_connects_while_another_process_creates_and_removes_its_directory() {
     other.kill();
 }
 
-/// Makes and removes the directory for as long as this process lives.
-fn make_and_remove(dir: &Path) {
-    say("begins");
+/// Creates and removes the directory for as long as this process lives.
+fn create_and_remove(dir: &Path) {
+    report("begins");
     loop {
         let _ = fs::create_dir(dir);
-        // Succeeds until there is something in it.
+        // Succeeds as long as the directory is empty.
         let _ = fs::remove_dir(dir);
     }
 }
@@ -385,7 +385,7 @@ fn without_permissions_the_error_says_what_to_do() {
     if !is_root() {
         return;
     }
-    // A user who may not: the part below, as nobody.
+    // The test below runs as the user nobody, without permissions.
     let base = directory();
     chmod(base.path(), 0o755);
     let dir = base.path().join("locks");

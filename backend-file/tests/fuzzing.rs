@@ -1,5 +1,5 @@
-//! Names and URLs, whatever they are. The fuzz targets in `fuzz/` ask the same of far more inputs;
-//! what a queue file may hold is asked beside its reader.
+//! Arbitrary names and URLs. The fuzz targets in `fuzz/` test the same with far more inputs; the
+//! unit tests of the queue's record cover arbitrary queues.
 
 use fencelock_conformance::outside::{
     a_url_keeps_its_secret, names_are_kept_apart, no_parameter_is_overlooked,

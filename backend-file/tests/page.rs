@@ -1,5 +1,5 @@
-//! The page of a lock is in the buffer of a pipe: what outlives it, who may empty it, and what the
-//! kernel gives.
+//! The page of a lock, in the buffer of a pipe: its loss, children that outlive it, stray readers,
+//! and the kernel's limits.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,19 +17,20 @@ use fencelock_file::FileStore;
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
-fn part() {
-    play(|dir, words| match words {
+fn child_process() {
+    run_child(|dir, line| match line {
         ["many", count] => many(dir, count.parse().unwrap()),
-        other => no_other(dir, other),
+        other => unknown_command(dir, other),
     });
 }
 
-/// A child that alone keeps `x`, in `mode`: no process has the page open. Its pid, and the token.
+/// Starts a child that holds `x` in `mode` while no process has the page open. Returns its pid and
+/// the token.
 fn orphan(dir: &Path, mode: &str) -> (Pid, u64) {
-    let mut holder = Actor::start(dir, &format!("hold x {mode}"));
+    let mut holder = TestProcess::start(dir, &format!("hold x {mode}"));
     holder.expect("asks");
     let token = holder.expect("held").parse().unwrap();
-    holder.tell("pass on");
+    holder.send("pass on");
     let child = holder.expect("child").parse().unwrap();
     holder.kill();
     (Pid::from_raw(child).unwrap(), token)
@@ -72,7 +73,7 @@ async fn a_child_that_outlives_its_parent_keeps_the_lock_in_the_same_mode() {
         let locks = connect(dir.path()).await;
         let waits = locks.lock("x");
         let waits = tokio::spawn(async move { waits.acquire().await.unwrap() });
-        until_queue(&locks, "x", 1, 1).await;
+        until_queue_is(&locks, "x", 1, 1).await;
         kill_process(child, Signal::KILL).unwrap();
         let next = waits.await.unwrap();
         assert!(next.fencing_token().get() > token);
@@ -85,10 +86,10 @@ async fn a_child_that_outlives_its_parent_keeps_the_lock_in_the_same_mode() {
 async fn a_child_does_not_keep_a_released_or_evicted_lock() {
     for evicts in [false, true] {
         let dir = directory();
-        let mut holder = Actor::start(dir.path(), "hold x exclusive");
+        let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
         holder.expect("asks");
         holder.expect("held");
-        holder.tell("pass on");
+        holder.send("pass on");
         let child: i32 = holder.expect("child").parse().unwrap();
         if evicts {
             holder.kill();
@@ -97,11 +98,11 @@ async fn a_child_does_not_keep_a_released_or_evicted_lock() {
             assert!(locks.evict("x", &seen.holders[0].id).await.unwrap());
             locks.close().await.unwrap();
         } else {
-            holder.tell("release");
+            holder.send("release");
             holder.expect("released");
             holder.end();
         }
-        // As if there were no note that nobody was left, so that the living are looked for.
+        // Clears the note that the queue was left empty, so that living owners are searched for.
         let state = fs::File::options().write(true).open(dir.path().join("lock%3Ax/L")).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&state, &[0], 16).unwrap();
         let locks = connect(dir.path()).await;
@@ -110,7 +111,7 @@ async fn a_child_does_not_keep_a_released_or_evicted_lock() {
     }
 }
 
-/// Empties the page of `x`, as `cat q` does. Whether anything was in it.
+/// Empties the page of `x`, like `cat q`. Returns whether it had content.
 fn empty(dir: &Path) -> bool {
     let mut page = page(dir);
     let reader = rustix::fs::fcntl_getfl(&page).unwrap() | rustix::fs::OFlags::NONBLOCK;
@@ -137,7 +138,7 @@ async fn a_record_that_an_earlier_owner_left_in_a_pipe_is_not_the_next_owner_s()
         until("the child's end", async || locks.lock("x").try_acquire().await.unwrap()).await;
     assert!(empty(dir.path()));
     let other = connect(dir.path()).await;
-    assert!(!is_free(&other, "shared").await, "it is held, exclusively");
+    assert!(!is_free(&other, "shared").await, "it is held exclusively");
     drop((guard, pipe));
 }
 
@@ -145,18 +146,18 @@ async fn a_record_that_an_earlier_owner_left_in_a_pipe_is_not_the_next_owner_s()
 async fn a_holder_whose_page_is_lost_excludes_others_until_it_ends() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut holder = Actor::start(dir.path(), "hold x shared");
+    let mut holder = TestProcess::start(dir.path(), "hold x shared");
     holder.expect("asks");
     holder.expect("held");
     empty(dir.path());
     assert!(!is_free(&locks, "exclusive").await && !is_free(&locks, "shared").await);
     assert_eq!(locks.inspect("x").await.unwrap().holders[0].token, None);
-    // It is told that nobody knows it any more, and nobody held beside it.
-    holder.tell("release");
+    // Its release reports that its entry is lost; until then no other claim held.
+    holder.send("release");
     holder.expect("not held");
     holder.end();
     let next = locks.lock("x").acquire().await.unwrap();
-    // What is passed on says who it is.
+    // The inherited pipe has a record of the holder.
     next.keep_alive().unwrap();
     empty(dir.path());
     assert!(!is_free(&locks, "exclusive").await);
@@ -173,7 +174,7 @@ async fn a_removed_page_is_recreated_and_its_holder_still_excludes_others() {
     fs::remove_file(dir.path().join("lock%3Ax/q")).unwrap();
     assert!(!is_free(&connect(dir.path()).await, "exclusive").await);
     assert!(!is_free(&locks, "exclusive").await);
-    // A person can still break it, since it has the same number for all.
+    // An operator can still evict the holder, since it has the same id in every process.
     let (one, two) = (connect(dir.path()).await, connect(dir.path()).await);
     let seen = one.inspect("x").await.unwrap();
     assert_eq!(seen.holders.len(), 1);
@@ -192,7 +193,7 @@ async fn a_stray_reader_of_the_page_never_causes_two_holders() {
     let stray = {
         let (path, ended) = (dir.path().to_owned(), ended.clone());
         std::thread::spawn(move || {
-            // Those that waited find out in a second, so this takes a while.
+            // Waiters notice within a second, so this takes a while.
             let mut emptied = 0;
             while emptied < 10 && !ended.load(Ordering::Relaxed) {
                 emptied += u32::from(empty(&path));
@@ -233,10 +234,10 @@ async fn a_stray_reader_of_the_page_never_causes_two_holders() {
     ended.store(true, Ordering::Relaxed);
     let emptied = stray.join().unwrap();
     println!("{emptied} emptied, {lost} lost");
-    assert!(emptied > 0, "the harness bites");
+    assert!(emptied > 0, "the page was emptied at least once");
 }
 
-/// Holds so many locks at once, as a user to whom the kernel gives small pipes only.
+/// Holds `count` locks at once, as a user to whom the kernel gives only small pipes.
 fn many(dir: &Path, count: usize) {
     in_runtime(async {
         let settings = Settings::default().unreachable_after(Duration::from_secs(20)).unwrap();
@@ -246,14 +247,14 @@ fn many(dir: &Path, count: usize) {
             held.push(locks.lock(format!("lock {number}")).acquire().await.unwrap());
         }
         let open = fs::read_dir("/proc/self/fd").unwrap().count();
-        say(format_args!("held {open}"));
+        report(format_args!("held {open}"));
         for (number, guard) in held.into_iter().enumerate() {
             let other = locks.lock(format!("lock {number}"));
             assert!(other.try_acquire().await.unwrap().is_none());
             guard.release().await.unwrap();
         }
         locks.close().await.unwrap();
-        say("done");
+        report("done");
     });
 }
 
@@ -261,16 +262,16 @@ fn many(dir: &Path, count: usize) {
 fn a_user_with_small_pipes_holds_hundreds_of_locks_with_two_descriptors_each() {
     const COUNT: usize = 700;
     let dir = directory();
-    let mut actor = if is_root() {
+    let mut process = if is_root() {
         rustix::fs::chown(dir.path(), Some(rustix::fs::Uid::from_raw(65_534)), None).unwrap();
-        Actor::start_as(dir.path(), &format!("many {COUNT}"), 65_534, &[])
+        TestProcess::start_as(dir.path(), &format!("many {COUNT}"), 65_534, &[])
     } else {
-        Actor::start(dir.path(), &format!("many {COUNT}"))
+        TestProcess::start(dir.path(), &format!("many {COUNT}"))
     };
-    let open: usize = actor.expect("held").parse().unwrap();
-    // The files of 128 locks are kept open, and a few are the store's own.
+    let open: usize = process.expect("held").parse().unwrap();
+    // The files of 128 locks stay open, and the store has a few of its own.
     assert!(open < 2 * COUNT + 2 * 128 + 40, "{open}");
-    actor.expect("done");
-    actor.end();
+    process.expect("done");
+    process.end();
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
 }

@@ -1,7 +1,7 @@
-//! Real processes for tests: the test binary itself, started again to play a part.
+//! Real processes for tests: the test binary itself, started again with a command.
 //!
-//! A part is a line from the parent and one back: nobody sleeps and hopes. Each test file has a
-//! test named `part`, which does nothing unless it was started for one.
+//! Parent and child exchange lines, so that no test relies on sleeping. Each test file has a test
+//! named `child_process`, which does nothing unless it was started with a command.
 
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
@@ -17,10 +17,10 @@ use fencelock_core::{Guard, Lock, Locks, Settings};
 use fencelock_file::FileStore;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Longer than anything takes on a busy machine.
+/// A time limit that nothing exceeds on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
 
-const PART: &str = "FENCELOCK_TEST_PART";
+const COMMAND: &str = "FENCELOCK_TEST_COMMAND";
 
 /// A directory for one test's locks.
 pub fn directory() -> tempfile::TempDir {
@@ -31,22 +31,23 @@ pub async fn connect(dir: &Path) -> Locks {
     FileStore::at(dir).locks(Settings::default()).await.unwrap()
 }
 
-/// A process that plays a part.
-pub struct Actor {
+/// A child process that runs a command.
+pub struct TestProcess {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
 
-impl Actor {
-    /// Starts the test `part` of this binary with `words`.
-    pub fn start(dir: &Path, words: &str) -> Actor {
-        Actor::spawn(&mut Command::new(std::env::current_exe().unwrap()), dir, words)
+impl TestProcess {
+    /// Starts the test `child_process` of this binary with the command `line`.
+    pub fn start(dir: &Path, line: &str) -> TestProcess {
+        TestProcess::spawn(&mut Command::new(std::env::current_exe().unwrap()), dir, line)
     }
 
-    /// The same as user `uid`, in the first of `groups` or a group of that user's own number.
-    pub fn start_as(dir: &Path, words: &str, uid: u32, groups: &[u32]) -> Actor {
-        // The path to this binary may be closed to that user.
+    /// Like [`start`](TestProcess::start), as user `uid`, in the first of `groups` or in a group
+    /// with the user's number.
+    pub fn start_as(dir: &Path, line: &str, uid: u32, groups: &[u32]) -> TestProcess {
+        // That user may have no access to the path of this binary.
         static COPY: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
         let (_, exe) = COPY.get_or_init(|| {
             let dir = directory();
@@ -58,46 +59,46 @@ impl Actor {
             (dir, exe)
         });
         let gid = groups.first().copied().unwrap_or(uid);
-        // Started by root, it gives up root's other groups with its user.
-        Actor::spawn(Command::new(exe).current_dir("/").uid(uid).gid(gid), dir, words)
+        // Started by root, it gives up root's other groups with its user id.
+        TestProcess::spawn(Command::new(exe).current_dir("/").uid(uid).gid(gid), dir, line)
     }
 
-    fn spawn(command: &mut Command, dir: &Path, words: &str) -> Actor {
+    fn spawn(command: &mut Command, dir: &Path, line: &str) -> TestProcess {
         let mut child = command
-            .args(["--exact", "part", "--nocapture", "--test-threads=1"])
-            .env(PART, format!("{}\n{words}", dir.display()))
+            .args(["--exact", "child_process", "--nocapture", "--test-threads=1"])
+            .env(COMMAND, format!("{}\n{line}", dir.display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let stdin = child.stdin.take().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        Actor { child, stdin, stdout }
+        TestProcess { child, stdin, stdout }
     }
 
-    /// The next thing it says, or `None` when it has ended.
-    pub fn hear(&mut self) -> Option<String> {
+    /// The next line that it reports, or `None` when it has ended.
+    pub fn read_line(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
             if self.stdout.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
             // The test harness prints lines of its own, one without a line break.
-            if let Some((_, said)) = line.split_once('@') {
-                return Some(said.trim_end().to_owned());
+            if let Some((_, reported)) = line.split_once('@') {
+                return Some(reported.trim_end().to_owned());
             }
         }
     }
 
     pub fn expect(&mut self, word: &str) -> String {
-        let said = self.hear().unwrap_or_else(|| panic!("ended before it said {word}"));
-        match said.strip_prefix(word) {
+        let line = self.read_line().unwrap_or_else(|| panic!("ended before it reported {word}"));
+        match line.strip_prefix(word) {
             Some(rest) => rest.trim().to_owned(),
-            None => panic!("said {said:?}, not {word}"),
+            None => panic!("reported {line:?}, expected {word}"),
         }
     }
 
-    pub fn tell(&mut self, word: &str) {
+    pub fn send(&mut self, word: &str) {
         writeln!(self.stdin, "{word}").unwrap();
         self.stdin.flush().unwrap();
     }
@@ -120,7 +121,7 @@ impl Actor {
         assert!(status.signal().is_some() || status.success());
     }
 
-    /// Waits for its own end, which must be a good one.
+    /// Waits until it ends by itself, successfully.
     pub fn end(mut self) {
         assert!(self.child.wait().unwrap().success());
     }
@@ -130,37 +131,37 @@ impl Actor {
     }
 }
 
-impl Drop for Actor {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Plays the part that this process was started for, if it was: to `hold NAME MODE`, or one of the
+/// Runs the command that this process was started with, if any: `hold NAME MODE`, or one of the
 /// test file's `own`.
-pub fn play(own: impl FnOnce(&Path, &[&str])) {
-    let Ok(part) = std::env::var(PART) else { return };
-    let (dir, words) = part.split_once('\n').unwrap();
-    let (dir, words) = (Path::new(dir), words.split(' ').collect::<Vec<_>>());
-    match words[..] {
+pub fn run_child(own: impl FnOnce(&Path, &[&str])) {
+    let Ok(child_process) = std::env::var(COMMAND) else { return };
+    let (dir, line) = child_process.split_once('\n').unwrap();
+    let (dir, line) = (Path::new(dir), line.split(' ').collect::<Vec<_>>());
+    match line[..] {
         ["hold", name, mode] => hold(dir, name, mode),
-        _ => own(dir, &words),
+        _ => own(dir, &line),
     }
 }
 
-/// Of a test file that has no part of its own, or not this one.
-pub fn no_other(_: &Path, words: &[&str]) {
-    panic!("no part {words:?}");
+/// For a test file without commands of its own, or without this one.
+pub fn unknown_command(_: &Path, line: &[&str]) {
+    panic!("unknown command {line:?}");
 }
 
-pub fn say(words: impl std::fmt::Display) {
+pub fn report(line: impl std::fmt::Display) {
     let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "@{words}").unwrap();
+    writeln!(stdout, "@{line}").unwrap();
     stdout.flush().unwrap();
 }
 
-pub fn listen() -> Option<String> {
+pub fn read_command() -> Option<String> {
     let mut line = String::new();
     match std::io::stdin().read_line(&mut line).unwrap() {
         0 => None,
@@ -184,23 +185,23 @@ pub fn lock(locks: &Locks, name: &str, mode: &str) -> Lock {
     }
 }
 
-/// The part `hold NAME MODE`: says `held TOKEN` when it holds, `lost` when it lost it, and releases
-/// when told.
+/// The command `hold NAME MODE`: reports `held TOKEN` when it holds and `lost` when it lost the
+/// lock, and releases on the command `release`.
 pub fn hold(dir: &Path, name: &str, mode: &str) {
     in_runtime(async {
         let locks = connect(dir).await;
-        say("asks");
+        report("asks");
         let guard = lock(&locks, name, mode).acquire().await.unwrap();
-        say(format_args!("held {}", guard.fencing_token()));
-        obey(guard).await;
+        report(format_args!("held {}", guard.fencing_token()));
+        follow_commands(guard).await;
         locks.close().await.unwrap();
     });
 }
 
-async fn obey(guard: Guard) {
+async fn follow_commands(guard: Guard) {
     let (told, mut orders) = tokio::sync::mpsc::unbounded_channel();
     std::thread::spawn(move || {
-        while let Some(order) = listen() {
+        while let Some(order) = read_command() {
             if told.send(order).is_err() {
                 return;
             }
@@ -209,14 +210,14 @@ async fn obey(guard: Guard) {
     loop {
         tokio::select! {
             reason = guard.lost() => {
-                say(format_args!("lost {}", reason.word()));
+                report(format_args!("lost {}", reason.word()));
                 return;
             }
             order = orders.recv() => match order.as_deref() {
                 Some("pass on") => pass_on(&guard),
                 Some("release") => {
                     let released = guard.release().await;
-                    say(if released.is_ok() { "released" } else { "not held" });
+                    report(if released.is_ok() { "released" } else { "not held" });
                     return;
                 }
                 _ => return,
@@ -225,17 +226,17 @@ async fn obey(guard: Guard) {
     }
 }
 
-/// Starts a child that inherits the lock's descriptor, and says its pid.
-// It is to outlive this process.
+/// Starts a child that inherits the lock's descriptor, and reports its pid.
+// The child has to outlive this process.
 #[allow(clippy::zombie_processes)]
 fn pass_on(guard: &Guard) {
     let copy = rustix::io::dup(guard.keep_alive().unwrap()).unwrap();
     let child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
     drop(copy);
-    say(format_args!("child {}", child.id()));
+    report(format_args!("child {}", child.id()));
 }
 
-/// Asks again until `done`: for what only another process changes.
+/// Polls until `done`, for changes by another process.
 pub async fn until<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -247,8 +248,8 @@ pub async fn until<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-/// Waits until `name` has that many holders and waiters.
-pub async fn until_queue(locks: &Locks, name: &str, holders: usize, waiters: usize) {
+/// Waits until `name` has this many holders and waiters.
+pub async fn until_queue_is(locks: &Locks, name: &str, holders: usize, waiters: usize) {
     until(&format!("{holders} holders and {waiters} waiters"), async || {
         let seen = locks.inspect(name).await.unwrap();
         (seen.holders.len() == holders && seen.waiters.len() == waiters).then_some(())
@@ -261,7 +262,7 @@ pub fn page(dir: &Path) -> std::fs::File {
     std::fs::File::options().read(true).write(true).open(dir.join("lock%3Ax/q")).unwrap()
 }
 
-/// Whether this user may do everything, so that rights refuse nothing.
+/// Whether this user is root, to whom no permission is denied.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -40,7 +40,7 @@ pub(super) const GROUP: Group = Group {
                 test(REDLOCK, REDLOCK_FAULTS, "refusing::nobody_waits_for_nodes_that_cannot_save"),
                 test(
                     FILE,
-                    "backend-file/tests/disk_faults",
+                    "backend-file/tests/netns",
                     "a_full_disk_is_an_error_and_what_is_held_stays",
                 ),
                 test(
