@@ -260,8 +260,8 @@ impl FileAcquisition {
 
     fn clear_claim_state(&self) {
         // The files close after the mutex is unlocked.
-        let left = std::mem::take(&mut *self.claim_state());
-        if let Some(ticket) = left.ticket {
+        let cleared = std::mem::take(&mut *self.claim_state());
+        if let Some(ticket) = cleared.ticket {
             self.store.wake_pipe.registry().remove(self.key(ticket));
         }
     }
@@ -286,26 +286,26 @@ impl FileAcquisition {
         let Some(ticket) = self.ticket() else { return Ok(Removal::Absent) };
         let queue = guard.queue();
         let Some(at) = queue.position(ticket) else { return Ok(Removal::Absent) };
-        let gone = queue.entries.remove(at);
+        let removed = queue.entries.remove(at);
         let mut notifications = Notifications::new(self.lock.dir().hash());
-        notifications.after_removal(queue, &gone);
-        let extra: Vec<_> = slot_pipe::surplus(queue, gone.slot).collect();
+        notifications.after_removal(queue, &removed);
+        let extra: Vec<_> = slot_pipe::surplus(queue, removed.slot).collect();
         if !extra.is_empty() {
             guard.needs_disk()?;
         }
         if let Some(inheritance) = self.inherited.get() {
-            inheritance.revoke(&gone);
+            inheritance.revoke(&removed);
         }
         guard.commit()?;
         if self.inherited.get().is_none() {
-            guard.note_free_slot(gone.slot);
+            guard.note_free_slot(removed.slot);
         }
         let files = guard.files()?;
         extra.into_iter().for_each(|slot| slot_pipe::remove(files.dir(), slot));
         drop(guard);
         // Closing the pipe wakes the watchers, unless a child inherited a copy of it.
         self.clear_claim_state();
-        notifications.after_closing(&gone, &files);
+        notifications.after_closing(&removed, &files);
         notifications.send(&self.store.wake_pipe);
         Ok(Removal::Removed)
     }
@@ -339,11 +339,11 @@ impl Contender for FileAcquisition {
         self.store.same_process()?;
         let this = self.this().ok_or_else(runtime_ended)?;
         // This waits in line behind an abandoned attempt that may still run.
-        let removed = self.lock.with_queue_if_present(move |guard| this.remove(guard)).await;
-        match removed {
-            Ok(removed) => {
+        let released = self.lock.with_queue_if_present(move |guard| this.remove(guard)).await;
+        match released {
+            Ok(outcome) => {
                 self.clear_claim_state();
-                Ok(removed.unwrap_or(Removal::Absent))
+                Ok(outcome.unwrap_or(Removal::Absent))
             }
             Err(error) => {
                 // With its pipe closed, the entry counts as dead and the next waiter removes it.

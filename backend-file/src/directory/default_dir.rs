@@ -116,7 +116,7 @@ fn check(path: &Path, fd: BorrowedFd<'_>, account: &Account) -> Result<()> {
 }
 
 fn stat_of(path: &Path, fd: BorrowedFd<'_>) -> Result<Stat> {
-    rustix::fs::fstat(fd).map_err(|errno| failed("look at", path, errno))
+    rustix::fs::fstat(fd).map_err(|errno| failed("stat", path, errno))
 }
 
 fn no_default(path: &Path, why: &str, fix: &str) -> Error {

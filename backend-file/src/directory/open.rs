@@ -18,7 +18,7 @@ pub(crate) const MAX_RETRIES: usize = 10_000;
 
 /// Refuses a file system on which locks do not work across all its users.
 pub(crate) fn refuse_network(fd: BorrowedFd<'_>, path: &Path) -> Result<StatFs> {
-    let fs = rustix::fs::fstatfs(fd).map_err(|e| failed("look at the file system of", path, e))?;
+    let fs = rustix::fs::fstatfs(fd).map_err(|e| failed("stat the file system of", path, e))?;
     match platform::network(&fs) {
         None => Ok(fs),
         Some(kind) => Err(refused(format!(

@@ -34,7 +34,7 @@ impl Directory {
     pub(crate) fn at(path: &Path) -> Result<Directory> {
         let fd = open_or_make(CWD, path, OPEN_DIR)
             .map_err(|errno| failed("open the directory", path, errno))?;
-        let stat = rustix::fs::fstat(&fd).map_err(|e| failed("look at", path, e))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|e| failed("stat", path, e))?;
         let mode = Mode::from_raw_mode(stat.st_mode);
         if mode.contains(Mode::WOTH) {
             if !mode.contains(Mode::SVTX) {
@@ -59,7 +59,7 @@ impl Directory {
     /// Opens the default directory of this user.
     pub(crate) fn of_user() -> Result<Directory> {
         let (path, fd) = default_dir::open(&Account::of_this_user()?)?;
-        let stat = rustix::fs::fstat(&fd).map_err(|e| failed("look at", &path, e))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|e| failed("stat", &path, e))?;
         Directory::checked(path, fd, &stat)
     }
 
@@ -103,7 +103,7 @@ impl Directory {
 
     /// Creates directory `name`, filled by `fill`, so that it appears complete or not at all. An
     /// existing directory stays as it is.
-    pub(crate) fn make(
+    pub(crate) fn create(
         &self,
         name: &str,
         fill: impl FnOnce(&mut Draft<'_>) -> io::Result<()>,

@@ -25,7 +25,7 @@ pub(crate) struct StoreContext {
 impl StoreContext {
     pub(crate) fn new(directory: Directory, boot: BootId, runtime: Handle) -> Result<StoreContext> {
         let pipe_reader =
-            PipeReader::new().map_err(|e| failed("read pipes in", directory.path(), e))?;
+            PipeReader::new().map_err(|e| failed("create pipes for", directory.path(), e))?;
         Ok(StoreContext { directory, boot, runtime, pipe_reader, open_locks: Arc::default() })
     }
 }

@@ -166,9 +166,9 @@ impl<T> Shared<T> {
 pub(crate) async fn run_detached<A: Send + 'static>(
     work: impl FnOnce() -> A + Send + 'static,
 ) -> Result<A> {
-    let (tell, answer) = oneshot::channel();
+    let (sender, answer) = oneshot::channel();
     // The caller may have given up.
-    let work = move || drop(tell.send(work()));
+    let work = move || drop(sender.send(work()));
     let thread = std::thread::Builder::new().name(THREAD_NAME.to_owned());
     thread.spawn(work).map_err(no_thread)?;
     answer.await.map_err(|_| no_answer())

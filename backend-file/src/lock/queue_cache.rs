@@ -125,8 +125,9 @@ impl QueueCache {
         if !ledger.was_left_empty(dir.context().boot) {
             let survivors =
                 inheritance::survivors(files.dir(), &dir.context().pipe_reader, centiseconds());
-            self.queue
-                .adopt(survivors.map_err(|errno| failed("watch the pipes in", dir.path(), errno))?);
+            self.queue.adopt(
+                survivors.map_err(|errno| failed("watch the named pipes in", dir.path(), errno))?,
+            );
         }
         Ok(())
     }

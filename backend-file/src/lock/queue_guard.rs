@@ -89,13 +89,14 @@ impl<'a> QueueGuard<'a> {
     /// Takes a free slot for the claim with `ticket`.
     pub(crate) fn take_slot(&mut self, ticket: u64) -> Result<(Slot, OwnedFd), StepError> {
         let rights = self.dir.context().directory.rights();
-        let makes = self.needs_disk().is_ok().then_some(rights);
+        let may_create = self.needs_disk().is_ok().then_some(rights);
         let queue = &self.cache.queue;
         let known = self.cache.freed_slot.filter(|(slot, next)| {
             *next == ticket && rights.are_private() && !queue.is_watched(*slot)
         });
-        let taken = slot_pipe::take(self.files()?.dir(), queue, makes, known.map(|(slot, _)| slot))
-            .map_err(|errno| failed("take a pipe in", self.dir.path(), errno))?;
+        let taken =
+            slot_pipe::take(self.files()?.dir(), queue, may_create, known.map(|(slot, _)| slot))
+                .map_err(|errno| failed("take a named pipe in", self.dir.path(), errno))?;
         taken.ok_or(StepError::NeedsDisk)
     }
 

@@ -123,8 +123,7 @@ impl SharedQueue {
         let Some(files) = &cache.files else { return Ok(false) };
         let now = since_boot();
         let long_ago = cache.checked.is_none_or(|then| now > then + RECHECK_AFTER);
-        let is_linked =
-            || files.page().is_linked().map_err(|e| failed("look at", self.dir.path(), e));
+        let is_linked = || files.page().is_linked().map_err(|e| failed("stat", self.dir.path(), e));
         if (if_missing == IfMissing::Create || long_ago) && !is_linked()? {
             return Ok(false);
         }

@@ -10,7 +10,7 @@ use crate::queue::entry::{EVERY_HOLDER, Entry, NO_SLOT, Slot};
 /// The queue and the tokens of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Queue {
-    /// The last token given out.
+    /// The last granted token.
     pub(crate) token: u64,
     /// The reservation that is certainly on the disk: no token above it is granted.
     pub(crate) durable: u64,
@@ -182,8 +182,8 @@ mod tests {
             events in prop::collection::vec((0u8..10, any::<u8>(), any::<u8>()), 1..150),
         ) {
             let mut world = World::new();
-            for (what, whom, order) in events {
-                world.happen(what, whom);
+            for (event, target, order) in events {
+                world.happen(event, target);
                 // Some wake-ups come late.
                 if order % 3 > 0 {
                     world.settle(order);
@@ -217,12 +217,12 @@ mod tests {
             World { queue: fresh(), claims, woken, last_exclusive_token: 0 }
         }
 
-        fn happen(&mut self, what: u8, whom: u8) {
+        fn happen(&mut self, event: u8, target: u8) {
             let len = self.queue.entries.len();
-            let whom = (len > 0).then(|| self.queue.entries[usize::from(whom) % len.max(1)]);
-            match (what, whom) {
+            let target = (len > 0).then(|| self.queue.entries[usize::from(target) % len.max(1)]);
+            match (event, target) {
                 (0..=4, _) if len < 20 => {
-                    let at = self.queue.push(mode(what * 31 + len as u8), 0, 0);
+                    let at = self.queue.push(mode(event * 31 + len as u8), 0, 0);
                     self.queue.entries[at].slot = self.queue.free_slot(0);
                     let ticket = self.queue.entries[at].ticket;
                     self.claims.insert(ticket, Watching::default());

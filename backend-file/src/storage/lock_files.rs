@@ -75,12 +75,12 @@ impl LockFiles {
         boot: BootId,
     ) -> Result<()> {
         State::check_name(key)?;
-        let made = directory.make(dir_name, |draft| {
-            Page::make(draft)?;
+        let created = directory.create(dir_name, |draft| {
+            Page::create(draft)?;
             draft.pipe(slot_pipe::slot_name(0).as_str())?;
             State::create(draft, key, &Ledger::new(boot))
         });
-        made.map_err(|errno| failed("create", path, errno))
+        created.map_err(|errno| failed("create", path, errno))
     }
 
     /// Whether the files stay open between uses.
@@ -122,7 +122,7 @@ fn open_page(directory: &Directory, dir: BorrowedFd<'_>) -> io::Result<Page> {
         opened => return opened,
     }
     let mut draft = Draft::in_dir(dir, directory.rights())?;
-    Page::make(&mut draft)?;
+    Page::create(&mut draft)?;
     match draft.move_out_if_free(QUEUE, QUEUE) {
         Ok(()) | Err(Errno::EXIST) => Page::open(dir),
         Err(errno) => Err(errno),

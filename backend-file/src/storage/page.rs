@@ -33,8 +33,8 @@ pub(crate) struct Page {
 
 impl Page {
     /// Creates an empty page.
-    pub(crate) fn make(draft: &mut Draft<'_>) -> io::Result<()> {
-        system::make(draft)
+    pub(crate) fn create(draft: &mut Draft<'_>) -> io::Result<()> {
+        system::create(draft)
     }
 
     /// Opens the page in a lock's directory.
@@ -171,7 +171,7 @@ mod system {
 
     use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, pipe_with, tee};
 
-    pub(super) fn make(draft: &mut Draft<'_>) -> io::Result<()> {
+    pub(super) fn create(draft: &mut Draft<'_>) -> io::Result<()> {
         draft.pipe(QUEUE).map(drop)
     }
 
@@ -277,7 +277,7 @@ mod system {
     use crate::platform::open_quietly;
     use rustix::fs::{FileType, fstat};
 
-    pub(super) fn make(draft: &mut Draft<'_>) -> io::Result<()> {
+    pub(super) fn create(draft: &mut Draft<'_>) -> io::Result<()> {
         draft.file(QUEUE).map(drop)
     }
 
@@ -352,7 +352,7 @@ mod tests {
         let dir = rustix::fs::open(dir.path(), flags, Mode::empty()).unwrap();
         let rights = Rights::of(&fstat(&dir).unwrap());
         let mut draft = Draft::in_dir(dir.as_fd(), &rights).unwrap();
-        Page::make(&mut draft).unwrap();
+        Page::create(&mut draft).unwrap();
         draft.move_out(QUEUE, QUEUE).unwrap();
         drop(draft);
         Page::open(dir.as_fd()).unwrap()

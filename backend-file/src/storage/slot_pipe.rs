@@ -6,7 +6,7 @@
 //! matters: a reader that opens a pipe after its writer died would not be notified.
 //!
 //! The pipe's buffer has the record for a child that inherits the pipe
-//! ([`inheritance`](crate::storage::inheritance)).
+//! (`inheritance.rs`).
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 

@@ -69,7 +69,7 @@ impl<'a> State<'a> {
             errno => failed("open", &path.join(STATE), errno),
         })?;
         let state = State { file, path };
-        let stat = rustix::fs::fstat(&state.file).map_err(|e| state.failed("look at", e))?;
+        let stat = rustix::fs::fstat(&state.file).map_err(|e| state.failed("stat", e))?;
         if !FileType::from_raw_mode(stat.st_mode).is_file() {
             return Err(state.foreign("it is not a regular file"));
         }
@@ -97,7 +97,7 @@ impl<'a> State<'a> {
         }
         let Some(ledger) = Ledger::of_version_1(&head()?) else { return Ok(()) };
         let living = slot_pipe::live_slots(dir)
-            .map_err(|errno| failed("watch the pipes in", self.path, errno))?;
+            .map_err(|errno| failed("watch the named pipes in", self.path, errno))?;
         match living.is_empty() {
             true => self.write_ledger(&ledger),
             false => Err(corrupt(&self.path.join(STATE), in_use)),

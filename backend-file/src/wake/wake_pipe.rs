@@ -137,7 +137,7 @@ impl Drop for WakePipe {
 fn open_or_make(directory: &Directory) -> io::Result<OwnedFd> {
     match directory.open_dir(WAKE_PIPES) {
         Err(Errno::NOENT) => {
-            directory.make(WAKE_PIPES, |draft| draft.file(LABELS).map(drop))?;
+            directory.create(WAKE_PIPES, |draft| draft.file(LABELS).map(drop))?;
             directory.open_dir(WAKE_PIPES)
         }
         opened => opened,
