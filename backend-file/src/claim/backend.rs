@@ -69,9 +69,9 @@ impl DistributedLock for FileBackend {
 
     async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
         let mut confirming = JoinSet::new();
-        for (index, contender) in held.iter().enumerate() {
-            if let Some(contender) = own(contender).and_then(FileAcquisition::this) {
-                confirming.spawn(async move { (index, contender.confirm().await) });
+        for (index, acquisition) in held.iter().enumerate() {
+            if let Some(acquisition) = own(acquisition).and_then(FileAcquisition::this) {
+                confirming.spawn(async move { (index, acquisition.confirm().await) });
             }
         }
         self.each_in_time(confirming, |(index, confirmed)| report(index, confirmed)).await;
@@ -80,34 +80,34 @@ impl DistributedLock for FileBackend {
     async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
         // One check for all waiters of a lock, which this batch keeps alive.
         let mut by_lock: HashMap<usize, Vec<(usize, &FileAcquisition)>> = HashMap::new();
-        for (index, contender) in waiting.iter().enumerate() {
-            if let Some(contender) = own(contender) {
-                let lock = Arc::as_ptr(contender.lock()).addr();
-                by_lock.entry(lock).or_default().push((index, contender));
+        for (index, acquisition) in waiting.iter().enumerate() {
+            if let Some(acquisition) = own(acquisition) {
+                let lock = Arc::as_ptr(acquisition.lock()).addr();
+                by_lock.entry(lock).or_default().push((index, acquisition));
             }
         }
-        let mut looking = JoinSet::new();
-        for (at, contenders) in &by_lock {
-            let (at, lock, store) = (*at, contenders[0].1.lock().clone(), self.store.clone());
-            looking.spawn(async move { (at, check_lock(store, lock).await) });
+        let mut checking = JoinSet::new();
+        for (at, acquisitions) in &by_lock {
+            let (at, lock, store) = (*at, acquisitions[0].1.lock().clone(), self.store.clone());
+            checking.spawn(async move { (at, check_lock(store, lock).await) });
         }
         let late: Mutex<HashSet<usize>> = Mutex::new(by_lock.keys().copied().collect());
         let late = || late.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = |(at, seen): (usize, Result<LockCheck>)| {
             late().remove(&at);
-            for (index, contender) in &by_lock[&at] {
-                let look = seen.as_ref().map(|seen| seen.of(contender.ticket()));
-                report(*index, look.map_err(Clone::clone));
+            for (index, acquisition) in &by_lock[&at] {
+                let check = seen.as_ref().map(|seen| seen.of(acquisition.ticket()));
+                report(*index, check.map_err(Clone::clone));
             }
         };
-        self.each_in_time(looking, answer).await;
+        self.each_in_time(checking, answer).await;
         let unanswered = std::mem::take(&mut *late());
         for at in unanswered {
-            let contenders = &by_lock[&at];
-            let error = contenders[0].1.unanswered();
+            let acquisitions = &by_lock[&at];
+            let error = acquisitions[0].1.unanswered();
             // The lock is busy, or its answer has just arrived: the waiters continue to wait.
             let error = error.filter(|error| error.kind() != ErrorKind::Busy);
-            for (index, _) in contenders {
+            for (index, _) in acquisitions {
                 report(*index, error.clone().map_or(Ok(Look::Again(CHECK_INTERVAL)), Err));
             }
         }
@@ -161,7 +161,7 @@ impl FileBackend {
     }
 }
 
-fn own(contender: &Arc<dyn Contender>) -> Option<&FileAcquisition> {
-    let any: &dyn Any = contender.as_ref();
+fn own(acquisition: &Arc<dyn Contender>) -> Option<&FileAcquisition> {
+    let any: &dyn Any = acquisition.as_ref();
     any.downcast_ref()
 }

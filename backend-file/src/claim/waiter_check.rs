@@ -85,9 +85,9 @@ fn pass_over(
     let mut notifications = Notifications::new(lock.dir().hash());
     notifications.after_removal(queue, &removed);
     notifications.with_pipe_open();
-    notifications.add(&removed);
     guard.commit()?;
     drop(guard);
+    notifications.notify(&removed, &store.wake_pipe);
     notifications.send(&store.wake_pipe);
     Ok(())
 }

@@ -34,11 +34,6 @@ impl Notifications {
         Notification { wake_pipe: entry.wake_pipe, claim: claim_key(self.lock_hash, entry.ticket) }
     }
 
-    /// Adds the owner of `entry`.
-    pub(crate) fn add(&mut self, entry: &Entry) {
-        self.pending.push(self.of(entry));
-    }
-
     /// Entry `at` was granted. The next one may fit too.
     pub(crate) fn after_grant(&mut self, queue: &Queue, at: usize) {
         let next = queue.woken_by_grant(at).map(|next| self.of(&queue.entries[next]));
