@@ -364,7 +364,7 @@ mod tests {
         let page = opened(&dir);
         let pages = rustix::param::page_size();
         assert_eq!(fcntl_setpipe_size(&page.fd, 2 * pages).unwrap(), 2 * pages);
-        let scratch = PipeReader::new().unwrap();
+        let reader = PipeReader::new().unwrap();
         let mut content = Vec::new();
         let (mut left, mut old) = (0, 0);
         for step in 0..20_000_usize {
@@ -383,13 +383,13 @@ mod tests {
             }
             old = len;
             for _ in 0..2 {
-                page.read(&scratch, &mut content).unwrap();
+                page.read(&reader, &mut content).unwrap();
                 assert_eq!(content.len(), left + old, "step {step}");
                 assert_eq!(&content[left..], record, "step {step}");
             }
         }
         page.clear().unwrap();
-        page.read(&scratch, &mut content).unwrap();
+        page.read(&reader, &mut content).unwrap();
         assert_eq!(content, []);
     }
 
@@ -397,7 +397,7 @@ mod tests {
     fn a_page_is_lost_when_no_process_has_it_open() {
         let dir = tempfile::tempdir().unwrap();
         let page = opened(&dir);
-        let scratch = PipeReader::new().unwrap();
+        let reader = PipeReader::new().unwrap();
         let open_again = || {
             let dir = rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
             Page::open(dir.unwrap().as_fd()).unwrap()
@@ -406,10 +406,10 @@ mod tests {
         page.commit(0, 0, b"record").unwrap();
         let other = open_again();
         drop(page);
-        other.read(&scratch, &mut content).unwrap();
+        other.read(&reader, &mut content).unwrap();
         assert_eq!(content, b"record");
         drop(other);
-        open_again().read(&scratch, &mut content).unwrap();
+        open_again().read(&reader, &mut content).unwrap();
         assert_eq!(content, []);
     }
 }
