@@ -22,7 +22,7 @@ const FAILS_WHEN: &[&str] = &[
     "the servers have different bounds for session timeouts",
     "a follower is cut off from its leader in the moment in which it thaws",
     "an observer behind an observer master is cut off, with a session of less than 4 ticks",
-    "an operator evicts the holder, until the holder has noticed it",
+    "a person breaks the lock, until its holder has heard of it",
 ];
 
 /// The store as core drives it.

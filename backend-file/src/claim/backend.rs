@@ -39,7 +39,7 @@ const fn profile(tokens: Tokens) -> Profile {
         tokens,
         exclusion_fails_when: Cow::Borrowed(&[
             "the lock's files are deleted, replaced or edited by hand while it is held",
-            "an operator evicts the holder, until the holder has noticed it",
+            "someone force-releases the lock, until its holder has been notified",
         ]),
     }
 }
