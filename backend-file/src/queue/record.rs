@@ -1,10 +1,10 @@
 //! The queue of one lock as bytes.
 //!
 //! A queue is written as one record: a header and the entries in arrival order, holders first. The
-//! page of a lock (`storage/page.rs`) has one or more records, the last of which
-//! counts. Entries that do not fit into a record are written to the unused one of two areas of the
-//! lock's state file, before the header that refers to it, so that a reader sees the queue before a
-//! commit or after it, never a mixture.
+//! page of a lock (`storage/page.rs`) has one or more records, the last of which counts. Entries
+//! that do not fit into a record are written to the unused one of two areas of the lock's state
+//! file, before the header that refers to it, so that a reader sees the queue before a commit or
+//! after it, never a mixture.
 
 use std::ops::Range;
 

@@ -5,8 +5,7 @@
 //! owner's descriptor closes: the end of a process is a wake-up, and so is a release. The direction
 //! matters: a reader that opens a pipe after its writer died would not be notified.
 //!
-//! The pipe's buffer has the record for a child that inherits the pipe
-//! (`inheritance.rs`).
+//! The pipe's buffer has the record for a child that inherits the pipe (`inheritance.rs`).
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
