@@ -145,7 +145,7 @@ impl FileAcquisition {
             }
         };
         let before = queue.entries[at];
-        let mut someone_died = false;
+        let mut removed_dead = false;
         let ahead = loop {
             if guard.queue().fits(at) {
                 break None;
@@ -155,13 +155,13 @@ impl FileAcquisition {
                 Ahead::Dead(dead) => {
                     guard.queue().entries.remove(dead);
                     at -= 1;
-                    someone_died = true;
+                    removed_dead = true;
                 }
             }
         };
         if ahead.is_some() && self.claim.if_busy() == IfBusy::Refuse {
             guard.queue().entries.remove(at);
-            if someone_died {
+            if removed_dead {
                 guard.commit()?;
             }
             return Ok(StepOutcome::Busy);
@@ -204,7 +204,7 @@ impl FileAcquisition {
         if token.is_some() {
             notifications.after_grant(queue, at);
         }
-        if someone_died || entry != before {
+        if removed_dead || entry != before {
             guard.commit()?;
         }
         if let Some(pipe) = pipe {
