@@ -335,11 +335,11 @@ async fn local_file_systems_can_carry_locks() {
 
 #[tokio::test]
 async fn a_store_in_memory_reports_that_its_tokens_end_with_a_reboot() {
-    use fencelock_core::Tokens;
-    for (base, tokens) in [("/dev/shm", Tokens::Boot), ("/var/tmp", Tokens::Data)] {
+    use fencelock_core::TokenOrder;
+    for (base, tokens) in [("/dev/shm", TokenOrder::Boot), ("/var/tmp", TokenOrder::Data)] {
         let Ok(dir) = tempfile::tempdir_in(base) else { continue };
         let fs = rustix::fs::statfs(dir.path()).unwrap();
-        if (fs.f_type == 0x0102_1994) == (tokens == Tokens::Boot) {
+        if (fs.f_type == 0x0102_1994) == (tokens == TokenOrder::Boot) {
             assert_eq!(connect(dir.path()).await.profile().tokens, tokens, "{base}");
         }
     }

@@ -1,10 +1,10 @@
 //! Arbitrary names and URLs. The fuzz targets in `fuzz/` test the same with far more inputs; the
 //! unit tests of the queue's record cover arbitrary queues.
 
-use fencelock_conformance::outside::{
+use fencelock_file::fuzzing::{directory, url};
+use fencelock_testkit::fuzzing::{
     a_url_keeps_its_secret, names_are_kept_apart, no_parameter_is_overlooked,
 };
-use fencelock_file::fuzzing::{directory, url};
 use proptest::prelude::*;
 
 proptest! {

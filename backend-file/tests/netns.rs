@@ -6,12 +6,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fencelock_conformance::acts::*;
-use fencelock_conformance::apart::{
-    FREEZING, Frozen, MOUNTS, Test, disk, fill, main as main_of, small_disk,
-};
 use fencelock_core::{Error, ErrorKind, Locks, LostReason, Settings};
 use fencelock_file::FileStore;
+use fencelock_testkit::helpers::*;
+use fencelock_testkit::netns::{
+    FREEZING, Frozen, MOUNTS, Test, disk, fill, main as main_of, small_disk,
+};
 
 fn main() {
     main_of(&[
@@ -39,7 +39,7 @@ async fn full() {
     small_disk(directory.path(), 1 << 20);
     let settings = Settings::default().unreachable_after(ms(500)).unwrap();
     let locks = FileStore::at(directory.path()).locks(settings).await.unwrap();
-    let held = hold(&locks, "held").await;
+    let held = acquire(&locks, "held").await;
     let filler = directory.path().join("filler");
     fill(&filler);
     let error = soon("it says so", locks.lock("fresh").acquire()).await.unwrap_err();
@@ -47,18 +47,18 @@ async fn full() {
     assert!(format!("{error:?}").contains("No space"), "{error:?}");
     assert!(held.is_held() && is_busy(&locks, "held").await);
     // Waiting and releasing need no more space on the disk.
-    let waiter = wait_for(&locks, "held");
+    let waiter = spawn_waiter(&locks, "held");
     until("it waits", async || {
         locks.inspect("held").await.is_ok_and(|seen| seen.waiters.len() == 1)
     })
     .await;
     let token = held.fencing_token();
-    give_back(held).await;
-    let next = granted(waiter).await;
+    release(held).await;
+    let next = until_granted(waiter).await;
     assert!(next.fencing_token() > token);
-    give_back(next).await;
+    release(next).await;
     std::fs::remove_file(&filler).unwrap();
-    give_back(hold(&locks, "fresh").await).await;
+    release(acquire(&locks, "fresh").await).await;
     assert!(fencelock_file::leftovers(directory.path()).unwrap().is_empty());
 }
 
@@ -80,7 +80,7 @@ async fn frozen(program: fn(&Path)) {
         .await;
     let locks = FileStore::at(at.path()).locks(Settings::default()).await.unwrap();
     for name in ["used", "new", "held", "short"] {
-        give_back(hold(&locks, name).await).await;
+        release(acquire(&locks, name).await).await;
     }
 }
 
@@ -95,8 +95,8 @@ async fn impatient(at: &Path) -> Locks {
     let readers = [0, 1].map(|_| locks.rw_lock("used").read());
     let [one, two] = readers.map(|reader| async move { reader.acquire().await.unwrap() });
     let (one, two) = (one.await, two.await);
-    give_back(one).await;
-    give_back(two).await;
+    release(one).await;
+    release(two).await;
     locks
 }
 
@@ -108,19 +108,19 @@ fn assert_names_the_disk(error: &Error) {
 fn deadlines(at: &Path) {
     runtime().block_on(async {
         let locks = impatient(at).await;
-        let held = hold(&locks, "held").await;
+        let held = acquire(&locks, "held").await;
         let short = locks.lock("short").hold_at_most(ms(1_500)).acquire().await.unwrap();
         let start = Instant::now();
         let frozen = Frozen::disk(at);
         // Locks that this process has used need no disk: they are acquired, awaited and released
         // as usual.
         for _ in 0..3 {
-            let used = hold(&locks, "used").await;
+            let used = acquire(&locks, "used").await;
             assert!(is_busy(&locks, "used").await);
-            let waiter = wait_for(&locks, "used");
-            queued(&locks, "used", 1).await;
-            give_back(used).await;
-            give_back(granted(waiter).await).await;
+            let waiter = spawn_waiter(&locks, "used");
+            until_queued(&locks, "used", 1).await;
+            release(used).await;
+            release(until_granted(waiter).await).await;
         }
         for name in ["new", "labelled"] {
             let lock = || match name {
@@ -134,12 +134,12 @@ fn deadlines(at: &Path) {
         }
         assert_eq!(short.lost().await, LostReason::HoldLimit);
         assert!(held.is_held() && !short.is_held());
-        give_back(held).await;
+        release(held).await;
         assert!(start.elapsed() < HANGS, "{:?}", start.elapsed());
         drop(frozen);
         // Abandoned requests leave nothing held.
-        give_back(soon("it is free", locks.lock("used").acquire()).await.unwrap()).await;
-        give_back(soon("it is free", locks.lock("new").acquire()).await.unwrap()).await;
+        release(soon("it is free", locks.lock("used").acquire()).await.unwrap()).await;
+        release(soon("it is free", locks.lock("new").acquire()).await.unwrap()).await;
         locks.close().await.unwrap();
     });
 }

@@ -345,15 +345,15 @@ async fn an_evicted_holder_is_notified_and_the_next_waiter_is_served() {
     waiter.expect("asks");
     until_queue_is(&locks, "x", 1, 1).await;
     let seen = locks.inspect("x").await.unwrap();
-    let occupant = &seen.holders[0];
-    assert_eq!(occupant.token.unwrap().to_string(), token);
-    let label = occupant.label.as_ref().unwrap().as_str();
+    let participant = &seen.holders[0];
+    assert_eq!(participant.token.unwrap().to_string(), token);
+    let label = participant.label.as_ref().unwrap().as_str();
     assert!(label.contains(&format!("pid {}", holder.pid().as_raw_nonzero())), "{label}");
-    assert!(locks.evict("x", &occupant.id).await.unwrap());
+    assert!(locks.evict("x", &participant.id).await.unwrap());
     holder.expect("lost taken_away");
     holder.end();
     waiter.expect("held");
-    assert!(!locks.evict("x", &occupant.id).await.unwrap(), "it is gone already");
+    assert!(!locks.evict("x", &participant.id).await.unwrap(), "it is gone already");
     // An evicted waiter queues again, at the end.
     let mut second = TestProcess::start(dir.path(), "hold x exclusive");
     until_queue_is(&locks, "x", 1, 1).await;

@@ -12,8 +12,8 @@ use std::task::Poll;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Armed, Attempt, Claim, Contender, Error, FencingToken, IfBusy, Moment, Removal, Renewal, Rest,
-    Result,
+    Acquisition, AttemptOutcome, Claim, Error, FencingToken, IfBusy, Moment, ReleaseOutcome,
+    RenewOutcome, Residue, Result, WatchHandle,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -58,7 +58,7 @@ struct ClaimState {
     page: Option<Arc<Page>>,
     /// The granted entry.
     held: Option<Entry>,
-    armed: Option<Armed>,
+    armed: Option<WatchHandle>,
 }
 
 /// The result of a step under the latch.
@@ -253,7 +253,7 @@ impl FileAcquisition {
         let watch = |pipe| AsyncFd::with_interest(pipe, Interest::ERROR);
         let pipes: std::io::Result<Vec<_>> = pipes.into_iter().map(watch).collect();
         let pipes = pipes.map_err(|error| runtime_ended().caused_by(error))?;
-        let armed = (!pipes.is_empty()).then(|| self.claim.ring_when(any_closed(pipes)));
+        let armed = (!pipes.is_empty()).then(|| self.claim.wake_when(any_closed(pipes)));
         self.claim_state().armed = armed;
         Ok(())
     }
@@ -267,7 +267,7 @@ impl FileAcquisition {
     }
 
     /// Whether the store still has the held entry, for a renewal after a wake-up.
-    pub(crate) async fn confirm(&self) -> Result<Renewal> {
+    pub(crate) async fn confirm(&self) -> Result<RenewOutcome> {
         self.store.same_process()?;
         let this = self.this().ok_or_else(runtime_ended)?;
         let held = self.lock.with_queue_if_present(move |mut guard| {
@@ -276,16 +276,16 @@ impl FileAcquisition {
             Ok(at.is_some_and(|at| queue.entries[at].held))
         });
         Ok(match held.await? {
-            Some(true) => Renewal::Renewed { valid_until: Moment::NEVER },
-            Some(false) | None => Renewal::Lost,
+            Some(true) => RenewOutcome::Renewed { valid_until: Moment::NEVER },
+            Some(false) | None => RenewOutcome::Lost,
         })
     }
 
     /// Removes the entry from the queue.
-    fn remove(&self, mut guard: QueueGuard<'_>) -> Result<Removal, StepError> {
-        let Some(ticket) = self.ticket() else { return Ok(Removal::Absent) };
+    fn remove(&self, mut guard: QueueGuard<'_>) -> Result<ReleaseOutcome, StepError> {
+        let Some(ticket) = self.ticket() else { return Ok(ReleaseOutcome::Absent) };
         let queue = guard.queue();
-        let Some(at) = queue.position(ticket) else { return Ok(Removal::Absent) };
+        let Some(at) = queue.position(ticket) else { return Ok(ReleaseOutcome::Absent) };
         let removed = queue.entries.remove(at);
         let mut notifications = Notifications::new(self.lock.dir().hash());
         notifications.after_removal(queue, &removed);
@@ -307,17 +307,17 @@ impl FileAcquisition {
         self.clear_claim_state();
         notifications.after_closing(&removed, &files);
         notifications.send(&self.store.wake_pipe);
-        Ok(Removal::Removed)
+        Ok(ReleaseOutcome::Removed)
     }
 }
 
 #[async_trait]
-impl Contender for FileAcquisition {
+impl Acquisition for FileAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         self.store.same_process()?;
         let this = self.this().ok_or_else(runtime_ended)?;
         let step = self.lock.with_queue(move |guard| this.step(guard)).await?;
@@ -325,17 +325,17 @@ impl Contender for FileAcquisition {
             StepOutcome::Granted(token) => {
                 self.claim_state().armed = None;
                 let token = FencingToken::new(token);
-                Attempt::Granted { token, valid_until: Moment::NEVER }
+                AttemptOutcome::Granted { token, valid_until: Moment::NEVER }
             }
-            StepOutcome::Busy => Attempt::Busy { rest: Rest::Nothing },
+            StepOutcome::Busy => AttemptOutcome::Busy { rest: Residue::Nothing },
             StepOutcome::Waiting(pipes) => {
                 self.arm(pipes)?;
-                Attempt::Waiting { look_in: CHECK_INTERVAL }
+                AttemptOutcome::Waiting { check_after: CHECK_INTERVAL }
             }
         })
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         self.store.same_process()?;
         let this = self.this().ok_or_else(runtime_ended)?;
         // This waits in line behind an abandoned attempt that may still run.
@@ -343,7 +343,7 @@ impl Contender for FileAcquisition {
         match released {
             Ok(outcome) => {
                 self.clear_claim_state();
-                Ok(outcome.unwrap_or(Removal::Absent))
+                Ok(outcome.unwrap_or(ReleaseOutcome::Absent))
             }
             Err(error) => {
                 // With its pipe closed, the entry counts as dead and the next waiter removes it.

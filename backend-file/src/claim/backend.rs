@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Claim, Clock, Contender, DistributedLock, ErrorKind, Liveness, LockName, Look, Modes,
-    OccupantId, Order, Profile, Reach, Removal, Renewal, RenewalPlan, Report, Result, Snapshot,
-    Tokens, Ttl,
+    Acquisition, Claim, Clock, DistributedLock, ErrorKind, Liveness, LockName, Modes, Order,
+    ParticipantId, Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan, Report, Result,
+    Snapshot, TokenOrder, Ttl, WaiterCheck,
 };
 use tokio::task::JoinSet;
 
@@ -24,10 +24,10 @@ use crate::claim::waiter_check::{CHECK_INTERVAL, LockCheck, check_lock};
 /// The time limit of one batch of waiter checks or renewals.
 const BATCH_LIMIT: Duration = Duration::from_secs(2);
 
-static ON_DISK: Profile = profile(Tokens::Data);
-static IN_MEMORY: Profile = profile(Tokens::Boot);
+static ON_DISK: Profile = profile(TokenOrder::Data);
+static IN_MEMORY: Profile = profile(TokenOrder::Boot);
 
-const fn profile(tokens: Tokens) -> Profile {
+const fn profile(tokens: TokenOrder) -> Profile {
     Profile {
         store: "file",
         reach: Reach::Machine,
@@ -62,12 +62,12 @@ impl DistributedLock for FileBackend {
         &self.store.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         let lock = self.store.lock(claim.name().shared_key());
         FileAcquisition::new(self.store.clone(), lock, claim)
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let mut confirming = JoinSet::new();
         for (index, acquisition) in held.iter().enumerate() {
             if let Some(acquisition) = own(acquisition).and_then(FileAcquisition::this) {
@@ -77,7 +77,11 @@ impl DistributedLock for FileBackend {
         self.each_in_time(confirming, |(index, confirmed)| report(index, confirmed)).await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         // One check for all waiters of a lock, which this batch keeps alive.
         let mut by_lock: HashMap<usize, Vec<(usize, &FileAcquisition)>> = HashMap::new();
         for (index, acquisition) in waiting.iter().enumerate() {
@@ -108,7 +112,7 @@ impl DistributedLock for FileBackend {
             // The lock is busy, or its answer has just arrived: the waiters continue to wait.
             let error = error.filter(|error| error.kind() != ErrorKind::Busy);
             for (index, _) in acquisitions {
-                report(*index, error.clone().map_or(Ok(Look::Again(CHECK_INTERVAL)), Err));
+                report(*index, error.clone().map_or(Ok(WaiterCheck::Again(CHECK_INTERVAL)), Err));
             }
         }
     }
@@ -122,14 +126,14 @@ impl DistributedLock for FileBackend {
         Ok(seen.unwrap_or_default())
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         self.store.same_process()?;
         let lock = self.store.lock(name.shared_key());
-        let Ok(ticket) = who.as_str().parse() else { return Ok(Removal::Absent) };
+        let Ok(ticket) = who.as_str().parse() else { return Ok(ReleaseOutcome::Absent) };
         let (store, at) = (self.store.clone(), lock.clone());
         let removal =
             lock.with_queue_if_present(move |guard| operator::evict(&store, &at, guard, ticket));
-        Ok(removal.await?.unwrap_or(Removal::Absent))
+        Ok(removal.await?.unwrap_or(ReleaseOutcome::Absent))
     }
 
     async fn close(&self) -> Result<()> {
@@ -152,7 +156,7 @@ impl FileBackend {
                 done.into_iter().for_each(&answer);
             }
         };
-        let bound = self.store.clock.now().after(BATCH_LIMIT);
+        let bound = self.store.clock.now() + BATCH_LIMIT;
         tokio::select! {
             biased;
             () = all => {}
@@ -161,7 +165,7 @@ impl FileBackend {
     }
 }
 
-fn own(acquisition: &Arc<dyn Contender>) -> Option<&FileAcquisition> {
+fn own(acquisition: &Arc<dyn Acquisition>) -> Option<&FileAcquisition> {
     let any: &dyn Any = acquisition.as_ref();
     any.downcast_ref()
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencelock_core::{FencingToken, Occupant, OccupantId, Removal, Snapshot};
+use fencelock_core::{FencingToken, Participant, ParticipantId, ReleaseOutcome, Snapshot};
 
 use crate::claim::store::Store;
 use crate::lock::file_lock::FileLock;
@@ -36,16 +36,17 @@ pub(crate) fn inspect(store: &Store, mut guard: QueueGuard<'_>) -> Result<Snapsh
             true => None,
             false => store.wake_pipe.label_at(entry.wake_pipe, entry.since),
         });
-        let mut occupant = Occupant::new(OccupantId::new(entry.ticket.to_string()), entry.mode)
-            .since(age(entry, now));
+        let mut participant =
+            Participant::new(ParticipantId::new(entry.ticket.to_string()), entry.mode)
+                .since(age(entry, now));
         if let Some(label) = label {
-            occupant = occupant.labelled(label);
+            participant = participant.labelled(label);
         }
         match entry.held {
             // The token of a holder whose queue was lost is unknown.
-            true if entry.token == 0 => holders.push(occupant),
-            true => holders.push(occupant.token(FencingToken::new(entry.token))),
-            false => waiters.push(occupant),
+            true if entry.token == 0 => holders.push(participant),
+            true => holders.push(participant.token(FencingToken::new(entry.token))),
+            false => waiters.push(participant),
         }
     }
     Ok(Snapshot::new(holders, waiters))
@@ -61,9 +62,9 @@ pub(crate) fn evict(
     lock: &FileLock,
     mut guard: QueueGuard<'_>,
     ticket: u64,
-) -> Result<Removal, StepError> {
+) -> Result<ReleaseOutcome, StepError> {
     let queue = guard.queue();
-    let Some(at) = queue.position(ticket) else { return Ok(Removal::Absent) };
+    let Some(at) = queue.position(ticket) else { return Ok(ReleaseOutcome::Absent) };
     let removed = queue.entries.remove(at);
     let mut notifications = Notifications::new(lock.dir().hash());
     notifications.after_removal(queue, &removed);
@@ -76,5 +77,5 @@ pub(crate) fn evict(
     guard.commit()?;
     drop(guard);
     notifications.send(&store.wake_pipe);
-    Ok(Removal::Removed)
+    Ok(ReleaseOutcome::Removed)
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::{Clock, Look, Result};
+use fencelock_core::{Clock, Result, WaiterCheck};
 
 use crate::claim::store::Store;
 use crate::lock::file_lock::FileLock;
@@ -35,7 +35,7 @@ pub(crate) enum LockCheck {
 
 impl LockCheck {
     /// What the waiter with `ticket` has to do.
-    pub(crate) fn of(&self, ticket: Option<u64>) -> Look {
+    pub(crate) fn of(&self, ticket: Option<u64>) -> WaiterCheck {
         let attempt = match self {
             LockCheck::Nothing => false,
             LockCheck::Gone => true,
@@ -45,7 +45,7 @@ impl LockCheck {
                 *next == Some(ticket) || tickets.binary_search(&ticket).is_err()
             }),
         };
-        if attempt { Look::Attempt } else { Look::Again(CHECK_INTERVAL) }
+        if attempt { WaiterCheck::Attempt } else { WaiterCheck::Again(CHECK_INTERVAL) }
     }
 }
 

@@ -105,7 +105,7 @@ impl FileLock {
         let mut stalled = self.stalled.lock().unwrap_or_else(PoisonError::into_inner);
         match (*stalled, ticket) {
             (Some((known, since)), Some(ticket)) if known == ticket => {
-                (now.since(since) >= limit).then_some(ticket)
+                (now.duration_since(since) >= limit).then_some(ticket)
             }
             _ => {
                 *stalled = ticket.map(|ticket| (ticket, now));

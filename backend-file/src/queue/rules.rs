@@ -84,7 +84,7 @@ impl Queue {
     pub(crate) fn fits(&self, at: usize) -> bool {
         let ahead = &self.entries[..at];
         ahead.iter().all(|entry| entry.held)
-            && self.entries[at].mode.fits_beside(ahead.iter().map(|entry| entry.mode))
+            && self.entries[at].mode.is_compatible_with(ahead.iter().map(|entry| entry.mode))
     }
 
     pub(crate) fn grant(&mut self, at: usize, since: u32) -> u64 {
@@ -316,7 +316,7 @@ mod tests {
             assert!(entries.is_sorted_by_key(|entry| entry.ticket), "arrival order is kept");
             let modes: Vec<Mode> = entries[..holders].iter().map(|entry| entry.mode).collect();
             for at in 0..holders {
-                assert!(modes[at].fits_beside(modes[..at].iter().copied()), "{modes:?}");
+                assert!(modes[at].is_compatible_with(modes[..at].iter().copied()), "{modes:?}");
             }
             let slots: BTreeSet<Slot> = entries.iter().map(|entry| entry.slot).collect();
             assert_eq!(slots.len(), entries.len(), "a pipe has one owner");

@@ -40,14 +40,14 @@ impl ClaimRegistry {
         // Not under the mutex: this calls into the core.
         let claim = self.claims().get(&claim_key).and_then(Weak::upgrade);
         if let Some(claim) = claim {
-            claim.ring();
+            claim.wake();
         }
     }
 
     pub(crate) fn wake_all(&self) {
         let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
         for claim in claims {
-            claim.ring();
+            claim.wake();
         }
     }
 }

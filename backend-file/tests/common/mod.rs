@@ -112,7 +112,7 @@ impl TestProcess {
     }
 
     pub async fn stop(&self) {
-        fencelock_conformance::acts::stop(&self.child).await;
+        fencelock_testkit::helpers::stop_process(&self.child).await;
     }
 
     pub fn kill(mut self) {
@@ -210,7 +210,7 @@ async fn follow_commands(guard: Guard) {
     loop {
         tokio::select! {
             reason = guard.lost() => {
-                report(format_args!("lost {}", reason.word()));
+                report(format_args!("lost {}", reason.as_str()));
                 return;
             }
             order = orders.recv() => match order.as_deref() {
