@@ -1,4 +1,4 @@
-//! Which directory, and how a store in it is connected.
+//! The builder of a file store: it selects the directory and connects.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,14 +7,16 @@ use fencelock_core::url::StoreUrl;
 use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
 use tokio::runtime::Handle;
 
-use crate::backend::{FileBackend, Store};
-use crate::directory::{Directory, MAX_RETRIES};
-use crate::door::WakePipe;
+use crate::claim::backend::FileBackend;
+use crate::claim::store::Store;
+use crate::directory::open::MAX_RETRIES;
+use crate::directory::store_dir::Directory;
 use crate::error::refused;
-use crate::io;
-use crate::ledger::BootId;
-use crate::place::StoreContext;
+use crate::lock::context::StoreContext;
+use crate::lock::io_threads::run_detached;
 use crate::platform;
+use crate::platform::BootId;
+use crate::wake::wake_pipe::WakePipe;
 
 /// A file store that is not yet connected.
 ///
@@ -39,22 +41,22 @@ enum Location {
 }
 
 impl FileStore {
-    /// In `directory`, an absolute path on a local file system. Its last part is made if it is not
-    /// there. The users who may write to it share its locks.
+    /// A store in `directory`, an absolute path on a local file system. Its last component is
+    /// created if it is missing. The users who may write to the directory share its locks.
     #[must_use]
     pub fn at(directory: impl AsRef<Path>) -> FileStore {
         FileStore { location: Location::At(directory.as_ref().to_owned()), boot: None }
     }
 
-    /// In `.local/state/fencelock` of this user's home directory in `/etc/passwd`: the same for a
-    /// shell, cron and a service of that user, and another one for each user. Refused where another
-    /// user than root could rename a part of its path.
+    /// A store in `.local/state/fencelock` of this user's home directory in `/etc/passwd`: the same
+    /// directory for a shell, cron and a service of that user, and a different one for each user.
+    /// Refused if a user other than root could rename a component of its path.
     #[must_use]
     pub fn of_user() -> FileStore {
         FileStore { location: Location::OfUser, boot: None }
     }
 
-    /// As if the machine had booted under another id: for tests.
+    /// Pretends that the machine has the boot id `boot`, for tests.
     #[doc(hidden)]
     #[must_use]
     pub fn booted_as(mut self, boot: [u8; 16]) -> FileStore {
@@ -66,8 +68,8 @@ impl FileStore {
         let invalid = |message: &str| Error::new(ErrorKind::InvalidArgument, message);
         if !url.authority().is_empty() || url.user().is_some() || url.password().is_some() {
             return Err(invalid(
-                "a file store is on this machine and names no host; an absolute directory has \
-                 three slashes, as file:///var/lib/jobs/locks",
+                "a file store is on this machine and its URL names no host; an absolute directory \
+                 has three slashes, such as file:///var/lib/jobs/locks",
             ));
         }
         match url.path() {
@@ -76,7 +78,7 @@ impl FileStore {
                 "file:/// names the root directory; expected file:///DIR, or file:// for the \
                  default directory",
             )),
-            path if path.contains('\0') => Err(invalid("the directory has a NUL in its path")),
+            path if path.contains('\0') => Err(invalid("the directory's path contains a NUL")),
             path => Ok(FileStore::at(path)),
         }
     }
@@ -85,21 +87,21 @@ impl FileStore {
     ///
     /// # Errors
     /// [`ErrorKind::Refused`] when the directory cannot carry locks: it is on a network file
-    /// system, its owner or its rights are wrong, it cannot be made.
+    /// system, its owner or its permissions are wrong, or it cannot be created.
     /// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
         let runtime = Handle::try_current().map_err(|cause| {
-            let message = "a store is connected inside a tokio runtime; there is none here";
+            let message = "a store must be connected inside a tokio runtime";
             Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
         })?;
         let clock = BootClock::start().map_err(|error| {
-            let message = "no file descriptor is free for the store's timer";
+            let message = "no file descriptor is free for the store's timer (ulimit -n)";
             Error::new(ErrorKind::Unreachable, message).caused_by(error)
         })?;
-        let (context, wake_pipe) = io::detached(move || self.open(&runtime)).await??;
+        let (context, wake_pipe) = run_detached(move || self.open(&runtime)).await??;
         let shown = format!("file://{}", context.directory.path().display());
         let store = Arc::new(Store::new(context, wake_pipe, clock));
         Locks::new(Arc::new(FileBackend { store }), &shown, settings)
@@ -119,7 +121,7 @@ impl FileStore {
                 Ok(wake_pipe) => {
                     return Ok((StoreContext::new(directory, boot, runtime.clone())?, wake_pipe));
                 }
-                // Another process removes it, or has begun to, while this one makes it.
+                // Another process is removing the directory that this one creates.
                 Err(error)
                     if (is_gone(&error) || directory.still_there().is_err())
                         && tries.next().is_some() => {}
@@ -136,13 +138,13 @@ impl Location {
             Location::At(path) if path.is_absolute() => Directory::at(path),
             Location::At(path) => {
                 let path = path.display();
-                Err(refused(format!("{path} is no absolute path; expected file:///DIR")))
+                Err(refused(format!("{path} is not an absolute path; expected file:///DIR")))
             }
         }
     }
 }
 
-/// Whether something was not there that was made just before.
+/// Whether a file that was just created is missing.
 fn is_gone(error: &Error) -> bool {
     let source = std::error::Error::source(error);
     let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());

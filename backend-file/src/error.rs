@@ -1,7 +1,7 @@
-//! What the operating system's answers mean to whoever wanted a lock.
+//! The errors of this store, and the table that classifies those of the operating system.
 //!
-//! One table. What may pass by itself is `Unreachable`, which is asked again; what a person has
-//! to change is `Refused`; what is in the way but not ours is `Foreign`.
+//! A transient error is `Unreachable`, which is retried; an error that an operator has to fix is
+//! `Refused`; a file that this library did not write is `Foreign`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,8 +9,10 @@ use std::time::Duration;
 use fencelock_core::{Error, ErrorKind};
 use rustix::io::Errno;
 
-use crate::pipe::NOT_OURS;
-use crate::queue::Corrupt;
+use crate::queue::entry::Corrupt;
+
+/// The opened file is not a named pipe of this store. No system call used here returns this code.
+pub(crate) const NOT_OURS: Errno = Errno::NOSTR;
 
 /// `doing` something with `path` failed.
 pub(crate) fn failed(doing: &str, path: &Path, errno: Errno) -> Error {
@@ -29,7 +31,7 @@ fn classify(errno: Errno) -> (ErrorKind, &'static str) {
         Errno::NOSPC | Errno::DQUOT => (ErrorKind::Unreachable, ": the disk or the quota is full"),
         Errno::NOBUFS => (
             ErrorKind::Unreachable,
-            ": the kernel gives this user no larger pipes; have fewer open, or raise \
+            ": the kernel gives this user no larger pipes; hold fewer locks, or raise \
              fs.pipe-user-pages-soft",
         ),
         Errno::NOMEM | Errno::AGAIN | Errno::INTR | Errno::NOLCK | Errno::BUSY => {
@@ -38,55 +40,55 @@ fn classify(errno: Errno) -> (ErrorKind, &'static str) {
         Errno::IO => (ErrorKind::Unreachable, ": the disk does not answer"),
         Errno::ACCESS | Errno::PERM => (
             ErrorKind::Refused,
-            ": permission denied; what another user made in this user's own directory is given \
-             back by chown -R USER DIR; users who share locks need a directory of a common group, \
-             as after chgrp GROUP DIR && chmod 2770 DIR, given as file:///DIR",
+            ": permission denied; if another user created files in this user's own directory, run \
+             chown -R USER DIR; users who share locks need a directory of a common group (chgrp \
+             GROUP DIR && chmod 2770 DIR), given as file:///DIR",
         ),
         Errno::ROFS => {
             (ErrorKind::Refused, ": the file system is read-only; use another file:///DIR")
         }
         Errno::NOENT => (
             ErrorKind::Refused,
-            ": it is not there; make the directory, or give another as file:///DIR",
+            ": it does not exist; create the directory, or use another file:///DIR",
         ),
         Errno::NOTDIR | Errno::LOOP => {
-            (ErrorKind::Refused, ": a directory was expected, and no symbolic link")
+            (ErrorKind::Refused, ": expected a directory that is not a symbolic link")
         }
-        NOT_OURS => (ErrorKind::Refused, ": a named pipe with one name was expected"),
+        NOT_OURS => (ErrorKind::Refused, ": expected a named pipe without a second hard link"),
         Errno::NAMETOOLONG => {
             (ErrorKind::Refused, ": the path is too long; use a shorter file:///DIR")
         }
         Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL => (
             ErrorKind::Refused,
-            ": its file system lacks what locks need; use file:///DIR on a local one",
+            ": its file system lacks what locks need; use a file:///DIR on a local file system",
         ),
         _ => (ErrorKind::Unreachable, ""),
     }
 }
 
-/// `path` is not what this library wrote there; nothing was changed.
+/// The file at `path` is not as this library wrote it; nothing was changed.
 pub(crate) fn foreign(path: &Path, why: &str) -> Error {
     let path = path.display();
     Error::new(
         ErrorKind::Foreign,
-        format!("{path} is not as this library left it: {why}; it was left alone"),
+        format!("{path} is not as this library wrote it: {why}; it was left unchanged"),
     )
 }
 
-/// As [`foreign`], of a lock's queue or state.
+/// Like [`foreign`], for a lock's queue or state file.
 pub(crate) fn corrupt(path: &Path, Corrupt(why): Corrupt) -> Error {
     foreign(path, why)
 }
 
-/// The process that connected is not this one.
+/// The store was connected by the parent of this process.
 pub(crate) fn forked() -> Error {
     Error::new(
         ErrorKind::Closed,
-        "this process was forked from the one that connected the store; connect it anew here",
+        "this process was forked from the one that connected the store; connect again here",
     )
 }
 
-/// The runtime that connected is no longer there.
+/// The runtime that the store was connected in has ended.
 pub(crate) fn runtime_ended() -> Error {
     Error::new(ErrorKind::Closed, "the runtime that connected the store has ended")
 }
@@ -97,32 +99,32 @@ pub(crate) fn disk_hangs(path: &Path, elapsed: Duration) -> Error {
     Error::new(
         ErrorKind::Unreachable,
         format!(
-            "the disk has not answered for {elapsed:.1?}, asked for {path}; is its file system \
-             frozen (fsfreeze, a snapshot), or the device dead?"
+            "the disk has not answered for {elapsed:.1?} for {path}; is its file system frozen \
+             (fsfreeze, a snapshot), or the device dead?"
         ),
     )
 }
 
-/// No thread waits for the disk, and yet there is no answer: other processes have the processors.
+/// No thread waits for the disk, but there is no answer: other processes have the processors.
 pub(crate) fn machine_is_busy(path: &Path, elapsed: Duration) -> Error {
     let path = path.display();
     Error::new(
         ErrorKind::Busy,
-        format!("the machine is so busy that nothing was done at {path} for {elapsed:.1?}"),
+        format!("the machine is too busy: no request for {path} has run for {elapsed:.1?}"),
     )
 }
 
-/// The same of a store that is being connected.
+/// Like [`machine_is_busy`], for a store that is being connected.
 pub(crate) fn machine_is_busy_to_connect() -> Error {
-    Error::new(ErrorKind::Busy, "the machine is so busy that the directory was not yet opened")
+    Error::new(ErrorKind::Busy, "the machine is too busy: the directory has not been opened yet")
 }
 
-/// For how long a process may be in a latch that waits for a processor: where 3,000 were started at
-/// once on two, up to 2 s were seen.
+/// How long a process that waits for a processor may hold a latch: with 3,000 processes started at
+/// once on two processors, up to 2 s were seen.
 const PREEMPTED: Duration = Duration::from_secs(5);
 
-/// Another process has not left the latch. Until that must have another cause than a busy machine,
-/// the lock is only in use.
+/// Another process has not released the latch. As long as a busy machine may be the cause, the lock
+/// counts as busy.
 pub(crate) fn latch_is_held(path: &Path, elapsed: Duration) -> Error {
     let path = path.display();
     let kind = match elapsed < PREEMPTED {
@@ -132,30 +134,30 @@ pub(crate) fn latch_is_held(path: &Path, elapsed: Duration) -> Error {
     Error::new(
         kind,
         format!(
-            "another process has kept {path} locked for {elapsed:.1?}, which takes microseconds; \
-             is one stopped that uses it (fuser {path}), or is its disk hanging?"
+            "another process has kept {path} locked for {elapsed:.1?}, which normally takes \
+             microseconds; is a process that uses it stopped (fuser {path}), or does its disk hang?"
         ),
     )
 }
 
-/// Other processes pass through the latch all the time, and this one has not had its turn.
+/// Other processes acquire and release the latch all the time, and this one could not acquire it.
 pub(crate) fn latch_is_contended(path: &Path, elapsed: Duration) -> Error {
     let path = path.display();
     Error::new(
         ErrorKind::Busy,
-        format!("so many processes use {path} that this one had no turn for {elapsed:.1?}"),
+        format!("too many processes use {path}: this one had no turn for {elapsed:.1?}"),
     )
 }
 
-/// A thread for the disk's sake could not be started.
+/// An I/O thread could not be started.
 pub(crate) fn no_thread(error: std::io::Error) -> Error {
-    let message = "no thread can be started for the disk's I/O (ulimit -u)";
+    let message = "cannot start a thread for disk I/O (ulimit -u)";
     Error::new(ErrorKind::Unreachable, message).caused_by(error)
 }
 
-/// The thread that had the request gave no answer.
+/// The thread that ran the request ended without an answer.
 pub(crate) fn no_answer() -> Error {
-    Error::new(ErrorKind::Unreachable, "the thread for the disk's I/O gave up the request")
+    Error::new(ErrorKind::Unreachable, "the disk I/O thread ended without an answer")
 }
 
 pub(crate) fn refused(message: impl Into<String>) -> Error {

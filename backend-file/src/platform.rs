@@ -1,8 +1,8 @@
-//! The seam between systems: what only Linux has, and what stands in for it elsewhere.
+//! System calls that differ between Linux and other systems.
 //!
-//! Linux is the tested platform. Elsewhere there is no boot id: entries of dead processes are
-//! found by their pipes all the same, but fencing tokens may repeat after a power failure. A dead
-//! holder may be noticed only by the safety look, within a second.
+//! Linux is the tested platform. On other systems there is no boot id: entries of dead processes
+//! are still found by their pipes, but fencing tokens may repeat after a power failure. A dead
+//! holder may be noticed only by the periodic check, within a second.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -11,9 +11,10 @@ use rustix::fs::{AtFlags, StatFs};
 use rustix::io;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::ledger::BootId;
+/// Identifies one boot of the machine.
+pub(crate) type BootId = [u8; 16];
 
-/// One file among all.
+/// Identifies a file and its number of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     device: (u32, u32),
@@ -21,7 +22,7 @@ pub(crate) struct Identity {
     links: u32,
 }
 
-/// How long the machine has been up, for people and for numbers that must rise.
+/// The time since the boot, for display and for numbers that must rise.
 pub(crate) fn since_boot() -> Duration {
     #[cfg(target_os = "linux")]
     const CLOCK: ClockId = ClockId::Boottime;
@@ -32,14 +33,14 @@ pub(crate) fn since_boot() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// [`since_boot`] in hundredths of a second, as far as they fit.
+/// [`since_boot`] in hundredths of a second, truncated.
 pub(crate) fn centiseconds() -> u32 {
-    // It wraps after 497 days, which only an entry older than that would notice.
+    // It wraps after 497 days, which shows only in entries older than that.
     (since_boot().as_millis() / 10) as u32
 }
 
-/// As `rename`, to a name that is free: `EXIST` when it is taken. For file systems without such a
-/// call; a crash between its two steps leaves the file with both names.
+/// Renames to a free name, with `EXIST` when it is taken, on file systems without such a call. A
+/// crash between its two steps leaves the file with both names.
 fn link_and_unlink(
     from: BorrowedFd<'_>,
     name: &str,
@@ -63,8 +64,8 @@ mod linux {
     use std::ffi::CStr;
     use std::os::fd::{BorrowedFd, OwnedFd};
 
-    /// Whether a thread of this process that has this name waits for the disk, in a call that
-    /// nothing interrupts (state `D`, `man 5 proc`). `true` where that cannot be seen.
+    /// Whether a thread of this process named `name` waits for the disk, in an uninterruptible call
+    /// (state `D`, `man 5 proc`). `true` if that is unknown.
     pub(crate) fn waits_for_disk(name: &str) -> bool {
         let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return true };
         let waits = |stat: String| {
@@ -77,8 +78,8 @@ mod linux {
         threads.flatten().filter_map(stat).any(|stat| waits(stat) == Some(true))
     }
 
-    /// Opens for reading and writing, without a note of each reading in the inode, which would
-    /// cost a third of an acquisition. Only the file's owner may ask for that.
+    /// Opens for reading and writing without updates of the access time, which would cost a third
+    /// of an acquisition. Only the file's owner may do that.
     pub(crate) fn open_quietly(
         dir: BorrowedFd<'_>,
         name: &str,
@@ -91,40 +92,40 @@ mod linux {
         }
     }
 
-    /// Which file `path` leads to.
+    /// The file that `path` leads to.
     pub(crate) fn identity(path: &CStr) -> io::Result<Identity> {
         identify(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Which file this is.
+    /// The file that is open as `file`.
     pub(crate) fn identity_of(file: BorrowedFd<'_>) -> io::Result<Identity> {
         identify(file, c"", AtFlags::EMPTY_PATH)
     }
 
     fn identify(dir: BorrowedFd<'_>, path: &CStr, flags: AtFlags) -> io::Result<Identity> {
-        // Asking for no times: a file whose times were looked at gets a precise one at the next
-        // write, and its inode has to be written.
+        // Without times: a file whose times were read gets a precise one at the next write, which
+        // dirties its inode.
         let mask = StatxFlags::INO | StatxFlags::NLINK;
         let stat = rustix::fs::statx(dir, path, flags | AtFlags::STATX_DONT_SYNC, mask)?;
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
         Ok(Identity { device, inode: stat.stx_ino, links: stat.stx_nlink })
     }
 
-    /// Has what was written to `file` on the disk.
+    /// Syncs the data of `file` to the disk.
     pub(crate) fn sync_data(file: BorrowedFd<'_>) -> io::Result<()> {
         rustix::fs::fdatasync(file)
     }
 
     const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-    /// Differs between two boots of the machine.
+    /// The id of this boot of the machine.
     pub(crate) fn boot_id() -> std::io::Result<BootId> {
         let text = std::fs::read_to_string(BOOT_ID)?;
         let digits: Vec<u8> =
             text.chars().filter_map(|c| c.to_digit(16)).filter_map(|d| d.try_into().ok()).collect();
         let mut id = BootId::default();
         if digits.len() != 2 * id.len() {
-            return Err(std::io::Error::other("it is no boot id"));
+            return Err(std::io::Error::other("it is not a boot id"));
         }
         for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
             *byte = pair[0] << 4 | pair[1];
@@ -149,15 +150,15 @@ mod linux {
         }
     }
 
-    /// Which file system it is, when it is one that other machines can reach, or that may be:
-    /// neither pipes nor flock reach across machines there.
+    /// The name of a file system that other machines can or may reach. There, neither pipes nor
+    /// flock work across machines.
     pub(crate) fn network(fs: &StatFs) -> Option<&'static str> {
         // The type has another width and sign on each architecture; magic numbers have 32 bits.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         network_magic(fs.f_type as u32)
     }
 
-    /// Whether the file system is in memory, and empty after a reboot.
+    /// Whether the file system is in memory, and so empty after a reboot.
     pub(crate) fn in_memory(fs: &StatFs) -> bool {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let magic = fs.f_type as u32;
@@ -165,9 +166,8 @@ mod linux {
         [0x0102_1994, 0x8584_58F6].contains(&magic)
     }
 
-    /// From linux/magic.h and statfs(2). FUSE is refused with the rest: most of what is mounted by
-    /// it on servers is remote (sshfs, s3fs, virtiofs, GlusterFS), and its flock is local to the
-    /// mount.
+    /// From linux/magic.h and statfs(2). FUSE is refused too: on servers most FUSE file systems are
+    /// remote (sshfs, s3fs, virtiofs, GlusterFS), and their flock is local to the mount.
     pub(super) fn network_magic(magic: u32) -> Option<&'static str> {
         Some(match magic {
             0x6969 => "NFS",
@@ -241,7 +241,7 @@ mod other {
         Ok(BootId::default())
     }
 
-    /// There is no safe `mkfifoat` here, but there is the command.
+    /// There is no safe `mkfifoat` here, so this runs the command.
     pub(crate) fn make_pipe(dir: BorrowedFd<'_>, name: &str, _: Mode) -> io::Result<()> {
         let dir = rustix::fs::getpath(dir)?;
         let dir = dir.to_str().map_err(|_| Errno::INVAL)?;
@@ -261,7 +261,7 @@ mod other {
         super::link_and_unlink(from, name, to, new_name)
     }
 
-    /// There is no common one.
+    /// Not detected on these systems.
     pub(crate) fn in_memory(_: &StatFs) -> bool {
         false
     }

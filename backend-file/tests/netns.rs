@@ -1,7 +1,6 @@
-//! Faults of a whole machine: a disk that is full, and one that hangs. The tests have mounts of
-//! their own.
+//! Faults of the disk: a full one, and one that hangs. Each test has mounts of its own.
 
-// Tests without the attribute, which the lint looks for.
+// The lint looks for the test attribute, which these tests do not have.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -47,7 +46,7 @@ async fn full() {
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(format!("{error:?}").contains("No space"), "{error:?}");
     assert!(held.is_held() && is_busy(&locks, "held").await);
-    // Who waits and who releases needs no more room than there was.
+    // Waiting and releasing need no more space on the disk.
     let waiter = spawn_waiter(&locks, "held");
     until("it waits", async || {
         locks.inspect("held").await.is_ok_and(|seen| seen.waiters.len() == 1)
@@ -63,10 +62,10 @@ async fn full() {
     assert!(fencelock_file::leftovers(directory.path()).unwrap().is_empty());
 }
 
-/// What may take so long hangs: less than the time after which a frozen disk goes on by itself.
+/// What takes longer hangs. Less than the time after which a frozen disk thaws by itself.
 const HANGS: Duration = Duration::from_secs(15);
 
-/// A program of one thread, as far as it knows, on a disk that it can freeze.
+/// Runs `program`, which has a runtime of one thread, on a disk that it can freeze.
 async fn frozen(program: fn(&Path)) {
     let (beside, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     disk(&beside.path().join("image"), at.path());
@@ -92,7 +91,7 @@ fn runtime() -> tokio::runtime::Runtime {
 async fn impatient(at: &Path) -> Locks {
     let settings = Settings::default().unreachable_after(ms(700)).unwrap();
     let locks = FileStore::at(at).locks(settings).await.unwrap();
-    // Two pipes are made, for a holder and a waiter.
+    // This creates two pipes, for a holder and a waiter.
     let readers = [0, 1].map(|_| locks.rw_lock("used").read());
     let [one, two] = readers.map(|reader| async move { reader.acquire().await.unwrap() });
     let (one, two) = (one.await, two.await);
@@ -113,8 +112,8 @@ fn deadlines(at: &Path) {
         let short = locks.lock("short").hold_at_most(ms(1_500)).acquire().await.unwrap();
         let start = Instant::now();
         let frozen = Frozen::disk(at);
-        // What is there needs no disk: locks that this process uses are taken, waited for and
-        // released as ever.
+        // Locks that this process has used need no disk: they are acquired, awaited and released
+        // as usual.
         for _ in 0..3 {
             let used = acquire(&locks, "used").await;
             assert!(is_busy(&locks, "used").await);
@@ -126,7 +125,7 @@ fn deadlines(at: &Path) {
         for name in ["new", "labelled"] {
             let lock = || match name {
                 "new" => locks.lock(name),
-                // Its label is not its process's own, and stands in a file.
+                // Its label is not that of its process, and so is in a file.
                 _ => locks.lock("used").label("a name of its own"),
             };
             let limited = lock().wait_at_most(ms(200));
@@ -138,7 +137,7 @@ fn deadlines(at: &Path) {
         release(held).await;
         assert!(start.elapsed() < HANGS, "{:?}", start.elapsed());
         drop(frozen);
-        // What was given up is given back.
+        // Abandoned requests leave nothing held.
         release(soon("it is free", locks.lock("used").acquire()).await.unwrap()).await;
         release(soon("it is free", locks.lock("new").acquire()).await.unwrap()).await;
         locks.close().await.unwrap();

@@ -1,5 +1,5 @@
-//! The page of a lock is in the buffer of a pipe: what outlives it, who may empty it, and what the
-//! kernel gives.
+//! The page of a lock, in the buffer of a pipe: its loss, children that outlive it, stray readers,
+//! and the kernel's limits.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,8 @@ fn child_process() {
     });
 }
 
-/// A child that alone keeps `x`, in `mode`: no process has the page open. Its pid, and the token.
+/// Starts a child that holds `x` in `mode` while no process has the page open. Returns its pid and
+/// the token.
 fn orphan(dir: &Path, mode: &str) -> (Pid, u64) {
     let mut holder = TestProcess::start(dir, &format!("hold x {mode}"));
     holder.expect("asks");
@@ -101,7 +102,7 @@ async fn a_child_does_not_keep_a_released_or_evicted_lock() {
             holder.expect("released");
             holder.end();
         }
-        // As if there were no note that nobody was left, so that the living are looked for.
+        // Clears the note that the queue was left empty, so that living owners are searched for.
         let state = fs::File::options().write(true).open(dir.path().join("lock%3Ax/L")).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&state, &[0], 16).unwrap();
         let locks = connect(dir.path()).await;
@@ -110,7 +111,7 @@ async fn a_child_does_not_keep_a_released_or_evicted_lock() {
     }
 }
 
-/// Empties the page of `x`, as `cat q` does. Whether anything was in it.
+/// Empties the page of `x`, like `cat q`. Returns whether it had content.
 fn empty(dir: &Path) -> bool {
     let mut page = page(dir);
     let reader = rustix::fs::fcntl_getfl(&page).unwrap() | rustix::fs::OFlags::NONBLOCK;
@@ -137,7 +138,7 @@ async fn a_record_that_an_earlier_owner_left_in_a_pipe_is_not_the_next_owner_s()
         until("the child's end", async || locks.lock("x").try_acquire().await.unwrap()).await;
     assert!(empty(dir.path()));
     let other = connect(dir.path()).await;
-    assert!(!is_free(&other, "shared").await, "it is held, exclusively");
+    assert!(!is_free(&other, "shared").await, "it is held exclusively");
     drop((guard, pipe));
 }
 
@@ -151,12 +152,12 @@ async fn a_holder_whose_page_is_lost_excludes_others_until_it_ends() {
     empty(dir.path());
     assert!(!is_free(&locks, "exclusive").await && !is_free(&locks, "shared").await);
     assert_eq!(locks.inspect("x").await.unwrap().holders[0].token, None);
-    // It is told that nobody knows it any more, and nobody held beside it.
+    // Its release reports that its entry is lost; until then no other claim held.
     holder.send("release");
     holder.expect("not held");
     holder.end();
     let next = locks.lock("x").acquire().await.unwrap();
-    // What is passed on says who it is.
+    // The inherited pipe has a record of the holder.
     next.keep_alive().unwrap();
     empty(dir.path());
     assert!(!is_free(&locks, "exclusive").await);
@@ -173,7 +174,7 @@ async fn a_removed_page_is_recreated_and_its_holder_still_excludes_others() {
     fs::remove_file(dir.path().join("lock%3Ax/q")).unwrap();
     assert!(!is_free(&connect(dir.path()).await, "exclusive").await);
     assert!(!is_free(&locks, "exclusive").await);
-    // A person can still break it, since it has the same number for all.
+    // An operator can still evict the holder, since it has the same id in every process.
     let (one, two) = (connect(dir.path()).await, connect(dir.path()).await);
     let seen = one.inspect("x").await.unwrap();
     assert_eq!(seen.holders.len(), 1);
@@ -192,7 +193,7 @@ async fn a_stray_reader_of_the_page_never_causes_two_holders() {
     let stray = {
         let (path, ended) = (dir.path().to_owned(), ended.clone());
         std::thread::spawn(move || {
-            // Those that waited find out in a second, so this takes a while.
+            // Waiters notice within a second, so this takes a while.
             let mut emptied = 0;
             while emptied < 10 && !ended.load(Ordering::Relaxed) {
                 emptied += u32::from(empty(&path));
@@ -233,10 +234,10 @@ async fn a_stray_reader_of_the_page_never_causes_two_holders() {
     ended.store(true, Ordering::Relaxed);
     let emptied = stray.join().unwrap();
     println!("{emptied} emptied, {lost} lost");
-    assert!(emptied > 0, "the harness bites");
+    assert!(emptied > 0, "the page was emptied at least once");
 }
 
-/// Holds so many locks at once, as a user to whom the kernel gives small pipes only.
+/// Holds `count` locks at once, as a user to whom the kernel gives only small pipes.
 fn many(dir: &Path, count: usize) {
     in_runtime(async {
         let settings = Settings::default().unreachable_after(Duration::from_secs(20)).unwrap();
@@ -268,7 +269,7 @@ fn a_user_with_small_pipes_holds_hundreds_of_locks_with_two_descriptors_each() {
         TestProcess::start(dir.path(), &format!("many {COUNT}"))
     };
     let open: usize = process.expect("held").parse().unwrap();
-    // The files of 128 locks are kept open, and a few are the store's own.
+    // The files of 128 locks stay open, and the store has a few of its own.
     assert!(open < 2 * COUNT + 2 * 128 + 40, "{open}");
     process.expect("done");
     process.end();

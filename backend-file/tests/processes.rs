@@ -1,4 +1,4 @@
-//! Real processes: killed, stopped, inherited from, and in order.
+//! Real processes: killed, stopped, with inherited descriptors, and in arrival order.
 
 #![allow(clippy::unwrap_used)]
 
@@ -31,7 +31,7 @@ fn count(dir: &Path, times: u32) {
         let read = |file: &str| -> u64 {
             fs::read_to_string(data.join(file)).map_or(0, |text| text.trim().parse().unwrap_or(0))
         };
-        // One write of the same length that a kill cannot split, and none that empties the file.
+        // One write of constant length, which a kill cannot split, and no truncation.
         let write = |file: &str, number: u64| {
             let mut options = fs::File::options();
             let mut file =
@@ -49,7 +49,7 @@ fn count(dir: &Path, times: u32) {
             assert_eq!(
                 (read("token"), read("counter")),
                 (token, counter + 1),
-                "somebody else held"
+                "another process held too"
             );
             report("counted");
             guard.release().await.unwrap();
@@ -85,7 +85,7 @@ fn no_update_is_lost_while_processes_are_killed() {
                         counted += 1;
                     }
                     if counted < TIMES {
-                        // Wherever it is: in the queue, at the latch, holding, between.
+                        // At any point: in the queue, with the latch, while it holds, in between.
                         process.signal(Signal::KILL);
                         kills += 1;
                     }
@@ -106,15 +106,15 @@ fn no_update_is_lost_while_processes_are_killed() {
         (counted, kills) = (counted + more, kills + killed);
     }
     println!("{counted} counted, {kills} killed");
-    assert!(kills > 0, "the harness bites");
+    assert!(kills > 0, "processes were killed");
     let counter = fs::read_to_string(dir.path().join(".data/counter")).unwrap();
     let counter: u32 = counter.trim().parse().unwrap();
-    // A kill between the write and the word leaves one that was not said.
+    // A kill after the write and before the report leaves an increment that was not reported.
     assert!((counted..=counted + kills).contains(&counter), "{counter} of {counted}");
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
 }
 
-/// Holds in a shared mode and notes how much is held beside it.
+/// Holds in `mode` and checks what other processes hold at the same time.
 fn share(dir: &Path, mode: &str, times: u32) {
     in_runtime(async {
         let locks = connect(dir).await;
@@ -198,8 +198,8 @@ async fn processes_are_served_in_the_order_of_their_arrival() {
     assert_eq!(order, (0..MANY).collect::<Vec<_>>());
 }
 
-/// Whoever was not rung is found by a look, half a second later in the median.
-fn assert_rung(mut took: Vec<Duration>) {
+/// A waiter that was not woken is found by the periodic check, half a second later in the median.
+fn assert_woken(mut took: Vec<Duration>) {
     took.sort();
     println!("{took:?}");
     assert!(took[took.len() / 2] < Duration::from_millis(150), "{took:?}");
@@ -222,7 +222,7 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
         let mut last = waiters.pop().unwrap();
         last.expect("asks");
         for waiter in waiters {
-            // The one that is next first, then the one in the middle.
+            // First the next waiter, then the one after it.
             waiter.kill();
         }
         let killed = Instant::now();
@@ -233,7 +233,7 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
         last.expect("released");
         last.end();
     }
-    assert_rung(took);
+    assert_woken(took);
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
 }
 
@@ -248,7 +248,7 @@ async fn a_stopped_holder_keeps_its_lock() {
     let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
     waiter.expect("asks");
     until_queue_is(&locks, "x", 1, 1).await;
-    // Several safety looks, none of which may take it away.
+    // Several periodic checks, none of which may take the lock away.
     let waited = locks.lock("x").wait_at_most(Duration::from_secs(4)).try_acquire().await.unwrap();
     assert!(waited.is_none(), "two holders");
     holder.signal(Signal::CONT);
@@ -298,7 +298,7 @@ async fn a_child_that_inherited_the_descriptor_keeps_the_lock() {
     waiter.expect("asks");
     until_queue_is(&locks, "x", 1, 1).await;
     holder.kill();
-    // The holder is dead, its child is not: longer than several looks.
+    // The holder is dead, its child is not. Longer than several periodic checks.
     let waited = locks.lock("x").wait_at_most(Duration::from_secs(3)).try_acquire().await.unwrap();
     assert!(waited.is_none(), "the child should keep it");
     assert_eq!(locks.inspect("x").await.unwrap().holders.len(), 1);
@@ -331,7 +331,7 @@ async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
         waiter.send("release");
         waiter.expect("released");
     }
-    assert_rung(took);
+    assert_woken(took);
 }
 
 #[tokio::test]
@@ -354,7 +354,7 @@ async fn an_evicted_holder_is_notified_and_the_next_waiter_is_served() {
     holder.end();
     waiter.expect("held");
     assert!(!locks.evict("x", &participant.id).await.unwrap(), "it is gone already");
-    // An evicted waiter queues again, behind everybody.
+    // An evicted waiter queues again, at the end.
     let mut second = TestProcess::start(dir.path(), "hold x exclusive");
     until_queue_is(&locks, "x", 1, 1).await;
     let mut third = TestProcess::start(dir.path(), "hold x exclusive");
@@ -424,7 +424,7 @@ async fn permits_of_killed_processes_are_freed() {
         waiters.push(TestProcess::start(dir.path(), "hold x permits:1:3"));
         until_queue_is(&locks, "x", 3, number).await;
     }
-    // Whichever holder goes, the oldest or the youngest, the next waiter has to hear of it.
+    // Whichever holder is killed, the oldest or the youngest, the next waiter has to be woken.
     for (at, waiter) in [0, 1, 0].into_iter().zip(&mut waiters) {
         holders.remove(at).kill();
         waiter.expect("asks");

@@ -1,5 +1,5 @@
-//! Other users of one machine: what they can do to this user in a shared directory, and what root
-//! does to the directory of another user. They take real users, so only root can run them.
+//! Several users of one machine: attacks in a shared directory, and root in the directory of
+//! another user. The tests need real users, so only root can run them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use fencelock_core::{ErrorKind, Settings};
 use fencelock_file::FileStore;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-/// Two users that need not be in /etc/passwd, and a group of the first.
+/// Two users who need not be in /etc/passwd, and a group of the first one.
 const MALLORY: u32 = 54_321;
 const ALICE: u32 = 54_322;
 const GROUP: u32 = 54_399;
@@ -48,7 +48,7 @@ fn directory_of(owner: u32, group: u32, mode: u32) -> tempfile::TempDir {
     dir
 }
 
-/// A file and a directory of root's that nobody else may touch.
+/// A file and a directory of root that no other user may change.
 struct Victims {
     base: tempfile::TempDir,
     file: PathBuf,
@@ -142,12 +142,12 @@ fn under_attack(store: &Path, attacker: &[u32], victims: &Victims, bound: Durati
             let Ok(locks) = FileStore::at(store).locks(settings.unwrap()).await else { return };
             for _ in 0..20 {
                 round += 1;
-                // What it does under attack is no matter, as long as nothing else suffers.
+                // The result under attack does not matter, as long as no other file is changed.
                 if let Ok(Some(guard)) = locks.lock("x").try_acquire().await {
                     let _ = guard.release().await;
                 }
                 victims.check(round);
-                // The next round makes its pipe anew.
+                // The next round creates its pipe again.
                 remove_all_but(&store.join("lock%3Ax"), "L");
             }
         });
@@ -156,7 +156,7 @@ fn under_attack(store: &Path, attacker: &[u32], victims: &Victims, bound: Durati
     mallory.send("end");
     let swaps: u64 = mallory.expect("swapped").parse().unwrap();
     println!("{round} rounds, {swaps} swaps in {}", store.display());
-    assert!(swaps > 0 && round > 0, "the attack bites");
+    assert!(swaps > 0 && round > 0, "the attack ran");
 }
 
 fn remove_all_but(dir: &Path, kept: &str) {
@@ -168,7 +168,7 @@ fn remove_all_but(dir: &Path, kept: &str) {
     }
 }
 
-/// Enough to win many times against a change of mode by name.
+/// Long enough to win many times against a change of mode by name.
 fn attack_time() -> Duration {
     let seconds = std::env::var("FENCELOCK_ATTACK_SECONDS").ok();
     Duration::from_secs(seconds.and_then(|text| text.parse().ok()).unwrap_or(4))
@@ -181,7 +181,7 @@ fn the_owner_of_a_lock_directory_cannot_make_root_change_a_file() {
     }
     let victims = Victims::new();
     let store = directory_of(0, 0, 0o1777);
-    // He was the first to use the lock.
+    // The attacker was the first to use the lock.
     let mut first = TestProcess::start_as(store.path(), "hold x exclusive", MALLORY, &[]);
     first.expect("asks");
     first.expect("held");
@@ -207,7 +207,7 @@ fn a_group_member_cannot_make_root_change_a_file() {
 
 #[tokio::test]
 async fn hard_links_to_other_files_are_not_written() {
-    // Hard links, which the kernel may or may not let other users make.
+    // Hard links, which the kernel may or may not allow other users to create.
     let dir = directory();
     let locks = connect(dir.path()).await;
     let held = locks.rw_lock("x").read().acquire().await.unwrap();
@@ -220,14 +220,14 @@ async fn hard_links_to_other_files_are_not_written() {
         name
     };
     let unchanged = |contents: &[u8]| assert!(fs::read(&victim).unwrap() == contents);
-    // The labels of all doors.
+    // The labels of all wake pipes.
     let text = [7; 4096];
     linked(".doors/labels", &text);
     let other = connect(dir.path()).await;
     let second = other.rw_lock("x").read().acquire().await.unwrap();
     unchanged(&text);
-    assert_eq!(locks.inspect("x").await.unwrap().holders.len(), 2, "labels are only for people");
-    // The pipe in which the first store is rung.
+    assert_eq!(locks.inspect("x").await.unwrap().holders.len(), 2, "labels are only shown");
+    // The first store's wake pipe.
     linked(".doors/p0", &text);
     let seen = other.inspect("x").await.unwrap();
     assert!(other.evict("x", &seen.holders[0].id).await.unwrap());
@@ -236,14 +236,14 @@ async fn hard_links_to_other_files_are_not_written() {
     drop(held);
     connect(dir.path()).await.lock("y").acquire().await.unwrap().release().await.unwrap();
     unchanged(&text);
-    // A lock's pipe: it would seem to live for ever.
+    // A slot pipe: its owner would seem to live for ever.
     let held = locks.lock("z").acquire().await.unwrap();
     linked("lock%3Az/s0", &text);
     let error = other.lock("z").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
     unchanged(&text);
     held.release().await.unwrap();
-    // A lock's state, even one that is a queue.
+    // A lock's state file, even a valid one.
     let state = dir.path().join("lock%3Ay/L");
     let queue = fs::read(&state).unwrap();
     linked("lock%3Ay/L", &queue);
@@ -304,7 +304,7 @@ fn root_in_a_user_s_private_directory_does_not_lock_the_user_out() {
     released(held(TestProcess::start(store.path(), "hold first exclusive")));
     is_owned(store.path(), ALICE);
     let first = held(alice("hold first exclusive"));
-    // Root waits, in a slot that it makes.
+    // Root waits, in a slot whose pipe it creates.
     let waiting = TestProcess::start(store.path(), "hold first exclusive");
     in_runtime(async {
         let locks = connect(store.path()).await;
@@ -316,7 +316,7 @@ fn root_in_a_user_s_private_directory_does_not_lock_the_user_out() {
         released(held(waiting));
         released(held(third));
     });
-    // The other way round.
+    // The other way round: the user is the first.
     released(held(alice("hold second exclusive")));
     released(held(TestProcess::start(store.path(), "hold second exclusive")));
     released(held(alice("hold second exclusive")));

@@ -1,4 +1,4 @@
-//! Fencing tokens: across restarts, reboots and crashes in the middle of a promise.
+//! Fencing tokens: across restarts, reboots and crashes in the middle of a reservation.
 
 #![allow(clippy::unwrap_used)]
 
@@ -37,7 +37,7 @@ fn number_at(dir: &Path, at: u64) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Where the state has what was promised; whether there is a note of the last token; the note.
+/// The offsets in the state file of the reservation, the flag for a note, and the noted token.
 const RESERVED: u64 = 8;
 const NOTED: u64 = 16;
 const NOTE: u64 = 40;
@@ -49,7 +49,7 @@ fn is_noted(dir: &Path) -> bool {
 #[tokio::test]
 async fn tokens_rise_across_processes_and_kills() {
     let dir = directory();
-    // Another process that uses the lock has its queue open.
+    // This process uses the lock, and so keeps its queue open.
     let locks = connect(dir.path()).await;
     let held = locks.lock("x").acquire().await.unwrap();
     let mut last = held.fencing_token().get();
@@ -60,7 +60,7 @@ async fn tokens_rise_across_processes_and_kills() {
         last = token;
     }
     locks.close().await.unwrap();
-    // Without another process it is lost with the last one, as by a reboot.
+    // Without another process, the queue is lost with the last one, as by a reboot.
     let mut reserved = number_at(dir.path(), RESERVED);
     for _ in 0..3 {
         let token = killed_holder(dir.path());
@@ -72,7 +72,7 @@ async fn tokens_rise_across_processes_and_kills() {
     assert!(token_in_boot(dir.path(), 1).await.get() > reserved, "as after a reboot");
 }
 
-/// A process that holds `x` and is killed: its entry stays until somebody meets it.
+/// Starts a process that holds `x`, and kills it: its entry stays until another claim finds it.
 fn killed_holder(dir: &Path) -> u64 {
     let mut process = TestProcess::start(dir, "hold x exclusive");
     process.expect("asks");
@@ -88,7 +88,7 @@ async fn a_reboot_voids_the_queue_and_tokens_continue_above_the_reservation() {
     let reserved = number_at(dir.path(), RESERVED);
     let token = token_in_boot(dir.path(), 2).await;
     assert!(token.get() > before && token.get() > reserved);
-    // What was noted in another boot may be older than what was given out since.
+    // A note of another boot may be older than the tokens granted since.
     let reserved = number_at(dir.path(), RESERVED);
     let again = token_in_boot(dir.path(), 3).await;
     assert!(again > token && again.get() > reserved);
@@ -103,7 +103,7 @@ async fn the_last_process_notes_the_last_token_and_the_next_one_clears_the_note(
         assert_eq!(number_at(dir.path(), NOTE), expected);
     }
     let reserved = number_at(dir.path(), RESERVED);
-    // A second one that stays gives out tokens after the first has left and noted its own.
+    // A second store grants tokens after the first one has closed the lock and noted its last.
     let boot = async || {
         let store = FileStore::at(dir.path()).booted_as([1; 16]);
         store.locks(Settings::default()).await.unwrap()
@@ -115,11 +115,11 @@ async fn the_last_process_notes_the_last_token_and_the_next_one_clears_the_note(
     assert!(is_noted(dir.path()));
     let held = stays.lock("x").acquire().await.unwrap();
     assert_eq!(held.fencing_token().get(), 8);
-    assert!(!is_noted(dir.path()), "a kill from here on must not bring it back");
+    assert!(!is_noted(dir.path()), "a kill from here on must not restore it");
     drop(held);
     drop(stays);
     until("it is noted", async || is_noted(dir.path()).then_some(())).await;
-    assert_eq!(number_at(dir.path(), RESERVED), reserved, "nothing had to be promised");
+    assert_eq!(number_at(dir.path(), RESERVED), reserved, "no new reservation was needed");
     assert_eq!(token_in_boot(dir.path(), 1).await.get(), 9);
 }
 
@@ -166,13 +166,13 @@ async fn containers_with_different_boot_ids_share_locks() {
 async fn a_reservation_that_may_not_be_on_the_disk_is_not_used() {
     let dir = directory();
     token_in_boot(dir.path(), 1).await;
-    // A process was killed between writing a promise and knowing that it is on the disk.
+    // A process was killed after it wrote a reservation, before it knew that it is on the disk.
     let written = number_at(dir.path(), RESERVED) + 1000;
     state(dir.path()).write_all_at(&written.to_le_bytes(), RESERVED).unwrap();
     state(dir.path()).write_all_at(&[0], NOTED).unwrap();
     let token = token_in_boot(dir.path(), 1).await;
     assert_eq!(token.get(), written + 1);
-    assert!(number_at(dir.path(), RESERVED) > written, "promised anew before it was used");
+    assert!(number_at(dir.path(), RESERVED) > written, "reserved again before it was used");
 }
 
 #[tokio::test]

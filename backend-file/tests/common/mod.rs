@@ -1,7 +1,7 @@
-//! Real processes for tests: the test binary itself, started again to play a part.
+//! Real processes for tests: the test binary itself, started again with a command.
 //!
-//! A part is a line from the parent and one back: nobody sleeps and hopes. Each test file has a
-//! test named `part`, which does nothing unless it was started for one.
+//! Parent and child exchange lines, so that no test relies on sleeping. Each test file has a test
+//! named `child_process`, which does nothing unless it was started with a command.
 
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
@@ -17,10 +17,10 @@ use fencelock_core::{Guard, Lock, Locks, Settings};
 use fencelock_file::FileStore;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Longer than anything takes on a busy machine.
+/// A time limit that nothing exceeds on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
 
-const COMMAND: &str = "FENCELOCK_TEST_PART";
+const COMMAND: &str = "FENCELOCK_TEST_COMMAND";
 
 /// A directory for one test's locks.
 pub fn directory() -> tempfile::TempDir {
@@ -31,7 +31,7 @@ pub async fn connect(dir: &Path) -> Locks {
     FileStore::at(dir).locks(Settings::default()).await.unwrap()
 }
 
-/// A process that plays a part.
+/// A child process that runs a command.
 pub struct TestProcess {
     child: Child,
     stdin: ChildStdin,
@@ -39,14 +39,15 @@ pub struct TestProcess {
 }
 
 impl TestProcess {
-    /// Starts the test `part` of this binary with `words`.
+    /// Starts the test `child_process` of this binary with the command `line`.
     pub fn start(dir: &Path, line: &str) -> TestProcess {
         TestProcess::spawn(&mut Command::new(std::env::current_exe().unwrap()), dir, line)
     }
 
-    /// The same as user `uid`, in the first of `groups` or a group of that user's own number.
+    /// Like [`start`](TestProcess::start), as user `uid`, in the first of `groups` or in a group
+    /// with the user's number.
     pub fn start_as(dir: &Path, line: &str, uid: u32, groups: &[u32]) -> TestProcess {
-        // The path to this binary may be closed to that user.
+        // That user may have no access to the path of this binary.
         static COPY: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
         let (_, exe) = COPY.get_or_init(|| {
             let dir = directory();
@@ -58,14 +59,14 @@ impl TestProcess {
             (dir, exe)
         });
         let gid = groups.first().copied().unwrap_or(uid);
-        // Started by root, it gives up root's other groups with its user.
+        // Started by root, it gives up root's other groups with its user id.
         TestProcess::spawn(Command::new(exe).current_dir("/").uid(uid).gid(gid), dir, line)
     }
 
     fn spawn(command: &mut Command, dir: &Path, line: &str) -> TestProcess {
         let mut child = command
             .args(["--exact", "child_process", "--nocapture", "--test-threads=1"])
-            .env(COMMAND, format!("{}\n{words}", dir.display()))
+            .env(COMMAND, format!("{}\n{line}", dir.display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -75,7 +76,7 @@ impl TestProcess {
         TestProcess { child, stdin, stdout }
     }
 
-    /// The next thing it says, or `None` when it has ended.
+    /// The next line that it reports, or `None` when it has ended.
     pub fn read_line(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
@@ -83,17 +84,17 @@ impl TestProcess {
                 return None;
             }
             // The test harness prints lines of its own, one without a line break.
-            if let Some((_, said)) = line.split_once('@') {
-                return Some(said.trim_end().to_owned());
+            if let Some((_, reported)) = line.split_once('@') {
+                return Some(reported.trim_end().to_owned());
             }
         }
     }
 
     pub fn expect(&mut self, word: &str) -> String {
-        let said = self.read_line().unwrap_or_else(|| panic!("ended before it said {word}"));
-        match said.strip_prefix(word) {
+        let line = self.read_line().unwrap_or_else(|| panic!("ended before it reported {word}"));
+        match line.strip_prefix(word) {
             Some(rest) => rest.trim().to_owned(),
-            None => panic!("said {said:?}, not {word}"),
+            None => panic!("reported {line:?}, expected {word}"),
         }
     }
 
@@ -120,7 +121,7 @@ impl TestProcess {
         assert!(status.signal().is_some() || status.success());
     }
 
-    /// Waits for its own end, which must be a good one.
+    /// Waits until it ends by itself, successfully.
     pub fn end(mut self) {
         assert!(self.child.wait().unwrap().success());
     }
@@ -137,7 +138,7 @@ impl Drop for TestProcess {
     }
 }
 
-/// Plays the part that this process was started for, if it was: to `hold NAME MODE`, or one of the
+/// Runs the command that this process was started with, if any: `hold NAME MODE`, or one of the
 /// test file's `own`.
 pub fn run_child(own: impl FnOnce(&Path, &[&str])) {
     let Ok(child_process) = std::env::var(COMMAND) else { return };
@@ -149,14 +150,14 @@ pub fn run_child(own: impl FnOnce(&Path, &[&str])) {
     }
 }
 
-/// Of a test file that has no part of its own, or not this one.
+/// For a test file without commands of its own, or without this one.
 pub fn unknown_command(_: &Path, line: &[&str]) {
-    panic!("no part {words:?}");
+    panic!("unknown command {line:?}");
 }
 
 pub fn report(line: impl std::fmt::Display) {
     let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "@{words}").unwrap();
+    writeln!(stdout, "@{line}").unwrap();
     stdout.flush().unwrap();
 }
 
@@ -184,8 +185,8 @@ pub fn lock(locks: &Locks, name: &str, mode: &str) -> Lock {
     }
 }
 
-/// The part `hold NAME MODE`: says `held TOKEN` when it holds, `lost` when it lost it, and releases
-/// when told.
+/// The command `hold NAME MODE`: reports `held TOKEN` when it holds and `lost` when it lost the
+/// lock, and releases on the command `release`.
 pub fn hold(dir: &Path, name: &str, mode: &str) {
     in_runtime(async {
         let locks = connect(dir).await;
@@ -225,8 +226,8 @@ async fn follow_commands(guard: Guard) {
     }
 }
 
-/// Starts a child that inherits the lock's descriptor, and says its pid.
-// It is to outlive this process.
+/// Starts a child that inherits the lock's descriptor, and reports its pid.
+// The child has to outlive this process.
 #[allow(clippy::zombie_processes)]
 fn pass_on(guard: &Guard) {
     let copy = rustix::io::dup(guard.keep_alive().unwrap()).unwrap();
@@ -235,7 +236,7 @@ fn pass_on(guard: &Guard) {
     report(format_args!("child {}", child.id()));
 }
 
-/// Asks again until `done`: for what only another process changes.
+/// Polls until `done`, for changes by another process.
 pub async fn until<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -247,7 +248,7 @@ pub async fn until<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-/// Waits until `name` has that many holders and waiters.
+/// Waits until `name` has this many holders and waiters.
 pub async fn until_queue_is(locks: &Locks, name: &str, holders: usize, waiters: usize) {
     until(&format!("{holders} holders and {waiters} waiters"), async || {
         let seen = locks.inspect(name).await.unwrap();
@@ -261,7 +262,7 @@ pub fn page(dir: &Path) -> std::fs::File {
     std::fs::File::options().read(true).write(true).open(dir.join("lock%3Ax/q")).unwrap()
 }
 
-/// Whether this user may do everything, so that rights refuse nothing.
+/// Whether this user is root, to whom no permission is denied.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -1,0 +1,408 @@
+//! One claim in the queue: it grants itself the lock when its turn has come, and otherwise watches
+//! the entries ahead.
+//!
+//! Each step reads the queue under the latch, changes it, and writes it back by one commit. It
+//! notifies other claims after it has released the latch, since they need it. A process that dies
+//! between the two still wakes the waiters that depend on it, because they watch it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::Poll;
+
+use async_trait::async_trait;
+use fencelock_core::{
+    Acquisition, AttemptOutcome, Claim, Error, FencingToken, IfBusy, Moment, ReleaseOutcome,
+    RenewOutcome, Residue, Result, WatchHandle,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::claim::store::Store;
+use crate::claim::waiter_check::CHECK_INTERVAL;
+use crate::error::runtime_ended;
+use crate::lock::file_lock::FileLock;
+use crate::lock::queue_cache::StepError;
+use crate::lock::queue_guard::QueueGuard;
+use crate::platform::centiseconds;
+use crate::queue::entry::{EVERY_HOLDER, Entry, NO_SLOT};
+use crate::queue::rules::Queue;
+use crate::storage::inheritance;
+use crate::storage::inheritance::Inheritance;
+use crate::storage::page::Page;
+use crate::storage::slot_pipe;
+use crate::wake::notifications::Notifications;
+use crate::wake::registry::{ClaimKey, claim_key};
+
+/// A claim of this store.
+#[derive(Debug)]
+pub(crate) struct FileAcquisition {
+    /// Itself, for steps on another thread.
+    this: Weak<FileAcquisition>,
+    store: Arc<Store>,
+    lock: Arc<FileLock>,
+    claim: Arc<Claim>,
+    claim_state: Mutex<ClaimState>,
+    /// The descriptor with which a child keeps the lock, once it was requested.
+    inherited: OnceLock<Inheritance>,
+}
+
+/// The resources of a claim in the store. Its mutex is locked briefly, and never while a request
+/// waits for the disk.
+#[derive(Debug, Default)]
+struct ClaimState {
+    ticket: Option<u64>,
+    /// Its slot's pipe, open for reading, which shows that the owner lives.
+    pipe: Option<OwnedFd>,
+    /// The lock's page, which must not be lost while it has an entry of this claim.
+    page: Option<Arc<Page>>,
+    /// The granted entry.
+    held: Option<Entry>,
+    armed: Option<WatchHandle>,
+}
+
+/// The result of a step under the latch.
+enum StepOutcome {
+    Granted(u64),
+    Busy,
+    /// The pipes to watch. Entries of this store are not among them: their release notifies.
+    Waiting(Vec<OwnedFd>),
+}
+
+/// The entries that a waiter has to watch.
+enum Ahead {
+    /// All live; the pipes of those in other stores.
+    Alive(Vec<OwnedFd>),
+    /// The index of one whose owner is dead.
+    Dead(usize),
+}
+
+impl FileAcquisition {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        lock: Arc<FileLock>,
+        claim: Arc<Claim>,
+    ) -> Arc<FileAcquisition> {
+        let (claim_state, inherited) = (Mutex::default(), OnceLock::new());
+        Arc::new_cyclic(|this| FileAcquisition {
+            this: this.clone(),
+            store,
+            lock,
+            claim,
+            claim_state,
+            inherited,
+        })
+    }
+
+    /// `None` only while it is dropped.
+    pub(crate) fn this(&self) -> Option<Arc<FileAcquisition>> {
+        self.this.upgrade()
+    }
+
+    pub(crate) fn lock(&self) -> &Arc<FileLock> {
+        &self.lock
+    }
+
+    fn key(&self, ticket: u64) -> ClaimKey {
+        claim_key(self.lock.dir().hash(), ticket)
+    }
+
+    fn claim_state(&self) -> MutexGuard<'_, ClaimState> {
+        self.claim_state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn ticket(&self) -> Option<u64> {
+        self.claim_state().ticket
+    }
+
+    /// Grants, joins the queue or stays in it; then notifies the claims affected.
+    fn step(&self, mut guard: QueueGuard<'_>) -> Result<StepOutcome, StepError> {
+        let mut notifications = Notifications::new(self.lock.dir().hash());
+        let step = self.step_under_latch(&mut guard, &mut notifications)?;
+        drop(guard);
+        notifications.send(&self.store.wake_pipe);
+        Ok(step)
+    }
+
+    /// Changes the queue in one commit, or not at all.
+    fn step_under_latch(
+        &self,
+        guard: &mut QueueGuard<'_>,
+        notifications: &mut Notifications,
+    ) -> Result<StepOutcome, StepError> {
+        let now = centiseconds();
+        let queue = guard.queue();
+        let known = self.ticket().and_then(|ticket| queue.position(ticket));
+        let mut at = match known {
+            Some(at) if queue.entries[at].held => {
+                return Ok(StepOutcome::Granted(queue.entries[at].token));
+            }
+            Some(at) => at,
+            None => {
+                // Not queued yet, or its entry was removed: it joins the end of the queue.
+                self.clear_claim_state();
+                queue.push(self.claim.mode(), self.store.wake_pipe.number(), now)
+            }
+        };
+        let before = queue.entries[at];
+        let mut removed_dead = false;
+        let ahead = loop {
+            if guard.queue().fits(at) {
+                break None;
+            }
+            match self.ahead_of(at, guard)? {
+                Ahead::Alive(watches) => break Some(watches),
+                Ahead::Dead(dead) => {
+                    guard.queue().entries.remove(dead);
+                    at -= 1;
+                    removed_dead = true;
+                }
+            }
+        };
+        if ahead.is_some() && self.claim.if_busy() == IfBusy::Refuse {
+            guard.queue().entries.remove(at);
+            if removed_dead {
+                guard.commit()?;
+            }
+            return Ok(StepOutcome::Busy);
+        }
+        let pipe = match known {
+            Some(_) => None,
+            None => {
+                let labelled = match self.store.wake_pipe.has_label(self.claim.label()) {
+                    Some(has_it) => !has_it,
+                    None => {
+                        guard.needs_disk()?;
+                        !self.store.wake_pipe.put_label(self.claim.label())
+                    }
+                };
+                if labelled {
+                    guard.needs_disk()?;
+                }
+                let (slot, pipe) = guard.take_slot(before.ticket)?;
+                if labelled {
+                    guard.files()?.state()?.write_label(slot, self.claim.label())?;
+                }
+                let queue = guard.queue();
+                if queue.spare == slot {
+                    queue.spare = NO_SLOT;
+                }
+                let entry = &mut queue.entries[at];
+                (entry.slot, entry.labelled) = (slot, labelled);
+                Some(pipe)
+            }
+        };
+        let queue = guard.queue();
+        let token = match &ahead {
+            None => Some(queue.grant(at, now)),
+            Some(_) => {
+                queue.entries[at].watch = watched_slot(queue, at);
+                None
+            }
+        };
+        let entry = queue.entries[at];
+        if token.is_some() {
+            notifications.after_grant(queue, at);
+        }
+        if removed_dead || entry != before {
+            guard.commit()?;
+        }
+        if let Some(pipe) = pipe {
+            {
+                let mut claim_state = self.claim_state();
+                (claim_state.pipe, claim_state.ticket) = (Some(pipe), Some(entry.ticket));
+                claim_state.page = Some(guard.files()?.page().clone());
+            }
+            self.store.wake_pipe.registry().add(self.key(entry.ticket), &self.claim);
+        }
+        if token.is_some() {
+            self.claim_state().held = Some(entry);
+        }
+        Ok(match (token, ahead) {
+            (Some(token), _) => StepOutcome::Granted(token),
+            (None, watches) => StepOutcome::Waiting(watches.unwrap_or_default()),
+        })
+    }
+
+    /// Opens the pipes of all entries that entry `at` has to watch, or finds a dead one.
+    fn ahead_of(&self, at: usize, guard: &mut QueueGuard<'_>) -> Result<Ahead> {
+        let blockers = guard.queue().blockers(at);
+        let mut watches = Vec::new();
+        for index in blockers.rev() {
+            let blocker = guard.queue().entries[index];
+            // It lives as long as this process, and notifies its watchers when it is removed.
+            let own = blocker.wake_pipe == self.store.wake_pipe.number()
+                && self.store.wake_pipe.registry().contains(self.key(blocker.ticket));
+            if own {
+                continue;
+            }
+            match guard.files()?.watch(blocker.slot)? {
+                Some(pipe) => watches.push(pipe),
+                None => return Ok(Ahead::Dead(index)),
+            }
+        }
+        Ok(Ahead::Alive(watches))
+    }
+
+    /// Wakes the claim when one of `pipes` loses its last reader.
+    fn arm(&self, pipes: Vec<OwnedFd>) -> Result<()> {
+        let _in_runtime = self.store.context.runtime.enter();
+        // The safe constructor is deprecated for types that may not own their descriptor; an
+        // OwnedFd does, and the replacement is unsafe code.
+        #[allow(deprecated)]
+        let watch = |pipe| AsyncFd::with_interest(pipe, Interest::ERROR);
+        let pipes: std::io::Result<Vec<_>> = pipes.into_iter().map(watch).collect();
+        let pipes = pipes.map_err(|error| runtime_ended().caused_by(error))?;
+        let armed = (!pipes.is_empty()).then(|| self.claim.wake_when(any_closed(pipes)));
+        self.claim_state().armed = armed;
+        Ok(())
+    }
+
+    fn clear_claim_state(&self) {
+        // The files close after the mutex is unlocked.
+        let cleared = std::mem::take(&mut *self.claim_state());
+        if let Some(ticket) = cleared.ticket {
+            self.store.wake_pipe.registry().remove(self.key(ticket));
+        }
+    }
+
+    /// Whether the store still has the held entry, for a renewal after a wake-up.
+    pub(crate) async fn confirm(&self) -> Result<RenewOutcome> {
+        self.store.same_process()?;
+        let this = self.this().ok_or_else(runtime_ended)?;
+        let held = self.lock.with_queue_if_present(move |mut guard| {
+            let queue = guard.queue();
+            let at = this.ticket().and_then(|ticket| queue.position(ticket));
+            Ok(at.is_some_and(|at| queue.entries[at].held))
+        });
+        Ok(match held.await? {
+            Some(true) => RenewOutcome::Renewed { valid_until: Moment::NEVER },
+            Some(false) | None => RenewOutcome::Lost,
+        })
+    }
+
+    /// Removes the entry from the queue.
+    fn remove(&self, mut guard: QueueGuard<'_>) -> Result<ReleaseOutcome, StepError> {
+        let Some(ticket) = self.ticket() else { return Ok(ReleaseOutcome::Absent) };
+        let queue = guard.queue();
+        let Some(at) = queue.position(ticket) else { return Ok(ReleaseOutcome::Absent) };
+        let removed = queue.entries.remove(at);
+        let mut notifications = Notifications::new(self.lock.dir().hash());
+        notifications.after_removal(queue, &removed);
+        let extra: Vec<_> = slot_pipe::surplus(queue, removed.slot).collect();
+        if !extra.is_empty() {
+            guard.needs_disk()?;
+        }
+        if let Some(inheritance) = self.inherited.get() {
+            inheritance.revoke(&removed);
+        }
+        guard.commit()?;
+        if self.inherited.get().is_none() {
+            guard.note_free_slot(removed.slot);
+        }
+        let files = guard.files()?;
+        extra.into_iter().for_each(|slot| slot_pipe::remove(files.dir(), slot));
+        drop(guard);
+        // Closing the pipe wakes the watchers, unless a child inherited a copy of it.
+        self.clear_claim_state();
+        notifications.after_closing(&removed, &files);
+        notifications.send(&self.store.wake_pipe);
+        Ok(ReleaseOutcome::Removed)
+    }
+}
+
+#[async_trait]
+impl Acquisition for FileAcquisition {
+    fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    async fn attempt(&self) -> Result<AttemptOutcome> {
+        self.store.same_process()?;
+        let this = self.this().ok_or_else(runtime_ended)?;
+        let step = self.lock.with_queue(move |guard| this.step(guard)).await?;
+        Ok(match step {
+            StepOutcome::Granted(token) => {
+                self.claim_state().armed = None;
+                let token = FencingToken::new(token);
+                AttemptOutcome::Granted { token, valid_until: Moment::NEVER }
+            }
+            StepOutcome::Busy => AttemptOutcome::Busy { rest: Residue::Nothing },
+            StepOutcome::Waiting(pipes) => {
+                self.arm(pipes)?;
+                AttemptOutcome::Waiting { check_after: CHECK_INTERVAL }
+            }
+        })
+    }
+
+    async fn release(&self) -> Result<ReleaseOutcome> {
+        self.store.same_process()?;
+        let this = self.this().ok_or_else(runtime_ended)?;
+        // This waits in line behind an abandoned attempt that may still run.
+        let released = self.lock.with_queue_if_present(move |guard| this.remove(guard)).await;
+        match released {
+            Ok(outcome) => {
+                self.clear_claim_state();
+                Ok(outcome.unwrap_or(ReleaseOutcome::Absent))
+            }
+            Err(error) => {
+                // With its pipe closed, the entry counts as dead and the next waiter removes it.
+                // The release is repeated for the case that a child inherited a copy.
+                let mut claim_state = self.claim_state();
+                (claim_state.pipe, claim_state.armed) = (None, None);
+                Err(error)
+            }
+        }
+    }
+
+    fn unanswered(&self) -> Option<Error> {
+        self.lock.unanswered().map(|(_, error)| error)
+    }
+
+    #[cfg(unix)]
+    fn keep_alive(&self) -> Option<BorrowedFd<'_>> {
+        if self.inherited.get().is_none() {
+            let claim_state = self.claim_state();
+            let (pipe, entry) = (claim_state.pipe.as_ref()?, claim_state.held?);
+            let inheritance = inheritance::pass_on(self.lock.dir().path(), pipe, &entry).ok()?;
+            // A concurrent call may have been first.
+            let _ = self.inherited.set(inheritance);
+        }
+        self.inherited.get().map(AsFd::as_fd)
+    }
+}
+
+impl Drop for FileAcquisition {
+    fn drop(&mut self) {
+        // Only a claim that could not be released still has a ticket. Its pipe closes now, which
+        // frees the lock; waiters of this store had no pipe to watch and are woken.
+        let abandoned = self.ticket().is_some();
+        self.clear_claim_state();
+        if abandoned {
+            self.store.wake_pipe.registry().wake_all();
+        }
+    }
+}
+
+fn watched_slot(queue: &Queue, at: usize) -> u16 {
+    match queue.watches_every_holder(at) {
+        true => EVERY_HOLDER,
+        false => at.checked_sub(1).map_or(NO_SLOT, |ahead| queue.entries[ahead].slot),
+    }
+}
+
+/// Completes when the last reader of one of `pipes` has closed it.
+async fn any_closed(pipes: Vec<AsyncFd<OwnedFd>>) {
+    type Closed<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+    // An error means that the runtime ends, and with it all claims that could be woken.
+    let closed = async |pipe: &AsyncFd<OwnedFd>| drop(pipe.ready(Interest::ERROR).await);
+    if let [pipe] = &pipes[..] {
+        return closed(pipe).await;
+    }
+    let mut each: Vec<Closed<'_>> = pipes.iter().map(|pipe| Box::pin(closed(pipe)) as _).collect();
+    std::future::poll_fn(|cx| match each.iter_mut().any(|one| one.as_mut().poll(cx).is_ready()) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}

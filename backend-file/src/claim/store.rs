@@ -1,0 +1,92 @@
+//! The state that all claims of a connected store share.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fencelock_core::{BootClock, Result};
+use tokio::sync::oneshot;
+
+use crate::error::forked;
+use crate::lock::context::StoreContext;
+use crate::lock::file_lock::{FileLock, LockThreads, run_line};
+use crate::lock::lock_dir::LockDir;
+use crate::wake::wake_pipe::WakePipe;
+
+/// The number of locks from which on unused ones are closed and forgotten.
+const PRUNE_AT: usize = 256;
+
+/// A connected store.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) context: Arc<StoreContext>,
+    pub(crate) wake_pipe: WakePipe,
+    pub(crate) clock: BootClock,
+    threads: Arc<LockThreads>,
+    process: u32,
+    locks: Mutex<LockTable>,
+}
+
+#[derive(Debug)]
+struct LockTable {
+    by_key: HashMap<Arc<str>, Arc<FileLock>>,
+    prune_at: usize,
+}
+
+impl Store {
+    pub(crate) fn new(context: StoreContext, wake_pipe: WakePipe, clock: BootClock) -> Store {
+        let locks = LockTable { by_key: HashMap::new(), prune_at: PRUNE_AT };
+        Store {
+            context: Arc::new(context),
+            wake_pipe,
+            clock,
+            threads: Arc::new(LockThreads::new(run_line)),
+            process: std::process::id(),
+            locks: Mutex::new(locks),
+        }
+    }
+
+    /// Refuses to work in a forked child, which shares its parent's descriptors, and with them the
+    /// latch and the pipes that show that a claim's owner lives.
+    pub(crate) fn same_process(&self) -> Result<()> {
+        match std::process::id() == self.process {
+            true => Ok(()),
+            false => Err(forked()),
+        }
+    }
+
+    fn locks(&self) -> MutexGuard<'_, LockTable> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock with the full name `key`.
+    pub(crate) fn lock(&self, key: &Arc<str>) -> Arc<FileLock> {
+        let mut locks = self.locks();
+        if let Some(lock) = locks.by_key.get(key) {
+            return lock.clone();
+        }
+        if locks.by_key.len() >= locks.prune_at {
+            let unused = locks.by_key.extract_if(|_, lock| Arc::strong_count(lock) == 1);
+            unused.for_each(|(_, lock)| drop(lock.request_close()));
+            locks.prune_at = PRUNE_AT.max(locks.by_key.len() * 2);
+        }
+        let dir = LockDir::new(self.context.clone(), key.clone());
+        let lock = Arc::new(FileLock::new(dir, self.threads.clone()));
+        locks.by_key.insert(key.clone(), lock.clone());
+        lock
+    }
+
+    /// Closes the files of all locks. Each receiver completes when those of one lock are closed.
+    pub(crate) fn close_files(&self) -> Vec<oneshot::Receiver<()>> {
+        let locks = std::mem::take(&mut self.locks().by_key);
+        locks.values().map(FileLock::request_close).collect()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // A forked child shares the latch with its parent.
+        if self.same_process().is_ok() {
+            drop(self.close_files());
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Opening of directories that may be created or removed at the same time, and the refusal of
+//! network file systems.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use fencelock_core::Result;
+use rustix::fs::{Mode, OFlags, StatFs};
+use rustix::io::{self, Errno};
+
+use crate::error::{failed, refused};
+use crate::platform;
+
+pub(crate) const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+/// How often a directory may be removed while it is created and opened, before that is an error. It
+/// takes a fraction of a second; another process that does nothing else wins most of the races.
+pub(crate) const MAX_RETRIES: usize = 10_000;
+
+/// Refuses a file system on which locks do not work across all its users.
+pub(crate) fn refuse_network(fd: BorrowedFd<'_>, path: &Path) -> Result<StatFs> {
+    let fs = rustix::fs::fstatfs(fd).map_err(|e| failed("stat the file system of", path, e))?;
+    match platform::network(&fs) {
+        None => Ok(fs),
+        Some(kind) => Err(refused(format!(
+            "{} is on {kind}, where locks do not reach the other machines; use a file:///DIR on a \
+             local file system, or a store for several machines, such as redis:// or zk://",
+            path.display()
+        ))),
+    }
+}
+
+/// Opens the directory `path` below `dir`. If it is missing, it is created for this user alone.
+pub(crate) fn open_or_make(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    for _ in 0..MAX_RETRIES {
+        match rustix::fs::openat(dir, path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => {}
+            opened => return opened,
+        }
+        match rustix::fs::mkdirat(dir, path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::NOENT)
+}

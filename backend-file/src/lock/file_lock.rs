@@ -1,0 +1,221 @@
+//! One lock, whose requests from this process run one at a time, in the order in which they were
+//! made.
+//!
+//! A request that finds everything ready runs at once, on its caller's thread: its system calls
+//! wait for nothing. A request that has to open files, reserve tokens on the disk or wait for
+//! another process that has the latch joins the lock's line
+//! ([`request_line`](crate::lock::request_line)), and so do all requests after it. One I/O thread
+//! of the store at a time runs them: the disk may hang, and the process that has the latch may be
+//! stopped. A line that meets another process in the latch is retried later, so that it keeps no
+//! thread from other locks.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fencelock_core::{Error, Moment, Result};
+use tokio::sync::oneshot;
+
+use crate::error::foreign;
+use crate::lock::io_threads::IoThreads;
+use crate::lock::lock_dir::LockDir;
+use crate::lock::queue_cache::{StepError, Thread};
+use crate::lock::queue_guard::QueueGuard;
+use crate::lock::request_line::{Request, RequestLine};
+use crate::lock::requests::{Answer, CloseRequest, LatchedRequest, PeekRequest};
+use crate::lock::shared_queue::{IfMissing, Peek, SharedQueue};
+
+/// A request that has waited for longer counts as one that the disk does not answer, so that a
+/// waiter check does not take it for a busy lock.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+/// How often a line that a step on another thread has is tried before the caller sleeps.
+const LINE_TRIES: u32 = 500;
+/// How many requests of one line run before the line of another lock has its turn.
+const REQUESTS_PER_RUN: usize = 16;
+
+/// The I/O threads of a store: they run the lines of its locks.
+pub(crate) type LockThreads = IoThreads<Arc<FileLock>>;
+
+/// One lock.
+#[derive(Debug)]
+pub(crate) struct FileLock {
+    queue: SharedQueue,
+    line: Mutex<RequestLine>,
+    threads: Arc<LockThreads>,
+    /// The ticket of a waiter that may hold but does not, and when that was first seen.
+    stalled: Mutex<Option<(u64, Moment)>>,
+}
+
+impl FileLock {
+    pub(crate) fn new(dir: LockDir, threads: Arc<LockThreads>) -> FileLock {
+        let (queue, line, stalled) = (SharedQueue::new(dir), Mutex::default(), Mutex::default());
+        FileLock { queue, line, threads, stalled }
+    }
+
+    pub(crate) fn dir(&self) -> &LockDir {
+        self.queue.dir()
+    }
+
+    /// Runs `work` with exclusive access to the queue, until `work` drops its guard. Creates the
+    /// lock's directory. Work that stops because it needs the disk runs again from its beginning.
+    ///
+    /// Dropped at any await, `work` may still run, once, before any later request for this lock.
+    pub(crate) async fn with_queue<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl Fn(QueueGuard<'_>) -> Result<T, StepError> + Send + 'static,
+    ) -> Result<T> {
+        match self.submit(IfMissing::Create, work)?.wait().await? {
+            Some(done) => Ok(done),
+            None => Err(foreign(self.dir().path(), "it vanishes as soon as it is created")),
+        }
+    }
+
+    /// Like [`with_queue`](FileLock::with_queue); `None` when the lock has no directory.
+    pub(crate) async fn with_queue_if_present<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl Fn(QueueGuard<'_>) -> Result<T, StepError> + Send + 'static,
+    ) -> Result<Option<T>> {
+        self.submit(IfMissing::Skip, work)?.wait().await
+    }
+
+    /// Reads the queue without the latch, for a waiter check.
+    pub(crate) async fn peek(self: &Arc<Self>) -> Result<Peek> {
+        match self.unanswered() {
+            // That another request has no answer says nothing about the disk at first.
+            Some((elapsed, error)) if elapsed >= ANSWER_LIMIT => return Err(error),
+            Some(_) => return Ok(Peek::Busy),
+            None => {}
+        }
+        self.submit_peek()?.wait().await
+    }
+
+    /// How long the current request has had no answer, and the likely cause.
+    pub(crate) fn unanswered(&self) -> Option<(Duration, Error)> {
+        self.line().unanswered(self.dir().path())
+    }
+
+    /// Records that the waiter `ticket` may hold but does not; returns it once that has been so
+    /// for `limit`.
+    pub(crate) fn stalled_for(
+        &self,
+        ticket: Option<u64>,
+        now: Moment,
+        limit: Duration,
+    ) -> Option<u64> {
+        let mut stalled = self.stalled.lock().unwrap_or_else(PoisonError::into_inner);
+        match (*stalled, ticket) {
+            (Some((known, since)), Some(ticket)) if known == ticket => {
+                (now.duration_since(since) >= limit).then_some(ticket)
+            }
+            _ => {
+                *stalled = ticket.map(|ticket| (ticket, now));
+                None
+            }
+        }
+    }
+
+    /// Closes the files of a lock that gets no more requests. Completes when they are closed.
+    pub(crate) fn request_close(self: &Arc<Self>) -> oneshot::Receiver<()> {
+        let (answer, closed) = oneshot::channel();
+        // Without a thread, the files close when this lock is dropped.
+        let _ = self.enqueue(self.line(), Box::new(CloseRequest { _answer: answer }));
+        closed
+    }
+
+    /// Runs a request at once, or adds it to the line.
+    fn submit<T: Send + 'static>(
+        self: &Arc<Self>,
+        if_missing: IfMissing,
+        work: impl Fn(QueueGuard<'_>) -> Result<T, StepError> + Send + 'static,
+    ) -> Result<Answer<Option<T>>> {
+        // No other request can overtake this one while it has the line's mutex.
+        let line = self.line();
+        if line.is_idle() {
+            match self.queue.with_queue(if_missing, Thread::Runtime, &work) {
+                Ok(Some(done)) => return Ok(Answer::Now(done)),
+                Ok(None) | Err(StepError::NeedsDisk) => {}
+                Err(StepError::Failed(error)) => return Err(error),
+            }
+        }
+        let (answer, answered) = oneshot::channel();
+        self.enqueue(line, Box::new(LatchedRequest { if_missing, work, answer }))?;
+        Ok(Answer::Later(answered))
+    }
+
+    fn submit_peek(self: &Arc<Self>) -> Result<Answer<Peek>> {
+        let line = self.line();
+        if line.is_idle() {
+            match self.queue.peek(Thread::Runtime) {
+                Ok(seen) => return Ok(Answer::Now(seen)),
+                Err(StepError::NeedsDisk) => {}
+                Err(StepError::Failed(error)) => return Err(error),
+            }
+        }
+        let (answer, answered) = oneshot::channel();
+        self.enqueue(line, Box::new(PeekRequest { answer }))?;
+        Ok(Answer::Later(answered))
+    }
+
+    fn line(&self) -> MutexGuard<'_, RequestLine> {
+        // A step on another thread of this process ends within microseconds. To sleep and be
+        // woken takes longer, for both threads.
+        for _ in 0..LINE_TRIES {
+            if let Ok(line) = self.line.try_lock() {
+                return line;
+            }
+            std::hint::spin_loop();
+        }
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds `request` to the line, for an I/O thread.
+    fn enqueue(
+        self: &Arc<Self>,
+        mut line: MutexGuard<'_, RequestLine>,
+        request: Box<dyn Request>,
+    ) -> Result<()> {
+        let needs_thread = line.push(request);
+        drop(line);
+        match needs_thread {
+            true => self.threads.submit(self.clone()).inspect_err(|_| self.drop_requests()),
+            false => Ok(()),
+        }
+    }
+
+    /// Has the first request of the line run again later.
+    fn retry_later(self: &Arc<Self>, request: Box<dyn Request>) {
+        let changed = self.queue.changed();
+        let pause = {
+            let mut line = self.line();
+            line.put_back(request);
+            line.pause(changed)
+        };
+        if self.threads.submit_in(pause, self.clone()).is_err() {
+            self.drop_requests();
+        }
+    }
+
+    /// Ends each request without an answer, because no thread can be started.
+    fn drop_requests(&self) {
+        let line = std::mem::take(&mut *self.line());
+        drop(line);
+    }
+}
+
+/// Runs the requests in the line of `lock`, on an I/O thread.
+// A thread owns what it takes from its backlog.
+#[allow(clippy::needless_pass_by_value)]
+pub(crate) fn run_line(lock: Arc<FileLock>) {
+    for _ in 0..REQUESTS_PER_RUN {
+        let next = lock.line().next();
+        let Some(request) = next else { return };
+        // A panic ends this request, which then has no answer, and not the line.
+        let ran = catch_unwind(AssertUnwindSafe(|| request.run(&lock.queue)));
+        if let Ok(Err(request)) = ran {
+            return lock.retry_later(request);
+        }
+    }
+    if lock.threads.submit(lock.clone()).is_err() {
+        lock.drop_requests();
+    }
+}

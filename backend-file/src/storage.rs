@@ -1,0 +1,10 @@
+//! The files and named pipes of one lock.
+
+pub(crate) mod inheritance;
+pub(crate) mod labels;
+pub(crate) mod leftovers;
+pub(crate) mod lock_files;
+pub(crate) mod named_pipe;
+pub(crate) mod page;
+pub(crate) mod slot_pipe;
+pub(crate) mod state;

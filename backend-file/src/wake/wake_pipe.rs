@@ -1,0 +1,182 @@
+//! The pipe through which other processes wake the claims of a connected store: one named pipe for
+//! each store, in the directory `.doors`.
+//!
+//! Some events close no pipe and have to be sent: a shared lock was granted and the next reader
+//! fits too, the pipe of a releaser lives on in a child, an operator evicted a holder. With one
+//! pipe for all claims of a store, claims that need no such wake-up pay nothing for it. A wake-up
+//! is a hint: a redundant one does no harm, and the periodic check makes up for a lost one.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+use fencelock_core::{Label, Result};
+use rustix::fs::{FileType, Mode, OFlags, openat};
+use rustix::io::{self, Errno};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+
+use crate::directory::store_dir::Directory;
+use crate::error::failed;
+use crate::platform::centiseconds;
+use crate::queue::entry::NO_WAKE_PIPE;
+use crate::storage::labels::{LABEL_LEN, read_label, write_label};
+use crate::storage::named_pipe;
+use crate::wake::owned_pipe;
+use crate::wake::owned_pipe::OwnedPipe;
+use crate::wake::registry::{ClaimKey, ClaimRegistry};
+
+/// The directory of the wake pipes. It begins with a dot, unlike the directory of a lock.
+const WAKE_PIPES: &str = ".doors";
+/// The file in it with the label of each store.
+const LABELS: &str = "labels";
+
+/// This store's wake pipe, and access to those of other stores.
+#[derive(Debug)]
+pub(crate) struct WakePipe {
+    number: u16,
+    dir: Arc<OwnedFd>,
+    registry: Arc<ClaimRegistry>,
+    /// When it was taken, like [`Entry::since`](crate::queue::entry::Entry::since).
+    taken: u32,
+    /// The label recorded for this pipe, once a claim had one.
+    label: OnceLock<Option<Label>>,
+    dispatcher: tokio::task::AbortHandle,
+}
+
+impl WakePipe {
+    /// Takes a free wake pipe.
+    pub(crate) fn take(directory: &Directory, runtime: &Handle) -> Result<WakePipe> {
+        let path = directory.path().join(WAKE_PIPES);
+        let failed = |errno| failed("open a named pipe in", &path, errno);
+        let dir = Arc::new(open_or_make(directory).map_err(failed)?);
+        let mailbox = OwnedPipe::take(&dir, directory.rights()).map_err(failed)?;
+        let number = mailbox.number();
+        let _in_runtime = runtime.enter();
+        // The safe constructor is deprecated for types that may not own their descriptor; a
+        // OwnedPipe does, and the replacement is unsafe code.
+        #[allow(deprecated)]
+        let mailbox = AsyncFd::with_interest(mailbox, Interest::READABLE)
+            .map_err(|error| crate::error::runtime_ended().caused_by(error))?;
+        let registry = Arc::new(ClaimRegistry::default());
+        let dispatcher = runtime.spawn(dispatch(mailbox, registry.clone())).abort_handle();
+        let taken = centiseconds();
+        Ok(WakePipe { number, dir, registry, taken, label: OnceLock::new(), dispatcher })
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Wakes the claim `claim_key` through wake pipe `number`, if that process lives.
+    pub(crate) fn wake(&self, number: u16, claim_key: ClaimKey) {
+        if number == self.number {
+            self.registry.wake(claim_key);
+            return;
+        }
+        if number == NO_WAKE_PIPE {
+            return;
+        }
+        // Opened for reading too, so that a write can neither fail without a reader nor raise
+        // SIGPIPE. A reader of a wake pipe does not count as an owner.
+        let sent = named_pipe::open(self.dir.as_fd(), &owned_pipe::name(number), OFlags::RDWR)
+            .and_then(|pipe| io::write(&pipe, &claim_key.to_le_bytes()));
+        match sent {
+            // Full: a reader of that much wakes all its claims.
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(errno) => tracing::debug!(
+                target: "fencelock", number, error = %std::io::Error::from(errno),
+                "cannot write to a wake pipe; the periodic check will wake the claim"),
+        }
+    }
+
+    pub(crate) fn registry(&self) -> &ClaimRegistry {
+        &self.registry
+    }
+
+    /// Whether `label` is recorded for this pipe; `None` when none is yet.
+    pub(crate) fn has_label(&self, label: &Label) -> Option<bool> {
+        self.label.get().map(|own| own.as_ref() == Some(label))
+    }
+
+    /// Records `label` for this pipe if it is the first one, on a thread that may wait for the
+    /// disk. Returns whether it is recorded.
+    pub(crate) fn put_label(&self, label: &Label) -> bool {
+        let own = self.label.get_or_init(|| {
+            let file = open_labels(self.dir.as_fd()).ok()?;
+            let at = record_at(self.number);
+            let taken = io::pwrite(&file, &self.taken.to_le_bytes(), at);
+            write_label(file.as_fd(), at + TAKEN, label).ok()?;
+            (taken == Ok(size_of::<u32>())).then(|| label.clone())
+        });
+        own.as_ref() == Some(label)
+    }
+
+    /// The label of wake pipe `number`, if it was taken before `since`: an entry may outlive its
+    /// process, in a child that inherited its pipe, and another store may have the wake pipe then.
+    pub(crate) fn label_at(&self, number: u16, since: u32) -> Option<Label> {
+        let file = open_labels(self.dir.as_fd()).ok()?;
+        let mut taken = [0; size_of::<u32>()];
+        io::pread(&file, &mut taken, record_at(number)).ok()?;
+        let ago = since.wrapping_sub(u32::from_le_bytes(taken));
+        (ago < u32::MAX / 2).then(|| read_label(file.as_fd(), record_at(number) + TAKEN))?
+    }
+
+    /// Ends the delivery of wake-ups.
+    pub(crate) fn close(&self) {
+        self.dispatcher.abort();
+    }
+}
+
+impl Drop for WakePipe {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn open_or_make(directory: &Directory) -> io::Result<OwnedFd> {
+    match directory.open_dir(WAKE_PIPES) {
+        Err(Errno::NOENT) => {
+            directory.create(WAKE_PIPES, |draft| draft.file(LABELS).map(drop))?;
+            directory.open_dir(WAKE_PIPES)
+        }
+        opened => opened,
+    }
+}
+
+fn open_labels(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = openat(dir, LABELS, flags | OFlags::NOCTTY, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    // A label must not be written into a file that another user put there.
+    match FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1 {
+        true => Ok(file),
+        false => Err(Errno::PERM),
+    }
+}
+
+/// The offset of the record of wake pipe `number`: when it was taken, and the label.
+fn record_at(number: u16) -> u64 {
+    u64::from(number) * (TAKEN + LABEL_LEN as u64)
+}
+
+const TAKEN: u64 = size_of::<u32>() as u64;
+
+/// Delivers every wake-up, as long as the runtime lives.
+async fn dispatch(pipe: AsyncFd<OwnedPipe>, registry: Arc<ClaimRegistry>) {
+    let mut keys = [0; 4096];
+    while let Ok(mut ready) = pipe.readable().await {
+        match io::read(pipe.get_ref(), &mut keys) {
+            // Even the smallest pipe holds twice as much, so a wake-up may have found it full.
+            Ok(read) if read == keys.len() => registry.wake_all(),
+            Ok(read) => {
+                for key in keys[..read].chunks_exact(size_of::<ClaimKey>()) {
+                    let key = std::array::from_fn(|at| key[at]);
+                    registry.wake(ClaimKey::from_le_bytes(key));
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(_) => ready.clear_ready(),
+        }
+    }
+}
