@@ -16,8 +16,8 @@ use crate::error::explain;
 use crate::identity::{Identity, Keys};
 use crate::link::Ear;
 use crate::listeners::Listeners;
-use crate::redlock::marker::{Deployment, standing};
-use crate::redlock::refusals::{Refusal, Refusals};
+use crate::redlock::incarnation::{Deployment, verdict};
+use crate::redlock::rejections::{Rejection, Rejections};
 use crate::redlock::waiters::Waiters;
 use crate::redlock::{self, RedlockStore};
 use crate::route::Host;
@@ -69,16 +69,16 @@ pub fn reply(bytes: &[u8]) -> Granted {
         let again = snapshot::read(value.clone());
         let _ = snapshot::Seen::merge([seen].into_iter().chain(again).collect(), 2).into_snapshot();
     }
-    if let Some(refusal) = Refusal::read(&value) {
-        let mut refusals = Refusals::default();
-        refusals.add(refusal);
-        let _ = refusals.look_in(2, 0);
+    if let Some(rejection) = Rejection::read(&value) {
+        let mut rejections = Rejections::default();
+        rejections.add(rejection);
+        let _ = rejections.look_in(2, 0);
     }
     if let Value::Array(values) = &value
         && let Some((text, now_us)) = redlock::read_sight(values)
     {
         let ours = Deployment { nodes: 3, epoch: 1, delay: Duration::from_secs(60) };
-        let _ = standing(text.as_deref(), "run", now_us, ours);
+        let _ = verdict(text.as_deref(), "run", now_us, ours);
     }
     let attempt = read_attempt(&value, Moment::from_nanos(1), Duration::from_secs(1));
     Granted {
@@ -86,7 +86,7 @@ pub fn reply(bytes: &[u8]) -> Granted {
             Some(Attempt::Granted { token, .. }) => Some(token.get()),
             _ => None,
         },
-        vote: redlock::read_fence(&value),
+        vote: redlock::read_token(&value),
     }
 }
 
@@ -111,7 +111,7 @@ fn pushed(value: &Value) {
     listeners.changed(value);
     if let Value::BulkString(text) = value {
         listeners.told(text);
-        Waiters::at(3).told(0, text);
+        Waiters::at(3).on_message(0, text);
         let _ = Identity::parse(text);
     }
 }

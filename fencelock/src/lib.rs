@@ -38,7 +38,7 @@ pub const SCHEMES: &[Scheme] = &[
 #[cfg(feature = "redis")]
 pub mod redlock {
     pub use fencelock_redis::redlock::{
-        Deployment, LockSeen, NodeSeen, NodeStatus, Part, Replaced, init, open_when_due, replace,
+        Deployment, LockSeen, NodeSeen, NodeStatus, Membership, Replaced, init, open_when_due, replace,
         status,
     };
 }

@@ -12,11 +12,11 @@ use fencelock_core::{
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::contender::RedlockContender;
-use super::debts::{By, free};
+use super::contender::RedlockAcquisition;
+use super::debts::{ReleaseKind, free};
 use super::member::Member;
-use super::quorum::{Quorum, Slate};
-use super::refusals::{LOOK_AGAIN, nth_change};
+use super::quorum::{Quorum, Electorate};
+use super::rejections::{LOOK_AGAIN, nth_change};
 use crate::error::strange_answer;
 use crate::identity::{Keys, Process};
 use crate::node::Step;
@@ -27,13 +27,13 @@ use crate::snapshot::{self, Seen};
 
 /// One connected store.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct QuorumStore {
     pub(crate) quorum: Quorum,
     pub(crate) process: Process,
     pub(crate) profile: Profile,
 }
 
-impl Store {
+impl QuorumStore {
     /// What each node that answers has of a lock.
     async fn inspect_all(&self, keys: &Keys) -> Result<Vec<Seen>> {
         let step = Step {
@@ -49,31 +49,31 @@ impl Store {
     }
 }
 
-impl Seats for Store {
-    type Seat = RedlockContender;
+impl Seats for QuorumStore {
+    type Seat = RedlockAcquisition;
 
-    async fn renew_one(&self, seat: &RedlockContender) -> Result<Renewal> {
+    async fn renew_one(&self, seat: &RedlockAcquisition) -> Result<Renewal> {
         seat.renew().await
     }
 
-    async fn look_at(&self, waiting: &[&RedlockContender]) -> Result<Vec<Look>> {
+    async fn look_at(&self, waiting: &[&RedlockAcquisition]) -> Result<Vec<Look>> {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
         let quorum = &self.quorum;
         let mut values = vec![self.process.as_str().as_bytes()];
         values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
         let step = Step { script: &QUORUM.look, keys: &keys.all(), values: &values };
-        let Slate { ballots, words, .. } = quorum.slate(quorum.now())?;
+        let Electorate { eligible, words, .. } = quorum.electorate(quorum.now())?;
         let question = async |member: &Member| {
             let answer = member.batches.step(step).await?;
             read_look(&answer).ok_or_else(|| strange_answer("look"))
         };
-        let asked = ballots.asked().map(|(node, _)| node);
+        let asked = eligible.asked().map(|(node, _)| node);
         let seen = quorum.ask(asked, words, question).await?;
         let missing = seen.iter().filter(|look| look.missing).count();
         // One of them is enough to go on with what nodes had to leave undone.
         let unfinished = seen.iter().filter(|look| look.is_unfinished());
         let sweep_in = unfinished.map(|look| look.look_in).min().unwrap_or(LOOK_AGAIN);
-        let look = |(index, waiter): (usize, &&RedlockContender)| {
+        let look = |(index, waiter): (usize, &&RedlockAcquisition)| {
             if missing >= quorum.majority() {
                 return Look::Attempt;
             }
@@ -93,7 +93,7 @@ impl Seats for Store {
 }
 
 /// What one node said to a look.
-pub(crate) struct Seeing {
+pub(crate) struct WaiterCheckReply {
     look_in: Duration,
     missing: bool,
     /// Empty if it is of another process.
@@ -102,7 +102,7 @@ pub(crate) struct Seeing {
     turns: Vec<Vec<u8>>,
 }
 
-impl Seeing {
+impl WaiterCheckReply {
     fn is_turn_of(&self, waiter: &[u8]) -> bool {
         self.turns.iter().any(|turn| turn == waiter)
     }
@@ -132,7 +132,7 @@ impl Seeing {
     }
 }
 
-pub(crate) fn read_look(answer: &Value) -> Option<Seeing> {
+pub(crate) fn read_look(answer: &Value) -> Option<WaiterCheckReply> {
     let Value::Array(values) = answer else { return None };
     let [Value::Int(look_in), Value::Int(missing), Value::BulkString(first), turns @ ..] =
         values.as_slice()
@@ -145,32 +145,32 @@ pub(crate) fn read_look(answer: &Value) -> Option<Seeing> {
     });
     let look_in = Duration::from_millis(u64::try_from(*look_in).ok()?);
     let (missing, first) = (*missing != 0, first.clone());
-    Some(Seeing { look_in, missing, first, turns: turns.collect::<Option<_>>()? })
+    Some(WaiterCheckReply { look_in, missing, first, turns: turns.collect::<Option<_>>()? })
 }
 
 /// The store as core drives it.
-pub(crate) struct Driver {
-    pub(crate) store: Arc<Store>,
+pub(crate) struct RedlockBackend {
+    pub(crate) store: Arc<QuorumStore>,
 }
 
-impl fmt::Debug for Driver {
+impl fmt::Debug for RedlockBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Driver").field(&self.store).finish()
+        f.debug_tuple("RedlockBackend").field(&self.store).finish()
     }
 }
 
 #[async_trait]
-impl DistributedLock for Driver {
+impl DistributedLock for RedlockBackend {
     fn profile(&self) -> &Profile {
         &self.store.profile
     }
 
     fn clock(&self) -> &dyn Clock {
-        &*self.store.quorum.circle.clock
+        &*self.store.quorum.view.clock
     }
 
     fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
-        Arc::new(RedlockContender::new(self.store.clone(), claim))
+        Arc::new(RedlockAcquisition::new(self.store.clone(), claim))
     }
 
     async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
@@ -196,8 +196,8 @@ impl DistributedLock for Driver {
             return Ok(Removal::Absent);
         };
         let quorum = &self.store.quorum;
-        let freeing = quorum.ask_all(|member| free(&member.batches, &keys, value, "", By::Order));
-        let removed = freeing.await?;
+        let release = quorum.ask_all(|member| free(&member.batches, &keys, value, "", ReleaseKind::Evict));
+        let removed = release.await?;
         match (removed.contains(&true), removed.len() == quorum.members.len()) {
             (false, _) => Ok(Removal::Absent),
             (true, true) => Ok(Removal::Removed),

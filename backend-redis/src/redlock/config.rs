@@ -11,10 +11,10 @@ use fencelock_core::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::backend::{Driver, Store};
-use super::circle::Circle;
-use super::fence::MOST_NODES;
-use super::marker::Deployment;
+use super::backend::{RedlockBackend, QuorumStore};
+use super::view::QuorumView;
+use super::token::MAX_NODES;
+use super::incarnation::Deployment;
 use super::member::Member;
 use super::quorum::Quorum;
 use crate::access::{self, Access, PORT, database_in, hosts, hosts_of, invalid};
@@ -25,13 +25,13 @@ use crate::route::{Caller, Host};
 use crate::tls::Tls;
 
 /// No time that a user gives is longer, so that no arithmetic overflows: a week.
-const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+const MAX_DURATION: Duration = Duration::from_secs(7 * 86_400);
 /// Between the longest TTL and the shortest `restart_delay`, besides twice the clocks' tolerance: a
 /// hundredth of the TTL and this, as in [`lease_end`](fencelock_core::lease_end).
 const GRANULARITY: Duration = Duration::from_millis(2);
 /// How long connecting waits for nodes at least, and for the last ones once a majority is there.
-const MEET_WITHIN: Duration = Duration::from_secs(4);
-const LAST_WITHIN: Duration = Duration::from_millis(200);
+const CONNECT_WITHIN: Duration = Duration::from_secs(4);
+const STRAGGLERS_WITHIN: Duration = Duration::from_millis(200);
 
 /// The parameters of these URLs besides those of [`access`].
 const PARAMETERS: [&str; 4] = ["restart_delay", "clock_tolerance", "node_timeout", "set_epoch"];
@@ -181,9 +181,9 @@ impl RedlockStore {
 
     fn check(&self) -> Result<()> {
         let count = self.nodes.len();
-        if count < 3 || count.is_multiple_of(2) || count > MOST_NODES {
+        if count < 3 || count.is_multiple_of(2) || count > MAX_NODES {
             return Err(invalid(format!(
-                "{count} nodes; expected an odd number from 3 to {MOST_NODES}, as \
+                "{count} nodes; expected an odd number from 3 to {MAX_NODES}, as \
                  redlock://H1,H2,H3"
             )));
         }
@@ -197,7 +197,7 @@ impl RedlockStore {
             ("clock_tolerance", self.clock_tolerance),
             ("node_timeout", self.node_timeout),
         ] {
-            if given > LONGEST {
+            if given > MAX_DURATION {
                 return Err(invalid(format!("{name} must be no longer than 7 days")));
             }
         }
@@ -273,21 +273,21 @@ impl RedlockStore {
         profile.require_ttl(settings.default_ttl())?;
         let caller = self.caller()?;
         let clock = Arc::new(start_clock()?);
-        let circle = Arc::new(Circle::new(self.deployment(), self.clock_tolerance, clock));
+        let view = Arc::new(QuorumView::new(self.deployment(), self.clock_tolerance, clock));
         let process = Process::fresh(settings.key_prefix());
         let members = self.nodes.iter().enumerate().map(|(index, host)| {
             let (host, process) = (host.clone(), process.clone());
-            Arc::new(Member::start(index, host, &caller, process, circle.clone()))
+            Arc::new(Member::start(index, host, &caller, process, view.clone()))
         });
         let quorum = Quorum {
             members: members.collect(),
-            circle,
+            view,
             node_timeout: self.node_timeout,
             runtime: caller.runtime.clone(),
         };
-        meet(&quorum, MEET_WITHIN.max(caller.timeouts.connect + caller.timeouts.answer)).await?;
-        let store = Store { quorum, process, profile };
-        Locks::new(Arc::new(Driver { store: Arc::new(store) }), &self.shown(), settings)
+        meet(&quorum, CONNECT_WITHIN.max(caller.timeouts.connect + caller.timeouts.answer)).await?;
+        let store = QuorumStore { quorum, process, profile };
+        Locks::new(Arc::new(RedlockBackend { store: Arc::new(store) }), &self.shown(), settings)
     }
 
     /// The store's name in errors and logs.
@@ -301,22 +301,22 @@ impl RedlockStore {
 /// Waits until every node has said whether it takes part, or a majority has and the others are slow.
 async fn meet(quorum: &Quorum, within: Duration) -> Result<()> {
     let started = Instant::now();
-    let mut news = quorum.circle.news.subscribe();
+    let mut updates = quorum.view.updates.subscribe();
     loop {
-        if let Some(error) = quorum.circle.replaced() {
+        if let Some(error) = quorum.view.superseded() {
             return Err(error);
         }
-        let is_enough = quorum.slate(quorum.now()).is_ok();
-        let deadline = started + if is_enough { LAST_WITHIN } else { within };
-        let is_complete = !quorum.members.iter().any(|member| member.is_being_met());
+        let is_enough = quorum.electorate(quorum.now()).is_ok();
+        let deadline = started + if is_enough { STRAGGLERS_WITHIN } else { within };
+        let is_complete = !quorum.members.iter().any(|member| member.is_undecided());
         if is_complete || Instant::now() >= deadline {
             break;
         }
-        // The sender is ours: this ends with news or in time.
-        let _ = timeout_at(deadline, news.changed()).await;
+        // The sender is ours: this ends with updates or in time.
+        let _ = timeout_at(deadline, updates.changed()).await;
     }
     let connected = quorum.members.iter().filter(|member| member.link().state().is_ok()).count();
-    match quorum.slate(quorum.now()) {
+    match quorum.electorate(quorum.now()) {
         // Nodes that are too young will not be for ever; who asks for a lock is told.
         Err(error) if connected < quorum.majority() || error.kind() != ErrorKind::Unreachable => {
             Err(error)

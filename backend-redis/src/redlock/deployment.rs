@@ -1,6 +1,6 @@
 //! What an operator does with a set of nodes: declare it new, look at it, change it.
 //!
-//! Each node is asked over a connection of its own, by one who holds no locks. What a node's marker
+//! Each node is asked over a connection of its own, by one who holds no locks. What a node's record
 //! means is decided in [`part`] and [`change`], which are pure.
 
 mod change;
@@ -22,11 +22,11 @@ use crate::route::{Caller, Host};
 
 pub use init::init;
 pub use open::open_when_due;
-pub use part::Part;
+pub use part::Membership;
 pub use replace::{Replaced, replace};
 pub use status::{LockSeen, NodeSeen, NodeStatus, status};
 
-use node::{Node, Watch};
+use node::{NodeConnection, WallClock};
 
 /// The set that `url` names.
 fn parse(url: &str) -> Result<(RedlockStore, Settings)> {
@@ -51,17 +51,17 @@ fn explain_at(store: &RedlockStore) -> impl Fn(Error) -> Error {
 async fn reach_all(
     store: &RedlockStore,
     caller: &Arc<Caller>,
-    watch: Watch,
-) -> Vec<(Host, Result<Node>)> {
+    watch: WallClock,
+) -> Vec<(Host, Result<NodeConnection>)> {
     let asking = store
         .hosts()
         .iter()
-        .map(|host| async { (host.clone(), Node::reach(host, caller, watch).await) });
+        .map(|host| async { (host.clone(), NodeConnection::reach(host, caller, watch).await) });
     join_all(asking).await
 }
 
 /// One server under two names has one vote, and would be counted twice.
-fn refuse_twins(nodes: &[Node]) -> Result<()> {
+fn refuse_twins(nodes: &[NodeConnection]) -> Result<()> {
     for (index, node) in nodes.iter().enumerate() {
         if let Some(twin) = nodes[..index].iter().find(|twin| twin.run_id == node.run_id) {
             let message =

@@ -27,10 +27,10 @@ async fn a_holder_survives_the_restart_of_all_nodes_one_by_one() {
         assert!(held.is_held() && reading.is_held(), "lost with node {node}");
         assert!(is_busy(&other, "lock").await && is_busy(&other, "shared").await);
     }
-    // The fence came with it: whoever is next gets a larger one from any majority.
+    // The token came with it: whoever is next gets a larger one from any majority.
     for node in &rig.nodes {
-        let fence = ask(node, &["GET", &fence_key("lock")]).await;
-        assert!(fence.parse::<u64>().unwrap() >= token.get(), "{fence} after {token:?}");
+        let token = ask(node, &["GET", &token_key("lock")]).await;
+        assert!(token.parse::<u64>().unwrap() >= token.get(), "{token} after {token:?}");
     }
     give_back(held).await;
     give_back(reading).await;

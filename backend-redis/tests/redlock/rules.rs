@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fencelock_core::{ErrorKind, Locks, LostReason};
-use fencelock_redis::redlock::marker::Marker;
+use fencelock_redis::redlock::incarnation::IncarnationRecord;
 use fencelock_redis::redlock::votes::{self, Settled, Vote};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -31,8 +31,8 @@ async fn without(rig: &Rig, nodes: &[usize], params: &str) -> (Lines, Locks) {
 
 /// A on a and b; a restarts empty; B would get a and c.
 ///
-/// Kept by `marker::standing`: a marker that is `Born` is `Young` until the delay has passed. A B
-/// that was there before also waits by its own clock, in `Acquaintance::meet`.
+/// Kept by `incarnation::standing`: a marker that is `Born` is `Young` until the delay has passed. A B
+/// that was there before also waits by its own clock, in `RestartTracker::meet`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_forgot_does_not_vote_a_second_time() {
     let rig = Rig::new(3, QUICK).await;
@@ -78,7 +78,7 @@ async fn no_lock_outlives_the_delay() {
 
 /// The same up to a second too early, by an age of which less than a second is known.
 ///
-/// Kept by `marker::standing`, which counts the age in µs from when the node was first seen empty.
+/// Kept by `incarnation::standing`, which counts the age in µs from when the node was first seen empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_as_old_as_its_marker_to_the_microsecond() {
     let rig = Rig::new(3, QUICK).await;
@@ -96,7 +96,7 @@ async fn a_node_is_as_old_as_its_marker_to_the_microsecond() {
         })
         .await;
         let now = time_us(&rig.nodes[A]).await;
-        let born = Marker::parse(&marker(&rig.nodes[A]).await).unwrap().born_us;
+        let born = IncarnationRecord::parse(&marker(&rig.nodes[A]).await).unwrap().born_us;
         assert!(born >= killed, "round {round}: born {} µs before it was killed", killed - born);
         let age = u128::from(now - born);
         assert!(age >= QUICK_DELAY.as_micros(), "round {round}: it voted at {age} µs of age");
@@ -125,14 +125,14 @@ async fn a_majority_of_those_who_answer_is_none() {
     rig.drained().await;
 }
 
-/// B is granted the larger fence of b on a and b and releases. A, of a and c, would get less.
+/// B is granted the larger token of b on a and b and releases. A, of a and c, would get less.
 ///
-/// Kept by `Desk::write_back`: a round is won once a majority knows its largest fence.
+/// Kept by `Desk::write_back`: a round is won once a majority knows its largest token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_largest_fence_of_a_round_is_written_back() {
+async fn the_largest_token_of_a_round_is_written_back() {
     let rig = Rig::new(3, LONG).await;
     let far = time_us(&rig.nodes[B]).await + 3_600_000_000;
-    ask(&rig.nodes[B], &["SET", &fence_key("lock"), &far.to_string()]).await;
+    ask(&rig.nodes[B], &["SET", &token_key("lock"), &far.to_string()]).await;
     let (_b_lines, other) = without(&rig, &[C], LONG).await;
     let (_a_lines, one) = without(&rig, &[B], LONG).await;
     let first = hold(&other, "lock").await;
@@ -145,15 +145,15 @@ async fn the_largest_fence_of_a_round_is_written_back() {
     give_back(second).await;
 }
 
-/// b's fence is larger from a failed try. A gets a's and b's votes, and its key on a is lost; B
-/// takes a, with less. Were A's fence still acknowledged by a, B would be granted less, after A.
+/// b's token is larger from a failed try. A gets a's and b's votes, and its key on a is lost; B
+/// takes a, with less. Were A's token still acknowledged by a, B would be granted less, after A.
 ///
 /// Kept by `raise.lua`: `if value ~= ARGV[2] … then return 0 end`.
 #[test]
-fn a_fence_counts_only_where_the_lock_is_still_the_claims() {
+fn a_token_counts_only_where_the_lock_is_still_the_claims() {
     let [mut a, mut b, mut c] = [Node::start(), Node::start(), Node::start()];
     let (one, other) = (round(ME, 1), round(OTHER, 1));
-    b.set_fence(3200);
+    b.set_token(3200);
     assert_eq!(a.vote(&one, 1600).int(), Some(1600));
     let largest = b.vote(&one, 1600).int().unwrap();
     assert_eq!(largest, 3216);
@@ -162,8 +162,8 @@ fn a_fence_counts_only_where_the_lock_is_still_the_claims() {
     let smaller = [a.vote(&other, 1616).int(), c.vote(&other, 1616).int()];
     assert_eq!(smaller, [Some(1616), Some(1616)], "B's round");
     let acknowledged = a.raise(&one, 3216).int();
-    assert_eq!(acknowledged, Some(0), "a acknowledges A's fence, and has given B less");
-    assert_eq!(a.fence(), 1616, "and it is B's fence that stands there");
+    assert_eq!(acknowledged, Some(0), "a acknowledges A's token, and has given B less");
+    assert_eq!(a.token(), 1616, "and it is B's token that stands there");
     let votes = [Vote::No, Vote::Yes(3216), Vote::No];
     assert_eq!(votes::settled(&votes, 3216), Settled::No, "A is granted nothing");
 }

@@ -84,7 +84,7 @@ impl Rig {
         self.nodes[node].restart().await.expect("it starts again");
     }
 
-    /// The keys of holders and waiters, each with its node. The last fences may stay, for hours,
+    /// The keys of holders and waiters, each with its node. The last tokens may stay, for hours,
     /// and the marker for ever.
     pub(crate) async fn leftovers(&self) -> Vec<(usize, String)> {
         let mut left = Vec::new();
@@ -138,23 +138,23 @@ impl Rig {
 
 /// What lies at a node's marker.
 pub(crate) async fn marker(node: &TestRedis) -> String {
-    ask(node, &["GET", redlock::marker::KEY]).await
+    ask(node, &["GET", redlock::incarnation::KEY]).await
 }
 
 /// Keys of claims on one node.
 pub(crate) async fn leftovers(server: &TestRedis) -> Vec<String> {
     let keys = ask(server, &["KEYS", "*"]).await;
     let of_claims =
-        |key: &&str| !key.is_empty() && !key.ends_with("}:f") && *key != redlock::marker::KEY;
+        |key: &&str| !key.is_empty() && !key.ends_with("}:f") && *key != redlock::incarnation::KEY;
     keys.lines().filter(of_claims).map(str::to_owned).collect()
 }
 
-/// A lock's key, and that of its last fence.
+/// A lock's key, and that of its last token.
 pub(crate) fn key(name: &str) -> String {
     format!("lock:{name}")
 }
 
-pub(crate) fn fence_key(name: &str) -> String {
+pub(crate) fn token_key(name: &str) -> String {
     format!("{{lock:{name}}}:f")
 }
 

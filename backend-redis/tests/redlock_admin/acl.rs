@@ -43,7 +43,7 @@ async fn the_documented_rules_suffice_and_all_are_used() {
     let told = status(&old, Some("a")).await.unwrap();
     assert!(told.iter().all(NodeStatus::takes_part), "{told:?}");
     let told = told.into_iter().map(|node| node.seen.unwrap().lock.unwrap().unwrap());
-    assert!(told.into_iter().all(|lock| lock.fence.is_some()));
+    assert!(told.into_iter().all(|lock| lock.last_token.is_some()));
     locks.close().await.unwrap();
 
     let new = login(nodes.url(&[0, 1, 3], &format!("{SHORT}&set_epoch=2")));

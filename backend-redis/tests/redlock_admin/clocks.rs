@@ -23,7 +23,7 @@ async fn a_clock_that_does_not_agree_is_shown_and_no_set_is_changed_to_it() {
     assert!(told[0].takes_part() && told[1].takes_part());
     assert!(!told[2].takes_part());
     let seen = told[2].seen.as_ref().unwrap();
-    assert!(seen.part.is_open() && !seen.clock_agrees, "{seen:?}");
+    assert!(seen.membership.is_open() && !seen.clock_agrees, "{seen:?}");
     let (at_least, at_most) = seen.clock_ahead_us;
     let ahead = AHEAD * 1_000_000;
     assert!(at_least < ahead + 5_000_000 && at_most > ahead - 5_000_000, "{seen:?}");

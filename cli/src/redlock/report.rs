@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use fencelock::redlock::{Deployment, LockSeen, NodeSeen, NodeStatus, Part};
+use fencelock::redlock::{Deployment, LockSeen, NodeSeen, NodeStatus, Membership};
 use fencelock::{FencingToken, Label, Occupant, Snapshot};
 use serde::Serialize;
 
@@ -80,10 +80,10 @@ fn holder(holder: &Occupant) -> String {
 }
 
 fn state(seen: &NodeSeen) -> String {
-    match (seen.clock_agrees, seen.part.is_open()) {
-        (true, _) => seen.part.to_string(),
+    match (seen.clock_agrees, seen.membership.is_open()) {
+        (true, _) => seen.membership.to_string(),
         (false, true) => "is left out: its clock does not agree with a majority's".to_owned(),
-        (false, false) => format!("{}; its clock does not agree with a majority's", seen.part),
+        (false, false) => format!("{}; its clock does not agree with a majority's", seen.membership),
     }
 }
 
@@ -176,13 +176,13 @@ fn row_of(node: &NodeStatus) -> Row<'_> {
             Row { state, error: Some(error.message()), ..row }
         }
         Ok(seen) => Row {
-            state: seen.part.word(),
-            takes_part_in_seconds: match seen.part {
-                Part::Young(rest) => Some(rest.as_secs_f64()),
+            state: seen.membership.as_str(),
+            takes_part_in_seconds: match seen.membership {
+                Membership::Quarantined(rest) => Some(rest.as_secs_f64()),
                 _ => None,
             },
-            set: match seen.part {
-                Part::Closed(set) | Part::OfAnotherSet(set) => Some(set_of(set)),
+            set: match seen.membership {
+                Membership::Closed(set) | Membership::OfAnotherSet(set) => Some(set_of(set)),
                 _ => None,
             },
             marker_age_seconds: seen.age.map(|age| age.as_secs_f64()),

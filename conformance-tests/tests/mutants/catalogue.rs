@@ -266,7 +266,7 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
 pub(crate) const ON_A_QUORUM: &[Broken] = &[
     (
         "one owner token for all rounds",
-        "backend-redis/src/redlock/round.rs",
+        "backend-redis/src/redlock/request/acquire.rs",
         &[Test(MODEL, "row_14_with_one_owner_for_all_rounds")],
     ),
     (
@@ -276,7 +276,7 @@ pub(crate) const ON_A_QUORUM: &[Broken] = &[
     ),
     (
         "an extension after the end",
-        "backend-redis/src/redlock/extension.rs",
+        "backend-redis/src/redlock/request/extend.rs",
         &[Test(MODEL, "row_13_with_an_extension_after_the_end")],
     ),
 ];

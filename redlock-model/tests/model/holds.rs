@@ -1,12 +1,12 @@
 //! With all rules nothing is found, in any of the settings.
 
 use crate::rules::Dropped;
-use crate::steps::{GRANT, PLANTING, WRITE_BACK};
+use crate::steps::{GRANT, REINSTALLING, WRITE_BACK};
 use crate::{holds, settings};
 
 #[test]
 fn a_crowd_is_granted_one_by_one() {
-    holds(settings::crowd(), 40_000, &[GRANT, WRITE_BACK]);
+    holds(settings::contention(), 40_000, &[GRANT, WRITE_BACK]);
 }
 
 #[test]
@@ -31,12 +31,12 @@ fn a_request_to_a_nodes_earlier_life_does_nothing() {
 
 #[test]
 fn an_extended_lock_is_held_by_nobody_else() {
-    holds(settings::extension(), 500_000, &[GRANT, WRITE_BACK, PLANTING]);
+    holds(settings::extension(), 500_000, &[GRANT, WRITE_BACK, REINSTALLING]);
 }
 
 #[test]
 fn a_hold_survives_a_rolling_restart() {
-    holds(settings::rolling_restart(), 500_000, &[GRANT, WRITE_BACK, PLANTING]);
+    holds(settings::rolling_restart(), 500_000, &[GRANT, WRITE_BACK, REINSTALLING]);
 }
 
 #[test]

@@ -12,17 +12,17 @@ pub(crate) enum Dropped {
     /// 2: it is kept out for less than a lock may be held.
     LongDelay,
     /// 3: its age is the server's uptime, which is told in whole seconds and too large.
-    AgeByMarker,
+    AgeByRecord,
     /// 4: clocks run at rates that differ by no more than the margin.
     RatesWithinMargin,
-    /// 5: so does the clock by which a client that knew the earlier life waits.
+    /// 5: so does the clock by which a client that knew the earlier incarnation waits.
     OwnAgeWithinMargin,
     /// 6: who does not vote counts in the majority.
     AbstainersCount,
-    /// 7: a life is told by the marker: without it, by the `run_id`, which `FLUSHALL` keeps.
-    LifeByMarker,
-    /// 8: the node compares the marker when it is asked: without it, the client did when it sent.
-    MarkerAtVote,
+    /// 7: a incarnation is told by the record: without it, by the `run_id`, which `FLUSHALL` keeps.
+    IncarnationByRecord,
+    /// 8: the node compares the record when it is asked: without it, the client did when it sent.
+    RecordAtVote,
     /// 9: a token that a majority does not have is written back.
     WriteBack,
     /// 10: who acknowledges it has the lock still as the claim's.
@@ -45,7 +45,7 @@ pub(crate) enum Dropped {
     OneSetOfNodes,
 }
 
-/// What is the same about a node for all of its lives.
+/// What is the same about a node for all of its incarnations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Traits {
     /// By how many ticks its clock is ahead.
@@ -54,15 +54,15 @@ pub(crate) struct Traits {
     pub(crate) fast: u8,
     /// Which of the clients ask it.
     pub(crate) asked_by: [bool; 2],
-    /// Of which set of nodes its marker says it is.
+    /// Of which set of nodes its record says it is.
     pub(crate) epoch: u8,
     /// Whether it lost its data just when the run begins.
-    pub(crate) is_young: bool,
+    pub(crate) is_quarantined: bool,
 }
 
 impl Traits {
     pub(crate) const PLAIN: Traits =
-        Traits { lead: 0, fast: 0, asked_by: [true; 2], epoch: 1, is_young: false };
+        Traits { lead: 0, fast: 0, asked_by: [true; 2], epoch: 1, is_quarantined: false };
 }
 
 /// How much may happen.
@@ -72,7 +72,7 @@ pub(crate) struct Setting {
     pub(crate) nodes: Vec<Traits>,
     /// The last tick.
     pub(crate) horizon: u8,
-    /// How long a lock's key lives on a node, in ticks.
+    /// How long a lock's key incarnations on a node, in ticks.
     pub(crate) ttl: u8,
     /// How many rounds each client begins.
     pub(crate) rounds: [u8; 2],
@@ -98,7 +98,7 @@ pub(crate) struct Setting {
     pub(crate) readings: bool,
 }
 
-/// By how many ticks two clocks may come apart while a key lives: what `lease_end` leaves.
+/// By how many ticks two clocks may come apart while a key incarnations: what `lease_end` leaves.
 pub(crate) const MARGIN: u8 = 1;
 
 /// By how many ticks an uptime is too large, and a clock too fast that is not within the margin.

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
 
-use super::node::{Node, Watch};
-use super::part::Part;
+use super::node::{NodeConnection, WallClock};
+use super::part::Membership;
 use super::{at, explain_at, parse, reach_all};
 use crate::redlock::config::RedlockStore;
-use crate::redlock::marker::{Deployment, Standing, standing};
+use crate::redlock::incarnation::{Deployment, IncarnationVerdict, verdict};
 use crate::route::Caller;
 
 /// Waits until every node of `url` takes part, and opens those whose delay is over.
@@ -40,14 +40,14 @@ pub async fn open_when_due(url: &str) -> Result<()> {
 async fn open_due(store: &RedlockStore, caller: &Arc<Caller>) -> (Option<Duration>, Option<Error>) {
     let ours = store.deployment();
     let (mut rest, mut failed) = (None, None);
-    for (host, node) in reach_all(store, caller, Watch::start()).await {
+    for (host, node) in reach_all(store, caller, WallClock::start()).await {
         let met = match node {
             Ok(mut node) => meet(&mut node, ours).await.map(|()| node),
             Err(error) => Err(error),
         };
-        match met.map(|node| Part::of(node.text.as_deref(), &node.run_id, node.now_us, ours)) {
-            Ok(Part::Open) => {}
-            Ok(Part::Young(its)) => rest = rest.max(Some(its)),
+        match met.map(|node| Membership::of(node.text.as_deref(), &node.run_id, node.now_us, ours)) {
+            Ok(Membership::Open) => {}
+            Ok(Membership::Quarantined(its)) => rest = rest.max(Some(its)),
             Ok(part) => {
                 let error = Error::new(ErrorKind::Refused, part.to_string());
                 failed = failed.or(Some(at(&host, &error)));
@@ -59,10 +59,10 @@ async fn open_due(store: &RedlockStore, caller: &Arc<Caller>) -> (Option<Duratio
 }
 
 /// What a client writes when it meets the node.
-async fn meet(node: &mut Node, ours: Deployment) -> Result<()> {
-    let next = |node: &Node| {
-        Ok(match standing(node.text.as_deref(), &node.run_id, node.now_us, ours) {
-            Standing::Write(marker) => Some(marker),
+async fn meet(node: &mut NodeConnection, ours: Deployment) -> Result<()> {
+    let next = |node: &NodeConnection| {
+        Ok(match verdict(node.text.as_deref(), &node.run_id, node.now_us, ours) {
+            IncarnationVerdict::Write(record) => Some(record),
             _ => None,
         })
     };

@@ -51,7 +51,7 @@ pub(crate) struct Node {
 pub(crate) struct Answer(Value);
 
 impl Answer {
-    /// A number; a fence as counted from [`BASE`].
+    /// A number; a token as counted from [`BASE`].
     #[track_caller]
     pub(crate) fn int(&self) -> Option<i64> {
         assert!(self.0.error().is_none(), "{:?}", self.0);
@@ -94,10 +94,10 @@ impl std::fmt::Debug for Answer {
 }
 
 fn from_base(number: i64) -> i64 {
-    number.checked_sub_unsigned(BASE).filter(|fence| *fence >= 0).unwrap_or(number)
+    number.checked_sub_unsigned(BASE).filter(|token| *token >= 0).unwrap_or(number)
 }
 
-fn fence(from_base: u64) -> String {
+fn token(from_base: u64) -> String {
     (BASE + from_base).to_string()
 }
 
@@ -134,12 +134,12 @@ impl Node {
 
     /// Without a place in the queue.
     pub(crate) fn vote(&mut self, identity: &str, proposal: u64) -> Answer {
-        let (proposal, ttl) = (fence(proposal), "30000");
+        let (proposal, ttl) = (token(proposal), "30000");
         self.step("vote", 4, &[MARKER, identity, ttl, &proposal, "", "", "0"])
     }
 
     pub(crate) fn vote_shared(&mut self, identity: &str, proposal: u64) -> Answer {
-        let (proposal, ttl) = (fence(proposal), "30000");
+        let (proposal, ttl) = (token(proposal), "30000");
         self.step("vote", 4, &[MARKER, identity, ttl, &proposal, "3", "", "0"])
     }
 
@@ -152,7 +152,7 @@ impl Node {
         proposal: u64,
         arrival: u64,
     ) -> Answer {
-        let (proposal, arrival) = (fence(proposal), (BAND + arrival).to_string());
+        let (proposal, arrival) = (token(proposal), (BAND + arrival).to_string());
         let values = [MARKER, identity, "30000", &proposal, mode.more(), waiter, &arrival];
         self.step("vote", 4, &values)
     }
@@ -164,11 +164,11 @@ impl Node {
     }
 
     pub(crate) fn raise(&mut self, identity: &str, to: u64) -> Answer {
-        self.step("raise", 4, &[MARKER, identity, &fence(to)])
+        self.step("raise", 4, &[MARKER, identity, &token(to)])
     }
 
     pub(crate) fn extend(&mut self, identity: &str, ttl: &str, to: u64, plant: &str) -> Answer {
-        self.step("extend", 4, &[MARKER, identity, ttl, &fence(to), plant])
+        self.step("extend", 4, &[MARKER, identity, ttl, &token(to), plant])
     }
 
     pub(crate) fn free(&mut self, identity: &str) -> Answer {
@@ -206,13 +206,13 @@ impl Node {
     }
 
     /// 0 for none.
-    pub(crate) fn fence(&mut self) -> i64 {
+    pub(crate) fn token(&mut self) -> i64 {
         // Behind it there may be a mark: somebody may queue.
         self.text("{lock}:f").trim_end_matches('q').parse().map_or(0, from_base)
     }
 
-    pub(crate) fn set_fence(&mut self, to: u64) {
-        self.call(&["SET", "{lock}:f", &fence(to)]);
+    pub(crate) fn set_token(&mut self, to: u64) {
+        self.call(&["SET", "{lock}:f", &token(to)]);
     }
 
     pub(crate) fn text(&mut self, key: &str) -> String {
