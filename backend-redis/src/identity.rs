@@ -10,8 +10,6 @@ use fencelock_core::{Claim, Label, Mode, Permits};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use uuid::Uuid;
 
-use crate::redlock::marker;
-
 /// One connected store among all: the channel that its claims are told on, and its name in the
 /// queues. It begins with the prefix of the keys, so that one ACL pattern covers both.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -129,12 +127,6 @@ impl Keys {
 
     pub(crate) fn lock(&self) -> &str {
         &self.text[1..=self.length]
-    }
-
-    /// With the marker of a quorum's node.
-    pub(crate) fn of_node(&self) -> [&str; 4] {
-        let [lock, queue, fence] = self.all();
-        [lock, queue, fence, marker::KEY]
     }
 
     pub(crate) fn all(&self) -> [&str; 3] {

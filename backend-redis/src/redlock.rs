@@ -1,42 +1,30 @@
-//! Locks on a majority of independent servers (Redlock), with two things besides: a node that lost
-//! its data is kept out until nothing of before can be held, and fencing tokens rise over
+//! Locks on a majority of independent servers (Redlock), with two additions: a node that lost its
+//! data is kept out until no earlier lock can still be held, and fencing tokens rise over
 //! majorities.
 //!
-//! What decides is pure, in `votes`, `token`, `clocks` and `record`, and checked by a model in
-//! `redlock-model`. docs/guarantees.md has the timelines.
+//! What decides is pure, in [`rules`], and checked by a model in `redlock-model`. [`node`] is one
+//! client's view of the nodes, [`request`] one claim's requests to them, [`admin`] what an operator
+//! does with them. docs/guarantees.md has the timelines.
 //! <https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>
 
+mod admin;
 mod backend;
-mod view;
-pub mod clocks;
 mod config;
-mod contender;
-mod debts;
-mod deployment;
-mod shared;
-mod extension;
-mod fan_out;
-pub mod token;
-mod release;
-pub mod record;
-mod member;
-mod quorum;
-pub(crate) mod rejections;
-mod round;
-mod monitor;
-pub mod votes;
-pub(crate) mod waiters;
+pub(crate) mod node;
+mod request;
+pub(crate) mod rules;
 
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 
+pub use admin::{
+    LockSeen, Membership, NodeSeen, NodeStatus, Replaced, init, open_when_due, replace, status,
+};
 pub(crate) use backend::read_look;
 pub use config::RedlockStore;
-pub use deployment::{
-    LockSeen, NodeSeen, NodeStatus, Membership, Replaced, init, open_when_due, replace, status,
-};
-pub use incarnation::Deployment;
-pub(crate) use round::read_token;
-pub(crate) use monitor::read as read_sight;
+pub(crate) use node::monitor::read as read_sight;
+pub(crate) use request::acquire::read_token;
+pub use rules::incarnation::Deployment;
+pub use rules::{clocks, incarnation, token, votes};
 
 /// `redlock://`.
 pub const SCHEME: Scheme = Scheme {

@@ -12,11 +12,11 @@ use fencelock_core::{
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::contender::RedlockAcquisition;
-use super::debts::{ReleaseKind, free};
-use super::member::Member;
-use super::quorum::{Quorum, Electorate};
-use super::rejections::{LOOK_AGAIN, nth_change};
+use super::node::member::Member;
+use super::node::pending_releases::{ReleaseKind, free};
+use super::node::quorum::{Electorate, Quorum};
+use super::request::acquisition::RedlockAcquisition;
+use super::rules::rejections::{LOOK_AGAIN, nth_change};
 use crate::error::strange_answer;
 use crate::identity::{Keys, Process};
 use crate::node::Step;
@@ -28,7 +28,7 @@ use crate::snapshot::{self, Seen};
 /// One connected store.
 #[derive(Debug)]
 pub(crate) struct QuorumStore {
-    pub(crate) quorum: Quorum,
+    pub(crate) quorum: Arc<Quorum>,
     pub(crate) process: Process,
     pub(crate) profile: Profile,
 }
@@ -62,13 +62,13 @@ impl Seats for QuorumStore {
         let mut values = vec![self.process.as_str().as_bytes()];
         values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
         let step = Step { script: &QUORUM.look, keys: &keys.all(), values: &values };
-        let Electorate { eligible, words, .. } = quorum.electorate(quorum.now())?;
+        let Electorate { eligible, reports, .. } = quorum.electorate(quorum.now())?;
         let question = async |member: &Member| {
             let answer = member.batches.step(step).await?;
             read_look(&answer).ok_or_else(|| strange_answer("look"))
         };
         let asked = eligible.asked().map(|(node, _)| node);
-        let seen = quorum.ask(asked, words, question).await?;
+        let seen = quorum.ask(asked, reports, question).await?;
         let missing = seen.iter().filter(|look| look.missing).count();
         // One of them is enough to go on with what nodes had to leave undone.
         let unfinished = seen.iter().filter(|look| look.is_unfinished());
@@ -170,7 +170,7 @@ impl DistributedLock for RedlockBackend {
     }
 
     fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
-        Arc::new(RedlockAcquisition::new(self.store.clone(), claim))
+        Arc::new(RedlockAcquisition::new(self.store.quorum.clone(), &self.store.process, claim))
     }
 
     async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
@@ -196,7 +196,8 @@ impl DistributedLock for RedlockBackend {
             return Ok(Removal::Absent);
         };
         let quorum = &self.store.quorum;
-        let release = quorum.ask_all(|member| free(&member.batches, &keys, value, "", ReleaseKind::Evict));
+        let release =
+            quorum.ask_all(|member| free(&member.batches, &keys, value, "", ReleaseKind::Evict));
         let removed = release.await?;
         match (removed.contains(&true), removed.len() == quorum.members.len()) {
             (false, _) => Ok(Removal::Absent),

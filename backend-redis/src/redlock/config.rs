@@ -11,12 +11,12 @@ use fencelock_core::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::backend::{RedlockBackend, QuorumStore};
-use super::view::QuorumView;
-use super::token::MAX_NODES;
-use super::incarnation::Deployment;
-use super::member::Member;
-use super::quorum::Quorum;
+use super::backend::{QuorumStore, RedlockBackend};
+use super::node::member::Member;
+use super::node::quorum::Quorum;
+use super::node::view::QuorumView;
+use super::rules::incarnation::Deployment;
+use super::rules::token::MAX_NODES;
 use crate::access::{self, Access, PORT, database_in, hosts, hosts_of, invalid};
 use crate::config::start_clock;
 use crate::identity::Process;
@@ -286,7 +286,7 @@ impl RedlockStore {
             runtime: caller.runtime.clone(),
         };
         meet(&quorum, CONNECT_WITHIN.max(caller.timeouts.connect + caller.timeouts.answer)).await?;
-        let store = QuorumStore { quorum, process, profile };
+        let store = QuorumStore { quorum: Arc::new(quorum), process, profile };
         Locks::new(Arc::new(RedlockBackend { store: Arc::new(store) }), &self.shown(), settings)
     }
 

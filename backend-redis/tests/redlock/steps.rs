@@ -5,9 +5,9 @@ pub(crate) mod bench;
 #[path = "../scripts/client.rs"]
 #[allow(dead_code, reason = "the other scripts need more of it")]
 mod client;
-mod tokens;
 mod queue;
 mod strangers;
+mod tokens;
 
 use self::bench::{ME, Mode, Node, OTHER, READER, SECOND_READER, round};
 

@@ -2,7 +2,7 @@
 
 use fencelock_conformance::acts::*;
 use fencelock_core::ErrorKind;
-use fencelock_redis::redlock::{NodeSeen, NodeStatus, Membership, init, status};
+use fencelock_redis::redlock::{Membership, NodeSeen, NodeStatus, init, status};
 use std::time::Duration;
 
 use crate::support::*;
@@ -76,7 +76,8 @@ async fn a_lock_is_shown_as_each_node_has_it() {
         let waiters = locks.clone().filter(|lock| lock.snapshot.waiters.len() == 1).count();
         let mut held = locks.map(|lock| {
             let tokens: Vec<_> = lock.snapshot.holders.iter().map(|holder| holder.token).collect();
-            tokens == [Some(guard.fencing_token())] && lock.last_token == Some(guard.fencing_token())
+            tokens == [Some(guard.fencing_token())]
+                && lock.last_token == Some(guard.fencing_token())
         });
         held.all(|held| held) && waiters >= 2
     })

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use fencelock::redlock::{Deployment, LockSeen, NodeSeen, NodeStatus, Membership};
+use fencelock::redlock::{Deployment, LockSeen, Membership, NodeSeen, NodeStatus};
 use fencelock::{FencingToken, Label, Occupant, Snapshot};
 use serde::Serialize;
 
@@ -28,7 +28,7 @@ pub(super) fn table(nodes: &[NodeStatus], with_lock: bool) -> String {
 }
 
 fn head(with_lock: bool) -> Vec<String> {
-    let lock: &[&str] = if with_lock { &["FENCE", "WAITERS", "HOLDERS"] } else { &[] };
+    let lock: &[&str] = if with_lock { &["TOKEN", "WAITERS", "HOLDERS"] } else { &[] };
     [&["NODE", "AGE", "CLOCK"], lock, &["STATE"]].concat().into_iter().map(str::to_owned).collect()
 }
 
@@ -58,10 +58,10 @@ fn row(node: &NodeStatus, with_lock: bool) -> Vec<String> {
 fn lock_cells(seen: &NodeSeen) -> [String; 3] {
     let none = || "-".to_owned();
     match &seen.lock {
-        Some(Ok(LockSeen { fence, snapshot, .. })) => {
+        Some(Ok(LockSeen { last_token, snapshot, .. })) => {
             let holders: Vec<String> = snapshot.holders.iter().map(holder).collect();
             [
-                fence.map_or_else(none, |fence| fence.to_string()),
+                last_token.map_or_else(none, |token| token.to_string()),
                 snapshot.waiters.len().to_string(),
                 if holders.is_empty() { none() } else { holders.join(", ") },
             ]
@@ -83,7 +83,9 @@ fn state(seen: &NodeSeen) -> String {
     match (seen.clock_agrees, seen.membership.is_open()) {
         (true, _) => seen.membership.to_string(),
         (false, true) => "is left out: its clock does not agree with a majority's".to_owned(),
-        (false, false) => format!("{}; its clock does not agree with a majority's", seen.membership),
+        (false, false) => {
+            format!("{}; its clock does not agree with a majority's", seen.membership)
+        }
     }
 }
 
@@ -136,8 +138,15 @@ struct Set {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum LockRow<'a> {
-    Seen { fence: Option<u64>, holders: Vec<HolderRow<'a>>, waiters: usize },
-    Failed { error: &'a str },
+    Seen {
+        #[serde(rename = "fence")]
+        last_token: Option<u64>,
+        holders: Vec<HolderRow<'a>>,
+        waiters: usize,
+    },
+    Failed {
+        error: &'a str,
+    },
 }
 
 #[derive(Serialize)]
@@ -189,8 +198,8 @@ fn row_of(node: &NodeStatus) -> Row<'_> {
             clock_ahead_seconds: Some(ahead(seen)),
             clock_agrees: Some(seen.clock_agrees),
             lock: seen.lock.as_ref().map(|lock| match lock {
-                Ok(LockSeen { fence, snapshot, .. }) => LockRow::Seen {
-                    fence: fence.map(FencingToken::get),
+                Ok(LockSeen { last_token, snapshot, .. }) => LockRow::Seen {
+                    last_token: last_token.map(FencingToken::get),
                     holders: holders(snapshot),
                     waiters: snapshot.waiters.len(),
                 },

@@ -2,14 +2,14 @@
 //! those of `fencelock_redis::redlock`.
 
 use fencelock_redis::redlock::clocks::{Offset, agreement};
+use fencelock_redis::redlock::incarnation::{IncarnationVerdict, RestartTracker};
 use fencelock_redis::redlock::token;
-use fencelock_redis::redlock::incarnation::{RestartTracker, IncarnationVerdict};
 use fencelock_redis::redlock::votes::{self, Extension, Poll, Settled, Vote};
 
 use crate::rules::{Dropped, Setting, TOO_MUCH};
 use crate::server::deployment;
-use crate::state::{CLIENTS, Kind, Incarnation, Node, Owner, Request, Stage, State};
-use crate::units::{end_of_lease, token_us, moment, ticks};
+use crate::state::{CLIENTS, Incarnation, Kind, Node, Owner, Request, Stage, State};
+use crate::units::{end_of_lease, moment, ticks, token_us};
 
 /// How well a client knows the nodes' clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,12 @@ impl State {
             let ask = &mut node.asks[client];
             ask.forget();
             ask.incarnation = incarnation;
-            ask.sent = incarnation.map(|incarnation| Request { kind: Kind::Vote, owner, incarnation, token });
+            ask.sent = incarnation.map(|incarnation| Request {
+                kind: Kind::Vote,
+                owner,
+                incarnation,
+                token,
+            });
             ask.vote = if incarnation.is_some() { Vote::Pending } else { Vote::Absent };
         }
         Some(())
@@ -224,12 +229,15 @@ impl Node {
             Dropped::OneSetOfNodes => self.deployment(setting),
             _ => deployment(epoch, setting),
         };
-        let IncarnationVerdict::Open(record) = self.verdict(now, setting, ours) else { return None };
+        let IncarnationVerdict::Open(record) = self.verdict(now, setting, ours) else {
+            return None;
+        };
         if let (true, Some(lost)) = (setting.all_are_known, self.lost()) {
             let fast = if setting.dropped == Dropped::OwnAgeWithinMargin { TOO_MUCH } else { 0 };
             let mut known = RestartTracker::default();
-            let mut meet =
-                |incarnation: &str, tick| known.meet(incarnation, moment(tick), ticks(setting.delay()));
+            let mut meet = |incarnation: &str, tick| {
+                known.meet(incarnation, moment(tick), ticks(setting.delay()))
+            };
             let _ = meet("the one of before", 0);
             let _ = meet(&record.incarnation(), lost);
             if !meet(&record.incarnation(), now + fast).is_zero() {

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use fencelock_redis::redlock::votes::Vote;
 
-use crate::state::{Ask, Kind, Incarnation, Node, Request};
+use crate::state::{Ask, Incarnation, Kind, Node, Request};
 
 impl Hash for Node {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
@@ -34,7 +34,16 @@ impl Hash for Ask {
         let release = self.release.map_or(0, |owner| owner.round);
         let reinstalled = u8::from(self.reinstalled);
         let incarnations = [asked[0], asked[1], confirmed[0], confirmed[1]];
-        let word = [incarnations[0], incarnations[1], incarnations[2], incarnations[3], low, high, release, reinstalled];
+        let word = [
+            incarnations[0],
+            incarnations[1],
+            incarnations[2],
+            incarnations[3],
+            low,
+            high,
+            release,
+            reinstalled,
+        ];
         hasher.write_u64(u64::from_le_bytes(word));
         hasher.write_u64(self.sent.map_or(0, request));
         hasher.write_u64(self.stray.map_or(0, request));

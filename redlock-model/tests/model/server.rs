@@ -1,12 +1,14 @@
 //! The node's side, as the scripts in `src/scripts/redlock` do it, for exclusive locks and without
 //! a queue.
 
+use fencelock_redis::redlock::incarnation::{
+    self, Deployment, IncarnationRecord, IncarnationVerdict,
+};
 use fencelock_redis::redlock::token;
-use fencelock_redis::redlock::incarnation::{self, Deployment, IncarnationRecord, IncarnationVerdict};
 use fencelock_redis::redlock::votes::Vote;
 
 use crate::rules::{Dropped, MARGIN, Setting, TOO_MUCH};
-use crate::state::{Key, Kind, Incarnation, Node, Owner, Request};
+use crate::state::{Incarnation, Key, Kind, Node, Owner, Request};
 use crate::units::{record_us, ticks};
 
 impl Node {
@@ -91,22 +93,32 @@ impl Node {
     /// Somebody looks at the node at once, and writes its record: any later it would be kept out
     /// for longer.
     pub(crate) fn look(&mut self, now: u8, setting: &Setting) {
-        while let IncarnationVerdict::Write(record) = self.verdict(now, setting, self.deployment(setting)) {
-            self.incarnation.born = u8::try_from(record.born_us / record_us(1)).expect("within the run");
+        while let IncarnationVerdict::Write(record) =
+            self.verdict(now, setting, self.deployment(setting))
+        {
+            self.incarnation.born =
+                u8::try_from(record.born_us / record_us(1)).expect("within the run");
             self.open = record.state == incarnation::RecordState::Open;
         }
     }
 
     /// What a client of `ours` makes of it.
-    pub(crate) fn verdict(&self, now: u8, setting: &Setting, ours: Deployment) -> IncarnationVerdict {
+    pub(crate) fn verdict(
+        &self,
+        now: u8,
+        setting: &Setting,
+        ours: Deployment,
+    ) -> IncarnationVerdict {
         let too_old = match setting.dropped {
             Dropped::AgeByRecord if self.incarnation.born > 0 => TOO_MUCH,
             _ => 0,
         };
         let run_id = self.incarnation.run.to_string();
-        let state = if self.open { incarnation::RecordState::Open } else { incarnation::RecordState::Born };
+        let state =
+            if self.open { incarnation::RecordState::Open } else { incarnation::RecordState::Born };
         let text = self.has_record().then(|| {
-            let (born_us, deployment) = (record_us(self.incarnation.born), self.deployment(setting));
+            let (born_us, deployment) =
+                (record_us(self.incarnation.born), self.deployment(setting));
             IncarnationRecord { run_id: run_id.clone(), state, born_us, deployment }.to_string()
         });
         incarnation::verdict(text.as_deref(), &run_id, record_us(self.clock(now) + too_old), ours)

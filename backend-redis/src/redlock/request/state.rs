@@ -9,22 +9,22 @@ use fencelock_core::{Claim, IfBusy, Mode, Result};
 use redis::Value;
 use tokio::time::Instant;
 
-use super::backend::QuorumStore;
-use super::fan_out::FanOut;
-use super::release::{ReleaseTally, ReleaseInFlight};
-use super::member::Member;
-use super::quorum::{EligibleNodes, NodeReport, NodeReports};
-use super::round::Round;
-use super::monitor::VoteRequest;
-use super::votes::Vote;
+use super::acquire::Round;
+use super::release::{ReleaseInFlight, ReleaseTally};
 use crate::error::strange_answer;
 use crate::identity::{Keys, ttl_of};
 use crate::node::Step;
+use crate::redlock::node::fan_out::FanOut;
+use crate::redlock::node::member::Member;
+use crate::redlock::node::monitor::VoteRequest;
+use crate::redlock::node::quorum::{EligibleNodes, NodeReport, NodeReports, Quorum};
+use crate::redlock::rules::incarnation;
+use crate::redlock::rules::votes::Vote;
 use crate::script::QUORUM;
 
 /// What the seat shares with the tasks that finish its work.
 pub(crate) struct QuorumClaim {
-    pub(super) store: Arc<QuorumStore>,
+    pub(super) quorum: Arc<Quorum>,
     pub(super) claim: Arc<Claim>,
     pub(super) keys: Keys,
     /// As it stands in the nodes' queues.
@@ -72,11 +72,11 @@ pub(super) struct Grant {
 /// Whether a node has what was granted, as far as is known. Where it was in this incarnation of the node's
 /// data it is not reinstalled again: a person may have taken it away.
 pub(super) enum Possession {
-    Never,
+    No,
     /// It was asked for it in this incarnation, and its answer was not waited for.
-    Perhaps(Arc<str>),
+    Unconfirmed(Arc<str>),
     /// It has said so in this incarnation.
-    Surely(Arc<str>),
+    Confirmed(Arc<str>),
 }
 
 /// A fan_out's index: which identity, at which node.
@@ -84,7 +84,7 @@ pub(super) const NODES: usize = 16;
 
 impl State {
     /// These nodes may have something of the round.
-    pub(super) fn owe(&mut self, identity: &Arc<str>, nodes: u16) {
+    pub(super) fn add_residue(&mut self, identity: &Arc<str>, nodes: u16) {
         match self.residues.iter_mut().find(|residue| residue.identity == *identity) {
             Some(residue) => residue.nodes |= nodes,
             None => {
@@ -97,14 +97,14 @@ impl State {
 
 impl Grant {
     pub(super) fn possession(&self) -> MutexGuard<'_, Vec<Possession>> {
-        self.had.lock().unwrap_or_else(PoisonError::into_inner)
+        self.possession.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it may be reinstalled on `node` in this incarnation.
     pub(super) fn may_reinstall(&self, node: usize, incarnation: &str) -> bool {
         match &self.possession()[node] {
             Possession::No => true,
-            Possession::Unconfirmed(had) | Possession::Confirmed(had) => &**possession != incarnation,
+            Possession::Unconfirmed(had) | Possession::Confirmed(had) => &**known != incarnation,
         }
     }
 }
@@ -121,11 +121,17 @@ impl QuorumClaim {
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        Instant::now() + self.store.quorum.node_timeout
+        Instant::now() + self.quorum.node_timeout
     }
 
     pub(super) fn queues(&self) -> bool {
         self.claim.if_busy() == IfBusy::Queue
+    }
+
+    /// The lock's keys, and the node's incarnation record.
+    fn node_keys(&self) -> [&str; 4] {
+        let [lock, queue, token] = self.keys.all();
+        [lock, queue, token, incarnation::KEY]
     }
 
     /// One node's vote.
@@ -153,7 +159,7 @@ impl QuorumClaim {
                 &*round.arrival,
             ];
             let values = values.map(str::as_bytes);
-            let step = Step { script: &QUORUM.vote, keys: &shared.keys.of_node(), values: &values };
+            let step = Step { script: &QUORUM.vote, keys: &shared.node_keys(), values: &values };
             member.batches.step(step).await
         }
     }
@@ -171,7 +177,7 @@ impl QuorumClaim {
         async move {
             let token = token.to_string();
             let values = [&*record, &*round.identity, &*token].map(str::as_bytes);
-            let step = Step { script: &QUORUM.raise, keys: &shared.keys.of_node(), values: &values };
+            let step = Step { script: &QUORUM.raise, keys: &shared.node_keys(), values: &values };
             member.batches.step(step).await
         }
     }
@@ -187,7 +193,7 @@ impl QuorumClaim {
     ) -> Result<Value> {
         let values = [&*vote_request.record, &*grant.identity, ttl, &*grant.token, reinstall];
         let values = values.map(str::as_bytes);
-        let step = Step { script: &QUORUM.extend, keys: &self.keys.of_node(), values: &values };
+        let step = Step { script: &QUORUM.extend, keys: &self.node_keys(), values: &values };
         member.batches.step(step).await
     }
 
@@ -199,12 +205,15 @@ impl QuorumClaim {
         eligible: &EligibleNodes,
         reports: &mut NodeReports,
     ) -> Option<Value> {
-        let quorum = &self.store.quorum;
+        let quorum = &self.quorum;
         let member = &quorum.members[node];
         match answer {
             Ok(Value::Int(-1)) => {
                 eligible.of(node).into_iter().for_each(|asked| member.incarnation_changed(asked));
-                reports.set(node, NodeReport::Answered("it has lost its data, or is of another set of nodes"));
+                reports.set(
+                    node,
+                    NodeReport::Answered("it has lost its data, or is of another set of nodes"),
+                );
                 None
             }
             Ok(value) => {
@@ -219,26 +228,35 @@ impl QuorumClaim {
     }
 
     /// An answer that no script gives.
-    pub(super) fn reject_reply(&self, node: usize, script: &str, reports: &mut NodeReports) -> Vote {
-        self.store.quorum.members[node].link().distrust("it gave an answer that cannot be");
+    pub(super) fn reject_reply(
+        &self,
+        node: usize,
+        script: &str,
+        reports: &mut NodeReports,
+    ) -> Vote {
+        self.quorum.members[node].link().distrust("it gave an answer that cannot be");
         reports.set(node, NodeReport::Failed(strange_answer(script)));
         Vote::Absent
     }
 
     /// Those who have not answered when others have may have fallen silent.
     pub(super) fn suspect<F: Future + ?Sized>(&self, fan_out: &FanOut<F>) {
-        let quorum = &self.store.quorum;
+        let quorum = &self.quorum;
         fan_out.pending().for_each(|node| quorum.members[node % NODES].suspect(quorum.now()));
     }
 
     /// A node is certain to have nothing of the round.
     pub(super) fn record_freed(&self, identity: &Arc<str>, node: usize) {
         let mut state = self.state();
-        if let Some(residue) = state.residues.iter_mut().find(|residue| residue.identity == *identity) {
+        if let Some(residue) =
+            state.residues.iter_mut().find(|residue| residue.identity == *identity)
+        {
             residue.nodes &= !(1 << node);
         }
         // The last one stays: the next release is about it.
         let last = state.residues.last().map(|residue| residue.identity.clone());
-        state.residues.retain(|residue| residue.nodes != 0 || Some(&residue.identity) == last.as_ref());
+        state
+            .residues
+            .retain(|residue| residue.nodes != 0 || Some(&residue.identity) == last.as_ref());
     }
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use fencelock_core::Result;
 use futures_util::TryFutureExt;
 
-use super::debts::{ReleaseKind, PendingRelease, free};
-use super::shared::{QuorumClaim, NODES, RoundResidue};
-use super::fan_out::BoxedFanOut;
-use super::member::Member;
-use super::votes;
+use super::state::{NODES, QuorumClaim, RoundResidue};
+use crate::redlock::node::fan_out::BoxedFanOut;
+use crate::redlock::node::member::Member;
+use crate::redlock::node::pending_releases::{PendingRelease, ReleaseKind, free};
+use crate::redlock::rules::votes;
 
 /// What the nodes have said to the release of what was granted, as bits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,7 +88,7 @@ impl QuorumClaim {
         }
         let repeats = !std::mem::replace(&mut self.state().is_rolling_back, true);
         let shared = self.clone();
-        self.store.quorum.runtime.spawn(async move {
+        self.quorum.runtime.spawn(async move {
             shared.collect_rollback(&mut fan_out).await;
             // One of them is enough.
             if repeats {
@@ -108,11 +108,11 @@ impl QuorumClaim {
 
     /// Repeats what nodes did not hear, until they have or it has ended by itself.
     async fn repeat_rollback(self: &Arc<Self>) {
-        let ends = self.store.quorum.now().after(self.claim.ttl());
+        let ends = self.quorum.now().after(self.claim.ttl());
         loop {
             tokio::time::sleep(ROLLBACK_RETRY).await;
             let mut fan_out = self.rollback_requests();
-            let is_done = fan_out.pending().next().is_none() || self.store.quorum.now() >= ends;
+            let is_done = fan_out.pending().next().is_none() || self.quorum.now() >= ends;
             // What is left behind a grant is freed with it. A claim that has left its queues must
             // not come back to them.
             let is_wanted = || self.unless_releasing().filter(|state| state.grant.is_none());
@@ -127,13 +127,13 @@ impl QuorumClaim {
     fn rollback_requests(self: &Arc<Self>) -> BoxedFanOut<Result<Arc<str>>> {
         let mut fan_out = BoxedFanOut::new();
         let mut state = self.state();
-        let away = self.store.quorum.unreachable();
+        let away = self.quorum.unreachable();
         for residue in state.residues.iter_mut().filter(|residue| residue.is_over) {
             self.defer_to_unreachable(residue, 0, away);
         }
         let arrival = state.arrival.filter(|_| self.queues());
         for residue in state.residues.iter().filter(|residue| residue.is_over) {
-            for (node, member) in self.store.quorum.members.iter().enumerate() {
+            for (node, member) in self.quorum.members.iter().enumerate() {
                 if residue.nodes & 1 << node == 0 {
                     continue;
                 }
@@ -147,7 +147,7 @@ impl QuorumClaim {
 
     /// Begins to free everything that is residue. The first call is the end of asking.
     pub(super) async fn release_all(self: &Arc<Self>) -> ReleaseInFlight {
-        let quorum = &self.store.quorum;
+        let quorum = &self.quorum;
         let mut release = ReleaseInFlight { fan_out: BoxedFanOut::new(), identities: Vec::new() };
         {
             let mut state = self.state();
@@ -157,14 +157,16 @@ impl QuorumClaim {
             let mut asked = 0;
             for (index, residue) in state.residues.iter().enumerate() {
                 // The last one takes the waiter out of the queues too.
-                let nodes = if index == last { residue.nodes | state.queued_at } else { residue.nodes };
+                let nodes =
+                    if index == last { residue.nodes | state.queued_at } else { residue.nodes };
                 release.identities.push(residue.identity.clone());
                 if granted.as_ref() == Some(&residue.identity) {
                     asked = residue.nodes;
                 }
                 for (node, member) in quorum.members.iter().enumerate() {
                     if nodes & 1 << node != 0 {
-                        let freeing_it = self.clone().release_at(member.clone(), &residue.identity, None);
+                        let freeing_it =
+                            self.clone().release_at(member.clone(), &residue.identity, None);
                         release.fan_out.ask(index * NODES + node, Box::pin(freeing_it));
                     }
                 }
@@ -195,7 +197,7 @@ impl QuorumClaim {
 
     /// What a node said to a release.
     pub(super) fn record_release(&self, node: usize, identity: &Arc<str>, had_it: bool) {
-        let quorum = &self.store.quorum;
+        let quorum = &self.quorum;
         quorum.members[node].heard(quorum.now());
         self.record_freed(identity, node);
         let mut state = self.state();
@@ -208,7 +210,7 @@ impl QuorumClaim {
     /// What it all came to: whether everything is freed, and whether it was held. Nobody waits for
     /// nodes that are away if a majority is there: those are freed when they are back.
     pub(super) fn settle_release(&self) -> (bool, WasHeld) {
-        let quorum = &self.store.quorum;
+        let quorum = &self.quorum;
         let away = quorum.unreachable();
         let mut state = self.state();
         if (away.count_ones() as usize) < quorum.majority() {
@@ -220,7 +222,8 @@ impl QuorumClaim {
                 self.defer_to_unreachable(residue, if is_last { queued_at } else { 0 }, away);
             }
         }
-        let is_done = state.queued_at == 0 && state.residues.iter().all(|residue| residue.nodes == 0);
+        let is_done =
+            state.queued_at == 0 && state.residues.iter().all(|residue| residue.nodes == 0);
         let silent = if is_done { away & state.tally.asked } else { 0 };
         (is_done, state.tally.was_held(quorum.members.len(), silent))
     }
@@ -229,13 +232,13 @@ impl QuorumClaim {
     /// back.
     fn defer_to_unreachable(&self, residue: &mut RoundResidue, queued_at: u16, away: u16) {
         let left = (residue.nodes | queued_at) & away;
-        for (node, member) in self.store.quorum.members.iter().enumerate() {
+        for (node, member) in self.quorum.members.iter().enumerate() {
             if left & 1 << node != 0 {
                 member.defer_release(PendingRelease {
                     keys: self.keys.clone(),
                     identity: residue.identity.clone(),
                     waiter: self.waiter.clone(),
-                    ends: self.store.quorum.now().after(self.claim.ttl().max(WAITER_TTL)),
+                    ends: self.quorum.now().after(self.claim.ttl().max(WAITER_TTL)),
                 });
             }
         }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use fencelock_core::{BootClock, Error, ErrorKind};
 use tokio::sync::watch;
 
-use super::clocks::{Agreement, Offset, agreement};
-use super::incarnation::Deployment;
 use super::waiters::Waiters;
+use crate::redlock::rules::clocks::{Agreement, Offset, agreement};
+use crate::redlock::rules::incarnation::Deployment;
 
 /// What is known of all nodes, and must be the same for all of them.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl QuorumView {
 
     /// Why nothing more is to be written to the nodes, if a later set has taken the place of this
     /// one: it must not come back to incarnation by nodes that lost their data.
-    pub(super) fn superseded(&self) -> Option<Error> {
+    pub(crate) fn superseded(&self) -> Option<Error> {
         let epochs = self.epochs.iter().map(|epoch| epoch.load(Ordering::Relaxed));
         let epoch = epochs.max().filter(|epoch| *epoch > self.deployment.epoch)?;
         let message = format!("its set of nodes was changed, to set_epoch={epoch}");

@@ -99,7 +99,7 @@ pub enum IncarnationVerdict {
     /// Puts this record in the place of the one it saw, if that is still there, and looks again.
     Write(IncarnationRecord),
     /// Leaves it out for so long, and looks again.
-    Young(Duration),
+    Quarantined(Duration),
     /// Asks it for votes with this record.
     Open(IncarnationRecord),
     /// Leaves it out: it is of another set of nodes, or was closed.
@@ -110,9 +110,18 @@ pub enum IncarnationVerdict {
 
 /// Judges a node by what it says: the text at [`KEY`], its `run_id` and its clock.
 #[must_use]
-pub fn verdict(text: Option<&str>, run_id: &str, now_us: u64, ours: Deployment) -> IncarnationVerdict {
-    let born =
-        |state| IncarnationRecord { run_id: run_id.to_owned(), state, born_us: now_us, deployment: ours };
+pub fn verdict(
+    text: Option<&str>,
+    run_id: &str,
+    now_us: u64,
+    ours: Deployment,
+) -> IncarnationVerdict {
+    let born = |state| IncarnationRecord {
+        run_id: run_id.to_owned(),
+        state,
+        born_us: now_us,
+        deployment: ours,
+    };
     let Some(text) = text else { return IncarnationVerdict::Write(born(RecordState::Born)) };
     let Some(record) = IncarnationRecord::parse(text) else { return IncarnationVerdict::Foreign };
     if record.deployment != ours || record.state == RecordState::Closed {
@@ -200,7 +209,8 @@ mod tests {
     #[test]
     fn a_restart_that_kept_the_marker_is_a_new_life() {
         let old = record(RecordState::Open, SECOND).to_string();
-        let born = IncarnationRecord { run_id: "def".to_owned(), ..record(RecordState::Born, 9 * SECOND) };
+        let born =
+            IncarnationRecord { run_id: "def".to_owned(), ..record(RecordState::Born, 9 * SECOND) };
         assert_eq!(judge(&old, "def", 9 * SECOND), IncarnationVerdict::Write(born));
     }
 

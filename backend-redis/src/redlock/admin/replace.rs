@@ -10,12 +10,12 @@ use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::future::join_all;
 
 use super::change::{Change, Stage, clocks_agree};
-use super::node::{NodeConnection, WallClock};
-use super::part::Membership;
+use super::connection::{NodeConnection, WallClock};
+use super::membership::Membership;
 use super::{at, explain_at, parse, reach_all, refuse_twins};
 use crate::redlock::config::RedlockStore;
-use crate::redlock::incarnation::{IncarnationRecord, RecordState};
-use crate::redlock::votes::majority;
+use crate::redlock::rules::incarnation::{IncarnationRecord, RecordState};
+use crate::redlock::rules::votes::majority;
 
 /// What a change of the set came to.
 #[derive(Clone, Debug)]

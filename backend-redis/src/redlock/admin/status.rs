@@ -6,13 +6,13 @@ use fencelock_core::{FencingToken, LockName, Result, Settings, Snapshot};
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::node::{NodeConnection, WallClock};
-use super::part::Membership;
+use super::connection::{NodeConnection, WallClock};
+use super::membership::Membership;
 use super::{explain_at, parse, reach_all};
 use crate::error::{explain, strange_answer};
 use crate::identity::Keys;
-use crate::redlock::clocks::{Agreement, agreement};
-use crate::redlock::incarnation::{Deployment, IncarnationRecord};
+use crate::redlock::rules::clocks::{Agreement, agreement};
+use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord};
 use crate::script::SCRIPTS;
 use crate::snapshot;
 
@@ -31,7 +31,7 @@ pub struct NodeStatus {
 #[non_exhaustive]
 pub struct NodeSeen {
     /// Whether it takes part.
-    pub part: Membership,
+    pub membership: Membership,
     /// How long ago it was first seen without its data, on its own clock; `None` without a record.
     pub age: Option<Duration>,
     /// By how many microseconds its clock is ahead of this machine's wall clock, at least and at
@@ -49,7 +49,7 @@ pub struct NodeSeen {
 pub struct LockSeen {
     /// The last fencing token it gave or was told; `None` after hours without, or after its data
     /// was lost.
-    pub token: Option<FencingToken>,
+    pub last_token: Option<FencingToken>,
     /// Who holds it there and who waits there. A lock is held by whom a majority has.
     pub snapshot: Snapshot,
 }
@@ -109,7 +109,7 @@ async fn see(
     let text = node.text.as_deref();
     let born_us = text.and_then(IncarnationRecord::parse).map(|record| record.born_us);
     NodeSeen {
-        part: Membership::of(text, &node.run_id, node.now_us, ours),
+        membership: Membership::of(text, &node.run_id, node.now_us, ours),
         age: born_us.map(|born_us| Duration::from_micros(node.now_us.saturating_sub(born_us))),
         clock_ahead_us: (node.offset.at_least, node.offset.at_most),
         clock_agrees: agreed.is_some_and(|agreed| agreed.members[index]),
@@ -131,7 +131,7 @@ async fn see_lock(node: &mut NodeConnection, keys: &Keys, settings: &Settings) -
         *token = settings.token(*token);
     }
     let token = read_token(&token).map(|token| settings.token(FencingToken::new(token)));
-    Ok(LockSeen { token, snapshot })
+    Ok(LockSeen { last_token: token, snapshot })
 }
 
 /// A token's digits, whatever may stand behind them.

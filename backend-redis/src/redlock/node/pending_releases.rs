@@ -50,11 +50,11 @@ impl PendingReleases {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReleaseKind<'a> {
     /// Its own; it leaves the queue.
-    Itself,
+    Leave,
     /// Its own; it waits on, by the time when it arrived.
-    Waiter(&'a str),
+    KeepWaiting(&'a str),
     /// A person's; its claim is told.
-    Order,
+    Evict,
 }
 
 /// Takes a round out of a node, and its waiter, if that does not wait on; whether it was there.

@@ -3,11 +3,11 @@
 use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::future::join_all;
 
-use super::node::{NodeConnection, WallClock};
-use super::part::{Membership, whole_seconds};
+use super::connection::{NodeConnection, WallClock};
+use super::membership::{Membership, whole_seconds};
 use super::{at, explain_at, parse, reach_all, refuse_twins};
 use crate::redlock::config::RedlockStore;
-use crate::redlock::incarnation::{Deployment, RecordState};
+use crate::redlock::rules::incarnation::{Deployment, RecordState};
 
 /// Declares the nodes of `url` new: none of them holds a lock that a holder still believes in, so
 /// that none has to be kept out. Where all of them take part already, nothing is done.

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use fencelock_core::Claim;
 use uuid::Uuid;
 
-use super::votes::majority;
 use crate::listeners::strike_out;
+use crate::redlock::rules::votes::majority;
 
 /// The claims of a store that may be told.
 #[derive(Debug)]

@@ -10,14 +10,14 @@ use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::view::QuorumView;
-use super::debts::{PendingRelease, PendingReleases};
-use super::incarnation::RestartTracker;
 use super::monitor::{Eligibility, LOOK_AGAIN, NodeMonitor, NodeState, VoteRequest, quarantined};
+use super::pending_releases::{PendingRelease, PendingReleases};
+use super::view::QuorumView;
 use crate::batch::Batches;
 use crate::identity::Process;
 use crate::link::{Audience, Link};
 use crate::node::Node;
+use crate::redlock::rules::incarnation::RestartTracker;
 use crate::route::{Caller, Host, Route};
 use crate::script::QUORUM;
 
@@ -70,9 +70,13 @@ impl Member {
     pub(crate) fn vote_request(&self) -> Result<VoteRequest> {
         self.link().state()?;
         match &self.monitor.known().place {
-            Eligibility::Unknown => Err(Error::new(ErrorKind::Unreachable, "its record is not known yet")),
+            Eligibility::Unknown => {
+                Err(Error::new(ErrorKind::Unreachable, "its record is not known yet"))
+            }
             Eligibility::Eligible(vote_request) => Ok(vote_request.clone()),
-            Eligibility::Quarantined(until) => Err(quarantined(until.since(self.monitor.view.clock.now()))),
+            Eligibility::Quarantined(until) => {
+                Err(quarantined(until.since(self.monitor.view.clock.now())))
+            }
             Eligibility::Excluded(error) => Err(error.clone()),
         }
     }
@@ -104,14 +108,15 @@ impl Member {
     /// A later look may have found that out already.
     pub(crate) fn incarnation_changed(&self, asked: &VoteRequest) {
         let mut known = self.monitor.known();
-        if matches!(&known.place, Eligibility::Eligible(vote_request) if vote_request.record == asked.record) {
+        if matches!(&known.place, Eligibility::Eligible(vote_request) if vote_request.record == asked.record)
+        {
             known.place = Eligibility::Unknown;
             self.monitor.look.notify_one();
         }
     }
 
     /// Takes over what is to be freed there once there is a connection again.
-    pub(crate) fn owe(&self, debt: PendingRelease) {
+    pub(crate) fn defer_release(&self, debt: PendingRelease) {
         self.monitor.debts.push(debt);
         // It may have come back meanwhile.
         self.monitor.look.notify_one();

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::redlock::incarnation::{Deployment, IncarnationRecord, IncarnationVerdict, RecordState, verdict};
+use crate::redlock::rules::incarnation::{
+    Deployment, IncarnationRecord, IncarnationVerdict, RecordState, verdict,
+};
 
 /// What part a node has in the set that a URL names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +16,7 @@ pub enum Membership {
     /// Its delay is over: it votes as soon as a client has looked at it.
     Due,
     /// It will vote in so long: it is new, or has lost its data.
-    Young(Duration),
+    Quarantined(Duration),
     /// It has no record: it is new, or has lost its data. Its delay begins when a client meets it.
     Unmarked,
     /// Its record is of an earlier run, or its clock was set back. Its delay begins anew when a
@@ -30,16 +32,25 @@ pub enum Membership {
 
 impl Membership {
     /// Of a node with the record `text`, in the set `ours`.
-    pub(super) fn of(text: Option<&str>, run_id: &str, now_us: u64, ours: Deployment) -> Membership {
+    pub(super) fn of(
+        text: Option<&str>,
+        run_id: &str,
+        now_us: u64,
+        ours: Deployment,
+    ) -> Membership {
         match verdict(text, run_id, now_us, ours) {
             IncarnationVerdict::Open(_) => Membership::Open,
-            IncarnationVerdict::Write(IncarnationRecord { state: RecordState::Open, .. }) => Membership::Due,
+            IncarnationVerdict::Write(IncarnationRecord { state: RecordState::Open, .. }) => {
+                Membership::Due
+            }
             IncarnationVerdict::Write(_) if text.is_none() => Membership::Unmarked,
             IncarnationVerdict::Write(_) => Membership::Restarted,
             IncarnationVerdict::Quarantined(rest) => Membership::Quarantined(rest),
-            IncarnationVerdict::OfAnotherSet(IncarnationRecord { state: RecordState::Closed, deployment, .. }) => {
-                Membership::Closed(deployment)
-            }
+            IncarnationVerdict::OfAnotherSet(IncarnationRecord {
+                state: RecordState::Closed,
+                deployment,
+                ..
+            }) => Membership::Closed(deployment),
             IncarnationVerdict::OfAnotherSet(record) => Membership::OfAnotherSet(record.deployment),
             IncarnationVerdict::Foreign => Membership::Foreign,
         }
@@ -106,7 +117,8 @@ mod tests {
     fn a_marker_says_whether_its_node_takes_part() {
         const SECOND: u64 = 1_000_000;
         let record = |state, deployment| {
-            let record = IncarnationRecord { run_id: "abc".to_owned(), state, born_us: SECOND, deployment };
+            let record =
+                IncarnationRecord { run_id: "abc".to_owned(), state, born_us: SECOND, deployment };
             Some(record.to_string())
         };
         for (text, run_id, now, part, words) in [
@@ -121,9 +133,27 @@ mod tests {
             ),
             (None, "abc", 2, Membership::Unmarked, "has no record"),
             (record(RecordState::Open, OURS), "def", 2, Membership::Restarted, "has restarted"),
-            (record(RecordState::Open, OURS), "abc", 0, Membership::Restarted, "clock was set back"),
-            (record(RecordState::Closed, THEIRS), "abc", 2, Membership::Closed(THEIRS), "set_epoch=1"),
-            (record(RecordState::Open, THEIRS), "abc", 2, Membership::OfAnotherSet(THEIRS), "set_epoch=1"),
+            (
+                record(RecordState::Open, OURS),
+                "abc",
+                0,
+                Membership::Restarted,
+                "clock was set back",
+            ),
+            (
+                record(RecordState::Closed, THEIRS),
+                "abc",
+                2,
+                Membership::Closed(THEIRS),
+                "set_epoch=1",
+            ),
+            (
+                record(RecordState::Open, THEIRS),
+                "abc",
+                2,
+                Membership::OfAnotherSet(THEIRS),
+                "set_epoch=1",
+            ),
             (Some("hello".to_owned()), "abc", 2, Membership::Foreign, "another program"),
         ] {
             let seen = Membership::of(text.as_deref(), run_id, now * SECOND, OURS);

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
 
-use super::part::describe;
-use crate::redlock::clocks::{Offset, agreement};
+use super::membership::describe;
 use crate::redlock::config::RedlockStore;
-use crate::redlock::incarnation::{Deployment, IncarnationRecord, RecordState};
+use crate::redlock::rules::clocks::{Offset, agreement};
+use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord, RecordState};
 
 /// From one set to the next.
 #[derive(Clone, Copy, Debug)]

@@ -6,12 +6,12 @@ use fencelock_core::{Mode, Result};
 use redis::Value;
 use tokio::time::timeout_at;
 
-use super::shared::{QuorumClaim, Grant, Possession};
-use super::fan_out::{FanOut, BoxedFanOut};
-use super::quorum::{EligibleNodes, Electorate, NodeReport};
-use super::rejections::{Rejection, Rejections};
-use super::votes::{self, Poll, Settled, Vote};
+use super::state::{Grant, Possession, QuorumClaim};
 use crate::identity::of_round;
+use crate::redlock::node::fan_out::{BoxedFanOut, FanOut};
+use crate::redlock::node::quorum::{Electorate, EligibleNodes, NodeReport};
+use crate::redlock::rules::rejections::{Rejection, Rejections};
+use crate::redlock::rules::votes::{self, Poll, Settled, Vote};
 
 /// One round's own.
 pub(super) struct Round {
@@ -48,21 +48,26 @@ impl RoundOutcome {
 
     /// Who has it, as far as is known.
     pub(super) fn possession(&self, eligible: &EligibleNodes) -> Vec<Possession> {
-        let had = (0..self.votes.len()).map(|node| match eligible.of(node) {
+        let possession = (0..self.votes.len()).map(|node| match eligible.of(node) {
             Some(vote_request) if matches!(self.votes[node], Vote::Yes(_)) => {
                 Possession::Confirmed(vote_request.incarnation.clone())
             }
-            Some(vote_request) if self.unanswered & 1 << node != 0 => Possession::Unconfirmed(vote_request.incarnation.clone()),
+            Some(vote_request) if self.unanswered & 1 << node != 0 => {
+                Possession::Unconfirmed(vote_request.incarnation.clone())
+            }
             _ => Possession::No,
         });
-        had.collect()
+        possession.collect()
     }
 }
 
 impl QuorumClaim {
     /// Asks all of `electorate` for their votes, in a round of its own.
-    pub(super) async fn request_votes(self: &Arc<Self>, electorate: &mut Electorate) -> RoundOutcome {
-        let quorum = &self.store.quorum;
+    pub(super) async fn request_votes(
+        self: &Arc<Self>,
+        electorate: &mut Electorate,
+    ) -> RoundOutcome {
+        let quorum = &self.quorum;
         let was_evicted = quorum.view.waiters.begin_round(&self.claim);
         let round = {
             let mut state = self.state();
@@ -84,12 +89,17 @@ impl QuorumClaim {
         let mut outcome = RoundOutcome::new(round.clone(), quorum.members.len());
         for (node, vote_request) in electorate.eligible.asked() {
             outcome.votes[node] = Vote::Pending;
-            fan_out.ask(node, Box::pin(self.vote(&quorum.members[node], vote_request, &round, node)));
+            fan_out
+                .ask(node, Box::pin(self.vote(&quorum.members[node], vote_request, &round, node)));
         }
         let deadline = self.deadline();
         while votes::is_open(&outcome.votes) {
-            let Ok(Some((node, answer))) = timeout_at(deadline, fan_out.next()).await else { break };
-            let Some(value) = self.read(node, answer, &electorate.eligible, &mut electorate.reports) else {
+            let Ok(Some((node, answer))) = timeout_at(deadline, fan_out.next()).await else {
+                break;
+            };
+            let Some(value) =
+                self.read(node, answer, &electorate.eligible, &mut electorate.reports)
+            else {
                 outcome.votes[node] = Vote::Absent;
                 continue;
             };
@@ -121,11 +131,19 @@ impl QuorumClaim {
     }
 
     /// What a node's rejection counts for.
-    fn count_rejection(&self, rejection: Rejection, node: usize, electorate: &mut Electorate, to: &mut RoundOutcome) -> Vote {
+    fn count_rejection(
+        &self,
+        rejection: Rejection,
+        node: usize,
+        electorate: &mut Electorate,
+        to: &mut RoundOutcome,
+    ) -> Vote {
         self.record_freed(&to.round.identity, node);
         if rejection.is_for(self.claim.owner().reveal()) {
             // A round that nobody won, and its roll_back has yet to arrive: nobody else has it.
-            electorate.reports.set(node, NodeReport::Answered("an earlier question has yet to be taken back"));
+            electorate
+                .reports
+                .set(node, NodeReport::Answered("an earlier question has yet to be taken back"));
             return Vote::Absent;
         }
         electorate.reports.set(node, NodeReport::Answered("held by somebody else, or others wait"));
@@ -135,16 +153,22 @@ impl QuorumClaim {
 
     /// Listens to the votes that a grant did not wait for: so each is sent, and the lock is at all
     /// nodes, and it is known where it is not.
-    pub(super) fn collect_late_votes(&self, mut votes: BoxedFanOut<Result<Value>>, grant: Arc<Grant>) {
+    pub(super) fn collect_late_votes(
+        &self,
+        mut votes: BoxedFanOut<Result<Value>>,
+        grant: Arc<Grant>,
+    ) {
         if votes.pending().next().is_none() {
             return;
         }
-        self.store.quorum.runtime.spawn(async move {
+        self.quorum.runtime.spawn(async move {
             while let Some((node, answer)) = votes.next().await {
                 let mut possession = grant.possession();
                 // A node that has failed may have it.
-                if let (Possession::Unconfirmed(incarnation), Ok(vote)) = (&had[node], answer) {
-                    had[node] = match read_token(&vote) {
+                if let (Possession::Unconfirmed(incarnation), Ok(vote)) =
+                    (&possession[node], answer)
+                {
+                    possession[node] = match read_token(&vote) {
                         Some(_) => Possession::Confirmed(incarnation.clone()),
                         None => Possession::No,
                     };
@@ -154,8 +178,13 @@ impl QuorumClaim {
     }
 
     /// Has a majority know `token`, the largest that a node of it gave.
-    async fn write_back(self: &Arc<Self>, electorate: &mut Electorate, outcome: &mut RoundOutcome, token: u64) {
-        let quorum = &self.store.quorum;
+    async fn write_back(
+        self: &Arc<Self>,
+        electorate: &mut Electorate,
+        outcome: &mut RoundOutcome,
+        token: u64,
+    ) {
+        let quorum = &self.quorum;
         let mut fan_out = FanOut::new();
         let mut votes = outcome.votes.clone();
         for (node, vote) in votes.iter_mut().enumerate() {
@@ -164,18 +193,22 @@ impl QuorumClaim {
             {
                 *vote = Vote::Pending;
                 let member = &quorum.members[node];
-                fan_out.ask(node, Box::pin(self.raise(member, vote_request, &outcome.round, token)));
+                fan_out
+                    .ask(node, Box::pin(self.raise(member, vote_request, &outcome.round, token)));
             }
         }
         let deadline = self.deadline();
         while votes::settled(&votes, token) == Settled::Open {
-            let Ok(Some((node, answer))) = timeout_at(deadline, fan_out.next()).await else { break };
-            votes[node] = match self.read(node, answer, &electorate.eligible, &mut electorate.reports) {
-                Some(Value::Int(1)) => Vote::Yes(token),
-                Some(Value::Int(0)) => Vote::No,
-                Some(_) => self.reject_reply(node, "raise", &mut electorate.reports),
-                None => Vote::Absent,
+            let Ok(Some((node, answer))) = timeout_at(deadline, fan_out.next()).await else {
+                break;
             };
+            votes[node] =
+                match self.read(node, answer, &electorate.eligible, &mut electorate.reports) {
+                    Some(Value::Int(1)) => Vote::Yes(token),
+                    Some(Value::Int(0)) => Vote::No,
+                    Some(_) => self.reject_reply(node, "raise", &mut electorate.reports),
+                    None => Vote::Absent,
+                };
         }
         self.suspect(&fan_out);
         if votes::settled(&votes, token) == Settled::Yes {

@@ -8,13 +8,13 @@ use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
-use super::view::QuorumView;
-use super::clocks::Offset;
 use super::fan_out::FanOut;
-use super::token;
 use super::member::Member;
 use super::monitor::VoteRequest;
-use super::votes::majority;
+use super::view::QuorumView;
+use crate::redlock::rules::clocks::Offset;
+use crate::redlock::rules::token;
+use crate::redlock::rules::votes::majority;
 
 /// The nodes.
 #[derive(Debug)]
@@ -33,9 +33,9 @@ pub(crate) struct NodeReports(Vec<NodeReport>);
 /// Of one node.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeReport {
-    Said(&'static str),
+    Answered(&'static str),
     /// It has not answered within `node_timeout`.
-    Late,
+    NoAnswer,
     Failed(Error),
 }
 
@@ -208,7 +208,8 @@ impl Quorum {
     }
 
     fn clocks_disagree(&self, offsets: &[Option<Offset>]) -> Error {
-        let seen: Vec<Result<VoteRequest>> = self.members.iter().map(|member| member.vote_request()).collect();
+        let seen: Vec<Result<VoteRequest>> =
+            self.members.iter().map(|member| member.vote_request()).collect();
         if seen.iter().filter(|vote_request| vote_request.is_ok()).count() < self.majority() {
             // Their clocks are not the trouble.
             let reports = seen.into_iter().map(|vote_request| match vote_request {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
 
-use super::node::{NodeConnection, WallClock};
-use super::part::Membership;
+use super::connection::{NodeConnection, WallClock};
+use super::membership::Membership;
 use super::{at, explain_at, parse, reach_all};
 use crate::redlock::config::RedlockStore;
-use crate::redlock::incarnation::{Deployment, IncarnationVerdict, verdict};
+use crate::redlock::rules::incarnation::{Deployment, IncarnationVerdict, verdict};
 use crate::route::Caller;
 
 /// Waits until every node of `url` takes part, and opens those whose delay is over.
@@ -45,7 +45,8 @@ async fn open_due(store: &RedlockStore, caller: &Arc<Caller>) -> (Option<Duratio
             Ok(mut node) => meet(&mut node, ours).await.map(|()| node),
             Err(error) => Err(error),
         };
-        match met.map(|node| Membership::of(node.text.as_deref(), &node.run_id, node.now_us, ours)) {
+        match met.map(|node| Membership::of(node.text.as_deref(), &node.run_id, node.now_us, ours))
+        {
             Ok(Membership::Open) => {}
             Ok(Membership::Quarantined(its)) => rest = rest.max(Some(its)),
             Ok(part) => {

@@ -6,11 +6,11 @@ use fencelock_core::{Renewal, Result, lease_end};
 use redis::Value;
 use tokio::time::{Instant, timeout_at};
 
-use super::shared::{QuorumClaim, Possession};
-use super::fan_out::FanOut;
-use super::quorum::{Electorate, NodeReport};
-use super::votes::{self, Extension, Vote};
+use super::state::{Possession, QuorumClaim};
 use crate::identity::ttl_of;
+use crate::redlock::node::fan_out::FanOut;
+use crate::redlock::node::quorum::{Electorate, NodeReport};
+use crate::redlock::rules::votes::{self, Extension, Vote};
 
 /// How long the last answers are waited for, once a majority has extended it.
 const STRAGGLER_GRACE: Duration = Duration::from_millis(20);
@@ -18,7 +18,7 @@ const STRAGGLER_GRACE: Duration = Duration::from_millis(20);
 impl QuorumClaim {
     /// Extends what is held.
     pub(super) async fn renew(&self) -> Result<Renewal> {
-        let quorum = &self.store.quorum;
+        let quorum = &self.quorum;
         let Some(grant) = self.state().grant.clone() else { return Ok(Renewal::Lost) };
         let sent = quorum.now();
         let Electorate { eligible, mut reports, .. } = quorum.electorate(sent)?;
@@ -27,8 +27,12 @@ impl QuorumClaim {
         let mut votes = vec![Vote::Absent; quorum.members.len()];
         for (node, vote_request) in eligible.asked() {
             votes[node] = Vote::Pending;
-            let reinstall = if grant.may_reinstall(node, &vote_request.incarnation) { "reinstall" } else { "" };
-            fan_out.ask(node, Box::pin(self.extend(&quorum.members[node], vote_request, &grant, ttl, reinstall)));
+            let reinstall =
+                if grant.may_reinstall(node, &vote_request.incarnation) { "reinstall" } else { "" };
+            fan_out.ask(
+                node,
+                Box::pin(self.extend(&quorum.members[node], vote_request, &grant, ttl, reinstall)),
+            );
         }
         let is_here = || {
             let mut state = self.unless_releasing()?;
@@ -47,11 +51,14 @@ impl QuorumClaim {
                 Extension::Kept => deadline = deadline.min(Instant::now() + STRAGGLER_GRACE),
                 Extension::Lost | Extension::Unknown => break,
             }
-            let Ok(Some((node, answer))) = timeout_at(deadline, fan_out.next()).await else { break };
+            let Ok(Some((node, answer))) = timeout_at(deadline, fan_out.next()).await else {
+                break;
+            };
             votes[node] = match self.read(node, answer, &eligible, &mut reports) {
                 Some(Value::Int(1)) => {
                     if let Some(vote_request) = eligible.of(node) {
-                        grant.possession()[node] = Possession::Confirmed(vote_request.incarnation.clone());
+                        grant.possession()[node] =
+                            Possession::Confirmed(vote_request.incarnation.clone());
                     }
                     Vote::Yes(0)
                 }
@@ -70,11 +77,15 @@ impl QuorumClaim {
         let result = votes::extension(&votes);
         for (node, vote_request) in eligible.asked() {
             let may_reinstall = grant.may_reinstall(node, &vote_request.incarnation);
-            let had = &mut grant.possession()[node];
-            match (votes[node], &had) {
-                (Vote::Absent, _) if may_reinstall => *had = Possession::Unconfirmed(vote_request.incarnation.clone()),
+            let possession = &mut grant.possession()[node];
+            match (votes[node], &possession) {
+                (Vote::Absent, _) if may_reinstall => {
+                    *possession = Possession::Unconfirmed(vote_request.incarnation.clone())
+                }
                 // A majority still has it, so nobody took it away: it was never there.
-                (Vote::No, Possession::Unconfirmed(_)) if result == Extension::Kept => *had = Possession::No,
+                (Vote::No, Possession::Unconfirmed(_)) if result == Extension::Kept => {
+                    *possession = Possession::No
+                }
                 _ => {}
             }
         }

@@ -8,23 +8,28 @@ use fencelock_core::{
 };
 use tokio::time::timeout_at;
 
-use super::backend::QuorumStore;
-use super::shared::{QuorumClaim, Grant, NODES};
 use super::release::WasHeld;
-use super::quorum::NodeReport;
-use super::votes::{self, Vote};
+use super::state::{Grant, NODES, QuorumClaim};
+use crate::identity::Process;
 use crate::identity::{Keys, identity};
+use crate::redlock::node::quorum::NodeReport;
+use crate::redlock::node::quorum::Quorum;
+use crate::redlock::rules::votes::{self, Vote};
 
 pub(crate) struct RedlockAcquisition {
     shared: Arc<QuorumClaim>,
 }
 
 impl RedlockAcquisition {
-    pub(crate) fn new(store: Arc<QuorumStore>, claim: Arc<Claim>) -> RedlockAcquisition {
+    pub(crate) fn new(
+        quorum: Arc<Quorum>,
+        process: &Process,
+        claim: Arc<Claim>,
+    ) -> RedlockAcquisition {
         let shared = QuorumClaim {
             keys: Keys::of(claim.name().key()),
-            waiter: identity(&claim, &store.process).into(),
-            store,
+            waiter: identity(&claim, process).into(),
+            quorum,
             claim,
             state: Mutex::default(),
         };
@@ -53,7 +58,7 @@ impl Contender for RedlockAcquisition {
 
     async fn attempt(&self) -> Result<Attempt> {
         let shared = &self.shared;
-        let quorum = &shared.store.quorum;
+        let quorum = &shared.quorum;
         // What earlier rounds may still have stands in the way of this one.
         shared.roll_back().await;
         let sent = quorum.now();
@@ -91,7 +96,7 @@ impl Contender for RedlockAcquisition {
 
     async fn release(&self) -> Result<Removal> {
         let shared = &self.shared;
-        let quorum = &shared.store.quorum;
+        let quorum = &shared.quorum;
         let nodes = quorum.members.len();
         let mut reports = quorum.unanswered();
         let under_way = shared.state().release.take();
@@ -102,7 +107,9 @@ impl Contender for RedlockAcquisition {
         let deadline = shared.deadline();
         while let Ok(Some((at, answer))) = timeout_at(deadline, release.fan_out.next()).await {
             match answer {
-                Ok(had_it) => shared.record_release(at % NODES, &release.identities[at / NODES], had_it),
+                Ok(had_it) => {
+                    shared.record_release(at % NODES, &release.identities[at / NODES], had_it)
+                }
                 Err(error) => reports.set(at % NODES, NodeReport::Failed(error)),
             }
             let mut state = shared.state();
@@ -130,7 +137,7 @@ impl Contender for RedlockAcquisition {
 
 impl Drop for RedlockAcquisition {
     fn drop(&mut self) {
-        self.shared.store.quorum.view.waiters.remove(&self.shared.claim);
+        self.shared.quorum.view.waiters.remove(&self.shared.claim);
         // Its questions hold the shared.
         let release = self.shared.state().release.take();
         drop(release);

@@ -1,13 +1,13 @@
 //! What an operator does with a set of nodes: declare it new, look at it, change it.
 //!
 //! Each node is asked over a connection of its own, by one who holds no locks. What a node's record
-//! means is decided in [`part`] and [`change`], which are pure.
+//! means is decided in [`membership`] and [`change`], which are pure.
 
 mod change;
+mod connection;
 mod init;
-mod node;
+mod membership;
 mod open;
-mod part;
 mod replace;
 mod status;
 
@@ -21,12 +21,12 @@ use super::config::RedlockStore;
 use crate::route::{Caller, Host};
 
 pub use init::init;
+pub use membership::Membership;
 pub use open::open_when_due;
-pub use part::Membership;
 pub use replace::{Replaced, replace};
 pub use status::{LockSeen, NodeSeen, NodeStatus, status};
 
-use node::{NodeConnection, WallClock};
+use connection::{NodeConnection, WallClock};
 
 /// The set that `url` names.
 fn parse(url: &str) -> Result<(RedlockStore, Settings)> {

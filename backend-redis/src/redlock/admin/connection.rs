@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use crate::checkup::Checkup;
 use crate::dial::{Dialled, Driver};
 use crate::error::{explain, strange_answer};
-use crate::redlock::clocks::Offset;
-use crate::redlock::incarnation::{Deployment, IncarnationRecord, RecordState};
-use crate::redlock::monitor::{MAX_WRITES, keeps_changing, record_and_clock, write_command};
+use crate::redlock::node::monitor::{MAX_WRITES, keeps_changing, record_and_clock, write_command};
+use crate::redlock::rules::clocks::Offset;
+use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord, RecordState};
 use crate::route::{Caller, Host, Route};
 
 /// This machine's wall clock as it was when an operator's command began: what is shown is the
@@ -53,7 +53,11 @@ pub(super) struct NodeConnection {
 }
 
 impl NodeConnection {
-    pub(super) async fn reach(host: &Host, caller: &Caller, watch: WallClock) -> Result<NodeConnection> {
+    pub(super) async fn reach(
+        host: &Host,
+        caller: &Caller,
+        watch: WallClock,
+    ) -> Result<NodeConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(Some(caller.timeouts.answer));
@@ -66,7 +70,15 @@ impl NodeConnection {
         let sent = watch.now_us();
         let (text, now_us) = record_and_clock(&mut connection).await?;
         let offset = Offset::read(now_us, sent, watch.now_us());
-        Ok(NodeConnection { host: host.clone(), connection, _driver: driver, run_id, text, now_us, offset })
+        Ok(NodeConnection {
+            host: host.clone(),
+            connection,
+            _driver: driver,
+            run_id,
+            text,
+            now_us,
+            offset,
+        })
     }
 
     /// A record for this run of it, from its last answer on.

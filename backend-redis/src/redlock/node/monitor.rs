@@ -10,13 +10,15 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Notify;
 
+use super::pending_releases::PendingReleases;
 use super::view::QuorumView;
-use super::clocks::Offset;
-use super::debts::PendingReleases;
-use super::incarnation::{self, RestartTracker, Deployment, IncarnationRecord, IncarnationVerdict, verdict};
 use crate::checkup::Checkup;
 use crate::error::{explain, strange_answer};
 use crate::link::{Ear, Link};
+use crate::redlock::rules::clocks::Offset;
+use crate::redlock::rules::incarnation::{
+    self, Deployment, IncarnationRecord, IncarnationVerdict, RestartTracker, verdict,
+};
 use crate::script::QUORUM;
 
 /// How often a node's clock is read.
@@ -24,7 +26,7 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(30);
 /// How soon after a look that failed another follows, and after a doubt at the earliest.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Writes of one look: others may write at the same time.
-pub(super) const MAX_WRITES: usize = 5;
+pub(crate) const MAX_WRITES: usize = 5;
 
 /// What is known of one node.
 #[derive(Debug)]
@@ -53,11 +55,11 @@ pub(super) struct NodeState {
 #[derive(Clone, Debug)]
 pub(super) enum Eligibility {
     /// Its record has not been read, or has changed since.
-    Unseen,
-    Votes(VoteRequest),
+    Unknown,
+    Eligible(VoteRequest),
     /// It has lost its data, or is new: until then.
-    Young(Moment),
-    Out(Error),
+    Quarantined(Moment),
+    Excluded(Error),
 }
 
 /// What a vote is asked for with.
@@ -72,7 +74,11 @@ pub(crate) struct VoteRequest {
 impl NodeMonitor {
     /// Takes away the record of an earlier run, which a restart may have kept: before anything else
     /// is asked over this connection, since the record's text is what earlier votes were asked with.
-    async fn invalidate_old_record(&self, connection: &mut MultiplexedConnection, run_id: &str) -> Result<()> {
+    async fn invalidate_old_record(
+        &self,
+        connection: &mut MultiplexedConnection,
+        run_id: &str,
+    ) -> Result<()> {
         let (text, now_us) = record_and_clock(connection).await?;
         let is_kept = text.is_some() && self.view.superseded().is_none();
         match verdict(text.as_deref(), run_id, now_us, self.view.deployment) {
@@ -140,13 +146,21 @@ impl NodeMonitor {
             return Duration::from_millis(1);
         }
         let (place, next) = match verdict {
-            IncarnationVerdict::Open(record) => match known.restarts.meet(incarnation, now, delay) {
-                Duration::ZERO => {
-                    let record = record.to_string().into();
-                    (Eligibility::Eligible(VoteRequest { record, incarnation: incarnation.into() }), CLOCK_INTERVAL)
+            IncarnationVerdict::Open(record) => {
+                match known.restarts.meet(incarnation, now, delay) {
+                    Duration::ZERO => {
+                        let record = record.to_string().into();
+                        (
+                            Eligibility::Eligible(VoteRequest {
+                                record,
+                                incarnation: incarnation.into(),
+                            }),
+                            CLOCK_INTERVAL,
+                        )
+                    }
+                    rest => (Eligibility::Quarantined(now.after(rest)), rest),
                 }
-                rest => (Eligibility::Quarantined(now.after(rest)), rest),
-            },
+            }
             IncarnationVerdict::Quarantined(rest) => {
                 let rest = rest.max(known.restarts.meet(incarnation, now, delay));
                 (Eligibility::Quarantined(now.after(rest)), rest)
@@ -157,7 +171,10 @@ impl NodeMonitor {
             }
             IncarnationVerdict::Foreign => {
                 let what = format!("{} holds the text of another program", incarnation::KEY);
-                (Eligibility::Excluded(Error::new(ErrorKind::Foreign, what).retryable(false)), CLOCK_INTERVAL)
+                (
+                    Eligibility::Excluded(Error::new(ErrorKind::Foreign, what).retryable(false)),
+                    CLOCK_INTERVAL,
+                )
             }
             IncarnationVerdict::Write(_) => (Eligibility::Unknown, LOOK_AGAIN),
         };
@@ -237,7 +254,7 @@ fn questions() -> Pipeline {
 }
 
 /// The record's text, if there is one, and the node's clock, in µs.
-pub(super) async fn record_and_clock(
+pub(crate) async fn record_and_clock(
     connection: &mut MultiplexedConnection,
 ) -> Result<(Option<String>, u64)> {
     let questions = questions();
@@ -289,7 +306,7 @@ async fn write(link: &Link, old: Option<&str>, new: &IncarnationRecord) -> Resul
     answer.map(drop).map_err(|error| explain(&error))
 }
 
-pub(super) fn keeps_changing() -> Error {
+pub(crate) fn keeps_changing() -> Error {
     Error::new(ErrorKind::Unreachable, "its record keeps changing")
 }
 
@@ -309,7 +326,9 @@ pub(crate) fn other_set(record: &IncarnationRecord, ours: Deployment) -> Error {
     let theirs =
         format!("{nodes} nodes, set_epoch={epoch}, restart_delay={}s", delay.as_secs_f64());
     let message = match record.state {
-        incarnation::RecordState::Closed => format!("its set of nodes was changed: it is closed ({theirs})"),
+        incarnation::RecordState::Closed => {
+            format!("its set of nodes was changed: it is closed ({theirs})")
+        }
         _ => format!(
             "it belongs to a set of {theirs}; the URL says {} nodes, set_epoch={}, \
              restart_delay={}s",

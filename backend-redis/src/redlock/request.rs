@@ -1,0 +1,7 @@
+//! One claim's requests to the nodes: rounds of votes, extensions, releases.
+
+pub(crate) mod acquire;
+pub(crate) mod acquisition;
+mod extend;
+mod release;
+mod state;
