@@ -1,18 +1,18 @@
--- The next token of one node: the next multiple of 16 above the last one, or what the round proposes
--- if that is larger, and for a shared grant its node's own number more, so that no two nodes ever
--- give the same. `proposal` is a text, since `..` rounds numbers. With what was there before, which has
--- a mark when somebody may queue. The key lives for an hour and `ttl` at first, so that names that are
--- used once do not fill the memory, and for a day once they are used again.
+-- The next fencing token of one node: the next multiple of 16 above the last one, or the round's proposal
+-- if that is larger; for a shared grant plus the node's own number, so that no two nodes ever give the
+-- same. `proposal` is a string, since `..` rounds numbers. Also returns the previous value, which has a
+-- mark when the queue may have waiters. The key lives for an hour and `ttl` at first, so that names used
+-- once do not fill the memory, and for a day once they are used again.
 local function next_token(proposal, more, ttl)
   local token = more == '' and proposal or string.format('%.0f', proposal + more)
   local last = redis.call('SET', F, token, 'KEEPTTL', 'GET')
-  -- The last quarter of an hour begins with the same digits; then the key need not be prolonged.
+  -- Tokens of the same quarter of an hour share their first digits; then the key need not be prolonged.
   if last and #last == #proposal and last < proposal and last > string.sub(proposal, 1, 7) then
     return token, last
   end
   if last then
     local number = tonumber(string.match(last, '^(%d+)q?$'))
-    -- From 2^53 on, a number could be its own successor.
+    -- From 2^53 on, adding to a number may not change it.
     if not number or number >= 9007199254740000 then
       redis.call('SET', F, last, 'KEEPTTL')
       foreign(F, 'is the text')
@@ -27,7 +27,7 @@ local function next_token(proposal, more, ttl)
   return token, last
 end
 
--- Nobody will be given `token` again by this node, or less.
+-- Ensures that this node never again gives `token` or a smaller one.
 local function raise_token(token, ttl)
   local value = redis.call('GET', F)
   local last, mark = string.match(value or '0', '^(%d+)(q?)$')
