@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Which stores there are is chosen by cargo features: `memory` and `file`, both on by default, and
-//! `redis` and `zk`, with `tls` for encrypted connections.
+//! `redis` and `zk`, with `tls` for encrypted connections. `redis` includes Redlock; `redis-single` is
+//! Redis without it.
 //! What each of them promises, and what it cannot, is in the repository's docs/guarantees.md.
 
 use std::time::Duration;
@@ -25,17 +26,17 @@ pub const SCHEMES: &[Scheme] = &[
     memory::SCHEME,
     #[cfg(feature = "file")]
     fencelock_file::SCHEME,
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "redis-single")]
     fencelock_redis::SCHEME,
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "redlock")]
     fencelock_redis::REDLOCK_SCHEME,
     #[cfg(feature = "zk")]
     fencelock_zk::SCHEME,
 ];
 
-/// What an operator does with the nodes of a `redlock://` URL: declare them new, look at them,
-/// change the set. `fencelock redlock` does this at the command line.
-#[cfg(feature = "redis")]
+/// Administration of the nodes of a `redlock://` URL: declare them new, show their status, replace
+/// the set. `fencelock redlock` does this at the command line.
+#[cfg(feature = "redlock")]
 pub mod redlock {
     pub use fencelock_redis::redlock::{
         Deployment, LockSeen, Membership, NodeSeen, NodeStatus, Replaced, init, open_when_due,
