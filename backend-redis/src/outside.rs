@@ -75,7 +75,7 @@ pub fn reply(bytes: &[u8]) -> Granted {
         let _ = rejections.look_in(2, 0);
     }
     if let Value::Array(values) = &value
-        && let Some((text, now_us)) = redlock::read_sight(values)
+        && let Some((text, now_us)) = redlock::read_record(values)
     {
         let ours = Deployment { nodes: 3, epoch: 1, delay: Duration::from_secs(60) };
         let _ = verdict(text.as_deref(), "run", now_us, ours);

@@ -11,20 +11,23 @@ mod admin;
 mod backend;
 mod config;
 pub(crate) mod node;
+mod node_set;
 mod request;
 pub(crate) mod rules;
+mod scripts;
 
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 
 pub use admin::{
     LockSeen, Membership, NodeSeen, NodeStatus, Replaced, init, open_when_due, replace, status,
 };
-pub(crate) use backend::read_look;
 pub use config::RedlockStore;
-pub(crate) use node::monitor::read as read_sight;
+pub(crate) use node::record::read as read_record;
 pub(crate) use request::acquire::read_token;
+pub(crate) use request::waiter_check::read_look;
 pub use rules::incarnation::Deployment;
 pub use rules::{clocks, incarnation, token, votes};
+pub use scripts::quorum_scripts;
 
 /// `redlock://`.
 pub const SCHEME: Scheme = Scheme {

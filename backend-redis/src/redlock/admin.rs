@@ -1,7 +1,7 @@
-//! What an operator does with a set of nodes: declare it new, look at it, change it.
+//! What an operator does with a set of nodes: declare it new, show its status, replace it.
 //!
-//! Each node is asked over a connection of its own, by one who holds no locks. What a node's record
-//! means is decided in [`membership`] and [`change`], which are pure.
+//! Each node is asked over a connection of its own, by a client that holds no locks. What a node's
+//! incarnation record means is decided in [`membership`] and [`change`], which are pure.
 
 mod change;
 mod connection;
@@ -9,70 +9,11 @@ mod init;
 mod membership;
 mod open;
 mod replace;
+mod set;
 mod status;
-
-use std::sync::Arc;
-
-use fencelock_core::url::StoreUrl;
-use fencelock_core::{Error, ErrorKind, Operation, Result, Settings};
-use futures_util::future::join_all;
-
-use super::config::RedlockStore;
-use crate::route::{Caller, Host};
 
 pub use init::init;
 pub use membership::Membership;
 pub use open::open_when_due;
 pub use replace::{Replaced, replace};
 pub use status::{LockSeen, NodeSeen, NodeStatus, status};
-
-use connection::{NodeConnection, WallClock};
-
-/// The set that `url` names.
-fn parse(url: &str) -> Result<(RedlockStore, Settings)> {
-    let parsed =
-        StoreUrl::parse(url).and_then(|url| match super::SCHEME.names.contains(&url.scheme()) {
-            true => RedlockStore::from_url(&url),
-            false => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("{}:// is no set of nodes; expected redlock://H1,H2,H3", url.scheme()),
-            )),
-        });
-    parsed.map_err(|error| error.during(Operation::Connect))
-}
-
-/// The same error with the set's name in it, never its password.
-fn explain_at(store: &RedlockStore) -> impl Fn(Error) -> Error {
-    let shown: Arc<str> = store.shown().into();
-    move |error| error.during(Operation::Connect).with_store(&shown)
-}
-
-/// Every node as it answers now, in the order of the URL.
-async fn reach_all(
-    store: &RedlockStore,
-    caller: &Arc<Caller>,
-    watch: WallClock,
-) -> Vec<(Host, Result<NodeConnection>)> {
-    let asking = store
-        .hosts()
-        .iter()
-        .map(|host| async { (host.clone(), NodeConnection::reach(host, caller, watch).await) });
-    join_all(asking).await
-}
-
-/// One server under two names has one vote, and would be counted twice.
-fn refuse_twins(nodes: &[NodeConnection]) -> Result<()> {
-    for (index, node) in nodes.iter().enumerate() {
-        if let Some(twin) = nodes[..index].iter().find(|twin| twin.run_id == node.run_id) {
-            let message =
-                format!("{} and {} are one server: it has one vote", twin.host, node.host);
-            return Err(Error::new(ErrorKind::Refused, message));
-        }
-    }
-    Ok(())
-}
-
-/// An error of one node.
-fn at(host: &Host, error: &Error) -> Error {
-    Error::new(error.kind(), format!("{host}: {}", error.message())).retryable(error.is_retryable())
-}

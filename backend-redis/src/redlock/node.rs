@@ -6,5 +6,6 @@ pub(crate) mod member;
 pub(crate) mod monitor;
 pub(crate) mod pending_releases;
 pub(crate) mod quorum;
+pub(crate) mod record;
 pub(crate) mod view;
 pub(crate) mod waiters;

@@ -5,3 +5,4 @@ pub(crate) mod acquisition;
 mod extend;
 mod release;
 mod state;
+pub(crate) mod waiter_check;

@@ -3,5 +3,6 @@
 pub mod clocks;
 pub mod incarnation;
 pub(crate) mod rejections;
+pub(crate) mod release_tally;
 pub mod token;
 pub mod votes;

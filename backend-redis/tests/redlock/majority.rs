@@ -19,7 +19,7 @@ async fn without_a_majority_the_error_says_what_each_node_said() {
     let error = in_vain(&locks, "lock", ms(700)).await;
     assert_kind(&error, ErrorKind::Unreachable);
     let said = words(&error);
-    assert!(said.contains("2 of 3 nodes must agree"), "{said}");
+    assert!(said.contains("no quorum (2 of 3 nodes required)"), "{said}");
     for (proxy, says) in lines.proxies.iter().zip(["yes", "connect", ""]) {
         let node = format!("{}: ", proxy.addr());
         let of_node = said.split(&node).nth(1).unwrap_or_else(|| panic!("{node} in {said}"));

@@ -32,7 +32,7 @@ async fn without(rig: &Rig, nodes: &[usize], params: &str) -> (Lines, Locks) {
 /// A on a and b; a restarts empty; B would get a and c.
 ///
 /// Kept by `incarnation::standing`: a marker that is `Born` is `Young` until the delay has passed. A B
-/// that was there before also waits by its own clock, in `RestartTracker::meet`.
+/// that was there before also waits by its own clock, in `RestartTracker::observe`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_forgot_does_not_vote_a_second_time() {
     let rig = Rig::new(3, QUICK).await;

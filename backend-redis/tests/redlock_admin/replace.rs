@@ -242,7 +242,7 @@ async fn an_interruption_leaves_the_old_set_closed_and_the_new_one_unopened() {
     nodes.node(3).restart().await.unwrap();
     let error = soon("it fails", replacing).await.unwrap().unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
-    assert!(error.to_string().contains("do it again"), "{error}");
+    assert!(error.to_string().contains("run it again"), "{error}");
     assert_eq!(nodes.marker(3).await, "");
 
     let replaced = replace(&old_url, &new_url).await.unwrap();

@@ -48,7 +48,7 @@ async fn a_set_is_declared_new_looked_at_and_changed() {
     let new = url("", [&nodes[0], &nodes[1], &nodes[3]], &format!("{SHORT}&set_epoch=2"));
     let (code, told, _) = run(&["status", &old]).await;
     assert_eq!(code, 69, "{told}");
-    assert_eq!(told.matches("has no marker").count(), 3, "{told}");
+    assert_eq!(told.matches("has no incarnation record").count(), 3, "{told}");
 
     let from_environment = command(&["init"]).env("FENCELOCK_URL", &old).output().await;
     let (code, told, error) = said(from_environment.expect("it runs"));

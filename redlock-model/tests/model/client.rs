@@ -236,7 +236,7 @@ impl Node {
             let fast = if setting.dropped == Dropped::OwnAgeWithinMargin { TOO_MUCH } else { 0 };
             let mut known = RestartTracker::default();
             let mut meet = |incarnation: &str, tick| {
-                known.meet(incarnation, moment(tick), ticks(setting.delay()))
+                known.observe(incarnation, moment(tick), ticks(setting.delay()))
             };
             let _ = meet("the one of before", 0);
             let _ = meet(&record.incarnation(), lost);

@@ -98,7 +98,7 @@ pub(crate) struct Setting {
     pub(crate) readings: bool,
 }
 
-/// By how many ticks two clocks may come apart while a key incarnations: what `lease_end` leaves.
+/// By how many ticks two clocks may come apart while a key lives: what `lease_end` leaves.
 pub(crate) const MARGIN: u8 = 1;
 
 /// By how many ticks an uptime is too large, and a clock too fast that is not within the margin.

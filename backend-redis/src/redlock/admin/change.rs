@@ -1,11 +1,11 @@
-//! What a change of the set does about each node, and how far it has come: read from the records,
-//! so that whoever repeats it after an interruption finishes it. Pure.
+//! What a change of the set does to each node, and how far it has come: read from the incarnation
+//! records, so that a repeat after an interruption finishes it. Pure.
 //!
 //! First a majority of the old set is closed, so that nothing is granted or extended there. Then
 //! the nodes that only the new set has are born, and last those of the old set are moved: born if
-//! the new set has them too, closed in its name if not. So a majority of the old set that has moved
-//! says that all this is done; short of that everything behind the closing is done again, since a
-//! client of the new set that came too early may have written records as well.
+//! the new set has them too, else closed in its name. So a majority of the old set that has moved
+//! proves that all this is done; without one everything after the closing is repeated, since a
+//! client of the new set that started too early may have written records as well.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::redlock::config::RedlockStore;
 use crate::redlock::rules::clocks::{Offset, agreement};
 use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord, RecordState};
 
-/// From one set to the next.
+/// The change from one set to the next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
     pub(super) old: Deployment,
     pub(super) new: Deployment,
 }
 
-/// How far one node has come.
+/// How far the change of one node has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Unmarked,
@@ -33,10 +33,10 @@ pub(super) enum Stage {
     Closed,
     /// In the new set, or closed in its name.
     Moved,
-    /// Closed with some other set.
+    /// Closed with another set.
     Retired(Deployment),
-    /// In some other set.
-    Stranger(Deployment),
+    /// In another set.
+    OtherSet(Deployment),
     Foreign,
 }
 
@@ -64,28 +64,28 @@ impl Change {
             (theirs, RecordState::Closed) if theirs == self.old => Stage::Closed,
             (theirs, _) if theirs == self.old => Stage::Old,
             (theirs, RecordState::Closed) => Stage::Retired(theirs),
-            (theirs, _) => Stage::Stranger(theirs),
+            (theirs, _) => Stage::OtherSet(theirs),
         }
     }
 
-    /// How long nothing may be granted between closing and birth: a lock of the old set may live
-    /// for longer than the new set's delay covers.
+    /// The pause between closing and birth, in which nothing may be granted: a lock of the old set
+    /// may live for longer than the new set's delay covers.
     pub(super) fn pause(&self) -> Duration {
         self.old.delay.saturating_sub(self.new.delay)
     }
 }
 
 impl Stage {
-    /// Nothing is granted by the old set there: a clean node counts once it is marked as closed.
+    /// Whether the old set grants nothing there: an empty node counts once its record is closed.
     pub(super) fn is_closed(&self) -> bool {
         matches!(self, Stage::Closed | Stage::Moved)
     }
 
-    /// Why a node that the old URL names cannot be closed.
+    /// The error for a node of the old URL that cannot be closed.
     pub(super) fn require_old(&self) -> Result<()> {
         match self {
             Stage::Unmarked | Stage::Old | Stage::Closed | Stage::Moved => Ok(()),
-            Stage::Retired(theirs) | Stage::Stranger(theirs) => {
+            Stage::Retired(theirs) | Stage::OtherSet(theirs) => {
                 let theirs = describe(*theirs);
                 let message = format!("it belongs to another set than the old URL says: {theirs}");
                 Err(Error::new(ErrorKind::Refused, message))
@@ -94,14 +94,14 @@ impl Stage {
         }
     }
 
-    /// Why a node that only the new URL names cannot be taken.
+    /// The error for a node of the new URL alone that cannot be used.
     pub(super) fn require_free(&self) -> Result<()> {
         let message = match self {
             Stage::Unmarked | Stage::Closed | Stage::Moved | Stage::Retired(_) => return Ok(()),
             Stage::Foreign => return Err(foreign()),
             Stage::Old => "it belongs to the old set, and the old URL does not name it".to_owned(),
-            Stage::Stranger(theirs) => format!(
-                "it belongs to another set: {}; if that is not in use any more, delete the key \
+            Stage::OtherSet(theirs) => format!(
+                "it belongs to another set: {}; if that is no longer in use, delete the key \
                  fencelock:redlock there",
                 describe(*theirs)
             ),
@@ -111,7 +111,7 @@ impl Stage {
 }
 
 /// Whether the clocks of a majority of the old set agree, and those of all `newcomers` with them.
-/// `None` in the old set is a clock that is not known.
+/// `None` in the old set is an unknown clock.
 pub(super) fn clocks_agree(
     old: &[Option<Offset>],
     newcomers: &[Option<Offset>],
@@ -126,7 +126,8 @@ pub(super) fn clocks_agree(
 }
 
 fn foreign() -> Error {
-    let message = "another program wrote at its record's key; it was left as it is";
+    let message =
+        "another program wrote to its incarnation record's key; the value was left as it is";
     Error::new(ErrorKind::Foreign, message).retryable(false)
 }
 
@@ -146,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_says_how_far_its_node_has_come() {
+    fn a_record_tells_how_far_its_node_has_come() {
         assert_eq!(CHANGE.stage(None), Stage::Unmarked);
         assert_eq!(CHANGE.stage(Some("hello")), Stage::Foreign);
         for state in [RecordState::Born, RecordState::Open] {
             assert_eq!(stage(state, OLD), Stage::Old);
             assert_eq!(stage(state, NEW), Stage::Moved);
-            assert_eq!(stage(state, OTHER), Stage::Stranger(OTHER));
+            assert_eq!(stage(state, OTHER), Stage::OtherSet(OTHER));
         }
         assert_eq!(stage(RecordState::Closed, OLD), Stage::Closed);
         assert_eq!(stage(RecordState::Closed, NEW), Stage::Moved);
@@ -160,35 +161,35 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_elsewhere_is_not_taken() {
-        for taken in [Stage::Old, Stage::Stranger(OTHER), Stage::Foreign] {
-            taken.require_free().unwrap_err();
+    fn a_node_in_use_elsewhere_is_not_used() {
+        for in_use in [Stage::Old, Stage::OtherSet(OTHER), Stage::Foreign] {
+            in_use.require_free().unwrap_err();
         }
         for free in [Stage::Unmarked, Stage::Closed, Stage::Moved, Stage::Retired(OTHER)] {
             free.require_free().unwrap();
         }
-        for other in [Stage::Retired(OTHER), Stage::Stranger(OTHER), Stage::Foreign] {
+        for other in [Stage::Retired(OTHER), Stage::OtherSet(OTHER), Stage::Foreign] {
             assert!(!other.is_closed());
             other.require_old().unwrap_err();
         }
-        assert!(!Stage::Unmarked.is_closed(), "a client may mark it for the old set yet");
+        assert!(!Stage::Unmarked.is_closed(), "a client may still write a record for the old set");
     }
 
     #[test]
-    fn the_locks_of_a_set_with_a_longer_delay_end_first() {
+    fn the_locks_of_a_set_with_a_longer_delay_expire_first() {
         assert_eq!(CHANGE.pause(), Duration::from_secs(20));
         assert_eq!(Change { old: NEW, new: OLD }.pause(), Duration::ZERO);
     }
 
     #[test]
-    fn new_nodes_are_no_further_off_than_a_majority_of_the_old_ones() {
+    fn clocks_of_new_nodes_agree_with_a_majority_of_the_old_ones() {
         let at = |offset| Some(Offset { at_least: offset, at_most: offset });
         let old = [at(0), at(50), at(900)];
         assert!(clocks_agree(&old, &[at(-50), at(20)], 100));
         assert!(clocks_agree(&old, &[], 100));
         assert!(!clocks_agree(&old, &[at(20), at(-51)], 100), "too far from one of them");
         assert!(!clocks_agree(&old, &[at(900)], 100), "with the minority");
-        assert!(!clocks_agree(&[at(0), None, None], &[at(0), at(0)], 100), "no majority");
+        assert!(!clocks_agree(&[at(0), None, None], &[at(0), at(0)], 100), "without a majority");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! One node, over a connection that is never made again: another connection may be with another
-//! run of the server.
+//! A connection to one node that is never replaced: another connection might reach another run of the
+//! server.
 
 use std::time::SystemTime;
 
@@ -11,13 +11,13 @@ use tokio::time::Instant;
 use crate::checkup::Checkup;
 use crate::dial::{Dialled, Driver};
 use crate::error::{explain, strange_answer};
-use crate::redlock::node::monitor::{MAX_WRITES, keeps_changing, record_and_clock, write_command};
+use crate::redlock::node::record::{MAX_WRITES, keeps_changing, record_and_clock, write_command};
 use crate::redlock::rules::clocks::Offset;
 use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord, RecordState};
 use crate::route::{Caller, Host, Route};
 
-/// This machine's wall clock as it was when an operator's command began: what is shown is the
-/// difference to it, and it must not step in between.
+/// This machine's wall clock, read once when an operator's command starts: the nodes' clocks are
+/// shown relative to it, and it must not step in between.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WallClock {
     started: Instant,
@@ -37,18 +37,18 @@ impl WallClock {
     }
 }
 
-/// A node, as it answered last.
+/// A node, with what it last replied.
 #[derive(Debug)]
 pub(super) struct NodeConnection {
     pub(super) host: Host,
     pub(super) connection: MultiplexedConnection,
     _driver: Driver,
     pub(super) run_id: String,
-    /// The record's text, if there is one.
+    /// The incarnation record's text, if there is one.
     pub(super) text: Option<String>,
-    /// Its clock.
+    /// The node's clock.
     pub(super) now_us: u64,
-    /// Its clock against this machine's wall clock.
+    /// The node's clock relative to this machine's wall clock.
     pub(super) offset: Offset,
 }
 
@@ -56,7 +56,7 @@ impl NodeConnection {
     pub(super) async fn reach(
         host: &Host,
         caller: &Caller,
-        watch: WallClock,
+        clock: WallClock,
     ) -> Result<NodeConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -67,9 +67,9 @@ impl NodeConnection {
         let checkup = Checkup::read(&info.map_err(|error| explain(&error))?);
         checkup.require(false)?;
         let run_id = checkup.run_id().ok_or_else(|| strange_answer("INFO"))?.to_owned();
-        let sent = watch.now_us();
+        let sent = clock.now_us();
         let (text, now_us) = record_and_clock(&mut connection).await?;
-        let offset = Offset::read(now_us, sent, watch.now_us());
+        let offset = Offset::read(now_us, sent, clock.now_us());
         Ok(NodeConnection {
             host: host.clone(),
             connection,
@@ -81,18 +81,18 @@ impl NodeConnection {
         })
     }
 
-    /// A record for this run of it, from its last answer on.
+    /// A record for this run of the node, born at its last reply.
     pub(super) fn record(&self, state: RecordState, deployment: Deployment) -> IncarnationRecord {
         IncarnationRecord { run_id: self.run_id.clone(), state, born_us: self.now_us, deployment }
     }
 
     /// Reads the record and the clock again.
-    async fn look(&mut self) -> Result<()> {
+    async fn refresh(&mut self) -> Result<()> {
         (self.text, self.now_us) = record_and_clock(&mut self.connection).await?;
         Ok(())
     }
 
-    /// Puts `new` in the place of the record that was seen last; `false` if that has changed.
+    /// Replaces the record that was last read by `new`; `false` if it has changed.
     pub(super) async fn swap(&mut self, new: &IncarnationRecord) -> Result<bool> {
         let swap = write_command(self.text.as_deref(), new);
         let swapped = swap.query_async::<i64>(&mut self.connection).await;
@@ -103,14 +103,14 @@ impl NodeConnection {
         Ok(is_done)
     }
 
-    /// Writes what `next` makes of the record as it is now, if it makes something of it; again
-    /// when somebody else writes at the same time.
+    /// Writes the record that `next` returns for the current one, if it returns one; again when
+    /// another client writes at the same time.
     pub(super) async fn rewrite(
         &mut self,
         next: impl Fn(&NodeConnection) -> Result<Option<IncarnationRecord>>,
     ) -> Result<()> {
         for _ in 0..MAX_WRITES {
-            self.look().await?;
+            self.refresh().await?;
             let Some(record) = next(self)? else { return Ok(()) };
             if self.swap(&record).await? {
                 return Ok(());

@@ -1,29 +1,29 @@
-//! Declaring a set new, so that nobody waits for `restart_delay` at the first use.
+//! Declares a set new, so that its first use does not wait for `restart_delay`.
 
 use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::future::join_all;
 
 use super::connection::{NodeConnection, WallClock};
 use super::membership::{Membership, whole_seconds};
-use super::{at, explain_at, parse, reach_all, refuse_twins};
+use super::set::{at, explain_at, parse, reach_all, refuse_twins};
 use crate::redlock::config::RedlockStore;
 use crate::redlock::rules::incarnation::{Deployment, RecordState};
 
-/// Declares the nodes of `url` new: none of them holds a lock that a holder still believes in, so
-/// that none has to be kept out. Where all of them take part already, nothing is done.
+/// Declares the nodes of `url` new: none of them had a lock that is still held, so none has to be
+/// excluded. If all of them take part already, this does nothing.
 ///
-/// That no node has a record is checked, and proves little: nodes that have all just lost their
-/// data have none either. That they are new is the caller's word.
+/// It checks that no node has an incarnation record, which proves little: nodes that have all just
+/// lost their data have none either. The caller guarantees that they are new.
 ///
 /// # Errors
-/// - [`ErrorKind::Refused`]: a node has a record already, so it may have held locks; or two of the
+/// - [`ErrorKind::Refused`]: a node has a record already, so it may have had locks; or two of the
 ///   nodes are one server.
-/// - As of [`connect`](fencelock_core::url::connect), for the first node with an error: all must
-///   answer.
+/// - The errors of [`connect`](fencelock_core::url::connect), for the first node with one: all must
+///   reply.
 ///
 /// # Cancel safety
-/// Dropped half-way, some nodes are declared new. Doing it again is refused then, and the others
-/// take part by themselves, `restart_delay` after a client has met them.
+/// If dropped half-way, some nodes are declared new. A repeat is refused then, and the others take
+/// part by themselves, `restart_delay` after a client has first connected to them.
 pub async fn init(url: &str) -> Result<()> {
     let (store, _) = parse(url)?;
     init_store(&store).await.map_err(explain_at(&store))
@@ -44,22 +44,23 @@ async fn init_store(store: &RedlockStore) -> Result<()> {
     if is_done(&parts.collect::<Vec<_>>(), ours)? {
         return Ok(());
     }
-    // All at once: little time to die in half-way.
+    // All at once, so that an interruption half-way is unlikely.
     let declaring = nodes.iter_mut().map(|node| async {
         let record = node.record(RecordState::Open, ours);
         match node.swap(&record).await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(at(&node.host, &met(ours))),
+            Ok(false) => Err(at(&node.host, &changed_meanwhile(ours))),
             Err(error) => Err(at(&node.host, &error)),
         }
     });
     join_all(declaring).await.into_iter().collect()
 }
 
-/// Whether a set of nodes with these parts is declared new already; an error if it must not be.
+/// Whether a set of nodes with these memberships is declared new already; an error if it must not
+/// be.
 ///
-/// A node that a client has met is no proof of a new set: a set that is in use looks just the same
-/// once all of its nodes have lost their data, and its locks may still be held. Waiting costs
+/// A node to which a client has connected does not prove a new set: a set in use looks the same once
+/// all of its nodes have lost their data, and its locks may still be held. Waiting costs
 /// `restart_delay` once.
 fn is_done(parts: &[(String, Membership)], ours: Deployment) -> Result<bool> {
     let refused =
@@ -74,14 +75,17 @@ fn is_done(parts: &[(String, Membership)], ours: Deployment) -> Result<bool> {
             Membership::Unmarked | Membership::Open | Membership::Due => {}
             Membership::Quarantined(rest) => {
                 let rest = whole_seconds(*rest);
-                let why = "was met by a client already, so it may have lost locks that are held";
+                let why = "was used by a client already, so it may have lost locks that are held";
                 return refused(host, format!("{why}; it takes part by itself in {rest} s"));
             }
             Membership::Restarted => {
-                let why = "has a record of an earlier run, so it may have held locks; it takes \
-                           part by itself";
+                let why = "has an incarnation record of an earlier run, so it may have had locks; \
+                           it takes part by itself";
                 let delay = ours.delay.as_secs_f64();
-                return refused(host, format!("{why}, {delay} s after a client has met it"));
+                return refused(
+                    host,
+                    format!("{why}, {delay} s after a client has connected to it"),
+                );
             }
             Membership::Closed(_) | Membership::OfAnotherSet(_) => {
                 let why = "so it may have held locks; a set that is in use is changed by \
@@ -98,17 +102,17 @@ fn is_done(parts: &[(String, Membership)], ours: Deployment) -> Result<bool> {
         None => Ok(false),
         Some((host, _)) => {
             let delay = ours.delay.as_secs_f64();
-            let why = "takes part already, so locks may be held; nodes without a record take part \
-                       by themselves";
-            refused(host, format!("{why}, {delay} s after a client has met them"))
+            let why = "takes part already, so locks may be held; nodes without an incarnation \
+                       record take part by themselves";
+            refused(host, format!("{why}, {delay} s after a client has connected to them"))
         }
     }
 }
 
-/// A client was faster.
-fn met(ours: Deployment) -> Error {
+/// The error for a node whose record a client has written meanwhile.
+fn changed_meanwhile(ours: Deployment) -> Error {
     let message = format!(
-        "a client met it at the same time, so it takes part by itself in {} s; `fencelock redlock \
+        "a client connected to it at the same time, so it takes part by itself in {} s; `fencelock redlock \
          status` shows the others",
         whole_seconds(ours.delay)
     );
@@ -128,17 +132,17 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_no_marker_at_all_is_declared_new() {
+    fn only_nodes_without_a_record_are_declared_new() {
         use Membership::{Closed, Due, Foreign, OfAnotherSet, Open, Restarted, Unmarked, Young};
         assert!(!judge([Unmarked; 3]).unwrap());
         assert!(judge([Open; 3]).unwrap(), "again");
         assert!(judge([Open, Due, Open]).unwrap());
         let young = Young(Duration::from_millis(1500));
         for (parts, says) in [
-            ([Unmarked, young, Unmarked], "b was met by a client"),
+            ([Unmarked, young, Unmarked], "b was used by a client"),
             ([young; 3], "in 2 s"),
             ([Open, Unmarked, Unmarked], "a takes part already"),
-            ([Unmarked, Unmarked, Restarted], "c has a record of an earlier run"),
+            ([Unmarked, Unmarked, Restarted], "c has an incarnation record of an earlier run"),
             ([Unmarked, Closed(OURS), Unmarked], "b was closed"),
             ([Unmarked, OfAnotherSet(OURS), Unmarked], "`fencelock redlock replace`"),
         ] {

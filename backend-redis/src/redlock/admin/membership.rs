@@ -1,4 +1,4 @@
-//! Whether a node takes part, and why not: for people. Pure.
+//! Whether a node takes part, and why not, in a form for operators. Pure.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,31 +7,32 @@ use crate::redlock::rules::incarnation::{
     Deployment, IncarnationRecord, IncarnationVerdict, RecordState, verdict,
 };
 
-/// What part a node has in the set that a URL names.
+/// The state of a node in the set that a URL names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Membership {
     /// It votes.
     Open,
-    /// Its delay is over: it votes as soon as a client has looked at it.
+    /// Its delay has passed: it votes after a client's next check.
     Due,
-    /// It will vote in so long: it is new, or has lost its data.
+    /// It votes after this delay: it is new, or has lost its data.
     Quarantined(Duration),
-    /// It has no record: it is new, or has lost its data. Its delay begins when a client meets it.
+    /// It has no incarnation record: it is new, or has lost its data. Its delay starts when a client
+    /// connects.
     Unmarked,
-    /// Its record is of an earlier run, or its clock was set back. Its delay begins anew when a
-    /// client meets it.
+    /// Its record is of an earlier run, or its clock was set back. Its delay starts again when a
+    /// client connects.
     Restarted,
     /// It was closed, in favour of this set or with it.
     Closed(Deployment),
     /// It belongs to this set.
     OfAnotherSet(Deployment),
-    /// Another program wrote at the record's key.
+    /// Another program wrote to the record's key.
     Foreign,
 }
 
 impl Membership {
-    /// Of a node with the record `text`, in the set `ours`.
+    /// The membership in the set `ours` of a node with the record `text`.
     pub(super) fn of(
         text: Option<&str>,
         run_id: &str,
@@ -56,13 +57,13 @@ impl Membership {
         }
     }
 
-    /// Whether it votes, or will at a client's first look.
+    /// Whether it votes, or will after a client's next check.
     #[must_use]
     pub fn is_open(self) -> bool {
         matches!(self, Membership::Open | Membership::Due)
     }
 
-    /// The word for scripts.
+    /// The name in machine-readable output.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -82,25 +83,29 @@ impl fmt::Display for Membership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Membership::Open => f.write_str("takes part"),
-            Membership::Due => f.write_str("takes part at a client's next look"),
+            Membership::Due => f.write_str("takes part at a client's next check"),
             Membership::Quarantined(rest) => write!(f, "takes part in {} s", whole_seconds(*rest)),
-            Membership::Unmarked => f.write_str("has no record: it is new, or has lost its data"),
+            Membership::Unmarked => {
+                f.write_str("has no incarnation record: it is new, or has lost its data")
+            }
             Membership::Restarted => f.write_str("has restarted, or its clock was set back"),
             Membership::Closed(theirs) => write!(f, "was closed: {}", describe(*theirs)),
             Membership::OfAnotherSet(theirs) => {
                 write!(f, "belongs to another set: {}", describe(*theirs))
             }
-            Membership::Foreign => f.write_str("another program wrote at its record's key"),
+            Membership::Foreign => {
+                f.write_str("another program wrote to its incarnation record's key")
+            }
         }
     }
 }
 
-/// Whole seconds, and not one too few.
+/// Whole seconds, rounded up.
 pub(super) fn whole_seconds(rest: Duration) -> u128 {
     rest.as_millis().div_ceil(1000)
 }
 
-/// A set, as a URL would say it.
+/// A set, in a URL's terms.
 pub(super) fn describe(deployment: Deployment) -> String {
     let Deployment { nodes, epoch, delay } = deployment;
     format!("{nodes} nodes, set_epoch={epoch}, restart_delay={}s", delay.as_secs_f64())
@@ -114,7 +119,7 @@ mod tests {
     const THEIRS: Deployment = Deployment { epoch: 1, ..OURS };
 
     #[test]
-    fn a_marker_says_whether_its_node_takes_part() {
+    fn a_record_tells_whether_its_node_takes_part() {
         const SECOND: u64 = 1_000_000;
         let record = |state, deployment| {
             let record =
@@ -131,7 +136,7 @@ mod tests {
                 Membership::Quarantined(Duration::from_secs(20)),
                 "takes part in 20 s",
             ),
-            (None, "abc", 2, Membership::Unmarked, "has no record"),
+            (None, "abc", 2, Membership::Unmarked, "has no incarnation record"),
             (record(RecordState::Open, OURS), "def", 2, Membership::Restarted, "has restarted"),
             (
                 record(RecordState::Open, OURS),

@@ -1,4 +1,4 @@
-//! Waiting until a set takes part: what its clients would do by looking, for when there are none
+//! Waits until a set takes part: writes the records that its clients would write, when there are none
 //! yet.
 
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use fencelock_core::{Error, ErrorKind, Result};
 
 use super::connection::{NodeConnection, WallClock};
 use super::membership::Membership;
-use super::{at, explain_at, parse, reach_all};
+use super::set::{at, explain_at, parse, reach_all};
 use crate::redlock::config::RedlockStore;
 use crate::redlock::rules::incarnation::{Deployment, IncarnationVerdict, verdict};
 use crate::route::Caller;
 
-/// Waits until every node of `url` takes part, and opens those whose delay is over.
+/// Waits until every node of `url` takes part, and opens those whose delay has passed.
 ///
 /// # Errors
-/// - [`ErrorKind::Refused`]: a node is closed or of another set.
-/// - As of [`connect`](fencelock_core::url::connect), for the first node with an error; the others
-///   are opened all the same.
+/// - [`ErrorKind::Refused`]: a node is closed or belongs to another set.
+/// - The errors of [`connect`](fencelock_core::url::connect), for the first node with one; the
+///   others are opened all the same.
 ///
 /// # Cancel safety
 /// Cancel safe.
@@ -36,16 +36,17 @@ pub async fn open_when_due(url: &str) -> Result<()> {
     }
 }
 
-/// Opens whoever is due; how long the last of the others has to wait, and the first error.
+/// Opens the nodes that are due; the longest remaining delay of the others, and the first error.
 async fn open_due(store: &RedlockStore, caller: &Arc<Caller>) -> (Option<Duration>, Option<Error>) {
     let ours = store.deployment();
     let (mut rest, mut failed) = (None, None);
     for (host, node) in reach_all(store, caller, WallClock::start()).await {
-        let met = match node {
-            Ok(mut node) => meet(&mut node, ours).await.map(|()| node),
+        let updated = match node {
+            Ok(mut node) => write_due(&mut node, ours).await.map(|()| node),
             Err(error) => Err(error),
         };
-        match met.map(|node| Membership::of(node.text.as_deref(), &node.run_id, node.now_us, ours))
+        match updated
+            .map(|node| Membership::of(node.text.as_deref(), &node.run_id, node.now_us, ours))
         {
             Ok(Membership::Open) => {}
             Ok(Membership::Quarantined(its)) => rest = rest.max(Some(its)),
@@ -59,8 +60,8 @@ async fn open_due(store: &RedlockStore, caller: &Arc<Caller>) -> (Option<Duratio
     (rest, failed)
 }
 
-/// What a client writes when it meets the node.
-async fn meet(node: &mut NodeConnection, ours: Deployment) -> Result<()> {
+/// Writes the record that a client would write.
+async fn write_due(node: &mut NodeConnection, ours: Deployment) -> Result<()> {
     let next = |node: &NodeConnection| {
         Ok(match verdict(node.text.as_deref(), &node.run_id, node.now_us, ours) {
             IncarnationVerdict::Write(record) => Some(record),

@@ -1,7 +1,7 @@
-//! Changing the set of nodes, in the order that [`change`](super::change) explains.
+//! Replaces a set of nodes, in the order that [`change`](super::change) explains.
 //!
-//! Nothing is written before every node of the new set and a majority of the old one have
-//! answered, and a repeat after an interruption finishes what was begun.
+//! Nothing is written before every node of the new set and a majority of the old one have replied,
+//! and a repeat after an interruption finishes the change.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,41 +12,41 @@ use futures_util::future::join_all;
 use super::change::{Change, Stage, clocks_agree};
 use super::connection::{NodeConnection, WallClock};
 use super::membership::Membership;
-use super::{at, explain_at, parse, reach_all, refuse_twins};
+use super::set::{at, explain_at, parse, reach_all, refuse_twins};
 use crate::redlock::config::RedlockStore;
 use crate::redlock::rules::incarnation::{IncarnationRecord, RecordState};
 use crate::redlock::rules::votes::majority;
 
-/// What a change of the set came to.
+/// The result of a change of the set.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Replaced {
-    /// How long it takes until all nodes of the new set take part.
+    /// The time until all nodes of the new set take part.
     pub opens_in: Duration,
-    /// The nodes that have left the set and could not be told, and why. They must never run again
-    /// with the data they have.
+    /// The nodes that have left the set but could not be closed, and why. They must never run again
+    /// with their current data.
     pub not_closed: Vec<(String, Error)>,
 }
 
 /// Changes the set of nodes from `old_url`'s to `new_url`'s, whose `set_epoch` is one more.
 ///
 /// Closes a majority of the old set, so that nothing more is granted or extended there, and only
-/// then has the new set's nodes begin their `restart_delay`, during which the old set's locks end.
+/// then starts the `restart_delay` of the new set's nodes, during which the old set's locks expire.
 /// If the old set's delay is longer, the difference is waited for in between. Clients of the old
 /// set are refused from then on; clients of the new set must not be started before.
 ///
 /// # Errors
-/// Nothing has been changed yet, if it is one of these:
-/// - [`ErrorKind::InvalidArgument`]: `set_epoch` does not rise by one, or a URL cannot be meant.
+/// After one of these, nothing has been changed:
+/// - [`ErrorKind::InvalidArgument`]: `set_epoch` does not rise by one, or an invalid URL.
 /// - [`ErrorKind::Refused`]: a node belongs to a third set, two nodes are one server, or the clocks
 ///   of the new set and of a majority of the old one do not agree within `clock_tolerance`.
-/// - [`ErrorKind::Unreachable`]: a node of the new set does not answer, or a majority of the old
-///   one does not.
+/// - [`ErrorKind::Unreachable`]: a node of the new set does not reply, or a majority of the old one
+///   does not.
 ///
-/// A later error names the node that failed. Doing it again finishes it.
+/// A later error names the node that failed. A repeat finishes the change.
 ///
 /// # Cancel safety
-/// Dropped half-way, neither set may grant anything. Doing it again finishes it.
+/// If dropped half-way, neither set may grant anything. A repeat finishes the change.
 pub async fn replace(old_url: &str, new_url: &str) -> Result<Replaced> {
     let ((old, _), (new, _)) = (parse(old_url)?, parse(new_url)?);
     let change = Change::between(&old, &new).map_err(explain_at(&new))?;
@@ -62,7 +62,7 @@ pub async fn replace(old_url: &str, new_url: &str) -> Result<Replaced> {
     Ok(Replaced { opens_in: sets.opens_in(), not_closed: sets.away })
 }
 
-/// Which sets a node is in.
+/// The sets that a node is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Old,
@@ -80,7 +80,7 @@ struct Peer {
 struct Sets {
     change: Change,
     peers: Vec<Peer>,
-    /// The nodes of the old set that cannot be asked, or not be closed.
+    /// The nodes of the old set that cannot be reached or closed.
     away: Vec<(String, Error)>,
 }
 
@@ -124,7 +124,7 @@ impl Sets {
         Ok(Sets { change, peers, away })
     }
 
-    /// Whether it can be done, before anything is.
+    /// Checks that the change is possible, before anything is written.
     fn check(&mut self, old: &RedlockStore, new: &RedlockStore) -> Result<()> {
         let mut peers = Vec::new();
         for peer in std::mem::take(&mut self.peers) {
@@ -155,11 +155,11 @@ impl Sets {
         }
         let mut text = format!(
             "{count} of {nodes} nodes of the old set {what}, and {} must be before the new set is \
-             opened; do it again when more can:",
+             opened; run it again when more can:",
             majority(nodes)
         );
         for (host, error) in &self.away {
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(text, " {host}: {};", error.message());
         }
         text.truncate(text.len() - 1);
@@ -171,8 +171,8 @@ impl Sets {
         Err(Error::new(kind, text))
     }
 
-    /// A token of the new set would be smaller than one of the old set's, if its clocks were as far
-    /// behind as its delay is long.
+    /// A token of the new set could be smaller than one of the old set, if the new clocks were behind
+    /// by more than the delay.
     fn require_clocks(&self, tolerance_us: u64) -> Result<()> {
         let mut theirs: Vec<_> = self.in_old().map(|peer| Some(peer.node.offset)).collect();
         theirs.resize(self.change.old.nodes, None);
@@ -193,7 +193,7 @@ impl Sets {
         Err(Error::new(ErrorKind::Refused, text))
     }
 
-    /// Whether an earlier run has come so far that only the rest is to be done.
+    /// Whether an earlier run has moved a majority, so that only the rest remains.
     fn have_moved(&self) -> bool {
         let moved = self.in_old().filter(|peer| self.stage_of(peer) == Stage::Moved).count();
         moved >= majority(self.change.old.nodes)
@@ -203,7 +203,7 @@ impl Sets {
         self.change.stage(peer.node.text.as_deref())
     }
 
-    /// Nothing is granted or extended by the old set from here on.
+    /// Closes the old set, which grants and extends nothing from then on.
     async fn close(&mut self) -> Result<()> {
         let change = self.change;
         let failed = self.rewrite(
@@ -216,7 +216,7 @@ impl Sets {
         );
         let failed = failed.await;
         let closed = self.in_old().filter(|peer| self.stage_of(peer).is_closed()).count();
-        // Who answers again by then is told with the others.
+        // A node that replies again by the time of the last step is closed with the others.
         let away = self.away.len();
         self.away.extend(failed);
         self.require_majority(closed, "are closed")?;
@@ -224,7 +224,7 @@ impl Sets {
         Ok(())
     }
 
-    /// Has the new set's nodes begin their delay, and tells the others that they are out.
+    /// Starts the delay of the new set's nodes, and closes the others in the new set's name.
     async fn move_on(&mut self, is_repeat: bool) -> Result<()> {
         let change = self.change;
         for turn in [Side::New, Side::Both, Side::Old] {
@@ -249,7 +249,7 @@ impl Sets {
                 Side::New | Side::Both => {
                     if let Some((host, error)) = failed.into_iter().next() {
                         let message = format!(
-                            "{host}: {}; the old set is closed and the new one not opened: do it \
+                            "{host}: {}; the old set is closed and the new one not opened: run it \
                              again",
                             error.message()
                         );
@@ -263,7 +263,7 @@ impl Sets {
         Ok(())
     }
 
-    /// Rewrites the records of all nodes of some sides at once; what failed.
+    /// Rewrites the records of all nodes of some sides at once; the nodes that failed.
     async fn rewrite(
         &mut self,
         of: impl Fn(Side) -> bool,

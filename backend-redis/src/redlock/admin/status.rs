@@ -1,4 +1,4 @@
-//! What each node says of itself, for people.
+//! The status of each node, for operators.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use redis::Value;
 
 use super::connection::{NodeConnection, WallClock};
 use super::membership::Membership;
-use super::{explain_at, parse, reach_all};
+use super::set::{explain_at, parse, reach_all};
 use crate::error::{explain, strange_answer};
 use crate::identity::Keys;
 use crate::redlock::rules::clocks::{Agreement, agreement};
@@ -16,17 +16,17 @@ use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord};
 use crate::script::SCRIPTS;
 use crate::snapshot;
 
-/// One node of a set.
+/// The status of one node.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeStatus {
-    /// As the URL names it, with its port.
+    /// The node as the URL names it, with its port.
     pub address: String,
-    /// What it says, or why it does not.
+    /// What it replied, or why it did not.
     pub seen: Result<NodeSeen>,
 }
 
-/// What a node says.
+/// What a node replied.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeSeen {
@@ -35,41 +35,41 @@ pub struct NodeSeen {
     /// How long ago it was first seen without its data, on its own clock; `None` without a record.
     pub age: Option<Duration>,
     /// By how many microseconds its clock is ahead of this machine's wall clock, at least and at
-    /// most: the answer's time on the way lies in between.
+    /// most: the reply's travel time makes the difference.
     pub clock_ahead_us: (i64, i64),
-    /// Whether its clock is within `clock_tolerance` of a majority's, itself counted.
+    /// Whether its clock is within `clock_tolerance` of a majority's, its own included.
     pub clock_agrees: bool,
     /// The lock that was asked for.
     pub lock: Option<Result<LockSeen>>,
 }
 
-/// What a node has of one lock.
+/// The state of one lock at a node.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockSeen {
-    /// The last fencing token it gave or was told; `None` after hours without, or after its data
-    /// was lost.
+    /// The last fencing token that the node gave or was sent; `None` after hours without one, or
+    /// after it lost its data.
     pub last_token: Option<FencingToken>,
-    /// Who holds it there and who waits there. A lock is held by whom a majority has.
+    /// The holders and waiters there. A lock is held by the holder that a majority has.
     pub snapshot: Snapshot,
 }
 
 impl NodeStatus {
-    /// Whether it can vote: it is open, and its clock agrees.
+    /// Whether the node can vote: it is open, and its clock agrees.
     #[must_use]
     pub fn takes_part(&self) -> bool {
         self.seen.as_ref().is_ok_and(|seen| seen.membership.is_open() && seen.clock_agrees)
     }
 }
 
-/// How each node of `url` is, in the URL's order, and what it has of `lock`. Changes nothing, but
-/// for shared holders of `lock` whose time is over.
+/// The status of each node of `url`, in the URL's order, and the state of `lock` there. Changes
+/// nothing, except that expired shared holders of `lock` are removed.
 ///
-/// A node that cannot be asked is no error of the whole.
+/// A node that cannot be reached is reported in its [`NodeStatus`].
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`](fencelock_core::ErrorKind): a URL or name that cannot be meant,
-/// or outside a tokio runtime.
+/// [`ErrorKind::InvalidArgument`](fencelock_core::ErrorKind): an invalid URL or name, or outside a
+/// tokio runtime.
 ///
 /// # Cancel safety
 /// Cancel safe.

@@ -1,4 +1,4 @@
-//! The same question to several nodes at once.
+//! The same request to several nodes at once.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -7,22 +7,22 @@ use std::task::{Context, Poll};
 use futures_util::stream::{FuturesUnordered, Stream};
 use tokio::task::coop::{Unconstrained, unconstrained};
 
-/// Questions under way, each with the number that its answer comes with.
+/// Requests under way, each with the number that its reply comes with.
 pub(crate) struct FanOut<F: Future + ?Sized> {
-    /// Not asked yet.
-    fresh: Vec<Numbered<F>>,
-    questions: FuturesUnordered<Numbered<F>>,
+    unsent: Vec<Numbered<F>>,
+    in_flight: FuturesUnordered<Numbered<F>>,
     pending: Vec<usize>,
-    answered: Vec<(usize, F::Output)>,
+    replies: Vec<(usize, F::Output)>,
 }
 
-/// Questions of any kind that can be kept.
+/// Requests of different types, which can be stored.
 pub(crate) type BoxedFanOut<T> = FanOut<dyn Future<Output = T> + Send>;
 
 struct Numbered<F: ?Sized> {
     number: usize,
-    /// Not held up by what else its task has done: a question that is to be sent at once is.
-    question: Unconstrained<Pin<Box<F>>>,
+    /// Exempt from tokio's cooperative budget: whatever else the task has done, the request is sent
+    /// when it is polled.
+    request: Unconstrained<Pin<Box<F>>>,
 }
 
 impl<F: Future + ?Sized> Future for Numbered<F> {
@@ -30,62 +30,63 @@ impl<F: Future + ?Sized> Future for Numbered<F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let number = self.number;
-        Pin::new(&mut self.question).poll(cx).map(|answer| (number, answer))
+        Pin::new(&mut self.request).poll(cx).map(|reply| (number, reply))
     }
 }
 
 impl<F: Future + ?Sized> FanOut<F> {
     pub(crate) fn new() -> FanOut<F> {
         FanOut {
-            fresh: Vec::new(),
-            questions: FuturesUnordered::new(),
+            unsent: Vec::new(),
+            in_flight: FuturesUnordered::new(),
             pending: Vec::new(),
-            answered: Vec::new(),
+            replies: Vec::new(),
         }
     }
 
-    pub(crate) fn ask(&mut self, number: usize, question: Pin<Box<F>>) {
-        self.fresh.push(Numbered { number, question: unconstrained(question) });
+    /// Adds a request, to be sent by the next call of [`send`](Self::send) or [`next`](Self::next).
+    pub(crate) fn ask(&mut self, number: usize, request: Pin<Box<F>>) {
+        self.unsent.push(Numbered { number, request: unconstrained(request) });
         self.pending.push(number);
     }
 
-    /// Sends all of them, unless `unless` says at that moment that they must not be.
+    /// Sends all requests, unless `guard` returns `None`; whether they were sent.
     ///
-    /// Nothing can come between the word and the sending when `unless` holds a lock that who
-    /// changes it takes too.
-    pub(crate) async fn send<G>(&mut self, unless: impl Fn() -> Option<G>) -> bool {
+    /// `guard` decides at the moment of sending: if it returns a lock's guard, nothing that needs
+    /// that lock can happen between the decision and the last request.
+    pub(crate) async fn send<G>(&mut self, guard: impl Fn() -> Option<G>) -> bool {
         poll_fn(|cx| {
-            let Some(_held) = unless() else { return Poll::Ready(false) };
+            let Some(_held) = guard() else { return Poll::Ready(false) };
             self.poll_all(cx);
             Poll::Ready(true)
         })
         .await
     }
 
-    /// Polls whoever was woken, and each of them at the first time: what is polled is sent. The
-    /// collection by itself may put off some of them.
+    /// Polls every new request, since the first poll sends it, and those that were woken. The
+    /// collection alone might leave some for later.
     fn poll_all(&mut self, cx: &mut Context<'_>) {
-        for mut question in self.fresh.drain(..) {
-            match Pin::new(&mut question).poll(cx) {
-                Poll::Ready(answer) => self.answered.push(answer),
-                Poll::Pending => self.questions.push(question),
+        for mut request in self.unsent.drain(..) {
+            match Pin::new(&mut request).poll(cx) {
+                Poll::Ready(reply) => self.replies.push(reply),
+                Poll::Pending => self.in_flight.push(request),
             }
         }
-        while let Poll::Ready(Some(answer)) = Pin::new(&mut self.questions).poll_next(cx) {
-            self.answered.push(answer);
+        while let Poll::Ready(Some(reply)) = Pin::new(&mut self.in_flight).poll_next(cx) {
+            self.replies.push(reply);
         }
     }
 
-    /// The next answer; `None` when there are no more to come. Cancel safe.
+    /// The next reply; `None` after the last one. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<(usize, F::Output)> {
         poll_fn(|cx| {
-            if self.answered.is_empty() {
+            if self.replies.is_empty() {
                 self.poll_all(cx);
             }
-            match self.answered.pop() {
-                Some((number, answer)) => {
+            match self.replies.pop() {
+                Some((number, reply)) => {
                     self.pending.retain(|pending| *pending != number);
-                    Poll::Ready(Some((number, answer)))
+                    Poll::Ready(Some((number, reply)))
                 }
                 None if self.pending.is_empty() => Poll::Ready(None),
                 None => Poll::Pending,
@@ -94,7 +95,7 @@ impl<F: Future + ?Sized> FanOut<F> {
         .await
     }
 
-    /// Whose answer has not been taken.
+    /// The requests whose reply [`next`](Self::next) has not returned.
     pub(crate) fn pending(&self) -> impl Iterator<Item = usize> + '_ {
         self.pending.iter().copied()
     }

@@ -1,7 +1,6 @@
-//! One of the nodes: its connection, and the task that looks after it.
+//! One node of the set: its connection, and the task that monitors it.
 //!
-//! That reads the record and the clock when a connection is new, now and then, and when somebody
-//! doubts the node. Nobody who wants a lock waits for it.
+//! No acquisition waits for that task.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,18 +9,18 @@ use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::monitor::{Eligibility, LOOK_AGAIN, NodeMonitor, NodeState, VoteRequest, quarantined};
+use super::monitor::{Eligibility, NodeMonitor, NodeState, RECHECK, VoteRequest};
 use super::pending_releases::{PendingRelease, PendingReleases};
+use super::record::quarantined;
 use super::view::QuorumView;
 use crate::batch::Batches;
 use crate::identity::Process;
 use crate::link::{Audience, Link};
 use crate::node::Node;
 use crate::redlock::rules::incarnation::RestartTracker;
+use crate::redlock::scripts::QUORUM;
 use crate::route::{Caller, Host, Route};
-use crate::script::QUORUM;
 
-/// One node.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) host: Host,
@@ -31,7 +30,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Begins to connect to node `index`.
+    /// Starts to connect to node `index`.
     pub(crate) fn start(
         index: usize,
         host: Host,
@@ -39,8 +38,8 @@ impl Member {
         process: Process,
         view: Arc<QuorumView>,
     ) -> Member {
-        let known = NodeState {
-            place: Eligibility::Unknown,
+        let state = NodeState {
+            eligibility: Eligibility::Unknown,
             run_id: String::new(),
             client_ids: Vec::new(),
             restarts: RestartTracker::default(),
@@ -49,16 +48,16 @@ impl Member {
             index,
             name: host.to_string(),
             view,
-            known: Mutex::new(known),
-            look: Notify::new(),
-            debts: PendingReleases::default(),
-            heard: AtomicU64::new(0),
+            state: Mutex::new(state),
+            recheck: Notify::new(),
+            pending: PendingReleases::default(),
+            last_reply: AtomicU64::new(0),
         });
         let audience = Audience { channel: Some(process), ear: Some(monitor.clone()) };
         let node = Node::start_one_of_many(Route::To(host.clone()), caller.clone(), audience);
         let batches = Batches::new(node, caller.runtime.clone(), &QUORUM.batch);
-        let monitoring = mind(monitor.clone(), batches.clone());
-        let monitor_task = caller.runtime.spawn(monitoring).abort_handle();
+        let running = monitor.clone().run(batches.clone());
+        let monitor_task = caller.runtime.spawn(running).abort_handle();
         Member { host, batches, monitor, monitor_task }
     }
 
@@ -66,14 +65,15 @@ impl Member {
         self.batches.node().link()
     }
 
-    /// What to ask it for a vote with; an error says why it is not asked.
+    /// What to request its vote with; an error says why it is not asked.
     pub(crate) fn vote_request(&self) -> Result<VoteRequest> {
         self.link().state()?;
-        match &self.monitor.known().place {
+        match &self.monitor.state().eligibility {
             Eligibility::Unknown => {
-                Err(Error::new(ErrorKind::Unreachable, "its record is not known yet"))
+                let message = "its incarnation record has not been read yet";
+                Err(Error::new(ErrorKind::Unreachable, message))
             }
-            Eligibility::Eligible(vote_request) => Ok(vote_request.clone()),
+            Eligibility::Eligible(request) => Ok(request.clone()),
             Eligibility::Quarantined(until) => {
                 Err(quarantined(until.since(self.monitor.view.clock.now())))
             }
@@ -81,45 +81,48 @@ impl Member {
         }
     }
 
-    /// Whether it is about to say if it may vote.
+    /// Whether it may soon be known if the node votes.
     pub(crate) fn is_undecided(&self) -> bool {
         match self.link().state() {
-            Ok(()) => matches!(self.monitor.known().place, Eligibility::Unknown),
+            Ok(()) => matches!(self.monitor.state().eligibility, Eligibility::Unknown),
             Err(_) => self.link().is_starting(),
         }
     }
 
-    /// It answered.
-    pub(crate) fn heard(&self, now: Moment) {
-        self.monitor.heard.store(now.as_nanos(), Ordering::Relaxed);
+    /// Records that it replied.
+    pub(crate) fn record_reply(&self, now: Moment) {
+        self.monitor.last_reply.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Others have answered, and it has not: has it fallen silent?
+    /// Suspects that it has failed, since others have replied and it has not.
     pub(crate) fn suspect(&self, now: Moment) {
-        let heard = Moment::from_nanos(self.monitor.heard.load(Ordering::Relaxed));
-        if now.since(heard) > LOOK_AGAIN {
-            // Not again for each of a crowd.
-            self.heard(now);
-            self.monitor.look.notify_one();
+        let last_reply = Moment::from_nanos(self.monitor.last_reply.load(Ordering::Relaxed));
+        if now.since(last_reply) > RECHECK {
+            // One check for all requests that suspect it.
+            self.record_reply(now);
+            self.monitor.recheck.notify_one();
         }
     }
 
-    /// It says that it is not the node that was known: it has lost its data, or was replaced.
-    /// A later look may have found that out already.
+    /// The node has another incarnation than it was asked in: it has lost its data, or was
+    /// replaced. A later check may have found that already.
     pub(crate) fn incarnation_changed(&self, asked: &VoteRequest) {
-        let mut known = self.monitor.known();
-        if matches!(&known.place, Eligibility::Eligible(vote_request) if vote_request.record == asked.record)
-        {
-            known.place = Eligibility::Unknown;
-            self.monitor.look.notify_one();
+        let mut state = self.monitor.state();
+        let is_current = matches!(
+            &state.eligibility,
+            Eligibility::Eligible(request) if request.record == asked.record
+        );
+        if is_current {
+            state.eligibility = Eligibility::Unknown;
+            self.monitor.recheck.notify_one();
         }
     }
 
-    /// Takes over what is to be freed there once there is a connection again.
-    pub(crate) fn defer_release(&self, debt: PendingRelease) {
-        self.monitor.debts.push(debt);
-        // It may have come back meanwhile.
-        self.monitor.look.notify_one();
+    /// Defers a release until the node can be reached again.
+    pub(crate) fn defer_release(&self, release: PendingRelease) {
+        self.monitor.pending.push(release);
+        // It may be back already.
+        self.monitor.recheck.notify_one();
     }
 
     pub(crate) fn close(&self) {
@@ -131,29 +134,5 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-/// Looks at a node again and again.
-async fn mind(monitor: Arc<NodeMonitor>, batches: Arc<Batches>) {
-    let link = batches.node().link();
-    loop {
-        if link.started().await.is_err() {
-            monitor.view.publish_update();
-            if link.up().await.is_err() {
-                return;
-            }
-        }
-        monitor.debts.pay(&batches, monitor.view.clock.now()).await;
-        let next = match monitor.look(link).await {
-            Ok(next) => next,
-            Err(error) => {
-                tracing::debug!(%error, "a node could not be looked at");
-                LOOK_AGAIN
-            }
-        };
-        monitor.view.publish_update();
-        // Woken by a new connection, or by doubts.
-        let _ = tokio::time::timeout(next, monitor.look.notified()).await;
     }
 }

@@ -1,5 +1,4 @@
-//! What a node that is away would have to hear: kept for it until it is back, or until it has ended
-//! by itself.
+//! Releases deferred for an unreachable node, until it is back or the lease has expired.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,63 +9,63 @@ use redis::Value;
 use crate::batch::Batches;
 use crate::identity::Keys;
 use crate::node::Step;
-use crate::script::QUORUM;
+use crate::redlock::scripts::QUORUM;
 use crate::seats::AT_ONCE;
 
-/// What was asked for at a node, and is to be taken back when it can be reached again.
+/// What one node may have, and is to be released there once it can be reached again.
 #[derive(Debug)]
 pub(crate) struct PendingRelease {
     pub(crate) keys: Keys,
     pub(crate) identity: Arc<str>,
     pub(crate) waiter: Arc<str>,
-    /// When it ends by itself.
-    pub(crate) ends: Moment,
+    pub(crate) expires: Moment,
 }
 
-/// Those of one node.
+/// The deferred releases of one node.
 #[derive(Debug, Default)]
 pub(crate) struct PendingReleases(Mutex<Vec<PendingRelease>>);
 
 impl PendingReleases {
-    pub(super) fn push(&self, debt: PendingRelease) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(debt);
+    pub(super) fn push(&self, release: PendingRelease) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(release);
     }
 
-    /// Frees what could not be freed when it was time to.
-    pub(super) async fn pay(&self, batches: &Arc<Batches>, now: Moment) {
-        let debts = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let open = debts.into_iter().filter(|debt| now < debt.ends);
-        let paying = stream::iter(open).map(async |debt| {
-            let PendingRelease { keys, identity, waiter, .. } = &debt;
-            if free(batches, keys, identity.as_bytes(), waiter, ReleaseKind::Leave).await.is_err() {
-                self.push(debt);
+    /// Sends every release that has not expired; those that fail stay deferred.
+    pub(super) async fn flush(&self, batches: &Arc<Batches>, now: Moment) {
+        let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let open = all.into_iter().filter(|release| now < release.expires);
+        let sending = stream::iter(open).map(async |release| {
+            let PendingRelease { keys, identity, waiter, .. } = &release;
+            let (identity, kind) = (identity.as_bytes(), ReleaseKind::Leave);
+            if release_round(batches, keys, identity, waiter, kind).await.is_err() {
+                self.push(release);
             }
         });
-        paying.buffer_unordered(AT_ONCE).collect::<()>().await;
+        sending.buffer_unordered(AT_ONCE).collect::<()>().await;
     }
 }
 
-/// By whose will a round is freed, and what becomes of its waiter.
+/// At whose request a round is released, and whether its waiter stays queued.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReleaseKind<'a> {
-    /// Its own; it leaves the queue.
+    /// The claim's own; its waiter leaves the queue.
     Leave,
-    /// Its own; it waits on, by the time when it arrived.
+    /// The claim's own; its waiter stays queued with this arrival.
     KeepWaiting(&'a str),
-    /// A person's; its claim is told.
+    /// An operator's; the claim is notified.
     Evict,
 }
 
-/// Takes a round out of a node, and its waiter, if that does not wait on; whether it was there.
-pub(crate) async fn free(
+/// Removes a round from a node, and its waiter unless that stays; whether the round was there.
+pub(crate) async fn release_round(
     batches: &Arc<Batches>,
     keys: &Keys,
     identity: &[u8],
     waiter: &str,
-    by: ReleaseKind<'_>,
+    kind: ReleaseKind<'_>,
 ) -> Result<bool> {
     let waiter = waiter.as_bytes();
-    let values: &[&[u8]] = match by {
+    let values: &[&[u8]] = match kind {
         ReleaseKind::Leave => &[identity, waiter, b""],
         ReleaseKind::KeepWaiting(arrival) => &[identity, waiter, arrival.as_bytes()],
         ReleaseKind::Evict => &[identity, waiter, b"", b"tell"],

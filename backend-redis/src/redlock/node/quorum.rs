@@ -1,4 +1,4 @@
-//! All nodes of a store, and who of them can be asked now.
+//! All nodes of the set, and which of them can be asked now.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -12,45 +12,44 @@ use super::fan_out::FanOut;
 use super::member::Member;
 use super::monitor::VoteRequest;
 use super::view::QuorumView;
+use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::clocks::Offset;
 use crate::redlock::rules::token;
 use crate::redlock::rules::votes::majority;
 
-/// The nodes.
 #[derive(Debug)]
 pub(crate) struct Quorum {
     pub(crate) members: Vec<Arc<Member>>,
     pub(crate) view: Arc<QuorumView>,
-    /// How long a round waits for answers.
+    /// How long a round waits for replies.
     pub(crate) node_timeout: Duration,
     pub(crate) runtime: Handle,
 }
 
-/// What there is to say of each node, for errors.
+/// What each node replied or why it did not, for errors.
 #[derive(Debug)]
 pub(crate) struct NodeReports(Vec<NodeReport>);
 
-/// Of one node.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeReport {
     Answered(&'static str),
-    /// It has not answered within `node_timeout`.
+    /// No reply within `node_timeout`.
     NoAnswer,
     Failed(Error),
 }
 
-/// Who can be asked, at one moment.
+/// The nodes that can be asked at one moment.
 pub(crate) struct Electorate {
     pub(crate) eligible: EligibleNodes,
     pub(crate) reports: NodeReports,
     /// By how much the nodes' clocks are ahead of ours at most, in µs.
     lead: i64,
-    /// Ours.
+    /// Our clock.
     now_us: u64,
 }
 
 impl Electorate {
-    /// The token to propose.
+    /// The fencing token to propose.
     pub(crate) fn proposal(&self) -> u64 {
         token::proposal(self.now_us, self.lead)
     }
@@ -61,21 +60,20 @@ impl Electorate {
     }
 }
 
-/// Whom to ask, and what with.
+/// The nodes to ask, and what with; `None` for those that are not asked.
 pub(crate) struct EligibleNodes(Vec<Option<VoteRequest>>);
 
 impl EligibleNodes {
-    pub(crate) fn asked(&self) -> impl Iterator<Item = (usize, &VoteRequest)> {
-        let eligible = self.0.iter().enumerate();
-        eligible.filter_map(|(node, vote_request)| Some((node, vote_request.as_ref()?)))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &VoteRequest)> {
+        let requests = self.0.iter().enumerate();
+        requests.filter_map(|(node, request)| Some((node, request.as_ref()?)))
     }
 
-    /// The same nodes, as bits.
-    pub(crate) fn bits(&self) -> u16 {
-        bits(self.asked().map(|(node, _)| node))
+    pub(crate) fn nodes(&self) -> NodeSet {
+        NodeSet::of(self.iter().map(|(node, _)| node))
     }
 
-    pub(crate) fn of(&self, node: usize) -> Option<&VoteRequest> {
+    pub(crate) fn get(&self, node: usize) -> Option<&VoteRequest> {
         self.0[node].as_ref()
     }
 }
@@ -98,7 +96,7 @@ impl Quorum {
         let mut reports = NodeReports(Vec::with_capacity(self.members.len()));
         let mut eligible = Vec::with_capacity(self.members.len());
         for (member, agrees) in self.members.iter().zip(&agreement.members) {
-            let vote_request = match member.vote_request() {
+            let request = match member.vote_request() {
                 Ok(_) if !agrees => Err(Error::new(
                     ErrorKind::Unreachable,
                     format!(
@@ -106,13 +104,13 @@ impl Quorum {
                         self.view.tolerance
                     ),
                 )),
-                vote_request => vote_request,
+                request => request,
             };
-            reports.0.push(match &vote_request {
+            reports.0.push(match &request {
                 Ok(_) => NodeReport::NoAnswer,
                 Err(error) => NodeReport::Failed(error.clone()),
             });
-            eligible.push(vote_request.ok());
+            eligible.push(request.ok());
         }
         if eligible.iter().flatten().count() < self.majority() {
             return Err(self.no_quorum(&reports));
@@ -125,82 +123,77 @@ impl Quorum {
         })
     }
 
-    /// What all nodes answer in time; an error when that is no majority.
+    /// What all nodes reply in time; an error when that is less than a majority.
     pub(crate) async fn ask_all<'a, T, F>(
         &'a self,
-        question: impl Fn(&'a Member) -> F,
+        request: impl Fn(&'a Member) -> F,
     ) -> Result<Vec<T>>
     where
         F: Future<Output = Result<T>>,
     {
-        self.ask(0..self.members.len(), self.unanswered(), question).await
+        self.ask(0..self.members.len(), self.unanswered(), request).await
     }
 
-    /// What is to be said of nodes that say nothing.
+    /// The reports before any reply.
     pub(crate) fn unanswered(&self) -> NodeReports {
         NodeReports(vec![NodeReport::NoAnswer; self.members.len()])
     }
 
-    /// What these nodes answer in time; an error, with `reports` for those that do not, when that is no
-    /// majority.
+    /// What these nodes reply in time; an error when that is less than a majority, with `reports`
+    /// for the nodes that do not.
     pub(crate) async fn ask<'a, T, F>(
         &'a self,
         nodes: impl Iterator<Item = usize>,
         mut reports: NodeReports,
-        question: impl Fn(&'a Member) -> F,
+        request: impl Fn(&'a Member) -> F,
     ) -> Result<Vec<T>>
     where
         F: Future<Output = Result<T>>,
     {
         let mut fan_out = FanOut::new();
         for node in nodes {
-            fan_out.ask(node, Box::pin(question(&self.members[node])));
+            fan_out.ask(node, Box::pin(request(&self.members[node])));
         }
         let deadline = Instant::now() + self.node_timeout;
-        let mut answers = Vec::new();
-        while let Ok(Some((node, answer))) = timeout_at(deadline, fan_out.next()).await {
-            match answer {
-                Ok(answer) => {
-                    self.members[node].heard(self.now());
-                    answers.push(answer);
+        let mut replies = Vec::new();
+        while let Ok(Some((node, reply))) = timeout_at(deadline, fan_out.next()).await {
+            match reply {
+                Ok(reply) => {
+                    self.members[node].record_reply(self.now());
+                    replies.push(reply);
                 }
                 Err(error) => reports.set(node, NodeReport::Failed(error)),
             }
         }
-        // They may have fallen silent.
         fan_out.pending().for_each(|node| self.members[node].suspect(self.now()));
-        match answers.len() >= self.majority() {
-            true => Ok(answers),
-            false => Err(self.no_quorum(&reports)),
-        }
+        if replies.len() >= self.majority() { Ok(replies) } else { Err(self.no_quorum(&reports)) }
     }
 
-    /// Too few nodes can take part: for now, or for good if that many are sure of it.
+    /// The error for too few nodes: retryable, unless that many have failed for good.
     pub(crate) fn no_quorum(&self, reports: &NodeReports) -> Error {
-        let finals = reports.0.iter().filter_map(|report| match report {
+        let final_errors = reports.0.iter().filter_map(|report| match report {
             NodeReport::Failed(error) if !error.is_retryable() => Some(error),
             _ => None,
         });
-        let finals: Vec<&Error> = finals.collect();
-        let others = self.members.len() - finals.len();
-        let kind = match finals.first() {
+        let final_errors: Vec<&Error> = final_errors.collect();
+        let others = self.members.len() - final_errors.len();
+        let kind = match final_errors.first() {
             Some(error) if others < self.majority() => error.kind(),
             _ => ErrorKind::Unreachable,
         };
-        let mut text = format!(
-            "{} of {} nodes must agree, and too few can:",
-            self.majority(),
-            self.members.len()
-        );
+        let mut text =
+            format!("no quorum ({} of {} nodes required):", self.majority(), self.members.len());
         for (member, report) in self.members.iter().zip(&reports.0) {
             // Writing to a string cannot fail.
             let _ = match report {
-                NodeReport::Answered(said) => write!(text, " {}: {said};", member.host),
+                NodeReport::Answered(reply) => write!(text, " {}: {reply};", member.host),
                 NodeReport::NoAnswer => {
                     let within = self.node_timeout;
                     write!(text, " {}: no answer within node_timeout={within:?};", member.host)
                 }
-                NodeReport::Failed(error) => write!(text, " {}: {};", member.host, error.message()),
+                NodeReport::Failed(error) => {
+                    write!(text, " {}: {};", member.host, error.message())
+                }
             };
         }
         text.truncate(text.len() - 1);
@@ -208,11 +201,11 @@ impl Quorum {
     }
 
     fn clocks_disagree(&self, offsets: &[Option<Offset>]) -> Error {
-        let seen: Vec<Result<VoteRequest>> =
-            self.members.iter().map(|member| member.vote_request()).collect();
-        if seen.iter().filter(|vote_request| vote_request.is_ok()).count() < self.majority() {
-            // Their clocks are not the trouble.
-            let reports = seen.into_iter().map(|vote_request| match vote_request {
+        let requests = self.members.iter().map(|member| member.vote_request());
+        let requests: Vec<Result<VoteRequest>> = requests.collect();
+        if requests.iter().filter(|request| request.is_ok()).count() < self.majority() {
+            // Their clocks are not the cause.
+            let reports = requests.into_iter().map(|request| match request {
                 Ok(_) => NodeReport::Answered("ready"),
                 Err(error) => NodeReport::Failed(error),
             });
@@ -228,27 +221,23 @@ impl Quorum {
                 Some(offset) => {
                     write!(text, " {}: {:.3};", member.host, offset.at_least as f64 / 1e6)
                 }
-                None => write!(text, " {}: not known;", member.host),
+                None => write!(text, " {}: unknown;", member.host),
             };
         }
         text.truncate(text.len() - 1);
         Error::new(ErrorKind::Refused, text).retryable(true)
     }
 
-    /// The nodes that cannot be reached now, as bits.
-    pub(crate) fn unreachable(&self) -> u16 {
-        let is_away = |node: &usize| self.members[*node].link().state().is_err();
-        bits((0..self.members.len()).filter(is_away))
+    /// The nodes without a connection.
+    pub(crate) fn unreachable(&self) -> NodeSet {
+        let is_unreachable = |node: &usize| self.members[*node].link().state().is_err();
+        NodeSet::of((0..self.members.len()).filter(is_unreachable))
     }
 
-    /// Ends connections.
+    /// Closes all connections.
     pub(crate) fn close(&self) {
         self.members.iter().for_each(|member| member.close());
     }
-}
-
-fn bits(nodes: impl Iterator<Item = usize>) -> u16 {
-    nodes.fold(0, |bits, node| bits | 1 << node)
 }
 
 impl NodeReports {

@@ -1,4 +1,4 @@
-//! What is known of all nodes together: whose clocks agree, and whether their set was changed.
+//! What is known of all nodes together: whose clocks agree, and whether their set was replaced.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,6 @@ use super::waiters::Waiters;
 use crate::redlock::rules::clocks::{Agreement, Offset, agreement};
 use crate::redlock::rules::incarnation::Deployment;
 
-/// What is known of all nodes, and must be the same for all of them.
 #[derive(Debug)]
 pub(crate) struct QuorumView {
     pub(crate) deployment: Deployment,
@@ -20,9 +19,9 @@ pub(crate) struct QuorumView {
     pub(crate) clock: Arc<BootClock>,
     pub(crate) waiters: Waiters,
     clocks: Mutex<Clocks>,
-    /// The epochs that the nodes show, 0 for what shows none.
+    /// By node, the `set_epoch` in its incarnation record, 0 without one.
     epochs: Vec<AtomicU32>,
-    /// Counts what has become known, for those who wait at connect.
+    /// Counts changes, for a client that waits for them at connect.
     pub(crate) updates: watch::Sender<u64>,
 }
 
@@ -54,7 +53,7 @@ impl QuorumView {
         self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn read(&self, node: usize, offset: Offset) {
+    pub(super) fn set_offset(&self, node: usize, offset: Offset) {
         let tolerance = u64::try_from(self.tolerance.as_micros()).unwrap_or(u64::MAX);
         let mut clocks = self.clocks();
         clocks.offsets[node] = Some(offset);
@@ -67,13 +66,13 @@ impl QuorumView {
         clocks.agreement.clone().ok_or_else(|| clocks.offsets.clone())
     }
 
-    /// A node shows that it is of this set.
-    pub(super) fn shows(&self, node: usize, epoch: u32) {
+    /// Records the `set_epoch` that a node has, 0 without an incarnation record.
+    pub(super) fn set_epoch(&self, node: usize, epoch: u32) {
         self.epochs[node].store(epoch, Ordering::Relaxed);
     }
 
-    /// Why nothing more is to be written to the nodes, if a later set has taken the place of this
-    /// one: it must not come back to incarnation by nodes that lost their data.
+    /// The error for writing to a node, if a later set has replaced this one: this set must not be
+    /// revived by nodes that lost their data.
     pub(crate) fn superseded(&self) -> Option<Error> {
         let epochs = self.epochs.iter().map(|epoch| epoch.load(Ordering::Relaxed));
         let epoch = epochs.max().filter(|epoch| *epoch > self.deployment.epoch)?;

@@ -1,7 +1,8 @@
-//! Who is rung by what the nodes push: a waiter whom a majority of them has told that it is its turn.
+//! Routes the nodes' pushes to waiting claims: a waiter is woken when a majority has notified it
+//! that its turn has come.
 //!
-//! One node's word is not enough: the others have not seen the release yet, and whoever asked
-//! them now would be refused by them. NodeReports are hints; what is lost is found by the next look.
+//! One node's push is not enough: the others have not seen the release yet, and would reject a
+//! waiter that asked them now. Pushes are hints; the next check finds what a lost one announced.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,9 +11,10 @@ use fencelock_core::Claim;
 use uuid::Uuid;
 
 use crate::listeners::strike_out;
+use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::votes::majority;
 
-/// The claims of a store that may be told.
+/// The waiting claims of a client.
 #[derive(Debug)]
 pub(crate) struct Waiters {
     nodes: usize,
@@ -22,9 +24,9 @@ pub(crate) struct Waiters {
 #[derive(Debug)]
 struct Waiter {
     claim: Weak<Claim>,
-    /// The nodes that have told it since it last asked, as bits.
-    notified_by: u16,
-    /// A person has taken its place away.
+    /// The nodes that have notified it since its last round.
+    notified_by: NodeSet,
+    /// An operator has evicted it.
     is_evicted: bool,
 }
 
@@ -37,10 +39,11 @@ impl Waiters {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `claim` asks the nodes: what they told before is answered. Whether a person has taken its
-    /// place away since it asked last.
+    /// `claim` starts a round, which answers earlier notifications. Whether an operator has evicted
+    /// it since its last round.
     pub(crate) fn begin_round(&self, claim: &Arc<Claim>) -> bool {
-        let waiter = Waiter { claim: Arc::downgrade(claim), notified_by: 0, is_evicted: false };
+        let claim_of = Arc::downgrade(claim);
+        let waiter = Waiter { claim: claim_of, notified_by: NodeSet::default(), is_evicted: false };
         let before = self.claims().insert(claim.owner().reveal(), waiter);
         before.is_some_and(|waiter| waiter.is_evicted)
     }
@@ -49,22 +52,22 @@ impl Waiters {
         strike_out(&mut self.claims(), claim);
     }
 
-    /// What node `node` published: `owner`, or `owner 0` when a person took its lock or place away.
+    /// Handles what node `node` published: `owner`, or `owner 0` when an operator has removed the
+    /// owner's lock or queue entry.
     pub(crate) fn on_message(&self, node: usize, message: &[u8]) {
-        let mut words = message.split(|byte| *byte == b' ');
-        let owner = Uuid::try_parse_ascii(words.next().unwrap_or_default());
+        let mut fields = message.split(|byte| *byte == b' ');
+        let owner = Uuid::try_parse_ascii(fields.next().unwrap_or_default());
         let Ok(owner) = owner else { return };
         let claim = {
             let mut claims = self.claims();
             let Some(waiter) = claims.get_mut(&owner) else { return };
             let needed = majority(self.nodes);
-            let before = waiter.notified_by.count_ones() as usize;
-            waiter.notified_by |= 1 << node;
-            let now = waiter.notified_by.count_ones() as usize;
-            let is_enough = before < needed && now >= needed;
-            let by_a_person = words.next().is_some();
-            waiter.is_evicted |= by_a_person;
-            (is_enough || by_a_person).then(|| waiter.claim.upgrade()).flatten()
+            let before = waiter.notified_by.len();
+            waiter.notified_by.insert(node);
+            let is_enough = before < needed && waiter.notified_by.len() >= needed;
+            let is_eviction = fields.next().is_some();
+            waiter.is_evicted |= is_eviction;
+            (is_enough || is_eviction).then(|| waiter.claim.upgrade()).flatten()
         };
         if let Some(claim) = claim {
             claim.ring();

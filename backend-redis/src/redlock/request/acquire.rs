@@ -7,29 +7,34 @@ use redis::Value;
 use tokio::time::timeout_at;
 
 use super::state::{Grant, Possession, QuorumClaim};
-use crate::identity::of_round;
+use crate::identity::{of_round, ttl_of};
+use crate::node::Step;
 use crate::redlock::node::fan_out::{BoxedFanOut, FanOut};
+use crate::redlock::node::member::Member;
+use crate::redlock::node::monitor::VoteRequest;
 use crate::redlock::node::quorum::{Electorate, EligibleNodes, NodeReport};
+use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::rejections::{Rejection, Rejections};
 use crate::redlock::rules::votes::{self, Poll, Settled, Vote};
+use crate::redlock::scripts::QUORUM;
 
-/// One round's own.
+/// What the requests of one round have in common.
 pub(super) struct Round {
     pub(super) identity: Arc<str>,
-    pub(super) proposal: String,
-    pub(super) arrival: String,
+    proposal: String,
+    arrival: String,
 }
 
-/// What a round came to.
+/// The result of a round.
 pub(super) struct RoundOutcome {
     pub(super) round: Arc<Round>,
     pub(super) votes: Vec<Vote>,
     pub(super) rejections: Rejections,
-    /// The nodes whose answers were not waited for, as bits.
-    pub(super) unanswered: u16,
-    /// Their questions: dropped, some would not even be sent.
-    pub(super) late: BoxedFanOut<Result<Value>>,
-    /// If it was won.
+    /// The nodes whose replies were not waited for.
+    unanswered: NodeSet,
+    /// Their requests: if these were dropped, some would not even be sent.
+    pub(super) late_votes: BoxedFanOut<Result<Value>>,
+    /// The fencing token, if the round was won.
     pub(super) token: Option<u64>,
 }
 
@@ -40,87 +45,69 @@ impl RoundOutcome {
             round,
             votes,
             rejections: Rejections::default(),
-            unanswered: 0,
-            late: BoxedFanOut::new(),
+            unanswered: NodeSet::default(),
+            late_votes: BoxedFanOut::new(),
             token: None,
         }
     }
 
-    /// Who has it, as far as is known.
+    /// Which nodes have the grant, as far as is known.
     pub(super) fn possession(&self, eligible: &EligibleNodes) -> Vec<Possession> {
-        let possession = (0..self.votes.len()).map(|node| match eligible.of(node) {
-            Some(vote_request) if matches!(self.votes[node], Vote::Yes(_)) => {
-                Possession::Confirmed(vote_request.incarnation.clone())
+        let of_node = |node: usize| match eligible.get(node) {
+            Some(request) if matches!(self.votes[node], Vote::Yes(_)) => {
+                Possession::Confirmed(request.incarnation.clone())
             }
-            Some(vote_request) if self.unanswered & 1 << node != 0 => {
-                Possession::Unconfirmed(vote_request.incarnation.clone())
+            Some(request) if self.unanswered.contains(node) => {
+                Possession::Unconfirmed(request.incarnation.clone())
             }
             _ => Possession::No,
-        });
-        possession.collect()
+        };
+        (0..self.votes.len()).map(of_node).collect()
     }
 }
 
 impl QuorumClaim {
-    /// Asks all of `electorate` for their votes, in a round of its own.
+    /// Asks every eligible node for its vote, in a new round.
     pub(super) async fn request_votes(
         self: &Arc<Self>,
         electorate: &mut Electorate,
     ) -> RoundOutcome {
         let quorum = &self.quorum;
-        let was_evicted = quorum.view.waiters.begin_round(&self.claim);
-        let round = {
-            let mut state = self.state();
-            state.rounds += 1;
-            if was_evicted {
-                // To the end of the queue.
-                state.arrival = None;
-            }
-            let arrival = *state.arrival.get_or_insert_with(|| electorate.arrival());
-            let identity: Arc<str> = of_round(&self.waiter, state.rounds).into();
-            state.add_residue(&identity, electorate.eligible.bits());
-            if self.queues() {
-                state.queued_at |= electorate.eligible.bits();
-            }
-            let (proposal, arrival) = (electorate.proposal().to_string(), arrival.to_string());
-            Arc::new(Round { identity, proposal, arrival })
-        };
+        let round = self.begin_round(electorate);
         let mut fan_out = BoxedFanOut::new();
         let mut outcome = RoundOutcome::new(round.clone(), quorum.members.len());
-        for (node, vote_request) in electorate.eligible.asked() {
+        for (node, request) in electorate.eligible.iter() {
             outcome.votes[node] = Vote::Pending;
-            fan_out
-                .ask(node, Box::pin(self.vote(&quorum.members[node], vote_request, &round, node)));
+            let vote = self.vote(&quorum.members[node], request, &round, node);
+            fan_out.ask(node, Box::pin(vote));
         }
         let deadline = self.deadline();
         while votes::is_open(&outcome.votes) {
-            let Ok(Some((node, answer))) = timeout_at(deadline, fan_out.next()).await else {
-                break;
-            };
-            let Some(value) =
-                self.read(node, answer, &electorate.eligible, &mut electorate.reports)
-            else {
+            let next = timeout_at(deadline, fan_out.next()).await;
+            let Ok(Some((node, reply))) = next else { break };
+            let Electorate { eligible, reports, .. } = electorate;
+            let Some(value) = self.read_reply(node, reply, eligible, reports) else {
                 outcome.votes[node] = Vote::Absent;
                 continue;
             };
             outcome.votes[node] = if let Some(token) = read_token(&value) {
-                electorate.reports.set(node, NodeReport::Answered("yes"));
+                reports.set(node, NodeReport::Answered("yes"));
                 Vote::Yes(token)
             } else if let Some(rejection) = Rejection::read(&value) {
                 self.count_rejection(rejection, node, electorate, &mut outcome)
             } else {
-                self.reject_reply(node, "vote", &mut electorate.reports)
+                self.reject_reply(node, "vote", reports)
             };
         }
-        self.suspect(&fan_out);
+        self.suspect_silent(&fan_out);
         for node in fan_out.pending() {
             outcome.votes[node] = Vote::Absent;
-            outcome.unanswered |= 1 << node;
+            outcome.unanswered.insert(node);
         }
-        outcome.late = fan_out;
+        outcome.late_votes = fan_out;
         if let Poll::Uneven(token) = votes::poll(&outcome.votes) {
             match self.claim.mode() {
-                // A shared grant's token only names it, and a node's own number is in it.
+                // A shared grant's token only names it, and contains the node's own number.
                 Mode::Shared => outcome.token = Some(token),
                 _ => self.write_back(electorate, &mut outcome, token).await,
             }
@@ -130,29 +117,79 @@ impl QuorumClaim {
         outcome
     }
 
-    /// What a node's rejection counts for.
+    fn begin_round(&self, electorate: &Electorate) -> Arc<Round> {
+        let was_evicted = self.quorum.view.waiters.begin_round(&self.claim);
+        let mut state = self.state();
+        state.rounds += 1;
+        if was_evicted {
+            // To the end of the queue.
+            state.arrival = None;
+        }
+        let arrival = *state.arrival.get_or_insert_with(|| electorate.arrival());
+        let identity: Arc<str> = of_round(&self.waiter, state.rounds).into();
+        let nodes = electorate.eligible.nodes();
+        state.add_residue(&identity, nodes);
+        if self.queues() {
+            state.queued_at |= nodes;
+        }
+        let (proposal, arrival) = (electorate.proposal().to_string(), arrival.to_string());
+        Arc::new(Round { identity, proposal, arrival })
+    }
+
+    /// Requests one node's vote.
+    fn vote(
+        self: &Arc<Self>,
+        member: &Arc<Member>,
+        request: &VoteRequest,
+        round: &Arc<Round>,
+        node: usize,
+    ) -> impl Future<Output = Result<Value>> + Send + use<> {
+        let (shared, member, round) = (self.clone(), member.clone(), round.clone());
+        let record = request.record.clone();
+        async move {
+            let number = match shared.claim.mode() {
+                Mode::Shared => (node + 1).to_string(),
+                Mode::Exclusive | Mode::Permits(_) => String::new(),
+            };
+            let values = [
+                &*record,
+                &*round.identity,
+                ttl_of(&shared.waiter),
+                &*round.proposal,
+                &*number,
+                if shared.queues() { &*shared.waiter } else { "" },
+                &*round.arrival,
+            ];
+            let values = values.map(str::as_bytes);
+            let step = Step { script: &QUORUM.vote, keys: &shared.node_keys(), values: &values };
+            member.batches.step(step).await
+        }
+    }
+
+    /// The vote that a node's rejection counts as.
     fn count_rejection(
         &self,
         rejection: Rejection,
         node: usize,
         electorate: &mut Electorate,
-        to: &mut RoundOutcome,
+        outcome: &mut RoundOutcome,
     ) -> Vote {
-        self.record_freed(&to.round.identity, node);
+        self.record_removed(&outcome.round.identity, node);
         if rejection.is_for(self.claim.owner().reveal()) {
-            // A round that nobody won, and its roll_back has yet to arrive: nobody else has it.
-            electorate
-                .reports
-                .set(node, NodeReport::Answered("an earlier question has yet to be taken back"));
+            // An earlier round that was not won, whose roll-back has yet to arrive: no other
+            // client has the lock.
+            let report = "it has yet to roll back an earlier round of this claim";
+            electorate.reports.set(node, NodeReport::Answered(report));
             return Vote::Absent;
         }
-        electorate.reports.set(node, NodeReport::Answered("held by somebody else, or others wait"));
-        to.rejections.add(rejection);
+        let report = "held by another client, or others are queued";
+        electorate.reports.set(node, NodeReport::Answered(report));
+        outcome.rejections.add(rejection);
         Vote::No
     }
 
-    /// Listens to the votes that a grant did not wait for: so each is sent, and the lock is at all
-    /// nodes, and it is known where it is not.
+    /// Collects the votes that a grant did not wait for: so each request is sent, all nodes have
+    /// the lock, and where one does not is known.
     pub(super) fn collect_late_votes(
         &self,
         mut votes: BoxedFanOut<Result<Value>>,
@@ -162,11 +199,10 @@ impl QuorumClaim {
             return;
         }
         self.quorum.runtime.spawn(async move {
-            while let Some((node, answer)) = votes.next().await {
+            while let Some((node, reply)) = votes.next().await {
                 let mut possession = grant.possession();
-                // A node that has failed may have it.
-                if let (Possession::Unconfirmed(incarnation), Ok(vote)) =
-                    (&possession[node], answer)
+                // A node that failed may have it.
+                if let (Possession::Unconfirmed(incarnation), Ok(vote)) = (&possession[node], reply)
                 {
                     possession[node] = match read_token(&vote) {
                         Some(_) => Possession::Confirmed(incarnation.clone()),
@@ -177,7 +213,8 @@ impl QuorumClaim {
         });
     }
 
-    /// Has a majority know `token`, the largest that a node of it gave.
+    /// Writes `token`, the round's largest, back to the nodes of its majority that gave a smaller
+    /// one, and wins the round once a majority has it.
     async fn write_back(
         self: &Arc<Self>,
         electorate: &mut Electorate,
@@ -185,39 +222,56 @@ impl QuorumClaim {
         token: u64,
     ) {
         let quorum = &self.quorum;
+        let Electorate { eligible, reports, .. } = electorate;
         let mut fan_out = FanOut::new();
         let mut votes = outcome.votes.clone();
         for (node, vote) in votes.iter_mut().enumerate() {
-            if let (Vote::Yes(its), Some(vote_request)) = (*vote, electorate.eligible.of(node))
+            if let (Vote::Yes(its), Some(request)) = (*vote, eligible.get(node))
                 && its < token
             {
                 *vote = Vote::Pending;
                 let member = &quorum.members[node];
-                fan_out
-                    .ask(node, Box::pin(self.raise(member, vote_request, &outcome.round, token)));
+                fan_out.ask(node, Box::pin(self.raise(member, request, &outcome.round, token)));
             }
         }
         let deadline = self.deadline();
         while votes::settled(&votes, token) == Settled::Open {
-            let Ok(Some((node, answer))) = timeout_at(deadline, fan_out.next()).await else {
-                break;
+            let next = timeout_at(deadline, fan_out.next()).await;
+            let Ok(Some((node, reply))) = next else { break };
+            votes[node] = match self.read_reply(node, reply, eligible, reports) {
+                Some(Value::Int(1)) => Vote::Yes(token),
+                Some(Value::Int(0)) => Vote::No,
+                Some(_) => self.reject_reply(node, "raise", reports),
+                None => Vote::Absent,
             };
-            votes[node] =
-                match self.read(node, answer, &electorate.eligible, &mut electorate.reports) {
-                    Some(Value::Int(1)) => Vote::Yes(token),
-                    Some(Value::Int(0)) => Vote::No,
-                    Some(_) => self.reject_reply(node, "raise", &mut electorate.reports),
-                    None => Vote::Absent,
-                };
         }
-        self.suspect(&fan_out);
+        self.suspect_silent(&fan_out);
         if votes::settled(&votes, token) == Settled::Yes {
             outcome.token = Some(token);
         }
         outcome.votes = votes;
     }
+
+    /// Raises one node's fencing token to the round's largest.
+    fn raise(
+        self: &Arc<Self>,
+        member: &Arc<Member>,
+        request: &VoteRequest,
+        round: &Arc<Round>,
+        token: u64,
+    ) -> impl Future<Output = Result<Value>> + Send + use<> {
+        let (shared, member, round) = (self.clone(), member.clone(), round.clone());
+        let record = request.record.clone();
+        async move {
+            let token = token.to_string();
+            let values = [&*record, &*round.identity, &*token].map(str::as_bytes);
+            let step = Step { script: &QUORUM.raise, keys: &shared.node_keys(), values: &values };
+            member.batches.step(step).await
+        }
+    }
 }
 
+/// The fencing token of a vote, if that is a yes.
 pub(crate) fn read_token(value: &Value) -> Option<u64> {
     match value {
         Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),

@@ -1,4 +1,4 @@
-//! One claim's seat on a quorum, as core drives it.
+//! One claim's acquisition on a quorum, as core drives it.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,12 +8,10 @@ use fencelock_core::{
 };
 use tokio::time::timeout_at;
 
-use super::release::WasHeld;
-use super::state::{Grant, NODES, QuorumClaim};
-use crate::identity::Process;
-use crate::identity::{Keys, identity};
-use crate::redlock::node::quorum::NodeReport;
-use crate::redlock::node::quorum::Quorum;
+use super::state::{Grant, NODE_STRIDE, QuorumClaim};
+use crate::identity::{Keys, Process, identity};
+use crate::redlock::node::quorum::{NodeReport, Quorum};
+use crate::redlock::rules::release_tally::WasHeld;
 use crate::redlock::rules::votes::{self, Vote};
 
 pub(crate) struct RedlockAcquisition {
@@ -27,9 +25,9 @@ impl RedlockAcquisition {
         claim: Arc<Claim>,
     ) -> RedlockAcquisition {
         let shared = QuorumClaim {
+            quorum,
             keys: Keys::of(claim.name().key()),
             waiter: identity(&claim, process).into(),
-            quorum,
             claim,
             state: Mutex::default(),
         };
@@ -40,6 +38,7 @@ impl RedlockAcquisition {
         &self.shared.keys
     }
 
+    /// The claim's identity in the nodes' queues.
     pub(crate) fn waiter(&self) -> &str {
         &self.shared.waiter
     }
@@ -59,7 +58,7 @@ impl Contender for RedlockAcquisition {
     async fn attempt(&self) -> Result<Attempt> {
         let shared = &self.shared;
         let quorum = &shared.quorum;
-        // What earlier rounds may still have stands in the way of this one.
+        // What nodes may still have of earlier rounds would block this one.
         shared.roll_back().await;
         let sent = quorum.now();
         let mut electorate = quorum.electorate(sent)?;
@@ -73,7 +72,7 @@ impl Contender for RedlockAcquisition {
             };
             let grant = Arc::new(grant);
             shared.state().grant = Some(grant.clone());
-            shared.collect_late_votes(outcome.late, grant);
+            shared.collect_late_votes(outcome.late_votes, grant);
             return Ok(Attempt::Granted { token: FencingToken::new(token), valid_until });
         }
         shared.roll_back().await;
@@ -99,28 +98,29 @@ impl Contender for RedlockAcquisition {
         let quorum = &shared.quorum;
         let nodes = quorum.members.len();
         let mut reports = quorum.unanswered();
-        let under_way = shared.state().release.take();
-        let mut release = match under_way {
+        let in_flight = shared.state().release.take();
+        let mut release = match in_flight {
             Some(release) => release,
             None => shared.release_all().await,
         };
         let deadline = shared.deadline();
-        while let Ok(Some((at, answer))) = timeout_at(deadline, release.fan_out.next()).await {
-            match answer {
+        while let Ok(Some((at, reply))) = timeout_at(deadline, release.fan_out.next()).await {
+            let node = at % NODE_STRIDE;
+            match reply {
                 Ok(had_it) => {
-                    shared.record_release(at % NODES, &release.identities[at / NODES], had_it)
+                    shared.record_release(node, &release.identities[at / NODE_STRIDE], had_it);
                 }
-                Err(error) => reports.set(at % NODES, NodeReport::Failed(error)),
+                Err(error) => reports.set(node, NodeReport::Failed(error)),
             }
             let mut state = shared.state();
-            let is_free = matches!(state.tally.was_held(nodes, 0), WasHeld::Yes);
+            let is_free = state.tally.was_held(nodes, Default::default()) == WasHeld::Yes;
             if is_free && release.fan_out.pending().next().is_some() {
-                // At a majority: the rest is finished in the background.
+                // Released on a majority: the others are finished in the background.
                 state.release = Some(release);
                 return Ok(Removal::Partly { was_held: true });
             }
         }
-        shared.suspect(&release.fan_out);
+        shared.suspect_silent(&release.fan_out);
         let (is_done, was_held) = shared.settle_release();
         if !is_done && release.fan_out.pending().next().is_some() {
             shared.state().release = Some(release);
@@ -138,7 +138,7 @@ impl Contender for RedlockAcquisition {
 impl Drop for RedlockAcquisition {
     fn drop(&mut self) {
         self.shared.quorum.view.waiters.remove(&self.shared.claim);
-        // Its questions hold the shared.
+        // Its requests keep the shared state alive.
         let release = self.shared.state().release.take();
         drop(release);
     }

@@ -1,5 +1,5 @@
-//! Giving back: rounds that nobody won, what was held, and places in queues, at every node that may
-//! have something of them.
+//! Releases: of rounds that were not won, of what was granted, and of queue entries, at every node
+//! that may have something of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,90 +7,41 @@ use std::time::Duration;
 use fencelock_core::Result;
 use futures_util::TryFutureExt;
 
-use super::state::{NODES, QuorumClaim, RoundResidue};
+use super::state::{NODE_STRIDE, QuorumClaim, ReleaseInFlight, RoundResidue};
 use crate::redlock::node::fan_out::BoxedFanOut;
 use crate::redlock::node::member::Member;
-use crate::redlock::node::pending_releases::{PendingRelease, ReleaseKind, free};
-use crate::redlock::rules::votes;
+use crate::redlock::node::pending_releases::{PendingRelease, ReleaseKind, release_round};
+use crate::redlock::node_set::NodeSet;
+use crate::redlock::rules::release_tally::WasHeld;
 
-/// What the nodes have said to the release of what was granted, as bits.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ReleaseTally {
-    had_it: u16,
-    lacked_it: u16,
-    /// An answer that got lost may have said that it had it.
-    unsure: u16,
-    asked: u16,
-    asked_again: u16,
-}
-
-/// Whether a majority had what was released.
-pub(super) enum WasHeld {
-    Yes,
-    No,
-    Open,
-}
-
-impl ReleaseTally {
-    /// Too few nodes may have had it; or so many did, or may have as those that are `away` may. One
-    /// that did not have it when it was asked for does not count.
-    pub(super) fn was_held(self, nodes: usize, away: u16) -> WasHeld {
-        let needed = votes::majority(nodes) as u32;
-        let lacking = nodes as u32 - (self.asked & !self.lacked_it).count_ones();
-        if lacking > nodes as u32 - needed {
-            WasHeld::No
-        } else if (self.had_it | self.unsure | away).count_ones() >= needed {
-            WasHeld::Yes
-        } else {
-            WasHeld::Open
-        }
-    }
-
-    fn heard(&mut self, node: usize, had_it: bool) {
-        let bit = 1 << node;
-        match had_it {
-            // A place in its queue at most.
-            _ if self.asked & bit == 0 => {}
-            true => self.had_it |= bit,
-            false if self.asked_again & bit != 0 => self.unsure |= bit,
-            false => self.lacked_it |= bit,
-        }
-    }
-}
-
-/// A release under way.
-pub(super) struct ReleaseInFlight {
-    pub(super) fan_out: BoxedFanOut<Result<bool>>,
-    /// What each question is about.
-    pub(super) identities: Vec<Arc<str>>,
-}
-
-/// How long a node keeps the place of a waiter that nobody looks after.
+/// How long a node keeps the queue entry of a waiter whose client is silent.
 const WAITER_TTL: Duration = Duration::from_secs(5);
 
-/// How soon a roll_back that a node did not hear is repeated.
+/// How soon a roll-back that a node has not confirmed is repeated.
 const ROLLBACK_RETRY: Duration = Duration::from_millis(100);
 
 impl QuorumClaim {
-    /// Gives back what rounds got that nobody won, and goes on waiting if it is to. Sent before this
-    /// returns, so that it arrives before the next round.
+    /// Releases what rounds acquired that were not won; the waiter stays queued if the claim
+    /// queues. The requests are sent before this returns, so that they arrive before the next
+    /// round's.
     pub(super) async fn roll_back(self: &Arc<Self>) {
         {
             let mut state = self.state();
-            state.residues.iter_mut().for_each(|residue| residue.is_over = true);
-            if state.residues.iter().all(|residue| residue.nodes == 0) {
+            state.residues.iter_mut().for_each(|residue| residue.is_abandoned = true);
+            if state.residues.iter().all(|residue| residue.nodes.is_empty()) {
                 return;
             }
         }
         let mut fan_out = self.rollback_requests();
-        if fan_out.pending().next().is_none() || !fan_out.send(|| self.unless_releasing()).await {
+        let is_empty = fan_out.pending().next().is_none();
+        if is_empty || !fan_out.send(|| self.unless_releasing()).await {
             return;
         }
         let repeats = !std::mem::replace(&mut self.state().is_rolling_back, true);
         let shared = self.clone();
         self.quorum.runtime.spawn(async move {
             shared.collect_rollback(&mut fan_out).await;
-            // One of them is enough.
+            // One task for each claim is enough.
             if repeats {
                 shared.repeat_rollback().await;
                 shared.state().is_rolling_back = false;
@@ -99,22 +50,23 @@ impl QuorumClaim {
     }
 
     async fn collect_rollback(&self, fan_out: &mut BoxedFanOut<Result<Arc<str>>>) {
-        while let Some((node, answer)) = fan_out.next().await {
-            if let Ok(identity) = answer {
-                self.record_freed(&identity, node);
+        while let Some((node, reply)) = fan_out.next().await {
+            if let Ok(identity) = reply {
+                self.record_removed(&identity, node);
             }
         }
     }
 
-    /// Repeats what nodes did not hear, until they have or it has ended by itself.
+    /// Repeats the roll-back at nodes that have not confirmed it, until they have or the rounds
+    /// have expired.
     async fn repeat_rollback(self: &Arc<Self>) {
-        let ends = self.quorum.now().after(self.claim.ttl());
+        let expires = self.quorum.now().after(self.claim.ttl());
         loop {
             tokio::time::sleep(ROLLBACK_RETRY).await;
             let mut fan_out = self.rollback_requests();
-            let is_done = fan_out.pending().next().is_none() || self.quorum.now() >= ends;
-            // What is left behind a grant is freed with it. A claim that has left its queues must
-            // not come back to them.
+            let is_done = fan_out.pending().next().is_none() || self.quorum.now() >= expires;
+            // What is left of earlier rounds is released with the grant. A claim that has left its
+            // queues must not return to them.
             let is_wanted = || self.unless_releasing().filter(|state| state.grant.is_none());
             if is_done || !fan_out.send(is_wanted).await {
                 return;
@@ -123,21 +75,19 @@ impl QuorumClaim {
         }
     }
 
-    /// The questions of a roll_back, each answered with what it has freed.
+    /// The requests of a roll-back, each with the identity that it releases for its result.
     fn rollback_requests(self: &Arc<Self>) -> BoxedFanOut<Result<Arc<str>>> {
         let mut fan_out = BoxedFanOut::new();
         let mut state = self.state();
-        let away = self.quorum.unreachable();
-        for residue in state.residues.iter_mut().filter(|residue| residue.is_over) {
-            self.defer_to_unreachable(residue, 0, away);
+        let unreachable = self.quorum.unreachable();
+        for residue in state.residues.iter_mut().filter(|residue| residue.is_abandoned) {
+            self.defer_to_unreachable(residue, NodeSet::default(), unreachable);
         }
         let arrival = state.arrival.filter(|_| self.queues());
-        for residue in state.residues.iter().filter(|residue| residue.is_over) {
-            for (node, member) in self.quorum.members.iter().enumerate() {
-                if residue.nodes & 1 << node == 0 {
-                    continue;
-                }
-                let release = self.clone().release_at(member.clone(), &residue.identity, arrival);
+        for residue in state.residues.iter().filter(|residue| residue.is_abandoned) {
+            for node in residue.nodes.iter() {
+                let member = self.quorum.members[node].clone();
+                let release = self.clone().release_at(member, &residue.identity, arrival);
                 let identity = residue.identity.clone();
                 fan_out.ask(node, Box::pin(release.map_ok(|_| identity)));
             }
@@ -145,41 +95,38 @@ impl QuorumClaim {
         fan_out
     }
 
-    /// Begins to free everything that is residue. The first call is the end of asking.
+    /// Starts the release of everything that nodes may have. From the first call on, nothing is
+    /// requested any more.
     pub(super) async fn release_all(self: &Arc<Self>) -> ReleaseInFlight {
         let quorum = &self.quorum;
         let mut release = ReleaseInFlight { fan_out: BoxedFanOut::new(), identities: Vec::new() };
         {
             let mut state = self.state();
-            state.is_over = true;
+            state.is_releasing = true;
             let last = state.residues.len().saturating_sub(1);
             let granted = state.grant.as_ref().map(|grant| grant.identity.clone());
-            let mut asked = 0;
+            let mut asked = NodeSet::default();
             for (index, residue) in state.residues.iter().enumerate() {
-                // The last one takes the waiter out of the queues too.
-                let nodes =
-                    if index == last { residue.nodes | state.queued_at } else { residue.nodes };
+                // The last one also removes the waiter from the queues.
+                let queued_at = if index == last { state.queued_at } else { NodeSet::default() };
                 release.identities.push(residue.identity.clone());
                 if granted.as_ref() == Some(&residue.identity) {
                     asked = residue.nodes;
                 }
-                for (node, member) in quorum.members.iter().enumerate() {
-                    if nodes & 1 << node != 0 {
-                        let freeing_it =
-                            self.clone().release_at(member.clone(), &residue.identity, None);
-                        release.fan_out.ask(index * NODES + node, Box::pin(freeing_it));
-                    }
+                for node in (residue.nodes | queued_at).iter() {
+                    let member = quorum.members[node].clone();
+                    let at_node = self.clone().release_at(member, &residue.identity, None);
+                    release.fan_out.ask(index * NODE_STRIDE + node, Box::pin(at_node));
                 }
             }
-            state.tally.asked_again |= asked & state.tally.asked;
-            state.tally.asked |= asked;
+            state.tally.ask(asked);
         }
-        // Under the lock, so that no extension is sent behind it.
+        // Under the lock, so that no extension is sent after it.
         release.fan_out.send(|| Some(self.state())).await;
         release
     }
 
-    /// Takes a round out of a node; its waiter stays in the queue if it has an `arrival`.
+    /// Removes a round from a node; with an `arrival` its waiter stays queued.
     fn release_at(
         self: Arc<Self>,
         member: Arc<Member>,
@@ -190,58 +137,62 @@ impl QuorumClaim {
         async move {
             let waiter = if self.queues() { &*self.waiter } else { "" };
             let arrival = arrival.map(|arrival| arrival.to_string());
-            let by = arrival.as_deref().map_or(ReleaseKind::Leave, ReleaseKind::KeepWaiting);
-            free(&member.batches, &self.keys, identity.as_bytes(), waiter, by).await
+            let kind = arrival.as_deref().map_or(ReleaseKind::Leave, ReleaseKind::KeepWaiting);
+            release_round(&member.batches, &self.keys, identity.as_bytes(), waiter, kind).await
         }
     }
 
-    /// What a node said to a release.
+    /// Records a node's reply to a release.
     pub(super) fn record_release(&self, node: usize, identity: &Arc<str>, had_it: bool) {
         let quorum = &self.quorum;
-        quorum.members[node].heard(quorum.now());
-        self.record_freed(identity, node);
+        quorum.members[node].record_reply(quorum.now());
+        self.record_removed(identity, node);
         let mut state = self.state();
-        state.queued_at &= !(1 << node);
+        state.queued_at.remove(node);
         if state.grant.as_ref().is_some_and(|grant| grant.identity == *identity) {
-            state.tally.heard(node, had_it);
+            state.tally.record(node, had_it);
         }
     }
 
-    /// What it all came to: whether everything is freed, and whether it was held. Nobody waits for
-    /// nodes that are away if a majority is there: those are freed when they are back.
+    /// The result of the release: whether everything is released, and whether the lock was held.
+    /// Unreachable nodes are not waited for while a majority is reachable: their releases are sent
+    /// when they are back.
     pub(super) fn settle_release(&self) -> (bool, WasHeld) {
         let quorum = &self.quorum;
-        let away = quorum.unreachable();
+        let unreachable = quorum.unreachable();
         let mut state = self.state();
-        if (away.count_ones() as usize) < quorum.majority() {
+        if unreachable.len() < quorum.majority() {
             let last = state.residues.last().map(|residue| residue.identity.clone());
             let queued_at = std::mem::take(&mut state.queued_at);
-            state.queued_at = queued_at & !away;
+            state.queued_at = queued_at - unreachable;
             for residue in &mut state.residues {
                 let is_last = Some(&residue.identity) == last.as_ref();
-                self.defer_to_unreachable(residue, if is_last { queued_at } else { 0 }, away);
+                let queued_at = if is_last { queued_at } else { NodeSet::default() };
+                self.defer_to_unreachable(residue, queued_at, unreachable);
             }
         }
-        let is_done =
-            state.queued_at == 0 && state.residues.iter().all(|residue| residue.nodes == 0);
-        let silent = if is_done { away & state.tally.asked } else { 0 };
+        let is_done = state.queued_at.is_empty()
+            && state.residues.iter().all(|residue| residue.nodes.is_empty());
+        let silent = if is_done { unreachable & state.tally.asked() } else { NodeSet::default() };
         (is_done, state.tally.was_held(quorum.members.len(), silent))
     }
 
-    /// What a round has at nodes that are away, or its waiter in their queues, is freed when those are
-    /// back.
-    fn defer_to_unreachable(&self, residue: &mut RoundResidue, queued_at: u16, away: u16) {
-        let left = (residue.nodes | queued_at) & away;
-        for (node, member) in self.quorum.members.iter().enumerate() {
-            if left & 1 << node != 0 {
-                member.defer_release(PendingRelease {
-                    keys: self.keys.clone(),
-                    identity: residue.identity.clone(),
-                    waiter: self.waiter.clone(),
-                    ends: self.quorum.now().after(self.claim.ttl().max(WAITER_TTL)),
-                });
-            }
+    /// Defers what `unreachable` nodes have of the round, or of its waiter in their queues, until
+    /// they are back.
+    fn defer_to_unreachable(
+        &self,
+        residue: &mut RoundResidue,
+        queued_at: NodeSet,
+        unreachable: NodeSet,
+    ) {
+        for node in ((residue.nodes | queued_at) & unreachable).iter() {
+            self.quorum.members[node].defer_release(PendingRelease {
+                keys: self.keys.clone(),
+                identity: residue.identity.clone(),
+                waiter: self.waiter.clone(),
+                expires: self.quorum.now().after(self.claim.ttl().max(WAITER_TTL)),
+            });
         }
-        residue.nodes &= !away;
+        residue.nodes -= unreachable;
     }
 }

@@ -1,67 +1,62 @@
-//! What a claim's seat knows, and the questions that it asks the nodes.
+//! One claim's state on the quorum, shared by its requests and the tasks that finish them.
 //!
-//! Each round has an identity of its own, which is never asked for again once it was given back: a
-//! release that arrives late must not delete what a later round has.
+//! Each round has an identity of its own, which is never requested again once it was released: a
+//! release that arrives late must not delete what a later round acquired.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fencelock_core::{Claim, IfBusy, Mode, Result};
+use fencelock_core::{Claim, IfBusy, Result};
 use redis::Value;
 use tokio::time::Instant;
 
-use super::acquire::Round;
-use super::release::{ReleaseInFlight, ReleaseTally};
 use crate::error::strange_answer;
-use crate::identity::{Keys, ttl_of};
-use crate::node::Step;
-use crate::redlock::node::fan_out::FanOut;
-use crate::redlock::node::member::Member;
-use crate::redlock::node::monitor::VoteRequest;
+use crate::identity::Keys;
+use crate::redlock::node::fan_out::{BoxedFanOut, FanOut};
 use crate::redlock::node::quorum::{EligibleNodes, NodeReport, NodeReports, Quorum};
+use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::incarnation;
+use crate::redlock::rules::release_tally::ReleaseTally;
+use crate::redlock::rules::token::MAX_NODES;
 use crate::redlock::rules::votes::Vote;
-use crate::script::QUORUM;
 
-/// What the seat shares with the tasks that finish its work.
-pub(crate) struct QuorumClaim {
+/// One claim on a quorum.
+pub(super) struct QuorumClaim {
     pub(super) quorum: Arc<Quorum>,
     pub(super) claim: Arc<Claim>,
     pub(super) keys: Keys,
-    /// As it stands in the nodes' queues.
+    /// The claim's identity in the nodes' queues.
     pub(super) waiter: Arc<str>,
     pub(super) state: Mutex<State>,
 }
 
-/// What changes.
 #[derive(Default)]
 pub(super) struct State {
-    /// The claim gives back what it has: nothing is asked for any more.
-    pub(super) is_over: bool,
+    /// The claim is being released: nothing is requested any more.
+    pub(super) is_releasing: bool,
     pub(super) rounds: u32,
-    /// When it first came, on the nodes' clocks, in µs.
+    /// When the claim first asked, on the nodes' clocks, in µs.
     pub(super) arrival: Option<u64>,
-    /// Rounds in a row that nobody won.
+    /// Consecutive rounds that no claim won.
     pub(super) splits: u32,
     pub(super) grant: Option<Arc<Grant>>,
     pub(super) residues: Vec<RoundResidue>,
-    /// The nodes in whose queues the waiter may stand, as bits.
-    pub(super) queued_at: u16,
+    /// The nodes in whose queues the waiter may be.
+    pub(super) queued_at: NodeSet,
     pub(super) release: Option<ReleaseInFlight>,
-    /// A task repeats what nodes did not hear of rounds that are over.
+    /// A task repeats the roll-back at nodes that have not confirmed it.
     pub(super) is_rolling_back: bool,
     pub(super) tally: ReleaseTally,
 }
 
-/// A round that nodes may still have something of.
+/// A round of which nodes may still have something.
 pub(super) struct RoundResidue {
     pub(super) identity: Arc<str>,
-    /// As bits.
-    pub(super) nodes: u16,
-    /// Nobody won it: it is never asked for again.
-    pub(super) is_over: bool,
+    pub(super) nodes: NodeSet,
+    /// The round was not won: it is never requested again.
+    pub(super) is_abandoned: bool,
 }
 
-/// What was granted.
+/// What a won round was granted.
 pub(super) struct Grant {
     pub(super) identity: Arc<str>,
     pub(super) token: String,
@@ -69,27 +64,34 @@ pub(super) struct Grant {
     pub(super) possession: Mutex<Vec<Possession>>,
 }
 
-/// Whether a node has what was granted, as far as is known. Where it was in this incarnation of the node's
-/// data it is not reinstalled again: a person may have taken it away.
+/// Whether a node has the grant, as far as is known. Where it had the grant in this incarnation, the
+/// grant is not reinstalled: an operator may have removed it.
 pub(super) enum Possession {
     No,
-    /// It was asked for it in this incarnation, and its answer was not waited for.
+    /// The node was asked for it in this incarnation, and its reply was not waited for.
     Unconfirmed(Arc<str>),
-    /// It has said so in this incarnation.
+    /// The node confirmed it in this incarnation.
     Confirmed(Arc<str>),
 }
 
-/// A fan_out's index: which identity, at which node.
-pub(super) const NODES: usize = 16;
+/// A release under way.
+pub(super) struct ReleaseInFlight {
+    pub(super) fan_out: BoxedFanOut<Result<bool>>,
+    /// What is released; request `identity * NODE_STRIDE + node` releases one of them at one node.
+    pub(super) identities: Vec<Arc<str>>,
+}
+
+/// See [`ReleaseInFlight::identities`].
+pub(super) const NODE_STRIDE: usize = MAX_NODES + 1;
 
 impl State {
-    /// These nodes may have something of the round.
-    pub(super) fn add_residue(&mut self, identity: &Arc<str>, nodes: u16) {
+    /// Records that `nodes` may have something of the round.
+    pub(super) fn add_residue(&mut self, identity: &Arc<str>, nodes: NodeSet) {
         match self.residues.iter_mut().find(|residue| residue.identity == *identity) {
             Some(residue) => residue.nodes |= nodes,
             None => {
                 let identity = identity.clone();
-                self.residues.push(RoundResidue { identity, nodes, is_over: false });
+                self.residues.push(RoundResidue { identity, nodes, is_abandoned: false });
             }
         }
     }
@@ -100,11 +102,13 @@ impl Grant {
         self.possession.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it may be reinstalled on `node` in this incarnation.
+    /// Whether the grant may be reinstalled on `node` in this incarnation.
     pub(super) fn may_reinstall(&self, node: usize, incarnation: &str) -> bool {
         match &self.possession()[node] {
             Possession::No => true,
-            Possession::Unconfirmed(had) | Possession::Confirmed(had) => &**known != incarnation,
+            Possession::Unconfirmed(known) | Possession::Confirmed(known) => {
+                **known != *incarnation
+            }
         }
     }
 }
@@ -114,10 +118,10 @@ impl QuorumClaim {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Unless the claim gives back what it has; while this is kept it does not begin to.
+    /// The state, unless the claim is being released; it cannot start to be while this guard lives.
     pub(super) fn unless_releasing(&self) -> Option<MutexGuard<'_, State>> {
         let state = self.state();
-        (!state.is_over).then_some(state)
+        (!state.is_releasing).then_some(state)
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -128,96 +132,31 @@ impl QuorumClaim {
         self.claim.if_busy() == IfBusy::Queue
     }
 
-    /// The lock's keys, and the node's incarnation record.
-    fn node_keys(&self) -> [&str; 4] {
+    /// The lock's keys and that of the node's incarnation record.
+    pub(super) fn node_keys(&self) -> [&str; 4] {
         let [lock, queue, token] = self.keys.all();
         [lock, queue, token, incarnation::KEY]
     }
 
-    /// One node's vote.
-    pub(super) fn vote(
-        self: &Arc<Self>,
-        member: &Arc<Member>,
-        vote_request: &VoteRequest,
-        round: &Arc<Round>,
-        node: usize,
-    ) -> impl Future<Output = Result<Value>> + Send + use<> {
-        let (shared, member, round) = (self.clone(), member.clone(), round.clone());
-        let record = vote_request.record.clone();
-        async move {
-            let number = match shared.claim.mode() {
-                Mode::Shared => (node + 1).to_string(),
-                Mode::Exclusive | Mode::Permits(_) => String::new(),
-            };
-            let values = [
-                &*record,
-                &*round.identity,
-                ttl_of(&shared.waiter),
-                &*round.proposal,
-                &*number,
-                if shared.queues() { &*shared.waiter } else { "" },
-                &*round.arrival,
-            ];
-            let values = values.map(str::as_bytes);
-            let step = Step { script: &QUORUM.vote, keys: &shared.node_keys(), values: &values };
-            member.batches.step(step).await
-        }
-    }
-
-    /// Writes the round's largest token back to one node.
-    pub(super) fn raise(
-        self: &Arc<Self>,
-        member: &Arc<Member>,
-        vote_request: &VoteRequest,
-        round: &Arc<Round>,
-        token: u64,
-    ) -> impl Future<Output = Result<Value>> + Send + use<> {
-        let (shared, member, round) = (self.clone(), member.clone(), round.clone());
-        let record = vote_request.record.clone();
-        async move {
-            let token = token.to_string();
-            let values = [&*record, &*round.identity, &*token].map(str::as_bytes);
-            let step = Step { script: &QUORUM.raise, keys: &shared.node_keys(), values: &values };
-            member.batches.step(step).await
-        }
-    }
-
-    /// One node's part of an extension.
-    pub(super) async fn extend(
-        &self,
-        member: &Arc<Member>,
-        vote_request: &VoteRequest,
-        grant: &Grant,
-        ttl: &str,
-        reinstall: &str,
-    ) -> Result<Value> {
-        let values = [&*vote_request.record, &*grant.identity, ttl, &*grant.token, reinstall];
-        let values = values.map(str::as_bytes);
-        let step = Step { script: &QUORUM.extend, keys: &self.node_keys(), values: &values };
-        member.batches.step(step).await
-    }
-
-    /// What a node answered, if it is an answer; else `reports` says what it is.
-    pub(super) fn read(
+    /// The value a node replied; for an error or a refusal to take part `None`, with the reason in
+    /// `reports`.
+    pub(super) fn read_reply(
         &self,
         node: usize,
-        answer: Result<Value>,
+        reply: Result<Value>,
         eligible: &EligibleNodes,
         reports: &mut NodeReports,
     ) -> Option<Value> {
-        let quorum = &self.quorum;
-        let member = &quorum.members[node];
-        match answer {
+        let member = &self.quorum.members[node];
+        match reply {
             Ok(Value::Int(-1)) => {
-                eligible.of(node).into_iter().for_each(|asked| member.incarnation_changed(asked));
-                reports.set(
-                    node,
-                    NodeReport::Answered("it has lost its data, or is of another set of nodes"),
-                );
+                eligible.get(node).into_iter().for_each(|sent| member.incarnation_changed(sent));
+                let report = "it has lost its data, or belongs to another set of nodes";
+                reports.set(node, NodeReport::Answered(report));
                 None
             }
             Ok(value) => {
-                member.heard(quorum.now());
+                member.record_reply(self.quorum.now());
                 Some(value)
             }
             Err(error) => {
@@ -227,36 +166,36 @@ impl QuorumClaim {
         }
     }
 
-    /// An answer that no script gives.
+    /// Handles a reply that `script` never gives.
     pub(super) fn reject_reply(
         &self,
         node: usize,
         script: &str,
         reports: &mut NodeReports,
     ) -> Vote {
-        self.quorum.members[node].link().distrust("it gave an answer that cannot be");
+        self.quorum.members[node].link().distrust("it sent an unexpected reply");
         reports.set(node, NodeReport::Failed(strange_answer(script)));
         Vote::Absent
     }
 
-    /// Those who have not answered when others have may have fallen silent.
-    pub(super) fn suspect<F: Future + ?Sized>(&self, fan_out: &FanOut<F>) {
+    /// Suspects the nodes that did not reply while others did.
+    pub(super) fn suspect_silent<F: Future + ?Sized>(&self, fan_out: &FanOut<F>) {
         let quorum = &self.quorum;
-        fan_out.pending().for_each(|node| quorum.members[node % NODES].suspect(quorum.now()));
+        fan_out.pending().for_each(|node| quorum.members[node % NODE_STRIDE].suspect(quorum.now()));
     }
 
-    /// A node is certain to have nothing of the round.
-    pub(super) fn record_freed(&self, identity: &Arc<str>, node: usize) {
+    /// Records that `node` has nothing of the round.
+    pub(super) fn record_removed(&self, identity: &Arc<str>, node: usize) {
         let mut state = self.state();
         if let Some(residue) =
             state.residues.iter_mut().find(|residue| residue.identity == *identity)
         {
-            residue.nodes &= !(1 << node);
+            residue.nodes.remove(node);
         }
         // The last one stays: the next release is about it.
         let last = state.residues.last().map(|residue| residue.identity.clone());
-        state
-            .residues
-            .retain(|residue| residue.nodes != 0 || Some(&residue.identity) == last.as_ref());
+        state.residues.retain(|residue| {
+            !residue.nodes.is_empty() || Some(&residue.identity) == last.as_ref()
+        });
     }
 }

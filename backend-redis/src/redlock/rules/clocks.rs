@@ -1,21 +1,21 @@
-//! Which nodes' clocks agree. Pure: the model in `redlock-model` checks what runs.
+//! Which nodes' clocks agree. Pure: the model in `redlock-model` checks this code.
 //!
-//! That clocks agree is checked and not assumed: a token that was taken from a clock far ahead
-//! would be larger than those of later grants, once its node is gone.
+//! The agreement is checked and not assumed: a token taken from a clock far ahead would be larger
+//! than those of later grants, once that node is lost.
 
 use super::votes::majority;
 
-/// By how much a node's clock is ahead of ours, in microseconds: what one reading can tell.
+/// By how much a node's clock is ahead of ours, in microseconds: within the precision of one reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Offset {
-    /// At least: as if the node had read its clock when its answer came.
+    /// The lower bound: as if the node had read its clock when its reply arrived.
     pub at_least: i64,
-    /// At most: as if it had when the question was sent.
+    /// The upper bound: as if it had when the request was sent.
     pub at_most: i64,
 }
 
 impl Offset {
-    /// From a clock that said `server_us` between `sent_us` and `received_us` on ours.
+    /// The offset of a clock that read `server_us` between `sent_us` and `received_us` on ours.
     #[must_use]
     pub fn read(server_us: u64, sent_us: u64, received_us: u64) -> Offset {
         let ahead = |ours: u64| {
@@ -25,36 +25,36 @@ impl Offset {
         Offset { at_least: ahead(received_us), at_most: ahead(sent_us) }
     }
 
-    /// The widest that this clock and another may be apart.
-    fn apart(self, other: Offset) -> u64 {
+    /// The largest possible difference of this clock and another.
+    fn max_difference(self, other: Offset) -> u64 {
         let highest = self.at_most.max(other.at_most);
         highest.abs_diff(self.at_least.min(other.at_least))
     }
 }
 
-/// Those who take part.
+/// The nodes that may take part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreement {
-    /// For each node whether it does.
+    /// By node, whether it may.
     pub members: Vec<bool>,
     /// By how much the furthest of their clocks is ahead of ours, in microseconds.
     pub lead: i64,
 }
 
-/// The most nodes of which any two clocks are certain to be within `tolerance_us`; `None` without
-/// a majority. `None` among `offsets` is a clock that is not known.
+/// The largest set of nodes of which any two clocks are certain to be within `tolerance_us`; `None`
+/// without a majority. `None` among `offsets` is an unknown clock.
 #[must_use]
 pub fn agreement(offsets: &[Option<Offset>], tolerance_us: u64) -> Option<Agreement> {
     let known = || offsets.iter().flatten().copied();
     let within = |first: Offset| {
         let agrees = move |offset: &Option<Offset>| {
             offset.is_some_and(|offset| {
-                offset.at_least >= first.at_least && offset.apart(first) <= tolerance_us
+                offset.at_least >= first.at_least && offset.max_difference(first) <= tolerance_us
             })
         };
         offsets.iter().map(agrees).collect::<Vec<bool>>()
     };
-    // Whoever agrees is within the tolerance above one of them: the lowest.
+    // The clocks of such a set are within the tolerance above the lowest of them.
     let sets = known().map(within);
     let members = sets.max_by_key(|set| set.iter().filter(|member| **member).count())?;
     if members.iter().filter(|member| **member).count() < majority(offsets.len()) {
@@ -75,18 +75,18 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_agree_takes_no_part() {
+    fn a_clock_that_does_not_agree_is_excluded() {
         let clocks = [exactly(100), exactly(0), exactly(5000)];
         let agreed = agreement(&clocks, 100).unwrap();
         assert_eq!(agreed.members, [true, true, false]);
         assert_eq!(agreed.lead, 100);
-        assert_eq!(agreement(&clocks, 99), None, "each is alone");
-        assert_eq!(agreement(&[exactly(0), None, None], 100), None, "one is no majority");
+        assert_eq!(agreement(&clocks, 99), None, "no two agree");
+        assert_eq!(agreement(&[exactly(0), None, None], 100), None, "one is not a majority");
         assert_eq!(agreement(&[None, None, None], 100), None);
     }
 
     #[test]
-    fn what_a_slow_answer_leaves_open_counts_against_it() {
+    fn the_uncertainty_of_a_slow_reply_counts_against_it() {
         let slow = Offset::read(1_000_000, 500_000, 700_000);
         assert_eq!(slow, Offset { at_least: 300_000, at_most: 500_000 });
         let clocks = [Some(slow), exactly(300_000), None];
@@ -108,7 +108,7 @@ mod tests {
                     .filter_map(|(offset, member)| offset.filter(|_| *member)).collect();
                 prop_assert!(members.len() >= majority(offsets.len()));
                 for one in &members {
-                    prop_assert!(members.iter().all(|other| one.apart(*other) <= tolerance));
+                    prop_assert!(members.iter().all(|other| one.max_difference(*other) <= tolerance));
                     prop_assert!(one.at_least <= agreed.lead);
                 }
             }

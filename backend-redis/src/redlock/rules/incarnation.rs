@@ -1,9 +1,9 @@
-//! The birth record of a node, by which clients keep a node that lost its data out for as long as
-//! a lock of before may be held. Pure: the model in `redlock-model` checks what runs.
+//! The incarnation record of a node, by which clients exclude a node that lost its data for as long
+//! as an earlier lock may be held. Pure: the model in `redlock-model` checks this code.
 //!
-//! A key without an end, so that it is gone with the data; with the server's `run_id` in it, so
-//! that a restart that kept it does not count as the same server. Each vote is asked for with the
-//! record's text, and a node that does not have that text does not vote.
+//! A key without a TTL, so that it is lost together with the data; it contains the server's
+//! `run_id`, so that a restart that kept it does not count as the same run. Each vote is requested
+//! with the record's text, and a node that has another text does not vote.
 //!
 //! `<run_id> <born | open | closed> <born, in µs> <nodes> <epoch> <restart_delay, in ms>`
 
@@ -15,38 +15,38 @@ use fencelock_core::Moment;
 /// The record's key, the same for all locks of a node.
 pub const KEY: &str = "fencelock:redlock";
 
-/// What all clients of a set of nodes must say alike.
+/// What all clients of a set of nodes must configure alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Deployment {
     /// How many nodes there are.
     pub nodes: usize,
-    /// Which set of nodes it is: one more for each change.
+    /// The number of the set: raised by one with each change.
     pub epoch: u32,
-    /// For how long a node that lost its data is kept out.
+    /// How long a node that lost its data is excluded.
     pub delay: Duration,
 }
 
-/// Whether a node may vote.
+/// Whether a node may vote, by its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordState {
     /// Not yet: it may have lost locks that are still held.
     Born,
-    /// It may.
+    /// Yes.
     Open,
-    /// No more: the set of nodes has changed.
+    /// Never again: the set of nodes has changed.
     Closed,
 }
 
-/// What lies at [`KEY`].
+/// The value at [`KEY`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IncarnationRecord {
-    /// Which run of the server it was written for.
+    /// The run of the server that it was written for.
     pub run_id: String,
     /// Whether the node may vote.
     pub state: RecordState,
-    /// When it was first seen without its data, on its own clock.
+    /// When the node was first seen without its data, on its own clock.
     pub born_us: u64,
-    /// Of which set it is.
+    /// The set that the node belongs to.
     pub deployment: Deployment,
 }
 
@@ -73,7 +73,7 @@ impl IncarnationRecord {
         words.next().is_none().then_some(record)
     }
 
-    /// One incarnation of a node with its data: another one has another text.
+    /// Identifies the time from one loss of the node's data to the next.
     #[must_use]
     pub fn incarnation(&self) -> String {
         format!("{} {}", self.run_id, self.born_us)
@@ -93,22 +93,22 @@ impl fmt::Display for IncarnationRecord {
     }
 }
 
-/// What a client does about a node.
+/// How a client treats a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IncarnationVerdict {
-    /// Puts this record in the place of the one it saw, if that is still there, and looks again.
+    /// Replaces the record it read by this one, if that is still there, and checks again.
     Write(IncarnationRecord),
-    /// Leaves it out for so long, and looks again.
+    /// Excludes it for this long, and checks again.
     Quarantined(Duration),
-    /// Asks it for votes with this record.
+    /// Requests votes with this record.
     Open(IncarnationRecord),
-    /// Leaves it out: it is of another set of nodes, or was closed.
+    /// Excludes it: it belongs to another set of nodes, or was closed.
     OfAnotherSet(IncarnationRecord),
-    /// Leaves it out: another program wrote what is at the record's key.
+    /// Excludes it: another program wrote the value at the record's key.
     Foreign,
 }
 
-/// Judges a node by what it says: the text at [`KEY`], its `run_id` and its clock.
+/// Judges a node by the text at [`KEY`], its `run_id` and its clock.
 #[must_use]
 pub fn verdict(
     text: Option<&str>,
@@ -127,8 +127,8 @@ pub fn verdict(
     if record.deployment != ours || record.state == RecordState::Closed {
         return IncarnationVerdict::OfAnotherSet(record);
     }
-    // Another run, with or without its data; or a clock that was set back, on which its age cannot
-    // be told.
+    // Another run, with or without its data; or a clock that was set back, which does not tell the
+    // record's age.
     if record.run_id != run_id || record.born_us > now_us {
         return IncarnationVerdict::Write(born(RecordState::Born));
     }
@@ -142,8 +142,8 @@ pub fn verdict(
     }
 }
 
-/// What one client remembers of a node's incarnations. The node's own clock says how long ago it lost its
-/// data; who was there when it did also waits by its own.
+/// What one client remembers of a node's incarnations. The node's own clock tells how long ago it
+/// lost its data; a client that was connected before also waits by its own clock.
 #[derive(Clone, Debug, Default)]
 pub struct RestartTracker {
     incarnation: Option<String>,
@@ -152,9 +152,9 @@ pub struct RestartTracker {
 }
 
 impl RestartTracker {
-    /// Sees the node in this `incarnation`; how long it is to be left out still.
+    /// Records the node's current `incarnation`; how much longer the node is to be excluded.
     #[must_use]
-    pub fn meet(&mut self, incarnation: &str, now: Moment, delay: Duration) -> Duration {
+    pub fn observe(&mut self, incarnation: &str, now: Moment, delay: Duration) -> Duration {
         if self.incarnation.as_deref() != Some(incarnation) {
             self.since = self.incarnation.is_some().then_some(now);
             self.incarnation = Some(incarnation.to_owned());
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_is_read_as_it_is_written() {
+    fn a_record_is_read_as_it_is_written() {
         let text = "abc open 5000000 3 1 60000";
         assert_eq!(IncarnationRecord::parse(text).unwrap(), record(RecordState::Open, 5 * SECOND));
         assert_eq!(record(RecordState::Open, 5 * SECOND).to_string(), text);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_its_data_is_left_out_for_the_delay() {
+    fn a_node_without_its_data_is_excluded_for_the_delay() {
         let now = 100 * SECOND;
         let born = record(RecordState::Born, now);
         assert_eq!(verdict(None, "abc", now, OURS), IncarnationVerdict::Write(born.clone()));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_that_kept_the_marker_is_a_new_life() {
+    fn a_restart_that_kept_the_record_is_a_new_incarnation() {
         let old = record(RecordState::Open, SECOND).to_string();
         let born =
             IncarnationRecord { run_id: "def".to_owned(), ..record(RecordState::Born, 9 * SECOND) };
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_otherwise_is_of_another_set() {
+    fn another_deployment_is_another_set() {
         let other = Deployment { epoch: 2, ..OURS };
         let theirs = IncarnationRecord { deployment: other, ..record(RecordState::Open, 0) };
         assert_eq!(judge(&theirs.to_string(), "abc", 0), IncarnationVerdict::OfAnotherSet(theirs));
@@ -232,13 +232,17 @@ mod tests {
     }
 
     #[test]
-    fn who_was_there_waits_by_its_own_clock() {
+    fn a_client_that_was_connected_before_waits_by_its_own_clock() {
         let (second, delay) = (Duration::from_secs(1), Duration::from_secs(60));
         let start = Moment::from_nanos(0).after(second);
         let mut node = RestartTracker::default();
-        assert_eq!(node.meet("abc 1", start, delay), Duration::ZERO, "the first one it sees");
-        assert_eq!(node.meet("def 2", start, delay), delay);
-        assert_eq!(node.meet("def 2", start.after(second), delay), delay - second);
-        assert_eq!(node.meet("def 2", start.after(delay), delay), Duration::ZERO);
+        assert_eq!(
+            node.observe("abc 1", start, delay),
+            Duration::ZERO,
+            "the first incarnation it sees"
+        );
+        assert_eq!(node.observe("def 2", start, delay), delay);
+        assert_eq!(node.observe("def 2", start.after(second), delay), delay - second);
+        assert_eq!(node.observe("def 2", start.after(delay), delay), Duration::ZERO);
     }
 }

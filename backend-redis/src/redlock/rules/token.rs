@@ -1,24 +1,24 @@
-//! Fencing tokens that rise over majorities. Pure: the model in `redlock-model` checks what runs.
+//! Fencing tokens that rise over majorities. Pure: the model in `redlock-model` checks this code.
 //!
 //! A round proposes the largest of the nodes' clocks, in microseconds. A node takes the proposal,
-//! or more than its last token if that is not smaller. So a token rises over data that was lost, as
-//! long as the clocks agree and the lost node is kept out for longer than they may differ.
+//! or more than its last token if that is not smaller. So tokens rise even after a loss of data, as
+//! long as the clocks agree and the lost node is excluded for longer than they may differ.
 
-/// Fences of exclusive grants are multiples of this. What is between them names the node that a
-/// shared grant's token is from: two nodes never give the same one.
+/// Tokens of exclusive grants are multiples of this. A shared grant's token has the number of its
+/// node added, so that two nodes never give the same one.
 pub const STRIDE: u64 = 16;
 
-/// So many nodes at most can be told apart.
+/// The largest number of nodes that tokens can name.
 pub const MAX_NODES: usize = 15;
 
-/// What a round at `now_us` on our clock proposes, with the nodes' clocks `lead` ahead of it. To be
-/// made anew for each round: an old one may be smaller than what others were given meanwhile.
+/// What a round at `now_us` on our clock proposes, with the nodes' clocks `lead` ahead of it.
+/// Computed anew for each round: an old proposal may be smaller than what was granted meanwhile.
 #[must_use]
 pub fn proposal(now_us: u64, lead: i64) -> u64 {
     now_us.saturating_add_signed(lead) / STRIDE * STRIDE
 }
 
-/// What a node whose last token is `last` makes of a proposal: as `scripts/redlock/vote.lua` does.
+/// The token that a node whose last one is `last` gives for a proposal, as `vote.lua` does.
 #[must_use]
 pub fn next(last: u64, proposal: u64) -> u64 {
     (last / STRIDE * STRIDE + STRIDE).max(proposal)

@@ -1,36 +1,36 @@
-//! What the answers of the nodes mean together. Pure: the model in `redlock-model` checks what runs.
+//! What the nodes' replies amount to. Pure: the model in `redlock-model` checks this code.
 
-/// How many of `nodes` are a majority: of all that are configured, since a majority of those that
-/// answer is no majority of the others'.
+/// How many of `nodes` are a majority: of all that are configured, since two majorities of those that
+/// reply need not have a node in common.
 #[must_use]
 pub const fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// What one node has said in a round of questions.
+/// One node's reply in a round of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Vote {
-    /// Asked, and not heard from yet.
+    /// Asked, without a reply yet.
     Pending,
-    /// The lock is the claim's there, with this token.
+    /// The claim has the lock there, with this fencing token.
     Yes(u64),
-    /// It is somebody else's there, or nobody's where it should be the claim's.
+    /// Another claim has it there, or, in an extension, none.
     No,
-    /// Not to be counted: not asked, silent, or too young to vote.
+    /// Does not count: not asked, silent, or not entitled to vote.
     Absent,
 }
 
-/// What a round of acquiring has come to.
+/// The state of a round of acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Poll {
-    /// Too few have answered.
+    /// Too few have replied.
     Open,
     /// A majority says yes, and a majority has this token.
     Won(u64),
     /// A majority says yes, but this token, its largest, has to be written back to the others:
-    /// else a later majority could be told a smaller one.
+    /// else a later majority could give a smaller one.
     Uneven(u64),
-    /// There is no majority to come.
+    /// A majority is impossible.
     Failed,
 }
 
@@ -47,8 +47,8 @@ pub fn poll(votes: &[Vote]) -> Poll {
     }
 }
 
-/// Whether a round of acquiring has to wait for more answers: until it is won, or it is known why it
-/// cannot be, by somebody who has the lock or by nodes that are away.
+/// Whether a round of acquisition has to wait for more replies: until it is won, or it is known
+/// whether another client has the lock or nodes are unreachable.
 #[must_use]
 pub fn is_open(votes: &[Vote]) -> bool {
     match poll(votes) {
@@ -58,19 +58,19 @@ pub fn is_open(votes: &[Vote]) -> bool {
     }
 }
 
-/// What writing a token back has come to.
+/// The state of writing a token back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Settled {
-    /// Too few have acknowledged it.
+    /// Too few nodes have acknowledged it.
     Open,
-    /// A majority has it, or a larger one, and still has the lock as the claim's.
+    /// A majority has it, or a larger one, where the claim still has the lock.
     Yes,
-    /// There is no such majority to come.
+    /// Such a majority is impossible.
     No,
 }
 
-/// Counts who has `token`. Whoever is being told it is `Pending`; an acknowledgement is `Yes` only
-/// from a node that is open and has the lock still as the claim's.
+/// Counts the nodes that have `token`. A node it is being written to is `Pending`; an acknowledgement
+/// is `Yes` only from a node that is open and where the claim still has the lock.
 #[must_use]
 pub fn settled(votes: &[Vote], token: u64) -> Settled {
     let has_it = |vote: &&Vote| matches!(vote, Vote::Yes(its) if *its >= token);
@@ -83,16 +83,16 @@ pub fn settled(votes: &[Vote], token: u64) -> Settled {
     }
 }
 
-/// What a round of extending has come to.
+/// The state of a round of extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Extension {
-    /// Too few have answered.
+    /// Too few have replied.
     Open,
     /// A majority has extended it.
     Kept,
-    /// So many do not have it that no majority can: for good.
+    /// So many do not have it that a majority is impossible: final.
     Lost,
-    /// Neither: the old end stands.
+    /// Neither: the old expiry stands.
     Unknown,
 }
 
@@ -113,7 +113,7 @@ pub fn extension(votes: &[Vote]) -> Extension {
     }
 }
 
-/// Whether so many have said yes or no that the lock is busy, and not the nodes away.
+/// Whether a majority has replied, so that the lock is busy rather than the nodes unreachable.
 #[must_use]
 pub fn is_busy(votes: &[Vote]) -> bool {
     let said = votes.iter().filter(|vote| matches!(vote, Vote::Yes(_) | Vote::No)).count();
@@ -148,7 +148,11 @@ mod tests {
         assert_eq!(poll(&[Yes(7), Absent, Absent]), Poll::Failed);
         assert_eq!(poll(&[Yes(7), Pending, Absent]), Poll::Open);
         assert_eq!(poll(&[Yes(7), Yes(7), Absent]), Poll::Won(7));
-        assert_eq!(poll(&[Yes(7), Yes(7), Pending]), Poll::Won(7), "nobody waits for the last");
+        assert_eq!(
+            poll(&[Yes(7), Yes(7), Pending]),
+            Poll::Won(7),
+            "the last reply is not waited for"
+        );
         assert_eq!(poll(&[Yes(7), No, No]), Poll::Failed);
         assert_eq!(poll(&[No, No, Pending, Pending, Yes(1)]), Poll::Open);
         assert_eq!(poll(&[No, No, No, Pending, Pending]), Poll::Failed);
@@ -178,11 +182,11 @@ mod tests {
     }
 
     #[test]
-    fn busy_is_what_a_majority_has_answered() {
+    fn a_lock_is_busy_once_a_majority_has_replied() {
         assert!(is_busy(&[No, No, Absent]));
         assert!(is_busy(&[Yes(1), No, Absent]), "a split is busy too");
         assert!(!is_busy(&[No, Absent, Absent]));
-        assert!(is_open(&[No, Pending, Absent]), "failed, but it is not known why");
+        assert!(is_open(&[No, Pending, Absent]), "failed, and the reason is unknown");
         assert!(!is_open(&[No, No, Pending]) && !is_open(&[No, Absent, Absent]));
     }
 }
