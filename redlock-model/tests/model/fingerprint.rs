@@ -1,5 +1,5 @@
-//! What tells states apart, in few words: the checker hashes every state that it reaches, and field
-//! by field that takes most of a run without optimisation.
+//! A compact hash of states: the checker hashes every state that it reaches, and hashing field by
+//! field takes most of a run without optimisation.
 
 use std::hash::{Hash, Hasher};
 
@@ -30,7 +30,7 @@ impl Hash for Ask {
             Vote::No => [0xfe, 0xff],
             Vote::Absent => [0xff, 0xff],
         };
-        // Of its own client, and rounds count from 1.
+        // The owner is the client itself, and rounds count from 1.
         let release = self.release.map_or(0, |owner| owner.round);
         let reinstalled = u8::from(self.reinstalled);
         let incarnations = [asked[0], asked[1], confirmed[0], confirmed[1]];
