@@ -75,7 +75,7 @@ pub(crate) const ONE: (usize, &[usize]) = (3, &[1]);
 const TWO: (usize, &[usize]) = (5, &[0, 3]);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_nodes_are_not_missed() {
+async fn a_minority_of_dead_nodes_is_not_needed() {
     with_a_minority(
         &[ONE, TWO],
         async |rig, _, node| rig.nodes[node].kill().unwrap(),
@@ -85,7 +85,7 @@ async fn dead_nodes_are_not_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_frozen_nodes() {
+async fn frozen_nodes_are_not_waited_for() {
     with_a_minority(
         &[ONE, TWO],
         async |rig, _, node| rig.nodes[node].freeze().await.unwrap(),
@@ -95,7 +95,7 @@ async fn nobody_waits_for_frozen_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_nothing_reaches() {
+async fn nodes_that_receive_nothing_are_not_waited_for() {
     with_a_minority(
         &[ONE, TWO],
         async |_, lines, node| lines.lose(&[node]),
@@ -106,7 +106,7 @@ async fn nobody_waits_for_nodes_that_nothing_reaches() {
 
 /// What is asked of them is done there, and nobody hears of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_do_not_answer_and_do_as_they_are_told() {
+async fn nodes_that_execute_without_replying_are_not_waited_for() {
     with_a_minority(
         &[ONE, TWO],
         async |_, lines, node| lines.proxies[node].black_hole(Direction::ToClient),
@@ -117,7 +117,7 @@ async fn nobody_waits_for_nodes_that_do_not_answer_and_do_as_they_are_told() {
 
 /// Held back for longer than all of it takes, as with a delay, but no machine is too slow for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_slow_nodes() {
+async fn slow_nodes_are_not_waited_for() {
     with_a_minority(
         &[ONE],
         async |_, lines, node| lines.proxies[node].stall(Direction::ToClient),
@@ -133,7 +133,7 @@ async fn nobody_waits_for_slow_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_come_and_go() {
+async fn flapping_nodes_are_not_waited_for() {
     let rig = Rig::new(3, LONG).await;
     let lines = rig.lines().await;
     let (locks, other) = (lines.connect(LONG).await, lines.connect(LONG).await);
@@ -195,7 +195,7 @@ async fn full_nodes_do_not_vote_and_are_freed() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_away_keeps_no_other_from_being_cleared() {
+async fn an_unreachable_node_does_not_keep_others_from_being_cleared() {
     let rig = Rig::new(3, LONG).await;
     let scratch = Scratch::fresh("", "test");
     let locks = rig.direct(&format!("{LONG}&prefix={}", scratch.prefix())).await;

@@ -26,7 +26,7 @@ async fn read_again(lines: &Lines) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_whose_clock_is_off_takes_no_part_and_is_not_missed() {
+async fn a_node_with_a_wrong_clock_is_excluded_and_not_needed() {
     let (rig, clocks) = skewed(LONG).await;
     let lines = rig.lines().await;
     let old = lines.connect(LONG).await;
@@ -120,7 +120,7 @@ async fn tokens_rise_over_clocks_that_differ_within_the_tolerance() {
 
 /// Row 35: leases that end a hundredth too early on every node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_whose_clocks_run_a_hundredth_too_fast_free_nothing_that_is_believed_in() {
+async fn clocks_that_run_a_hundredth_too_fast_free_no_held_lock() {
     let (rig, clocks) = skewed(LONG).await;
     let began = Instant::now();
     let ticking = tokio::spawn(async move {

@@ -34,7 +34,7 @@ async fn calls_of(nodes: &[TestRedis], command: &str) -> u64 {
 
 /// A word for each of them, and not for each of them as often as there are others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_of_readers_is_told_once() {
+async fn many_readers_are_notified_once_each() {
     const STORES: usize = 3;
     const READERS: usize = 300;
     // A busy machine serves a crowd slowly.
@@ -80,7 +80,7 @@ async fn a_crowd_of_readers_is_told_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_served_without_a_herd() {
+async fn contention_causes_no_thundering_herd() {
     const STORES: usize = 5;
     const EACH: usize = 10;
     const TIMES: usize = 3;
@@ -143,7 +143,7 @@ async fn tries_do_not_keep_a_waiter_out() {
 /// What a lost answer left behind is the claim's own, even where it has yet to be taken back: a try
 /// that calls the lock busy for its sake would never run a job that nobody else runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_kept_out_by_his_own_earlier_question() {
+async fn no_claim_is_rejected_for_its_own_earlier_round() {
     // The first round waits until the lines are given up, and cannot take back what it asked for.
     let params = &format!("{LONG}&node_timeout=5s");
     let rig = Rig::new(3, params).await;

@@ -23,7 +23,7 @@ async fn what_was_ours_and_has_no_end_is_given_one() {
 
 /// A holder who lives renews what it holds, whatever end it was given meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_whose_keys_lost_their_end_goes_on_holding() {
+async fn a_holder_whose_keys_lost_their_ttl_keeps_the_lock() {
     let rig = Rig::new(3, QUICK).await;
     let locks = rig.direct(QUICK).await;
     for node in 0..3 {

@@ -41,7 +41,7 @@ async fn a_holder_survives_the_restart_of_all_nodes_one_by_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_deleted_is_lost_at_the_next_renewal_and_does_not_come_back() {
+async fn a_deleted_lock_is_lost_at_the_next_renewal_and_does_not_come_back() {
     let rig = Rig::new(3, LONG).await;
     let (locks, other) = (rig.direct(LONG).await, rig.direct(LONG).await);
     let held = locks.lock("lock").ttl(ms(3000)).acquire().await.unwrap();
@@ -63,7 +63,7 @@ async fn what_was_deleted_is_lost_at_the_next_renewal_and_does_not_come_back() {
 
 /// A person may take it away from some nodes only: what a node had in this life is not planted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_deleted_on_a_minority_stays_deleted_there() {
+async fn a_lock_deleted_on_a_minority_stays_deleted_there() {
     let ttl = ms(1500);
     let rig = Rig::new(3, LONG).await;
     let locks = rig.direct(LONG).await;
@@ -84,7 +84,7 @@ async fn what_was_deleted_on_a_minority_stays_deleted_there() {
 /// The third answer to the round that granted it was perhaps not waited for: that node must not be
 /// taken for one that never had it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_person_takes_away_from_a_majority_does_not_come_back() {
+async fn what_is_deleted_on_a_majority_does_not_come_back() {
     let rig = Rig::new(3, LONG).await;
     let locks = rig.direct(LONG).await;
     for round in 0..8 {
@@ -101,7 +101,7 @@ async fn what_a_person_takes_away_from_a_majority_does_not_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_person_takes_away_is_lost_at_once_everywhere() {
+async fn an_evicted_lock_is_lost_at_once_everywhere() {
     let rig = Rig::new(3, LONG).await;
     let (locks, other) = (rig.direct(LONG).await, rig.direct(LONG).await);
     let held = hold(&locks, "lock").await;

@@ -10,7 +10,7 @@ use crate::support::*;
 
 /// Row 30.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_majority_the_error_says_what_each_node_said() {
+async fn without_a_majority_the_error_lists_each_nodes_report() {
     let rig = Rig::new(3, LONG).await;
     let lines = rig.lines().await;
     let locks = lines.connect(LONG).await;
@@ -42,7 +42,7 @@ async fn without_a_majority_the_error_says_what_each_node_said() {
 
 /// Row 41, for what a person asks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_eviction_that_the_nodes_refuse_says_what_each_node_said() {
+async fn an_eviction_that_the_nodes_refuse_reports_each_reply() {
     let rig = Rig::new(3, LONG).await;
     let locks = rig.direct(LONG).await;
     let held = hold(&locks, "lock").await;
@@ -64,7 +64,7 @@ async fn an_eviction_that_the_nodes_refuse_says_what_each_node_said() {
 /// The counterpart of row 30: a release that too few nodes hear of is an error, not a silent
 /// success, and is made up for when they are back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_without_a_majority_says_so_and_is_made_up_for() {
+async fn a_release_without_a_majority_is_reported_and_completed_later() {
     let params = format!("{LONG}&unreachable_after=1s");
     let rig = Rig::new(3, &params).await;
     let lines = rig.lines().await;
@@ -81,7 +81,7 @@ async fn a_release_without_a_majority_says_so_and_is_made_up_for() {
 
 /// Row 30: what a round got of too few is given back while the others are still away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_too_few_granted_is_given_back_at_once() {
+async fn a_round_without_a_majority_is_released_at_once() {
     let rig = Rig::new(5, LONG).await;
     let lines = rig.lines().await;
     let locks = lines.connect(LONG).await;
@@ -113,7 +113,7 @@ async fn no_round_leaves_a_key_on_any_node() {
 
 /// Lesson 19: other libraries returned locks that had expired on the way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_comes_after_its_end_is_no_grant() {
+async fn a_grant_that_arrives_after_its_expiry_is_not_a_grant() {
     let params = "ttl=300ms&restart_delay=90s&clock_tolerance=10s&node_timeout=5s";
     let rig = Rig::new(3, params).await;
     let lines = rig.lines().await;
@@ -140,7 +140,7 @@ async fn a_grant_that_comes_after_its_end_is_no_grant() {
 
 /// The two that are cut off say nothing; the third one's word is not enough to go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_cut_off_from_a_majority_is_told_by_the_deadline() {
+async fn a_client_without_a_majority_gets_an_error_by_the_deadline() {
     let rig = Rig::new(3, QUICK).await;
     let lines = rig.lines().await;
     let (locks, other) = (lines.connect(QUICK).await, rig.direct(QUICK).await);
@@ -165,7 +165,7 @@ async fn who_is_cut_off_from_a_majority_is_told_by_the_deadline() {
 /// An extension plants the lock anew on a node that came later. If nobody hears of it, it is given
 /// back all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_lost_answer_planted_is_given_back() {
+async fn what_a_lost_reply_acquired_is_released() {
     const TTL: Duration = ms(12_000);
     let rig = Rig::new(3, LONG).await;
     let lines = rig.lines().await;

@@ -22,7 +22,7 @@ async fn says(node: &TestRedis, word: &str) -> bool {
 
 /// Row 20.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_load_their_data() {
+async fn nodes_that_load_their_data_are_not_waited_for() {
     with_a_minority(
         &[ONE],
         async |rig, _, node| {
@@ -48,7 +48,7 @@ async fn nobody_waits_for_nodes_that_load_their_data() {
 
 /// Row 21.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_run_a_long_script() {
+async fn nodes_that_run_a_long_script_are_not_waited_for() {
     with_a_minority(
         &[ONE],
         async |rig, _, node| {
@@ -72,7 +72,7 @@ async fn nobody_waits_for_nodes_that_run_a_long_script() {
 
 /// Row 22.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_whose_writes_are_paused() {
+async fn nodes_whose_writes_are_paused_are_not_waited_for() {
     with_a_minority(
         &[ONE],
         async |rig, _, node| {
@@ -113,7 +113,7 @@ async fn script_flush_is_not_noticed() {
 
 /// Row 38.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_cannot_save() {
+async fn nodes_that_cannot_save_are_not_waited_for() {
     let node = || RedisOptions::new().arg("--enable-protected-configs").arg("local");
     let rig = Rig::of([node(), node(), node()]).await;
     rig.declare_new(LONG).await;

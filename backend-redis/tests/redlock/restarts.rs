@@ -4,7 +4,7 @@ use crate::support::*;
 
 /// Row 17: a majority forgets who holds. Nobody else is granted before the holder has been told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_majority_that_forgot_grants_nothing_before_the_holder_is_told() {
+async fn a_majority_without_its_data_grants_nothing_before_the_holder_is_notified() {
     let rig = Rig::new(3, QUICK).await;
     let (locks, other) = (rig.direct(QUICK).await, rig.direct(QUICK).await);
     let mut last = None;
@@ -57,7 +57,7 @@ async fn without_the_delay_two_hold_at_once() {
 
 /// FLUSHALL leaves the server's run as it is. Only the marker tells that its locks are gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_flushed_is_kept_out_as_one_that_restarted() {
+async fn a_flushed_node_is_excluded_like_a_restarted_one() {
     let rig = Rig::new(3, QUICK).await;
     let lines = rig.lines().await;
     let (locks, other) = (lines.connect(QUICK).await, rig.direct(QUICK).await);

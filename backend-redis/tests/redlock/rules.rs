@@ -34,7 +34,7 @@ async fn without(rig: &Rig, nodes: &[usize], params: &str) -> (Lines, Locks) {
 /// Kept by `incarnation::standing`: a marker that is `Born` is `Young` until the delay has passed. A B
 /// that was there before also waits by its own clock, in `RestartTracker::observe`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_forgot_does_not_vote_a_second_time() {
+async fn a_node_that_lost_its_data_does_not_vote_a_second_time() {
     let rig = Rig::new(3, QUICK).await;
     let (_lines, one) = without(&rig, &[C], QUICK).await;
     let old = rig.direct(QUICK).await;
@@ -80,7 +80,7 @@ async fn no_lock_outlives_the_delay() {
 ///
 /// Kept by `incarnation::standing`, which counts the age in µs from when the node was first seen empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_is_as_old_as_its_marker_to_the_microsecond() {
+async fn a_node_is_as_old_as_its_record_to_the_microsecond() {
     let rig = Rig::new(3, QUICK).await;
     let locks = rig.direct(QUICK).await;
     for round in 0..3 {
@@ -108,7 +108,7 @@ async fn a_node_is_as_old_as_its_marker_to_the_microsecond() {
 ///
 /// Kept by `votes::majority`: of all that are configured, `votes.len()`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_majority_of_those_who_answer_is_none() {
+async fn a_majority_of_those_that_reply_is_not_a_quorum() {
     let rig = Rig::new(3, LONG).await;
     let (_one_lines, one) = without(&rig, &[B, C], LONG).await;
     let (_other_lines, other) = without(&rig, &[A, B], LONG).await;
@@ -150,7 +150,7 @@ async fn the_largest_token_of_a_round_is_written_back() {
 ///
 /// Kept by `raise.lua`: `if value ~= ARGV[2] … then return 0 end`.
 #[test]
-fn a_token_counts_only_where_the_lock_is_still_the_claims() {
+fn a_token_counts_only_where_the_claim_still_has_the_lock() {
     let [mut a, mut b, mut c] = [Node::start(), Node::start(), Node::start()];
     let (one, other) = (round(ME, 1), round(OTHER, 1));
     b.set_token(3200);
@@ -172,7 +172,7 @@ fn a_token_counts_only_where_the_lock_is_still_the_claims() {
 ///
 /// Kept by `of_round`, and by `ask_for_votes`, which counts rounds up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_given_back_is_never_asked_for_again() {
+async fn a_released_round_is_never_requested_again() {
     let rig = Rig::new(3, LONG).await;
     let mut spies = Vec::new();
     for node in &rig.nodes {

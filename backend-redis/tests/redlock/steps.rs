@@ -20,7 +20,7 @@ fn is_near(ttl: i64, expected: i64) {
 }
 
 #[test]
-fn a_free_node_votes_and_says_the_same_again() {
+fn a_free_node_votes_and_a_repeat_gets_the_same_reply() {
     let mut node = Node::start();
     let me = round(ME, 1);
     assert_eq!(node.vote(&me, 1600).int(), Some(1600));
@@ -39,7 +39,7 @@ fn a_free_node_votes_and_says_the_same_again() {
 }
 
 #[test]
-fn a_held_node_refuses_and_says_for_how_long() {
+fn a_held_node_rejects_and_reports_for_how_long() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     let before = node.state();
@@ -59,7 +59,7 @@ fn a_held_node_refuses_and_says_for_how_long() {
 }
 
 #[test]
-fn a_node_with_another_marker_neither_votes_nor_extends() {
+fn a_node_with_another_record_neither_votes_nor_extends() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     node.call(&["SET", "fencelock:redlock", "another"]);
@@ -126,7 +126,7 @@ fn an_extension_prolongs_what_is_held() {
 }
 
 #[test]
-fn what_is_gone_is_planted_only_when_asked_to() {
+fn a_lost_lock_is_reinstalled_only_on_request() {
     let mut node = Node::start();
     let me = round(ME, 1);
     node.set_token(1600);
@@ -172,7 +172,7 @@ fn readers_share_a_node_and_keep_writers_out() {
 
 /// A full server runs no script that has not written yet: no vote, but all is given back.
 #[test]
-fn a_full_node_frees_and_extends_and_does_not_vote() {
+fn a_full_node_releases_and_extends_and_does_not_vote() {
     let mut node = Node::start();
     let (me, reader) = (round(ME, 1), round(READER, 1));
     node.vote(&me, 1600);

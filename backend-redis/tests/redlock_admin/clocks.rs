@@ -10,7 +10,7 @@ use crate::support::*;
 const AHEAD: i64 = 40;
 
 #[tokio::test]
-async fn a_clock_that_does_not_agree_is_shown_and_no_set_is_changed_to_it() {
+async fn a_clock_that_does_not_agree_is_shown_and_no_set_is_replaced() {
     let nodes = Nodes::start(3).await;
     let clock = ServerClock::of("redis-server").unwrap();
     clock.is_ahead_by(AHEAD).unwrap();

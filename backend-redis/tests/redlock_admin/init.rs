@@ -23,7 +23,7 @@ async fn a_new_set_takes_part_at_once() {
 }
 
 #[tokio::test]
-async fn without_it_a_new_set_says_what_to_do() {
+async fn without_init_a_new_set_reports_what_to_do() {
     let nodes = Nodes::start(3).await;
     let url = nodes.url(&[0, 1, 2], "");
     let locks = connect(&url).await.unwrap();
@@ -59,7 +59,7 @@ async fn a_used_set_is_not_declared_new() {
 }
 
 #[tokio::test]
-async fn all_nodes_must_answer_before_one_is_written() {
+async fn all_nodes_must_reply_before_one_is_written() {
     let nodes = Nodes::start(3).await;
     nodes.node(1).kill().unwrap();
     let error = init(&nodes.url(&[0, 1, 2], "")).await.unwrap_err();
@@ -75,7 +75,7 @@ async fn all_nodes_must_answer_before_one_is_written() {
 }
 
 #[tokio::test]
-async fn who_is_no_set_is_told_so() {
+async fn another_url_is_not_a_set() {
     let error = init("redis://127.0.0.1").await.unwrap_err();
     assert_kind(&error, ErrorKind::InvalidArgument);
     assert!(error.to_string().contains("redlock://H1,H2,H3"), "{error}");

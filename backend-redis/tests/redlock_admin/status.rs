@@ -12,7 +12,7 @@ fn seen(node: &NodeStatus) -> &NodeSeen {
 }
 
 #[tokio::test]
-async fn every_node_says_how_it_is() {
+async fn every_node_reports_its_status() {
     let nodes = Nodes::start(7).await;
     let all = nodes.url(&[0, 1, 2, 3, 4, 5, 6], "set_epoch=2");
     let ours = "7 2 60000";

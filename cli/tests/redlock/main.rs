@@ -42,7 +42,7 @@ fn said(output: Output) -> (i32, String, String) {
 }
 
 #[tokio::test]
-async fn a_set_is_declared_new_looked_at_and_changed() {
+async fn a_set_is_declared_new_shown_and_replaced() {
     let nodes = servers(&RedisOptions::new(), 4).await;
     let old = url("", &nodes[..3], SHORT);
     let new = url("", [&nodes[0], &nodes[1], &nodes[3]], &format!("{SHORT}&set_epoch=2"));
@@ -99,7 +99,7 @@ async fn a_set_is_declared_new_looked_at_and_changed() {
 }
 
 #[tokio::test]
-async fn exit_codes_tell_what_is_wrong() {
+async fn exit_codes_distinguish_the_failures() {
     let nodes = servers(&RedisOptions::new(), 4).await;
     let old = url("", &nodes[..3], SHORT);
     for usage in

@@ -31,17 +31,17 @@ fn row_5_with_a_clients_own_clock_beyond_the_margin() {
 }
 
 #[test]
-fn row_6_with_a_majority_of_those_that_answer() {
+fn row_6_with_a_majority_of_those_that_reply() {
     breaks(settings::contention(), Dropped::AbstainersCount, OVERLAP);
 }
 
 #[test]
-fn row_7_with_a_life_that_is_the_run_id() {
+fn row_7_with_the_run_id_as_incarnation() {
     breaks(settings::proxy(), Dropped::IncarnationByRecord, OVERLAP);
 }
 
 #[test]
-fn row_8_without_the_marker_in_the_vote() {
+fn row_8_without_the_record_in_the_vote() {
     breaks(settings::proxy(), Dropped::RecordAtVote, OVERLAP);
 }
 
@@ -51,12 +51,12 @@ fn row_9_without_a_write_back() {
 }
 
 #[test]
-fn row_10_with_a_write_back_that_anybody_acknowledges() {
+fn row_10_with_a_write_back_acknowledged_without_the_lock() {
     breaks(settings::contention(), Dropped::MineAtWriteBack, FALL);
 }
 
 #[test]
-fn row_12_with_an_extension_by_a_young_node() {
+fn row_12_with_an_extension_by_a_quarantined_node() {
     breaks(settings::extension(), Dropped::OpenAtExtension, OVERLAP);
 }
 

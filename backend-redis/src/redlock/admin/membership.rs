@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_never_shown_too_short() {
+    fn a_remaining_time_is_rounded_up() {
         assert_eq!(whole_seconds(Duration::from_millis(1001)), 2);
         assert_eq!(whole_seconds(Duration::from_secs(1)), 1);
     }

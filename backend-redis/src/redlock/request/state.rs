@@ -138,7 +138,7 @@ impl QuorumClaim {
         [lock, queue, token, incarnation::KEY]
     }
 
-    /// The value a node replied; for an error or a refusal to take part `None`, with the reason in
+    /// The value a node replied; for an error or a rejection to take part `None`, with the reason in
     /// `reports`.
     pub(super) fn read_reply(
         &self,

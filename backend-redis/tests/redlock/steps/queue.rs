@@ -10,7 +10,7 @@ fn told(process: &str, message: &str) -> (String, String) {
 }
 
 #[test]
-fn a_free_lock_is_the_firsts_in_the_queue() {
+fn a_free_lock_is_granted_to_the_first_in_the_queue() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     // In another order than they have arrived in, by clocks that agree.
@@ -30,7 +30,7 @@ fn a_free_lock_is_the_firsts_in_the_queue() {
 }
 
 #[test]
-fn readers_come_in_behind_nobody_but_readers() {
+fn readers_overtake_only_readers() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     node.wait(READER, Mode::Shared, 10);
@@ -55,7 +55,7 @@ fn readers_come_in_behind_nobody_but_readers() {
 }
 
 #[test]
-fn a_release_tells_those_whose_turn_it_is_and_no_more() {
+fn a_release_notifies_exactly_the_waiters_whose_turn_it_is() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     node.wait(OTHER, Mode::Exclusive, 10);
@@ -78,7 +78,7 @@ fn a_release_tells_those_whose_turn_it_is_and_no_more() {
 
 /// Who goes on waiting after a round that nobody won keeps the place, and the next one is told.
 #[test]
-fn who_retreats_stays_in_the_queue() {
+fn a_claim_that_rolls_back_stays_in_the_queue() {
     let mut node = Node::start();
     let me = round(ME, 1);
     assert!(node.vote_as(&me, ME, Mode::Exclusive, 1600, 10).int() > Some(0));
@@ -115,7 +115,7 @@ fn the_waiters_of_a_dead_process_are_passed_over() {
 }
 
 #[test]
-fn a_look_keeps_a_process_alive_and_tells_what_was_missed() {
+fn a_check_keeps_a_client_alive_and_reports_lost_pushes() {
     let mut node = Node::start();
     let nobody = (1000, 1, String::new());
     assert_eq!(node.look("p1", &[ME]).look(), nobody, "it is not in the queue");
@@ -143,7 +143,7 @@ fn a_look_keeps_a_process_alive_and_tells_what_was_missed() {
 
 /// A run of readers that is longer than one step tells goes on, with one word for each of them.
 #[test]
-fn readers_are_told_once_however_many_they_are() {
+fn readers_are_notified_once_regardless_of_their_number() {
     const READERS: usize = 150;
     const AT_ONCE: usize = 64;
     let mut node = Node::start();
@@ -178,7 +178,7 @@ fn readers_are_told_once_however_many_they_are() {
 
 /// A holder who is gone has told nobody: the process of the first tells them, and its look its own.
 #[test]
-fn the_end_of_a_lease_is_told_to_all_readers() {
+fn all_readers_are_notified_of_an_expired_lease() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     node.wait(READER, Mode::Shared, 10);
@@ -196,7 +196,7 @@ fn the_end_of_a_lease_is_told_to_all_readers() {
 
 /// Who leaves the queue lets those come who could not while it stood there.
 #[test]
-fn who_leaves_a_free_lock_lets_the_next_pass() {
+fn a_waiter_that_leaves_a_free_lock_lets_the_next_pass() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     node.wait(OTHER, Mode::Exclusive, 10);
@@ -213,7 +213,7 @@ fn who_leaves_a_free_lock_lets_the_next_pass() {
 
 /// A step passes over so many of the dead and says that there are more.
 #[test]
-fn crowds_of_the_dead_are_passed_over_in_short_steps() {
+fn many_dead_waiters_are_passed_over_in_short_steps() {
     const DEAD: usize = 300;
     let mut node = Node::start();
     node.vote(&round(THIRD, 1), 1600);
@@ -235,7 +235,7 @@ fn crowds_of_the_dead_are_passed_over_in_short_steps() {
 }
 
 #[test]
-fn who_is_sent_away_by_a_person_is_told() {
+fn an_evicted_claim_is_notified() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     node.wait(OTHER, Mode::Exclusive, 10);

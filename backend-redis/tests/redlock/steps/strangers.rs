@@ -61,7 +61,7 @@ fn a_key_of_another_type_is_an_error_and_stays() {
 
 /// The token of a lock that was just taken cannot be read: it is not kept then.
 #[test]
-fn a_foreign_token_is_an_error_and_the_lock_is_given_back() {
+fn a_foreign_token_is_an_error_and_the_lock_is_released() {
     let mut node = Node::start();
     for token in ["text", "9007199254740993", "12 34"] {
         node.call(&["SET", "{lock}:f", token]);

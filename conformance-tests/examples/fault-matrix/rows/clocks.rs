@@ -22,7 +22,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "clocks::a_node_whose_clock_is_off_takes_no_part_and_is_not_missed",
+                    "clocks::a_node_with_a_wrong_clock_is_excluded_and_not_needed",
                 ),
                 test(
                     REDLOCK,
@@ -54,7 +54,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "clocks::nodes_whose_clocks_run_a_hundredth_too_fast_free_nothing_that_is_believed_in",
+                    "clocks::clocks_that_run_a_hundredth_too_fast_free_no_held_lock",
                 ),
                 ignored(
                     ZK,

@@ -41,7 +41,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "rules::a_node_that_forgot_does_not_vote_a_second_time",
+                    "rules::a_node_that_lost_its_data_does_not_vote_a_second_time",
                 ),
                 test(
                     ENSEMBLE,
@@ -135,18 +135,22 @@ pub(super) const GROUP: Group = Group {
             "minority down; majority down",
             "granted; an error or suspended, partial grants freed",
             &[
-                test(REDLOCK, REDLOCK_FAULTS, "away::dead_nodes_are_not_missed"),
+                test(REDLOCK, REDLOCK_FAULTS, "away::a_minority_of_dead_nodes_is_not_needed"),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "majority::without_a_majority_the_error_says_what_each_node_said",
+                    "majority::without_a_majority_the_error_lists_each_nodes_report",
                 ),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "majority::what_too_few_granted_is_given_back_at_once",
+                    "majority::a_round_without_a_majority_is_released_at_once",
                 ),
-                test(REDLOCK, REDLOCK_FAULTS, "rules::a_majority_of_those_who_answer_is_none"),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "rules::a_majority_of_those_that_reply_is_not_a_quorum",
+                ),
                 test(ENSEMBLE, ZK_FAULTS, "quorum::a_frozen_follower_stops_nobody"),
                 test(
                     ENSEMBLE,

@@ -13,7 +13,7 @@ pub(super) const GROUP: Group = Group {
                 suite("replies::a_grant_whose_reply_was_lost_is_found_again"),
                 suite("replies::a_place_whose_reply_was_lost_is_found_again"),
                 suite("replies::an_acquire_dropped_after_a_lost_reply_leaves_nothing"),
-                test(REDLOCK, REDLOCK_FAULTS, "majority::what_a_lost_answer_planted_is_given_back"),
+                test(REDLOCK, REDLOCK_FAULTS, "majority::what_a_lost_reply_acquired_is_released"),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
@@ -59,11 +59,15 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "connection::a_half_open_connection_is_replaced_within_seconds",
                 ),
-                test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_nodes_that_nothing_reaches"),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "majority::who_is_cut_off_from_a_majority_is_told_by_the_deadline",
+                    "away::nodes_that_receive_nothing_are_not_waited_for",
+                ),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "majority::a_client_without_a_majority_gets_an_error_by_the_deadline",
                 ),
                 test(
                     ZOOKEEPER,
@@ -91,7 +95,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "away::nobody_waits_for_nodes_that_do_not_answer_and_do_as_they_are_told",
+                    "away::nodes_that_execute_without_replying_are_not_waited_for",
                 ),
             ],
         ),
@@ -116,7 +120,7 @@ pub(super) const GROUP: Group = Group {
                 suite("validity::validity_counts_from_before_the_request"),
                 suite("validity::a_reply_after_the_lease_is_no_guard"),
                 suite("network::a_delay_near_the_promise_makes_no_guard_without_validity"),
-                test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_slow_nodes"),
+                test(REDLOCK, REDLOCK_FAULTS, "away::slow_nodes_are_not_waited_for"),
             ],
         ),
         row(
@@ -180,7 +184,7 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "connection::a_flapping_link_only_slows_things_down_and_leaves_no_orphans",
                 ),
-                test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_nodes_that_come_and_go"),
+                test(REDLOCK, REDLOCK_FAULTS, "away::flapping_nodes_are_not_waited_for"),
             ],
         ),
     ],

@@ -61,7 +61,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "majority::a_grant_that_comes_after_its_end_is_no_grant",
+                    "majority::a_grant_that_arrives_after_its_expiry_is_not_a_grant",
                 ),
                 ignored(FILE, "its grants have no end"),
             ],

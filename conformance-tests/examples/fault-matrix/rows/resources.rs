@@ -37,7 +37,11 @@ pub(super) const GROUP: Group = Group {
                 test(REDIS, "backend-redis/tests/apart", "a_full_disk_is_waited_for"),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
-                test(REDLOCK, REDLOCK_FAULTS, "refusing::nobody_waits_for_nodes_that_cannot_save"),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "refusing::nodes_that_cannot_save_are_not_waited_for",
+                ),
                 test(
                     FILE,
                     "backend-file/tests/apart",

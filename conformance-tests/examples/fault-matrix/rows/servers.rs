@@ -25,7 +25,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "restarts::a_majority_that_forgot_grants_nothing_before_the_holder_is_told",
+                    "restarts::a_majority_without_its_data_grants_nothing_before_the_holder_is_notified",
                 ),
                 test(
                     REDLOCK,
@@ -91,7 +91,7 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "cluster::a_frozen_master_starves_no_lock_of_the_others",
                 ),
-                test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_frozen_nodes"),
+                test(REDLOCK, REDLOCK_FAULTS, "away::frozen_nodes_are_not_waited_for"),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
@@ -121,7 +121,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "refusing::nobody_waits_for_nodes_that_load_their_data",
+                    "refusing::nodes_that_load_their_data_are_not_waited_for",
                 ),
                 test(
                     ZOOKEEPER,
@@ -151,7 +151,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "refusing::nobody_waits_for_nodes_that_run_a_long_script",
+                    "refusing::nodes_that_run_a_long_script_are_not_waited_for",
                 ),
                 ignored(LOCAL, NO_SERVER),
                 ignored(ZK, NO_REDIS),
@@ -172,7 +172,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "refusing::nobody_waits_for_nodes_whose_writes_are_paused",
+                    "refusing::nodes_whose_writes_are_paused_are_not_waited_for",
                 ),
                 ignored(LOCAL, NO_SERVER),
                 ignored(ZK, NO_REDIS),
@@ -224,12 +224,12 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "extension::what_was_deleted_is_lost_at_the_next_renewal_and_does_not_come_back",
+                    "extension::a_deleted_lock_is_lost_at_the_next_renewal_and_does_not_come_back",
                 ),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "restarts::a_node_that_was_flushed_is_kept_out_as_one_that_restarted",
+                    "restarts::a_flushed_node_is_excluded_like_a_restarted_one",
                 ),
                 test(
                     ZOOKEEPER,
