@@ -11,11 +11,11 @@ pub(crate) const WAITERS: usize = 10_000;
 /// A busy machine queues for long.
 const NODE_TIMEOUT: &str = "node_timeout=5s";
 
-pub(crate) struct DeadStore(Rig);
+pub(crate) struct DeadStore(TestQuorum);
 
 impl DeadStore {
     pub(crate) async fn start() -> DeadStore {
-        DeadStore(Rig::new(3, &format!("{LONG}&{NODE_TIMEOUT}")).await)
+        DeadStore(TestQuorum::new(3, &format!("{LONG}&{NODE_TIMEOUT}")).await)
     }
 
     pub(crate) async fn locks(&self) -> Locks {

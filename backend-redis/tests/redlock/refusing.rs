@@ -25,8 +25,8 @@ async fn says(node: &TestRedis, word: &str) -> bool {
 async fn nodes_that_load_their_data_are_not_waited_for() {
     with_a_minority(
         &[ONE],
-        async |rig, _, node| {
-            let node = &rig.nodes[node];
+        async |quorum, _, node| {
+            let node = &quorum.nodes[node];
             // 1 ms for each key, and a look at the clients behind each.
             ask(node, &["DEBUG", "POPULATE", "20000", "ballast"]).await;
             ask(node, &["CONFIG", "SET", "key-load-delay", "1000"]).await;
@@ -34,8 +34,8 @@ async fn nodes_that_load_their_data_are_not_waited_for() {
             order(node, "DEBUG RELOAD").await;
             until("it loads", async || says(node, "loading:1").await).await;
         },
-        async |rig, _, node| {
-            let node = &rig.nodes[node];
+        async |quorum, _, node| {
+            let node = &quorum.nodes[node];
             assert!(says(node, "loading:1").await, "it was ready too soon to test anything");
             ask(node, &["CONFIG", "SET", "key-load-delay", "0"]).await;
             until("it is ready", async || says(node, "loading:0").await).await;
@@ -51,8 +51,8 @@ async fn nodes_that_load_their_data_are_not_waited_for() {
 async fn nodes_that_run_a_long_script_are_not_waited_for() {
     with_a_minority(
         &[ONE],
-        async |rig, _, node| {
-            let node = &rig.nodes[node];
+        async |quorum, _, node| {
+            let node = &quorum.nodes[node];
             ask(node, &["CONFIG", "SET", "busy-reply-threshold", "20"]).await;
             order(node, "EVAL \"while true do end\" 0").await;
             until("it is busy", async || {
@@ -60,8 +60,8 @@ async fn nodes_that_run_a_long_script_are_not_waited_for() {
             })
             .await;
         },
-        async |rig, _, node| {
-            let node = &rig.nodes[node];
+        async |quorum, _, node| {
+            let node = &quorum.nodes[node];
             // It is marked, and ends a moment later.
             ask(node, &["SCRIPT", "KILL"]).await;
             until("it serves", async || node.command(&["PING"]).await.is_ok()).await;
@@ -75,10 +75,10 @@ async fn nodes_that_run_a_long_script_are_not_waited_for() {
 async fn nodes_whose_writes_are_paused_are_not_waited_for() {
     with_a_minority(
         &[ONE],
-        async |rig, _, node| {
-            ask(&rig.nodes[node], &["CLIENT", "PAUSE", "600000", "WRITE"]).await;
+        async |quorum, _, node| {
+            ask(&quorum.nodes[node], &["CLIENT", "PAUSE", "600000", "WRITE"]).await;
         },
-        async |rig, _, node| drop(ask(&rig.nodes[node], &["CLIENT", "UNPAUSE"]).await),
+        async |quorum, _, node| drop(ask(&quorum.nodes[node], &["CLIENT", "UNPAUSE"]).await),
     )
     .await;
 }
@@ -86,10 +86,10 @@ async fn nodes_whose_writes_are_paused_are_not_waited_for() {
 /// Row 24, on all nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn script_flush_is_not_noticed() {
-    let rig = Rig::new(3, LONG).await;
-    let (one, other) = (rig.direct(LONG).await, rig.direct(LONG).await);
+    let quorum = TestQuorum::new(3, LONG).await;
+    let (one, other) = (quorum.direct(LONG).await, quorum.direct(LONG).await);
     let flush = async || {
-        for node in &rig.nodes {
+        for node in &quorum.nodes {
             ask(node, &["SCRIPT", "FLUSH"]).await;
         }
     };
@@ -108,20 +108,20 @@ async fn script_flush_is_not_noticed() {
         flush().await;
         give_back(granted(waiter).await).await;
     }
-    rig.drained().await;
+    quorum.drained().await;
 }
 
 /// Row 38.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_cannot_save_are_not_waited_for() {
     let node = || RedisOptions::new().arg("--enable-protected-configs").arg("local");
-    let rig = Rig::of([node(), node(), node()]).await;
-    rig.declare_new(LONG).await;
+    let quorum = TestQuorum::of([node(), node(), node()]).await;
+    quorum.declare_new(LONG).await;
     with_these(
-        &rig,
+        &quorum,
         &[1],
-        async |rig, _, node| {
-            let node = &rig.nodes[node];
+        async |quorum, _, node| {
+            let node = &quorum.nodes[node];
             let gone = node.directory().join("gone");
             std::fs::create_dir(&gone).unwrap();
             ask(node, &["CONFIG", "SET", "dir", gone.to_str().unwrap()]).await;
@@ -131,9 +131,9 @@ async fn nodes_that_cannot_save_are_not_waited_for() {
             until("saving has failed", async || says(node, "rdb_last_bgsave_status:err").await)
                 .await;
         },
-        async |rig, _, node| {
+        async |quorum, _, node| {
             let on = ["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"];
-            ask(&rig.nodes[node], &on).await;
+            ask(&quorum.nodes[node], &on).await;
         },
     )
     .await;

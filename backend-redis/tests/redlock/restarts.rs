@@ -5,8 +5,8 @@ use crate::support::*;
 /// Row 17: a majority forgets who holds. Nobody else is granted before the holder has been told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_without_its_data_grants_nothing_before_the_holder_is_notified() {
-    let rig = Rig::new(3, QUICK).await;
-    let (locks, other) = (rig.direct(QUICK).await, rig.direct(QUICK).await);
+    let quorum = TestQuorum::new(3, QUICK).await;
+    let (locks, other) = (quorum.direct(QUICK).await, quorum.direct(QUICK).await);
     let mut last = None;
     for forgetting in [&[0, 1][..], &[1, 2], &[0, 1, 2]] {
         let held = hold(&locks, "lock").await;
@@ -14,7 +14,7 @@ async fn a_majority_without_its_data_grants_nothing_before_the_holder_is_notifie
         let waiter = wait_for(&other, "lock");
         queued(&locks, "lock", 1).await;
         for node in forgetting {
-            rig.restart(*node).await;
+            quorum.restart(*node).await;
         }
         let next = granted(waiter).await;
         assert!(!held.is_held(), "two hold at once: nodes {forgetting:?} forgot");
@@ -23,9 +23,9 @@ async fn a_majority_without_its_data_grants_nothing_before_the_holder_is_notifie
         last = Some(next.fencing_token());
         drop(held);
         give_back(next).await;
-        rig.drained().await;
+        quorum.drained().await;
         for node in forgetting {
-            rig.open(*node).await;
+            quorum.open(*node).await;
         }
     }
 }
@@ -33,15 +33,15 @@ async fn a_majority_without_its_data_grants_nothing_before_the_holder_is_notifie
 /// The same timeline without the delay: so it is the delay that the test above proves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_delay_two_hold_at_once() {
-    let rig = Rig::unknown(3).await;
-    let lines = rig.lines().await;
-    let locks = rig.careless(Some(&lines), ms(10_000)).await;
-    let other = rig.careless(None, ms(10_000)).await;
+    let quorum = TestQuorum::unknown(3).await;
+    let lines = quorum.lines().await;
+    let locks = quorum.without_restart_delay(Some(&lines), ms(10_000)).await;
+    let other = quorum.without_restart_delay(None, ms(10_000)).await;
     let held = hold(&locks, "lock").await;
     // It is not to plant anew what the nodes forget.
     lines.lose(&[0, 1, 2]);
-    rig.restart(0).await;
-    rig.restart(1).await;
+    quorum.restart(0).await;
+    quorum.restart(1).await;
     let mut next = None;
     until("the forgetful ones grant it", async || {
         // Anew each time: one who goes on waiting goes by the word of the node that remembers.
@@ -58,17 +58,17 @@ async fn without_the_delay_two_hold_at_once() {
 /// FLUSHALL leaves the server's run as it is. Only the marker tells that its locks are gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flushed_node_is_excluded_like_a_restarted_one() {
-    let rig = Rig::new(3, QUICK).await;
-    let lines = rig.lines().await;
-    let (locks, other) = (lines.connect(QUICK).await, rig.direct(QUICK).await);
+    let quorum = TestQuorum::new(3, QUICK).await;
+    let lines = quorum.lines().await;
+    let (locks, other) = (lines.connect(QUICK).await, quorum.direct(QUICK).await);
     lines.lose(&[2]);
     let held = locks.lock("lock").fixed_lease(QUICK_TTL).acquire().await.unwrap();
-    ask(&rig.nodes[0], &["FLUSHALL"]).await;
-    let flushed = time_us(&rig.nodes[0]).await;
+    ask(&quorum.nodes[0], &["FLUSHALL"]).await;
+    let flushed = time_us(&quorum.nodes[0]).await;
     let next = granted(wait_for(&other, "lock")).await;
     assert!(!held.is_held(), "two hold at once");
     give_back(next).await;
-    rig.open(0).await;
-    let opened = time_us(&rig.nodes[0]).await;
+    quorum.open(0).await;
+    let opened = time_us(&quorum.nodes[0]).await;
     assert!(u128::from(opened - flushed) >= QUICK_DELAY.as_micros(), "too young");
 }

@@ -22,8 +22,8 @@ const B: usize = 1;
 const C: usize = 2;
 
 /// A client that reaches all nodes but these.
-async fn without(rig: &Rig, nodes: &[usize], params: &str) -> (Lines, Locks) {
-    let lines = rig.lines().await;
+async fn without(quorum: &TestQuorum, nodes: &[usize], params: &str) -> (Lines, Locks) {
+    let lines = quorum.lines().await;
     let locks = lines.connect(params).await;
     lines.lose(nodes);
     (lines, locks)
@@ -35,16 +35,16 @@ async fn without(rig: &Rig, nodes: &[usize], params: &str) -> (Lines, Locks) {
 /// that was there before also waits by its own clock, in `RestartTracker::observe`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_lost_its_data_does_not_vote_a_second_time() {
-    let rig = Rig::new(3, QUICK).await;
-    let (_lines, one) = without(&rig, &[C], QUICK).await;
-    let old = rig.direct(QUICK).await;
+    let quorum = TestQuorum::new(3, QUICK).await;
+    let (_lines, one) = without(&quorum, &[C], QUICK).await;
+    let old = quorum.direct(QUICK).await;
     for is_new in [false, true] {
-        rig.open(A).await;
+        quorum.open(A).await;
         let lock = one.lock("lock").wait_at_most(PATIENCE).fixed_lease(QUICK_TTL);
         let held = lock.acquire().await.unwrap();
         let until = held.valid_until();
-        rig.restart(A).await;
-        let other = if is_new { rig.direct(QUICK).await } else { old.clone() };
+        quorum.restart(A).await;
+        let other = if is_new { quorum.direct(QUICK).await } else { old.clone() };
         let next = granted(wait_for(&other, "lock")).await;
         assert!(other.now() >= until && !held.is_held(), "two hold at once");
         assert_eq!(soon("told", held.lost()).await, LostReason::Expired);
@@ -60,17 +60,17 @@ async fn no_lock_outlives_the_delay() {
     /// The longest in whole tenths of a second, of (2000 - 2 * 300 - 2) / 1.01.
     const LONGEST: u64 = 1300;
     const TOO_LONG: u64 = 1385;
-    let rig = Rig::new(3, QUICK).await;
-    let (_lines, one) = without(&rig, &[C], QUICK).await;
-    let other = rig.direct(QUICK).await;
+    let quorum = TestQuorum::new(3, QUICK).await;
+    let (_lines, one) = without(&quorum, &[C], QUICK).await;
+    let other = quorum.direct(QUICK).await;
     let too_long = one.lock("lock").fixed_lease(ms(TOO_LONG));
     let refused = too_long.acquire().await.expect_err("a TTL that the delay does not cover");
     assert_kind(&refused, ErrorKind::InvalidArgument);
-    let error = try_connect(&rig.url("restart_delay=2s&clock_tolerance=300ms&ttl=1385ms")).await;
+    let error = try_connect(&quorum.url("restart_delay=2s&clock_tolerance=300ms&ttl=1385ms")).await;
     assert_kind(&error.unwrap_err(), ErrorKind::InvalidArgument);
     // About the longest that there can be, and the fastest that a node can forget it.
     let held = soon("granted", one.lock("lock").fixed_lease(ms(LONGEST)).acquire()).await.unwrap();
-    rig.restart(A).await;
+    quorum.restart(A).await;
     let next = granted(wait_for(&other, "lock")).await;
     assert!(!held.is_held(), "two hold at once");
     give_back(next).await;
@@ -81,22 +81,22 @@ async fn no_lock_outlives_the_delay() {
 /// Kept by `incarnation::standing`, which counts the age in µs from when the node was first seen empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_as_old_as_its_record_to_the_microsecond() {
-    let rig = Rig::new(3, QUICK).await;
-    let locks = rig.direct(QUICK).await;
+    let quorum = TestQuorum::new(3, QUICK).await;
+    let locks = quorum.direct(QUICK).await;
     for round in 0..3 {
         let killed = now_us();
-        rig.restart(A).await;
+        quorum.restart(A).await;
         // Somebody else's client, which has not seen the node before: the marker is all it has.
-        let fresh = rig.direct(QUICK).await;
+        let fresh = quorum.direct(QUICK).await;
         until("it votes again", async || {
             let guard = hold(&fresh, "lock").await;
-            let votes = !value(&rig.nodes[A], "lock").await.is_empty();
+            let votes = !value(&quorum.nodes[A], "lock").await.is_empty();
             give_back(guard).await;
             votes
         })
         .await;
-        let now = time_us(&rig.nodes[A]).await;
-        let born = IncarnationRecord::parse(&marker(&rig.nodes[A]).await).unwrap().born_us;
+        let now = time_us(&quorum.nodes[A]).await;
+        let born = IncarnationRecord::parse(&marker(&quorum.nodes[A]).await).unwrap().born_us;
         assert!(born >= killed, "round {round}: born {} µs before it was killed", killed - born);
         let age = u128::from(now - born);
         assert!(age >= QUICK_DELAY.as_micros(), "round {round}: it voted at {age} µs of age");
@@ -109,20 +109,20 @@ async fn a_node_is_as_old_as_its_record_to_the_microsecond() {
 /// Kept by `votes::majority`: of all that are configured, `votes.len()`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_of_those_that_reply_is_not_a_quorum() {
-    let rig = Rig::new(3, LONG).await;
-    let (_one_lines, one) = without(&rig, &[B, C], LONG).await;
-    let (_other_lines, other) = without(&rig, &[A, B], LONG).await;
+    let quorum = TestQuorum::new(3, LONG).await;
+    let (_one_lines, one) = without(&quorum, &[B, C], LONG).await;
+    let (_other_lines, other) = without(&quorum, &[A, B], LONG).await;
     let error = in_vain(&one, "lock", ms(300)).await;
     assert_kind(&error, ErrorKind::Unreachable);
     assert_kind(&in_vain(&other, "lock", ms(300)).await, ErrorKind::Unreachable);
-    rig.drained().await;
-    rig.restart(A).await;
-    rig.restart(C).await;
-    let third = rig.direct(LONG).await;
+    quorum.drained().await;
+    quorum.restart(A).await;
+    quorum.restart(C).await;
+    let third = quorum.direct(LONG).await;
     let error = in_vain(&third, "lock", ms(300)).await;
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(words(&error).matches("lost its data or is new").count() == 2, "{error}");
-    rig.drained().await;
+    quorum.drained().await;
 }
 
 /// B is granted the larger token of b on a and b and releases. A, of a and c, would get less.
@@ -130,11 +130,11 @@ async fn a_majority_of_those_that_reply_is_not_a_quorum() {
 /// Kept by `Desk::write_back`: a round is won once a majority knows its largest token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_largest_token_of_a_round_is_written_back() {
-    let rig = Rig::new(3, LONG).await;
-    let far = time_us(&rig.nodes[B]).await + 3_600_000_000;
-    ask(&rig.nodes[B], &["SET", &token_key("lock"), &far.to_string()]).await;
-    let (_b_lines, other) = without(&rig, &[C], LONG).await;
-    let (_a_lines, one) = without(&rig, &[B], LONG).await;
+    let quorum = TestQuorum::new(3, LONG).await;
+    let far = time_us(&quorum.nodes[B]).await + 3_600_000_000;
+    ask(&quorum.nodes[B], &["SET", &token_key("lock"), &far.to_string()]).await;
+    let (_b_lines, other) = without(&quorum, &[C], LONG).await;
+    let (_a_lines, one) = without(&quorum, &[B], LONG).await;
     let first = hold(&other, "lock").await;
     assert!(first.fencing_token().get() > far, "b was heard");
     let token = first.fencing_token();
@@ -173,15 +173,15 @@ fn a_token_counts_only_where_the_claim_still_has_the_lock() {
 /// Kept by `of_round`, and by `ask_for_votes`, which counts rounds up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_released_round_is_never_requested_again() {
-    let rig = Rig::new(3, LONG).await;
+    let quorum = TestQuorum::new(3, LONG).await;
     let mut spies = Vec::new();
-    for node in &rig.nodes {
+    for node in &quorum.nodes {
         spies.push(Spy::on(node.addr()).await);
     }
-    let (one, other) = (rig.direct(LONG).await, rig.direct(LONG).await);
+    let (one, other) = (quorum.direct(LONG).await, quorum.direct(LONG).await);
     // Somebody of another library has b and c, so that rounds fail with a's vote.
     for node in [B, C] {
-        ask(&rig.nodes[node], &["SET", &key("lock"), "foreign", "PX", "400"]).await;
+        ask(&quorum.nodes[node], &["SET", &key("lock"), "foreign", "PX", "400"]).await;
     }
     let ttl = ms(900);
     let waiting = one.lock("lock").ttl(ttl);
@@ -204,16 +204,16 @@ async fn a_released_round_is_never_requested_again() {
     // They arrive once more, as late as can be.
     let free = script("free");
     for identity in &first_rounds {
-        for node in &rig.nodes {
+        for node in &quorum.nodes {
             let keys = ["3", "lock:lock", "{lock:lock}:q", "{lock:lock}:f"];
             let late = [&["EVAL", free][..], &keys, &[identity, "", ""]].concat();
             assert_eq!(ask(node, &late).await, "0", "a late release had something to delete");
         }
     }
     assert!(held.is_held() && is_busy(&other, "lock").await);
-    rig.held_everywhere("lock", &[]).await;
+    quorum.held_everywhere("lock", &[]).await;
     give_back(held).await;
-    rig.drained().await;
+    quorum.drained().await;
 }
 
 /// A's release arrives when its lock has expired and is B's.
@@ -221,15 +221,15 @@ async fn a_released_round_is_never_requested_again() {
 /// Kept by `free.lua`: `if value == ME …`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_release_does_not_free_a_successor() {
-    let rig = Rig::new(3, LONG).await;
-    let (lines, other) = (rig.lines().await, rig.direct(LONG).await);
+    let quorum = TestQuorum::new(3, LONG).await;
+    let (lines, other) = (quorum.lines().await, quorum.direct(LONG).await);
     let one = lines.connect(LONG).await;
     let held = one.lock("lock").ttl(ms(800)).acquire().await.unwrap();
     lines.lose(&[A, B, C]);
     let next = hold(&other, "lock").await;
     assert!(!held.is_held(), "two hold at once");
-    rig.held_everywhere("lock", &[]).await;
-    let theirs = rig.values("lock").await;
+    quorum.held_everywhere("lock", &[]).await;
+    let theirs = quorum.values("lock").await;
     drop(held);
     lines.heal().await;
     // Its releases have arrived when something later has, on each of the lines.
@@ -238,15 +238,15 @@ async fn a_late_release_does_not_free_a_successor() {
     }
     assert!(is_busy(&one, "lock").await);
     let free = script("free");
-    for node in &rig.nodes {
+    for node in &quorum.nodes {
         let keys = ["3", "lock:lock", "{lock:lock}:q", "{lock:lock}:f"];
         let identity = round(ME, 1);
         let late = [&["EVAL", free][..], &keys, &[&identity, "", ""]].concat();
         assert_eq!(ask(node, &late).await, "0");
     }
-    assert_eq!(rig.values("lock").await, theirs, "a late release took it away");
+    assert_eq!(quorum.values("lock").await, theirs, "a late release took it away");
     give_back(next).await;
-    rig.drained().await;
+    quorum.drained().await;
 }
 
 /// Of this machine, which the nodes' are.

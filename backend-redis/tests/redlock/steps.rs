@@ -44,14 +44,14 @@ fn a_held_node_rejects_and_reports_for_how_long() {
     node.vote(&round(ME, 1), 1600);
     let before = node.state();
     for _ in 0..2 {
-        let (whose, ms, first) = node.vote(&round(OTHER, 1), 3200).refusal();
+        let (whose, ms, first) = node.vote(&round(OTHER, 1), 3200).rejection();
         assert_eq!((whose.as_str(), first), ("aa", 0));
         assert!((1..=1000).contains(&ms), "{ms}");
     }
     assert_eq!(node.state(), before, "a token changes only with the lock");
     for _ in 0..2 {
         let (_, _, first) =
-            node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 10).refusal();
+            node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 10).rejection();
         assert_eq!(first, 1);
     }
     assert_eq!((node.waiters(), node.token()), (vec![OTHER.to_owned()], 1600));
@@ -154,7 +154,7 @@ fn readers_share_a_node_and_keep_writers_out() {
         assert_eq!(node.vote_shared(&one, 3200).int(), Some(1603), "asked again");
         assert_eq!(node.vote_shared(&other, 3200).int(), Some(1619));
     }
-    assert_eq!(node.vote(&round(ME, 1), 3200).refusal().0, "group");
+    assert_eq!(node.vote(&round(ME, 1), 3200).rejection().0, "group");
     assert_eq!(node.extend(&one, "60000", 1619, "").int(), Some(1));
     is_near(node.ttl("lock"), 60_000);
     assert_eq!(node.extend(&round(ME, 1), "30000", 3200, "plant").int(), Some(0));

@@ -22,27 +22,27 @@ pub(crate) const QUICK_TTL: Duration = ms(1000);
 pub(crate) const QUICK_DELAY: Duration = ms(2000);
 
 /// Independent servers.
-pub(crate) struct Rig {
+pub(crate) struct TestQuorum {
     pub(crate) nodes: Vec<TestRedis>,
 }
 
-impl Rig {
+impl TestQuorum {
     /// So many nodes, which nobody knows yet.
-    pub(crate) async fn unknown(count: usize) -> Rig {
-        Rig::of((0..count).map(|_| RedisOptions::new())).await
+    pub(crate) async fn unknown(count: usize) -> TestQuorum {
+        TestQuorum::of((0..count).map(|_| RedisOptions::new())).await
     }
 
-    pub(crate) async fn of(options: impl IntoIterator<Item = RedisOptions>) -> Rig {
+    pub(crate) async fn of(options: impl IntoIterator<Item = RedisOptions>) -> TestQuorum {
         let starting = options.into_iter().map(RedisOptions::start);
         let nodes = join_all(starting).await.into_iter();
-        Rig { nodes: nodes.map(|node| node.expect("a redis-server starts")).collect() }
+        TestQuorum { nodes: nodes.map(|node| node.expect("a redis-server starts")).collect() }
     }
 
     /// So many nodes that are declared new, for clients with these URL parameters.
-    pub(crate) async fn new(count: usize, params: &str) -> Rig {
-        let rig = Rig::unknown(count).await;
-        rig.declare_new(params).await;
-        rig
+    pub(crate) async fn new(count: usize, params: &str) -> TestQuorum {
+        let quorum = TestQuorum::unknown(count).await;
+        quorum.declare_new(params).await;
+        quorum
     }
 
     pub(crate) async fn declare_new(&self, params: &str) {
@@ -60,7 +60,11 @@ impl Rig {
     }
 
     /// A client that takes nodes that lost their data at their word.
-    pub(crate) async fn careless(&self, lines: Option<&Lines>, ttl: Duration) -> Locks {
+    pub(crate) async fn without_restart_delay(
+        &self,
+        lines: Option<&Lines>,
+        ttl: Duration,
+    ) -> Locks {
         let ports: Vec<u16> = match lines {
             Some(lines) => lines.proxies.iter().map(|proxy| proxy.addr().port()).collect(),
             None => self.nodes.iter().map(TestRedis::port).collect(),

@@ -133,14 +133,16 @@ mod tests {
 
     #[test]
     fn only_nodes_without_a_record_are_declared_new() {
-        use Membership::{Closed, Due, Foreign, OfAnotherSet, Open, Restarted, Unmarked, Young};
+        use Membership::{
+            Closed, Due, Foreign, OfAnotherSet, Open, Quarantined, Restarted, Unmarked,
+        };
         assert!(!judge([Unmarked; 3]).unwrap());
         assert!(judge([Open; 3]).unwrap(), "again");
         assert!(judge([Open, Due, Open]).unwrap());
-        let young = Young(Duration::from_millis(1500));
+        let quarantined = Quarantined(Duration::from_millis(1500));
         for (parts, says) in [
-            ([Unmarked, young, Unmarked], "b was used by a client"),
-            ([young; 3], "in 2 s"),
+            ([Unmarked, quarantined, Unmarked], "b was used by a client"),
+            ([quarantined; 3], "in 2 s"),
             ([Open, Unmarked, Unmarked], "a takes part already"),
             ([Unmarked, Unmarked, Restarted], "c has an incarnation record of an earlier run"),
             ([Unmarked, Closed(OURS), Unmarked], "b was closed"),

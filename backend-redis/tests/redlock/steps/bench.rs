@@ -64,9 +64,9 @@ impl Answer {
 
     /// Whose it is, for how long in ms, and whether the one who asks is the first.
     #[track_caller]
-    pub(crate) fn refusal(&self) -> (String, i64, i64) {
+    pub(crate) fn rejection(&self) -> (String, i64, i64) {
         let [Value::Text(whose), Value::Int(ms), Value::Int(first)] = self.0.list() else {
-            panic!("no refusal: {:?}", self.0);
+            panic!("no rejection: {:?}", self.0);
         };
         (whose.clone(), *ms, *first)
     }
@@ -160,7 +160,7 @@ impl Node {
     /// Puts a waiter into the queue of a lock that is held, or has others before it.
     #[track_caller]
     pub(crate) fn wait(&mut self, waiter: &str, mode: Mode, arrival: u64) {
-        self.vote_as(&round(waiter, 1), waiter, mode, 16, arrival).refusal();
+        self.vote_as(&round(waiter, 1), waiter, mode, 16, arrival).rejection();
     }
 
     pub(crate) fn raise(&mut self, identity: &str, to: u64) -> Answer {
@@ -181,7 +181,7 @@ impl Node {
     }
 
     /// The waiter stays, with its arrival.
-    pub(crate) fn retreat(&mut self, identity: &str, waiter: &str, arrival: u64) -> Answer {
+    pub(crate) fn roll_back(&mut self, identity: &str, waiter: &str, arrival: u64) -> Answer {
         self.step("free", 3, &[identity, waiter, &(BAND + arrival).to_string()])
     }
 
@@ -195,7 +195,7 @@ impl Node {
     }
 
     /// What was pushed since the last time: channel and message.
-    pub(crate) fn told(&mut self) -> Vec<(String, String)> {
+    pub(crate) fn pushes(&mut self) -> Vec<(String, String)> {
         self.call(&["PING"]);
         let pushes = self.client.take_pushes().into_iter();
         pushes.map(|push| (push.channel, push.message)).collect()

@@ -23,7 +23,7 @@ fn a_value_of_another_library_is_its_lock() {
     for value in ["3f2a", "x", "x 30000 p1", "0123456789abcdef\n"] {
         node.call(&["SET", "lock", value, "PX", "60000"]);
         let before = node.state();
-        assert_eq!(node.vote(&round(ME, 1), 1600).refusal().0, "foreign", "{value:?}");
+        assert_eq!(node.vote(&round(ME, 1), 1600).rejection().0, "foreign", "{value:?}");
         ask_everything(&mut node);
         assert_eq!(node.state(), before, "{value:?}");
     }
