@@ -1,13 +1,13 @@
-//! Keys of nodes that never end, such as after a restore that dropped their TTL.
+//! Keys of nodes without a TTL, such as after a restore that dropped it.
 
 use crate::support::*;
 
 const NAME: &str = "lock";
 
-/// As a round of a claim that is gone has it at a node.
+/// The value of a round of a claim that is gone.
 const GONE: &str = "x3 1500 lock:@0123456789abcdef 67e5504410b1426f9247bb680e5fe0c8 host";
 
-/// What nobody renews ends with the TTL that it was acquired for.
+/// A key that no client renews expires after the TTL that it was acquired for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_ours_and_has_no_end_is_given_one() {
     let quorum = TestQuorum::new(3, LONG).await;
@@ -21,7 +21,7 @@ async fn what_was_ours_and_has_no_end_is_given_one() {
     }
 }
 
-/// A holder who lives renews what it holds, whatever end it was given meanwhile.
+/// A live holder renews what it holds, whatever TTL it was given meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_keys_lost_their_ttl_keeps_the_lock() {
     let quorum = TestQuorum::new(3, QUICK).await;
@@ -35,7 +35,7 @@ async fn a_holder_whose_keys_lost_their_ttl_keeps_the_lock() {
     for node in &quorum.nodes {
         ask(node, &["PERSIST", &key(NAME)]).await;
     }
-    until("they have ends", async || {
+    until("they have a TTL", async || {
         for node in &quorum.nodes {
             if ask(node, &["PTTL", &key(NAME)]).await == "-1" {
                 return false;

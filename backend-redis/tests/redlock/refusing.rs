@@ -1,5 +1,5 @@
-//! A minority of nodes that answer, and refuse, or that nobody may write to: rows 20 to 24 and 38 on
-//! a quorum. Nobody waits for them, as for those in `away.rs`.
+//! A minority of nodes that reply and refuse, or that cannot be written to: rows 20 to 24 and 38 on a
+//! quorum. No request waits for them, as in `away.rs`.
 
 use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use tokio::io::AsyncWriteExt;
@@ -8,11 +8,11 @@ use tokio::net::TcpStream;
 use crate::away::{ONE, with_a_minority, with_these};
 use crate::support::*;
 
-/// Sends a command whose answer nobody waits for.
+/// Sends a command without waiting for the reply.
 async fn order(node: &TestRedis, command: &str) {
     let mut line = TcpStream::connect(node.addr()).await.expect("a connection");
-    line.write_all(format!("{command}\r\n").as_bytes()).await.expect("an order");
-    line.flush().await.expect("an order");
+    line.write_all(format!("{command}\r\n").as_bytes()).await.expect("a command");
+    line.flush().await.expect("a command");
 }
 
 async fn says(node: &TestRedis, word: &str) -> bool {
@@ -27,7 +27,7 @@ async fn nodes_that_load_their_data_are_not_waited_for() {
         &[ONE],
         async |quorum, _, node| {
             let node = &quorum.nodes[node];
-            // 1 ms for each key, and a look at the clients behind each.
+            // 1 ms for each key, after each of which it serves the clients.
             ask(node, &["DEBUG", "POPULATE", "20000", "ballast"]).await;
             ask(node, &["CONFIG", "SET", "key-load-delay", "1000"]).await;
             ask(node, &["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]).await;
@@ -36,7 +36,7 @@ async fn nodes_that_load_their_data_are_not_waited_for() {
         },
         async |quorum, _, node| {
             let node = &quorum.nodes[node];
-            assert!(says(node, "loading:1").await, "it was ready too soon to test anything");
+            assert!(says(node, "loading:1").await, "it was ready too early to test anything");
             ask(node, &["CONFIG", "SET", "key-load-delay", "0"]).await;
             until("it is ready", async || says(node, "loading:0").await).await;
             let remove = "for i = 0, 19999 do redis.call('DEL', 'ballast:' .. i) end";
@@ -62,7 +62,7 @@ async fn nodes_that_run_a_long_script_are_not_waited_for() {
         },
         async |quorum, _, node| {
             let node = &quorum.nodes[node];
-            // It is marked, and ends a moment later.
+            // It is marked to be ended, and ends a moment later.
             ask(node, &["SCRIPT", "KILL"]).await;
             until("it serves", async || node.command(&["PING"]).await.is_ok()).await;
         },

@@ -1,8 +1,8 @@
-//! Nodes that come back without their data, and what keeps them out.
+//! Nodes that come back without their data, and what excludes them.
 
 use crate::support::*;
 
-/// Row 17: a majority forgets who holds. Nobody else is granted before the holder has been told.
+/// Row 17: a majority loses its data. No other client is granted before the holder is notified.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_without_its_data_grants_nothing_before_the_holder_is_notified() {
     let quorum = TestQuorum::new(3, QUICK).await;
@@ -17,8 +17,8 @@ async fn a_majority_without_its_data_grants_nothing_before_the_holder_is_notifie
             quorum.restart(*node).await;
         }
         let next = granted(waiter).await;
-        assert!(!held.is_held(), "two hold at once: nodes {forgetting:?} forgot");
-        soon("the holder is told", held.lost()).await;
+        assert!(!held.is_held(), "two hold at once: nodes {forgetting:?} lost their data");
+        soon("the holder is notified", held.lost()).await;
         assert!(next.fencing_token() > held.fencing_token());
         last = Some(next.fencing_token());
         drop(held);
@@ -30,7 +30,7 @@ async fn a_majority_without_its_data_grants_nothing_before_the_holder_is_notifie
     }
 }
 
-/// The same timeline without the delay: so it is the delay that the test above proves.
+/// The same timeline without the delay, which shows that the test above depends on the delay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_delay_two_hold_at_once() {
     let quorum = TestQuorum::unknown(3).await;
@@ -38,13 +38,13 @@ async fn without_the_delay_two_hold_at_once() {
     let locks = quorum.without_restart_delay(Some(&lines), ms(10_000)).await;
     let other = quorum.without_restart_delay(None, ms(10_000)).await;
     let held = hold(&locks, "lock").await;
-    // It is not to plant anew what the nodes forget.
+    // It must not reinstall what the nodes lose.
     lines.lose(&[0, 1, 2]);
     quorum.restart(0).await;
     quorum.restart(1).await;
     let mut next = None;
-    until("the forgetful ones grant it", async || {
-        // Anew each time: one who goes on waiting goes by the word of the node that remembers.
+    until("the nodes without data grant it", async || {
+        // A new claim each time: a waiter would follow the reply of the node that kept its data.
         next = other.lock("lock").wait_at_most(ms(300)).acquire().await.ok();
         next.is_some()
     })
@@ -55,7 +55,8 @@ async fn without_the_delay_two_hold_at_once() {
     give_back(next).await;
 }
 
-/// FLUSHALL leaves the server's run as it is. Only the marker tells that its locks are gone.
+/// FLUSHALL does not change the server's run. Only the incarnation record shows that its locks are
+/// gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flushed_node_is_excluded_like_a_restarted_one() {
     let quorum = TestQuorum::new(3, QUICK).await;
@@ -70,5 +71,5 @@ async fn a_flushed_node_is_excluded_like_a_restarted_one() {
     give_back(next).await;
     quorum.open(0).await;
     let opened = time_us(&quorum.nodes[0]).await;
-    assert!(u128::from(opened - flushed) >= QUICK_DELAY.as_micros(), "too young");
+    assert!(u128::from(opened - flushed) >= QUICK_DELAY.as_micros(), "too early");
 }

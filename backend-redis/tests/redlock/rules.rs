@@ -1,8 +1,8 @@
 //! What would go wrong without the rules that make a majority of leases one lock: each timeline on
-//! real nodes, up to where two would hold at once, or a token would come twice.
+//! real nodes, up to where two clients would hold at once, or a token would be given twice.
 //!
-//! A and B are clients, `a`, `b` and `c` nodes 0, 1 and 2. Each test names the line that keeps its
-//! rule; without that line the test fails.
+//! A and B are clients, `a`, `b` and `c` nodes 0, 1 and 2. Each test names the code that keeps its
+//! rule; without it the test fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ const A: usize = 0;
 const B: usize = 1;
 const C: usize = 2;
 
-/// A client that reaches all nodes but these.
+/// A client that reaches all nodes except these.
 async fn without(quorum: &TestQuorum, nodes: &[usize], params: &str) -> (Lines, Locks) {
     let lines = quorum.lines().await;
     let locks = lines.connect(params).await;
@@ -31,8 +31,8 @@ async fn without(quorum: &TestQuorum, nodes: &[usize], params: &str) -> (Lines, 
 
 /// A on a and b; a restarts empty; B would get a and c.
 ///
-/// Kept by `incarnation::standing`: a marker that is `Born` is `Young` until the delay has passed. A B
-/// that was there before also waits by its own clock, in `RestartTracker::observe`.
+/// Kept by `incarnation::verdict`: a record that is `Born` is `Quarantined` until the delay has passed.
+/// A client B that was connected before also waits by its own clock, in `RestartTracker::observe`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_lost_its_data_does_not_vote_a_second_time() {
     let quorum = TestQuorum::new(3, QUICK).await;
@@ -54,7 +54,7 @@ async fn a_node_that_lost_its_data_does_not_vote_a_second_time() {
 
 /// The same one tick before the end of A's validity: a TTL that the delay does not cover.
 ///
-/// Kept by `RedlockStore::longest_ttl`, which the default and each claim's TTL are held to.
+/// Kept by `RedlockStore::longest_ttl`, which limits the default and each claim's TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lock_outlives_the_delay() {
     /// The longest in whole tenths of a second, of (2000 - 2 * 300 - 2) / 1.01.
@@ -68,7 +68,7 @@ async fn no_lock_outlives_the_delay() {
     assert_kind(&refused, ErrorKind::InvalidArgument);
     let error = try_connect(&quorum.url("restart_delay=2s&clock_tolerance=300ms&ttl=1385ms")).await;
     assert_kind(&error.unwrap_err(), ErrorKind::InvalidArgument);
-    // About the longest that there can be, and the fastest that a node can forget it.
+    // About the longest TTL, and the fastest loss of data.
     let held = soon("granted", one.lock("lock").fixed_lease(ms(LONGEST)).acquire()).await.unwrap();
     quorum.restart(A).await;
     let next = granted(wait_for(&other, "lock")).await;
@@ -76,9 +76,9 @@ async fn no_lock_outlives_the_delay() {
     give_back(next).await;
 }
 
-/// The same up to a second too early, by an age of which less than a second is known.
+/// The same up to a second too early, by an age in whole seconds.
 ///
-/// Kept by `incarnation::standing`, which counts the age in µs from when the node was first seen empty.
+/// Kept by `incarnation::verdict`, which counts the age in µs from when the node was first seen empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_as_old_as_its_record_to_the_microsecond() {
     let quorum = TestQuorum::new(3, QUICK).await;
@@ -86,7 +86,7 @@ async fn a_node_is_as_old_as_its_record_to_the_microsecond() {
     for round in 0..3 {
         let killed = now_us();
         quorum.restart(A).await;
-        // Somebody else's client, which has not seen the node before: the marker is all it has.
+        // A client that has not seen the node before: it has only the record.
         let fresh = quorum.direct(QUICK).await;
         until("it votes again", async || {
             let guard = hold(&fresh, "lock").await;
@@ -127,7 +127,7 @@ async fn a_majority_of_those_that_reply_is_not_a_quorum() {
 
 /// B is granted the larger token of b on a and b and releases. A, of a and c, would get less.
 ///
-/// Kept by `Desk::write_back`: a round is won once a majority knows its largest token.
+/// Kept by `QuorumClaim::write_back`: a round is won once a majority knows its largest token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_largest_token_of_a_round_is_written_back() {
     let quorum = TestQuorum::new(3, LONG).await;
@@ -136,10 +136,10 @@ async fn the_largest_token_of_a_round_is_written_back() {
     let (_b_lines, other) = without(&quorum, &[C], LONG).await;
     let (_a_lines, one) = without(&quorum, &[B], LONG).await;
     let first = hold(&other, "lock").await;
-    assert!(first.fencing_token().get() > far, "b was heard");
+    assert!(first.fencing_token().get() > far, "b's vote counted");
     let token = first.fencing_token();
     give_back(first).await;
-    // The next one on a and c.
+    // The next grant on a and c.
     let second = hold(&one, "lock").await;
     assert!(second.fencing_token() > token, "{:?} after {token:?}", second.fencing_token());
     give_back(second).await;
@@ -157,20 +157,20 @@ fn a_token_counts_only_where_the_claim_still_has_the_lock() {
     assert_eq!(a.vote(&one, 1600).int(), Some(1600));
     let largest = b.vote(&one, 1600).int().unwrap();
     assert_eq!(largest, 3216);
-    // A's key on a ends early: by its clock, or by a person.
+    // A's key on a is gone early: by its clock, or by an operator.
     a.call(&["DEL", "lock"]);
     let smaller = [a.vote(&other, 1616).int(), c.vote(&other, 1616).int()];
     assert_eq!(smaller, [Some(1616), Some(1616)], "B's round");
     let acknowledged = a.raise(&one, 3216).int();
     assert_eq!(acknowledged, Some(0), "a acknowledges A's token, and has given B less");
-    assert_eq!(a.token(), 1616, "and it is B's token that stands there");
+    assert_eq!(a.token(), 1616, "and a has B's token");
     let votes = [Vote::No, Vote::Yes(3216), Vote::No];
     assert_eq!(votes::settled(&votes, 3216), Settled::No, "A is granted nothing");
 }
 
-/// A's late release of its first round would delete what its second one has; B would get that.
+/// A's late release of its first round would delete what its second round has; B would get the lock.
 ///
-/// Kept by `of_round`, and by `ask_for_votes`, which counts rounds up.
+/// Kept by `of_round`, and by `QuorumClaim::begin_round`, which counts the rounds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_released_round_is_never_requested_again() {
     let quorum = TestQuorum::new(3, LONG).await;
@@ -179,7 +179,7 @@ async fn a_released_round_is_never_requested_again() {
         spies.push(Spy::on(node.addr()).await);
     }
     let (one, other) = (quorum.direct(LONG).await, quorum.direct(LONG).await);
-    // Somebody of another library has b and c, so that rounds fail with a's vote.
+    // A client of another library has b and c, so that rounds fail with a's vote.
     for node in [B, C] {
         ask(&quorum.nodes[node], &["SET", &key("lock"), "foreign", "PX", "400"]).await;
     }
@@ -191,7 +191,7 @@ async fn a_released_round_is_never_requested_again() {
     for spy in &mut spies {
         let mut freed: BTreeMap<String, usize> = BTreeMap::new();
         for (at, line) in spy.lines().await.into_iter().enumerate() {
-            // `vote` and `extend` name the marker, `free` does not.
+            // `vote` and `extend` have the record as an argument, `free` does not.
             let Some(identity) = line.split('"').find(|word| is_round(word)) else { continue };
             match line.contains("fencelock:redlock") {
                 true => assert!(!freed.contains_key(identity), "{line} after its release"),
@@ -201,7 +201,7 @@ async fn a_released_round_is_never_requested_again() {
         first_rounds.extend(freed.into_keys());
     }
     assert!(!first_rounds.is_empty(), "no round failed");
-    // They arrive once more, as late as can be.
+    // They arrive again, as late as possible.
     let free = script("free");
     for identity in &first_rounds {
         for node in &quorum.nodes {
@@ -216,7 +216,7 @@ async fn a_released_round_is_never_requested_again() {
     quorum.drained().await;
 }
 
-/// A's release arrives when its lock has expired and is B's.
+/// A's release arrives when its lock has expired and B has it.
 ///
 /// Kept by `free.lua`: `if value == ME …`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -232,7 +232,7 @@ async fn a_late_release_does_not_free_a_successor() {
     let theirs = quorum.values("lock").await;
     drop(held);
     lines.heal().await;
-    // Its releases have arrived when something later has, on each of the lines.
+    // Its releases have arrived once a later request has, on each connection.
     for _ in 0..3 {
         give_back(hold(&one, "later").await).await;
     }
@@ -249,7 +249,7 @@ async fn a_late_release_does_not_free_a_successor() {
     quorum.drained().await;
 }
 
-/// Of this machine, which the nodes' are.
+/// This machine's clock, which is also the nodes'.
 fn now_us() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     u64::try_from(now.as_micros()).unwrap()
@@ -266,7 +266,7 @@ fn is_round(word: &str) -> bool {
     word.contains(' ') && number.parse::<u32>().is_ok()
 }
 
-/// Reads along what a node is asked for.
+/// Records the requests to a node by MONITOR.
 struct Spy(BufReader<TcpStream>);
 
 impl Spy {
@@ -279,7 +279,7 @@ impl Spy {
         spy
     }
 
-    /// All so far.
+    /// All requests so far.
     async fn lines(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Sets of servers, and their markers.
+//! Sets of servers, and their incarnation records.
 
 use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Locks, Result, url};
@@ -33,7 +33,7 @@ impl Nodes {
         format!("redlock://{}?{params}", hosts.join(","))
     }
 
-    /// The marker's text, empty without one.
+    /// The record's text, empty without one.
     pub(crate) async fn marker(&self, node: usize) -> String {
         self.0[node].command(&["GET", KEY]).await.unwrap()
     }
@@ -50,7 +50,7 @@ impl Nodes {
         self.0[node].command(&["SET", KEY, text]).await.unwrap();
     }
 
-    /// A marker of the node's present run, so many seconds old.
+    /// Writes a record of the node's current run that is `age` seconds old.
     pub(crate) async fn mark(&self, node: usize, state: &str, age: u64, set: &str) {
         let info = self.0[node].command(&["INFO", "server"]).await.unwrap();
         let run_id = info.lines().find_map(|line| line.trim_end().strip_prefix("run_id:"));
@@ -61,7 +61,7 @@ impl Nodes {
     }
 }
 
-/// A word of a marker: 1 is its state, 2 its birth, 4 its epoch.
+/// A field of a record: 1 is its state, 2 its birth, 4 its epoch.
 pub(crate) fn word(marker: &str, index: usize) -> &str {
     marker.split(' ').nth(index).unwrap_or_default()
 }

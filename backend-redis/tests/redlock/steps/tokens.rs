@@ -1,4 +1,4 @@
-//! The token that a node gives is the one that `redlock::token` says, which the model checks.
+//! The token that a node gives is the one of `redlock::token`, which the model checks.
 
 use std::cell::RefCell;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::bench::{ME, Mode, Node, READER, round};
 
-/// Of all sizes that there can be, and close to each other, where the digits decide.
+/// Numbers of all sizes, and pairs close to each other, where the digits decide.
 fn numbers() -> impl Strategy<Value = (u64, u64)> {
     let last =
         prop_oneof![0..100u64, 0..1u64 << 40, 1_600_000_000_000_000..1_900_000_000_000_000u64];
@@ -37,7 +37,7 @@ fn a_node_gives_the_token_that_the_model_checks() {
             node.call(&["DEL", "lock", "{lock}:q"]);
             node.call(&["SET", "{lock}:f", &format!("{last}{mark}")]);
             if has_queue {
-                // Only of a process: the longer way.
+                // Only a client's heartbeat: the slow path.
                 node.call(&["ZADD", "{lock}:q", "9999999999999", "@p1"]);
             }
             let given = node.vote_of(identity, mode, proposal);
@@ -46,6 +46,6 @@ fn a_node_gives_the_token_that_the_model_checks() {
         }
         Ok(())
     });
-    // It names the smallest case that fails.
+    // The error names the smallest case that fails.
     checked.unwrap();
 }
