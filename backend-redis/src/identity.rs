@@ -56,6 +56,7 @@ pub(crate) fn identity(claim: &Claim, process: &Process) -> String {
 }
 
 /// The identity of a round of the waiter's `identity`, which is of one letter's mode.
+#[cfg(feature = "redlock")]
 pub(crate) fn of_round(identity: &str, round: u32) -> String {
     let (mode, rest) = identity.split_at(1);
     format!("{mode}{round}{rest}")
@@ -159,6 +160,7 @@ mod tests {
         assert_eq!(own.label.as_str(), "host pid 7");
     }
 
+    #[cfg(feature = "redlock")]
     #[test]
     fn a_round_is_its_claim_s_own() {
         let waiter = "x 30000 lock:@1 67e5504410b1426f9247bb680e5fe0c8 host";

@@ -1,7 +1,6 @@
 //! One server and the steps that are asked of it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fencelock_core::Result;
 use redis::{Cmd, Pipeline, RedisError, Value};
@@ -108,8 +107,9 @@ impl Node {
     }
 
     /// The same for one of several that do without any of them: nobody waits until it is there.
+    #[cfg(feature = "redlock")]
     pub(crate) fn start_one_of_many(route: Route, caller: Arc<Caller>, audience: Audience) -> Node {
-        let link = Link::start(route, caller, audience, Duration::ZERO);
+        let link = Link::start(route, caller, audience, std::time::Duration::ZERO);
         Node { link, replicas: None, unknown_scripts: UnknownScripts::Missing }
     }
 
