@@ -96,7 +96,7 @@ async fn a_node_is_as_old_as_its_record_to_the_microsecond() {
         })
         .await;
         let now = time_us(&quorum.nodes[A]).await;
-        let born = IncarnationRecord::parse(&marker(&quorum.nodes[A]).await).unwrap().born_us;
+        let born = IncarnationRecord::parse(&record(&quorum.nodes[A]).await).unwrap().born_us;
         assert!(born >= killed, "round {round}: born {} µs before it was killed", killed - born);
         let age = u128::from(now - born);
         assert!(age >= QUICK_DELAY.as_micros(), "round {round}: it voted at {age} µs of age");

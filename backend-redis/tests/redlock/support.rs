@@ -134,14 +134,14 @@ impl TestQuorum {
     /// Awaits that a node takes part again.
     pub(crate) async fn open(&self, node: usize) {
         until(&format!("node {node} takes part"), async || {
-            marker(&self.nodes[node]).await.contains(" open ")
+            record(&self.nodes[node]).await.contains(" open ")
         })
         .await;
     }
 }
 
 /// A node's incarnation record.
-pub(crate) async fn marker(node: &TestRedis) -> String {
+pub(crate) async fn record(node: &TestRedis) -> String {
     ask(node, &["GET", redlock::incarnation::KEY]).await
 }
 

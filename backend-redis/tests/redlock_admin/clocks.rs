@@ -34,9 +34,9 @@ async fn a_clock_that_does_not_agree_is_shown_and_no_set_is_replaced() {
     nodes.node(1).command(&["FLUSHALL"]).await.unwrap();
     skewed.command(&["FLUSHALL"]).await.unwrap();
     init(&old).await.unwrap();
-    let before = nodes.markers().await;
+    let before = nodes.records().await;
     let error = replace(&old, &with_skewed("set_epoch=7")).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
     assert!(error.to_string().contains("clock_tolerance=10s"), "{error}");
-    assert_eq!(nodes.markers().await, before);
+    assert_eq!(nodes.records().await, before);
 }

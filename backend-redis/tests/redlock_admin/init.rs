@@ -17,9 +17,9 @@ async fn a_new_set_takes_part_at_once() {
     give_back(hold(&locks, "a").await).await;
     assert!(start.elapsed() < PATIENCE / 2, "restart_delay=60s was not waited for");
     locks.close().await.unwrap();
-    let before = nodes.markers().await;
+    let before = nodes.records().await;
     init(&url).await.unwrap();
-    assert_eq!(nodes.markers().await, before, "a repeat does nothing");
+    assert_eq!(nodes.records().await, before, "a repeat does nothing");
 }
 
 #[tokio::test]
@@ -45,17 +45,17 @@ async fn a_used_set_is_not_declared_new() {
     init(&url).await.unwrap();
     // One node loses its data while a lock may be held there.
     nodes.node(1).command(&["FLUSHALL"]).await.unwrap();
-    let before = nodes.markers().await;
+    let before = nodes.records().await;
     let error = init(&url).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
     assert!(error.to_string().contains("locks may be held"), "{error}");
-    assert_eq!(nodes.markers().await, before);
+    assert_eq!(nodes.records().await, before);
     // Another set has the nodes.
     let error = init(&nodes.url(&[0, 1, 2], "set_epoch=2")).await.unwrap_err();
     assert!(error.to_string().contains("fencelock redlock replace"), "{error}");
-    nodes.set_marker(0, "hello").await;
+    nodes.set_record(0, "hello").await;
     assert_kind(&init(&url).await.unwrap_err(), ErrorKind::Foreign);
-    assert_eq!(nodes.marker(0).await, "hello");
+    assert_eq!(nodes.record(0).await, "hello");
 }
 
 #[tokio::test]
@@ -65,13 +65,13 @@ async fn all_nodes_must_reply_before_one_is_written() {
     let error = init(&nodes.url(&[0, 1, 2], "")).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error.to_string().contains(&nodes.node(1).addr().to_string()), "{error}");
-    assert_eq!((nodes.marker(0).await, nodes.marker(2).await), (String::new(), String::new()));
+    assert_eq!((nodes.record(0).await, nodes.record(2).await), (String::new(), String::new()));
     // One server under two names has one vote.
     let port = nodes.node(0).port();
     let twins = format!("redlock://127.0.0.1:{port},localhost:{port},{}", nodes.node(2).addr());
     let error = init(&twins).await.unwrap_err();
     assert!(error.to_string().contains("are one server"), "{error}");
-    assert_eq!(nodes.marker(0).await, "");
+    assert_eq!(nodes.record(0).await, "");
 }
 
 #[tokio::test]

@@ -20,9 +20,9 @@ async fn every_node_reports_its_status() {
     nodes.mark(1, "born", 20, ours).await;
     nodes.mark(2, "open", 100, "3 1 60000").await;
     nodes.mark(3, "closed", 100, ours).await;
-    nodes.set_marker(4, "hello").await;
+    nodes.set_record(4, "hello").await;
     nodes.node(5).kill().unwrap();
-    let before = nodes.marker(1).await;
+    let before = nodes.record(1).await;
     let told = status(&all, None).await.unwrap();
     assert_eq!(told.len(), 7);
     assert_eq!(told[0].address, nodes.node(0).addr().to_string());
@@ -48,12 +48,12 @@ async fn every_node_reports_its_status() {
         assert!(at_least <= at_most && at_least.abs() < 10_000_000, "{seen:?}");
     }
 
-    assert_eq!(nodes.marker(1).await, before, "status writes nothing");
-    assert_eq!(nodes.marker(6).await, "");
+    assert_eq!(nodes.record(1).await, before, "status writes nothing");
+    assert_eq!(nodes.record(6).await, "");
     nodes.mark(1, "born", 61, ours).await;
     // Another run has the record of this one; and its data is gone.
     nodes.node(0).restart().await.unwrap();
-    nodes.set_marker(0, &before).await;
+    nodes.set_record(0, &before).await;
     let told = status(&all, None).await.unwrap();
     assert_eq!(seen(&told[0]).membership, Membership::Restarted);
     assert_eq!(seen(&told[1]).membership, Membership::Due);

@@ -34,19 +34,19 @@ impl Nodes {
     }
 
     /// The record's text, empty without one.
-    pub(crate) async fn marker(&self, node: usize) -> String {
+    pub(crate) async fn record(&self, node: usize) -> String {
         self.0[node].command(&["GET", KEY]).await.unwrap()
     }
 
-    pub(crate) async fn markers(&self) -> Vec<String> {
-        let mut markers = Vec::new();
+    pub(crate) async fn records(&self) -> Vec<String> {
+        let mut records = Vec::new();
         for node in 0..self.0.len() {
-            markers.push(self.marker(node).await);
+            records.push(self.record(node).await);
         }
-        markers
+        records
     }
 
-    pub(crate) async fn set_marker(&self, node: usize, text: &str) {
+    pub(crate) async fn set_record(&self, node: usize, text: &str) {
         self.0[node].command(&["SET", KEY, text]).await.unwrap();
     }
 
@@ -57,11 +57,11 @@ impl Nodes {
         let time = self.0[node].command(&["TIME"]).await.unwrap();
         let seconds: u64 = time.lines().next().unwrap().parse().unwrap();
         let born = (seconds - age) * 1_000_000;
-        self.set_marker(node, &format!("{} {state} {born} {set}", run_id.unwrap())).await;
+        self.set_record(node, &format!("{} {state} {born} {set}", run_id.unwrap())).await;
     }
 }
 
 /// A field of a record: 1 is its state, 2 its birth, 4 its epoch.
-pub(crate) fn word(marker: &str, index: usize) -> &str {
-    marker.split(' ').nth(index).unwrap_or_default()
+pub(crate) fn word(record: &str, index: usize) -> &str {
+    record.split(' ').nth(index).unwrap_or_default()
 }

@@ -62,7 +62,7 @@ impl Node {
     pub(crate) fn restart(&mut self, now: u8, setting: &Setting) {
         self.lose_data();
         self.incarnation.run += 1;
-        self.look(now, setting);
+        self.check(now, setting);
     }
 
     pub(crate) fn flush(&mut self, now: u8, setting: &Setting) {
@@ -71,7 +71,7 @@ impl Node {
         if setting.dropped == Dropped::IncarnationByRecord {
             self.open = true;
         } else {
-            self.look(now, setting);
+            self.check(now, setting);
         }
     }
 
@@ -85,13 +85,13 @@ impl Node {
     pub(crate) fn tick(&mut self, now: u8, setting: &Setting) {
         self.key = self.key.filter(|key| now < key.until);
         if !self.open {
-            self.look(now, setting);
+            self.check(now, setting);
         }
     }
 
     /// A client checks the node at once and writes its record: later, the node would be excluded for
     /// longer.
-    pub(crate) fn look(&mut self, now: u8, setting: &Setting) {
+    pub(crate) fn check(&mut self, now: u8, setting: &Setting) {
         while let IncarnationVerdict::Write(record) =
             self.verdict(now, setting, self.deployment(setting))
         {
@@ -123,7 +123,7 @@ impl Node {
         incarnation::verdict(text.as_deref(), &run_id, record_us(self.clock(now) + too_old), ours)
     }
 
-    /// The run begins at tick 1 with markers of tick 0.
+    /// The run starts at tick 1 with records of tick 0.
     fn has_record(&self) -> bool {
         self.open || self.incarnation.born > 0
     }

@@ -151,7 +151,7 @@ impl Model for Setting {
             Step::SetForward(at) => {
                 next.steps -= 1;
                 next.nodes[at].stepped += self.delay();
-                next.nodes[at].look(now, self);
+                next.nodes[at].check(now, self);
             }
         }
         Some(next.canonical(self))

@@ -1,4 +1,4 @@
-//! Whose turn it is at one node, and who is told.
+//! Whose turn it is at one node, and which waiters are notified.
 
 use super::bench::{ME, Mode, Node, OTHER, READER, SECOND_READER, round};
 
@@ -21,11 +21,15 @@ fn a_free_lock_is_granted_to_the_first_in_the_queue() {
     let (whose, _, first) =
         node.vote_as(&round(THIRD, 2), THIRD, Mode::Exclusive, 3200, 20).rejection();
     assert_eq!((whose.as_str(), first), ("", 0), "it is free, and others come first");
-    assert_eq!(node.vote(&round(ME, 2), 3200).rejection().0, "", "for those who do not queue too");
+    assert_eq!(
+        node.vote(&round(ME, 2), 3200).rejection().0,
+        "",
+        "also for claims that do not queue"
+    );
     for _ in 0..2 {
         let granted = node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 10);
         assert_eq!(granted.int(), Some(3200));
-        assert_eq!(node.waiters(), [THIRD], "whoever is granted has left the queue");
+        assert_eq!(node.waiters(), [THIRD], "a granted waiter has left the queue");
     }
 }
 
@@ -64,7 +68,7 @@ fn a_release_notifies_exactly_the_waiters_whose_turn_it_is() {
     node.free(&round(ME, 1));
     assert_eq!(node.pushes(), [push("p2", "bb")]);
     node.free(&round(ME, 1));
-    assert_eq!(node.pushes(), [], "asked again, it is nobody's release");
+    assert_eq!(node.pushes(), [], "a repeat releases nothing");
     // The first leaves, and was not granted: the next one's turn has come with the next release.
     node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 10);
     node.wait(READER, Mode::Shared, 30);
@@ -117,8 +121,8 @@ fn the_waiters_of_a_dead_process_are_passed_over() {
 #[test]
 fn a_check_keeps_a_client_alive_and_reports_lost_pushes() {
     let mut node = Node::start();
-    let nobody = (1000, 1, String::new());
-    assert_eq!(node.look("p1", &[ME]).look(), nobody, "it is not in the queue");
+    let no_waiter = (1000, 1, String::new());
+    assert_eq!(node.look("p1", &[ME]).look(), no_waiter, "it is not in the queue");
     node.vote(&round(THIRD, 1), 1600);
     node.wait(ME, Mode::Exclusive, 10);
     node.wait(OTHER, Mode::Exclusive, 20);
