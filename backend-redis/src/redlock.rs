@@ -1,9 +1,9 @@
 //! Locks on a majority of independent servers (Redlock), with two additions: a node that lost its
-//! data is kept out until no earlier lock can still be held, and fencing tokens rise over
+//! data is excluded until no earlier lock can still be held, and fencing tokens rise over
 //! majorities.
 //!
-//! What decides is pure, in [`rules`], and checked by a model in `redlock-model`. [`node`] is one
-//! client's view of the nodes, [`request`] one claim's requests to them, [`admin`] what an operator
+//! What decides is pure, in `rules`, and checked by a model in `redlock-model`. `node` is one
+//! client's view of the nodes, `request` one claim's requests to them, `admin` what an operator
 //! does with them. docs/guarantees.md has the timelines.
 //! <https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>
 
@@ -16,30 +16,13 @@ mod request;
 pub(crate) mod rules;
 mod scripts;
 
-use fencelock_core::url::{Connecting, Scheme, StoreUrl};
-
 pub use admin::{
     LockSeen, Membership, NodeSeen, NodeStatus, Replaced, init, open_when_due, replace, status,
 };
-pub use config::RedlockStore;
+pub use config::{RedlockStore, SCHEME};
 pub(crate) use node::record::read as read_record;
 pub(crate) use request::acquire::read_token;
 pub(crate) use request::waiter_check::read_look;
 pub use rules::incarnation::Deployment;
 pub use rules::{clocks, incarnation, token, votes};
 pub use scripts::quorum_scripts;
-
-/// `redlock://`.
-pub const SCHEME: Scheme = Scheme {
-    names: &["redlock", "rediss+redlock"],
-    example: "redlock://H1:6379,H2:6379,H3:6379",
-    connect,
-    unanswered: None,
-};
-
-fn connect(url: StoreUrl) -> Connecting {
-    Box::pin(async move {
-        let (store, settings) = RedlockStore::from_url(&url)?;
-        store.locks(settings).await
-    })
-}

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::url::StoreUrl;
+use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 use fencelock_core::{
     ErrorKind, Liveness, Locks, Modes, Order, Profile, Reach, RenewalPlan, Result, Settings,
     Tokens, Ttl,
@@ -15,6 +15,7 @@ use super::backend::{QuorumStore, RedlockBackend};
 use super::node::member::Member;
 use super::node::quorum::Quorum;
 use super::node::view::QuorumView;
+use super::node_set::NodeSet;
 use super::rules::incarnation::Deployment;
 use super::rules::token::MAX_NODES;
 use crate::access::{self, Access, PORT, database_in, hosts, hosts_of, invalid};
@@ -32,6 +33,24 @@ const GRANULARITY: Duration = Duration::from_millis(2);
 /// How long connecting waits for a majority at least, and for the last nodes after one.
 const CONNECT_WITHIN: Duration = Duration::from_secs(4);
 const STRAGGLERS_WITHIN: Duration = Duration::from_millis(200);
+
+/// `redlock://`.
+pub const SCHEME: Scheme = Scheme {
+    names: &["redlock", "rediss+redlock"],
+    example: "redlock://H1:6379,H2:6379,H3:6379",
+    connect,
+    unanswered: None,
+};
+
+fn connect(url: StoreUrl) -> Connecting {
+    Box::pin(async move {
+        let (store, settings) = RedlockStore::from_url(&url)?;
+        store.locks(settings).await
+    })
+}
+
+// Each node is a bit of a `NodeSet`.
+const _: () = assert!(MAX_NODES <= NodeSet::CAPACITY);
 
 /// The parameters of these URLs in addition to those of [`access`].
 const PARAMETERS: [&str; 4] = ["restart_delay", "clock_tolerance", "node_timeout", "set_epoch"];

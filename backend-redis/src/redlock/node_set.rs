@@ -3,15 +3,13 @@
 use std::fmt;
 use std::ops::{BitAnd, BitOr, BitOrAssign, Sub, SubAssign};
 
-use super::rules::token::MAX_NODES;
-
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct NodeSet(u16);
 
-// Each node has a bit.
-const _: () = assert!(MAX_NODES <= u16::BITS as usize);
-
 impl NodeSet {
+    /// The number of nodes that have a bit.
+    pub(crate) const CAPACITY: usize = u16::BITS as usize;
+
     /// The nodes that `nodes` yields.
     pub(crate) fn of(nodes: impl IntoIterator<Item = usize>) -> NodeSet {
         let mut set = NodeSet::default();
@@ -41,7 +39,7 @@ impl NodeSet {
 
     /// The nodes in ascending order.
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
-        (0..u16::BITS as usize).filter(move |node| self.contains(*node))
+        (0..NodeSet::CAPACITY).filter(move |node| self.contains(*node))
     }
 }
 

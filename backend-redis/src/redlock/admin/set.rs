@@ -7,8 +7,7 @@ use fencelock_core::{Error, ErrorKind, Operation, Result, Settings};
 use futures_util::future::join_all;
 
 use super::connection::{NodeConnection, WallClock};
-use crate::redlock::SCHEME;
-use crate::redlock::config::RedlockStore;
+use crate::redlock::config::{RedlockStore, SCHEME};
 use crate::route::{Caller, Host};
 
 /// The set that `url` names.
