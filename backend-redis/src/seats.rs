@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fencelock_core::{Contender, Look, Renewal, Report, Result};
+use fencelock_core::{Acquisition, RenewOutcome, Report, Result, WaiterCheck};
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream;
@@ -16,18 +16,24 @@ pub(crate) const AT_ONCE: usize = 100;
 pub(crate) const SAMPLE: usize = 4;
 
 /// A store's own part of them.
-pub(crate) trait Seats: Sync {
-    type Seat: Contender;
+pub(crate) trait StoreRequests: Sync {
+    type Acquisition: Acquisition;
 
     /// Extends what one seat holds.
-    fn renew_one(&self, seat: &Self::Seat) -> impl Future<Output = Result<Renewal>> + Send;
+    fn renew_one(
+        &self,
+        seat: &Self::Acquisition,
+    ) -> impl Future<Output = Result<RenewOutcome>> + Send;
 
     /// One look for all of `waiting`, which wait for the same lock; each one's own result.
-    fn look_at(&self, waiting: &[&Self::Seat]) -> impl Future<Output = Result<Vec<Look>>> + Send;
+    fn check_lock(
+        &self,
+        waiting: &[&Self::Acquisition],
+    ) -> impl Future<Output = Result<Vec<WaiterCheck>>> + Send;
 }
 
 /// The driver's own seat behind the trait.
-pub(crate) fn own<T: Contender>(contender: &Arc<dyn Contender>) -> Option<&T> {
+pub(crate) fn own<T: Acquisition>(contender: &Arc<dyn Acquisition>) -> Option<&T> {
     let any: &dyn Any = &**contender;
     any.downcast_ref()
 }
@@ -39,11 +45,11 @@ pub(crate) fn in_turn<'a, T>(waiting: &'a [&T]) -> impl Iterator<Item = &'a T> {
 }
 
 /// Extends what those of `held` in `shards` hold.
-pub(crate) async fn renew<S: Seats>(
+pub(crate) async fn renew<S: StoreRequests>(
     store: &S,
-    held: &[Arc<dyn Contender>],
+    held: &[Arc<dyn Acquisition>],
     shards: Vec<Vec<usize>>,
-    report: Report<'_, Renewal>,
+    report: Report<'_, RenewOutcome>,
 ) {
     let renew_one = async |index: usize| {
         if let Some(seat) = own(&held[index]) {
@@ -54,11 +60,11 @@ pub(crate) async fn renew<S: Seats>(
 }
 
 /// Looks for those of `waiting` in `shards`, once for each lock.
-pub(crate) async fn look<S: Seats>(
+pub(crate) async fn look<S: StoreRequests>(
     store: &S,
-    waiting: &[Arc<dyn Contender>],
+    waiting: &[Arc<dyn Acquisition>],
     shards: Vec<Vec<usize>>,
-    report: Report<'_, Look>,
+    report: Report<'_, WaiterCheck>,
 ) {
     let by_lock = |shard: Vec<usize>| {
         let mut locks: HashMap<&str, Vec<usize>> = HashMap::new();
@@ -69,7 +75,7 @@ pub(crate) async fn look<S: Seats>(
     };
     let look_for = async |lock: Vec<usize>| {
         let waiters: Vec<_> = lock.iter().filter_map(|at| own(&waiting[*at])).collect();
-        match store.look_at(&waiters).await {
+        match store.check_lock(&waiters).await {
             Ok(looks) => lock.into_iter().zip(looks).for_each(|(at, look)| report(at, Ok(look))),
             Err(error) => lock.into_iter().for_each(|at| report(at, Err(error.clone()))),
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Claim, Clock, Contender, DistributedLock, Error, LockName, Look, OccupantId, Profile, Removal,
-    Renewal, Report, Result, Scratch, Snapshot,
+    Acquisition, Claim, Clock, DistributedLock, Error, LockName, ParticipantId, Profile,
+    ReleaseOutcome, RenewOutcome, Report, Result, Scratch, Snapshot, WaiterCheck,
 };
 use futures_util::future::join_all;
 
@@ -15,46 +15,46 @@ use super::node::pending_releases::{ReleaseKind, release_round};
 use super::node::quorum::Quorum;
 use super::request::acquisition::RedlockAcquisition;
 use super::request::waiter_check;
-use crate::error::strange_answer;
-use crate::identity::{Keys, Process};
-use crate::node::Step;
-use crate::scratch::Leftovers;
-use crate::script::SCRIPTS;
-use crate::seats::{self, Seats};
-use crate::snapshot::{self, Seen};
+use crate::protocol::call::ScriptCall;
+use crate::protocol::error::protocol_error;
+use crate::protocol::identity::{ClientId, Keys};
+use crate::protocol::script::SCRIPTS;
+use crate::protocol::snapshot::{self, LockContents};
+use crate::server::fan_out::{self, StoreRequests};
+use crate::server::scratch::Leftovers;
 
 #[derive(Debug)]
 pub(crate) struct QuorumStore {
     pub(crate) quorum: Arc<Quorum>,
-    pub(crate) process: Process,
+    pub(crate) client: ClientId,
     pub(crate) profile: Profile,
 }
 
 impl QuorumStore {
     /// What each node that replies has of a lock.
-    async fn inspect_all(&self, keys: &Keys) -> Result<Vec<Seen>> {
-        let step = Step {
+    async fn inspect_all(&self, keys: &Keys) -> Result<Vec<LockContents>> {
+        let call = ScriptCall {
             script: &SCRIPTS.inspect,
             keys: &keys.all(),
             values: &[snapshot::MOST.as_bytes()],
         };
         let request = async |member: &Member| {
-            let reply = member.batches.step(step).await?;
-            snapshot::read(reply).ok_or_else(|| strange_answer("inspect"))
+            let reply = member.batches.call(call).await?;
+            snapshot::read(reply).ok_or_else(|| protocol_error("inspect"))
         };
         self.quorum.ask_all(request).await
     }
 }
 
-impl Seats for QuorumStore {
-    type Seat = RedlockAcquisition;
+impl StoreRequests for QuorumStore {
+    type Acquisition = RedlockAcquisition;
 
-    async fn renew_one(&self, seat: &RedlockAcquisition) -> Result<Renewal> {
+    async fn renew_one(&self, seat: &RedlockAcquisition) -> Result<RenewOutcome> {
         seat.renew().await
     }
 
-    async fn look_at(&self, waiting: &[&RedlockAcquisition]) -> Result<Vec<Look>> {
-        waiter_check::check(&self.quorum, &self.process, waiting).await
+    async fn check_lock(&self, waiting: &[&RedlockAcquisition]) -> Result<Vec<WaiterCheck>> {
+        waiter_check::check(&self.quorum, &self.client, waiting).await
     }
 }
 
@@ -78,17 +78,22 @@ impl DistributedLock for RedlockBackend {
         &*self.store.quorum.view.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         let QuorumStore { quorum, process, .. } = &*self.store;
         Arc::new(RedlockAcquisition::new(quorum.clone(), process, claim))
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        seats::renew(&*self.store, held, vec![(0..held.len()).collect()], report).await;
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
+        fan_out::renew(&*self.store, held, vec![(0..held.len()).collect()], report).await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        seats::look(&*self.store, waiting, vec![(0..waiting.len()).collect()], report).await;
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
+        fan_out::check_waiters(&*self.store, waiting, vec![(0..waiting.len()).collect()], report)
+            .await;
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
@@ -96,14 +101,15 @@ impl DistributedLock for RedlockBackend {
         let quorum = &self.store.quorum;
         // A holder that too few nodes report may be held by the nodes that do not reply.
         let silent = quorum.members.len() - seen.len();
-        Ok(Seen::merge(seen, quorum.majority().saturating_sub(silent).max(1)).into_snapshot())
+        Ok(LockContents::merge(seen, quorum.majority().saturating_sub(silent).max(1))
+            .into_snapshot())
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
         let seen = self.store.inspect_all(&keys).await?;
         let Some(value) = seen.iter().find_map(|seen| seen.value_of(who)) else {
-            return Ok(Removal::Absent);
+            return Ok(ReleaseOutcome::Absent);
         };
         let quorum = &self.store.quorum;
         let release = async |member: &Member| {
@@ -111,9 +117,9 @@ impl DistributedLock for RedlockBackend {
         };
         let removed = quorum.ask_all(release).await?;
         match (removed.contains(&true), removed.len() == quorum.members.len()) {
-            (false, _) => Ok(Removal::Absent),
-            (true, true) => Ok(Removal::Removed),
-            (true, false) => Ok(Removal::Partly { was_held: true }),
+            (false, _) => Ok(ReleaseOutcome::Absent),
+            (true, true) => Ok(ReleaseOutcome::Removed),
+            (true, false) => Ok(ReleaseOutcome::Partly { was_held: true }),
         }
     }
 
@@ -121,7 +127,7 @@ impl DistributedLock for RedlockBackend {
     async fn clear(&self, scratch: &Scratch) -> Result<()> {
         let leftovers = &Leftovers::of(scratch);
         let clearing = self.store.quorum.members.iter().map(async |member| {
-            let cleared = leftovers.clear(member.link()).await;
+            let cleared = leftovers.clear(member.connection()).await;
             cleared.map_err(|error| {
                 let message = format!("node {} could not be cleared", member.host);
                 Error::new(error.kind(), message).retryable(error.is_retryable()).caused_by(error)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 use fencelock_core::{
     ErrorKind, Liveness, Locks, Modes, Order, Profile, Reach, RenewalPlan, Result, Settings,
-    Tokens, Ttl,
+    TokenOrder, Ttl,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -18,12 +18,12 @@ use super::node::view::QuorumView;
 use super::node_set::NodeSet;
 use super::rules::incarnation::Deployment;
 use super::rules::token::MAX_NODES;
-use crate::access::{self, Access, PORT, database_in, hosts, hosts_of, invalid};
-use crate::config::start_clock;
-use crate::identity::Process;
-use crate::login::{Credentials, Login};
-use crate::route::{Caller, Host};
-use crate::tls::Tls;
+use crate::connection::Tls;
+use crate::connection::access::{self, Access, PORT, database_in, hosts, hosts_of, invalid};
+use crate::connection::{ConnectOptions, HostPort};
+use crate::connection::{Credentials, Login};
+use crate::protocol::identity::ClientId;
+use crate::single::config::start_clock;
 
 /// Upper bound of every configured duration (one week); keeps arithmetic from overflowing.
 const MAX_DURATION: Duration = Duration::from_secs(7 * 86_400);
@@ -68,7 +68,7 @@ const PARAMETERS: [&str; 4] = ["restart_delay", "clock_tolerance", "node_timeout
 /// ```
 #[derive(Clone, Debug)]
 pub struct RedlockStore {
-    nodes: Vec<Host>,
+    nodes: Vec<HostPort>,
     access: Access,
     restart_delay: Duration,
     clock_tolerance: Duration,
@@ -83,7 +83,7 @@ impl RedlockStore {
         RedlockStore::of(hosts(nodes))
     }
 
-    fn of(nodes: Vec<Host>) -> RedlockStore {
+    fn of(nodes: Vec<HostPort>) -> RedlockStore {
         RedlockStore {
             nodes,
             access: Access::default(),
@@ -248,7 +248,7 @@ impl RedlockStore {
             longest_ttl: self.longest_ttl(),
             order: Order::Any,
             modes: Modes { shared: true, permits: false },
-            tokens: Tokens::BeyondData,
+            tokens: TokenOrder::BeyondData,
             exclusion_fails_when: Cow::Borrowed(&[
                 "the clock of a node jumps forward while a lock or a restart_delay runs",
                 "a node's maxmemory-policy evicts locks",
@@ -265,13 +265,13 @@ impl RedlockStore {
         u64::try_from(self.clock_tolerance.as_micros()).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn hosts(&self) -> &[Host] {
+    pub(crate) fn hosts(&self) -> &[HostPort] {
         &self.nodes
     }
 
     /// How to connect to the nodes.
-    pub(crate) fn caller(&self) -> Result<Arc<Caller>> {
-        Caller::new(self.access.clone())
+    pub(crate) fn options(&self) -> Result<Arc<ConnectOptions>> {
+        ConnectOptions::new(self.access.clone())
     }
 
     /// Connects, on the current runtime. Unreachable and quarantined nodes do not matter as long as
@@ -290,30 +290,34 @@ impl RedlockStore {
         self.check()?;
         let profile = self.profile();
         profile.require_ttl(settings.default_ttl())?;
-        let caller = self.caller()?;
+        let options = self.options()?;
         let clock = Arc::new(start_clock()?);
         let view = Arc::new(QuorumView::new(self.deployment(), self.clock_tolerance, clock));
-        let process = Process::fresh(settings.key_prefix());
+        let client = ClientId::fresh(settings.key_prefix());
         let members = self.nodes.iter().enumerate().map(|(index, host)| {
-            let (host, process) = (host.clone(), process.clone());
-            Arc::new(Member::start(index, host, &caller, process, view.clone()))
+            let (host, client) = (host.clone(), client.clone());
+            Arc::new(Member::start(index, host, &options, client, view.clone()))
         });
         let quorum = Quorum {
             members: members.collect(),
             view,
             node_timeout: self.node_timeout,
-            runtime: caller.runtime.clone(),
+            runtime: options.runtime.clone(),
         };
-        let within = CONNECT_WITHIN.max(caller.timeouts.connect + caller.timeouts.answer);
+        let within = CONNECT_WITHIN.max(options.timeouts.connect + options.timeouts.answer);
         await_quorum(&quorum, within).await?;
         let store = QuorumStore { quorum: Arc::new(quorum), process, profile };
-        Locks::new(Arc::new(RedlockBackend { store: Arc::new(store) }), &self.shown(), settings)
+        Locks::new(
+            Arc::new(RedlockBackend { store: Arc::new(store) }),
+            &self.redacted_url(),
+            settings,
+        )
     }
 
     /// The store's name in errors and logs.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn redacted_url(&self) -> String {
         let secure = if self.access.tls.is_some() { "rediss+" } else { "" };
-        let nodes: Vec<String> = self.nodes.iter().map(Host::to_string).collect();
+        let nodes: Vec<String> = self.nodes.iter().map(HostPort::to_string).collect();
         format!("{secure}redlock://{}/{}", nodes.join(","), self.access.database)
     }
 }
@@ -336,7 +340,8 @@ async fn await_quorum(quorum: &Quorum, within: Duration) -> Result<()> {
         // The sender lives as long as `quorum`: this ends with an update or at the deadline.
         let _ = timeout_at(deadline, updates.changed()).await;
     }
-    let connected = quorum.members.iter().filter(|member| member.link().state().is_ok()).count();
+    let connected =
+        quorum.members.iter().filter(|member| member.connection().state().is_ok()).count();
     match quorum.electorate(quorum.now()) {
         // A quarantine ends by itself; until then each acquisition reports it.
         Err(error) if connected < quorum.majority() || error.kind() != ErrorKind::Unreachable => {
@@ -359,7 +364,7 @@ mod tests {
         let url =
             "redlock://:secret@a,b:2,c/1?restart_delay=10s&clock_tolerance=1s&set_epoch=3&ttl=5s";
         let parsed = store(url).unwrap();
-        assert_eq!(parsed.shown(), "redlock://a:6379,b:2,c:6379/1");
+        assert_eq!(parsed.redacted_url(), "redlock://a:6379,b:2,c:6379/1");
         assert_eq!(parsed.deployment().epoch, 3);
         assert_eq!(parsed.deployment().delay, Duration::from_secs(10));
         assert!(!format!("{parsed:?}").contains("secret"));

@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use crate::script::{SCRIPTS, Script, texts};
+use crate::protocol::script::{SCRIPTS, Script, texts};
 
 /// What these steps share, besides what all of the crate's do.
 const PARTS: &[(&str, &str)] = &[

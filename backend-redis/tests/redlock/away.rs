@@ -1,8 +1,8 @@
 //! A minority of nodes that fails, each in its own way: the others suffice, no request waits for the
 //! failed ones, and nothing is left on them when they are back.
 
-use fencelock_conformance::proxy::{Close, Direction, NewConnections};
 use fencelock_core::{Locks, Scratch};
+use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 
 use crate::support::*;
 
@@ -10,20 +10,20 @@ const TTL: std::time::Duration = ms(2000);
 
 /// Performs all that a client does, with the nodes as they are.
 async fn all_operations_work(locks: &Locks, other: &Locks) {
-    let fresh = hold(locks, "fresh").await;
+    let fresh = acquire(locks, "fresh").await;
     assert!(is_busy(other, "fresh").await);
-    let waiter = wait_for(other, "fresh");
-    queued(locks, "fresh", 1).await;
+    let waiter = spawn_waiter(other, "fresh");
+    until_queued(locks, "fresh", 1).await;
     let before = fresh.fencing_token();
-    give_back(fresh).await;
-    let next = granted(waiter).await;
+    release(fresh).await;
+    let next = until_granted(waiter).await;
     assert!(next.fencing_token() > before);
-    give_back(next).await;
+    release(next).await;
     let reader = soon("a reader", locks.rw_lock("shared").read().acquire()).await.unwrap();
     let second = soon("a reader", other.rw_lock("shared").read().acquire()).await.unwrap();
     assert!(is_busy(other, "shared").await);
-    give_back(reader).await;
-    give_back(second).await;
+    release(reader).await;
+    release(second).await;
 }
 
 /// Breaks nodes, which heal only after everything else was done: so no request has waited for them.
@@ -48,21 +48,21 @@ pub(crate) async fn with_these(
     let lines = quorum.lines().await;
     let (locks, other) = (lines.connect(LONG).await, lines.connect(LONG).await);
     let renewing = locks.lock("renewed").ttl(TTL).acquire().await.unwrap();
-    let held = hold(&locks, "held").await;
+    let held = acquire(&locks, "held").await;
     quorum.held_everywhere("renewed", &[]).await;
     quorum.held_everywhere("held", &[]).await;
     for node in broken {
         break_it(quorum, &lines, *node).await;
     }
     all_operations_work(&locks, &other).await;
-    renewed(&locks, &renewing, TTL).await;
-    renewed(&locks, &renewing, TTL).await;
-    give_back(held).await;
+    until_renewed(&locks, &renewing, TTL).await;
+    until_renewed(&locks, &renewing, TTL).await;
+    release(held).await;
     // A client that connects meanwhile does not need them either.
     let late = lines.connect(LONG).await;
     all_operations_work(&late, &locks).await;
     assert!(is_busy(&late, "renewed").await);
-    give_back(renewing).await;
+    release(renewing).await;
     for node in broken {
         heal_it(quorum, &lines, *node).await;
     }
@@ -146,8 +146,8 @@ async fn flapping_nodes_are_not_waited_for() {
         rounds += 1;
     }
     assert!(rounds > 5, "{rounds} rounds in four seconds");
-    renewed(&locks, &renewing, TTL).await;
-    give_back(renewing).await;
+    until_renewed(&locks, &renewing, TTL).await;
+    release(renewing).await;
     flapping.heal().await.unwrap();
     quorum.drained().await;
 }
@@ -158,15 +158,17 @@ async fn nodes_that_became_replicas_are_not_asked() {
         &[ONE, TWO],
         async |quorum, _, node| {
             let master = quorum.nodes[2].port().to_string();
-            ask(&quorum.nodes[node], &["REPLICAOF", "127.0.0.1", &master]).await;
+            redis_command(&quorum.nodes[node], &["REPLICAOF", "127.0.0.1", &master]).await;
             until("it follows", async || {
-                ask(&quorum.nodes[node], &["INFO", "replication"])
+                redis_command(&quorum.nodes[node], &["INFO", "replication"])
                     .await
                     .contains("master_link_status:up")
             })
             .await;
         },
-        async |quorum, _, node| drop(ask(&quorum.nodes[node], &["REPLICAOF", "NO", "ONE"]).await),
+        async |quorum, _, node| {
+            drop(redis_command(&quorum.nodes[node], &["REPLICAOF", "NO", "ONE"]).await)
+        },
     )
     .await;
 }
@@ -178,8 +180,8 @@ async fn full_nodes_do_not_vote_and_are_freed() {
         &[ONE, TWO],
         async |quorum, _, node| {
             let node = &quorum.nodes[node];
-            ask(node, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
-            ask(node, &["CONFIG", "SET", "maxmemory", "1mb"]).await;
+            redis_command(node, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
+            redis_command(node, &["CONFIG", "SET", "maxmemory", "1mb"]).await;
             until("it is full", async || {
                 let filled = node.command(&["APPEND", "{filler}:f", &"x".repeat(10_000)]).await;
                 filled.is_err_and(|error| error.to_string().contains("OOM"))
@@ -188,7 +190,7 @@ async fn full_nodes_do_not_vote_and_are_freed() {
         },
         async |quorum, _, node| {
             until("it is freed", async || leftovers(&quorum.nodes[node]).await.is_empty()).await;
-            ask(&quorum.nodes[node], &["CONFIG", "SET", "maxmemory", "0"]).await;
+            redis_command(&quorum.nodes[node], &["CONFIG", "SET", "maxmemory", "0"]).await;
         },
     )
     .await;
@@ -200,7 +202,7 @@ async fn an_unreachable_node_does_not_keep_others_from_being_cleared() {
     let scratch = Scratch::fresh("", "test");
     let locks = quorum.direct(&format!("{LONG}&prefix={}", scratch.prefix())).await;
     for name in ["a", "b", "c"] {
-        give_back(hold(&locks, name).await).await;
+        release(acquire(&locks, name).await).await;
     }
     quorum.nodes[0].kill().unwrap();
     let error = locks.clear(&scratch, ms(1500)).await.unwrap_err();

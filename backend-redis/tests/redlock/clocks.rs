@@ -2,9 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fencelock_conformance::proxy::{Close, Proxy};
-use fencelock_conformance::servers::{RedisOptions, ServerClock, TestRedis};
 use fencelock_core::{ErrorKind, FencingToken};
+use fencelock_testkit::proxy::{Close, Proxy};
+use fencelock_testkit::servers::{RedisOptions, ServerClock, TestRedis};
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -39,7 +39,7 @@ async fn a_node_with_a_wrong_clock_is_excluded_and_not_needed() {
         for locks in [&new, &old] {
             // Its first round after the jump may still ask that node.
             until("the node is excluded", async || {
-                let guard = hold(locks, "lock").await;
+                let guard = acquire(locks, "lock").await;
                 assert!(last < Some(guard.fencing_token()), "{seconds}");
                 last = Some(guard.fencing_token());
                 until("the others vote", async || {
@@ -49,7 +49,7 @@ async fn a_node_with_a_wrong_clock_is_excluded_and_not_needed() {
                 .await;
                 let is_out = value(&quorum.nodes[1], "lock").await.is_empty();
                 assert!(is_busy(&new, "lock").await && is_busy(&old, "lock").await);
-                give_back(guard).await;
+                release(guard).await;
                 is_out
             })
             .await;
@@ -58,7 +58,7 @@ async fn a_node_with_a_wrong_clock_is_excluded_and_not_needed() {
     }
     // With the right clock it takes part again, whatever its record went through meanwhile.
     clocks[1].is_ahead_by(0).unwrap();
-    assert!(hold(&quorum.direct(LONG).await, "lock").await.fencing_token() > last.unwrap());
+    assert!(acquire(&quorum.direct(LONG).await, "lock").await.fencing_token() > last.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,9 +66,9 @@ async fn a_majority_whose_clocks_disagree_is_refused_by_name() {
     let (quorum, clocks) = skewed(LONG).await;
     let lines = quorum.lines().await;
     let old = lines.connect(LONG).await;
-    let before = hold(&old, "lock").await;
+    let before = acquire(&old, "lock").await;
     let token = before.fencing_token();
-    give_back(before).await;
+    release(before).await;
     clocks[0].is_ahead_by(40).unwrap();
     clocks[2].is_ahead_by(-40).unwrap();
     let refused = try_connect(&quorum.url(LONG)).await.unwrap_err();
@@ -85,7 +85,7 @@ async fn a_majority_whose_clocks_disagree_is_refused_by_name() {
         (refused, quorum.nodes.iter().map(TestRedis::addr).collect::<Vec<_>>()),
         (told.unwrap(), lines.proxies.iter().map(Proxy::addr).collect()),
     ] {
-        let words = words(&error);
+        let words = error_chain(&error);
         assert!(words.contains("the clocks of a majority are not within"), "{words}");
         assert!(urls.iter().all(|node| words.contains(&format!("{node}: "))), "{words}");
     }
@@ -94,9 +94,9 @@ async fn a_majority_whose_clocks_disagree_is_refused_by_name() {
     }
     read_again(&lines).await;
     // Its own clock was set back: node 0 counts as one that lost its data. Two are left.
-    let after = hold(&old, "lock").await;
+    let after = acquire(&old, "lock").await;
     assert!(after.fencing_token() > token);
-    give_back(after).await;
+    release(after).await;
 }
 
 /// Tokens are taken from the clock that is ahead as far as it may be; they also rise without it.
@@ -110,10 +110,10 @@ async fn tokens_rise_over_clocks_that_differ_within_the_tolerance() {
         let locks = lines.connect(LONG).await;
         for lost in 0..3 {
             lines.lose(&[lost]);
-            let guard = hold(&locks, "lock").await;
+            let guard = acquire(&locks, "lock").await;
             assert!(last < Some(guard.fencing_token()), "{seconds} at {node}, without {lost}");
             last = Some(guard.fencing_token());
-            give_back(guard).await;
+            release(guard).await;
             lines.heal().await;
         }
     }
@@ -137,12 +137,12 @@ async fn clocks_that_run_a_hundredth_too_fast_free_no_held_lock() {
         let lines = quorum.lines().await;
         let (near, far) = (quorum.direct(LONG).await, lines.connect(LONG).await);
         let held = soon("acquired", far.lock("lock").ttl(ms(2500)).acquire()).await.unwrap();
-        let waiter = wait_for(&near, "lock");
-        queued(&near, "lock", 1).await;
+        let waiter = spawn_waiter(&near, "lock");
+        until_queued(&near, "lock", 1).await;
         lines.lose(&[0, 1, 2]);
-        let next = granted(waiter).await;
+        let next = until_granted(waiter).await;
         assert!(!held.is_held(), "held for {:?} too long", held.remaining());
-        give_back(next).await;
+        release(next).await;
         lines.heal().await;
     }
     for node in &quorum.nodes {

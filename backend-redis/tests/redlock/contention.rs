@@ -6,8 +6,8 @@ use std::time::Duration;
 use fencelock_conformance::How;
 use fencelock_conformance::checker::{Rules, assert_clean};
 use fencelock_conformance::history::Worker;
-use fencelock_conformance::proxy::Direction;
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::proxy::Direction;
+use fencelock_testkit::servers::TestRedis;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
@@ -22,7 +22,7 @@ async fn calls(nodes: &[TestRedis]) -> u64 {
 async fn calls_of(nodes: &[TestRedis], command: &str) -> u64 {
     let mut all = 0;
     for node in nodes {
-        let stats = ask(node, &["INFO", "commandstats"]).await;
+        let stats = redis_command(node, &["INFO", "commandstats"]).await;
         let count = |line: &str| {
             let calls = line.strip_prefix(&format!("cmdstat_{command}:calls="))?;
             calls.split(',').next()?.parse::<u64>().ok()
@@ -59,14 +59,15 @@ async fn many_readers_are_notified_once_each() {
         until("all wait at all nodes", async || {
             let mut counts = Vec::new();
             for node in &quorum.nodes {
-                let count = ask(node, &["ZCOUNT", &waiting, "1000000000000000", "+inf"]).await;
+                let count =
+                    redis_command(node, &["ZCOUNT", &waiting, "1000000000000000", "+inf"]).await;
                 counts.push(count);
             }
             counts.iter().all(|count| *count == READERS.to_string())
         })
         .await;
         let before = calls_of(&quorum.nodes, "publish").await;
-        give_back(writer).await;
+        release(writer).await;
         let guards = within(PATIENCE * 2, "all have read", join_all(readers)).await;
         let told = calls_of(&quorum.nodes, "publish").await - before;
         let each = told as f64 / (3 * READERS) as f64;
@@ -88,7 +89,7 @@ async fn contention_causes_no_thundering_herd() {
     let quorum = TestQuorum::new(3, LONG).await;
     let stores = join_all((0..STORES).map(|_| quorum.direct(LONG))).await;
     // Loads the scripts, so that no call is counted twice.
-    give_back(hold(&stores[0], "warm").await).await;
+    release(acquire(&stores[0], "warm").await).await;
     let (before, started) = (calls(&quorum.nodes).await, Instant::now());
     let contenders = stores.iter().cycle().take(STORES * EACH).map(|locks| {
         let locks = locks.clone();
@@ -135,7 +136,7 @@ async fn tries_do_not_keep_a_waiter_out() {
     });
     let tries: Vec<_> = tries.collect();
     for _ in 0..20 {
-        give_back(hold(&stores[0], "lock").await).await;
+        release(acquire(&stores[0], "lock").await).await;
     }
     tries.iter().for_each(tokio::task::JoinHandle::abort);
     join_all(tries).await;
@@ -160,10 +161,10 @@ async fn no_claim_is_rejected_for_its_own_earlier_round() {
         // As of a round that is not rolled back before it expires.
         let (round, rest) = left.split_once(' ').unwrap();
         assert_eq!(round, "x1");
-        ask(node, &["SET", &key("lock"), &format!("x99 {rest}"), "PX", "2000"]).await;
+        redis_command(node, &["SET", &key("lock"), &format!("x99 {rest}"), "PX", "2000"]).await;
     }
     lines.heal().await;
     let tried = soon("the try ends", tries).await.unwrap();
-    give_back(tried.unwrap().expect("no other client has it")).await;
+    release(tried.unwrap().expect("no other client has it")).await;
     quorum.drained().await;
 }

@@ -14,9 +14,9 @@ async fn what_was_ours_and_has_no_end_is_given_one() {
     let locks = quorum.direct(LONG).await;
     for value in [GONE.to_owned(), format!("{GONE}\n")] {
         for node in &quorum.nodes {
-            ask(node, &["SET", &key(NAME), &value]).await;
+            redis_command(node, &["SET", &key(NAME), &value]).await;
         }
-        give_back(granted(wait_for(&locks, NAME)).await).await;
+        release(until_granted(spawn_waiter(&locks, NAME)).await).await;
         quorum.drained().await;
     }
 }
@@ -29,24 +29,24 @@ async fn a_holder_whose_keys_lost_their_ttl_keeps_the_lock() {
     for node in 0..3 {
         quorum.open(node).await;
     }
-    let held = hold(&locks, NAME).await;
-    let waiter = wait_for(&locks, NAME);
-    queued(&locks, NAME, 1).await;
+    let held = acquire(&locks, NAME).await;
+    let waiter = spawn_waiter(&locks, NAME);
+    until_queued(&locks, NAME, 1).await;
     for node in &quorum.nodes {
-        ask(node, &["PERSIST", &key(NAME)]).await;
+        redis_command(node, &["PERSIST", &key(NAME)]).await;
     }
     until("they have a TTL", async || {
         for node in &quorum.nodes {
-            if ask(node, &["PTTL", &key(NAME)]).await == "-1" {
+            if redis_command(node, &["PTTL", &key(NAME)]).await == "-1" {
                 return false;
             }
         }
         true
     })
     .await;
-    renewed(&locks, &held, QUICK_TTL).await;
+    until_renewed(&locks, &held, QUICK_TTL).await;
     assert!(!waiter.is_finished(), "two hold it");
-    give_back(held).await;
-    give_back(granted(waiter).await).await;
+    release(held).await;
+    release(until_granted(waiter).await).await;
     quorum.drained().await;
 }

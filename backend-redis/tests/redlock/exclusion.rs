@@ -104,7 +104,7 @@ async fn work(
             }
         }
         if let Err(error) = worker.release(guard, claim).await {
-            *errors.entry(format!("release: {}", error.kind().words())).or_default() += 1;
+            *errors.entry(format!("release: {}", error.kind().message())).or_default() += 1;
         }
     }
     (worker.into_events(), errors)
@@ -112,13 +112,13 @@ async fn work(
 
 /// Why it was not acquired.
 fn reason(error: &Error) -> String {
-    let words = words(error);
+    let words = error_chain(error);
     for reason in ["the clocks of a majority", "apart", "lost its data or is new", "connection"] {
         if words.contains(reason) {
-            return format!("acquire: {}: {reason}", error.kind().words());
+            return format!("acquire: {}: {reason}", error.kind().message());
         }
     }
-    format!("acquire: {}", error.kind().words())
+    format!("acquire: {}", error.kind().message())
 }
 
 #[derive(Default)]

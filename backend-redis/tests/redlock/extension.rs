@@ -12,7 +12,7 @@ const ROLLING: &str = "ttl=3s&restart_delay=4200ms&clock_tolerance=500ms";
 async fn a_holder_survives_the_restart_of_all_nodes_one_by_one() {
     let quorum = TestQuorum::new(3, ROLLING).await;
     let (locks, other) = (quorum.direct(ROLLING).await, quorum.direct(ROLLING).await);
-    let held = hold(&locks, "lock").await;
+    let held = acquire(&locks, "lock").await;
     let reading = soon("a reader", locks.rw_lock("shared").read().acquire()).await.unwrap();
     let token = held.fencing_token();
     for node in 0..3 {
@@ -21,7 +21,7 @@ async fn a_holder_survives_the_restart_of_all_nodes_one_by_one() {
         quorum.open(node).await;
         quorum.held_everywhere("lock", &[]).await;
         until("the readers' lock is reinstalled too", async || {
-            ask(&quorum.nodes[node], &["EXISTS", &key("shared")]).await == "1"
+            redis_command(&quorum.nodes[node], &["EXISTS", &key("shared")]).await == "1"
         })
         .await;
         assert!(held.is_held() && reading.is_held(), "lost with node {node}");
@@ -29,14 +29,14 @@ async fn a_holder_survives_the_restart_of_all_nodes_one_by_one() {
     }
     // The token came with it: the next holder gets a larger one from any majority.
     for node in &quorum.nodes {
-        let last = ask(node, &["GET", &token_key("lock")]).await;
+        let last = redis_command(node, &["GET", &token_key("lock")]).await;
         assert!(last.parse::<u64>().unwrap() >= token.get(), "{last} after {token:?}");
     }
-    give_back(held).await;
-    give_back(reading).await;
-    let next = hold(&other, "lock").await;
+    release(held).await;
+    release(reading).await;
+    let next = acquire(&other, "lock").await;
     assert!(next.fencing_token() > token);
-    give_back(next).await;
+    release(next).await;
     quorum.drained().await;
 }
 
@@ -47,17 +47,17 @@ async fn a_deleted_lock_is_lost_at_the_next_renewal_and_does_not_come_back() {
     let held = locks.lock("lock").ttl(ms(3000)).acquire().await.unwrap();
     quorum.held_everywhere("lock", &[]).await;
     for node in &quorum.nodes {
-        ask(node, &["DEL", &key("lock")]).await;
+        redis_command(node, &["DEL", &key("lock")]).await;
     }
     soon("the holder is notified", held.lost()).await;
     assert!(!held.is_held());
     assert_eq!(quorum.leftovers().await, [], "a lost lock came back");
-    let next = hold(&other, "lock").await;
+    let next = acquire(&other, "lock").await;
     assert!(next.fencing_token() > held.fencing_token());
     // The late release does not free the next holder's lock.
     drop(held);
     assert!(is_busy(&locks, "lock").await);
-    give_back(next).await;
+    release(next).await;
     quorum.drained().await;
 }
 
@@ -71,14 +71,14 @@ async fn a_lock_deleted_on_a_minority_stays_deleted_there() {
     let held = locks.lock("lock").ttl(ttl).acquire().await.unwrap();
     quorum.held_everywhere("lock", &[]).await;
     // All three have confirmed it in a renewal.
-    renewed(&locks, &held, ttl).await;
-    renewed(&locks, &held, ttl).await;
-    ask(&quorum.nodes[1], &["DEL", &key("lock")]).await;
+    until_renewed(&locks, &held, ttl).await;
+    until_renewed(&locks, &held, ttl).await;
+    redis_command(&quorum.nodes[1], &["DEL", &key("lock")]).await;
     for _ in 0..3 {
-        renewed(&locks, &held, ttl).await;
+        until_renewed(&locks, &held, ttl).await;
         quorum.held_everywhere("lock", &[1]).await;
     }
-    give_back(held).await;
+    release(held).await;
     quorum.drained().await;
 }
 
@@ -93,7 +93,7 @@ async fn what_is_deleted_on_a_majority_does_not_come_back() {
         let held = locks.lock(&name).ttl(ms(3000)).acquire().await.unwrap();
         quorum.held_everywhere(&name, &[]).await;
         for node in &quorum.nodes[1..] {
-            ask(node, &["DEL", &key(&name)]).await;
+            redis_command(node, &["DEL", &key(&name)]).await;
         }
         let reason = within(ms(2500), "the holder is notified", held.lost()).await;
         assert_eq!(reason, LostReason::TakenAway);
@@ -105,18 +105,18 @@ async fn what_is_deleted_on_a_majority_does_not_come_back() {
 async fn an_evicted_lock_is_lost_at_once_everywhere() {
     let quorum = TestQuorum::new(3, LONG).await;
     let (locks, other) = (quorum.direct(LONG).await, quorum.direct(LONG).await);
-    let held = hold(&locks, "lock").await;
-    let waiter = wait_for(&other, "lock");
-    queued(&other, "lock", 1).await;
+    let held = acquire(&locks, "lock").await;
+    let waiter = spawn_waiter(&other, "lock");
+    until_queued(&other, "lock", 1).await;
     let seen = other.inspect("lock").await.unwrap();
     assert_eq!(seen.holders.len(), 1);
     assert!(other.evict("lock", &seen.holders[0].id).await.unwrap());
     // Its next renewal is 20 s away.
     let reason = within(ms(15_000), "the holder is notified", held.lost()).await;
     assert!(!matches!(reason, LostReason::Expired), "{reason:?}");
-    let next = granted(waiter).await;
+    let next = until_granted(waiter).await;
     assert!(next.fencing_token() > held.fencing_token());
     drop(held);
-    give_back(next).await;
+    release(next).await;
     quorum.drained().await;
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::proxy::{Close, Direction, NewConnections};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -16,9 +16,9 @@ async fn without_a_majority_the_error_lists_each_nodes_report() {
     let locks = lines.connect(LONG).await;
     quorum.nodes[1].kill().unwrap();
     quorum.nodes[2].freeze().await.unwrap();
-    let error = in_vain(&locks, "lock", ms(700)).await;
+    let error = acquire_error(&locks, "lock", ms(700)).await;
     assert_kind(&error, ErrorKind::Unreachable);
-    let said = words(&error);
+    let said = error_chain(&error);
     assert!(said.contains("no quorum (2 of 3 nodes required)"), "{said}");
     for (proxy, says) in lines.proxies.iter().zip(["yes", "connect", ""]) {
         let node = format!("{}: ", proxy.addr());
@@ -30,13 +30,13 @@ async fn without_a_majority_the_error_lists_each_nodes_report() {
     let briefly = format!("{LONG}&unreachable_after=10s");
     let error = try_connect(&lines.url(&briefly)).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
-    assert!(words(&error).contains(&lines.proxies[1].addr().to_string()), "{error}");
+    assert!(error_chain(&error).contains(&lines.proxies[1].addr().to_string()), "{error}");
     quorum.nodes[1].restart().await.unwrap();
     quorum.nodes[2].thaw().unwrap();
     let thawed = Instant::now();
     quorum.drained().await;
     println!("{:?} after the last node was back nothing was left", thawed.elapsed());
-    give_back(hold(&locks, "lock").await).await;
+    release(acquire(&locks, "lock").await).await;
     quorum.drained().await;
 }
 
@@ -45,20 +45,20 @@ async fn without_a_majority_the_error_lists_each_nodes_report() {
 async fn an_eviction_that_the_nodes_refuse_reports_each_reply() {
     let quorum = TestQuorum::new(3, LONG).await;
     let locks = quorum.direct(LONG).await;
-    let held = hold(&locks, "lock").await;
+    let held = acquire(&locks, "lock").await;
     quorum.held_everywhere("lock", &[]).await;
     let seen = locks.inspect("lock").await.unwrap();
     for node in &quorum.nodes {
-        ask(node, &["ACL", "SETUSER", "default", "-del"]).await;
+        redis_command(node, &["ACL", "SETUSER", "default", "-del"]).await;
     }
     let error =
         soon("the eviction ends", locks.evict("lock", &seen.holders[0].id)).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
     assert_eq!(error.to_string().matches("ACL").count(), 3, "{error}");
     for node in &quorum.nodes {
-        ask(node, &["ACL", "SETUSER", "default", "+del"]).await;
+        redis_command(node, &["ACL", "SETUSER", "default", "+del"]).await;
     }
-    give_back(held).await;
+    release(held).await;
     quorum.drained().await;
 }
 
@@ -70,7 +70,7 @@ async fn a_release_without_a_majority_is_reported_and_completed_later() {
     let quorum = TestQuorum::new(3, &params).await;
     let lines = quorum.lines().await;
     let locks = lines.connect(&params).await;
-    let guard = hold(&locks, "lock").await;
+    let guard = acquire(&locks, "lock").await;
     quorum.held_everywhere("lock", &[]).await;
     lines.lose(&[0, 1]);
     let error = soon("the release ends", guard.release()).await.unwrap_err();
@@ -88,12 +88,12 @@ async fn a_round_without_a_majority_is_released_at_once() {
     let locks = lines.connect(LONG).await;
     lines.lose(&[0, 1, 2]);
     for round in 0..5 {
-        let error = in_vain(&locks, &format!("lock-{round}"), ms(300)).await;
+        let error = acquire_error(&locks, &format!("lock-{round}"), ms(300)).await;
         assert_kind(&error, ErrorKind::Unreachable);
     }
     quorum.drained().await;
     lines.heal().await;
-    give_back(hold(&locks, "lock-0").await).await;
+    release(acquire(&locks, "lock-0").await).await;
     quorum.drained().await;
 }
 
@@ -105,9 +105,9 @@ async fn no_round_leaves_a_key_on_any_node() {
     let locks = lines.connect(LONG).await;
     for round in 0..20 {
         let name = format!("lock-{round}");
-        let guard = hold(&locks, &name).await;
+        let guard = acquire(&locks, &name).await;
         assert!(is_busy(&locks, &name).await);
-        give_back(guard).await;
+        release(guard).await;
         quorum.drained().await;
     }
 }
@@ -145,21 +145,21 @@ async fn a_client_without_a_majority_gets_an_error_by_the_deadline() {
     let quorum = TestQuorum::new(3, QUICK).await;
     let lines = quorum.lines().await;
     let (locks, other) = (lines.connect(QUICK).await, quorum.direct(QUICK).await);
-    let guard = hold(&locks, "lock").await;
-    let waiter = wait_for(&other, "lock");
-    queued(&other, "lock", 1).await;
-    renewed(&locks, &guard, QUICK_TTL).await;
+    let guard = acquire(&locks, "lock").await;
+    let waiter = spawn_waiter(&other, "lock");
+    until_queued(&other, "lock", 1).await;
+    until_renewed(&locks, &guard, QUICK_TTL).await;
     let cut = locks.now();
     lines.lose(&[0, 2]);
-    lost_in_time(&locks, &guard, cut, QUICK_TTL).await;
-    let next = granted(waiter).await;
+    assert_lost_in_time(&locks, &guard, cut, QUICK_TTL).await;
+    let next = until_granted(waiter).await;
     assert!(next.fencing_token() > guard.fencing_token());
     // The late release does not free the next holder's lock.
     drop(guard);
     lines.heal().await;
-    renewed(&other, &next, QUICK_TTL).await;
+    until_renewed(&other, &next, QUICK_TTL).await;
     assert!(is_busy(&locks, "lock").await);
-    give_back(next).await;
+    release(next).await;
     quorum.drained().await;
 }
 
@@ -175,21 +175,21 @@ async fn what_a_lost_reply_acquired_is_released() {
     let guard = locks.lock("lock").ttl(TTL).acquire().await.unwrap();
     lines.heal().await;
     until("the node takes part", async || {
-        let probe = hold(&locks, "probe").await;
+        let probe = acquire(&locks, "probe").await;
         let takes_part = !value(&quorum.nodes[2], "probe").await.is_empty();
-        give_back(probe).await;
+        release(probe).await;
         takes_part
     })
     .await;
     quorum.drained_but(&["lock"]).await;
     for (_, text) in fencelock_redis::quorum_scripts() {
         // So that the node needs no second request to load the script.
-        ask(&quorum.nodes[2], &["SCRIPT", "LOAD", text]).await;
+        redis_command(&quorum.nodes[2], &["SCRIPT", "LOAD", text]).await;
     }
     lines.proxies[2].black_hole(Direction::ToClient);
     until("it is reinstalled", async || !value(&quorum.nodes[2], "lock").await.is_empty()).await;
     let reinstalled = Instant::now();
-    give_back(guard).await;
+    release(guard).await;
     lines.heal().await;
     quorum.drained().await;
     assert!(reinstalled.elapsed() < TTL - SLACK, "it was not released, and expired");
@@ -202,7 +202,7 @@ async fn a_value_that_is_no_text_is_shown_and_evicted() {
     let locks = quorum.direct(LONG).await;
     let set = "return redis.call('SET', KEYS[1], '\\255\\254\\1', 'PX', 60000)";
     for node in &quorum.nodes {
-        ask(node, &["EVAL", set, "1", &key("lock")]).await;
+        redis_command(node, &["EVAL", set, "1", &key("lock")]).await;
     }
     let seen = locks.inspect("lock").await.unwrap();
     assert_eq!(seen.holders.len(), 1);
@@ -216,17 +216,17 @@ async fn a_value_that_is_no_text_is_shown_and_evicted() {
 async fn a_release_that_may_not_look_is_refused() {
     let quorum = TestQuorum::new(3, LONG).await;
     let locks = quorum.direct(LONG).await;
-    let held = hold(&locks, "lock").await;
+    let held = acquire(&locks, "lock").await;
     quorum.held_everywhere("lock", &[]).await;
     let users = async |rule: &str| {
         for node in &quorum.nodes {
-            ask(node, &["ACL", "SETUSER", "default", rule]).await;
+            redis_command(node, &["ACL", "SETUSER", "default", rule]).await;
         }
     };
     users("-get").await;
     let error = soon("it ends", held.release()).await.expect_err("it may not read");
     assert_kind(&error, ErrorKind::Refused);
-    assert!(words(&error).contains("the ACL denies it"), "{}", words(&error));
+    assert!(error_chain(&error).contains("the ACL denies it"), "{}", error_chain(&error));
     users("+get").await;
     // The nodes may be asked again before this reads: then nothing is left to evict.
     let seen = locks.inspect("lock").await.unwrap();

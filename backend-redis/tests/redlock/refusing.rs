@@ -1,7 +1,7 @@
 //! A minority of nodes that reply and refuse, or that cannot be written to: rows 20 to 24 and 38 on a
 //! quorum. No request waits for them, as in `away.rs`.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -16,7 +16,7 @@ async fn order(node: &TestRedis, command: &str) {
 }
 
 async fn says(node: &TestRedis, word: &str) -> bool {
-    let info = ask(node, &["INFO", "persistence"]).await;
+    let info = redis_command(node, &["INFO", "persistence"]).await;
     info.lines().any(|line| line.trim_end() == word)
 }
 
@@ -28,19 +28,23 @@ async fn nodes_that_load_their_data_are_not_waited_for() {
         async |quorum, _, node| {
             let node = &quorum.nodes[node];
             // 1 ms for each key, after each of which it serves the clients.
-            ask(node, &["DEBUG", "POPULATE", "20000", "ballast"]).await;
-            ask(node, &["CONFIG", "SET", "key-load-delay", "1000"]).await;
-            ask(node, &["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]).await;
+            redis_command(node, &["DEBUG", "POPULATE", "20000", "ballast"]).await;
+            redis_command(node, &["CONFIG", "SET", "key-load-delay", "1000"]).await;
+            redis_command(
+                node,
+                &["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"],
+            )
+            .await;
             order(node, "DEBUG RELOAD").await;
             until("it loads", async || says(node, "loading:1").await).await;
         },
         async |quorum, _, node| {
             let node = &quorum.nodes[node];
             assert!(says(node, "loading:1").await, "it was ready too early to test anything");
-            ask(node, &["CONFIG", "SET", "key-load-delay", "0"]).await;
+            redis_command(node, &["CONFIG", "SET", "key-load-delay", "0"]).await;
             until("it is ready", async || says(node, "loading:0").await).await;
             let remove = "for i = 0, 19999 do redis.call('DEL', 'ballast:' .. i) end";
-            ask(node, &["EVAL", remove, "0"]).await;
+            redis_command(node, &["EVAL", remove, "0"]).await;
         },
     )
     .await;
@@ -53,7 +57,7 @@ async fn nodes_that_run_a_long_script_are_not_waited_for() {
         &[ONE],
         async |quorum, _, node| {
             let node = &quorum.nodes[node];
-            ask(node, &["CONFIG", "SET", "busy-reply-threshold", "20"]).await;
+            redis_command(node, &["CONFIG", "SET", "busy-reply-threshold", "20"]).await;
             order(node, "EVAL \"while true do end\" 0").await;
             until("it is busy", async || {
                 node.command(&["PING"]).await.is_err_and(|error| error.to_string().contains("BUSY"))
@@ -63,7 +67,7 @@ async fn nodes_that_run_a_long_script_are_not_waited_for() {
         async |quorum, _, node| {
             let node = &quorum.nodes[node];
             // It is marked to be ended, and ends a moment later.
-            ask(node, &["SCRIPT", "KILL"]).await;
+            redis_command(node, &["SCRIPT", "KILL"]).await;
             until("it serves", async || node.command(&["PING"]).await.is_ok()).await;
         },
     )
@@ -76,9 +80,11 @@ async fn nodes_whose_writes_are_paused_are_not_waited_for() {
     with_a_minority(
         &[ONE],
         async |quorum, _, node| {
-            ask(&quorum.nodes[node], &["CLIENT", "PAUSE", "600000", "WRITE"]).await;
+            redis_command(&quorum.nodes[node], &["CLIENT", "PAUSE", "600000", "WRITE"]).await;
         },
-        async |quorum, _, node| drop(ask(&quorum.nodes[node], &["CLIENT", "UNPAUSE"]).await),
+        async |quorum, _, node| {
+            drop(redis_command(&quorum.nodes[node], &["CLIENT", "UNPAUSE"]).await)
+        },
     )
     .await;
 }
@@ -90,23 +96,23 @@ async fn script_flush_is_not_noticed() {
     let (one, other) = (quorum.direct(LONG).await, quorum.direct(LONG).await);
     let flush = async || {
         for node in &quorum.nodes {
-            ask(node, &["SCRIPT", "FLUSH"]).await;
+            redis_command(node, &["SCRIPT", "FLUSH"]).await;
         }
     };
     for _ in 0..2 {
         flush().await;
         let guard = soon("acquired", one.lock("lock").ttl(ms(2000)).acquire()).await.unwrap();
         flush().await;
-        let waiter = wait_for(&other, "lock");
-        queued(&one, "lock", 1).await;
+        let waiter = spawn_waiter(&other, "lock");
+        until_queued(&one, "lock", 1).await;
         flush().await;
-        renewed(&one, &guard, ms(2000)).await;
+        until_renewed(&one, &guard, ms(2000)).await;
         flush().await;
         assert!(is_busy(&other, "lock").await);
         flush().await;
-        give_back(guard).await;
+        release(guard).await;
         flush().await;
-        give_back(granted(waiter).await).await;
+        release(until_granted(waiter).await).await;
     }
     quorum.drained().await;
 }
@@ -124,16 +130,16 @@ async fn nodes_that_cannot_save_are_not_waited_for() {
             let node = &quorum.nodes[node];
             let gone = node.directory().join("gone");
             std::fs::create_dir(&gone).unwrap();
-            ask(node, &["CONFIG", "SET", "dir", gone.to_str().unwrap()]).await;
-            ask(node, &["CONFIG", "SET", "save", "3600 1"]).await;
+            redis_command(node, &["CONFIG", "SET", "dir", gone.to_str().unwrap()]).await;
+            redis_command(node, &["CONFIG", "SET", "save", "3600 1"]).await;
             std::fs::remove_dir(&gone).unwrap();
-            ask(node, &["BGSAVE"]).await;
+            redis_command(node, &["BGSAVE"]).await;
             until("saving has failed", async || says(node, "rdb_last_bgsave_status:err").await)
                 .await;
         },
         async |quorum, _, node| {
             let on = ["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"];
-            ask(&quorum.nodes[node], &on).await;
+            redis_command(&quorum.nodes[node], &on).await;
         },
     )
     .await;

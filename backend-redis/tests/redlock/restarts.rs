@@ -9,20 +9,20 @@ async fn a_majority_without_its_data_grants_nothing_before_the_holder_is_notifie
     let (locks, other) = (quorum.direct(QUICK).await, quorum.direct(QUICK).await);
     let mut last = None;
     for forgetting in [&[0, 1][..], &[1, 2], &[0, 1, 2]] {
-        let held = hold(&locks, "lock").await;
+        let held = acquire(&locks, "lock").await;
         assert!(last < Some(held.fencing_token()), "nodes {forgetting:?}");
-        let waiter = wait_for(&other, "lock");
-        queued(&locks, "lock", 1).await;
+        let waiter = spawn_waiter(&other, "lock");
+        until_queued(&locks, "lock", 1).await;
         for node in forgetting {
             quorum.restart(*node).await;
         }
-        let next = granted(waiter).await;
+        let next = until_granted(waiter).await;
         assert!(!held.is_held(), "two hold at once: nodes {forgetting:?} lost their data");
         soon("the holder is notified", held.lost()).await;
         assert!(next.fencing_token() > held.fencing_token());
         last = Some(next.fencing_token());
         drop(held);
-        give_back(next).await;
+        release(next).await;
         quorum.drained().await;
         for node in forgetting {
             quorum.open(*node).await;
@@ -37,7 +37,7 @@ async fn without_the_delay_two_hold_at_once() {
     let lines = quorum.lines().await;
     let locks = quorum.without_restart_delay(Some(&lines), ms(10_000)).await;
     let other = quorum.without_restart_delay(None, ms(10_000)).await;
-    let held = hold(&locks, "lock").await;
+    let held = acquire(&locks, "lock").await;
     // It must not reinstall what the nodes lose.
     lines.lose(&[0, 1, 2]);
     quorum.restart(0).await;
@@ -52,7 +52,7 @@ async fn without_the_delay_two_hold_at_once() {
     let next = next.unwrap();
     assert!(held.is_held() && next.is_held());
     drop(held);
-    give_back(next).await;
+    release(next).await;
 }
 
 /// FLUSHALL does not change the server's run. Only the incarnation record shows that its locks are
@@ -64,11 +64,11 @@ async fn a_flushed_node_is_excluded_like_a_restarted_one() {
     let (locks, other) = (lines.connect(QUICK).await, quorum.direct(QUICK).await);
     lines.lose(&[2]);
     let held = locks.lock("lock").fixed_lease(QUICK_TTL).acquire().await.unwrap();
-    ask(&quorum.nodes[0], &["FLUSHALL"]).await;
+    redis_command(&quorum.nodes[0], &["FLUSHALL"]).await;
     let flushed = time_us(&quorum.nodes[0]).await;
-    let next = granted(wait_for(&other, "lock")).await;
+    let next = until_granted(spawn_waiter(&other, "lock")).await;
     assert!(!held.is_held(), "two hold at once");
-    give_back(next).await;
+    release(next).await;
     quorum.open(0).await;
     let opened = time_us(&quorum.nodes[0]).await;
     assert!(u128::from(opened - flushed) >= QUICK_DELAY.as_micros(), "too early");

@@ -45,10 +45,10 @@ async fn a_node_that_lost_its_data_does_not_vote_a_second_time() {
         let until = held.valid_until();
         quorum.restart(A).await;
         let other = if is_new { quorum.direct(QUICK).await } else { old.clone() };
-        let next = granted(wait_for(&other, "lock")).await;
+        let next = until_granted(spawn_waiter(&other, "lock")).await;
         assert!(other.now() >= until && !held.is_held(), "two hold at once");
         assert_eq!(soon("told", held.lost()).await, LostReason::Expired);
-        give_back(next).await;
+        release(next).await;
     }
 }
 
@@ -71,9 +71,9 @@ async fn no_lock_outlives_the_delay() {
     // About the longest TTL, and the fastest loss of data.
     let held = soon("granted", one.lock("lock").fixed_lease(ms(LONGEST)).acquire()).await.unwrap();
     quorum.restart(A).await;
-    let next = granted(wait_for(&other, "lock")).await;
+    let next = until_granted(spawn_waiter(&other, "lock")).await;
     assert!(!held.is_held(), "two hold at once");
-    give_back(next).await;
+    release(next).await;
 }
 
 /// The same up to a second too early, by an age in whole seconds.
@@ -89,9 +89,9 @@ async fn a_node_is_as_old_as_its_record_to_the_microsecond() {
         // A client that has not seen the node before: it has only the record.
         let fresh = quorum.direct(QUICK).await;
         until("it votes again", async || {
-            let guard = hold(&fresh, "lock").await;
+            let guard = acquire(&fresh, "lock").await;
             let votes = !value(&quorum.nodes[A], "lock").await.is_empty();
-            give_back(guard).await;
+            release(guard).await;
             votes
         })
         .await;
@@ -112,16 +112,16 @@ async fn a_majority_of_those_that_reply_is_not_a_quorum() {
     let quorum = TestQuorum::new(3, LONG).await;
     let (_one_lines, one) = without(&quorum, &[B, C], LONG).await;
     let (_other_lines, other) = without(&quorum, &[A, B], LONG).await;
-    let error = in_vain(&one, "lock", ms(300)).await;
+    let error = acquire_error(&one, "lock", ms(300)).await;
     assert_kind(&error, ErrorKind::Unreachable);
-    assert_kind(&in_vain(&other, "lock", ms(300)).await, ErrorKind::Unreachable);
+    assert_kind(&acquire_error(&other, "lock", ms(300)).await, ErrorKind::Unreachable);
     quorum.drained().await;
     quorum.restart(A).await;
     quorum.restart(C).await;
     let third = quorum.direct(LONG).await;
-    let error = in_vain(&third, "lock", ms(300)).await;
+    let error = acquire_error(&third, "lock", ms(300)).await;
     assert_kind(&error, ErrorKind::Unreachable);
-    assert!(words(&error).matches("lost its data or is new").count() == 2, "{error}");
+    assert!(error_chain(&error).matches("lost its data or is new").count() == 2, "{error}");
     quorum.drained().await;
 }
 
@@ -132,17 +132,17 @@ async fn a_majority_of_those_that_reply_is_not_a_quorum() {
 async fn the_largest_token_of_a_round_is_written_back() {
     let quorum = TestQuorum::new(3, LONG).await;
     let far = time_us(&quorum.nodes[B]).await + 3_600_000_000;
-    ask(&quorum.nodes[B], &["SET", &token_key("lock"), &far.to_string()]).await;
+    redis_command(&quorum.nodes[B], &["SET", &token_key("lock"), &far.to_string()]).await;
     let (_b_lines, other) = without(&quorum, &[C], LONG).await;
     let (_a_lines, one) = without(&quorum, &[B], LONG).await;
-    let first = hold(&other, "lock").await;
+    let first = acquire(&other, "lock").await;
     assert!(first.fencing_token().get() > far, "b's vote counted");
     let token = first.fencing_token();
-    give_back(first).await;
+    release(first).await;
     // The next grant on a and c.
-    let second = hold(&one, "lock").await;
+    let second = acquire(&one, "lock").await;
     assert!(second.fencing_token() > token, "{:?} after {token:?}", second.fencing_token());
-    give_back(second).await;
+    release(second).await;
 }
 
 /// b's token is larger from a failed try. A gets a's and b's votes, and its key on a is lost; B
@@ -181,12 +181,12 @@ async fn a_released_round_is_never_requested_again() {
     let (one, other) = (quorum.direct(LONG).await, quorum.direct(LONG).await);
     // A client of another library has b and c, so that rounds fail with a's vote.
     for node in [B, C] {
-        ask(&quorum.nodes[node], &["SET", &key("lock"), "foreign", "PX", "400"]).await;
+        redis_command(&quorum.nodes[node], &["SET", &key("lock"), "foreign", "PX", "400"]).await;
     }
     let ttl = ms(900);
     let waiting = one.lock("lock").ttl(ttl);
     let held = soon("granted after the foreign one", waiting.acquire()).await.unwrap();
-    renewed(&one, &held, ttl).await;
+    until_renewed(&one, &held, ttl).await;
     let mut first_rounds = BTreeSet::new();
     for spy in &mut spies {
         let mut freed: BTreeMap<String, usize> = BTreeMap::new();
@@ -207,12 +207,16 @@ async fn a_released_round_is_never_requested_again() {
         for node in &quorum.nodes {
             let keys = ["3", "lock:lock", "{lock:lock}:q", "{lock:lock}:f"];
             let late = [&["EVAL", free][..], &keys, &[identity, "", ""]].concat();
-            assert_eq!(ask(node, &late).await, "0", "a late release had something to delete");
+            assert_eq!(
+                redis_command(node, &late).await,
+                "0",
+                "a late release had something to delete"
+            );
         }
     }
     assert!(held.is_held() && is_busy(&other, "lock").await);
     quorum.held_everywhere("lock", &[]).await;
-    give_back(held).await;
+    release(held).await;
     quorum.drained().await;
 }
 
@@ -226,7 +230,7 @@ async fn a_late_release_does_not_free_a_successor() {
     let one = lines.connect(LONG).await;
     let held = one.lock("lock").ttl(ms(800)).acquire().await.unwrap();
     lines.lose(&[A, B, C]);
-    let next = hold(&other, "lock").await;
+    let next = acquire(&other, "lock").await;
     assert!(!held.is_held(), "two hold at once");
     quorum.held_everywhere("lock", &[]).await;
     let theirs = quorum.values("lock").await;
@@ -234,7 +238,7 @@ async fn a_late_release_does_not_free_a_successor() {
     lines.heal().await;
     // Its releases have arrived once a later request has, on each connection.
     for _ in 0..3 {
-        give_back(hold(&one, "later").await).await;
+        release(acquire(&one, "later").await).await;
     }
     assert!(is_busy(&one, "lock").await);
     let free = script("free");
@@ -242,10 +246,10 @@ async fn a_late_release_does_not_free_a_successor() {
         let keys = ["3", "lock:lock", "{lock:lock}:q", "{lock:lock}:f"];
         let identity = round(ME, 1);
         let late = [&["EVAL", free][..], &keys, &[&identity, "", ""]].concat();
-        assert_eq!(ask(node, &late).await, "0");
+        assert_eq!(redis_command(node, &late).await, "0");
     }
     assert_eq!(quorum.values("lock").await, theirs, "a late release took it away");
-    give_back(next).await;
+    release(next).await;
     quorum.drained().await;
 }
 

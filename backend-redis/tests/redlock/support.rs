@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-pub(crate) use fencelock_conformance::acts::*;
-use fencelock_conformance::proxy::{Direction, Proxy, framing};
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Locks, Result, Settings, Ttl, url};
 use fencelock_redis::{REDLOCK_SCHEME, RedlockStore, redlock};
+pub(crate) use fencelock_testkit::helpers::*;
+use fencelock_testkit::proxy::{Direction, Proxy, framing};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
@@ -142,12 +142,12 @@ impl TestQuorum {
 
 /// A node's incarnation record.
 pub(crate) async fn record(node: &TestRedis) -> String {
-    ask(node, &["GET", redlock::incarnation::KEY]).await
+    redis_command(node, &["GET", redlock::incarnation::KEY]).await
 }
 
 /// Keys of claims on one node.
 pub(crate) async fn leftovers(server: &TestRedis) -> Vec<String> {
-    let keys = ask(server, &["KEYS", "*"]).await;
+    let keys = redis_command(server, &["KEYS", "*"]).await;
     let of_claims =
         |key: &&str| !key.is_empty() && !key.ends_with("}:f") && *key != redlock::incarnation::KEY;
     keys.lines().filter(of_claims).map(str::to_owned).collect()
@@ -164,12 +164,12 @@ pub(crate) fn token_key(name: &str) -> String {
 
 /// The value of the lock's key, empty for none.
 pub(crate) async fn value(node: &TestRedis, name: &str) -> String {
-    ask(node, &["GET", &key(name)]).await
+    redis_command(node, &["GET", &key(name)]).await
 }
 
 /// The node's clock, in µs.
 pub(crate) async fn time_us(node: &TestRedis) -> u64 {
-    let time = ask(node, &["TIME"]).await;
+    let time = redis_command(node, &["TIME"]).await;
     let mut words = time.lines().map(|word| word.parse::<u64>().expect("a number"));
     words.next().unwrap() * 1_000_000 + words.next().unwrap()
 }
@@ -219,5 +219,5 @@ pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
 }
 
 pub(crate) async fn connect(url: &str) -> Locks {
-    connected(|| try_connect(url)).await
+    connect_retrying(|| try_connect(url)).await
 }

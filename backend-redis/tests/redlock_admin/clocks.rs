@@ -1,9 +1,9 @@
 //! A node whose clock is wrong.
 
-use fencelock_conformance::acts::*;
-use fencelock_conformance::servers::{RedisOptions, ServerClock};
 use fencelock_core::ErrorKind;
 use fencelock_redis::redlock::{init, replace, status};
+use fencelock_testkit::helpers::*;
+use fencelock_testkit::servers::{RedisOptions, ServerClock};
 
 use crate::support::*;
 

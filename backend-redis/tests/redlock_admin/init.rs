@@ -1,8 +1,8 @@
 //! `init` declares a set new.
 
-use fencelock_conformance::acts::*;
 use fencelock_core::ErrorKind;
 use fencelock_redis::redlock::init;
+use fencelock_testkit::helpers::*;
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -14,7 +14,7 @@ async fn a_new_set_takes_part_at_once() {
     init(&url).await.unwrap();
     let start = Instant::now();
     let locks = connect(&url).await.unwrap();
-    give_back(hold(&locks, "a").await).await;
+    release(acquire(&locks, "a").await).await;
     assert!(start.elapsed() < PATIENCE / 2, "restart_delay=60s was not waited for");
     locks.close().await.unwrap();
     let before = nodes.records().await;

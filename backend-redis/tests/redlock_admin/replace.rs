@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::acts::*;
 use fencelock_core::{Error, ErrorKind};
 use fencelock_redis::redlock::{init, open_when_due, replace};
+use fencelock_testkit::helpers::*;
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -21,14 +21,14 @@ async fn changes_hands(nodes: &Nodes, old: &[usize], new: &[usize]) {
     let (old_url, new_url) = (nodes.url(old, SHORT), nodes.url(new, &next(SHORT)));
     init(&old_url).await.unwrap();
     let before = connect(&old_url).await.unwrap();
-    let held = hold(&before, "a").await;
+    let held = acquire(&before, "a").await;
     let closing = Instant::now();
     let replaced = replace(&old_url, &new_url).await.unwrap();
     assert!(replaced.opens_in <= DELAY, "{replaced:?}");
     assert!(replaced.not_closed.is_empty(), "{replaced:?}");
 
     let after = connect(&new_url).await.unwrap();
-    let granted = hold(&after, "a").await;
+    let granted = acquire(&after, "a").await;
     assert!(!held.is_held(), "two hold it");
     assert!(closing.elapsed() >= DELAY, "the first grant came before the delay had passed");
     assert!(held.valid_until() < granted.valid_until());
@@ -36,7 +36,7 @@ async fn changes_hands(nodes: &Nodes, old: &[usize], new: &[usize]) {
 
     assert_refused(&soon("an answer", before.lock("b").try_acquire()).await.unwrap_err());
     assert_refused(&soon("an answer", connect(&old_url)).await.unwrap_err());
-    give_back(granted).await;
+    release(granted).await;
     for locks in [before, after] {
         locks.close().await.unwrap();
     }
@@ -87,7 +87,7 @@ async fn a_set_moves_to_other_servers_without_its_dead_node() {
         assert_eq!(word(&nodes.record(node).await, 1), "open");
     }
     let locks = connect(&new_url).await.unwrap();
-    give_back(hold(&locks, "a").await).await;
+    release(acquire(&locks, "a").await).await;
     locks.close().await.unwrap();
     let before = (nodes.record(0).await, nodes.record(4).await);
     let again = replace(&old_url, &new_url).await.unwrap();

@@ -1,8 +1,8 @@
 //! `status` shows a set.
 
-use fencelock_conformance::acts::*;
 use fencelock_core::ErrorKind;
 use fencelock_redis::redlock::{Membership, NodeSeen, NodeStatus, init, status};
+use fencelock_testkit::helpers::*;
 use std::time::Duration;
 
 use crate::support::*;
@@ -66,8 +66,8 @@ async fn a_lock_is_shown_as_each_node_has_it() {
     let url = nodes.url(&[0, 1, 2], "token_epoch=3&prefix=mine:&ttl=3s");
     init(&url).await.unwrap();
     let locks = connect(&url).await.unwrap();
-    let guard = hold(&locks, "a").await;
-    let waiter = wait_for(&locks, "a");
+    let guard = acquire(&locks, "a").await;
+    let waiter = spawn_waiter(&locks, "a");
     until("it queues", async || locks.inspect("a").await.unwrap().waiters.len() == 1).await;
     // A majority suffices for both, and the first renewal installs the holder at the others.
     until("all nodes have it", async || {
@@ -82,8 +82,8 @@ async fn a_lock_is_shown_as_each_node_has_it() {
         held.all(|held| held) && waiters >= 2
     })
     .await;
-    give_back(guard).await;
-    give_back(granted(waiter).await).await;
+    release(guard).await;
+    release(until_granted(waiter).await).await;
     nodes.node(2).command(&["DEL", "mine:b"]).await.unwrap();
     nodes.node(2).command(&["LPUSH", "mine:b", "x"]).await.unwrap();
     let told = status(&url, Some("b")).await.unwrap();

@@ -1,9 +1,9 @@
 //! Sets of servers, and their incarnation records.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Locks, Result, url};
 use fencelock_redis::REDLOCK_SCHEME;
 use fencelock_redis::redlock::incarnation::KEY;
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
 /// A short delay, and a TTL nearly as long as it covers.
 pub(crate) const SHORT: &str = "restart_delay=3s&clock_tolerance=1s&ttl=900ms";

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use fencelock::redlock::{Deployment, LockSeen, Membership, NodeSeen, NodeStatus};
-use fencelock::{FencingToken, Label, Occupant, Snapshot};
+use fencelock::{FencingToken, Label, Participant, Snapshot};
 use serde::Serialize;
 
 /// A table with aligned columns; the last one is not padded, since errors may be long.
@@ -71,7 +71,7 @@ fn lock_cells(seen: &NodeSeen) -> [String; 3] {
     }
 }
 
-fn holder(holder: &Occupant) -> String {
+fn holder(holder: &Participant) -> String {
     let id = holder.id.as_str();
     match &holder.label {
         Some(label) => format!("{id} ({})", label.as_str()),
@@ -218,7 +218,7 @@ fn holders(snapshot: &Snapshot) -> Vec<HolderRow<'_>> {
     snapshot.holders.iter().map(holder_row).collect()
 }
 
-fn holder_row(holder: &Occupant) -> HolderRow<'_> {
+fn holder_row(holder: &Participant) -> HolderRow<'_> {
     HolderRow {
         id: holder.id.as_str(),
         label: holder.label.as_ref().map(Label::as_str),

@@ -23,7 +23,7 @@ pub(crate) fn ticks(ticks: u8) -> Duration {
 }
 
 pub(crate) fn moment(tick: u8) -> Moment {
-    Moment::from_nanos(0).after(ticks(tick))
+    Moment::from_nanos(0) + ticks(tick)
 }
 
 /// A node's clock, in the unit of its record.

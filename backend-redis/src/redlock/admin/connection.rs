@@ -8,13 +8,13 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::time::Instant;
 
-use crate::checkup::Checkup;
-use crate::dial::{Dialled, Driver};
-use crate::error::{explain, strange_answer};
+use crate::connection::{ConnectOptions, HostPort, Target};
+use crate::connection::{ConnectionTask, Dialled};
+use crate::protocol::error::{explain, protocol_error};
 use crate::redlock::node::record::{MAX_WRITES, keeps_changing, record_and_clock, write_command};
 use crate::redlock::rules::clocks::Offset;
 use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord, RecordState};
-use crate::route::{Caller, Host, Route};
+use crate::server::server_info::ServerInfo;
 
 /// This machine's wall clock, read once when an operator's command starts: the nodes' clocks are
 /// shown relative to it, and it must not step in between.
@@ -40,9 +40,9 @@ impl WallClock {
 /// A node, with what it last replied.
 #[derive(Debug)]
 pub(super) struct NodeConnection {
-    pub(super) host: Host,
+    pub(super) host: HostPort,
     pub(super) connection: MultiplexedConnection,
-    _driver: Driver,
+    _task: ConnectionTask,
     pub(super) run_id: String,
     /// The incarnation record's text, if there is one.
     pub(super) text: Option<String>,
@@ -54,26 +54,26 @@ pub(super) struct NodeConnection {
 
 impl NodeConnection {
     pub(super) async fn reach(
-        host: &Host,
-        caller: &Caller,
+        host: &HostPort,
+        options: &ConnectOptions,
         clock: WallClock,
     ) -> Result<NodeConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
-            .set_response_timeout(Some(caller.timeouts.answer));
-        let dialled = Route::To(host.clone()).connect(caller, &config).await?;
-        let Dialled { mut connection, driver, .. } = dialled;
+            .set_response_timeout(Some(options.timeouts.answer));
+        let dialled = Target::To(host.clone()).connect(options, &config).await?;
+        let Dialled { mut connection, task, .. } = dialled;
         let info = redis::cmd("INFO").query_async::<Value>(&mut connection).await;
-        let checkup = Checkup::read(&info.map_err(|error| explain(&error))?);
-        checkup.require(false)?;
-        let run_id = checkup.run_id().ok_or_else(|| strange_answer("INFO"))?.to_owned();
+        let server_info = ServerInfo::read(&info.map_err(|error| explain(&error))?);
+        server_info.require(false)?;
+        let run_id = server_info.run_id().ok_or_else(|| protocol_error("INFO"))?.to_owned();
         let sent = clock.now_us();
         let (text, now_us) = record_and_clock(&mut connection).await?;
         let offset = Offset::read(now_us, sent, clock.now_us());
         Ok(NodeConnection {
             host: host.clone(),
             connection,
-            _driver: driver,
+            _task: task,
             run_id,
             text,
             now_us,

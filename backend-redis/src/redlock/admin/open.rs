@@ -9,9 +9,9 @@ use fencelock_core::{Error, ErrorKind, Result};
 use super::connection::{NodeConnection, WallClock};
 use super::membership::Membership;
 use super::set::{at, explain_at, parse, reach_all};
+use crate::connection::ConnectOptions;
 use crate::redlock::config::RedlockStore;
 use crate::redlock::rules::incarnation::{Deployment, IncarnationVerdict, verdict};
-use crate::route::Caller;
 
 /// Waits until every node of `url` takes part, and opens those whose delay has passed.
 ///
@@ -25,9 +25,9 @@ use crate::route::Caller;
 pub async fn open_when_due(url: &str) -> Result<()> {
     let (store, _) = parse(url)?;
     let explain = explain_at(&store);
-    let caller = store.caller().map_err(&explain)?;
+    let options = store.options().map_err(&explain)?;
     loop {
-        let (rest, failed) = open_due(&store, &caller).await;
+        let (rest, failed) = open_due(&store, &options).await;
         match (rest, failed) {
             (Some(rest), _) => tokio::time::sleep(rest).await,
             (None, Some(error)) => return Err(explain(error)),
@@ -37,10 +37,13 @@ pub async fn open_when_due(url: &str) -> Result<()> {
 }
 
 /// Opens the nodes that are due; the longest remaining delay of the others, and the first error.
-async fn open_due(store: &RedlockStore, caller: &Arc<Caller>) -> (Option<Duration>, Option<Error>) {
+async fn open_due(
+    store: &RedlockStore,
+    options: &Arc<ConnectOptions>,
+) -> (Option<Duration>, Option<Error>) {
     let ours = store.deployment();
     let (mut rest, mut failed) = (None, None);
-    for (host, node) in reach_all(store, caller, WallClock::start()).await {
+    for (host, node) in reach_all(store, options, WallClock::start()).await {
         let updated = match node {
             Ok(mut node) => write_due(&mut node, ours).await.map(|()| node),
             Err(error) => Err(error),

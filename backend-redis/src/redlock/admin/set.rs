@@ -7,8 +7,8 @@ use fencelock_core::{Error, ErrorKind, Operation, Result, Settings};
 use futures_util::future::join_all;
 
 use super::connection::{NodeConnection, WallClock};
+use crate::connection::{ConnectOptions, HostPort};
 use crate::redlock::config::{RedlockStore, SCHEME};
-use crate::route::{Caller, Host};
 
 /// The set that `url` names.
 pub(super) fn parse(url: &str) -> Result<(RedlockStore, Settings)> {
@@ -25,20 +25,20 @@ pub(super) fn parse(url: &str) -> Result<(RedlockStore, Settings)> {
 
 /// Adds the set's name to an error, without the password.
 pub(super) fn explain_at(store: &RedlockStore) -> impl Fn(Error) -> Error {
-    let shown: Arc<str> = store.shown().into();
+    let shown: Arc<str> = store.redacted_url().into();
     move |error| error.during(Operation::Connect).with_store(&shown)
 }
 
 /// Connects to every node, in the order of the URL.
 pub(super) async fn reach_all(
     store: &RedlockStore,
-    caller: &Arc<Caller>,
+    options: &Arc<ConnectOptions>,
     clock: WallClock,
-) -> Vec<(Host, Result<NodeConnection>)> {
+) -> Vec<(HostPort, Result<NodeConnection>)> {
     let connecting = store
         .hosts()
         .iter()
-        .map(|host| async { (host.clone(), NodeConnection::reach(host, caller, clock).await) });
+        .map(|host| async { (host.clone(), NodeConnection::reach(host, options, clock).await) });
     join_all(connecting).await
 }
 
@@ -55,6 +55,6 @@ pub(super) fn refuse_twins(nodes: &[NodeConnection]) -> Result<()> {
 }
 
 /// Adds the node's name to an error.
-pub(super) fn at(host: &Host, error: &Error) -> Error {
+pub(super) fn at(host: &HostPort, error: &Error) -> Error {
     Error::new(error.kind(), format!("{host}: {}", error.message())).retryable(error.is_retryable())
 }

@@ -13,18 +13,18 @@ use super::monitor::{Eligibility, NodeMonitor, NodeState, RECHECK, VoteRequest};
 use super::pending_releases::{PendingRelease, PendingReleases};
 use super::record::quarantined;
 use super::view::QuorumView;
-use crate::batch::Batches;
-use crate::identity::Process;
-use crate::link::{Audience, Link};
-use crate::node::Node;
+use crate::connection::{ConnectOptions, HostPort, Target};
+use crate::connection::{Subscription, SupervisedConnection};
+use crate::protocol::identity::ClientId;
 use crate::redlock::rules::incarnation::RestartTracker;
 use crate::redlock::scripts::QUORUM;
-use crate::route::{Caller, Host, Route};
+use crate::server::batch::BatchingNode;
+use crate::server::node::Node;
 
 #[derive(Debug)]
 pub(crate) struct Member {
-    pub(crate) host: Host,
-    pub(crate) batches: Arc<Batches>,
+    pub(crate) host: HostPort,
+    pub(crate) batches: Arc<BatchingNode>,
     monitor: Arc<NodeMonitor>,
     monitor_task: AbortHandle,
 }
@@ -33,9 +33,9 @@ impl Member {
     /// Starts to connect to node `index`.
     pub(crate) fn start(
         index: usize,
-        host: Host,
-        caller: &Arc<Caller>,
-        process: Process,
+        host: HostPort,
+        options: &Arc<ConnectOptions>,
+        client: ClientId,
         view: Arc<QuorumView>,
     ) -> Member {
         let state = NodeState {
@@ -53,21 +53,21 @@ impl Member {
             pending: PendingReleases::default(),
             last_reply: AtomicU64::new(0),
         });
-        let audience = Audience { channel: Some(process), ear: Some(monitor.clone()) };
-        let node = Node::start_one_of_many(Route::To(host.clone()), caller.clone(), audience);
-        let batches = Batches::new(node, caller.runtime.clone(), &QUORUM.batch);
+        let subscription = Subscription { channel: Some(client), handler: Some(monitor.clone()) };
+        let node = Node::start_one_of_many(Target::To(host.clone()), options.clone(), subscription);
+        let batches = BatchingNode::new(node, options.runtime.clone(), &QUORUM.batch);
         let running = monitor.clone().run(batches.clone());
-        let monitor_task = caller.runtime.spawn(running).abort_handle();
+        let monitor_task = options.runtime.spawn(running).abort_handle();
         Member { host, batches, monitor, monitor_task }
     }
 
-    pub(crate) fn link(&self) -> &Link {
-        self.batches.node().link()
+    pub(crate) fn connection(&self) -> &SupervisedConnection {
+        self.batches.node().connection()
     }
 
     /// What to request its vote with; an error says why it is not asked.
     pub(crate) fn vote_request(&self) -> Result<VoteRequest> {
-        self.link().state()?;
+        self.connection().state()?;
         match &self.monitor.state().eligibility {
             Eligibility::Unknown => {
                 let message = "its incarnation record has not been read yet";
@@ -75,7 +75,7 @@ impl Member {
             }
             Eligibility::Eligible(request) => Ok(request.clone()),
             Eligibility::Quarantined(until) => {
-                Err(quarantined(until.since(self.monitor.view.clock.now())))
+                Err(quarantined(until.duration_since(self.monitor.view.clock.now())))
             }
             Eligibility::Excluded(error) => Err(error.clone()),
         }
@@ -83,9 +83,9 @@ impl Member {
 
     /// Whether it may soon be known if the node votes.
     pub(crate) fn is_undecided(&self) -> bool {
-        match self.link().state() {
+        match self.connection().state() {
             Ok(()) => matches!(self.monitor.state().eligibility, Eligibility::Unknown),
-            Err(_) => self.link().is_starting(),
+            Err(_) => self.connection().is_starting(),
         }
     }
 
@@ -97,7 +97,7 @@ impl Member {
     /// Suspects that it has failed, since others have replied and it has not.
     pub(crate) fn suspect(&self, now: Moment) {
         let last_reply = Moment::from_nanos(self.monitor.last_reply.load(Ordering::Relaxed));
-        if now.since(last_reply) > RECHECK {
+        if now.duration_since(last_reply) > RECHECK {
             // One check for all requests that suspect it.
             self.record_reply(now);
             self.monitor.recheck.notify_one();

@@ -16,15 +16,15 @@ use super::record::{
     write_command,
 };
 use super::view::QuorumView;
-use crate::batch::Batches;
-use crate::checkup::Checkup;
-use crate::error::explain;
-use crate::link::{Ear, Link};
+use crate::connection::{PushHandler, SupervisedConnection};
+use crate::protocol::error::explain;
 use crate::redlock::rules::clocks::Offset;
 use crate::redlock::rules::incarnation::{
     self, IncarnationRecord, IncarnationVerdict, RestartTracker, verdict,
 };
 use crate::redlock::scripts::QUORUM;
+use crate::server::batch::BatchingNode;
+use crate::server::server_info::ServerInfo;
 
 /// How often a node's clock is read.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(30);
@@ -80,17 +80,17 @@ impl NodeMonitor {
     }
 
     /// Checks the node periodically, when a connection is new, and when it is suspected.
-    pub(super) async fn run(self: Arc<Self>, batches: Arc<Batches>) {
-        let link = batches.node().link();
+    pub(super) async fn run(self: Arc<Self>, batches: Arc<BatchingNode>) {
+        let connection = batches.node().connection();
         loop {
-            if link.started().await.is_err() {
+            if connection.started().await.is_err() {
                 self.view.publish_update();
-                if link.up().await.is_err() {
+                if connection.up().await.is_err() {
                     return;
                 }
             }
             self.pending.flush(&batches, self.view.clock.now()).await;
-            let next = match self.check(link).await {
+            let next = match self.check(connection).await {
                 Ok(next) => next,
                 Err(error) => {
                     tracing::debug!(%error, node = %self.name, "a node could not be checked");
@@ -103,10 +103,10 @@ impl NodeMonitor {
     }
 
     /// Reads the record and the clock, and writes the record if that is due; when to check again.
-    async fn check(&self, link: &Link) -> Result<Duration> {
-        link.state()?;
+    async fn check(&self, connection: &SupervisedConnection) -> Result<Duration> {
+        connection.state()?;
         for _ in 0..MAX_WRITES {
-            let (text, now_us, offset) = self.read(link).await?;
+            let (text, now_us, offset) = self.read(connection).await?;
             let run_id = self.state().run_id.clone();
             let deployment = self.view.deployment;
             let record = text.as_deref().and_then(IncarnationRecord::parse);
@@ -118,7 +118,7 @@ impl NodeMonitor {
                         self.state().eligibility = Eligibility::Excluded(error);
                         return Ok(CLOCK_INTERVAL);
                     }
-                    None => write(link, text.as_deref(), &record).await?,
+                    None => write(connection, text.as_deref(), &record).await?,
                 },
                 verdict => {
                     self.view.set_offset(self.index, offset);
@@ -133,10 +133,13 @@ impl NodeMonitor {
         Err(keeps_changing())
     }
 
-    async fn read(&self, link: &Link) -> Result<(Option<String>, u64, Offset)> {
+    async fn read(
+        &self,
+        connection: &SupervisedConnection,
+    ) -> Result<(Option<String>, u64, Offset)> {
         let clock = &self.view.clock;
         let sent = micros(clock.now());
-        let replies = link.send_all(&read_commands()).await?;
+        let replies = connection.send_all(&read_commands()).await?;
         let now = clock.now();
         let received = micros(now);
         let (text, now_us) = read_replies(replies)?;
@@ -161,12 +164,12 @@ impl NodeMonitor {
                         let request = VoteRequest { record, incarnation: incarnation.into() };
                         (Eligibility::Eligible(request), CLOCK_INTERVAL)
                     }
-                    rest => (Eligibility::Quarantined(now.after(rest)), rest),
+                    rest => (Eligibility::Quarantined(now + rest), rest),
                 }
             }
             IncarnationVerdict::Quarantined(rest) => {
                 let rest = rest.max(state.restarts.observe(incarnation, now, delay));
-                (Eligibility::Quarantined(now.after(rest)), rest)
+                (Eligibility::Quarantined(now + rest), rest)
             }
             IncarnationVerdict::OfAnotherSet(record) => {
                 let error = other_set(&record, self.view.deployment);
@@ -203,21 +206,21 @@ impl NodeMonitor {
 }
 
 #[async_trait]
-impl Ear for NodeMonitor {
-    async fn meet(&self, connection: &mut MultiplexedConnection) -> Result<()> {
+impl PushHandler for NodeMonitor {
+    async fn on_connect(&self, connection: &mut MultiplexedConnection) -> Result<()> {
         let mut commands = Pipeline::with_capacity(2);
         commands.cmd("INFO").cmd("CLIENT").arg("ID");
         let replies = commands.query_async::<(Value, i64)>(connection).await;
         let (info, client_id) = replies.map_err(|error| explain(&error))?;
-        let checkup = Checkup::read(&info);
-        checkup.require(false)?;
-        checkup.warn_of_eviction(&self.name);
+        let server_info = ServerInfo::read(&info);
+        server_info.require(false)?;
+        server_info.warn_of_eviction(&self.name);
         let mut scripts = Pipeline::new();
         for script in QUORUM.all() {
             scripts.cmd("SCRIPT").arg("LOAD").arg(&script.text).ignore();
         }
         scripts.query_async::<()>(connection).await.map_err(|error| explain(&error))?;
-        let run_id = checkup.run_id().ok_or_else(|| {
+        let run_id = server_info.run_id().ok_or_else(|| {
             let message = "the server does not report its run_id; its ACL must allow INFO";
             Error::new(ErrorKind::Refused, message)
         })?;
@@ -251,14 +254,14 @@ impl Ear for NodeMonitor {
         Ok(())
     }
 
-    fn told(&self, message: &[u8]) {
+    fn on_message(&self, message: &[u8]) {
         self.view.waiters.on_message(self.index, message);
     }
 
-    fn changed(&self, _key: &Value) {}
+    fn on_invalidate(&self, _key: &Value) {}
 
     /// Another node notifies of the same; what none notifies of, the next check finds.
-    fn missed(&self) {}
+    fn on_gap(&self) {}
 }
 
 fn micros(moment: Moment) -> u64 {

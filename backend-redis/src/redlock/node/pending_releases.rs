@@ -6,11 +6,11 @@ use fencelock_core::{Moment, Result};
 use futures_util::{StreamExt, stream};
 use redis::Value;
 
-use crate::batch::Batches;
-use crate::identity::Keys;
-use crate::node::Step;
+use crate::protocol::call::ScriptCall;
+use crate::protocol::identity::Keys;
 use crate::redlock::scripts::QUORUM;
-use crate::seats::AT_ONCE;
+use crate::server::batch::BatchingNode;
+use crate::server::fan_out::AT_ONCE;
 
 /// What one node may have, and is to be released there once it can be reached again.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl PendingReleases {
     }
 
     /// Sends every release that has not expired; those that fail stay deferred.
-    pub(super) async fn flush(&self, batches: &Arc<Batches>, now: Moment) {
+    pub(super) async fn flush(&self, batches: &Arc<BatchingNode>, now: Moment) {
         let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let open = all.into_iter().filter(|release| now < release.expires);
         let sending = stream::iter(open).map(async |release| {
@@ -58,7 +58,7 @@ pub(crate) enum ReleaseKind<'a> {
 
 /// Removes a round from a node, and its waiter unless that stays; whether the round was there.
 pub(crate) async fn release_round(
-    batches: &Arc<Batches>,
+    batches: &Arc<BatchingNode>,
     keys: &Keys,
     identity: &[u8],
     waiter: &str,
@@ -70,6 +70,6 @@ pub(crate) async fn release_round(
         ReleaseKind::KeepWaiting(arrival) => &[identity, waiter, arrival.as_bytes()],
         ReleaseKind::Evict => &[identity, waiter, b"", b"tell"],
     };
-    let step = Step { script: &QUORUM.free, keys: &keys.all(), values };
-    Ok(batches.step(step).await? == Value::Int(1))
+    let call = ScriptCall { script: &QUORUM.free, keys: &keys.all(), values };
+    Ok(batches.call(call).await? == Value::Int(1))
 }

@@ -230,7 +230,7 @@ impl Quorum {
 
     /// The nodes without a connection.
     pub(crate) fn unreachable(&self) -> NodeSet {
-        let is_unreachable = |node: &usize| self.members[*node].link().state().is_err();
+        let is_unreachable = |node: &usize| self.members[*node].connection().state().is_err();
         NodeSet::of((0..self.members.len()).filter(is_unreachable))
     }
 

@@ -6,8 +6,8 @@ use fencelock_core::{Error, ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value};
 
-use crate::error::{explain, strange_answer};
-use crate::link::Link;
+use crate::connection::SupervisedConnection;
+use crate::protocol::error::{explain, protocol_error};
 use crate::redlock::rules::incarnation::{self, Deployment, IncarnationRecord, RecordState};
 
 /// How often a compare-and-swap of the record is tried: other clients may write at the same time.
@@ -32,7 +32,7 @@ pub(crate) async fn record_and_clock(
 pub(super) fn read_replies(replies: Vec<Value>) -> Result<(Option<String>, u64)> {
     let replies: Result<Vec<Value>, _> = replies.into_iter().map(Value::extract_error).collect();
     let replies = replies.map_err(|error| explain(&error))?;
-    read(&replies).ok_or_else(|| strange_answer("GET and TIME"))
+    read(&replies).ok_or_else(|| protocol_error("GET and TIME"))
 }
 
 pub(crate) fn read(replies: &[Value]) -> Option<(Option<String>, u64)> {
@@ -68,8 +68,12 @@ pub(crate) fn write_command(old: Option<&str>, new: &IncarnationRecord) -> Cmd {
     swap
 }
 
-pub(super) async fn write(link: &Link, old: Option<&str>, new: &IncarnationRecord) -> Result<()> {
-    let reply = link.send(&write_command(old, new)).await?;
+pub(super) async fn write(
+    connection: &SupervisedConnection,
+    old: Option<&str>,
+    new: &IncarnationRecord,
+) -> Result<()> {
+    let reply = connection.send(&write_command(old, new)).await?;
     reply.map(drop).map_err(|error| explain(&error))
 }
 

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use fencelock_core::Claim;
 use uuid::Uuid;
 
-use crate::listeners::strike_out;
 use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::votes::majority;
+use crate::single::notifications::forget;
 
 /// The waiting claims of a client.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Waiters {
     }
 
     pub(crate) fn remove(&self, claim: &Claim) {
-        strike_out(&mut self.claims(), claim);
+        forget(&mut self.claims(), claim);
     }
 
     /// Handles what node `node` published: `owner`, or `owner 0` when an operator has removed the
@@ -70,7 +70,7 @@ impl Waiters {
             (is_enough || is_eviction).then(|| waiter.claim.upgrade()).flatten()
         };
         if let Some(claim) = claim {
-            claim.ring();
+            claim.wake();
         }
     }
 }

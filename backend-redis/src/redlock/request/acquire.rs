@@ -7,8 +7,8 @@ use redis::Value;
 use tokio::time::timeout_at;
 
 use super::state::{Grant, Possession, QuorumClaim};
-use crate::identity::{of_round, ttl_of};
-use crate::node::Step;
+use crate::protocol::call::ScriptCall;
+use crate::protocol::identity::{of_round, ttl_of};
 use crate::redlock::node::fan_out::{BoxedFanOut, FanOut};
 use crate::redlock::node::member::Member;
 use crate::redlock::node::monitor::VoteRequest;
@@ -161,8 +161,9 @@ impl QuorumClaim {
                 &*round.arrival,
             ];
             let values = values.map(str::as_bytes);
-            let step = Step { script: &QUORUM.vote, keys: &shared.node_keys(), values: &values };
-            member.batches.step(step).await
+            let call =
+                ScriptCall { script: &QUORUM.vote, keys: &shared.node_keys(), values: &values };
+            member.batches.call(call).await
         }
     }
 
@@ -265,8 +266,9 @@ impl QuorumClaim {
         async move {
             let token = token.to_string();
             let values = [&*record, &*round.identity, &*token].map(str::as_bytes);
-            let step = Step { script: &QUORUM.raise, keys: &shared.node_keys(), values: &values };
-            member.batches.step(step).await
+            let call =
+                ScriptCall { script: &QUORUM.raise, keys: &shared.node_keys(), values: &values };
+            member.batches.call(call).await
         }
     }
 }

@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Contender, FencingToken, Removal, Renewal, Rest, Result, lease_end,
+    Acquisition, AttemptOutcome, Claim, FencingToken, ReleaseOutcome, RenewOutcome, Residue,
+    Result, lease_end,
 };
 use tokio::time::timeout_at;
 
 use super::state::{Grant, NODE_STRIDE, QuorumClaim};
-use crate::identity::{Keys, Process, identity};
+use crate::protocol::identity::{ClientId, Keys, identity};
 use crate::redlock::node::quorum::{NodeReport, Quorum};
 use crate::redlock::rules::release_tally::WasHeld;
 use crate::redlock::rules::votes::{self, Vote};
@@ -21,7 +22,7 @@ pub(crate) struct RedlockAcquisition {
 impl RedlockAcquisition {
     pub(crate) fn new(
         quorum: Arc<Quorum>,
-        process: &Process,
+        process: &ClientId,
         claim: Arc<Claim>,
     ) -> RedlockAcquisition {
         let shared = QuorumClaim {
@@ -44,18 +45,18 @@ impl RedlockAcquisition {
     }
 
     /// Extends what is held.
-    pub(crate) async fn renew(&self) -> Result<Renewal> {
+    pub(crate) async fn renew(&self) -> Result<RenewOutcome> {
         self.shared.renew().await
     }
 }
 
 #[async_trait]
-impl Contender for RedlockAcquisition {
+impl Acquisition for RedlockAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.shared.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let shared = &self.shared;
         let quorum = &shared.quorum;
         // What nodes may still have of earlier rounds would block this one.
@@ -73,7 +74,7 @@ impl Contender for RedlockAcquisition {
             let grant = Arc::new(grant);
             shared.state().grant = Some(grant.clone());
             shared.collect_late_votes(outcome.late_votes, grant);
-            return Ok(Attempt::Granted { token: FencingToken::new(token), valid_until });
+            return Ok(AttemptOutcome::Granted { token: FencingToken::new(token), valid_until });
         }
         shared.roll_back().await;
         if !votes::is_busy(&outcome.votes) {
@@ -81,8 +82,8 @@ impl Contender for RedlockAcquisition {
         }
         if !shared.queues() {
             let is_clean = outcome.votes.iter().all(|vote| *vote == Vote::No);
-            let rest = if is_clean { Rest::Nothing } else { Rest::Perhaps };
-            return Ok(Attempt::Busy { rest });
+            let rest = if is_clean { Residue::Nothing } else { Residue::Perhaps };
+            return Ok(AttemptOutcome::Busy { rest });
         }
         let is_split = outcome.rejections.is_split(quorum.majority());
         let splits = {
@@ -90,10 +91,12 @@ impl Contender for RedlockAcquisition {
             state.splits = if is_split { state.splits + 1 } else { 0 };
             state.splits
         };
-        Ok(Attempt::Waiting { look_in: outcome.rejections.look_in(quorum.majority(), splits) })
+        Ok(AttemptOutcome::Waiting {
+            check_after: outcome.rejections.check_after(quorum.majority(), splits),
+        })
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let shared = &self.shared;
         let quorum = &shared.quorum;
         let nodes = quorum.members.len();
@@ -117,7 +120,7 @@ impl Contender for RedlockAcquisition {
             if is_free && release.fan_out.pending().next().is_some() {
                 // Released on a majority: the others are finished in the background.
                 state.release = Some(release);
-                return Ok(Removal::Partly { was_held: true });
+                return Ok(ReleaseOutcome::Partly { was_held: true });
             }
         }
         shared.suspect_silent(&release.fan_out);
@@ -126,10 +129,10 @@ impl Contender for RedlockAcquisition {
             shared.state().release = Some(release);
         }
         match (is_done, was_held) {
-            (true, WasHeld::Yes) => Ok(Removal::Removed),
-            (true, _) => Ok(Removal::Absent),
-            (false, WasHeld::Yes) => Ok(Removal::Partly { was_held: true }),
-            (false, WasHeld::No) => Ok(Removal::Partly { was_held: false }),
+            (true, WasHeld::Yes) => Ok(ReleaseOutcome::Removed),
+            (true, _) => Ok(ReleaseOutcome::Absent),
+            (false, WasHeld::Yes) => Ok(ReleaseOutcome::Partly { was_held: true }),
+            (false, WasHeld::No) => Ok(ReleaseOutcome::Partly { was_held: false }),
             (false, WasHeld::Open) => Err(quorum.no_quorum(&reports)),
         }
     }

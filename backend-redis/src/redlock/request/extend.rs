@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use fencelock_core::{Renewal, Result, lease_end};
+use fencelock_core::{RenewOutcome, Result, lease_end};
 use redis::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::state::{Grant, Possession, QuorumClaim};
-use crate::identity::ttl_of;
-use crate::node::Step;
+use crate::protocol::call::ScriptCall;
+use crate::protocol::identity::ttl_of;
 use crate::redlock::node::fan_out::FanOut;
 use crate::redlock::node::member::Member;
 use crate::redlock::node::monitor::VoteRequest;
@@ -21,9 +21,9 @@ const STRAGGLER_GRACE: Duration = Duration::from_millis(20);
 
 impl QuorumClaim {
     /// Extends the grant on a majority.
-    pub(super) async fn renew(&self) -> Result<Renewal> {
+    pub(super) async fn renew(&self) -> Result<RenewOutcome> {
         let quorum = &self.quorum;
-        let Some(grant) = self.state().grant.clone() else { return Ok(Renewal::Lost) };
+        let Some(grant) = self.state().grant.clone() else { return Ok(RenewOutcome::Lost) };
         let sent = quorum.now();
         let Electorate { eligible, mut reports, .. } = quorum.electorate(sent)?;
         let ttl = if self.claim.is_fixed_lease() { "0" } else { ttl_of(&self.waiter) };
@@ -43,7 +43,7 @@ impl QuorumClaim {
             Some(state)
         };
         if !fan_out.send(unless_releasing).await {
-            return Ok(Renewal::Lost);
+            return Ok(RenewOutcome::Lost);
         }
         let mut deadline = self.deadline();
         loop {
@@ -91,7 +91,7 @@ impl QuorumClaim {
             }
         }
         match result {
-            Extension::Kept => Ok(Renewal::Renewed {
+            Extension::Kept => Ok(RenewOutcome::Renewed {
                 valid_until: if self.claim.is_fixed_lease() {
                     // The lock is still there, and no more: an earlier end than is known changes
                     // nothing.
@@ -100,7 +100,7 @@ impl QuorumClaim {
                     lease_end(sent, self.claim.ttl())
                 },
             }),
-            Extension::Lost => Ok(Renewal::Lost),
+            Extension::Lost => Ok(RenewOutcome::Lost),
             Extension::Open | Extension::Unknown => Err(quorum.no_quorum(&reports)),
         }
     }
@@ -117,7 +117,7 @@ impl QuorumClaim {
     ) -> Result<Value> {
         let values = [&*request.record, &*grant.identity, ttl, &*grant.token, mode];
         let values = values.map(str::as_bytes);
-        let step = Step { script: &QUORUM.extend, keys: &self.node_keys(), values: &values };
-        member.batches.step(step).await
+        let call = ScriptCall { script: &QUORUM.extend, keys: &self.node_keys(), values: &values };
+        member.batches.call(call).await
     }
 }

@@ -60,7 +60,7 @@ impl QuorumClaim {
     /// Repeats the roll-back at nodes that have not confirmed it, until they have or the rounds
     /// have expired.
     async fn repeat_rollback(self: &Arc<Self>) {
-        let expires = self.quorum.now().after(self.claim.ttl());
+        let expires = self.quorum.now() + self.claim.ttl();
         loop {
             tokio::time::sleep(ROLLBACK_RETRY).await;
             let mut fan_out = self.rollback_requests();
@@ -190,7 +190,7 @@ impl QuorumClaim {
                 keys: self.keys.clone(),
                 identity: residue.identity.clone(),
                 waiter: self.waiter.clone(),
-                expires: self.quorum.now().after(self.claim.ttl().max(WAITER_TTL)),
+                expires: self.quorum.now() + self.claim.ttl().max(WAITER_TTL),
             });
         }
         residue.nodes -= unreachable;

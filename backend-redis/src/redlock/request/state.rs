@@ -9,8 +9,8 @@ use fencelock_core::{Claim, IfBusy, Result};
 use redis::Value;
 use tokio::time::Instant;
 
-use crate::error::strange_answer;
-use crate::identity::Keys;
+use crate::protocol::error::protocol_error;
+use crate::protocol::identity::Keys;
 use crate::redlock::node::fan_out::{BoxedFanOut, FanOut};
 use crate::redlock::node::quorum::{EligibleNodes, NodeReport, NodeReports, Quorum};
 use crate::redlock::node_set::NodeSet;
@@ -173,8 +173,8 @@ impl QuorumClaim {
         script: &str,
         reports: &mut NodeReports,
     ) -> Vote {
-        self.quorum.members[node].link().distrust("it sent an unexpected reply");
-        reports.set(node, NodeReport::Failed(strange_answer(script)));
+        self.quorum.members[node].connection().mark_broken("it sent an unexpected reply");
+        reports.set(node, NodeReport::Failed(protocol_error(script)));
         Vote::Absent
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use fencelock_core::Moment;
 
 /// The record's key, the same for all locks of a node.
-pub const KEY: &str = "fencelock:redlock";
+pub use crate::protocol::identity::INCARNATION_KEY as KEY;
 
 /// What all clients of a set of nodes must configure alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,7 +160,7 @@ impl RestartTracker {
             self.incarnation = Some(incarnation.to_owned());
         }
         match self.since {
-            Some(since) => since.after(delay).since(now),
+            Some(since) => (since + delay).duration_since(now),
             None => Duration::ZERO,
         }
     }
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn a_client_that_was_connected_before_waits_by_its_own_clock() {
         let (second, delay) = (Duration::from_secs(1), Duration::from_secs(60));
-        let start = Moment::from_nanos(0).after(second);
+        let start = Moment::from_nanos(0) + second;
         let mut node = RestartTracker::default();
         assert_eq!(
             node.observe("abc 1", start, delay),
@@ -242,7 +242,7 @@ mod tests {
             "the first incarnation it sees"
         );
         assert_eq!(node.observe("def 2", start, delay), delay);
-        assert_eq!(node.observe("def 2", start.after(second), delay), delay - second);
-        assert_eq!(node.observe("def 2", start.after(delay), delay), Duration::ZERO);
+        assert_eq!(node.observe("def 2", start + second, delay), delay - second);
+        assert_eq!(node.observe("def 2", start + delay, delay), Duration::ZERO);
     }
 }

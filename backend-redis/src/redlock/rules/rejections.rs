@@ -72,7 +72,7 @@ impl Rejections {
     }
 
     /// When to ask again: the first in the queue as soon as a majority may be free.
-    pub(crate) fn look_in(&self, majority: usize, splits: u32) -> Duration {
+    pub(crate) fn check_after(&self, majority: usize, splits: u32) -> Duration {
         if splits > 0 {
             let pause = SPLIT_PAUSE * 2u32.pow((splits - 1).min(MAX_DOUBLINGS));
             return pause.mul_f64(rand::random_range(0.5..1.5));

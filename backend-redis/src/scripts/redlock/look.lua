@@ -12,27 +12,27 @@
 
 --<foreign.lua>
 --<hint.lua>
-look_at_lock()
---<alive.lua>
+read_lock()
+--<heartbeat.lua>
 for i = 2, #ARGV do
   if not redis.call('ZSCORE', Q, ARGV[i]) then missing = 1 end
 end
 local texts, first = next_turns()
-local own = first and first.process == PROCESS
+local own = first and first.client == CLIENT
 local is_free = first and is_free_for(first)
 local mine = {}
 for i, text in ipairs(is_free and texts or {}) do
   local claim = parse(text)
-  if claim and claim.process == PROCESS then
+  if claim and claim.client == CLIENT then
     mine[#mine + 1] = text
   elseif claim and (i == 1 or (own and not held)) then
     -- A lock that expired has notified no waiter.
-    redis.call('PUBLISH', claim.process, claim.owner)
+    redis.call('PUBLISH', claim.client, claim.owner)
   end
 end
-if first then announce() else tidy() end
+if first then mark_waiters() else drop_empty_queue() end
 if not own then return {is_unfinished() and 1 or 1000, missing, '', unpack(mine)} end
 -- A foreign holder's release notifies no waiter.
-local look_in = is_free and 0 or until_change()
-if look_in == 0 and not is_free then look_in = 50 end
-return {look_in, missing, first.text, unpack(mine)}
+local check_after = is_free and 0 or until_change()
+if check_after == 0 and not is_free then check_after = 50 end
+return {check_after, missing, first.text, unpack(mine)}

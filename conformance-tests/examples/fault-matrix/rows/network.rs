@@ -11,18 +11,18 @@ pub(super) const GROUP: Group = Group {
             "found again, the same fencing token, no orphan",
             &[
                 suite("replies::a_grant_whose_reply_was_lost_is_found_again"),
-                suite("replies::a_place_whose_reply_was_lost_is_found_again"),
+                suite("replies::a_queue_place_whose_reply_was_lost_is_found_again"),
                 suite("replies::an_acquire_dropped_after_a_lost_reply_leaves_nothing"),
                 test(REDLOCK, REDLOCK_FAULTS, "majority::what_a_lost_reply_acquired_is_released"),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "replies::a_node_whose_creation_was_not_confirmed_is_adopted_and_not_made_twice",
+                    "connections::replies::a_node_whose_creation_was_not_confirmed_is_adopted_and_not_created_twice",
                 ),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "replies::a_place_in_the_queue_is_kept_when_its_reply_was_lost",
+                    "connections::replies::a_queue_place_whose_reply_was_lost_is_kept",
                 ),
             ],
         ),
@@ -33,7 +33,11 @@ pub(super) const GROUP: Group = Group {
             &[
                 suite("replies::a_release_whose_reply_was_lost_is_a_release"),
                 test(REDLOCK, REDLOCK_FAULTS, "rules::a_late_release_does_not_free_a_successor"),
-                test(ZOOKEEPER, ZK_FAULTS, "replies::a_release_whose_reply_was_lost_has_worked"),
+                test(
+                    ZOOKEEPER,
+                    ZK_FAULTS,
+                    "connections::replies::a_release_whose_reply_was_lost_has_worked",
+                ),
             ],
         ),
         row(
@@ -41,9 +45,9 @@ pub(super) const GROUP: Group = Group {
             "reply to a renewal lost",
             "the old deadline stands",
             &[
-                suite("replies::a_renewal_whose_reply_was_lost_is_asked_again"),
+                suite("replies::a_renewal_whose_reply_was_lost_is_repeated"),
                 test(LEASES, SIMULATION, "renewing::a_lost_renewal_reply_leaves_the_old_deadline"),
-                test(ZOOKEEPER, ZK_FAULTS, "replies::a_lost_heartbeat_costs_no_lock"),
+                test(ZOOKEEPER, ZK_FAULTS, "connections::replies::a_lost_heartbeat_costs_no_lock"),
                 ignored(FILE, "nothing is renewed"),
             ],
         ),
@@ -72,12 +76,12 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "session::a_holder_that_is_cut_off_knows_its_loss_before_the_servers_give_the_lock_away",
+                    "connections::session::a_holder_that_is_cut_off_detects_its_loss_before_the_next_grant",
                 ),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "session::a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock",
+                    "connections::session::a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock",
                 ),
             ],
         ),
@@ -86,11 +90,11 @@ pub(super) const GROUP: Group = Group {
             "one direction dropped",
             "the same",
             &[
-                suite("network::who_is_cut_off_in_one_direction_is_told_in_time"),
+                suite("network::a_loss_is_reported_in_time_when_one_direction_is_cut"),
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "connection::with_one_direction_dropped_a_holder_is_lost_in_time_and_work_goes_on_afterwards",
+                    "connection::with_one_direction_dropped_a_holder_is_lost_in_time_and_work_continues_afterwards",
                 ),
                 test(
                     REDLOCK,
@@ -104,7 +108,7 @@ pub(super) const GROUP: Group = Group {
             "connections reset",
             "reconnected, the lock and the place are kept",
             &[
-                suite("network::resets_cost_no_lock_and_no_place"),
+                suite("network::connection_resets_lose_no_lock_and_no_queue_place"),
                 test(
                     REDIS,
                     REDIS_FAULTS,
@@ -130,30 +134,30 @@ pub(super) const GROUP: Group = Group {
             &[
                 test(
                     REDIS,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "a_third_of_the_packets_lost_only_slows_down",
                 ),
                 test(
                     REDIS,
-                    "backend-redis/tests/apart",
-                    "what_a_lost_connection_still_carries_takes_no_lock",
+                    "backend-redis/tests/netns",
+                    "late_packets_of_a_lost_connection_take_no_lock",
                 ),
                 test(
                     SENTINEL,
-                    "backend-redis/tests/apart",
-                    "a_third_of_the_packets_lost_only_slows_down_who_follows_sentinels",
+                    "backend-redis/tests/netns",
+                    "a_third_of_the_packets_lost_only_slows_a_client_under_sentinel_down",
                 ),
                 test(
                     CLUSTER,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "a_third_of_the_packets_lost_only_slows_a_cluster_down",
                 ),
                 test(
                     REDLOCK,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "a_third_of_the_packets_lost_only_slows_a_quorum_down",
                 ),
-                test(ZK, "backend-zk/tests/apart", "a_third_of_the_packets_lost_only_slows_down"),
+                test(ZK, "backend-zk/tests/netns", "a_third_of_the_packets_lost_only_slows_down"),
                 ignored(LOCAL, "nothing lies between the store and its clients"),
             ],
         ),
@@ -168,9 +172,9 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "connection::garbage_from_the_server_is_an_error_and_then_a_new_connection",
                 ),
-                test(REDIS, REDIS_FAULTS, "connection::a_torn_reply_does_no_harm"),
-                test(REDIS, REDIS_FAULTS, "connection::a_stream_out_of_step_is_replaced"),
-                test(FILE, FILE_PLACES, "a_queue_that_is_none_is_left_alone"),
+                test(REDIS, REDIS_FAULTS, "connection::a_split_reply_does_no_harm"),
+                test(REDIS, REDIS_FAULTS, "connection::a_connection_out_of_step_is_replaced"),
+                test(FILE, FILE_DIRECTORIES, "a_queue_of_another_version_is_left_alone"),
             ],
         ),
         row(
@@ -182,7 +186,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "connection::a_flapping_link_only_slows_things_down_and_leaves_no_orphans",
+                    "connection::a_flapping_connection_only_slows_things_down_and_leaves_no_orphans",
                 ),
                 test(REDLOCK, REDLOCK_FAULTS, "away::flapping_nodes_are_not_waited_for"),
             ],

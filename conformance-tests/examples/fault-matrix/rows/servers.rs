@@ -36,17 +36,17 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "session::a_server_that_is_killed_and_comes_back_loses_no_place_and_no_lock",
+                    "connections::session::a_server_that_is_killed_and_restarted_loses_no_queue_place_and_no_lock",
                 ),
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "ensemble::a_new_leader_keeps_locks_and_places_and_its_tokens_are_larger",
+                    "servers::ensemble::a_new_leader_keeps_locks_and_queue_places_and_gives_larger_tokens",
                 ),
                 test(
                     FILE,
                     FILE_TOKENS,
-                    "a_reboot_voids_the_queue_and_tokens_go_on_above_what_was_promised",
+                    "a_reboot_voids_the_queue_and_tokens_continue_above_the_reservation",
                 ),
                 ignored(MEMORY, "nothing outlives its process, holders included"),
             ],
@@ -59,7 +59,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "server::an_append_only_file_carries_holders_and_waiters_over_a_restart",
+                    "server::with_an_append_only_file_holders_and_waiters_survive_a_restart",
                 ),
                 ignored(
                     FOLLOWED,
@@ -78,26 +78,30 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "server::a_frozen_server_loses_holders_in_time_and_works_again_when_it_thaws",
+                    "server::holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwards",
                 ),
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "crowd::a_crowd_is_told_in_time_that_the_server_is_frozen",
+                    "batching::a_frozen_server_is_reported_in_time_to_concurrent_attempts",
                 ),
-                test(SENTINEL, REDIS_FAULTS, "sentinel::a_frozen_master_is_left_for_the_next_one"),
+                test(
+                    SENTINEL,
+                    REDIS_FAULTS,
+                    "sentinel::a_frozen_master_is_replaced_by_the_next_one",
+                ),
                 test(
                     CLUSTER,
                     REDIS_FAULTS,
-                    "cluster::a_frozen_master_starves_no_lock_of_the_others",
+                    "cluster::a_frozen_master_delays_no_lock_of_the_others",
                 ),
                 test(REDLOCK, REDLOCK_FAULTS, "away::frozen_nodes_are_not_waited_for"),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "server::a_short_freeze_of_the_server_costs_no_lock_and_a_long_one_is_told_in_time",
+                    "servers::single::a_short_server_freeze_costs_no_lock_and_a_long_one_is_reported_in_time",
                 ),
-                test(ENSEMBLE, ZK_FAULTS, "quorum::a_frozen_follower_stops_nobody"),
+                test(ENSEMBLE, ZK_FAULTS, "servers::quorum::a_frozen_follower_blocks_no_client"),
                 ignored(LOCAL, NO_SERVER),
             ],
         ),
@@ -116,7 +120,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     CLUSTER,
                     REDIS_FAULTS,
-                    "cluster::while_a_master_loads_its_data_newcomers_have_the_locks_of_the_others",
+                    "cluster::while_a_master_loads_its_data_new_clients_get_the_locks_of_the_others",
                 ),
                 test(
                     REDLOCK,
@@ -126,12 +130,12 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "session::a_server_that_is_killed_and_comes_back_loses_no_place_and_no_lock",
+                    "connections::session::a_server_that_is_killed_and_restarted_loses_no_queue_place_and_no_lock",
                 ),
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "quorum::without_a_quorum_claims_wait_and_what_a_dead_holder_had_is_freed_afterwards",
+                    "servers::quorum::without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterwards",
                 ),
                 ignored(LOCAL, NO_SERVER),
             ],
@@ -165,7 +169,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "server::while_writes_are_paused_everything_is_bounded_and_then_goes_on",
+                    "server::while_writes_are_paused_everything_is_bounded_and_then_continues",
                 ),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
@@ -190,7 +194,7 @@ pub(super) const GROUP: Group = Group {
                 ),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
-                suite("network::resets_cost_no_lock_and_no_place"),
+                suite("network::connection_resets_lose_no_lock_and_no_queue_place"),
                 ignored(LOCAL, NO_SERVER),
             ],
         ),
@@ -199,8 +203,12 @@ pub(super) const GROUP: Group = Group {
             "`SCRIPT FLUSH`",
             "not noticed",
             &[
-                test(REDIS, REDIS_FAULTS, "server::script_flush_is_not_noticed"),
-                test(REDIS, REDIS_FAULTS, "crowd::script_flush_is_not_noticed_by_a_crowd"),
+                test(REDIS, REDIS_FAULTS, "server::script_flush_does_no_harm"),
+                test(
+                    REDIS,
+                    REDIS_FAULTS,
+                    "batching::script_flush_does_not_disturb_concurrent_attempts",
+                ),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
                 test(REDLOCK, REDLOCK_FAULTS, "refusing::script_flush_is_not_noticed"),
@@ -219,7 +227,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "server::waiters_outlive_a_flushall_and_deleted_queues_and_fences",
+                    "server::waiters_survive_a_flushall_and_deleted_queues_and_tokens",
                 ),
                 test(
                     REDLOCK,
@@ -234,17 +242,17 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "queue::a_holder_whose_node_was_deleted_is_told_at_once",
+                    "claims::queue::a_holder_whose_node_was_deleted_is_notified_at_once",
                 ),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "queue::a_lock_whose_own_node_vanishes_goes_on_with_larger_tokens",
+                    "claims::queue::a_lock_whose_own_node_vanishes_continues_with_larger_tokens",
                 ),
                 test(
                     FILE,
-                    FILE_PLACES,
-                    "a_lock_whose_directory_was_removed_is_made_anew_and_the_old_grant_is_not_ours",
+                    FILE_DIRECTORIES,
+                    "a_removed_lock_directory_is_recreated_and_the_old_grant_is_lost",
                 ),
             ],
         ),
