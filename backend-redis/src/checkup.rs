@@ -56,6 +56,7 @@ impl ServerInfo {
     }
 
     /// Which run of the server this is.
+    #[cfg(feature = "redlock")]
     pub(crate) fn run_id(&self) -> Option<&str> {
         self.fact("run_id")
     }

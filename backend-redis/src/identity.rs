@@ -10,8 +10,6 @@ use fencelock_core::{Claim, Label, Mode, Permits};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use uuid::Uuid;
 
-use crate::redlock::marker;
-
 /// One connected store among all: the channel that its claims are told on, and its name in the
 /// queues. It begins with the prefix of the keys, so that one ACL pattern covers both.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -58,6 +56,7 @@ pub(crate) fn identity(claim: &Claim, process: &ClientId) -> String {
 }
 
 /// The identity of a round of the waiter's `identity`, which is of one letter's mode.
+#[cfg(feature = "redlock")]
 pub(crate) fn of_round(identity: &str, round: u32) -> String {
     let (mode, rest) = identity.split_at(1);
     format!("{mode}{round}{rest}")
@@ -131,12 +130,6 @@ impl Keys {
         &self.text[1..=self.length]
     }
 
-    /// With the marker of a quorum's node.
-    pub(crate) fn of_node(&self) -> [&str; 4] {
-        let [lock, queue, fence] = self.all();
-        [lock, queue, fence, marker::KEY]
-    }
-
     pub(crate) fn all(&self) -> [&str; 3] {
         let (queue, fence) = self.text.split_at(self.text.len() / 2);
         [self.lock(), queue, fence]
@@ -167,6 +160,7 @@ mod tests {
         assert_eq!(own.label.as_str(), "host pid 7");
     }
 
+    #[cfg(feature = "redlock")]
     #[test]
     fn a_round_is_its_claim_s_own() {
         let waiter = "x 30000 lock:@1 67e5504410b1426f9247bb680e5fe0c8 host";

@@ -30,8 +30,10 @@ mod link;
 mod login;
 mod node;
 mod notifications;
+#[cfg(feature = "redlock")]
 #[doc(hidden)]
 pub mod outside;
+#[cfg(feature = "redlock")]
 #[doc(hidden)]
 pub mod redlock;
 mod replicas;
@@ -49,8 +51,9 @@ use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 
 pub use config::RedisStore;
 pub use login::Credentials;
-pub use redlock::{RedlockStore, SCHEME as REDLOCK_SCHEME};
-pub use script::{quorum_scripts, scripts};
+#[cfg(feature = "redlock")]
+pub use redlock::{RedlockStore, SCHEME as REDLOCK_SCHEME, quorum_scripts};
+pub use script::scripts;
 pub use tls::Tls;
 
 /// `redis://` and its like.

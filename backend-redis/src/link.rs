@@ -128,16 +128,19 @@ impl SupervisedConnection {
         self.line.borrow().live().ok().and_then(|live| live.peer.clone())
     }
 
+    #[cfg(feature = "redlock")]
     pub(crate) fn is_starting(&self) -> bool {
         matches!(&*self.line.borrow(), Line::Starting)
     }
 
     /// Waits for the first connection, or for the first failure.
+    #[cfg(feature = "redlock")]
     pub(crate) async fn started(&self) -> Result<()> {
         self.until(|line| !matches!(line, Line::Starting)).await.map(drop)
     }
 
     /// Waits for a connection, however long it takes; an error when there will be none.
+    #[cfg(feature = "redlock")]
     pub(crate) async fn up(&self) -> Result<()> {
         self.until(Line::is_settled).await.map(drop)
     }

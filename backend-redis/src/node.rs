@@ -1,7 +1,6 @@
 //! One server and the steps that are asked of it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fencelock_core::Result;
 use redis::{Cmd, Pipeline, RedisError, Value};
@@ -110,12 +109,14 @@ impl Node {
     }
 
     /// The same for one of several that do without any of them: nobody waits until it is there.
+    #[cfg(feature = "redlock")]
     pub(crate) fn start_one_of_many(
         route: Target,
         caller: Arc<ConnectOptions>,
         subscription: Subscription,
     ) -> Node {
-        let link = SupervisedConnection::start(route, caller, subscription, Duration::ZERO);
+        let link =
+            SupervisedConnection::start(route, caller, subscription, std::time::Duration::ZERO);
         Node { link, replicas: None, unknown_scripts: UnknownScripts::Missing }
     }
 

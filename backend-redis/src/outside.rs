@@ -14,8 +14,8 @@ use crate::protocol::error::explain;
 use crate::protocol::identity::{Identity, Keys};
 use crate::protocol::snapshot;
 use crate::redlock::incarnation::{Deployment, verdict};
-use crate::redlock::rejections::{Rejection, Rejections};
-use crate::redlock::waiters::Waiters;
+use crate::redlock::node::waiters::Waiters;
+use crate::redlock::rules::rejections::{Rejection, Rejections};
 use crate::redlock::{self, RedlockStore};
 use crate::server::cluster::{read_map, redirection};
 use crate::server::server_info::ServerInfo;
@@ -76,7 +76,7 @@ pub fn reply(bytes: &[u8]) -> Granted {
         let _ = rejections.check_after(2, 0);
     }
     if let Value::Array(values) = &value
-        && let Some((text, now_us)) = redlock::read_sight(values)
+        && let Some((text, now_us)) = redlock::read_record(values)
     {
         let ours = Deployment { nodes: 3, epoch: 1, delay: Duration::from_secs(60) };
         let _ = verdict(text.as_deref(), "run", now_us, ours);

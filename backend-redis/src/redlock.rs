@@ -1,54 +1,28 @@
-//! Locks on a majority of independent servers (Redlock), with two things besides: a node that lost
-//! its data is kept out until nothing of before can be held, and fencing tokens rise over
+//! Locks on a majority of independent servers (Redlock), with two additions: a node that lost its
+//! data is excluded until no earlier lock can still be held, and fencing tokens rise over
 //! majorities.
 //!
-//! What decides is pure, in `votes`, `token`, `clocks` and `record`, and checked by a model in
-//! `redlock-model`. docs/guarantees.md has the timelines.
+//! What decides is pure, in `rules`, and checked by a model in `redlock-model`. `node` is one
+//! client's view of the nodes, `request` one claim's requests to them, `admin` what an operator
+//! does with them. docs/guarantees.md has the timelines.
 //! <https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>
 
+mod admin;
 mod backend;
-pub mod clocks;
 mod config;
-mod contender;
-mod debts;
-mod deployment;
-mod extension;
-mod fan_out;
-mod member;
-mod monitor;
-mod quorum;
-pub mod record;
-pub(crate) mod rejections;
-mod release;
-mod round;
-mod shared;
-pub mod token;
-mod view;
-pub mod votes;
-pub(crate) mod waiters;
+pub(crate) mod node;
+mod node_set;
+mod request;
+pub(crate) mod rules;
+mod scripts;
 
-use fencelock_core::url::{Connecting, Scheme, StoreUrl};
-
-pub(crate) use backend::read_look;
-pub use config::RedlockStore;
-pub use deployment::{
+pub use admin::{
     LockSeen, Membership, NodeSeen, NodeStatus, Replaced, init, open_when_due, replace, status,
 };
-pub use incarnation::Deployment;
-pub(crate) use monitor::read as read_sight;
-pub(crate) use round::read_token;
-
-/// `redlock://`.
-pub const SCHEME: Scheme = Scheme {
-    names: &["redlock", "rediss+redlock"],
-    example: "redlock://H1:6379,H2:6379,H3:6379",
-    connect,
-    unanswered: None,
-};
-
-fn connect(url: StoreUrl) -> Connecting {
-    Box::pin(async move {
-        let (store, settings) = RedlockStore::from_url(&url)?;
-        store.locks(settings).await
-    })
-}
+pub use config::{RedlockStore, SCHEME};
+pub(crate) use node::record::read as read_record;
+pub(crate) use request::acquire::read_token;
+pub(crate) use request::waiter_check::read_look;
+pub use rules::incarnation::Deployment;
+pub use rules::{clocks, incarnation, token, votes};
+pub use scripts::quorum_scripts;

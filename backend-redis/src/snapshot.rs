@@ -1,13 +1,10 @@
 //! Who holds a lock and who waits for it, read for people.
 
-use std::cmp::Reverse;
-use std::collections::HashSet;
 use std::time::Duration;
 
 use fencelock_core::{FencingToken, Label, Mode, Participant, ParticipantId, Result, Snapshot};
 use redis::Value;
 use sha2::{Digest, Sha256};
-use uuid::Uuid;
 
 use crate::protocol::call::ScriptCall;
 use crate::protocol::identity::{Identity, Keys};
@@ -88,14 +85,19 @@ fn id(value: &[u8]) -> ParticipantId {
 }
 
 /// Whose claim it is, unless another program wrote it.
-fn owner(value: &[u8]) -> Option<Uuid> {
+#[cfg(feature = "redlock")]
+fn owner(value: &[u8]) -> Option<uuid::Uuid> {
     Identity::parse(value).map(|identity| identity.owner)
 }
 
 impl LockContents {
     /// What several nodes have of one lock: the holders whom at least `needed` of them know, and
     /// whoever waits at any of them.
+    #[cfg(feature = "redlock")]
     pub(crate) fn merge(all: Vec<LockContents>, needed: usize) -> LockContents {
+        use std::cmp::Reverse;
+        use std::collections::HashSet;
+
         let now_us = all.iter().map(|seen| seen.now_us).max().unwrap_or_default();
         let mut holders: Vec<(usize, Holder)> = Vec::new();
         let mut waiters: Vec<Waiter> = Vec::new();

@@ -1,6 +1,6 @@
-//! `fencelock redlock`: what an operator does with the nodes of a `redlock://` URL.
+//! `fencelock redlock`: administration of the nodes of a `redlock://` URL.
 //!
-//! docs/redlock.md says when to do what.
+//! docs/redlock.md explains when to use which command.
 
 mod report;
 
@@ -13,12 +13,12 @@ use fencelock::{Error, ErrorKind, Operation, Result};
 
 use report::{json, table};
 
-/// Declares the nodes of a redlock:// URL new, shows how they are, or changes the set.
+/// Declares the nodes of a redlock:// URL new, shows their status, or replaces the set.
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Options {
     /// Declare the nodes new: none of them ever held a lock, so all take part at once
     Init(Init),
-    /// Show each node's part, its marker's age, its clock, and a lock's fence and holder there
+    /// Show each node's state, record age, clock, and a lock's fencing token and holder there
     Status(Status),
     /// Change the set of nodes; safe to repeat after an interruption
     Replace(Replace),
@@ -26,17 +26,17 @@ pub(crate) enum Options {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Init {
-    /// The nodes, as redlock://H1,H2,H3
+    /// The nodes, such as redlock://H1,H2,H3
     #[arg(env = fencelock::URL_VARIABLE, hide_env_values = true)]
     url: String,
 }
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Status {
-    /// The nodes, as redlock://H1,H2,H3
+    /// The nodes, such as redlock://H1,H2,H3
     #[arg(env = fencelock::URL_VARIABLE, hide_env_values = true)]
     url: String,
-    /// Show what each node has of this lock
+    /// Show the state of this lock at each node
     #[arg(long, value_name = "NAME")]
     lock: Option<String>,
     /// Print one line of JSON
@@ -46,9 +46,9 @@ pub(crate) struct Status {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Replace {
-    /// The nodes that are in use, as redlock://H1,H2,H3
+    /// The nodes in use, such as redlock://H1,H2,H3
     old_url: String,
-    /// The nodes from now on, as redlock://H1,H2,H4?set_epoch=2: one more than the old set has
+    /// The nodes from now on, such as redlock://H1,H2,H4?set_epoch=2: one more than the old set has
     new_url: String,
     /// Wait until the new set takes part
     #[arg(long)]
@@ -75,14 +75,14 @@ impl Init {
 }
 
 impl Status {
-    /// The table, and an error if no lock can be granted as things are.
+    /// Prints the status; an error if no lock can be granted at present.
     async fn run(&self) -> Result<ExitCode> {
         let nodes = status(&self.url, self.lock.as_deref()).await?;
         match self.json {
             true => println!("{}", json(&nodes)),
             false => print!("{}", table(&nodes, self.lock.is_some())),
         }
-        match no_majority(&nodes) {
+        match no_quorum(&nodes) {
             None => Ok(ExitCode::SUCCESS),
             Some(error) => {
                 let store: Arc<str> = StoreUrl::parse(&self.url)?.to_string().into();
@@ -97,8 +97,8 @@ impl Replace {
         let replaced = replace(&self.old_url, &self.new_url).await?;
         for (node, why) in &replaced.not_closed {
             eprintln!(
-                "fencelock: {node} was not told that it has left the set ({}); never start it again \
-                 with its data",
+                "fencelock: {node} could not be told that it has left the set ({}); never start it \
+                 again with its data",
                 why.message()
             );
         }
@@ -115,8 +115,8 @@ impl Replace {
     }
 }
 
-/// Too few nodes take part: for now, or for good if that many are sure of it.
-fn no_majority(nodes: &[NodeStatus]) -> Option<Error> {
+/// The error when too few nodes take part: retryable, unless that many are excluded for good.
+fn no_quorum(nodes: &[NodeStatus]) -> Option<Error> {
     let majority = nodes.len() / 2 + 1;
     let count = nodes.iter().filter(|node| node.takes_part()).count();
     if count >= majority {

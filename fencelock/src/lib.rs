@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Cargo features choose the stores: `memory` and `file`, both on by default, and `redis` and `zk`,
-//! with `tls` and `zk-tls` for encrypted connections. The repository's docs/guarantees.md states what
-//! each of them guarantees, and what it cannot.
+//! with `tls` and `zk-tls` for encrypted connections. `redis` includes Redlock, `redis-single` does not.
+//! The repository's docs/guarantees.md states what each of them guarantees, and what it cannot.
 
 use std::time::Duration;
 
@@ -25,17 +25,17 @@ pub const SCHEMES: &[Scheme] = &[
     memory::SCHEME,
     #[cfg(feature = "file")]
     fencelock_file::SCHEME,
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "redis-single")]
     fencelock_redis::SCHEME,
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "redlock")]
     fencelock_redis::REDLOCK_SCHEME,
     #[cfg(feature = "zk")]
     fencelock_zk::SCHEME,
 ];
 
-/// Operations on the nodes of a `redlock://` URL: initialise them, inspect them, change the set. The
-/// command `fencelock redlock` offers the same.
-#[cfg(feature = "redis")]
+/// Administration of the nodes of a `redlock://` URL: declare them new, show their status, replace
+/// the set. `fencelock redlock` does this at the command line.
+#[cfg(feature = "redlock")]
 pub mod redlock {
     pub use fencelock_redis::redlock::{
         Deployment, LockSeen, Membership, NodeSeen, NodeStatus, Replaced, init, open_when_due,

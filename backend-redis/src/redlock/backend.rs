@@ -1,8 +1,7 @@
-//! The store as core drives it: batches of renewals and looks, and people's questions.
+//! A connected quorum as core drives it: renewals, waiter checks, `inspect` and `evict`.
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
@@ -10,42 +9,40 @@ use fencelock_core::{
     ReleaseOutcome, RenewOutcome, Report, Result, Scratch, Snapshot, WaiterCheck,
 };
 use futures_util::future::join_all;
-use redis::Value;
 
-use super::contender::RedlockAcquisition;
-use super::debts::{ReleaseKind, free};
-use super::member::Member;
-use super::quorum::{Electorate, Quorum};
-use super::rejections::{LOOK_AGAIN, nth_change};
+use super::node::member::Member;
+use super::node::pending_releases::{ReleaseKind, release_round};
+use super::node::quorum::Quorum;
+use super::request::acquisition::RedlockAcquisition;
+use super::request::waiter_check;
 use crate::protocol::call::ScriptCall;
 use crate::protocol::error::protocol_error;
 use crate::protocol::identity::{ClientId, Keys};
-use crate::protocol::script::{QUORUM, SCRIPTS};
+use crate::protocol::script::SCRIPTS;
 use crate::protocol::snapshot::{self, LockContents};
-use crate::server::fan_out::{self, StoreRequests, in_turn};
+use crate::server::fan_out::{self, StoreRequests};
 use crate::server::scratch::Leftovers;
 
-/// One connected store.
 #[derive(Debug)]
 pub(crate) struct QuorumStore {
-    pub(crate) quorum: Quorum,
+    pub(crate) quorum: Arc<Quorum>,
     pub(crate) client: ClientId,
     pub(crate) profile: Profile,
 }
 
 impl QuorumStore {
-    /// What each node that answers has of a lock.
+    /// What each node that replies has of a lock.
     async fn inspect_all(&self, keys: &Keys) -> Result<Vec<LockContents>> {
         let call = ScriptCall {
             script: &SCRIPTS.inspect,
             keys: &keys.all(),
             values: &[snapshot::MOST.as_bytes()],
         };
-        let question = async |member: &Member| {
-            let answer = member.batches.call(call).await?;
-            snapshot::read(answer).ok_or_else(|| protocol_error("inspect"))
+        let request = async |member: &Member| {
+            let reply = member.batches.call(call).await?;
+            snapshot::read(reply).ok_or_else(|| protocol_error("inspect"))
         };
-        self.quorum.ask_all(question).await
+        self.quorum.ask_all(request).await
     }
 }
 
@@ -57,98 +54,10 @@ impl StoreRequests for QuorumStore {
     }
 
     async fn check_lock(&self, waiting: &[&RedlockAcquisition]) -> Result<Vec<WaiterCheck>> {
-        let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
-        let quorum = &self.quorum;
-        let mut values = vec![self.client.as_str().as_bytes()];
-        values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
-        let call = ScriptCall { script: &QUORUM.check_waiters, keys: &keys.all(), values: &values };
-        let Electorate { eligible, words, .. } = quorum.electorate(quorum.now())?;
-        let question = async |member: &Member| {
-            let answer = member.batches.call(call).await?;
-            read_look(&answer).ok_or_else(|| protocol_error("look"))
-        };
-        let asked = eligible.asked().map(|(node, _)| node);
-        let seen = quorum.ask(asked, words, question).await?;
-        let missing = seen.iter().filter(|look| look.missing).count();
-        // One of them is enough to go on with what nodes had to leave undone.
-        let unfinished = seen.iter().filter(|look| look.is_unfinished());
-        let sweep_in = unfinished.map(|look| look.check_after).min().unwrap_or(LOOK_AGAIN);
-        let look = |(index, waiter): (usize, &&RedlockAcquisition)| {
-            if missing >= quorum.majority() {
-                return WaiterCheck::Attempt;
-            }
-            let waiter = waiter.waiter().as_bytes();
-            let at_latest = if index == 0 { sweep_in } else { LOOK_AGAIN };
-            if !seen.iter().any(|look| look.concerns(waiter)) {
-                return WaiterCheck::Again(at_latest);
-            }
-            let changes = seen.iter().map(|look| look.change_for(waiter));
-            match nth_change(changes.collect(), quorum.majority()) {
-                Duration::ZERO => WaiterCheck::Attempt,
-                again => WaiterCheck::Again(again.min(at_latest)),
-            }
-        };
-        Ok(waiting.iter().enumerate().map(look).collect())
+        waiter_check::check(&self.quorum, &self.client, waiting).await
     }
 }
 
-/// What one node said to a look.
-pub(crate) struct WaiterCheckReply {
-    check_after: Duration,
-    missing: bool,
-    /// Empty if it is of another process.
-    first: Vec<u8>,
-    /// Those of this process whose turn it is: the first, or readers.
-    turns: Vec<Vec<u8>>,
-}
-
-impl WaiterCheckReply {
-    fn is_turn_of(&self, waiter: &[u8]) -> bool {
-        self.turns.iter().any(|turn| turn == waiter)
-    }
-
-    /// Whether it says something of `waiter`.
-    fn concerns(&self, waiter: &[u8]) -> bool {
-        self.first == waiter || self.is_turn_of(waiter)
-    }
-
-    /// Whether more of the dead come first than one look may pass over: the living are not known yet.
-    fn is_unfinished(&self) -> bool {
-        self.first.is_empty() && self.check_after < LOOK_AGAIN
-    }
-
-    /// When the node may have something else to say to `waiter`.
-    fn change_for(&self, waiter: &[u8]) -> Duration {
-        if self.is_turn_of(waiter) {
-            Duration::ZERO
-        } else if self.first == waiter || self.is_unfinished() {
-            self.check_after
-        } else if self.missing {
-            // It may be the first there as soon as it asks.
-            Duration::ZERO
-        } else {
-            LOOK_AGAIN
-        }
-    }
-}
-
-pub(crate) fn read_look(answer: &Value) -> Option<WaiterCheckReply> {
-    let Value::Array(values) = answer else { return None };
-    let [Value::Int(check_after), Value::Int(missing), Value::BulkString(first), turns @ ..] =
-        values.as_slice()
-    else {
-        return None;
-    };
-    let turns = turns.iter().map(|turn| match turn {
-        Value::BulkString(identity) => Some(identity.clone()),
-        _ => None,
-    });
-    let check_after = Duration::from_millis(u64::try_from(*check_after).ok()?);
-    let (missing, first) = (*missing != 0, first.clone());
-    Some(WaiterCheckReply { check_after, missing, first, turns: turns.collect::<Option<_>>()? })
-}
-
-/// The store as core drives it.
 pub(crate) struct RedlockBackend {
     pub(crate) store: Arc<QuorumStore>,
 }
@@ -170,7 +79,8 @@ impl DistributedLock for RedlockBackend {
     }
 
     fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        Arc::new(RedlockAcquisition::new(self.store.clone(), claim))
+        let QuorumStore { quorum, process, .. } = &*self.store;
+        Arc::new(RedlockAcquisition::new(quorum.clone(), process, claim))
     }
 
     async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
@@ -189,7 +99,7 @@ impl DistributedLock for RedlockBackend {
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
         let seen = self.store.inspect_all(&Keys::of(name.key())).await?;
         let quorum = &self.store.quorum;
-        // Who is not seen by those that do not answer may be held by them.
+        // A holder that too few nodes report may be held by the nodes that do not reply.
         let silent = quorum.members.len() - seen.len();
         Ok(LockContents::merge(seen, quorum.majority().saturating_sub(silent).max(1))
             .into_snapshot())
@@ -202,9 +112,10 @@ impl DistributedLock for RedlockBackend {
             return Ok(ReleaseOutcome::Absent);
         };
         let quorum = &self.store.quorum;
-        let release =
-            quorum.ask_all(|member| free(&member.batches, &keys, value, "", ReleaseKind::Evict));
-        let removed = release.await?;
+        let release = async |member: &Member| {
+            release_round(&member.batches, &keys, value, "", ReleaseKind::Evict).await
+        };
+        let removed = quorum.ask_all(release).await?;
         match (removed.contains(&true), removed.len() == quorum.members.len()) {
             (false, _) => Ok(ReleaseOutcome::Absent),
             (true, true) => Ok(ReleaseOutcome::Removed),
@@ -212,13 +123,13 @@ impl DistributedLock for RedlockBackend {
         }
     }
 
-    /// From every node, whether it may vote or not. One that is away does not hold up the others.
+    /// Clears every node, whether it may vote or not. An unreachable one does not delay the others.
     async fn clear(&self, scratch: &Scratch) -> Result<()> {
         let leftovers = &Leftovers::of(scratch);
         let clearing = self.store.quorum.members.iter().map(async |member| {
             let cleared = leftovers.clear(member.connection()).await;
             cleared.map_err(|error| {
-                let message = format!("node {} keeps some of it", member.host);
+                let message = format!("node {} could not be cleared", member.host);
                 Error::new(error.kind(), message).retryable(error.is_retryable()).caused_by(error)
             })
         });

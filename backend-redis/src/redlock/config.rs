@@ -1,10 +1,10 @@
-//! Which nodes, and how a store on them is connected.
+//! The nodes and settings of a store, and how it connects.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::url::StoreUrl;
+use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 use fencelock_core::{
     ErrorKind, Liveness, Locks, Modes, Order, Profile, Reach, RenewalPlan, Result, Settings,
     TokenOrder, Ttl,
@@ -12,11 +12,12 @@ use fencelock_core::{
 use tokio::time::{Instant, timeout_at};
 
 use super::backend::{QuorumStore, RedlockBackend};
-use super::incarnation::Deployment;
-use super::member::Member;
-use super::quorum::Quorum;
-use super::token::MAX_NODES;
-use super::view::QuorumView;
+use super::node::member::Member;
+use super::node::quorum::Quorum;
+use super::node::view::QuorumView;
+use super::node_set::NodeSet;
+use super::rules::incarnation::Deployment;
+use super::rules::token::MAX_NODES;
 use crate::connection::Tls;
 use crate::connection::access::{self, Access, PORT, database_in, hosts, hosts_of, invalid};
 use crate::connection::{ConnectOptions, HostPort};
@@ -24,16 +25,34 @@ use crate::connection::{Credentials, Login};
 use crate::protocol::identity::ClientId;
 use crate::single::config::start_clock;
 
-/// No time that a user gives is longer, so that no arithmetic overflows: a week.
+/// Upper bound of every configured duration (one week); keeps arithmetic from overflowing.
 const MAX_DURATION: Duration = Duration::from_secs(7 * 86_400);
-/// Between the longest TTL and the shortest `restart_delay`, besides twice the clocks' tolerance: a
-/// hundredth of the TTL and this, as in [`lease_end`](fencelock_core::lease_end).
+/// `restart_delay` exceeds the longest TTL by twice the clock tolerance, a hundredth of the TTL, and
+/// this, as in [`lease_end`](fencelock_core::lease_end).
 const GRANULARITY: Duration = Duration::from_millis(2);
-/// How long connecting waits for nodes at least, and for the last ones once a majority is there.
+/// How long connecting waits for a majority at least, and for the last nodes after one.
 const CONNECT_WITHIN: Duration = Duration::from_secs(4);
 const STRAGGLERS_WITHIN: Duration = Duration::from_millis(200);
 
-/// The parameters of these URLs besides those of [`access`].
+/// `redlock://`.
+pub const SCHEME: Scheme = Scheme {
+    names: &["redlock", "rediss+redlock"],
+    example: "redlock://H1:6379,H2:6379,H3:6379",
+    connect,
+    unanswered: None,
+};
+
+fn connect(url: StoreUrl) -> Connecting {
+    Box::pin(async move {
+        let (store, settings) = RedlockStore::from_url(&url)?;
+        store.locks(settings).await
+    })
+}
+
+// Each node is a bit of a `NodeSet`.
+const _: () = assert!(MAX_NODES <= NodeSet::CAPACITY);
+
+/// The parameters of these URLs in addition to those of [`access`].
 const PARAMETERS: [&str; 4] = ["restart_delay", "clock_tolerance", "node_timeout", "set_epoch"];
 
 /// A store on a majority of independent Redis servers that is not yet connected.
@@ -58,7 +77,7 @@ pub struct RedlockStore {
 }
 
 impl RedlockStore {
-    /// On these servers, each a master of its own: 3 or more, an odd number, all that there are.
+    /// A store on these servers, each an independent master: an odd number from 3, and all of them.
     #[must_use]
     pub fn nodes<'a>(nodes: impl IntoIterator<Item = (&'a str, u16)>) -> RedlockStore {
         RedlockStore::of(hosts(nodes))
@@ -75,14 +94,14 @@ impl RedlockStore {
         }
     }
 
-    /// With this user and password at every node; an empty user is the servers' default one.
+    /// Logs in with this user and password at every node; an empty user is the servers' default one.
     #[must_use]
     pub fn login(mut self, user: &str, password: &str) -> RedlockStore {
         self.access.login = Login::new(user, password);
         self
     }
 
-    /// With the credentials that `ask` gives for each connection, as
+    /// Logs in with the credentials that `ask` returns for each connection, like
     /// [`RedisStore::credentials`](crate::RedisStore::credentials).
     #[must_use]
     pub fn credentials(
@@ -100,7 +119,7 @@ impl RedlockStore {
         self
     }
 
-    /// How long an answer may take before its connection is doubted: 10 ms to a minute. A vote is
+    /// How long a reply may take before its connection is suspected: 10 ms to a minute. A vote is
     /// waited for no longer than [`node_timeout`](Self::node_timeout). Default: 1 s.
     #[must_use]
     pub fn answer_timeout(mut self, timeout: Duration) -> RedlockStore {
@@ -108,36 +127,36 @@ impl RedlockStore {
         self
     }
 
-    /// In this database. Default: 0.
+    /// The database. Default: 0.
     #[must_use]
     pub fn database(mut self, number: u16) -> RedlockStore {
         self.access.database = number;
         self
     }
 
-    /// Encrypted.
+    /// Encrypts the connections.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> RedlockStore {
         self.access.tls = Some(tls);
         self
     }
 
-    /// For how long a node that lost its data takes no part: longer than the longest TTL by twice
-    /// the clocks' tolerance and the drift margin. All clients must say the same. Default: 60 s.
+    /// How long a node that lost its data is excluded: longer than the longest TTL by twice the
+    /// clock tolerance and the drift margin. All clients must configure the same. Default: 60 s.
     #[must_use]
     pub fn restart_delay(mut self, delay: Duration) -> RedlockStore {
         self.restart_delay = delay;
         self
     }
 
-    /// How far the nodes' clocks may be apart. Nodes beyond it take no part. Default: 10 s.
+    /// How far the nodes' clocks may be apart; nodes beyond it are excluded. Default: 10 s.
     #[must_use]
     pub fn clock_tolerance(mut self, tolerance: Duration) -> RedlockStore {
         self.clock_tolerance = tolerance;
         self
     }
 
-    /// How long a node's answer is waited for while the others' leave it open who has the lock.
+    /// How long a node's reply is waited for while the others leave open which client has the lock.
     /// Default: 250 ms.
     #[must_use]
     pub fn node_timeout(mut self, timeout: Duration) -> RedlockStore {
@@ -145,15 +164,15 @@ impl RedlockStore {
         self
     }
 
-    /// Which set of nodes this is: raised by one with each change of the set. Default: 1.
+    /// The number of this set of nodes, raised by one with each change of the set. Default: 1.
     #[must_use]
     pub fn set_epoch(mut self, epoch: u32) -> RedlockStore {
         self.set_epoch = epoch;
         self
     }
 
-    /// Lets nodes that lost their data take part at once: two clients can then hold one lock. For
-    /// tests that show it.
+    /// Lets nodes that lost their data take part at once: two clients can then hold one lock, which
+    /// tests show.
     #[doc(hidden)]
     #[must_use]
     pub fn without_restart_delay(self) -> RedlockStore {
@@ -183,7 +202,7 @@ impl RedlockStore {
         let count = self.nodes.len();
         if count < 3 || count.is_multiple_of(2) || count > MAX_NODES {
             return Err(invalid(format!(
-                "{count} nodes; expected an odd number from 3 to {MAX_NODES}, as \
+                "{count} nodes; expected an odd number from 3 to {MAX_NODES}, such as \
                  redlock://H1,H2,H3"
             )));
         }
@@ -250,17 +269,17 @@ impl RedlockStore {
         &self.nodes
     }
 
-    /// Who asks, and how.
+    /// How to connect to the nodes.
     pub(crate) fn options(&self) -> Result<Arc<ConnectOptions>> {
         ConnectOptions::new(self.access.clone())
     }
 
-    /// Connects, on the current runtime. Nodes that are away or too young do not matter as long as
-    /// a majority answers.
+    /// Connects, on the current runtime. Unreachable and quarantined nodes do not matter as long as
+    /// a majority replies.
     ///
     /// # Errors
-    /// - [`ErrorKind::Unreachable`]: no majority answers.
-    /// - [`ErrorKind::Refused`]: a node says that it belongs to another set of nodes, or the clocks
+    /// - [`ErrorKind::Unreachable`]: no majority replies.
+    /// - [`ErrorKind::Refused`]: a node belongs to another set of nodes, or the clocks
     ///   of a majority do not agree.
     /// - [`ErrorKind::InvalidArgument`]: not an odd number of nodes from 3, a TTL that the restart
     ///   delay does not cover, outside a tokio runtime.
@@ -285,9 +304,9 @@ impl RedlockStore {
             node_timeout: self.node_timeout,
             runtime: options.runtime.clone(),
         };
-        meet(&quorum, CONNECT_WITHIN.max(options.timeouts.connect + options.timeouts.answer))
-            .await?;
-        let store = QuorumStore { quorum, client, profile };
+        let within = CONNECT_WITHIN.max(options.timeouts.connect + options.timeouts.answer);
+        await_quorum(&quorum, within).await?;
+        let store = QuorumStore { quorum: Arc::new(quorum), process, profile };
         Locks::new(
             Arc::new(RedlockBackend { store: Arc::new(store) }),
             &self.redacted_url(),
@@ -303,8 +322,9 @@ impl RedlockStore {
     }
 }
 
-/// Waits until every node has said whether it takes part, or a majority has and the others are slow.
-async fn meet(quorum: &Quorum, within: Duration) -> Result<()> {
+/// Waits until every node has reported whether it takes part, or a majority has and the others are
+/// slow.
+async fn await_quorum(quorum: &Quorum, within: Duration) -> Result<()> {
     let started = Instant::now();
     let mut updates = quorum.view.updates.subscribe();
     loop {
@@ -317,13 +337,13 @@ async fn meet(quorum: &Quorum, within: Duration) -> Result<()> {
         if is_complete || Instant::now() >= deadline {
             break;
         }
-        // The sender is ours: this ends with updates or in time.
+        // The sender lives as long as `quorum`: this ends with an update or at the deadline.
         let _ = timeout_at(deadline, updates.changed()).await;
     }
     let connected =
         quorum.members.iter().filter(|member| member.connection().state().is_ok()).count();
     match quorum.electorate(quorum.now()) {
-        // Nodes that are too young will not be for ever; who asks for a lock is told.
+        // A quarantine ends by itself; until then each acquisition reports it.
         Err(error) if connected < quorum.majority() || error.kind() != ErrorKind::Unreachable => {
             Err(error)
         }
@@ -353,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_says_what_was_expected() {
+    fn an_invalid_url_is_rejected_with_what_was_expected() {
         for (url, says) in [
             ("redlock://a", "odd number from 3"),
             ("redlock://a,b,c,d", "odd number from 3"),

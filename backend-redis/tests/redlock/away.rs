@@ -1,5 +1,5 @@
-//! A minority of nodes that are of no use, each in its own way: nothing changes but the count of
-//! those that agree, nobody waits for them, and nothing is left on them when they are back.
+//! A minority of nodes that fails, each in its own way: the others suffice, no request waits for the
+//! failed ones, and nothing is left on them when they are back.
 
 use fencelock_core::{Locks, Scratch};
 use fencelock_testkit::proxy::{Close, Direction, NewConnections};
@@ -8,7 +8,7 @@ use crate::support::*;
 
 const TTL: std::time::Duration = ms(2000);
 
-/// All that a client does, with the nodes as they are.
+/// Performs all that a client does, with the nodes as they are.
 async fn all_operations_work(locks: &Locks, other: &Locks) {
     let fresh = acquire(locks, "fresh").await;
     assert!(is_busy(other, "fresh").await);
@@ -26,49 +26,49 @@ async fn all_operations_work(locks: &Locks, other: &Locks) {
     release(second).await;
 }
 
-/// Breaks nodes, which heal only after everything else was done: so nobody has waited for them.
+/// Breaks nodes, which heal only after everything else was done: so no request has waited for them.
 pub(crate) async fn with_a_minority(
     sizes: &[(usize, &[usize])],
-    break_it: impl AsyncFn(&Testbed, &Lines, usize),
-    heal_it: impl AsyncFn(&Testbed, &Lines, usize),
+    break_it: impl AsyncFn(&TestQuorum, &Lines, usize),
+    heal_it: impl AsyncFn(&TestQuorum, &Lines, usize),
 ) {
     for (count, broken) in sizes {
-        let testbed = Testbed::new(*count, LONG).await;
-        with_these(&testbed, broken, &break_it, &heal_it).await;
+        let quorum = TestQuorum::new(*count, LONG).await;
+        with_these(&quorum, broken, &break_it, &heal_it).await;
     }
 }
 
-/// The same, on nodes of a special kind.
+/// The same, on the nodes of `quorum`.
 pub(crate) async fn with_these(
-    testbed: &Testbed,
+    quorum: &TestQuorum,
     broken: &[usize],
-    break_it: impl AsyncFn(&Testbed, &Lines, usize),
-    heal_it: impl AsyncFn(&Testbed, &Lines, usize),
+    break_it: impl AsyncFn(&TestQuorum, &Lines, usize),
+    heal_it: impl AsyncFn(&TestQuorum, &Lines, usize),
 ) {
-    let lines = testbed.lines().await;
+    let lines = quorum.lines().await;
     let (locks, other) = (lines.connect(LONG).await, lines.connect(LONG).await);
     let renewing = locks.lock("renewed").ttl(TTL).acquire().await.unwrap();
     let held = acquire(&locks, "held").await;
-    testbed.held_everywhere("renewed", &[]).await;
-    testbed.held_everywhere("held", &[]).await;
+    quorum.held_everywhere("renewed", &[]).await;
+    quorum.held_everywhere("held", &[]).await;
     for node in broken {
-        break_it(testbed, &lines, *node).await;
+        break_it(quorum, &lines, *node).await;
     }
     all_operations_work(&locks, &other).await;
     until_renewed(&locks, &renewing, TTL).await;
     until_renewed(&locks, &renewing, TTL).await;
     release(held).await;
-    // Whoever comes meanwhile does not need them either.
+    // A client that connects meanwhile does not need them either.
     let late = lines.connect(LONG).await;
     all_operations_work(&late, &locks).await;
     assert!(is_busy(&late, "renewed").await);
     release(renewing).await;
     for node in broken {
-        heal_it(testbed, &lines, *node).await;
+        heal_it(quorum, &lines, *node).await;
     }
-    testbed.drained().await;
+    quorum.drained().await;
     all_operations_work(&locks, &other).await;
-    testbed.drained().await;
+    quorum.drained().await;
 }
 
 pub(crate) const ONE: (usize, &[usize]) = (3, &[1]);
@@ -78,8 +78,8 @@ const TWO: (usize, &[usize]) = (5, &[0, 3]);
 async fn a_minority_of_dead_nodes_is_not_needed() {
     with_a_minority(
         &[ONE, TWO],
-        async |testbed, _, node| testbed.nodes[node].kill().unwrap(),
-        async |testbed, _, node| testbed.nodes[node].restart().await.unwrap(),
+        async |quorum, _, node| quorum.nodes[node].kill().unwrap(),
+        async |quorum, _, node| quorum.nodes[node].restart().await.unwrap(),
     )
     .await;
 }
@@ -88,8 +88,8 @@ async fn a_minority_of_dead_nodes_is_not_needed() {
 async fn frozen_nodes_are_not_waited_for() {
     with_a_minority(
         &[ONE, TWO],
-        async |testbed, _, node| testbed.nodes[node].freeze().await.unwrap(),
-        async |testbed, _, node| testbed.nodes[node].thaw().unwrap(),
+        async |quorum, _, node| quorum.nodes[node].freeze().await.unwrap(),
+        async |quorum, _, node| quorum.nodes[node].thaw().unwrap(),
     )
     .await;
 }
@@ -104,7 +104,7 @@ async fn nodes_that_receive_nothing_are_not_waited_for() {
     .await;
 }
 
-/// What is asked of them is done there, and nobody hears of it.
+/// The nodes execute the requests, and the replies are lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_execute_without_replying_are_not_waited_for() {
     with_a_minority(
@@ -115,7 +115,7 @@ async fn nodes_that_execute_without_replying_are_not_waited_for() {
     .await;
 }
 
-/// Held back for longer than all of it takes, as with a delay, but no machine is too slow for it.
+/// Replies held back for longer than the whole test: a delay that works on any machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_nodes_are_not_waited_for() {
     with_a_minority(
@@ -134,8 +134,8 @@ async fn slow_nodes_are_not_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flapping_nodes_are_not_waited_for() {
-    let testbed = Testbed::new(3, LONG).await;
-    let lines = testbed.lines().await;
+    let quorum = TestQuorum::new(3, LONG).await;
+    let lines = quorum.lines().await;
     let (locks, other) = (lines.connect(LONG).await, lines.connect(LONG).await);
     let renewing = locks.lock("renewed").ttl(TTL).acquire().await.unwrap();
     let flapping = &lines.proxies[2];
@@ -149,37 +149,37 @@ async fn flapping_nodes_are_not_waited_for() {
     until_renewed(&locks, &renewing, TTL).await;
     release(renewing).await;
     flapping.heal().await.unwrap();
-    testbed.drained().await;
+    quorum.drained().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_became_replicas_are_not_asked() {
     with_a_minority(
         &[ONE, TWO],
-        async |testbed, _, node| {
-            let master = testbed.nodes[2].port().to_string();
-            redis_command(&testbed.nodes[node], &["REPLICAOF", "127.0.0.1", &master]).await;
+        async |quorum, _, node| {
+            let master = quorum.nodes[2].port().to_string();
+            redis_command(&quorum.nodes[node], &["REPLICAOF", "127.0.0.1", &master]).await;
             until("it follows", async || {
-                redis_command(&testbed.nodes[node], &["INFO", "replication"])
+                redis_command(&quorum.nodes[node], &["INFO", "replication"])
                     .await
                     .contains("master_link_status:up")
             })
             .await;
         },
-        async |testbed, _, node| {
-            drop(redis_command(&testbed.nodes[node], &["REPLICAOF", "NO", "ONE"]).await)
+        async |quorum, _, node| {
+            drop(redis_command(&quorum.nodes[node], &["REPLICAOF", "NO", "ONE"]).await)
         },
     )
     .await;
 }
 
-/// A full node still gives back what it has: that is seen before it is healed.
+/// A full node still releases what it has, which the test sees before it heals the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_nodes_do_not_vote_and_are_freed() {
     with_a_minority(
         &[ONE, TWO],
-        async |testbed, _, node| {
-            let node = &testbed.nodes[node];
+        async |quorum, _, node| {
+            let node = &quorum.nodes[node];
             redis_command(node, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
             redis_command(node, &["CONFIG", "SET", "maxmemory", "1mb"]).await;
             until("it is full", async || {
@@ -188,9 +188,9 @@ async fn full_nodes_do_not_vote_and_are_freed() {
             })
             .await;
         },
-        async |testbed, _, node| {
-            until("it is freed", async || leftovers(&testbed.nodes[node]).await.is_empty()).await;
-            redis_command(&testbed.nodes[node], &["CONFIG", "SET", "maxmemory", "0"]).await;
+        async |quorum, _, node| {
+            until("it is freed", async || leftovers(&quorum.nodes[node]).await.is_empty()).await;
+            redis_command(&quorum.nodes[node], &["CONFIG", "SET", "maxmemory", "0"]).await;
         },
     )
     .await;
@@ -198,17 +198,17 @@ async fn full_nodes_do_not_vote_and_are_freed() {
 
 #[tokio::test]
 async fn an_unreachable_node_does_not_keep_others_from_being_cleared() {
-    let testbed = Testbed::new(3, LONG).await;
+    let quorum = TestQuorum::new(3, LONG).await;
     let scratch = Scratch::fresh("", "test");
-    let locks = testbed.direct(&format!("{LONG}&prefix={}", scratch.prefix())).await;
+    let locks = quorum.direct(&format!("{LONG}&prefix={}", scratch.prefix())).await;
     for name in ["a", "b", "c"] {
         release(acquire(&locks, name).await).await;
     }
-    testbed.nodes[0].kill().unwrap();
+    quorum.nodes[0].kill().unwrap();
     let error = locks.clear(&scratch, ms(1500)).await.unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
-    assert!(cause.contains(&testbed.nodes[0].addr().to_string()), "{cause}");
-    for node in &testbed.nodes[1..] {
+    assert!(cause.contains(&quorum.nodes[0].addr().to_string()), "{cause}");
+    for node in &quorum.nodes[1..] {
         assert_eq!(node.command(&["KEYS", "*"]).await.unwrap(), "fencelock:redlock");
     }
 }

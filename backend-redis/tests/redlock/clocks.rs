@@ -9,17 +9,17 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-/// Three nodes, each with a clock of its own.
-async fn skewed(params: &str) -> (Testbed, Vec<ServerClock>) {
+/// Three nodes, each with its own clock.
+async fn skewed(params: &str) -> (TestQuorum, Vec<ServerClock>) {
     let clocks: Vec<_> = (0..3).map(|_| ServerClock::of("redis-server").unwrap()).collect();
-    let testbed =
-        Testbed::of(clocks.iter().map(|clock| RedisOptions::new().program(clock.program())));
-    let testbed = testbed.await;
-    testbed.declare_new(params).await;
-    (testbed, clocks)
+    let quorum =
+        TestQuorum::of(clocks.iter().map(|clock| RedisOptions::new().program(clock.program())));
+    let quorum = quorum.await;
+    quorum.declare_new(params).await;
+    (quorum, clocks)
 }
 
-/// Has each client read the clocks anew, as it does when a connection is new.
+/// Makes each client read the clocks again, as it does for a new connection.
 async fn read_again(lines: &Lines) {
     for proxy in &lines.proxies {
         proxy.close_connections(Close::Reset).await;
@@ -28,61 +28,61 @@ async fn read_again(lines: &Lines) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_with_a_wrong_clock_is_excluded_and_not_needed() {
-    let (testbed, clocks) = skewed(LONG).await;
-    let lines = testbed.lines().await;
+    let (quorum, clocks) = skewed(LONG).await;
+    let lines = quorum.lines().await;
     let old = lines.connect(LONG).await;
     let mut last: Option<FencingToken> = None;
     for seconds in [40, -40] {
         clocks[1].is_ahead_by(seconds).unwrap();
-        let new = testbed.direct(LONG).await;
+        let new = quorum.direct(LONG).await;
         read_again(&lines).await;
         for locks in [&new, &old] {
             // Its first round after the jump may still ask that node.
-            until("the node is left out", async || {
+            until("the node is excluded", async || {
                 let guard = acquire(locks, "lock").await;
                 assert!(last < Some(guard.fencing_token()), "{seconds}");
                 last = Some(guard.fencing_token());
                 until("the others vote", async || {
-                    let values = testbed.values("lock").await;
+                    let values = quorum.values("lock").await;
                     !values[0].is_empty() && !values[2].is_empty()
                 })
                 .await;
-                let is_out = value(&testbed.nodes[1], "lock").await.is_empty();
+                let is_out = value(&quorum.nodes[1], "lock").await.is_empty();
                 assert!(is_busy(&new, "lock").await && is_busy(&old, "lock").await);
                 release(guard).await;
                 is_out
             })
             .await;
         }
-        testbed.drained().await;
+        quorum.drained().await;
     }
-    // With its clock it takes part again, whatever its record has seen meanwhile.
+    // With the right clock it takes part again, whatever its record went through meanwhile.
     clocks[1].is_ahead_by(0).unwrap();
-    assert!(acquire(&testbed.direct(LONG).await, "lock").await.fencing_token() > last.unwrap());
+    assert!(acquire(&quorum.direct(LONG).await, "lock").await.fencing_token() > last.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_whose_clocks_disagree_is_refused_by_name() {
-    let (testbed, clocks) = skewed(LONG).await;
-    let lines = testbed.lines().await;
+    let (quorum, clocks) = skewed(LONG).await;
+    let lines = quorum.lines().await;
     let old = lines.connect(LONG).await;
     let before = acquire(&old, "lock").await;
     let token = before.fencing_token();
     release(before).await;
     clocks[0].is_ahead_by(40).unwrap();
     clocks[2].is_ahead_by(-40).unwrap();
-    let refused = try_connect(&testbed.url(LONG)).await.unwrap_err();
+    let refused = try_connect(&quorum.url(LONG)).await.unwrap_err();
     assert_kind(&refused, ErrorKind::Refused);
     read_again(&lines).await;
     let mut told = None;
-    until("who was connected is told", async || {
+    until("the connected client gets the error", async || {
         let answer = old.lock("lock").wait_at_most(ms(300)).acquire().await;
         told = answer.err();
         told.is_some()
     })
     .await;
     for (error, urls) in [
-        (refused, testbed.nodes.iter().map(TestRedis::addr).collect::<Vec<_>>()),
+        (refused, quorum.nodes.iter().map(TestRedis::addr).collect::<Vec<_>>()),
         (told.unwrap(), lines.proxies.iter().map(Proxy::addr).collect()),
     ] {
         let words = error_chain(&error);
@@ -99,14 +99,14 @@ async fn a_majority_whose_clocks_disagree_is_refused_by_name() {
     release(after).await;
 }
 
-/// One that is ahead as far as it may be is what tokens are taken from; they rise without it, too.
+/// Tokens are taken from the clock that is ahead as far as it may be; they also rise without it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_over_clocks_that_differ_within_the_tolerance() {
-    let (testbed, clocks) = skewed(LONG).await;
+    let (quorum, clocks) = skewed(LONG).await;
     let mut last = None;
     for (node, seconds) in [(0, 8), (1, 8), (0, 0), (2, -1), (1, 0), (2, 9), (0, 1)] {
         clocks[node].is_ahead_by(seconds).unwrap();
-        let lines = testbed.lines().await;
+        let lines = quorum.lines().await;
         let locks = lines.connect(LONG).await;
         for lost in 0..3 {
             lines.lose(&[lost]);
@@ -119,10 +119,10 @@ async fn tokens_rise_over_clocks_that_differ_within_the_tolerance() {
     }
 }
 
-/// Row 35: leases that end a hundredth too early on every node.
+/// Row 35: leases that expire a hundredth too early on every node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clocks_that_run_a_hundredth_too_fast_free_no_held_lock() {
-    let (testbed, clocks) = skewed(LONG).await;
+    let (quorum, clocks) = skewed(LONG).await;
     let began = Instant::now();
     let ticking = tokio::spawn(async move {
         loop {
@@ -134,22 +134,22 @@ async fn clocks_that_run_a_hundredth_too_fast_free_no_held_lock() {
         }
     });
     for _ in 0..3 {
-        let lines = testbed.lines().await;
-        let (near, far) = (testbed.direct(LONG).await, lines.connect(LONG).await);
+        let lines = quorum.lines().await;
+        let (near, far) = (quorum.direct(LONG).await, lines.connect(LONG).await);
         let held = soon("acquired", far.lock("lock").ttl(ms(2500)).acquire()).await.unwrap();
         let waiter = spawn_waiter(&near, "lock");
         until_queued(&near, "lock", 1).await;
         lines.lose(&[0, 1, 2]);
         let next = until_granted(waiter).await;
-        assert!(!held.is_held(), "believed in by {:?} too long", held.remaining());
+        assert!(!held.is_held(), "held for {:?} too long", held.remaining());
         release(next).await;
         lines.heal().await;
     }
-    for node in &testbed.nodes {
+    for node in &quorum.nodes {
         let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later").as_micros();
         let ahead = u128::from(time_us(node).await).saturating_sub(right);
         assert!(ahead > began.elapsed().as_micros() / 200, "its clock was not fast");
     }
     ticking.abort();
-    testbed.drained().await;
+    quorum.drained().await;
 }

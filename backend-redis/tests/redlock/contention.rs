@@ -1,5 +1,5 @@
-//! Many who want one lock at the same time: rounds that nobody wins must not go on for ever, and a
-//! release must not send all of them to the nodes.
+//! Many clients that want one lock at the same time: split rounds must not continue for ever, and a
+//! release must not send all waiters to the nodes.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::*;
 
-/// How often steps were called for.
+/// How many steps the nodes ran.
 async fn calls(nodes: &[TestRedis]) -> u64 {
     calls_of(nodes, "evalsha").await
 }
@@ -32,15 +32,15 @@ async fn calls_of(nodes: &[TestRedis], command: &str) -> u64 {
     all
 }
 
-/// A word for each of them, and not for each of them as often as there are others.
+/// One notification for each reader, not one for each reader and each other reader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_readers_are_notified_once_each() {
     const STORES: usize = 3;
     const READERS: usize = 300;
-    // A busy machine serves a crowd slowly.
+    // A busy machine serves many clients slowly.
     let params = &format!("{LONG}&node_timeout=5s&unreachable_after=2m");
-    let testbed = Testbed::new(3, params).await;
-    let stores = join_all((0..STORES).map(|_| testbed.direct(params))).await;
+    let quorum = TestQuorum::new(3, params).await;
+    let stores = join_all((0..STORES).map(|_| quorum.direct(params))).await;
     for stay in [true, false] {
         let writer = stores[0].rw_lock("doc").write().acquire().await.unwrap();
         let readers: Vec<_> = stores
@@ -58,7 +58,7 @@ async fn many_readers_are_notified_once_each() {
         let waiting = format!("{{{}}}:q", key("doc"));
         until("all wait at all nodes", async || {
             let mut counts = Vec::new();
-            for node in &testbed.nodes {
+            for node in &quorum.nodes {
                 let count =
                     redis_command(node, &["ZCOUNT", &waiting, "1000000000000000", "+inf"]).await;
                 counts.push(count);
@@ -66,17 +66,17 @@ async fn many_readers_are_notified_once_each() {
             counts.iter().all(|count| *count == READERS.to_string())
         })
         .await;
-        let before = calls_of(&testbed.nodes, "publish").await;
+        let before = calls_of(&quorum.nodes, "publish").await;
         release(writer).await;
         let guards = within(PATIENCE * 2, "all have read", join_all(readers)).await;
-        let told = calls_of(&testbed.nodes, "publish").await - before;
+        let told = calls_of(&quorum.nodes, "publish").await - before;
         let each = told as f64 / (3 * READERS) as f64;
         println!("readers that stay: {stay}: {each:.2} words of a node for each");
-        // One, and a few of looks and of rounds that are taken back: `steps` counts exactly. It was 58
-        // when each told those who come next.
-        assert!(each < 15.0, "{each} words of each node for each reader");
+        // One, and a few from checks and rolled-back rounds: `steps` counts exactly. It was 58 when each
+        // reader notified the next ones.
+        assert!(each < 15.0, "{each} notifications by each node for each reader");
         drop(guards);
-        testbed.drained().await;
+        quorum.drained().await;
     }
 }
 
@@ -86,11 +86,11 @@ async fn contention_causes_no_thundering_herd() {
     const EACH: usize = 10;
     const TIMES: usize = 3;
     const GRANTS: u64 = (STORES * EACH * TIMES) as u64;
-    let testbed = Testbed::new(3, LONG).await;
-    let stores = join_all((0..STORES).map(|_| testbed.direct(LONG))).await;
-    // So that the scripts are known, and no call is counted twice.
+    let quorum = TestQuorum::new(3, LONG).await;
+    let stores = join_all((0..STORES).map(|_| quorum.direct(LONG))).await;
+    // Loads the scripts, so that no call is counted twice.
     release(acquire(&stores[0], "warm").await).await;
-    let (before, started) = (calls(&testbed.nodes).await, Instant::now());
+    let (before, started) = (calls(&quorum.nodes).await, Instant::now());
     let contenders = stores.iter().cycle().take(STORES * EACH).map(|locks| {
         let locks = locks.clone();
         tokio::spawn(async move {
@@ -105,22 +105,24 @@ async fn contention_causes_no_thundering_herd() {
         })
     });
     let contenders: Vec<_> = contenders.collect();
-    let all = within(Duration::from_secs(100), "everybody was served", join_all(contenders)).await;
+    let all =
+        within(Duration::from_secs(100), "all clients were granted the lock", join_all(contenders))
+            .await;
     let took = started.elapsed();
-    let calls = calls(&testbed.nodes).await - before;
+    let calls = calls(&quorum.nodes).await - before;
     let rounds = calls as f64 / 3.0 / GRANTS as f64;
     println!("{GRANTS} grants in {took:?}, {rounds:.1} calls of a node for each");
     assert_clean(all.into_iter().flat_map(Result::unwrap).collect(), Rules::default());
-    // Two are the least: a vote and its release. A herd would be fifty.
+    // The minimum is two: a vote and its release. A herd would need fifty.
     assert!(rounds < 12.0, "{rounds} calls of each node for each grant");
-    testbed.drained().await;
+    quorum.drained().await;
 }
 
-/// Nobody queues: who tries again and again must not keep the others from winning.
+/// Clients that do not queue and try again and again must not keep the others from winning.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tries_do_not_keep_a_waiter_out() {
-    let testbed = Testbed::new(5, LONG).await;
-    let stores = join_all((0..3).map(|_| testbed.direct(LONG))).await;
+    let quorum = TestQuorum::new(5, LONG).await;
+    let stores = join_all((0..3).map(|_| quorum.direct(LONG))).await;
     let tries = stores[1..].iter().map(|locks| {
         let locks = locks.clone();
         tokio::spawn(async move {
@@ -138,31 +140,31 @@ async fn tries_do_not_keep_a_waiter_out() {
     }
     tries.iter().for_each(tokio::task::JoinHandle::abort);
     join_all(tries).await;
-    testbed.drained().await;
+    quorum.drained().await;
 }
 
-/// What a lost answer left behind is the claim's own, even where it has yet to be taken back: a try
-/// that calls the lock busy for its sake would never run a job that nobody else runs.
+/// What a lost reply left behind is the claim's own, even where it has yet to be rolled back: a try
+/// that reported the lock as busy for it would never run a job that no other client runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_claim_is_rejected_for_its_own_earlier_round() {
-    // The first round waits until the lines are given up, and cannot take back what it asked for.
+    // The first round waits until the connections are given up, and cannot roll back.
     let params = &format!("{LONG}&node_timeout=5s");
-    let testbed = Testbed::new(3, params).await;
-    let lines = testbed.lines().await;
+    let quorum = TestQuorum::new(3, params).await;
+    let lines = quorum.lines().await;
     let locks = lines.connect(params).await;
     lines.proxies.iter().for_each(|proxy| proxy.black_hole(Direction::ToClient));
     let lock = locks.lock("lock");
     let tries = tokio::spawn(async move { lock.try_acquire().await });
-    testbed.held_everywhere("lock", &[]).await;
-    for node in &testbed.nodes {
+    quorum.held_everywhere("lock", &[]).await;
+    for node in &quorum.nodes {
         let left = value(node, "lock").await;
-        // Of a round that is not taken back before it ends by itself.
+        // As of a round that is not rolled back before it expires.
         let (round, rest) = left.split_once(' ').unwrap();
         assert_eq!(round, "x1");
         redis_command(node, &["SET", &key("lock"), &format!("x99 {rest}"), "PX", "2000"]).await;
     }
     lines.heal().await;
     let tried = soon("the try ends", tries).await.unwrap();
-    release(tried.unwrap().expect("nobody else has it")).await;
-    testbed.drained().await;
+    release(tried.unwrap().expect("no other client has it")).await;
+    quorum.drained().await;
 }

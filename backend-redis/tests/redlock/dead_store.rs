@@ -5,24 +5,24 @@ use fencelock_testkit::servers::TestRedis;
 
 use crate::support::*;
 
-/// The number for which the bound is promised.
+/// The number of waiters for which the bound is promised.
 pub(crate) const WAITERS: usize = 10_000;
 
-/// A busy machine queues for long.
+/// For a busy machine, on which requests queue for long.
 const NODE_TIMEOUT: &str = "node_timeout=5s";
 
-pub(crate) struct DeadStore(Testbed);
+pub(crate) struct DeadStore(TestQuorum);
 
 impl DeadStore {
     pub(crate) async fn start() -> DeadStore {
-        DeadStore(Testbed::new(3, &format!("{LONG}&{NODE_TIMEOUT}")).await)
+        DeadStore(TestQuorum::new(3, &format!("{LONG}&{NODE_TIMEOUT}")).await)
     }
 
     pub(crate) async fn locks(&self) -> Locks {
         self.0.direct(&format!("{LONG}&{NODE_TIMEOUT}")).await
     }
 
-    /// For the process that ends: a lock that it was granted at its end is soon free.
+    /// For the process that is killed: a lock that it was granted last is soon free.
     pub(crate) fn url(&self) -> String {
         self.0.url(&format!("ttl=5s&restart_delay=90s&clock_tolerance=10s&{NODE_TIMEOUT}"))
     }

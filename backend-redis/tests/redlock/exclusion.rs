@@ -1,8 +1,8 @@
-//! Majorities of nodes that forget all they know, again and again, under clients that hold and
-//! renew: nobody may ever believe in a lock that somebody else believes in.
+//! Majorities of nodes that lose their data, again and again, under clients that hold and renew: no two
+//! clients may ever hold one lock.
 //!
-//! `FENCELOCK_ACQUISITIONS=10000` is the run that the promise was made on; `REDLOCK_SEED` repeats
-//! the choice of nodes.
+//! `FENCELOCK_ACQUISITIONS=10000` is the run that the promise rests on; `REDLOCK_SEED` repeats the
+//! choice of nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use crate::support::*;
 const NODES: usize = 5;
 const LOCKS: usize = 64;
 const CLIENTS: usize = 4;
-/// A majority has forgotten within this.
+/// A majority has lost its data within this.
 const RESTARTED_WITHIN: Duration = ms(500);
 
-/// Beyond the delay itself, so that locks are held again when the next majority forgets.
+/// In addition to the delay, so that locks are held again when the next majority restarts.
 const QUIET: Duration = ms(2000);
 
-/// One run at a time: each is enough for a small machine.
+/// One run at a time: each loads a small machine fully.
 static RUNNING: Mutex<()> = Mutex::const_new(());
 
 fn seed() -> u64 {
@@ -41,11 +41,11 @@ fn seed() -> u64 {
     seed
 }
 
-/// What a run came to.
+/// The result of a run.
 struct Run {
     events: Vec<Event>,
     cycles: usize,
-    /// Of all cycles, until the last node of a majority was back.
+    /// The longest time of a cycle until the last node of the majority was back.
     slowest: Duration,
     errors: BTreeMap<String, u64>,
     took: Duration,
@@ -56,7 +56,7 @@ impl Run {
         self.events.iter().filter(|event| matches!(event.what, What::Granted { .. })).count()
     }
 
-    /// The smallest difference of two tokens of one lock, one after the other.
+    /// The smallest difference of two consecutive tokens of one lock.
     fn smallest_step(&self) -> i128 {
         let mut events: Vec<&Event> = self.events.iter().collect();
         events.sort_by_key(|event| event.at);
@@ -72,7 +72,7 @@ impl Run {
     }
 }
 
-/// Who acquires, holds for one to three seconds, and releases, until all is over.
+/// Acquires, holds for one to three seconds, and releases, until the run is over.
 async fn work(
     locks: Locks,
     name: String,
@@ -83,7 +83,7 @@ async fn work(
     let mut worker = Worker::new();
     let mut errors = BTreeMap::new();
     while !count.is_over() {
-        // Whoever waits comes anew now and then, and not just when it is told.
+        // Waiters also give up and start again, instead of only being notified.
         let lock = locks.lock(&name).wait_at_most(ms(random.random_range(300..900)));
         let (guard, claim) = match worker.acquire_lock(&lock, &name, How::Exclusive).await {
             Ok(granted) => granted,
@@ -110,7 +110,7 @@ async fn work(
     (worker.into_events(), errors)
 }
 
-/// What kept it from being acquired.
+/// Why it was not acquired.
 fn reason(error: &Error) -> String {
     let words = error_chain(error);
     for reason in ["the clocks of a majority", "apart", "lost its data or is new", "connection"] {
@@ -135,7 +135,7 @@ impl Count {
 
 /// Restarts majorities until `is_over`, once per `quiet`.
 async fn run(
-    testbed: &Testbed,
+    quorum: &TestQuorum,
     clients: Vec<Locks>,
     quiet: Duration,
     is_over: impl Fn(u64, usize) -> bool,
@@ -154,14 +154,14 @@ async fn run(
     let workers: Vec<_> = workers.collect();
     let mut random = StdRng::seed_from_u64(seed);
     let (mut cycles, mut slowest) = (0, Duration::ZERO);
-    // Until everybody holds something.
+    // Until all clients hold a lock.
     sleep(ms(500)).await;
     while !is_over(count.grants.load(Ordering::Relaxed), cycles) {
         let nodes = (0..NODES).sample(&mut random, NODES / 2 + 1);
         let restarting = Instant::now();
-        // All are gone before the first is back: what they knew is known to a minority only.
-        nodes.iter().for_each(|node| testbed.nodes[*node].kill().unwrap());
-        let back = join_all(nodes.iter().map(|node| testbed.nodes[*node].restart())).await;
+        // All are down before the first is back: only a minority has the data left.
+        nodes.iter().for_each(|node| quorum.nodes[*node].kill().unwrap());
+        let back = join_all(nodes.iter().map(|node| quorum.nodes[*node].restart())).await;
         back.into_iter().for_each(|started| started.expect("it starts again"));
         slowest = slowest.max(restarting.elapsed());
         cycles += 1;
@@ -188,9 +188,9 @@ async fn no_two_hold_while_majorities_forget() {
     const FEW: u64 = 300;
     let _alone = RUNNING.lock().await;
     let wanted = std::env::var("FENCELOCK_ACQUISITIONS").map_or(FEW, |text| text.parse().unwrap());
-    let testbed = Testbed::new(NODES, QUICK).await;
-    let clients = join_all((0..CLIENTS).map(|_| testbed.direct(QUICK))).await;
-    let run = run(&testbed, clients, QUICK_DELAY + QUIET, |grants, _| grants >= wanted).await;
+    let quorum = TestQuorum::new(NODES, QUICK).await;
+    let clients = join_all((0..CLIENTS).map(|_| quorum.direct(QUICK))).await;
+    let run = run(&quorum, clients, QUICK_DELAY + QUIET, |grants, _| grants >= wanted).await;
     let (grants, cycles, step) = (run.grants(), run.cycles, run.smallest_step());
     let violations = check(run.events, Rules::default());
     println!(
@@ -204,24 +204,24 @@ async fn no_two_hold_while_majorities_forget() {
     );
     assert!(violations.is_empty(), "{}", violations[0]);
     assert!(step > 0 && cycles > 1);
-    // On a machine that is much slower the cycle is not the one that is meant to be shown.
+    // On a much slower machine the cycle is not the intended one.
     if run.slowest > RESTARTED_WITHIN {
         println!("slower than the {RESTARTED_WITHIN:?} that a cycle should take");
     }
-    testbed.drained().await;
+    quorum.drained().await;
 }
 
-/// The same nodes without the delay: so the run above can tell.
+/// The same nodes without the delay: shows that the run above detects overlaps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_run_without_the_delay_shows_overlaps() {
     const MOST_CYCLES: usize = 6;
     let _alone = RUNNING.lock().await;
-    let testbed = Testbed::unknown(NODES).await;
+    let quorum = TestQuorum::unknown(NODES).await;
     let clients =
-        join_all((0..CLIENTS).map(|_| testbed.without_restart_delay(None, QUICK_TTL))).await;
-    let run = run(&testbed, clients, QUIET, |_, cycles| cycles >= MOST_CYCLES).await;
+        join_all((0..CLIENTS).map(|_| quorum.without_restart_delay(None, QUICK_TTL))).await;
+    let run = run(&quorum, clients, QUIET, |_, cycles| cycles >= MOST_CYCLES).await;
     let (grants, cycles) = (run.grants(), run.cycles);
     let overlaps = overlaps(&check(run.events, Rules::default()));
     println!("{grants} acquisitions, {cycles} majorities restarted: {overlaps} overlaps");
-    assert!(overlaps > 0, "nothing would be noticed");
+    assert!(overlaps > 0, "the run detects no overlap");
 }

@@ -1,8 +1,8 @@
-//! Locks on a majority of real servers, while servers and connections fail: what `redlock://`
-//! promises, each as a test.
+//! Locks on a majority of real servers, while servers and connections fail: a test for each promise of
+//! `redlock://`.
 //!
-//! `steps` drives single nodes through the scripts alone; everything else is clients as a user has
-//! them, on nodes that are killed, frozen, cut off, filled, moved in time, and healed again.
+//! `steps` drives single nodes through the scripts alone; all other tests use a user's clients, on nodes
+//! that are killed, frozen, cut off, filled, moved in time, and healed again.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! A minority of nodes that answer, and refuse, or that nobody may write to: rows 20 to 24 and 38 on
-//! a quorum. Nobody waits for them, as for those in `away.rs`.
+//! A minority of nodes that reply and refuse, or that cannot be written to: rows 20 to 24 and 38 on a
+//! quorum. No request waits for them, as in `away.rs`.
 
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::io::AsyncWriteExt;
@@ -8,11 +8,11 @@ use tokio::net::TcpStream;
 use crate::away::{ONE, with_a_minority, with_these};
 use crate::support::*;
 
-/// Sends a command whose answer nobody waits for.
+/// Sends a command without waiting for the reply.
 async fn order(node: &TestRedis, command: &str) {
     let mut line = TcpStream::connect(node.addr()).await.expect("a connection");
-    line.write_all(format!("{command}\r\n").as_bytes()).await.expect("an order");
-    line.flush().await.expect("an order");
+    line.write_all(format!("{command}\r\n").as_bytes()).await.expect("a command");
+    line.flush().await.expect("a command");
 }
 
 async fn says(node: &TestRedis, word: &str) -> bool {
@@ -25,9 +25,9 @@ async fn says(node: &TestRedis, word: &str) -> bool {
 async fn nodes_that_load_their_data_are_not_waited_for() {
     with_a_minority(
         &[ONE],
-        async |testbed, _, node| {
-            let node = &testbed.nodes[node];
-            // 1 ms for each key, and a look at the clients behind each.
+        async |quorum, _, node| {
+            let node = &quorum.nodes[node];
+            // 1 ms for each key, after each of which it serves the clients.
             redis_command(node, &["DEBUG", "POPULATE", "20000", "ballast"]).await;
             redis_command(node, &["CONFIG", "SET", "key-load-delay", "1000"]).await;
             redis_command(
@@ -38,9 +38,9 @@ async fn nodes_that_load_their_data_are_not_waited_for() {
             order(node, "DEBUG RELOAD").await;
             until("it loads", async || says(node, "loading:1").await).await;
         },
-        async |testbed, _, node| {
-            let node = &testbed.nodes[node];
-            assert!(says(node, "loading:1").await, "it was ready too soon to test anything");
+        async |quorum, _, node| {
+            let node = &quorum.nodes[node];
+            assert!(says(node, "loading:1").await, "it was ready too early to test anything");
             redis_command(node, &["CONFIG", "SET", "key-load-delay", "0"]).await;
             until("it is ready", async || says(node, "loading:0").await).await;
             let remove = "for i = 0, 19999 do redis.call('DEL', 'ballast:' .. i) end";
@@ -55,8 +55,8 @@ async fn nodes_that_load_their_data_are_not_waited_for() {
 async fn nodes_that_run_a_long_script_are_not_waited_for() {
     with_a_minority(
         &[ONE],
-        async |testbed, _, node| {
-            let node = &testbed.nodes[node];
+        async |quorum, _, node| {
+            let node = &quorum.nodes[node];
             redis_command(node, &["CONFIG", "SET", "busy-reply-threshold", "20"]).await;
             order(node, "EVAL \"while true do end\" 0").await;
             until("it is busy", async || {
@@ -64,9 +64,9 @@ async fn nodes_that_run_a_long_script_are_not_waited_for() {
             })
             .await;
         },
-        async |testbed, _, node| {
-            let node = &testbed.nodes[node];
-            // It is marked, and ends a moment later.
+        async |quorum, _, node| {
+            let node = &quorum.nodes[node];
+            // It is marked to be ended, and ends a moment later.
             redis_command(node, &["SCRIPT", "KILL"]).await;
             until("it serves", async || node.command(&["PING"]).await.is_ok()).await;
         },
@@ -79,11 +79,11 @@ async fn nodes_that_run_a_long_script_are_not_waited_for() {
 async fn nodes_whose_writes_are_paused_are_not_waited_for() {
     with_a_minority(
         &[ONE],
-        async |testbed, _, node| {
-            redis_command(&testbed.nodes[node], &["CLIENT", "PAUSE", "600000", "WRITE"]).await;
+        async |quorum, _, node| {
+            redis_command(&quorum.nodes[node], &["CLIENT", "PAUSE", "600000", "WRITE"]).await;
         },
-        async |testbed, _, node| {
-            drop(redis_command(&testbed.nodes[node], &["CLIENT", "UNPAUSE"]).await)
+        async |quorum, _, node| {
+            drop(redis_command(&quorum.nodes[node], &["CLIENT", "UNPAUSE"]).await)
         },
     )
     .await;
@@ -92,10 +92,10 @@ async fn nodes_whose_writes_are_paused_are_not_waited_for() {
 /// Row 24, on all nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn script_flush_is_not_noticed() {
-    let testbed = Testbed::new(3, LONG).await;
-    let (one, other) = (testbed.direct(LONG).await, testbed.direct(LONG).await);
+    let quorum = TestQuorum::new(3, LONG).await;
+    let (one, other) = (quorum.direct(LONG).await, quorum.direct(LONG).await);
     let flush = async || {
-        for node in &testbed.nodes {
+        for node in &quorum.nodes {
             redis_command(node, &["SCRIPT", "FLUSH"]).await;
         }
     };
@@ -114,20 +114,20 @@ async fn script_flush_is_not_noticed() {
         flush().await;
         release(until_granted(waiter).await).await;
     }
-    testbed.drained().await;
+    quorum.drained().await;
 }
 
 /// Row 38.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_cannot_save_are_not_waited_for() {
     let node = || RedisOptions::new().arg("--enable-protected-configs").arg("local");
-    let testbed = Testbed::of([node(), node(), node()]).await;
-    testbed.declare_new(LONG).await;
+    let quorum = TestQuorum::of([node(), node(), node()]).await;
+    quorum.declare_new(LONG).await;
     with_these(
-        &testbed,
+        &quorum,
         &[1],
-        async |testbed, _, node| {
-            let node = &testbed.nodes[node];
+        async |quorum, _, node| {
+            let node = &quorum.nodes[node];
             let gone = node.directory().join("gone");
             std::fs::create_dir(&gone).unwrap();
             redis_command(node, &["CONFIG", "SET", "dir", gone.to_str().unwrap()]).await;
@@ -137,9 +137,9 @@ async fn nodes_that_cannot_save_are_not_waited_for() {
             until("saving has failed", async || says(node, "rdb_last_bgsave_status:err").await)
                 .await;
         },
-        async |testbed, _, node| {
+        async |quorum, _, node| {
             let on = ["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"];
-            redis_command(&testbed.nodes[node], &on).await;
+            redis_command(&quorum.nodes[node], &on).await;
         },
     )
     .await;

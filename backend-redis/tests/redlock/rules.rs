@@ -1,8 +1,8 @@
 //! What would go wrong without the rules that make a majority of leases one lock: each timeline on
-//! real nodes, up to where two would hold at once, or a token would come twice.
+//! real nodes, up to where two clients would hold at once, or a token would be given twice.
 //!
-//! A and B are clients, `a`, `b` and `c` nodes 0, 1 and 2. Each test names the line that keeps its
-//! rule; without that line the test fails.
+//! A and B are clients, `a`, `b` and `c` nodes 0, 1 and 2. Each test names the code that keeps its
+//! rule; without it the test fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,9 +21,9 @@ const A: usize = 0;
 const B: usize = 1;
 const C: usize = 2;
 
-/// A client that reaches all nodes but these.
-async fn without(testbed: &Testbed, nodes: &[usize], params: &str) -> (Lines, Locks) {
-    let lines = testbed.lines().await;
+/// A client that reaches all nodes except these.
+async fn without(quorum: &TestQuorum, nodes: &[usize], params: &str) -> (Lines, Locks) {
+    let lines = quorum.lines().await;
     let locks = lines.connect(params).await;
     lines.lose(nodes);
     (lines, locks)
@@ -31,20 +31,20 @@ async fn without(testbed: &Testbed, nodes: &[usize], params: &str) -> (Lines, Lo
 
 /// A on a and b; a restarts empty; B would get a and c.
 ///
-/// Kept by `incarnation::standing`: a record that is `Born` is `Young` until the delay has passed. A B
-/// that was there before also waits by its own clock, in `RestartTracker::meet`.
+/// Kept by `incarnation::verdict`: a record that is `Born` is `Quarantined` until the delay has passed.
+/// A client B that was connected before also waits by its own clock, in `RestartTracker::observe`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_lost_its_data_does_not_vote_a_second_time() {
-    let testbed = Testbed::new(3, QUICK).await;
-    let (_lines, one) = without(&testbed, &[C], QUICK).await;
-    let old = testbed.direct(QUICK).await;
+    let quorum = TestQuorum::new(3, QUICK).await;
+    let (_lines, one) = without(&quorum, &[C], QUICK).await;
+    let old = quorum.direct(QUICK).await;
     for is_new in [false, true] {
-        testbed.open(A).await;
+        quorum.open(A).await;
         let lock = one.lock("lock").wait_at_most(PATIENCE).fixed_lease(QUICK_TTL);
         let held = lock.acquire().await.unwrap();
         let until = held.valid_until();
-        testbed.restart(A).await;
-        let other = if is_new { testbed.direct(QUICK).await } else { old.clone() };
+        quorum.restart(A).await;
+        let other = if is_new { quorum.direct(QUICK).await } else { old.clone() };
         let next = until_granted(spawn_waiter(&other, "lock")).await;
         assert!(other.now() >= until && !held.is_held(), "two hold at once");
         assert_eq!(soon("told", held.lost()).await, LostReason::Expired);
@@ -54,50 +54,49 @@ async fn a_node_that_lost_its_data_does_not_vote_a_second_time() {
 
 /// The same one tick before the end of A's validity: a TTL that the delay does not cover.
 ///
-/// Kept by `RedlockStore::longest_ttl`, which the default and each claim's TTL are held to.
+/// Kept by `RedlockStore::longest_ttl`, which limits the default and each claim's TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lock_outlives_the_delay() {
     /// The longest in whole tenths of a second, of (2000 - 2 * 300 - 2) / 1.01.
     const LONGEST: u64 = 1300;
     const TOO_LONG: u64 = 1385;
-    let testbed = Testbed::new(3, QUICK).await;
-    let (_lines, one) = without(&testbed, &[C], QUICK).await;
-    let other = testbed.direct(QUICK).await;
+    let quorum = TestQuorum::new(3, QUICK).await;
+    let (_lines, one) = without(&quorum, &[C], QUICK).await;
+    let other = quorum.direct(QUICK).await;
     let too_long = one.lock("lock").fixed_lease(ms(TOO_LONG));
     let refused = too_long.acquire().await.expect_err("a TTL that the delay does not cover");
     assert_kind(&refused, ErrorKind::InvalidArgument);
-    let error =
-        try_connect(&testbed.url("restart_delay=2s&clock_tolerance=300ms&ttl=1385ms")).await;
+    let error = try_connect(&quorum.url("restart_delay=2s&clock_tolerance=300ms&ttl=1385ms")).await;
     assert_kind(&error.unwrap_err(), ErrorKind::InvalidArgument);
-    // About the longest that there can be, and the fastest that a node can forget it.
+    // About the longest TTL, and the fastest loss of data.
     let held = soon("granted", one.lock("lock").fixed_lease(ms(LONGEST)).acquire()).await.unwrap();
-    testbed.restart(A).await;
+    quorum.restart(A).await;
     let next = until_granted(spawn_waiter(&other, "lock")).await;
     assert!(!held.is_held(), "two hold at once");
     release(next).await;
 }
 
-/// The same up to a second too early, by an age of which less than a second is known.
+/// The same up to a second too early, by an age in whole seconds.
 ///
-/// Kept by `incarnation::standing`, which counts the age in µs from when the node was first seen empty.
+/// Kept by `incarnation::verdict`, which counts the age in µs from when the node was first seen empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_as_old_as_its_record_to_the_microsecond() {
-    let testbed = Testbed::new(3, QUICK).await;
-    let locks = testbed.direct(QUICK).await;
+    let quorum = TestQuorum::new(3, QUICK).await;
+    let locks = quorum.direct(QUICK).await;
     for round in 0..3 {
         let killed = now_us();
-        testbed.restart(A).await;
-        // Somebody else's client, which has not seen the node before: the record is all it has.
-        let fresh = testbed.direct(QUICK).await;
+        quorum.restart(A).await;
+        // A client that has not seen the node before: it has only the record.
+        let fresh = quorum.direct(QUICK).await;
         until("it votes again", async || {
             let guard = acquire(&fresh, "lock").await;
-            let votes = !value(&testbed.nodes[A], "lock").await.is_empty();
+            let votes = !value(&quorum.nodes[A], "lock").await.is_empty();
             release(guard).await;
             votes
         })
         .await;
-        let now = time_us(&testbed.nodes[A]).await;
-        let born = IncarnationRecord::parse(&record(&testbed.nodes[A]).await).unwrap().born_us;
+        let now = time_us(&quorum.nodes[A]).await;
+        let born = IncarnationRecord::parse(&record(&quorum.nodes[A]).await).unwrap().born_us;
         assert!(born >= killed, "round {round}: born {} µs before it was killed", killed - born);
         let age = u128::from(now - born);
         assert!(age >= QUICK_DELAY.as_micros(), "round {round}: it voted at {age} µs of age");
@@ -110,37 +109,37 @@ async fn a_node_is_as_old_as_its_record_to_the_microsecond() {
 /// Kept by `votes::majority`: of all that are configured, `votes.len()`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_of_those_that_reply_is_not_a_quorum() {
-    let testbed = Testbed::new(3, LONG).await;
-    let (_one_lines, one) = without(&testbed, &[B, C], LONG).await;
-    let (_other_lines, other) = without(&testbed, &[A, B], LONG).await;
+    let quorum = TestQuorum::new(3, LONG).await;
+    let (_one_lines, one) = without(&quorum, &[B, C], LONG).await;
+    let (_other_lines, other) = without(&quorum, &[A, B], LONG).await;
     let error = acquire_error(&one, "lock", ms(300)).await;
     assert_kind(&error, ErrorKind::Unreachable);
     assert_kind(&acquire_error(&other, "lock", ms(300)).await, ErrorKind::Unreachable);
-    testbed.drained().await;
-    testbed.restart(A).await;
-    testbed.restart(C).await;
-    let third = testbed.direct(LONG).await;
+    quorum.drained().await;
+    quorum.restart(A).await;
+    quorum.restart(C).await;
+    let third = quorum.direct(LONG).await;
     let error = acquire_error(&third, "lock", ms(300)).await;
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error_chain(&error).matches("lost its data or is new").count() == 2, "{error}");
-    testbed.drained().await;
+    quorum.drained().await;
 }
 
 /// B is granted the larger token of b on a and b and releases. A, of a and c, would get less.
 ///
-/// Kept by `Desk::write_back`: a round is won once a majority knows its largest token.
+/// Kept by `QuorumClaim::write_back`: a round is won once a majority knows its largest token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_largest_token_of_a_round_is_written_back() {
-    let testbed = Testbed::new(3, LONG).await;
-    let far = time_us(&testbed.nodes[B]).await + 3_600_000_000;
-    redis_command(&testbed.nodes[B], &["SET", &token_key("lock"), &far.to_string()]).await;
-    let (_b_lines, other) = without(&testbed, &[C], LONG).await;
-    let (_a_lines, one) = without(&testbed, &[B], LONG).await;
+    let quorum = TestQuorum::new(3, LONG).await;
+    let far = time_us(&quorum.nodes[B]).await + 3_600_000_000;
+    redis_command(&quorum.nodes[B], &["SET", &token_key("lock"), &far.to_string()]).await;
+    let (_b_lines, other) = without(&quorum, &[C], LONG).await;
+    let (_a_lines, one) = without(&quorum, &[B], LONG).await;
     let first = acquire(&other, "lock").await;
-    assert!(first.fencing_token().get() > far, "b was heard");
+    assert!(first.fencing_token().get() > far, "b's vote counted");
     let token = first.fencing_token();
     release(first).await;
-    // The next one on a and c.
+    // The next grant on a and c.
     let second = acquire(&one, "lock").await;
     assert!(second.fencing_token() > token, "{:?} after {token:?}", second.fencing_token());
     release(second).await;
@@ -158,31 +157,31 @@ fn a_token_counts_only_where_the_claim_still_has_the_lock() {
     assert_eq!(a.vote(&one, 1600).int(), Some(1600));
     let largest = b.vote(&one, 1600).int().unwrap();
     assert_eq!(largest, 3216);
-    // A's key on a ends early: by its clock, or by a person.
+    // A's key on a is gone early: by its clock, or by an operator.
     a.call(&["DEL", "lock"]);
     let smaller = [a.vote(&other, 1616).int(), c.vote(&other, 1616).int()];
     assert_eq!(smaller, [Some(1616), Some(1616)], "B's round");
     let acknowledged = a.raise(&one, 3216).int();
     assert_eq!(acknowledged, Some(0), "a acknowledges A's token, and has given B less");
-    assert_eq!(a.token(), 1616, "and it is B's token that stands there");
+    assert_eq!(a.token(), 1616, "and a has B's token");
     let votes = [Vote::No, Vote::Yes(3216), Vote::No];
     assert_eq!(votes::settled(&votes, 3216), Settled::No, "A is granted nothing");
 }
 
-/// A's late release of its first round would delete what its second one has; B would get that.
+/// A's late release of its first round would delete what its second round has; B would get the lock.
 ///
-/// Kept by `of_round`, and by `ask_for_votes`, which counts rounds up.
+/// Kept by `of_round`, and by `QuorumClaim::begin_round`, which counts the rounds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_released_round_is_never_requested_again() {
-    let testbed = Testbed::new(3, LONG).await;
+    let quorum = TestQuorum::new(3, LONG).await;
     let mut spies = Vec::new();
-    for node in &testbed.nodes {
+    for node in &quorum.nodes {
         spies.push(Spy::on(node.addr()).await);
     }
-    let (one, other) = (testbed.direct(LONG).await, testbed.direct(LONG).await);
-    // Somebody of another library has b and c, so that rounds fail with a's vote.
+    let (one, other) = (quorum.direct(LONG).await, quorum.direct(LONG).await);
+    // A client of another library has b and c, so that rounds fail with a's vote.
     for node in [B, C] {
-        redis_command(&testbed.nodes[node], &["SET", &key("lock"), "foreign", "PX", "400"]).await;
+        redis_command(&quorum.nodes[node], &["SET", &key("lock"), "foreign", "PX", "400"]).await;
     }
     let ttl = ms(900);
     let waiting = one.lock("lock").ttl(ttl);
@@ -192,7 +191,7 @@ async fn a_released_round_is_never_requested_again() {
     for spy in &mut spies {
         let mut freed: BTreeMap<String, usize> = BTreeMap::new();
         for (at, line) in spy.lines().await.into_iter().enumerate() {
-            // `vote` and `extend` name the record, `free` does not.
+            // `vote` and `extend` have the record as an argument, `free` does not.
             let Some(identity) = line.split('"').find(|word| is_round(word)) else { continue };
             match line.contains("fencelock:redlock") {
                 true => assert!(!freed.contains_key(identity), "{line} after its release"),
@@ -202,10 +201,10 @@ async fn a_released_round_is_never_requested_again() {
         first_rounds.extend(freed.into_keys());
     }
     assert!(!first_rounds.is_empty(), "no round failed");
-    // They arrive once more, as late as can be.
+    // They arrive again, as late as possible.
     let free = script("free");
     for identity in &first_rounds {
-        for node in &testbed.nodes {
+        for node in &quorum.nodes {
             let keys = ["3", "lock:lock", "{lock:lock}:q", "{lock:lock}:f"];
             let late = [&["EVAL", free][..], &keys, &[identity, "", ""]].concat();
             assert_eq!(
@@ -216,45 +215,45 @@ async fn a_released_round_is_never_requested_again() {
         }
     }
     assert!(held.is_held() && is_busy(&other, "lock").await);
-    testbed.held_everywhere("lock", &[]).await;
+    quorum.held_everywhere("lock", &[]).await;
     release(held).await;
-    testbed.drained().await;
+    quorum.drained().await;
 }
 
-/// A's release arrives when its lock has expired and is B's.
+/// A's release arrives when its lock has expired and B has it.
 ///
 /// Kept by `free.lua`: `if value == ME …`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_release_does_not_free_a_successor() {
-    let testbed = Testbed::new(3, LONG).await;
-    let (lines, other) = (testbed.lines().await, testbed.direct(LONG).await);
+    let quorum = TestQuorum::new(3, LONG).await;
+    let (lines, other) = (quorum.lines().await, quorum.direct(LONG).await);
     let one = lines.connect(LONG).await;
     let held = one.lock("lock").ttl(ms(800)).acquire().await.unwrap();
     lines.lose(&[A, B, C]);
     let next = acquire(&other, "lock").await;
     assert!(!held.is_held(), "two hold at once");
-    testbed.held_everywhere("lock", &[]).await;
-    let theirs = testbed.values("lock").await;
+    quorum.held_everywhere("lock", &[]).await;
+    let theirs = quorum.values("lock").await;
     drop(held);
     lines.heal().await;
-    // Its releases have arrived when something later has, on each of the lines.
+    // Its releases have arrived once a later request has, on each connection.
     for _ in 0..3 {
         release(acquire(&one, "later").await).await;
     }
     assert!(is_busy(&one, "lock").await);
     let free = script("free");
-    for node in &testbed.nodes {
+    for node in &quorum.nodes {
         let keys = ["3", "lock:lock", "{lock:lock}:q", "{lock:lock}:f"];
         let identity = round(ME, 1);
         let late = [&["EVAL", free][..], &keys, &[&identity, "", ""]].concat();
         assert_eq!(redis_command(node, &late).await, "0");
     }
-    assert_eq!(testbed.values("lock").await, theirs, "a late release took it away");
+    assert_eq!(quorum.values("lock").await, theirs, "a late release took it away");
     release(next).await;
-    testbed.drained().await;
+    quorum.drained().await;
 }
 
-/// Of this machine, which the nodes' are.
+/// This machine's clock, which is also the nodes'.
 fn now_us() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     u64::try_from(now.as_micros()).unwrap()
@@ -271,7 +270,7 @@ fn is_round(word: &str) -> bool {
     word.contains(' ') && number.parse::<u32>().is_ok()
 }
 
-/// Reads along what a node is asked for.
+/// Records the requests to a node by MONITOR.
 struct Spy(BufReader<TcpStream>);
 
 impl Spy {
@@ -284,7 +283,7 @@ impl Spy {
         spy
     }
 
-    /// All so far.
+    /// All requests so far.
     async fn lines(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut line = String::new();

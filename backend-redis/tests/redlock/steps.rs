@@ -1,5 +1,5 @@
-//! The steps of one node, each alone: what it answers, that asking again gives the same, and what
-//! it must leave as it is.
+//! The steps of one node, each alone: its reply, that a repeat gives the same reply, and what it must
+//! not change.
 
 pub(crate) mod bench;
 #[path = "../scripts/client.rs"]
@@ -13,7 +13,7 @@ use self::bench::{ME, Mode, Node, OTHER, READER, SECOND_READER, round};
 
 const TTL: i64 = 30_000;
 
-/// Awaited with some slack: the machine stalls.
+/// Compares with some slack, for a machine that stalls.
 #[track_caller]
 fn is_near(ttl: i64, expected: i64) {
     assert!((expected - 5000..=expected).contains(&ttl), "{ttl} ms, not {expected}");
@@ -31,7 +31,7 @@ fn a_free_node_votes_and_a_repeat_gets_the_same_reply() {
         assert_eq!(node.vote(&me, proposal).int(), Some(1600), "asked again");
     }
     assert_eq!(node.state(), before);
-    // With a queue in between, and as one who waits.
+    // With a queue in between, and as a waiter.
     node.wait(OTHER, Mode::Exclusive, 10);
     assert_eq!(node.vote(&me, 3200).int(), Some(1600));
     assert_eq!(node.vote_as(&me, ME, Mode::Exclusive, 3200, 5).int(), Some(1600));
@@ -76,7 +76,7 @@ fn a_node_with_another_record_neither_votes_nor_extends() {
     assert_eq!(node.vote(&round(OTHER, 1), 3200).int(), Some(-1));
     assert_eq!(node.extend(&round(ME, 1), "60000", 3200, "plant").int(), Some(-1));
     assert_eq!(node.state(), before);
-    // What it has is given back all the same.
+    // What it has is released nevertheless.
     node.call(&["SET", "lock", &round(ME, 1)]);
     assert_eq!(node.free(&round(ME, 1)).int(), Some(1));
     assert_eq!(node.holder(), "");
@@ -86,7 +86,7 @@ fn a_node_with_another_record_neither_votes_nor_extends() {
 fn a_token_is_raised_where_the_lock_is_held_and_never_lowered() {
     let mut node = Node::start();
     let me = round(ME, 1);
-    assert_eq!(node.raise(&me, 3200).int(), Some(0), "nobody has it");
+    assert_eq!(node.raise(&me, 3200).int(), Some(0), "no claim has it");
     assert_eq!(node.token(), 0);
     node.vote(&me, 1600);
     for _ in 0..2 {
@@ -112,7 +112,7 @@ fn an_extension_prolongs_what_is_held() {
         is_near(node.ttl("lock"), TTL);
         assert_eq!((node.holder(), node.token()), (me.clone(), 3200));
     }
-    // Asked only whether it is there, it changes nothing.
+    // With a TTL of 0 it only replies whether it is there.
     node.call(&["PEXPIRE", "lock", "20000"]);
     assert_eq!(node.extend(&me, "0", 6400, "plant").int(), Some(1));
     is_near(node.ttl("lock"), 20_000);
@@ -170,7 +170,7 @@ fn readers_share_a_node_and_keep_writers_out() {
     assert!(node.vote(&round(ME, 1), 1600).int() >= Some(1632), "above all readers'");
 }
 
-/// A full server runs no script that has not written yet: no vote, but all is given back.
+/// A full server stops a script at its first allocating write: no vote, but everything is released.
 #[test]
 fn a_full_node_releases_and_extends_and_does_not_vote() {
     let mut node = Node::start();

@@ -1,4 +1,4 @@
-//! What the tests share: nodes, clients with a line of their own to each node, and waiting for
+//! Helpers of the tests: nodes, clients with their own connection to each node, and waiting for
 //! events.
 
 use std::fmt::Write as _;
@@ -12,54 +12,54 @@ use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
-/// For tests that do not wait for a node to be let in again: whatever lies in a node at their end
-/// was freed, and did not just expire.
+/// For tests that do not wait for a restarted node: whatever a node no longer has at their end was
+/// released, and did not just expire.
 pub(crate) const LONG: &str = "ttl=60s&restart_delay=90s&clock_tolerance=10s";
-/// For tests that do. The clocks are one clock; the tolerance is for a machine that stalls while
-/// they are read.
+/// For tests that do. All nodes have one clock; the tolerance is for a machine that stalls while it is
+/// read.
 pub(crate) const QUICK: &str = "ttl=1s&restart_delay=2s&clock_tolerance=300ms";
 pub(crate) const QUICK_TTL: Duration = ms(1000);
 pub(crate) const QUICK_DELAY: Duration = ms(2000);
 
 /// Independent servers.
-pub(crate) struct Testbed {
+pub(crate) struct TestQuorum {
     pub(crate) nodes: Vec<TestRedis>,
 }
 
-impl Testbed {
-    /// So many nodes, which nobody knows yet.
-    pub(crate) async fn unknown(count: usize) -> Testbed {
-        Testbed::of((0..count).map(|_| RedisOptions::new())).await
+impl TestQuorum {
+    /// New nodes, which no client has connected to.
+    pub(crate) async fn unknown(count: usize) -> TestQuorum {
+        TestQuorum::of((0..count).map(|_| RedisOptions::new())).await
     }
 
-    pub(crate) async fn of(options: impl IntoIterator<Item = RedisOptions>) -> Testbed {
+    pub(crate) async fn of(options: impl IntoIterator<Item = RedisOptions>) -> TestQuorum {
         let starting = options.into_iter().map(RedisOptions::start);
         let nodes = join_all(starting).await.into_iter();
-        Testbed { nodes: nodes.map(|node| node.expect("a redis-server starts")).collect() }
+        TestQuorum { nodes: nodes.map(|node| node.expect("a redis-server starts")).collect() }
     }
 
-    /// So many nodes that are declared new, for clients with these URL parameters.
-    pub(crate) async fn new(count: usize, params: &str) -> Testbed {
-        let testbed = Testbed::unknown(count).await;
-        testbed.declare_new(params).await;
-        testbed
+    /// Nodes that are declared new, for clients with these URL parameters.
+    pub(crate) async fn new(count: usize, params: &str) -> TestQuorum {
+        let quorum = TestQuorum::unknown(count).await;
+        quorum.declare_new(params).await;
+        quorum
     }
 
     pub(crate) async fn declare_new(&self, params: &str) {
         redlock::init(&self.url(params)).await.expect("nodes without a record are declared new");
     }
 
-    /// Past all faults.
+    /// The URL of the nodes themselves, without proxies.
     pub(crate) fn url(&self, params: &str) -> String {
         url_of(self.nodes.iter().map(TestRedis::port), params)
     }
 
-    /// A client that no proxy's faults reach.
+    /// A client without proxies.
     pub(crate) async fn direct(&self, params: &str) -> Locks {
         connect(&self.url(params)).await
     }
 
-    /// A client that takes nodes that lost their data at their word.
+    /// A client that accepts votes from nodes that lost their data.
     pub(crate) async fn without_restart_delay(
         &self,
         lines: Option<&Lines>,
@@ -75,21 +75,21 @@ impl Testbed {
         soon("the store connects", store.locks(settings)).await.expect("the store connects")
     }
 
-    /// Lines to all nodes, for one client or several.
+    /// Proxies to all nodes, for one client or several.
     pub(crate) async fn lines(&self) -> Lines {
         let proxies = self.nodes.iter().map(|node| Proxy::framed(node.addr(), framing::resp));
         let proxies = join_all(proxies).await.into_iter();
         Lines { proxies: proxies.map(|proxy| proxy.expect("a proxy starts")).collect() }
     }
 
-    /// Ends a node with all that it has and starts it again, empty.
+    /// Kills a node and starts it again, empty.
     pub(crate) async fn restart(&self, node: usize) {
         self.nodes[node].kill().expect("killed");
         self.nodes[node].restart().await.expect("it starts again");
     }
 
     /// The keys of holders and waiters, each with its node. The last tokens may stay, for hours,
-    /// and the record for ever.
+    /// and the incarnation record for ever.
     pub(crate) async fn leftovers(&self) -> Vec<(usize, String)> {
         let mut left = Vec::new();
         for (node, server) in self.nodes.iter().enumerate() {
@@ -103,7 +103,7 @@ impl Testbed {
         self.drained_but(&[]).await;
     }
 
-    /// The same but for these locks.
+    /// The same, except for these locks.
     pub(crate) async fn drained_but(&self, names: &[&str]) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -117,12 +117,12 @@ impl Testbed {
         }
     }
 
-    /// Who has the lock's key, node by node: the value, empty for nobody.
+    /// The value of the lock's key by node, empty for none.
     pub(crate) async fn values(&self, name: &str) -> Vec<String> {
         join_all(self.nodes.iter().map(async |node| value(node, name).await)).await
     }
 
-    /// Awaits that all nodes but these say that `name` is held.
+    /// Awaits that `name` is held on all nodes except these.
     pub(crate) async fn held_everywhere(&self, name: &str, but: &[usize]) {
         until(&format!("{name} is held on all nodes but {but:?}"), async || {
             let values = self.values(name).await;
@@ -140,7 +140,7 @@ impl Testbed {
     }
 }
 
-/// What lies at a node's record.
+/// A node's incarnation record.
 pub(crate) async fn record(node: &TestRedis) -> String {
     redis_command(node, &["GET", redlock::incarnation::KEY]).await
 }
@@ -153,7 +153,7 @@ pub(crate) async fn leftovers(server: &TestRedis) -> Vec<String> {
     keys.lines().filter(of_claims).map(str::to_owned).collect()
 }
 
-/// A lock's key, and that of its last token.
+/// A lock's key.
 pub(crate) fn key(name: &str) -> String {
     format!("lock:{name}")
 }
@@ -162,7 +162,7 @@ pub(crate) fn token_key(name: &str) -> String {
     format!("{{lock:{name}}}:f")
 }
 
-/// What a node has at the lock's key: empty for nothing.
+/// The value of the lock's key, empty for none.
 pub(crate) async fn value(node: &TestRedis, name: &str) -> String {
     redis_command(node, &["GET", &key(name)]).await
 }
@@ -174,7 +174,7 @@ pub(crate) async fn time_us(node: &TestRedis) -> u64 {
     words.next().unwrap() * 1_000_000 + words.next().unwrap()
 }
 
-/// One line to each node: what breaks one of them breaks it for those clients only that use these.
+/// One proxy for each node: a fault of one affects only the clients that use it.
 pub(crate) struct Lines {
     pub(crate) proxies: Vec<Proxy>,
 }
@@ -188,7 +188,7 @@ impl Lines {
         connect(&self.url(params)).await
     }
 
-    /// Loses all that goes to these nodes and comes from them.
+    /// Drops everything that is sent to or by these nodes.
     pub(crate) fn lose(&self, nodes: &[usize]) {
         for node in nodes {
             self.proxies[*node].black_hole(Direction::ToServer);
@@ -213,7 +213,7 @@ fn url_of(ports: impl Iterator<Item = u16>, params: &str) -> String {
     format!("{url}/0?{params}")
 }
 
-/// As a user's program connects.
+/// Connects like a user's program.
 pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
     soon("connecting ends", url::connect(&[REDLOCK_SCHEME], url)).await
 }

@@ -1,4 +1,4 @@
-//! The access rules as docs/redlock.md has them: they suffice, and every command in them is used.
+//! The access rules of docs/redlock.md suffice, and every command in them is used.
 
 use fencelock_core::{Guard, Locks};
 use fencelock_redis::redlock::{NodeStatus, init, open_when_due, replace, status};
@@ -9,7 +9,7 @@ use crate::support::*;
 
 const DOCUMENT: &str = include_str!("../../../docs/redlock.md");
 
-/// The words behind the password in the document's line.
+/// The rules after the password in the document's line.
 fn rules() -> Vec<&'static str> {
     const START: &str = "ACL SETUSER jobs on >PASSWORD ";
     let mut lines = DOCUMENT.lines().filter_map(|line| line.trim().strip_prefix(START));
@@ -18,7 +18,7 @@ fn rules() -> Vec<&'static str> {
     line.split_whitespace().collect()
 }
 
-/// The commands that a node has been asked for, also by scripts.
+/// The commands that a node has run, also from scripts.
 async fn used(node: &TestRedis) -> Vec<String> {
     let stats = node.command(&["INFO", "commandstats"]).await.unwrap();
     let names = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split(':').next());
@@ -66,7 +66,7 @@ async fn exclusive(locks: &Locks, nodes: &Nodes) {
     release(guard).await;
     let guard = until_granted(waiter).await;
     until_renewed(&guard).await;
-    // A connection that is lost: the next one ends it, if it is still there.
+    // A lost connection: the next one ends it, if it is still open.
     let killed = nodes.node(0).command(&["CLIENT", "KILL", "USER", "jobs"]).await.unwrap();
     assert_ne!(killed, "0");
     until("it is connected again", async || {
@@ -76,7 +76,7 @@ async fn exclusive(locks: &Locks, nodes: &Nodes) {
     until_renewed(&guard).await;
     let holder = locks.inspect("a").await.unwrap().holders.pop().expect("it is held");
     assert!(locks.evict("a", &holder.id).await.unwrap());
-    soon("it is told", guard.lost()).await;
+    soon("it is notified", guard.lost()).await;
 }
 
 async fn shared(locks: &Locks) {

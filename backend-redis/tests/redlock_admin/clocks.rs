@@ -28,7 +28,7 @@ async fn a_clock_that_does_not_agree_is_shown_and_no_set_is_replaced() {
     let ahead = AHEAD * 1_000_000;
     assert!(at_least < ahead + 5_000_000 && at_most > ahead - 5_000_000, "{seen:?}");
 
-    // The set that has it gets on without; a set that takes it in does not change.
+    // The set that has it works without it; a set that would add it is not replaced.
     let old = nodes.url(&[0, 1, 2], "set_epoch=6");
     nodes.node(0).command(&["FLUSHALL"]).await.unwrap();
     nodes.node(1).command(&["FLUSHALL"]).await.unwrap();

@@ -1,4 +1,4 @@
-//! Declaring a set new.
+//! `init` declares a set new.
 
 use fencelock_core::ErrorKind;
 use fencelock_redis::redlock::init;
@@ -15,11 +15,11 @@ async fn a_new_set_takes_part_at_once() {
     let start = Instant::now();
     let locks = connect(&url).await.unwrap();
     release(acquire(&locks, "a").await).await;
-    assert!(start.elapsed() < PATIENCE / 2, "nobody waited for restart_delay=60s");
+    assert!(start.elapsed() < PATIENCE / 2, "restart_delay=60s was not waited for");
     locks.close().await.unwrap();
     let before = nodes.records().await;
     init(&url).await.unwrap();
-    assert_eq!(nodes.records().await, before, "again, it does nothing");
+    assert_eq!(nodes.records().await, before, "a repeat does nothing");
 }
 
 #[tokio::test]
@@ -31,7 +31,7 @@ async fn without_init_a_new_set_reports_what_to_do() {
     let error = lock.acquire().await.unwrap_err();
     let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
     assert!(format!("{error}: {cause}").contains("fencelock redlock init"), "{error}: {cause}");
-    // It has met the nodes: they might have lost what another client holds.
+    // It has connected to the nodes: they might have lost what another client holds.
     let error = init(&url).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
     assert!(error.to_string().contains("takes part by itself in"), "{error}");
@@ -66,7 +66,7 @@ async fn all_nodes_must_reply_before_one_is_written() {
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error.to_string().contains(&nodes.node(1).addr().to_string()), "{error}");
     assert_eq!((nodes.record(0).await, nodes.record(2).await), (String::new(), String::new()));
-    // One server by two names has one vote.
+    // One server under two names has one vote.
     let port = nodes.node(0).port();
     let twins = format!("redlock://127.0.0.1:{port},localhost:{port},{}", nodes.node(2).addr());
     let error = init(&twins).await.unwrap_err();

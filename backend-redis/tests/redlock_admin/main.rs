@@ -1,5 +1,5 @@
-//! What an operator does with a set of nodes, on real servers: declaring it new, looking at it,
-//! changing it, also half-way.
+//! What an operator does with a set of nodes, on real servers: declare it new, show its status, replace
+//! it, also half-way.
 
 #![allow(clippy::unwrap_used)]
 

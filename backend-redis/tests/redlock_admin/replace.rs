@@ -1,4 +1,4 @@
-//! Changing a set that is in use.
+//! Replaces a set that is in use.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ async fn changes_hands(nodes: &Nodes, old: &[usize], new: &[usize]) {
     let after = connect(&new_url).await.unwrap();
     let granted = acquire(&after, "a").await;
     assert!(!held.is_held(), "two hold it");
-    assert!(closing.elapsed() >= DELAY, "the first grant came before the delay was over");
+    assert!(closing.elapsed() >= DELAY, "the first grant came before the delay had passed");
     assert!(held.valid_until() < granted.valid_until());
     assert!(granted.fencing_token() > held.fencing_token());
 
@@ -54,7 +54,11 @@ async fn one_node_of_three_is_replaced_while_a_lock_is_held() {
     let nodes = Nodes::start(4).await;
     changes_hands(&nodes, &[0, 1, 2], &[0, 1, 3]).await;
     let record = nodes.record(2).await;
-    assert_eq!((word(&record, 1), word(&record, 4)), ("closed", "2"), "told that it is out");
+    assert_eq!(
+        (word(&record, 1), word(&record, 4)),
+        ("closed", "2"),
+        "closed in the new set's name"
+    );
 }
 
 #[tokio::test]
@@ -120,14 +124,14 @@ async fn nothing_is_written_before_all_can_be() {
     let wrong = nodes.url(&[0, 1, 2], &format!("{SHORT}&set_epoch=7"));
     let other = nodes.url(&[2, 3, 4], &format!("{SHORT}&set_epoch=8"));
     assert_kind(&replace(&wrong, &other).await.unwrap_err(), ErrorKind::Refused);
-    // A node of the new set is away.
+    // A node of the new set is unreachable.
     nodes.node(3).freeze().await.unwrap();
     let error = replace(&old_url, &new_url).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error.to_string().contains(&nodes.node(3).addr().to_string()), "{error}");
     nodes.node(3).thaw().unwrap();
     assert_eq!(nodes.records().await, before);
-    // A majority of the old set is away.
+    // A majority of the old set is unreachable.
     nodes.node(1).kill().unwrap();
     nodes.node(2).kill().unwrap();
     let error = replace(&old_url, &nodes.url(&[0, 3, 4], &next(SHORT))).await.unwrap_err();
@@ -137,8 +141,8 @@ async fn nothing_is_written_before_all_can_be() {
     assert_eq!(nodes.record(3).await, "");
 }
 
-/// What an interruption leaves behind, step by step, is finished by a repeat. `later` are the nodes
-/// that must have begun their delay anew.
+/// A repeat finishes a change that was interrupted at `stages`. `later` are the nodes that must have
+/// started their delay again.
 async fn is_finished_from(stages: [(&str, u64, &str); 4], later: &[usize]) {
     const AGE: u64 = 600;
     let nodes = Nodes::start(4).await;
@@ -179,10 +183,10 @@ async fn a_change_that_was_interrupted_is_finished_by_a_repeat() {
     // A client of the new set was early: its record does not count, whatever its age.
     is_finished_from([open, open, open, ("born", 0, NEW)], &[0, 1, 3]).await;
     is_finished_from([closed, closed, closed, ("open", 0, NEW)], &[0, 1, 3]).await;
-    // Moving: one of the old nodes, then two, who say that the new one was born in time.
+    // Moving: one of the old nodes, then two, which prove that the new one was born in time.
     is_finished_from([("born", 0, NEW), closed, closed, ("born", 0, NEW)], &[0, 1, 3]).await;
     is_finished_from([("open", 0, NEW), ("open", 0, NEW), closed, ("open", 0, NEW)], &[]).await;
-    // Done, but for a node that lost its data since.
+    // Done, except for a node that has lost its data since.
     is_finished_from([("open", 0, NEW), ("open", 0, NEW), ("closed", 0, NEW), none], &[3]).await;
 }
 
@@ -206,7 +210,7 @@ async fn a_shorter_delay_does_not_shorten_what_the_old_locks_need() {
     locks.close().await.unwrap();
 }
 
-/// Between closing and birth, where a shorter delay makes it pause.
+/// An interruption between closing and birth, where a shorter delay makes it pause.
 #[tokio::test]
 async fn an_interruption_leaves_the_old_set_closed_and_the_new_one_unopened() {
     let nodes = Nodes::start(4).await;
@@ -242,7 +246,7 @@ async fn an_interruption_leaves_the_old_set_closed_and_the_new_one_unopened() {
     nodes.node(3).restart().await.unwrap();
     let error = soon("it fails", replacing).await.unwrap().unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
-    assert!(error.to_string().contains("do it again"), "{error}");
+    assert!(error.to_string().contains("run it again"), "{error}");
     assert_eq!(nodes.record(3).await, "");
 
     let replaced = replace(&old_url, &new_url).await.unwrap();

@@ -1,4 +1,4 @@
-//! Looking at a set.
+//! `status` shows a set.
 
 use fencelock_core::ErrorKind;
 use fencelock_redis::redlock::{Membership, NodeSeen, NodeStatus, init, status};
@@ -48,7 +48,7 @@ async fn every_node_reports_its_status() {
         assert!(at_least <= at_most && at_least.abs() < 10_000_000, "{seen:?}");
     }
 
-    assert_eq!(nodes.record(1).await, before, "looking writes nothing");
+    assert_eq!(nodes.record(1).await, before, "status writes nothing");
     assert_eq!(nodes.record(6).await, "");
     nodes.mark(1, "born", 61, ours).await;
     // Another run has the record of this one; and its data is gone.
@@ -69,7 +69,7 @@ async fn a_lock_is_shown_as_each_node_has_it() {
     let guard = acquire(&locks, "a").await;
     let waiter = spawn_waiter(&locks, "a");
     until("it queues", async || locks.inspect("a").await.unwrap().waiters.len() == 1).await;
-    // A majority suffices for both, and the first renewal tells the others of the holder.
+    // A majority suffices for both, and the first renewal installs the holder at the others.
     until("all nodes have it", async || {
         let told = status(&url, Some("a")).await.unwrap();
         let locks = told.iter().map(|node| seen(node).lock.clone().unwrap().unwrap());

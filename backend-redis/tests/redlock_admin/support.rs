@@ -1,4 +1,4 @@
-//! Sets of servers, and their records.
+//! Sets of servers, and their incarnation records.
 
 use fencelock_core::{Locks, Result, url};
 use fencelock_redis::REDLOCK_SCHEME;
@@ -50,7 +50,7 @@ impl Nodes {
         self.0[node].command(&["SET", KEY, text]).await.unwrap();
     }
 
-    /// A record of the node's present run, so many seconds old.
+    /// Writes a record of the node's current run that is `age` seconds old.
     pub(crate) async fn mark(&self, node: usize, state: &str, age: u64, set: &str) {
         let info = self.0[node].command(&["INFO", "server"]).await.unwrap();
         let run_id = info.lines().find_map(|line| line.trim_end().strip_prefix("run_id:"));
@@ -61,7 +61,7 @@ impl Nodes {
     }
 }
 
-/// A word of a record: 1 is its state, 2 its birth, 4 its epoch.
+/// A field of a record: 1 is its state, 2 its birth, 4 its epoch.
 pub(crate) fn word(record: &str, index: usize) -> &str {
     record.split(' ').nth(index).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What the nodes said, as a table for people and as one line for programs.
+//! The nodes' status, as a table for operators and as one line of JSON for programs.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use fencelock::redlock::{Deployment, LockSeen, Membership, NodeSeen, NodeStatus}
 use fencelock::{FencingToken, Label, Participant, Snapshot};
 use serde::Serialize;
 
-/// Aligned columns; the last may be of any length, since errors are.
+/// A table with aligned columns; the last one is not padded, since errors may be long.
 pub(super) fn table(nodes: &[NodeStatus], with_lock: bool) -> String {
     let mut rows = vec![head(with_lock)];
     rows.extend(nodes.iter().map(|node| row(node, with_lock)));
@@ -18,7 +18,7 @@ pub(super) fn table(nodes: &[NodeStatus], with_lock: bool) -> String {
     for row in &rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(line, "{cell:width$}  ");
         }
         table.push_str(line.trim_end());
@@ -28,7 +28,7 @@ pub(super) fn table(nodes: &[NodeStatus], with_lock: bool) -> String {
 }
 
 fn head(with_lock: bool) -> Vec<String> {
-    let lock: &[&str] = if with_lock { &["FENCE", "WAITERS", "HOLDERS"] } else { &[] };
+    let lock: &[&str] = if with_lock { &["TOKEN", "WAITERS", "HOLDERS"] } else { &[] };
     [&["NODE", "AGE", "CLOCK"], lock, &["STATE"]].concat().into_iter().map(str::to_owned).collect()
 }
 
@@ -58,10 +58,10 @@ fn row(node: &NodeStatus, with_lock: bool) -> Vec<String> {
 fn lock_cells(seen: &NodeSeen) -> [String; 3] {
     let none = || "-".to_owned();
     match &seen.lock {
-        Some(Ok(LockSeen { fence, snapshot, .. })) => {
+        Some(Ok(LockSeen { last_token, snapshot, .. })) => {
             let holders: Vec<String> = snapshot.holders.iter().map(holder).collect();
             [
-                fence.map_or_else(none, |fence| fence.to_string()),
+                last_token.map_or_else(none, |token| token.to_string()),
                 snapshot.waiters.len().to_string(),
                 if holders.is_empty() { none() } else { holders.join(", ") },
             ]
@@ -82,7 +82,7 @@ fn holder(holder: &Participant) -> String {
 fn state(seen: &NodeSeen) -> String {
     match (seen.clock_agrees, seen.membership.is_open()) {
         (true, _) => seen.membership.to_string(),
-        (false, true) => "is left out: its clock does not agree with a majority's".to_owned(),
+        (false, true) => "is excluded: its clock does not agree with a majority's".to_owned(),
         (false, false) => {
             format!("{}; its clock does not agree with a majority's", seen.membership)
         }
@@ -93,7 +93,7 @@ fn age(age: Duration) -> String {
     humantime::format_duration(Duration::from_secs(age.as_secs())).to_string()
 }
 
-/// In seconds, in the middle of what the way to the node leaves open.
+/// The clock's offset in seconds: the middle of the range that the round trip leaves open.
 fn ahead(seen: &NodeSeen) -> f64 {
     let (at_least, at_most) = seen.clock_ahead_us;
     (at_least as f64 + at_most as f64) / 2e6
@@ -102,7 +102,7 @@ fn ahead(seen: &NodeSeen) -> f64 {
 #[derive(Serialize)]
 struct Line<'a> {
     nodes: Vec<Row<'a>>,
-    /// How many take part, and how many must.
+    /// How many nodes take part, and how many must.
     taking_part: usize,
     majority: usize,
 }
@@ -111,14 +111,14 @@ struct Line<'a> {
 struct Row<'a> {
     address: &'a str,
     takes_part: bool,
-    /// `unreachable`, or a word of the node's part.
+    /// `unreachable`, `refused`, or the name of the node's membership.
     state: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
-    /// Of a young node.
+    /// For a quarantined node.
     #[serde(skip_serializing_if = "Option::is_none")]
     takes_part_in_seconds: Option<f64>,
-    /// Of a node that is closed or of another set.
+    /// For a node that is closed or belongs to another set.
     #[serde(skip_serializing_if = "Option::is_none")]
     set: Option<Set>,
     marker_age_seconds: Option<f64>,
@@ -138,8 +138,15 @@ struct Set {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum LockRow<'a> {
-    Seen { fence: Option<u64>, holders: Vec<HolderRow<'a>>, waiters: usize },
-    Failed { error: &'a str },
+    Seen {
+        #[serde(rename = "fence")]
+        last_token: Option<u64>,
+        holders: Vec<HolderRow<'a>>,
+        waiters: usize,
+    },
+    Failed {
+        error: &'a str,
+    },
 }
 
 #[derive(Serialize)]
@@ -149,14 +156,14 @@ struct HolderRow<'a> {
     token: Option<u64>,
 }
 
-/// One line.
+/// One line of JSON.
 pub(super) fn json(nodes: &[NodeStatus]) -> String {
     let line = Line {
         nodes: nodes.iter().map(row_of).collect(),
         taking_part: nodes.iter().filter(|node| node.takes_part()).count(),
         majority: nodes.len() / 2 + 1,
     };
-    serde_json::to_string(&line).unwrap_or_else(|_| unreachable!("plain numbers and words"))
+    serde_json::to_string(&line).unwrap_or_else(|_| unreachable!("plain numbers and strings"))
 }
 
 fn row_of(node: &NodeStatus) -> Row<'_> {
@@ -191,8 +198,8 @@ fn row_of(node: &NodeStatus) -> Row<'_> {
             clock_ahead_seconds: Some(ahead(seen)),
             clock_agrees: Some(seen.clock_agrees),
             lock: seen.lock.as_ref().map(|lock| match lock {
-                Ok(LockSeen { fence, snapshot, .. }) => LockRow::Seen {
-                    fence: fence.map(FencingToken::get),
+                Ok(LockSeen { last_token, snapshot, .. }) => LockRow::Seen {
+                    last_token: last_token.map(FencingToken::get),
                     holders: holders(snapshot),
                     waiters: snapshot.waiters.len(),
                 },

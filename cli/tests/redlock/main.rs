@@ -42,13 +42,13 @@ fn said(output: Output) -> (i32, String, String) {
 }
 
 #[tokio::test]
-async fn a_set_is_initialized_shown_and_changed() {
+async fn a_set_is_declared_new_shown_and_replaced() {
     let nodes = servers(&RedisOptions::new(), 4).await;
     let old = url("", &nodes[..3], SHORT);
     let new = url("", [&nodes[0], &nodes[1], &nodes[3]], &format!("{SHORT}&set_epoch=2"));
     let (code, told, _) = run(&["status", &old]).await;
     assert_eq!(code, 69, "{told}");
-    assert_eq!(told.matches("has no marker").count(), 3, "{told}");
+    assert_eq!(told.matches("has no incarnation record").count(), 3, "{told}");
 
     let from_environment = command(&["init"]).env("FENCELOCK_URL", &old).output().await;
     let (code, told, error) = said(from_environment.expect("it runs"));
@@ -99,7 +99,7 @@ async fn a_set_is_initialized_shown_and_changed() {
 }
 
 #[tokio::test]
-async fn exit_codes_say_what_is_wrong() {
+async fn exit_codes_distinguish_the_failures() {
     let nodes = servers(&RedisOptions::new(), 4).await;
     let old = url("", &nodes[..3], SHORT);
     for usage in

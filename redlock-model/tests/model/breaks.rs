@@ -1,5 +1,5 @@
-//! Without any one of the rules two clients hold the lock at once, or a token falls: in the same
-//! settings in which with all of them neither happens. Named after the rows of the table of rules.
+//! Without any one of the rules two clients hold the lock at once, or a token falls, in the settings
+//! in which neither happens with all rules. The tests have the numbers of the table of rules.
 
 use crate::rules::Dropped;
 use crate::steps::{FALL, OVERLAP};

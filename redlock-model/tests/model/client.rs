@@ -1,5 +1,5 @@
-//! The clients' side: what is sent, and what becomes of the answers. The decisions themselves are
-//! those of `fencelock_redis::redlock`.
+//! The clients' side: requests, and what follows from the replies. The decisions themselves are those
+//! of `fencelock_redis::redlock`.
 
 use fencelock_redis::redlock::clocks::{Offset, agreement};
 use fencelock_redis::redlock::incarnation::{IncarnationVerdict, RestartTracker};
@@ -11,18 +11,18 @@ use crate::server::deployment;
 use crate::state::{CLIENTS, Incarnation, Kind, Node, Owner, Request, Stage, State};
 use crate::units::{end_of_lease, moment, ticks, token_us};
 
-/// How well a client knows the nodes' clocks.
+/// How precisely a client knows the nodes' clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     Exact,
-    /// This node's answer took a tick.
+    /// This node's reply took a tick.
     Slow(usize),
-    /// This node never answered.
+    /// This node never replied.
     Without(usize),
 }
 
 impl State {
-    /// Begins a round; `None` where the clocks do not agree.
+    /// Starts a round; `None` if the clocks do not agree.
     pub(crate) fn start(
         &mut self,
         client: usize,
@@ -37,11 +37,11 @@ impl State {
             Reading::Slow(slow) if slow == at => {
                 Some(Offset::read(token_us(now - 1 + node.traits.lead), token_us(now - 1), ours))
             }
-            // Clocks are read now and then: a step is not seen yet.
+            // Clocks are read periodically: a step has not been seen yet.
             _ => Some(Offset::read(token_us(now + node.traits.lead), ours, ours)),
         };
         let mut offsets: Vec<_> = self.nodes.iter().enumerate().map(offset).collect();
-        // Nobody's fourth node is silent: it is none.
+        // A fourth node that this client does not ask is not a silent one.
         let mut asked = self.nodes.iter().map(|node| node.traits.asked_by[client]);
         offsets.retain(|_| asked.next() == Some(true));
         let tolerance = match setting.dropped {
@@ -89,7 +89,7 @@ impl State {
         Owner { client: client as u8, round }
     }
 
-    /// Takes all answers that were not given for never to come.
+    /// Gives up all replies that have not arrived.
     pub(crate) fn give_up(&mut self, client: usize) {
         for node in &mut self.nodes {
             let ask = &mut node.asks[client];
@@ -100,7 +100,7 @@ impl State {
         }
     }
 
-    /// Whether the answers given are enough to go on.
+    /// Whether the replies are enough to decide.
     pub(crate) fn is_decided(&self, client: usize, setting: &Setting) -> bool {
         let votes = self.votes(client);
         match self.clients[client].stage {
@@ -111,7 +111,7 @@ impl State {
         }
     }
 
-    /// Goes on from there.
+    /// Decides by the replies.
     pub(crate) fn decide(&mut self, client: usize, setting: &Setting) {
         let votes = self.votes(client);
         let Stage::Extending = self.clients[client].stage else {
@@ -127,7 +127,7 @@ impl State {
             Extension::Kept if setting.dropped == Dropped::ExtensionInTime => {
                 mine.until = end_of_lease(mine.sent, setting.ttl);
                 mine.stage = Stage::Held;
-                // It is held again, and somebody may have been granted more meanwhile.
+                // It is held again, and another client may have been granted more meanwhile.
                 self.fell |= mine.believes(self.now) && mine.token < self.last;
             }
             Extension::Unknown if is_in_time => mine.stage = Stage::Held,
@@ -159,7 +159,8 @@ impl State {
         }
     }
 
-    /// Tells all whom it asked and who do not have it: also who said no, since that may have changed.
+    /// Writes the token back to all nodes that were asked and do not have it, also those that said
+    /// no, since that may have changed.
     fn settle(&mut self, client: usize, token: u64, setting: &Setting) {
         let owner = self.owner(client, setting);
         let mine = &mut self.clients[client];
@@ -202,7 +203,7 @@ impl State {
         }
     }
 
-    /// Releases on all nodes, also on those that never answered.
+    /// Releases on all nodes, also on those that never replied.
     pub(crate) fn end(&mut self, client: usize, setting: &Setting) {
         let owner = self.owner(client, setting);
         for node in self.nodes.iter_mut().filter(|node| node.traits.asked_by[client]) {
@@ -222,7 +223,7 @@ impl State {
 }
 
 impl Node {
-    /// The incarnation in which a client would ask it now, if it would.
+    /// The incarnation in which a client would ask it now, if at all.
     fn judge(&self, client: usize, now: u8, setting: &Setting) -> Option<Incarnation> {
         let epoch = setting.epochs[client];
         let ours = match setting.dropped {
@@ -236,9 +237,9 @@ impl Node {
             let fast = if setting.dropped == Dropped::OwnAgeWithinMargin { TOO_MUCH } else { 0 };
             let mut known = RestartTracker::default();
             let mut meet = |incarnation: &str, tick| {
-                known.meet(incarnation, moment(tick), ticks(setting.delay()))
+                known.observe(incarnation, moment(tick), ticks(setting.delay()))
             };
-            let _ = meet("the one of before", 0);
+            let _ = meet("an earlier one", 0);
             let _ = meet(&record.incarnation(), lost);
             if !meet(&record.incarnation(), now + fast).is_zero() {
                 return None;

@@ -1,5 +1,5 @@
-//! What tells states apart, in few words: the checker hashes every state that it reaches, and field
-//! by field that takes most of a run without optimisation.
+//! A compact hash of states: the checker hashes every state that it reaches, and hashing field by
+//! field takes most of a run without optimisation.
 
 use std::hash::{Hash, Hasher};
 
@@ -30,11 +30,20 @@ impl Hash for Ask {
             Vote::No => [0xfe, 0xff],
             Vote::Absent => [0xff, 0xff],
         };
-        // Of its own client, and rounds count from 1.
+        // The owner is the client itself, and rounds count from 1.
         let release = self.release.map_or(0, |owner| owner.round);
         let reinstalled = u8::from(self.reinstalled);
-        let lives = [asked[0], asked[1], confirmed[0], confirmed[1]];
-        let word = [lives[0], lives[1], lives[2], lives[3], low, high, release, reinstalled];
+        let incarnations = [asked[0], asked[1], confirmed[0], confirmed[1]];
+        let word = [
+            incarnations[0],
+            incarnations[1],
+            incarnations[2],
+            incarnations[3],
+            low,
+            high,
+            release,
+            reinstalled,
+        ];
         hasher.write_u64(u64::from_le_bytes(word));
         hasher.write_u64(self.sent.map_or(0, request));
         hasher.write_u64(self.stray.map_or(0, request));

@@ -1,4 +1,4 @@
-//! With all rules nothing is found, in any of the settings.
+//! With all rules no violation is found, in any of the settings.
 
 use crate::rules::Dropped;
 use crate::steps::{GRANT, REINSTALLING, WRITE_BACK};
@@ -69,8 +69,8 @@ fn a_client_with_another_set_of_nodes_is_excluded() {
     holds(settings::two_sets(), 6_000, &[GRANT]);
 }
 
-/// Row 11 is no rule of its own: a node that is not open has no key of anybody's (rows 1 and 8), so
-/// it has nothing to acknowledge (row 10). It stands in the scripts against a slip in those.
+/// Row 11 is not an independent rule: a node that is not open has no client's key (rows 1 and 8), so
+/// it has nothing to acknowledge (row 10). The scripts keep it as a safeguard for those rows.
 #[test]
 fn a_node_without_its_data_has_no_lock_to_acknowledge() {
     let setting = settings::flush().without(Dropped::OpenAtWriteBack);

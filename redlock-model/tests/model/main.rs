@@ -1,14 +1,14 @@
-//! Redlock's rules, checked by trying everything: all orders in which a few messages can arrive,
-//! be lost or late, with nodes that lose their data and clocks that differ.
+//! Redlock's rules, checked exhaustively: all orders in which a few messages can arrive, be lost or
+//! late, with nodes that lose their data and clocks that differ.
 //!
-//! What a quorum is decided by is not written here again: the model calls the pure functions of
-//! `fencelock_redis::redlock` that the store calls, and writes down only the node's side, which is
-//! Lua. With all rules no run overlaps and no token falls (`holds.rs`); without any one of them one
-//! does (`breaks.rs`), which shows that the model can see what the rule is for.
+//! The client's decisions are not written here again: the model calls the pure functions of
+//! `fencelock_redis::redlock` that the store calls, and restates only the node's side, which is Lua.
+//! With all rules no run overlaps and no token falls (`holds.rs`); without any one of them one does
+//! (`breaks.rs`), which shows that the model detects what the rule prevents.
 //!
-//! What is bounded: three nodes, two clients, the numbers of rounds, ticks and faults in
-//! `settings.rs`, one late message for each client and node. What is simplified: an answer is heard
-//! when it is given or never; a client is heard late by deciding late.
+//! Bounds: three nodes, two clients, the numbers of rounds, ticks and faults in `settings.rs`, one
+//! late message for each client and node. Simplifications: a reply arrives when it is sent or never; a
+//! late reply is modelled by a late decision.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,8 +30,8 @@ use stateright::{Checker, HasDiscoveries, Model};
 use crate::rules::{Dropped, Setting};
 use crate::steps::{FALL, OVERLAP};
 
-/// Tries all that `setting` allows. At least `floor` states: a setting in which less can happen than
-/// was meant would pass as well. Each of `happens` does, somewhere.
+/// Checks every run that `setting` allows. Requires at least `floor` states, since a setting that
+/// allows less than intended would pass as well, and that each of `happens` occurs in some run.
 fn holds(setting: Setting, floor: usize, happens: &[&'static str]) {
     let start = Instant::now();
     let checked = setting.checker().threads(2).finish_when(HasDiscoveries::AnyFailures);
@@ -40,16 +40,16 @@ fn holds(setting: Setting, floor: usize, happens: &[&'static str]) {
     println!("{states} states, {} steps, {:.1?}", checker.state_count(), start.elapsed());
     for property in [OVERLAP, FALL] {
         if let Some(path) = checker.discovery(property) {
-            panic!("not so that {property}:\n{:#?}", path.into_actions());
+            panic!("violated: {property}:\n{:#?}", path.into_actions());
         }
     }
     for property in happens {
         checker.assert_any_discovery(property);
     }
-    assert!(states >= floor, "no more than {states} states");
+    assert!(states >= floor, "only {states} states");
 }
 
-/// Tries until it is not so that `property`; of the shortest ways, or hardly longer.
+/// Searches for a violation of `property`, by one of the shortest runs or a slightly longer one.
 fn breaks(setting: Setting, dropped: Dropped, property: &'static str) {
     let start = Instant::now();
     let checked = setting.without(dropped).checker().threads(2);

@@ -1,5 +1,4 @@
-//! The node's side, as the scripts in `src/protocol/lua/redlock` do it, for exclusive locks and without
-//! a queue.
+//! The node's side, as the Lua scripts of `redlock` do it, for exclusive locks and without a queue.
 
 use fencelock_redis::redlock::incarnation::{
     self, Deployment, IncarnationRecord, IncarnationVerdict,
@@ -12,7 +11,7 @@ use crate::state::{Incarnation, Key, Kind, Node, Owner, Request};
 use crate::units::{record_us, ticks};
 
 impl Node {
-    /// Does what is asked, and answers.
+    /// Handles a request and replies.
     pub(crate) fn answer(&mut self, request: &Request, now: u8, setting: &Setting) -> Vote {
         let unchecked = match request.kind {
             Kind::Vote => Dropped::RecordAtVote,
@@ -43,7 +42,7 @@ impl Node {
         Vote::Yes(self.token)
     }
 
-    /// By how many ticks a key ends too early.
+    /// By how many ticks a key expires too early.
     fn early(&self, setting: &Setting) -> u8 {
         match self.traits.fast {
             0 => 0,
@@ -52,7 +51,7 @@ impl Node {
         }
     }
 
-    /// Whatever the record is.
+    /// Releases the lock, regardless of the record.
     pub(crate) fn release(&mut self, owner: Owner, setting: &Setting) {
         let is_mine = self.key.is_some_and(|key| key.owner == owner);
         if is_mine || setting.dropped == Dropped::CompareAtRelease {
@@ -68,7 +67,7 @@ impl Node {
 
     pub(crate) fn flush(&mut self, now: u8, setting: &Setting) {
         self.lose_data();
-        // Whoever goes by the `run_id` sees no difference.
+        // The `run_id` shows no difference.
         if setting.dropped == Dropped::IncarnationByRecord {
             self.open = true;
         } else {
@@ -90,8 +89,8 @@ impl Node {
         }
     }
 
-    /// Somebody looks at the node at once, and writes its record: any later it would be kept out
-    /// for longer.
+    /// A client checks the node at once and writes its record: later, the node would be excluded for
+    /// longer.
     pub(crate) fn check(&mut self, now: u8, setting: &Setting) {
         while let IncarnationVerdict::Write(record) =
             self.verdict(now, setting, self.deployment(setting))
@@ -102,7 +101,7 @@ impl Node {
         }
     }
 
-    /// What a client of `ours` makes of it.
+    /// The verdict of a client of `ours`.
     pub(crate) fn verdict(
         &self,
         now: u8,
@@ -124,7 +123,7 @@ impl Node {
         incarnation::verdict(text.as_deref(), &run_id, record_us(self.clock(now) + too_old), ours)
     }
 
-    /// The run begins at tick 1 with markers of tick 0.
+    /// The run starts at tick 1 with records of tick 0.
     fn has_record(&self) -> bool {
         self.open || self.incarnation.born > 0
     }
@@ -137,14 +136,14 @@ impl Node {
         now + self.traits.lead + self.stepped
     }
 
-    /// When it lost its data, for who was there; clocks step later than that.
+    /// When it lost its data, for a client that was connected; clocks step later than that.
     pub(crate) fn lost(&self) -> Option<u8> {
         let first = Incarnation { run: 0, born: 0 };
         (self.incarnation != first).then(|| self.incarnation.born - self.traits.lead)
     }
 }
 
-/// What the clients of a set of nodes say.
+/// What the clients of a set of nodes configure.
 pub(crate) fn deployment(epoch: u8, setting: &Setting) -> Deployment {
     Deployment { nodes: 3, epoch: u32::from(epoch), delay: ticks(setting.delay()) }
 }

@@ -1,7 +1,7 @@
-//! What the model is in at one moment.
+//! The state of the model at one moment.
 //!
-//! All that concerns one node, the clients' side included, stands together, so that nodes that
-//! were changed for each other are one state: they are sorted.
+//! All that concerns one node, the clients' side included, is stored together, so that states that
+//! differ only in the order of the nodes are one state: the nodes are sorted.
 
 use fencelock_redis::redlock::votes::Vote;
 
@@ -10,7 +10,7 @@ use crate::rules::{Setting, Traits};
 /// The clients, by number.
 pub(crate) const CLIENTS: [usize; 2] = [0, 1];
 
-/// From one loss of a node's data to the next: what its record tells.
+/// From one loss of a node's data to the next, as its record identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Incarnation {
     pub(crate) run: u8,
@@ -18,7 +18,7 @@ pub(crate) struct Incarnation {
     pub(crate) born: u8,
 }
 
-/// An owner token: which round of which client.
+/// An owner token: a client and its round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Owner {
     pub(crate) client: u8,
@@ -29,7 +29,7 @@ pub(crate) struct Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) owner: Owner,
-    /// The tick at which it is gone.
+    /// The tick at which it expires.
     pub(crate) until: u8,
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Kind {
     Extend { may_reinstall: bool },
 }
 
-/// A request that is under way.
+/// A request in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Request {
     pub(crate) kind: Kind,
@@ -51,19 +51,19 @@ pub(crate) struct Request {
     pub(crate) token: u64,
 }
 
-/// What one client has to do with one node.
+/// One client's requests to one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ask {
     /// The node's incarnation that is asked; `None` if it is not.
     pub(crate) incarnation: Option<Incarnation>,
     pub(crate) vote: Vote,
-    /// The last incarnation that said that the lock is this round's.
+    /// The last incarnation that confirmed that this round has the lock.
     pub(crate) confirmed: Option<Incarnation>,
-    /// Whether it was only now put there again, by an extension.
+    /// Whether the last extension reinstalled it.
     pub(crate) reinstalled: bool,
-    /// The request whose answer is waited for.
+    /// The request whose reply is awaited.
     pub(crate) sent: Option<Request>,
-    /// One that is not waited for any more, but may arrive.
+    /// A request whose reply is no longer awaited, but which may arrive.
     pub(crate) stray: Option<Request>,
     /// A release that may arrive.
     pub(crate) release: Option<Owner>,
@@ -80,7 +80,7 @@ impl Ask {
         release: None,
     };
 
-    /// Ends a round, but for what is under way.
+    /// Ends a round, except for what is in flight.
     pub(crate) fn forget(&mut self) {
         *self = Ask { stray: self.stray, release: self.release, ..Ask::NOTHING };
     }
@@ -92,15 +92,15 @@ pub(crate) struct Node {
     /// How far its clock stepped forward.
     pub(crate) stepped: u8,
     pub(crate) incarnation: Incarnation,
-    /// Whether its record says so.
+    /// Whether its record is `open`.
     pub(crate) open: bool,
     pub(crate) key: Option<Key>,
     pub(crate) token: u64,
-    /// Of each client.
+    /// By client.
     pub(crate) asks: [Ask; 2],
 }
 
-/// What a client is at.
+/// What a client is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Stage {
     Idle,
@@ -113,16 +113,16 @@ pub(crate) enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Client {
     pub(crate) stage: Stage,
-    /// How many rounds it has begun.
+    /// How many rounds it has started.
     pub(crate) rounds: u8,
     pub(crate) extensions: u8,
-    /// When the requests were sent that validity is counted from.
+    /// When the requests were sent from which validity is counted.
     pub(crate) sent: u8,
-    /// The first tick at which the lock is not held any more.
+    /// The first tick at which the lock is no longer held.
     pub(crate) until: u8,
     /// The round's proposal, and later its token.
     pub(crate) token: u64,
-    /// What the first round proposed, where that is used again.
+    /// What the first round proposed, if that is reused.
     pub(crate) first_proposal: u64,
 }
 
@@ -135,15 +135,15 @@ impl Client {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    /// The time, in ticks, of which no clock but this tells the truth.
+    /// The true time, in ticks; the nodes' clocks may differ.
     pub(crate) now: u8,
     pub(crate) nodes: Vec<Node>,
     pub(crate) clients: [Client; 2],
     /// The largest token that was granted.
     pub(crate) last: u64,
-    /// Whether a grant was given a token that is not larger than those before.
+    /// Whether a grant got a token that is not larger than all before.
     pub(crate) fell: bool,
-    /// What may still go wrong.
+    /// The faults that may still happen.
     pub(crate) restarts: u8,
     pub(crate) flushes: u8,
     pub(crate) steps: u8,
@@ -186,7 +186,7 @@ impl State {
         }
     }
 
-    /// One client's votes, of the nodes that it asks.
+    /// One client's votes, from the nodes that it asks.
     pub(crate) fn votes(&self, client: usize) -> Vec<Vote> {
         let its = self.nodes.iter().filter(|node| node.traits.asked_by[client]);
         its.map(|node| node.asks[client].vote).collect()

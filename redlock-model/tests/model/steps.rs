@@ -1,4 +1,4 @@
-//! What can happen next, and what must never.
+//! What can happen next, and what must never happen.
 
 use fencelock_redis::redlock::votes::{self, Extension, Settled, Vote};
 use stateright::{Model, Property};
@@ -7,33 +7,33 @@ use crate::client::Reading;
 use crate::rules::{Dropped, Setting};
 use crate::state::{CLIENTS, Kind, Stage, State};
 
-/// Messages are lost where no step delivers them, late where it comes later, and overtake each
+/// A message is lost if no step delivers it, late if the step comes later; messages overtake each
 /// other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Tick,
     Start(usize, Reading),
-    /// A node gets a client's request, and the client the answer.
+    /// A node gets a client's request, and the client the reply.
     Deliver(usize, usize),
-    /// The answer is lost.
+    /// The node gets the request, and the reply is lost.
     DeliverOnly(usize, usize),
-    /// The request is given up by its client, and on its way still.
+    /// The client abandons the request, which is still in flight.
     Delay(usize, usize),
-    /// The request is delivered, and will be once more.
+    /// The request is delivered, and will be delivered again.
     Replay(usize, usize),
     DeliverStray(usize, usize),
     DeliverRelease(usize, usize),
-    /// A client goes on with the answers that it has.
+    /// A client decides by the replies that it has.
     Decide(usize),
-    /// A client waits no longer.
+    /// A client stops waiting.
     GiveUp(usize),
     Extend(usize),
     Release(usize),
-    /// A node loses its data and its process.
+    /// A node loses its data and its run.
     Restart(usize),
     /// A node loses its data.
     Flush(usize),
-    /// A node that is kept out has its clock set forward.
+    /// The clock of an excluded node is set forward.
     SetForward(usize),
 }
 
@@ -221,13 +221,13 @@ impl Setting {
 }
 
 impl State {
-    /// The one state that stands for all that differ in nothing that matters.
+    /// The representative of all equivalent states.
     fn canonical(mut self, setting: &Setting) -> State {
         let releases_compare = setting.dropped != Dropped::CompareAtRelease;
         for node in &mut self.nodes {
             for client in CLIENTS {
                 let Some(owner) = node.asks[client].release else { continue };
-                // It would find nothing, ever.
+                // It would never find anything.
                 let has_key = node.key.is_some_and(|key| key.owner == owner);
                 let may_get_it =
                     node.asks[client].stray.is_some() || setting.dropped == Dropped::FreshOwner;

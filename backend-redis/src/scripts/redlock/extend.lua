@@ -1,11 +1,12 @@
--- One node's part of an extension: prolongs what is held here, and plants it anew where it was lost
--- with the node's data.
+-- One node's part of an extension: prolongs what is held here, and reinstalls it where it was lost with
+-- the node's data.
 --
--- KEYS  4 the node's marker
--- ARGV  1 the marker's text as the client knows it   2 the round's identity   3 ttl in ms, 0 to ask only
---       whether it is still there   4 the grant's token
---       5 'plant' on a node that never had it in this life: else what a person took away would come back
--- Reply 1 (it is held here) | 0 (not) | -1 (not the node that the client knows)
+-- KEYS  4 the node's incarnation record
+-- ARGV  1 the record's text as the client knows it   2 the round's identity   3 ttl in ms, 0 to ask only
+--       whether it is still there   4 the grant's fencing token
+--       5 'plant' to reinstall it, on a node that never had it in this incarnation: elsewhere an operator
+--       may have removed it
+-- Reply 1 (held here) | 0 (not held here) | -1 (not the node that the client knows)
 -- O(log n) in the holders.
 
 if redis.call('GET', KEYS[4]) ~= ARGV[1] then return -1 end
@@ -13,7 +14,7 @@ local ME, TTL, TOKEN = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 --<foreign.lua>
 --<fencing_token.lua>
 
--- What an exclusive holder has is a text: no more than this.
+-- An exclusive holder has a string: the fast path.
 local value = redis.pcall('GET', L)
 if value == ME or value == ME .. '\n' then
   if TTL > 0 then
@@ -30,12 +31,13 @@ if not met_only_own(read_lock) then return 0 end
 local is_mine = held and held.group == me.mode and redis.call('ZSCORE', L, ME)
 if TTL == 0 then return is_mine and 1 or 0 end
 if is_mine then
-  -- First: a server out of memory lets a script go on that has written already.
+  -- First: a server out of memory lets a script continue that has written already.
   redis.call('PEXPIRE', L, TTL)
   redis.call('ZADD', L, 'XX', now + TTL, ME)
   update_group(-held.out)
 elseif ARGV[5] == 'plant' and is_free_for(me) then
-  -- Marked when somebody may queue: the claim itself may, from when this node did not vote for it.
+  -- Marked when the queue may have waiters: the claim itself may be one, since this node did not vote for
+  -- it.
   write_holder(me, TTL, TOKEN, redis.call('EXISTS', Q) == 1)
 else
   return 0

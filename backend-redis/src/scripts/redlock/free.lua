@@ -1,20 +1,20 @@
--- Gives one node's part of a lock back, or a place in its queue, and tells who is next. Whatever the
--- marker says: it removes only what is the claim's. Asked again, it changes nothing and answers 0.
+-- Releases one node's part of a lock, or a queue entry, and notifies the next waiters. Regardless of the
+-- incarnation record: it removes only what is the claim's. A repeat changes nothing and replies 0.
 --
 -- ARGV  1 the round's identity, or a foreign holder's value   2 the waiter's identity, or ''
 --       3 '' to leave the queue, or the waiter's arrival in us to stay in it
---       4 'tell' when it is not the claim's own will
+--       4 'tell' to notify the claim: an operator evicts it
 -- Reply 1 (it was there) | 0
--- O(log n) in the holders and waiters, but for up to 256 dead ones and 64 readers.
+-- O(log n) in the holders and waiters, plus up to 256 dead ones and 64 readers.
 
 local ME, WAITER, ARRIVAL = ARGV[1], ARGV[2], ARGV[3]
 local value = redis.pcall('GET', L)
 if value == ME and ARRIVAL == '' and not ARGV[4] then
-  -- Not marked: nobody waits.
+  -- Not marked: there are no waiters.
   redis.call('DEL', L)
   return 1
 end
--- A group lies in a sorted set, where GET is an error. Any other error leaves it unknown.
+-- A group is a sorted set, for which GET is an error. After any other error the state is unknown.
 if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
 local was_there = 0
 if value == ME or value == ME .. '\n' then
@@ -27,9 +27,9 @@ end
 --<foreign.lua>
 --<hint.lua>
 local me = parse(ME)
--- What another program put at the lock's key is not ours to release.
+-- A value that another program wrote to the lock's key is not released.
 local is_ours = met_only_own(read_lock)
--- Whose turn it has been; nobody's while it was held alone.
+-- The waiters whose turn it was already; none while it was held exclusively.
 local before = {}
 if is_ours and was_there == 0 then
   local done, texts = pcall(turns)

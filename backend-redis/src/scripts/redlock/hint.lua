@@ -1,10 +1,10 @@
--- Who comes next at one node. A grant needs a majority, so nobody is given a lock that they have not
--- asked for: the next ones are told, and ask. All nodes have the same order, by arrival on clocks that
--- agree, so that a majority of them tells the same ones.
+-- The next waiters at one node. A grant needs a majority, so a node hands nothing over: it notifies the
+-- next waiters, which then ask. All nodes have the same order, by arrival on clocks that agree, so that a
+-- majority of them notifies the same waiters.
 --<lock.lua>
 
--- The waiters whose turn it is as soon as the lock is free for them, in order: the first, or a run of
--- readers. And the first; nil also when there were too many dead for one step.
+-- The waiters whose turn it is once the lock is free for them, in order: the first, or a run of readers.
+-- Also the first itself; nil also when there were too many dead waiters for one step.
 local function next_turns()
   local first = live_head()
   if not first then return {} end
@@ -18,25 +18,25 @@ local function next_turns()
   return readers, first
 end
 
--- The same, nobody while the lock is not free for them.
+-- The same, but none while the lock is not free for them.
 local function turns()
   local texts, first = next_turns()
   return first and is_free_for(first) and texts or {}
 end
 
--- Tells those whose turn has come since it was the turn of `before`, who were told then: each waiter is
--- told once, however many others come before it.
+-- Notifies the waiters whose turn it is now and was not in `before`, which have been notified: each waiter
+-- is notified once, regardless of how many others come before it.
 local function hint(before)
-  local is_told = {}
-  for _, text in ipairs(before) do is_told[text] = true end
+  local is_notified = {}
+  for _, text in ipairs(before) do is_notified[text] = true end
   for _, text in ipairs(turns()) do
-    local claim = not is_told[text] and parse(text)
+    local claim = not is_notified[text] and parse(text)
     if claim then redis.call('PUBLISH', claim.client, claim.owner) end
   end
 end
 
 local function enqueue(text, arrival)
-  -- First: a server out of memory lets a script go on that has written already.
+  -- First: a server out of memory lets a script continue that has written already.
   redis.call('PEXPIRE', Q, QUEUE)
   redis.call('ZADD', Q, arrival, text)
   redis.call('ZADD', Q, now + SILENCE, '@' .. parse(text).client)

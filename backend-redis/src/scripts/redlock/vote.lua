@@ -1,34 +1,34 @@
--- One node's vote in one round of one claim: takes the lock here if it is free. Asked again, it answers
--- the same, token included.
+-- One node's vote in one round of one claim: acquires the lock here if it is free. A repeat gives the same
+-- reply, fencing token included.
 --
--- KEYS  4 the node's marker
--- ARGV  1 the marker's text as the client knows it   2 the round's identity   3 ttl in ms
---       4 the proposed token   5 '' or, for a shared grant, the node's number
+-- KEYS  4 the node's incarnation record
+-- ARGV  1 the record's text as the client knows it   2 the round's identity   3 ttl in ms
+--       4 the proposed fencing token   5 '' or, for a shared grant, the node's number
 --       6 the waiter's identity, '' to leave nothing behind   7 its arrival in us
--- Reply token, a text (yes) | {whose it is, ms until that may change, 1 if the waiter is first, or
---       more of the dead come before it than one step may pass over} (no): an owner, 'group',
+-- Reply fencing token, a string (yes) | {its owner, ms until that may change, 1 if the waiter is first, or
+--       more dead waiters come before it than one step may pass over} (no): an owner, 'group',
 --       'foreign', or '' when it is free but others come first | -1 (not the node that the client
 --       knows: it does not vote)
--- O(log n) in the holders and waiters, but for up to 256 dead ones and 64 readers.
+-- O(log n) in the holders and waiters, plus up to 256 dead ones and 64 readers.
 
--- A node that lost its data, or had its set of nodes changed, has another marker or none.
+-- A node that lost its data, or whose set of nodes was changed, has another record or none.
 if redis.call('GET', KEYS[4]) ~= ARGV[1] then return -1 end
 local ME, TTL, PROPOSAL, MORE, WAITER = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 --<foreign.lua>
 --<fencing_token.lua>
 
--- Nobody holds and nobody queues: no more than this.
+-- No holder and no waiter: the fast path.
 local set = MORE == '' and redis.pcall('SET', L, ME, 'NX', 'PX', TTL)
 if set and set.ok then
   local done, answer, last = pcall(next_token, PROPOSAL, '', TTL)
   if not done then
-    -- The token's key is of another program.
+    -- Another program wrote to the token's key.
     redis.call('DEL', L)
     error(answer, 0)
   end
   local marked = not last or string.byte(last, -1) == 113
   if not marked or redis.call('EXISTS', Q) == 0 then return answer end
-  -- Somebody may queue, and comes first.
+  -- The queue may have waiters, which come first.
   redis.call('DEL', L)
   if last then redis.call('SET', F, last, 'KEEPTTL') else redis.call('DEL', F) end
 elseif set and set.err and not string.find(set.err, 'WRONGTYPE', 1, true) then
@@ -54,7 +54,7 @@ if is_free_for(me) then
     local token = next_token(PROPOSAL, MORE, TTL)
     write_holder(me, tonumber(TTL), token)
     if WAITER ~= '' then redis.call('ZREM', Q, WAITER) end
-    -- A run of readers that is longer than one step tells goes on.
+    -- A run of readers that is longer than one step notifies is continued.
     if #before == MOST then hint(before) end
     if drop_empty_queue() then mark_waiters() end
     return token

@@ -1,12 +1,12 @@
-//! One node that a record lets vote, and the steps as calls.
+//! One node that may vote by its incarnation record, and the steps as calls.
 
 use fencelock_testkit::servers::TestRedis;
 
 use super::client::{Client, Value};
 
-/// Of process `p1`.
+/// A waiter of client `p1`.
 pub(crate) const ME: &str = "x 30000 p1 aa a label";
-/// Of process `p2`.
+/// A waiter of client `p2`.
 pub(crate) const OTHER: &str = "x 30000 p2 bb a label";
 pub(crate) const READER: &str = "s 30000 p1 cc a label";
 pub(crate) const SECOND_READER: &str = "s 30000 p2 dd a label";
@@ -26,18 +26,18 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// This node's.
+    /// This node's number.
     pub(crate) const NUMBER: u64 = 3;
 
-    /// What is said of it.
+    /// The argument of `vote`.
     fn more(self) -> &'static str {
         if self == Mode::Shared { "3" } else { "" }
     }
 }
 
-/// Above everything else in a queue.
+/// The lowest score of waiters in a queue.
 const BAND: u64 = 1_000_000_000_000_000;
-/// Fences are counted from here: in a sorted set they lie above all times, as real ones do.
+/// Tokens are counted from here: in a sorted set they are above all times, like real ones.
 const BASE: u64 = 1_700_000_000_000_000;
 const RECORD: &str = "run open 1 3 1 60000";
 const KEYS: [&str; 4] = ["lock", "{lock}:q", "{lock}:f", "fencelock:redlock"];
@@ -47,7 +47,7 @@ pub(crate) struct Node {
     _server: TestRedis,
 }
 
-/// What an answer says.
+/// A reply.
 pub(crate) struct Answer(Value);
 
 impl Answer {
@@ -62,25 +62,25 @@ impl Answer {
         self.0.error()
     }
 
-    /// Whose it is, for how long in ms, and whether the one who asks is the first.
+    /// The owner, for how long in ms, and whether the waiter is the first.
     #[track_caller]
     pub(crate) fn rejection(&self) -> (String, i64, i64) {
         let [Value::Text(whose), Value::Int(ms), Value::Int(first)] = self.0.list() else {
-            panic!("no rejection: {:?}", self.0);
+            panic!("not a rejection: {:?}", self.0);
         };
         (whose.clone(), *ms, *first)
     }
 
-    /// When to look again in ms, whether waiters are missing, and who is the first.
+    /// When to check again in ms, whether waiters are missing, and the first.
     #[track_caller]
     pub(crate) fn look(&self) -> (i64, i64, String) {
         let [Value::Int(ms), Value::Int(missing), Value::Text(first), ..] = self.0.list() else {
-            panic!("no look: {:?}", self.0);
+            panic!("not a reply to a check: {:?}", self.0);
         };
         (*ms, *missing, first.clone())
     }
 
-    /// Whose turn a look says it is.
+    /// The waiters whose turn it is, by a check.
     #[track_caller]
     pub(crate) fn turns(&self) -> Vec<String> {
         self.0.list()[3..].iter().filter_map(Value::text).map(str::to_owned).collect()
@@ -207,7 +207,7 @@ impl Node {
 
     /// 0 for none.
     pub(crate) fn token(&mut self) -> i64 {
-        // Behind it there may be a mark: somebody may queue.
+        // It may end with the mark of a queue.
         self.text("{lock}:f").trim_end_matches('q').parse().map_or(0, from_base)
     }
 

@@ -1,4 +1,4 @@
-//! Whose turn it is at one node, and who is told.
+//! Whose turn it is at one node, and which waiters are notified.
 
 use super::bench::{ME, Mode, Node, OTHER, READER, SECOND_READER, round};
 
@@ -21,11 +21,15 @@ fn a_free_lock_is_granted_to_the_first_in_the_queue() {
     let (whose, _, first) =
         node.vote_as(&round(THIRD, 2), THIRD, Mode::Exclusive, 3200, 20).rejection();
     assert_eq!((whose.as_str(), first), ("", 0), "it is free, and others come first");
-    assert_eq!(node.vote(&round(ME, 2), 3200).rejection().0, "", "for those who do not queue too");
+    assert_eq!(
+        node.vote(&round(ME, 2), 3200).rejection().0,
+        "",
+        "also for claims that do not queue"
+    );
     for _ in 0..2 {
         let granted = node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 10);
         assert_eq!(granted.int(), Some(3200));
-        assert_eq!(node.waiters(), [THIRD], "whoever is granted has left the queue");
+        assert_eq!(node.waiters(), [THIRD], "a granted waiter has left the queue");
     }
 }
 
@@ -64,7 +68,7 @@ fn a_release_notifies_exactly_the_waiters_whose_turn_it_is() {
     node.free(&round(ME, 1));
     assert_eq!(node.pushes(), [push("p2", "bb")]);
     node.free(&round(ME, 1));
-    assert_eq!(node.pushes(), [], "asked again, it is nobody's release");
+    assert_eq!(node.pushes(), [], "a repeat releases nothing");
     // The first leaves, and was not granted: the next one's turn has come with the next release.
     node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 10);
     node.wait(READER, Mode::Shared, 30);
@@ -76,7 +80,7 @@ fn a_release_notifies_exactly_the_waiters_whose_turn_it_is() {
     assert_eq!(node.pushes(), [push("p1", "cc"), push("p2", "dd")], "readers come together");
 }
 
-/// Who goes on waiting after a round that nobody won keeps the place, and the next one is told.
+/// A waiter keeps its place after a split round, and the next one is notified.
 #[test]
 fn a_claim_that_rolls_back_stays_in_the_queue() {
     let mut node = Node::start();
@@ -103,13 +107,13 @@ fn the_waiters_of_a_dead_process_are_passed_over() {
     node.vote(&round(ME, 1), 1600);
     node.wait(OTHER, Mode::Exclusive, 10);
     node.wait(THIRD, Mode::Exclusive, 20);
-    // Process p2 has not looked for too long.
+    // Client p2 has not checked for too long.
     node.call(&["ZADD", "{lock}:q", "1", "@p2"]);
     node.free(&round(ME, 1));
     assert_eq!(node.pushes(), [push("p1", "ee")]);
     assert!(node.vote_as(&round(THIRD, 2), THIRD, Mode::Exclusive, 3200, 20).int() > Some(0));
     assert_eq!(node.waiters(), Vec::<String>::new());
-    // It lives after all, and its look says so.
+    // It is alive after all, and its check shows it.
     let (_, missing, _) = node.look("p2", &[OTHER]).look();
     assert_eq!(missing, 1);
 }
@@ -117,8 +121,8 @@ fn the_waiters_of_a_dead_process_are_passed_over() {
 #[test]
 fn a_check_keeps_a_client_alive_and_reports_lost_pushes() {
     let mut node = Node::start();
-    let nobody = (1000, 1, String::new());
-    assert_eq!(node.look("p1", &[ME]).look(), nobody, "it is not in the queue");
+    let no_waiter = (1000, 1, String::new());
+    assert_eq!(node.look("p1", &[ME]).look(), no_waiter, "it is not in the queue");
     node.vote(&round(THIRD, 1), 1600);
     node.wait(ME, Mode::Exclusive, 10);
     node.wait(OTHER, Mode::Exclusive, 20);
@@ -130,18 +134,18 @@ fn a_check_keeps_a_client_alive_and_reports_lost_pushes() {
     node.call(&["ZADD", "{lock}:q", "1", "@p1"]);
     node.call(&["DEL", "lock"]);
     node.pushes();
-    // Each look says that its process lives.
+    // Each check shows that its client is alive.
     for _ in 0..2 {
         let look = node.look("p1", &[ME]);
         assert_eq!((look.look(), look.turns()), ((0, 0, ME.to_owned()), vec![ME.to_owned()]));
     }
-    assert_eq!(node.pushes(), [], "who looks needs no push");
+    assert_eq!(node.pushes(), [], "the client that checks needs no push");
     assert_eq!(node.look("p2", &[OTHER]).look(), (1000, 0, String::new()));
-    assert_eq!(node.pushes(), [push("p1", "aa")], "the first is told what its own push missed");
+    assert_eq!(node.pushes(), [push("p1", "aa")], "the first is notified, since its push was lost");
     assert!(node.ttl("{lock}:q") > 3000);
 }
 
-/// A run of readers that is longer than one step tells goes on, with one word for each of them.
+/// A run of readers longer than one step notifies is continued, with one push for each reader.
 #[test]
 fn readers_are_notified_once_regardless_of_their_number() {
     const READERS: usize = 150;
@@ -164,7 +168,7 @@ fn readers_are_notified_once_regardless_of_their_number() {
         let next: Vec<_> = (n + AT_ONCE..READERS).take(1).map(word).collect();
         assert_eq!(node.pushes(), next, "behind reader {n}");
         if n % 2 == 1 {
-            // Others may read on already.
+            // Others may keep reading.
             node.free(&round(reader, 2));
             assert_eq!(node.pushes(), []);
         }
@@ -176,7 +180,8 @@ fn readers_are_notified_once_regardless_of_their_number() {
     }
 }
 
-/// A holder who is gone has told nobody: the process of the first tells them, and its look its own.
+/// A dead holder has notified no waiter: the check of the first waiter's client notifies the others, and
+/// returns its own.
 #[test]
 fn all_readers_are_notified_of_an_expired_lease() {
     let mut node = Node::start();
@@ -194,7 +199,7 @@ fn all_readers_are_notified_of_an_expired_lease() {
     assert_eq!(node.pushes(), [push("p2", "dd")]);
 }
 
-/// Who leaves the queue lets those come who could not while it stood there.
+/// A waiter that leaves the queue unblocks those that it was ahead of.
 #[test]
 fn a_waiter_that_leaves_a_free_lock_lets_the_next_pass() {
     let mut node = Node::start();
@@ -208,10 +213,10 @@ fn a_waiter_that_leaves_a_free_lock_lets_the_next_pass() {
     node.free_waiting(&round(OTHER, 1), OTHER);
     assert_eq!(node.pushes(), [push("p1", "cc"), push("p2", "dd")]);
     node.free_waiting(&round(THIRD, 1), THIRD);
-    assert_eq!(node.pushes(), [], "they have been told");
+    assert_eq!(node.pushes(), [], "they have been notified");
 }
 
-/// A step passes over so many of the dead and says that there are more.
+/// A step passes over a limited number of dead waiters and reports that there are more.
 #[test]
 fn many_dead_waiters_are_passed_over_in_short_steps() {
     const DEAD: usize = 300;
@@ -224,7 +229,7 @@ fn many_dead_waiters_are_passed_over_in_short_steps() {
     node.call(&["ZADD", "{lock}:q", "1", "@p2"]);
     node.free(&round(THIRD, 1));
     assert_eq!(node.waiters().len(), DEAD - 256 + 1);
-    // Nobody overtakes who lives behind them.
+    // No waiter overtakes a live one behind them.
     node.call(&["ZADD", "{lock}:q", "1", "@p2"]);
     for n in 0..DEAD {
         node.call(&["ZADD", "{lock}:q", &format!("10000000000{n:05}"), &format!("x 1 p2 {n:x} d")]);

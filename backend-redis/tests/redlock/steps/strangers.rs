@@ -1,8 +1,8 @@
-//! What other programs put at a lock's keys: it is left as it is.
+//! Values that other programs wrote to a lock's keys are left as they are.
 
 use super::bench::{ME, Mode, Node, OTHER, READER, round};
 
-/// All steps that a claim can ask for; none may change what is there.
+/// Runs all steps of a claim; none may change what is there.
 fn ask_everything(node: &mut Node) {
     for identity in [ME, READER] {
         let round = round(identity, 1);
@@ -29,8 +29,8 @@ fn a_value_of_another_library_is_its_lock() {
     }
     node.wait(OTHER, Mode::Exclusive, 10);
     let (ms, _, first) = node.look("p2", &[OTHER]).look();
-    assert_eq!((ms, first.as_str()), (50, OTHER), "its release tells nobody");
-    // A person may take it away, by the value.
+    assert_eq!((ms, first.as_str()), (50, OTHER), "its release notifies no waiter");
+    // An operator may remove it, by the value.
     assert_eq!(node.evict("0123456789abcdef\n").int(), Some(1));
     assert_eq!(node.holder(), "");
 }
@@ -59,7 +59,7 @@ fn a_key_of_another_type_is_an_error_and_stays() {
     }
 }
 
-/// The token of a lock that was just taken cannot be read: it is not kept then.
+/// If the token of a lock just acquired cannot be read, the lock is released.
 #[test]
 fn a_foreign_token_is_an_error_and_the_lock_is_released() {
     let mut node = Node::start();

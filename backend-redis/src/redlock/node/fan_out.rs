@@ -1,0 +1,102 @@
+//! The same request to several nodes at once.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::stream::{FuturesUnordered, Stream};
+use tokio::task::coop::{Unconstrained, unconstrained};
+
+/// Requests under way, each with the number that its reply comes with.
+pub(crate) struct FanOut<F: Future + ?Sized> {
+    unsent: Vec<Numbered<F>>,
+    in_flight: FuturesUnordered<Numbered<F>>,
+    pending: Vec<usize>,
+    replies: Vec<(usize, F::Output)>,
+}
+
+/// Requests of different types, which can be stored.
+pub(crate) type BoxedFanOut<T> = FanOut<dyn Future<Output = T> + Send>;
+
+struct Numbered<F: ?Sized> {
+    number: usize,
+    /// Exempt from tokio's cooperative budget: whatever else the task has done, the request is sent
+    /// when it is polled.
+    request: Unconstrained<Pin<Box<F>>>,
+}
+
+impl<F: Future + ?Sized> Future for Numbered<F> {
+    type Output = (usize, F::Output);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let number = self.number;
+        Pin::new(&mut self.request).poll(cx).map(|reply| (number, reply))
+    }
+}
+
+impl<F: Future + ?Sized> FanOut<F> {
+    pub(crate) fn new() -> FanOut<F> {
+        FanOut {
+            unsent: Vec::new(),
+            in_flight: FuturesUnordered::new(),
+            pending: Vec::new(),
+            replies: Vec::new(),
+        }
+    }
+
+    /// Adds a request, to be sent by the next call of [`send`](Self::send) or [`next`](Self::next).
+    pub(crate) fn ask(&mut self, number: usize, request: Pin<Box<F>>) {
+        self.unsent.push(Numbered { number, request: unconstrained(request) });
+        self.pending.push(number);
+    }
+
+    /// Sends all requests, unless `guard` returns `None`; whether they were sent.
+    ///
+    /// `guard` decides at the moment of sending: if it returns a lock's guard, nothing that needs
+    /// that lock can happen between the decision and the last request.
+    pub(crate) async fn send<G>(&mut self, guard: impl Fn() -> Option<G>) -> bool {
+        poll_fn(|cx| {
+            let Some(_held) = guard() else { return Poll::Ready(false) };
+            self.poll_all(cx);
+            Poll::Ready(true)
+        })
+        .await
+    }
+
+    /// Polls every new request, since the first poll sends it, and those that were woken. The
+    /// collection alone might leave some for later.
+    fn poll_all(&mut self, cx: &mut Context<'_>) {
+        for mut request in self.unsent.drain(..) {
+            match Pin::new(&mut request).poll(cx) {
+                Poll::Ready(reply) => self.replies.push(reply),
+                Poll::Pending => self.in_flight.push(request),
+            }
+        }
+        while let Poll::Ready(Some(reply)) = Pin::new(&mut self.in_flight).poll_next(cx) {
+            self.replies.push(reply);
+        }
+    }
+
+    /// The next reply; `None` after the last one. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Option<(usize, F::Output)> {
+        poll_fn(|cx| {
+            if self.replies.is_empty() {
+                self.poll_all(cx);
+            }
+            match self.replies.pop() {
+                Some((number, reply)) => {
+                    self.pending.retain(|pending| *pending != number);
+                    Poll::Ready(Some((number, reply)))
+                }
+                None if self.pending.is_empty() => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// The requests whose reply [`next`](Self::next) has not returned.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = usize> + '_ {
+        self.pending.iter().copied()
+    }
+}

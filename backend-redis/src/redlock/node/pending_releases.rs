@@ -1,0 +1,75 @@
+//! Releases deferred for an unreachable node, until it is back or the lease has expired.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fencelock_core::{Moment, Result};
+use futures_util::{StreamExt, stream};
+use redis::Value;
+
+use crate::protocol::call::ScriptCall;
+use crate::protocol::identity::Keys;
+use crate::redlock::scripts::QUORUM;
+use crate::server::batch::BatchingNode;
+use crate::server::fan_out::AT_ONCE;
+
+/// What one node may have, and is to be released there once it can be reached again.
+#[derive(Debug)]
+pub(crate) struct PendingRelease {
+    pub(crate) keys: Keys,
+    pub(crate) identity: Arc<str>,
+    pub(crate) waiter: Arc<str>,
+    pub(crate) expires: Moment,
+}
+
+/// The deferred releases of one node.
+#[derive(Debug, Default)]
+pub(crate) struct PendingReleases(Mutex<Vec<PendingRelease>>);
+
+impl PendingReleases {
+    pub(super) fn push(&self, release: PendingRelease) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(release);
+    }
+
+    /// Sends every release that has not expired; those that fail stay deferred.
+    pub(super) async fn flush(&self, batches: &Arc<BatchingNode>, now: Moment) {
+        let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let open = all.into_iter().filter(|release| now < release.expires);
+        let sending = stream::iter(open).map(async |release| {
+            let PendingRelease { keys, identity, waiter, .. } = &release;
+            let (identity, kind) = (identity.as_bytes(), ReleaseKind::Leave);
+            if release_round(batches, keys, identity, waiter, kind).await.is_err() {
+                self.push(release);
+            }
+        });
+        sending.buffer_unordered(AT_ONCE).collect::<()>().await;
+    }
+}
+
+/// At whose request a round is released, and whether its waiter stays queued.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReleaseKind<'a> {
+    /// The claim's own; its waiter leaves the queue.
+    Leave,
+    /// The claim's own; its waiter stays queued with this arrival.
+    KeepWaiting(&'a str),
+    /// An operator's; the claim is notified.
+    Evict,
+}
+
+/// Removes a round from a node, and its waiter unless that stays; whether the round was there.
+pub(crate) async fn release_round(
+    batches: &Arc<BatchingNode>,
+    keys: &Keys,
+    identity: &[u8],
+    waiter: &str,
+    kind: ReleaseKind<'_>,
+) -> Result<bool> {
+    let waiter = waiter.as_bytes();
+    let values: &[&[u8]] = match kind {
+        ReleaseKind::Leave => &[identity, waiter, b""],
+        ReleaseKind::KeepWaiting(arrival) => &[identity, waiter, arrival.as_bytes()],
+        ReleaseKind::Evict => &[identity, waiter, b"", b"tell"],
+    };
+    let call = ScriptCall { script: &QUORUM.free, keys: &keys.all(), values };
+    Ok(batches.call(call).await? == Value::Int(1))
+}

@@ -1,0 +1,111 @@
+//! The periodic check of one lock's waiters: one request to each node, whatever their number.
+
+use std::time::Duration;
+
+use fencelock_core::{Result, WaiterCheck};
+use redis::Value;
+
+use super::acquisition::RedlockAcquisition;
+use crate::protocol::call::ScriptCall;
+use crate::protocol::error::protocol_error;
+use crate::protocol::identity::ClientId;
+use crate::redlock::node::member::Member;
+use crate::redlock::node::quorum::{Electorate, Quorum};
+use crate::redlock::rules::rejections::{CHECK_INTERVAL, nth_change};
+use crate::redlock::scripts::QUORUM;
+use crate::server::fan_out::in_turn;
+
+/// One result for each of `waiting`, which all wait for the same lock.
+pub(crate) async fn check(
+    quorum: &Quorum,
+    process: &ClientId,
+    waiting: &[&RedlockAcquisition],
+) -> Result<Vec<WaiterCheck>> {
+    let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
+    let mut values = vec![process.as_str().as_bytes()];
+    values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
+    let call = ScriptCall { script: &QUORUM.check_waiters, keys: &keys.all(), values: &values };
+    let Electorate { eligible, reports, .. } = quorum.electorate(quorum.now())?;
+    let request = async |member: &Member| {
+        let reply = member.batches.call(call).await?;
+        read_look(&reply).ok_or_else(|| protocol_error("look"))
+    };
+    let asked = eligible.iter().map(|(node, _)| node);
+    let replies = quorum.ask(asked, reports, request).await?;
+    let missing = replies.iter().filter(|reply| reply.missing).count();
+    // One waiter is enough to continue with what nodes had to leave undone.
+    let unfinished = replies.iter().filter(|reply| reply.is_unfinished());
+    let sweep_in = unfinished.map(|reply| reply.check_after).min().unwrap_or(CHECK_INTERVAL);
+    let result_for = |(index, waiter): (usize, &&RedlockAcquisition)| {
+        if missing >= quorum.majority() {
+            return WaiterCheck::Attempt;
+        }
+        let waiter = waiter.waiter().as_bytes();
+        let at_latest = if index == 0 { sweep_in } else { CHECK_INTERVAL };
+        if !replies.iter().any(|reply| reply.mentions(waiter)) {
+            return WaiterCheck::Again(at_latest);
+        }
+        let changes = replies.iter().map(|reply| reply.change_for(waiter));
+        match nth_change(changes.collect(), quorum.majority()) {
+            Duration::ZERO => WaiterCheck::Attempt,
+            again => WaiterCheck::Again(again.min(at_latest)),
+        }
+    };
+    Ok(waiting.iter().enumerate().map(result_for).collect())
+}
+
+/// One node's reply.
+pub(crate) struct WaiterCheckReply {
+    check_after: Duration,
+    missing: bool,
+    /// Empty if it is another client's.
+    first: Vec<u8>,
+    /// This client's waiters whose turn it is: the first, or readers.
+    turns: Vec<Vec<u8>>,
+}
+
+impl WaiterCheckReply {
+    fn is_turn_of(&self, waiter: &[u8]) -> bool {
+        self.turns.iter().any(|turn| turn == waiter)
+    }
+
+    fn mentions(&self, waiter: &[u8]) -> bool {
+        self.first == waiter || self.is_turn_of(waiter)
+    }
+
+    /// Whether more dead waiters come first than one check may pass over: the live ones are not
+    /// known yet.
+    fn is_unfinished(&self) -> bool {
+        self.first.is_empty() && self.check_after < CHECK_INTERVAL
+    }
+
+    /// When the node's reply for `waiter` may change.
+    fn change_for(&self, waiter: &[u8]) -> Duration {
+        if self.is_turn_of(waiter) {
+            Duration::ZERO
+        } else if self.first == waiter || self.is_unfinished() {
+            self.check_after
+        } else if self.missing {
+            // It may be the first there as soon as it asks.
+            Duration::ZERO
+        } else {
+            CHECK_INTERVAL
+        }
+    }
+}
+
+pub(crate) fn read_look(reply: &Value) -> Option<WaiterCheckReply> {
+    let Value::Array(values) = reply else { return None };
+    let [Value::Int(check_after), Value::Int(missing), Value::BulkString(first), turns @ ..] =
+        values.as_slice()
+    else {
+        return None;
+    };
+    let turns = turns.iter().map(|turn| match turn {
+        Value::BulkString(identity) => Some(identity.clone()),
+        _ => None,
+    });
+    let check_after = Duration::from_millis(u64::try_from(*check_after).ok()?);
+    let (missing, first) = (*missing != 0, first.clone());
+    Some(WaiterCheckReply { check_after, missing, first, turns: turns.collect::<Option<_>>()? })
+}
