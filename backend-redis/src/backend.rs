@@ -11,16 +11,16 @@ use fencelock_core::{
 };
 use redis::Value;
 
-use crate::contender::RedisContender;
-use crate::identity::{Identity, Keys, Process};
-use crate::listeners::Listeners;
-use crate::node::{Step, Watched};
-use crate::route::Host;
-use crate::scratch::Leftovers;
-use crate::script::SCRIPTS;
-use crate::seats::{self, SAMPLE, Seats, in_turn, own};
-use crate::server::Server;
-use crate::snapshot::{self, Seen};
+use crate::single::acquisition::RedisAcquisition;
+use crate::protocol::identity::{Identity, Keys, ClientId};
+use crate::single::notifications::Notifications;
+use crate::server::node::{ScriptCall, Watched};
+use crate::connection::HostPort;
+use crate::server::scratch::Leftovers;
+use crate::protocol::script::SCRIPTS;
+use crate::server::fan_out::{self, SAMPLE, StoreRequests, in_turn, own};
+use crate::server::topology::Server;
+use crate::protocol::snapshot::{self, LockContents};
 
 /// Waiters who do not look sooner look together, this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -32,26 +32,26 @@ const FOREIGN_LOOK: Duration = Duration::from_millis(50);
 pub(crate) struct Store {
     pub(crate) server: Server,
     pub(crate) clock: BootClock,
-    pub(crate) process: Process,
-    pub(crate) listeners: Arc<Listeners>,
+    pub(crate) process: ClientId,
+    pub(crate) notifications: Arc<Notifications>,
     pub(crate) profile: Profile,
 }
 
 impl Store {
     /// Takes an identity, the first of `values`, out of the lock or its queue.
     pub(crate) async fn release(&self, keys: &Keys, values: &[&[u8]]) -> Result<Removal> {
-        let step = Step { script: &SCRIPTS.release, keys: &keys.all(), values };
-        match self.server.step(step).await? {
+        let step = ScriptCall { script: &SCRIPTS.release, keys: &keys.all(), values };
+        match self.server.call(step).await? {
             Value::Int(1) => Ok(Removal::Removed),
             Value::Int(0) => Ok(Removal::Absent),
-            _ => Err(self.server.strange_answer(keys.lock(), "release")),
+            _ => Err(self.server.protocol_error(keys.lock(), "release")),
         }
     }
 
     /// The lock is held by a client of another library, whose release tells nobody; `claim` is the
     /// first to get it then. Asks the server to tell when the key changes; when to look again.
     pub(crate) async fn watch_foreign(&self, keys: &Keys, claim: &Arc<Claim>) -> Duration {
-        self.listeners.watch(keys.lock(), claim);
+        self.notifications.watch(keys.lock(), claim);
         match self.server.watch(keys.lock()).await {
             // It went before the server began to watch it.
             Ok(Watched::Free) => Duration::from_millis(1),
@@ -63,7 +63,7 @@ impl Store {
     /// What the store has of this process that nobody here knows was put there by an attempt that
     /// arrived after its claim's release. Nobody else would ever take it away.
     async fn release_if_stray(&self, keys: &Keys, identity: &[u8]) -> Result<()> {
-        let known = Identity::parse(identity).is_none_or(|own| self.listeners.knows(own.owner));
+        let known = Identity::parse(identity).is_none_or(|own| self.notifications.knows(own.owner));
         if !known {
             self.release(keys, &[identity]).await?;
         }
@@ -71,23 +71,23 @@ impl Store {
     }
 }
 
-impl Seats for Store {
-    type Seat = RedisContender;
+impl StoreRequests for Store {
+    type Acquisition = RedisAcquisition;
 
-    async fn renew_one(&self, seat: &RedisContender) -> Result<Renewal> {
+    async fn renew_one(&self, seat: &RedisAcquisition) -> Result<Renewal> {
         seat.renew().await
     }
 
-    async fn look_at(&self, waiting: &[&RedisContender]) -> Result<Vec<Look>> {
+    async fn check_lock(&self, waiting: &[&RedisAcquisition]) -> Result<Vec<Look>> {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
         let mut values = vec![self.process.as_str().as_bytes()];
         values.extend(sample(waiting).map(|waiter| waiter.identity().as_bytes()));
-        let step = Step { script: &SCRIPTS.look, keys: &keys.all(), values: &values };
-        let answer = self.server.step(step).await?;
+        let step = ScriptCall { script: &SCRIPTS.check_waiters, keys: &keys.all(), values: &values };
+        let answer = self.server.call(step).await?;
         let seen =
-            read_look(answer).ok_or_else(|| self.server.strange_answer(keys.lock(), "look"))?;
+            read_look(answer).ok_or_else(|| self.server.protocol_error(keys.lock(), "look"))?;
         let is_head =
-            |waiter: &&RedisContender| seen.head.as_deref() == Some(waiter.identity().as_bytes());
+            |waiter: &&RedisAcquisition| seen.head.as_deref() == Some(waiter.identity().as_bytes());
         let head = waiting.iter().position(is_head);
         let look_in = match (head, seen.look_in) {
             (Some(head), Duration::ZERO) => self.watch_foreign(keys, waiting[head].claim()).await,
@@ -100,7 +100,7 @@ impl Seats for Store {
         }
         // Without a head of ours, what a step had to leave undone is anyone's.
         let sooner = head.unwrap_or(0);
-        let look = |(index, waiter): (usize, &&RedisContender)| {
+        let look = |(index, waiter): (usize, &&RedisAcquisition)| {
             let identity = waiter.identity().as_bytes();
             match seen.missing || seen.ours.iter().any(|ours| ours == identity) {
                 true => Look::Attempt,
@@ -113,7 +113,7 @@ impl Seats for Store {
 }
 
 /// The oldest of `waiting`, which a loss always hits, and others in turn.
-fn sample<'a>(waiting: &'a [&RedisContender]) -> impl Iterator<Item = &'a RedisContender> {
+fn sample<'a>(waiting: &'a [&RedisAcquisition]) -> impl Iterator<Item = &'a RedisAcquisition> {
     let oldest = waiting.iter().min_by_key(|waiter| waiter.claim().id()).copied();
     let others = in_turn(waiting);
     let others = others.filter(move |other| oldest.is_none_or(|one| !std::ptr::eq(one, *other)));
@@ -161,10 +161,10 @@ pub(crate) struct Driver {
 impl Driver {
     /// The indices of `contenders` by the server that has their lock: one that is slow or dead
     /// holds up nobody else's.
-    fn by_shard(&self, contenders: &[Arc<dyn Contender>]) -> HashMap<Option<Host>, Vec<usize>> {
+    fn by_shard(&self, contenders: &[Arc<dyn Contender>]) -> HashMap<Option<HostPort>, Vec<usize>> {
         let mut shards: HashMap<_, Vec<_>> = HashMap::new();
         for (index, contender) in contenders.iter().enumerate() {
-            if let Some(contender) = own::<RedisContender>(contender) {
+            if let Some(contender) = own::<RedisAcquisition>(contender) {
                 let shard = self.store.server.shard_of(contender.keys().lock());
                 shards.entry(shard).or_default().push(index);
             }
@@ -184,17 +184,17 @@ impl DistributedLock for Driver {
     }
 
     fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
-        Arc::new(RedisContender::new(self.store.clone(), claim))
+        Arc::new(RedisAcquisition::new(self.store.clone(), claim))
     }
 
     async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
         let shards = self.by_shard(held).into_values().collect();
-        seats::renew(&*self.store, held, shards, report).await;
+        fan_out::renew(&*self.store, held, shards, report).await;
     }
 
     async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
         let shards = self.by_shard(waiting).into_values().collect();
-        seats::look(&*self.store, waiting, shards, report).await;
+        fan_out::check_waiters(&*self.store, waiting, shards, report).await;
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
@@ -203,7 +203,7 @@ impl DistributedLock for Driver {
 
     async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
         let keys = Keys::of(name.key());
-        let seen: Seen = snapshot::of(&self.store.server, &keys).await?;
+        let seen: LockContents = snapshot::of(&self.store.server, &keys).await?;
         match seen.value_of(who) {
             Some(value) => self.store.release(&keys, &[value, b"tell"]).await,
             None => Ok(Removal::Absent),

@@ -9,16 +9,16 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::error::{closed, code_of, explain, strange_answer};
-use crate::node::{By, Node, Step, command};
-use crate::script::Script;
-use crate::sharing::Sharing;
+use crate::protocol::error::{closed, code_of, explain, protocol_error};
+use crate::server::node::{By, Node, ScriptCall, command};
+use crate::protocol::script::Script;
+use crate::server::sharing::Sharing;
 
 const LIMITS: Limits = Limits { alone: 16, calls: 2, most: 64 };
 
 /// One server, and the calls to it.
 #[derive(Debug)]
-pub(crate) struct Batches {
+pub(crate) struct BatchingNode {
     node: Node,
     runtime: Handle,
     /// Does many steps in one call.
@@ -27,7 +27,7 @@ pub(crate) struct Batches {
     sharing: Sharing,
 }
 
-impl Carrier for Batches {
+impl Carrier for BatchingNode {
     type Step = Waiting;
 
     fn crowd(&self) -> &Crowd<Waiting> {
@@ -40,7 +40,7 @@ impl Carrier for Batches {
 
     async fn carry(self: Arc<Self>, steps: Vec<Waiting>, leaving: Leaving<Self>) {
         let (shared, apart) = self.sharing.split(steps, Waiting::lock, Instant::now());
-        let mut calls = vec![Call { steps: shared, by: By::Digest }];
+        let mut calls = vec![Call { steps: shared, by: EvalBy::Digest }];
         calls.extend(apart.into_iter().map(Call::alone));
         let mut leaving = Some(leaving);
         loop {
@@ -50,7 +50,7 @@ impl Carrier for Batches {
                 return;
             }
             let commands = self.commands(&calls);
-            match self.node.link().send_all_leaving(&commands, leaving).await {
+            match self.node.connection().send_all_leaving(&commands, leaving).await {
                 Ok(answers) => {
                     let answered = calls.into_iter().zip(answers);
                     calls = answered.flat_map(|(call, answer)| self.settle(call, answer)).collect();
@@ -66,9 +66,9 @@ impl Carrier for Batches {
     }
 }
 
-impl Batches {
-    pub(crate) fn new(node: Node, runtime: Handle, script: &'static Script) -> Arc<Batches> {
-        Arc::new(Batches {
+impl BatchingNode {
+    pub(crate) fn new(node: Node, runtime: Handle, script: &'static Script) -> Arc<BatchingNode> {
+        Arc::new(BatchingNode {
             node,
             runtime,
             script,
@@ -83,7 +83,7 @@ impl Batches {
 
     /// Does one step. Dropped half-way, it may or may not be done, but not later than what is asked
     /// for behind it.
-    pub(crate) async fn step(self: &Arc<Self>, step: Step<'_>) -> Result<Value> {
+    pub(crate) async fn step(self: &Arc<Self>, step: ScriptCall<'_>) -> Result<Value> {
         let waiting = || {
             let (answer, answered) = oneshot::channel();
             (Waiting::new(step, answer), answered)
@@ -91,7 +91,7 @@ impl Batches {
         match self.enter(waiting) {
             // In a box, so that those who wait in a crowd stay small.
             Way::Alone(_place) => {
-                Box::pin(self.node.step(step)).await?.map_err(|error| explain(&error))
+                Box::pin(self.node.call(step)).await?.map_err(|error| explain(&error))
             }
             // Only the end of the runtime drops an answer.
             Way::Together(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
@@ -119,8 +119,8 @@ impl Batches {
                 return Vec::new();
             }
         };
-        if matches!(call.by, By::Digest) && self.node.wants_text(&error) {
-            call.by = By::Text;
+        if matches!(call.by, EvalBy::Digest) && self.node.wants_text(&error) {
+            call.by = EvalBy::Text;
             return vec![call];
         }
         let explained = explain(&error);
@@ -154,8 +154,8 @@ impl Batches {
             }
             // Nobody knows whose answers they are.
             _ => {
-                self.node.link().distrust("it gave an answer that cannot be");
-                tell_all(steps, &strange_answer("a batch"));
+                self.node.connection().mark_broken("it gave an unexpected reply");
+                tell_all(steps, &protocol_error("a batch"));
             }
         }
     }
@@ -169,7 +169,7 @@ struct Call {
 
 impl Call {
     fn alone(step: Waiting) -> Call {
-        Call { steps: vec![step], by: By::Digest }
+        Call { steps: vec![step], by: EvalBy::Digest }
     }
 
     /// Whether somebody still waits for it. The steps that nobody waits for need not be asked.
@@ -191,7 +191,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    fn new(step: Step<'_>, answer: oneshot::Sender<Result<Value>>) -> Waiting {
+    fn new(step: ScriptCall<'_>, answer: oneshot::Sender<Result<Value>>) -> Waiting {
         let mut bytes = Vec::with_capacity(step.words().map(<[u8]>::len).sum());
         let ends = step.words().map(|word| {
             bytes.extend_from_slice(word);

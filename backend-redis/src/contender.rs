@@ -11,15 +11,15 @@ use fencelock_core::{
 };
 use redis::Value;
 
-use crate::backend::Store;
-use crate::identity::{Keys, identity, ttl_of};
-use crate::node::Step;
-use crate::script::SCRIPTS;
+use crate::single::backend::Store;
+use crate::protocol::identity::{Keys, identity, ttl_of};
+use crate::protocol::call::ScriptCall;
+use crate::protocol::script::SCRIPTS;
 
 /// The token's key lives for most of an hour at least; a hold longer than that prolongs it this often.
 const FENCE_PERIOD: Duration = Duration::from_secs(20 * 60);
 
-pub(crate) struct RedisContender {
+pub(crate) struct RedisAcquisition {
     store: Arc<Store>,
     claim: Arc<Claim>,
     keys: Keys,
@@ -29,10 +29,10 @@ pub(crate) struct RedisContender {
     fence_renewed: AtomicU64,
 }
 
-impl RedisContender {
-    pub(crate) fn new(store: Arc<Store>, claim: Arc<Claim>) -> RedisContender {
-        store.listeners.enter(&claim);
-        RedisContender {
+impl RedisAcquisition {
+    pub(crate) fn new(store: Arc<Store>, claim: Arc<Claim>) -> RedisAcquisition {
+        store.notifications.enter(&claim);
+        RedisAcquisition {
             keys: Keys::of(claim.name().key()),
             identity: identity(&claim, &store.process),
             fence_renewed: AtomicU64::new(0),
@@ -61,8 +61,8 @@ impl RedisContender {
         let keys = self.keys.all();
         let keys = if old { &keys[..] } else { &keys[..1] };
         let values = values.map(str::as_bytes);
-        let step = Step { script: &SCRIPTS.renew, keys, values: &values };
-        match self.store.server.step(step).await? {
+        let step = ScriptCall { script: &SCRIPTS.renew, keys, values: &values };
+        match self.store.server.call(step).await? {
             Value::Int(1) => {
                 if old {
                     self.fence_renewed.store(sent.as_nanos(), Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl RedisContender {
                 Ok(Renewal::Renewed { valid_until })
             }
             Value::Int(0) => Ok(Renewal::Lost),
-            _ => Err(self.strange_answer("renew")),
+            _ => Err(self.protocol_error("renew")),
         }
     }
 
@@ -87,7 +87,7 @@ impl RedisContender {
         let sent = self.store.clock.now();
         let values = [self.identity.as_str(), ttl_of(&self.identity), ""];
         let values = values.map(str::as_bytes);
-        let step = Step { script: &SCRIPTS.renew, keys: &self.keys.all()[..1], values: &values };
+        let step = ScriptCall { script: &SCRIPTS.renew, keys: &self.keys.all()[..1], values: &values };
         match self.store.server.confirm(step).await {
             Ok(Value::Int(1)) => {
                 let valid_until = lease_end(sent, self.claim.ttl());
@@ -97,15 +97,15 @@ impl RedisContender {
                 let message = "the grant was gone before the replicas had it";
                 Err(Error::new(ErrorKind::Unreachable, message))
             }
-            Ok(_) => Err(self.strange_answer("renew")),
+            Ok(_) => Err(self.protocol_error("renew")),
             // Asked again, or given back by this claim's one release, which is its last step: a
             // release between two attempts could arrive behind the second.
             Err(error) => Err(error),
         }
     }
 
-    fn strange_answer(&self, script: &str) -> Error {
-        self.store.server.strange_answer(self.keys.lock(), script)
+    fn protocol_error(&self, script: &str) -> Error {
+        self.store.server.protocol_error(self.keys.lock(), script)
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn read_attempt(answer: &Value, sent: Moment, ttl: Duration) -> Optio
 }
 
 #[async_trait]
-impl Contender for RedisContender {
+impl Contender for RedisAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
@@ -142,11 +142,11 @@ impl Contender for RedisContender {
             IfBusy::Queue => &values[..2],
         };
         let keys = self.keys.all();
-        let step = Step { script: &SCRIPTS.attempt, keys: &keys, values };
+        let step = ScriptCall { script: &SCRIPTS.attempt, keys: &keys, values };
         let sent = self.store.clock.now();
-        let answer = self.store.server.step(step).await?;
+        let answer = self.store.server.call(step).await?;
         let answer = read_attempt(&answer, sent, self.claim.ttl());
-        let answer = answer.ok_or_else(|| self.strange_answer("attempt"))?;
+        let answer = answer.ok_or_else(|| self.protocol_error("attempt"))?;
         if matches!(answer, Attempt::Granted { .. }) {
             self.fence_renewed.store(sent.as_nanos(), Ordering::Relaxed);
         }
@@ -172,8 +172,8 @@ impl Contender for RedisContender {
     }
 }
 
-impl Drop for RedisContender {
+impl Drop for RedisAcquisition {
     fn drop(&mut self) {
-        self.store.listeners.leave(&self.claim);
+        self.store.notifications.leave(&self.claim);
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! What a lease on such a server cannot promise stands in
 //! [`Profile::exclusion_fails_when`](fencelock_core::Profile), by the settings that the server had
-//! at connect. The steps are small Lua files in `src/scripts`, called by `EVALSHA`.
+//! at connect. The steps are small Lua files in `src/protocol/lua`, called by `EVALSHA`.
 //!
 //! `redis://HOST:PORT/DB`, `rediss://…` (TLS), `redis+unix:///SOCKET`,
 //! `redis+sentinel://H1,H2/SERVICE/DB`, `redis-cluster://H1,H2`; a user and password stand in
@@ -19,7 +19,7 @@
 mod access;
 mod backend;
 mod batch;
-mod checkup;
+mod server_info;
 mod cluster;
 mod config;
 mod contender;
@@ -28,7 +28,7 @@ mod error;
 mod frames;
 mod identity;
 mod link;
-mod listeners;
+mod notifications;
 mod login;
 mod node;
 #[doc(hidden)]

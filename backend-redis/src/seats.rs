@@ -16,14 +16,14 @@ pub(crate) const AT_ONCE: usize = 100;
 pub(crate) const SAMPLE: usize = 4;
 
 /// A store's own part of them.
-pub(crate) trait Seats: Sync {
-    type Seat: Contender;
+pub(crate) trait StoreRequests: Sync {
+    type Acquisition: Contender;
 
     /// Extends what one seat holds.
-    fn renew_one(&self, seat: &Self::Seat) -> impl Future<Output = Result<Renewal>> + Send;
+    fn renew_one(&self, seat: &Self::Acquisition) -> impl Future<Output = Result<Renewal>> + Send;
 
     /// One look for all of `waiting`, which wait for the same lock; each one's own result.
-    fn look_at(&self, waiting: &[&Self::Seat]) -> impl Future<Output = Result<Vec<Look>>> + Send;
+    fn check_lock(&self, waiting: &[&Self::Acquisition]) -> impl Future<Output = Result<Vec<Look>>> + Send;
 }
 
 /// The driver's own seat behind the trait.
@@ -39,7 +39,7 @@ pub(crate) fn in_turn<'a, T>(waiting: &'a [&T]) -> impl Iterator<Item = &'a T> {
 }
 
 /// Extends what those of `held` in `shards` hold.
-pub(crate) async fn renew<S: Seats>(
+pub(crate) async fn renew<S: StoreRequests>(
     store: &S,
     held: &[Arc<dyn Contender>],
     shards: Vec<Vec<usize>>,
@@ -54,7 +54,7 @@ pub(crate) async fn renew<S: Seats>(
 }
 
 /// Looks for those of `waiting` in `shards`, once for each lock.
-pub(crate) async fn look<S: Seats>(
+pub(crate) async fn look<S: StoreRequests>(
     store: &S,
     waiting: &[Arc<dyn Contender>],
     shards: Vec<Vec<usize>>,
@@ -69,7 +69,7 @@ pub(crate) async fn look<S: Seats>(
     };
     let look_for = async |lock: Vec<usize>| {
         let waiters: Vec<_> = lock.iter().filter_map(|at| own(&waiting[*at])).collect();
-        match store.look_at(&waiters).await {
+        match store.check_lock(&waiters).await {
             Ok(looks) => lock.into_iter().zip(looks).for_each(|(at, look)| report(at, Ok(look))),
             Err(error) => lock.into_iter().for_each(|at| report(at, Err(error.clone()))),
         }

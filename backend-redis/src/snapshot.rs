@@ -9,17 +9,17 @@ use redis::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::identity::{Identity, Keys};
-use crate::node::Step;
-use crate::script::SCRIPTS;
-use crate::server::Server;
+use crate::protocol::identity::{Identity, Keys};
+use crate::protocol::call::ScriptCall;
+use crate::protocol::script::SCRIPTS;
+use crate::server::topology::Server;
 
 /// So many holders and waiters at most are shown: the script stops the server meanwhile.
 pub(crate) const MOST: &str = "1000";
 
 /// What the store has of one lock.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct LockContents {
     now_us: u64,
     holders: Vec<Holder>,
     waiters: Vec<Waiter>,
@@ -38,13 +38,13 @@ struct Waiter {
 }
 
 /// Asks.
-pub(crate) async fn of(server: &Server, keys: &Keys) -> Result<Seen> {
-    let step = Step { script: &SCRIPTS.inspect, keys: &keys.all(), values: &[MOST.as_bytes()] };
-    let answer = server.step(step).await?;
-    read(answer).ok_or_else(|| server.strange_answer(keys.lock(), "inspect"))
+pub(crate) async fn of(server: &Server, keys: &Keys) -> Result<LockContents> {
+    let step = ScriptCall { script: &SCRIPTS.inspect, keys: &keys.all(), values: &[MOST.as_bytes()] };
+    let answer = server.call(step).await?;
+    read(answer).ok_or_else(|| server.protocol_error(keys.lock(), "inspect"))
 }
 
-pub(crate) fn read(answer: Value) -> Option<Seen> {
+pub(crate) fn read(answer: Value) -> Option<LockContents> {
     let Value::Array(parts) = answer else { return None };
     let [now, Value::Array(holders), Value::Array(waiters)] = parts.as_slice() else { return None };
     let holder = |row: &[Value]| match row {
@@ -59,7 +59,7 @@ pub(crate) fn read(answer: Value) -> Option<Seen> {
         }
         _ => None,
     };
-    Some(Seen {
+    Some(LockContents {
         now_us: number(now)?,
         holders: holders.chunks(3).map(holder).collect::<Option<_>>()?,
         waiters: waiters.chunks(2).map(waiter).collect::<Option<_>>()?,
@@ -91,10 +91,10 @@ fn owner(value: &[u8]) -> Option<Uuid> {
     Identity::parse(value).map(|identity| identity.owner)
 }
 
-impl Seen {
+impl LockContents {
     /// What several nodes have of one lock: the holders whom at least `needed` of them know, and
     /// whoever waits at any of them.
-    pub(crate) fn merge(all: Vec<Seen>, needed: usize) -> Seen {
+    pub(crate) fn merge(all: Vec<LockContents>, needed: usize) -> LockContents {
         let now_us = all.iter().map(|seen| seen.now_us).max().unwrap_or_default();
         let mut holders: Vec<(usize, Holder)> = Vec::new();
         let mut waiters: Vec<Waiter> = Vec::new();
@@ -124,7 +124,7 @@ impl Seen {
         // A holder still waits at nodes that were not of the majority that granted it.
         waiters.retain(|waiter| owner(&waiter.value).is_none_or(|owner| !owners.contains(&owner)));
         waiters.sort_by_key(|waiter| waiter.arrival_us);
-        Seen { now_us, holders: holders.into_iter().map(|(_, holder)| holder).collect(), waiters }
+        LockContents { now_us, holders: holders.into_iter().map(|(_, holder)| holder).collect(), waiters }
     }
 
     /// For people, without owner tokens.
@@ -168,22 +168,22 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn seen(holders: &[(&str, u64)], waiters: &[&str]) -> Seen {
+    fn seen(holders: &[(&str, u64)], waiters: &[&str]) -> LockContents {
         let value = |mode: &str| match mode.starts_with("foreign") {
             true => mode.into(),
             false => format!("{mode} 30000 @1 {} host", "0a".repeat(16)).into_bytes(),
         };
         let holder = |(mode, token): &(&str, u64)| Holder { value: value(mode), token: *token };
         let waiter = |mode: &&str| Waiter { value: value(mode), arrival_us: 1 };
-        Seen {
+        LockContents {
             now_us: 1,
             holders: holders.iter().map(holder).collect(),
             waiters: waiters.iter().map(waiter).collect(),
         }
     }
 
-    fn shown(all: Vec<Seen>, needed: usize) -> (Vec<u64>, usize) {
-        let merged = Seen::merge(all, needed);
+    fn shown(all: Vec<LockContents>, needed: usize) -> (Vec<u64>, usize) {
+        let merged = LockContents::merge(all, needed);
         (merged.holders.iter().map(|holder| holder.token).collect(), merged.waiters.len())
     }
 

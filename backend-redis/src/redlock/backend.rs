@@ -17,55 +17,55 @@ use super::debts::{By, free};
 use super::member::Member;
 use super::quorum::{Quorum, Slate};
 use super::refusals::{LOOK_AGAIN, nth_change};
-use crate::error::strange_answer;
-use crate::identity::{Keys, Process};
-use crate::node::Step;
-use crate::scratch::Leftovers;
-use crate::script::{QUORUM, SCRIPTS};
-use crate::seats::{self, Seats, in_turn};
-use crate::snapshot::{self, Seen};
+use crate::protocol::error::protocol_error;
+use crate::protocol::identity::{Keys, ClientId};
+use crate::protocol::call::ScriptCall;
+use crate::server::scratch::Leftovers;
+use crate::protocol::script::{QUORUM, SCRIPTS};
+use crate::server::fan_out::{self, StoreRequests, in_turn};
+use crate::protocol::snapshot::{self, LockContents};
 
 /// One connected store.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) quorum: Quorum,
-    pub(crate) process: Process,
+    pub(crate) client: ClientId,
     pub(crate) profile: Profile,
 }
 
 impl Store {
     /// What each node that answers has of a lock.
-    async fn inspect_all(&self, keys: &Keys) -> Result<Vec<Seen>> {
-        let step = Step {
+    async fn inspect_all(&self, keys: &Keys) -> Result<Vec<LockContents>> {
+        let call = ScriptCall {
             script: &SCRIPTS.inspect,
             keys: &keys.all(),
             values: &[snapshot::MOST.as_bytes()],
         };
         let question = async |member: &Member| {
-            let answer = member.batches.step(step).await?;
-            snapshot::read(answer).ok_or_else(|| strange_answer("inspect"))
+            let answer = member.batches.call(call).await?;
+            snapshot::read(answer).ok_or_else(|| protocol_error("inspect"))
         };
         self.quorum.ask_all(question).await
     }
 }
 
-impl Seats for Store {
-    type Seat = RedlockContender;
+impl StoreRequests for Store {
+    type Acquisition = RedlockContender;
 
     async fn renew_one(&self, seat: &RedlockContender) -> Result<Renewal> {
         seat.renew().await
     }
 
-    async fn look_at(&self, waiting: &[&RedlockContender]) -> Result<Vec<Look>> {
+    async fn check_lock(&self, waiting: &[&RedlockContender]) -> Result<Vec<Look>> {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
         let quorum = &self.quorum;
-        let mut values = vec![self.process.as_str().as_bytes()];
+        let mut values = vec![self.client.as_str().as_bytes()];
         values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
-        let step = Step { script: &QUORUM.look, keys: &keys.all(), values: &values };
+        let call = ScriptCall { script: &QUORUM.check_waiters, keys: &keys.all(), values: &values };
         let Slate { ballots, words, .. } = quorum.slate(quorum.now())?;
         let question = async |member: &Member| {
-            let answer = member.batches.step(step).await?;
-            read_look(&answer).ok_or_else(|| strange_answer("look"))
+            let answer = member.batches.call(call).await?;
+            read_look(&answer).ok_or_else(|| protocol_error("look"))
         };
         let asked = ballots.asked().map(|(node, _)| node);
         let seen = quorum.ask(asked, words, question).await?;
@@ -174,11 +174,11 @@ impl DistributedLock for Driver {
     }
 
     async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        seats::renew(&*self.store, held, vec![(0..held.len()).collect()], report).await;
+        fan_out::renew(&*self.store, held, vec![(0..held.len()).collect()], report).await;
     }
 
     async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        seats::look(&*self.store, waiting, vec![(0..waiting.len()).collect()], report).await;
+        fan_out::check_waiters(&*self.store, waiting, vec![(0..waiting.len()).collect()], report).await;
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
@@ -186,7 +186,7 @@ impl DistributedLock for Driver {
         let quorum = &self.store.quorum;
         // Who is not seen by those that do not answer may be held by them.
         let silent = quorum.members.len() - seen.len();
-        Ok(Seen::merge(seen, quorum.majority().saturating_sub(silent).max(1)).into_snapshot())
+        Ok(LockContents::merge(seen, quorum.majority().saturating_sub(silent).max(1)).into_snapshot())
     }
 
     async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
@@ -209,7 +209,7 @@ impl DistributedLock for Driver {
     async fn clear(&self, scratch: &Scratch) -> Result<()> {
         let leftovers = &Leftovers::of(scratch);
         let clearing = self.store.quorum.members.iter().map(async |member| {
-            let cleared = leftovers.clear(member.link()).await;
+            let cleared = leftovers.clear(member.connection()).await;
             cleared.map_err(|error| {
                 let message = format!("node {} keeps some of it", member.host);
                 Error::new(error.kind(), message).retryable(error.is_retryable()).caused_by(error)

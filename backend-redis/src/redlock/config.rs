@@ -17,12 +17,12 @@ use super::fence::MOST_NODES;
 use super::marker::Deployment;
 use super::member::Member;
 use super::quorum::Quorum;
-use crate::access::{self, Access, PORT, database_in, hosts, hosts_of, invalid};
-use crate::config::start_clock;
-use crate::identity::Process;
-use crate::login::{Credentials, Login};
-use crate::route::{Caller, Host};
-use crate::tls::Tls;
+use crate::connection::access::{self, Access, PORT, database_in, hosts, hosts_of, invalid};
+use crate::single::config::start_clock;
+use crate::protocol::identity::ClientId;
+use crate::connection::{Credentials, Login};
+use crate::connection::{ConnectOptions, HostPort};
+use crate::connection::Tls;
 
 /// No time that a user gives is longer, so that no arithmetic overflows: a week.
 const LONGEST: Duration = Duration::from_secs(7 * 86_400);
@@ -49,7 +49,7 @@ const PARAMETERS: [&str; 4] = ["restart_delay", "clock_tolerance", "node_timeout
 /// ```
 #[derive(Clone, Debug)]
 pub struct RedlockStore {
-    nodes: Vec<Host>,
+    nodes: Vec<HostPort>,
     access: Access,
     restart_delay: Duration,
     clock_tolerance: Duration,
@@ -64,7 +64,7 @@ impl RedlockStore {
         RedlockStore::of(hosts(nodes))
     }
 
-    fn of(nodes: Vec<Host>) -> RedlockStore {
+    fn of(nodes: Vec<HostPort>) -> RedlockStore {
         RedlockStore {
             nodes,
             access: Access::default(),
@@ -246,13 +246,13 @@ impl RedlockStore {
         u64::try_from(self.clock_tolerance.as_micros()).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn hosts(&self) -> &[Host] {
+    pub(crate) fn hosts(&self) -> &[HostPort] {
         &self.nodes
     }
 
     /// Who asks, and how.
-    pub(crate) fn caller(&self) -> Result<Arc<Caller>> {
-        Caller::new(self.access.clone())
+    pub(crate) fn options(&self) -> Result<Arc<ConnectOptions>> {
+        ConnectOptions::new(self.access.clone())
     }
 
     /// Connects, on the current runtime. Nodes that are away or too young do not matter as long as
@@ -271,29 +271,29 @@ impl RedlockStore {
         self.check()?;
         let profile = self.profile();
         profile.require_ttl(settings.default_ttl())?;
-        let caller = self.caller()?;
+        let options = self.options()?;
         let clock = Arc::new(start_clock()?);
         let circle = Arc::new(Circle::new(self.deployment(), self.clock_tolerance, clock));
-        let process = Process::fresh(settings.key_prefix());
+        let client = ClientId::fresh(settings.key_prefix());
         let members = self.nodes.iter().enumerate().map(|(index, host)| {
-            let (host, process) = (host.clone(), process.clone());
-            Arc::new(Member::start(index, host, &caller, process, circle.clone()))
+            let (host, client) = (host.clone(), client.clone());
+            Arc::new(Member::start(index, host, &options, client, circle.clone()))
         });
         let quorum = Quorum {
             members: members.collect(),
             circle,
             node_timeout: self.node_timeout,
-            runtime: caller.runtime.clone(),
+            runtime: options.runtime.clone(),
         };
-        meet(&quorum, MEET_WITHIN.max(caller.timeouts.connect + caller.timeouts.answer)).await?;
-        let store = Store { quorum, process, profile };
+        meet(&quorum, MEET_WITHIN.max(options.timeouts.connect + options.timeouts.answer)).await?;
+        let store = Store { quorum, client, profile };
         Locks::new(Arc::new(Driver { store: Arc::new(store) }), &self.shown(), settings)
     }
 
     /// The store's name in errors and logs.
     pub(crate) fn shown(&self) -> String {
         let secure = if self.access.tls.is_some() { "rediss+" } else { "" };
-        let nodes: Vec<String> = self.nodes.iter().map(Host::to_string).collect();
+        let nodes: Vec<String> = self.nodes.iter().map(HostPort::to_string).collect();
         format!("{secure}redlock://{}/{}", nodes.join(","), self.access.database)
     }
 }
@@ -315,7 +315,7 @@ async fn meet(quorum: &Quorum, within: Duration) -> Result<()> {
         // The sender is ours: this ends with news or in time.
         let _ = timeout_at(deadline, news.changed()).await;
     }
-    let connected = quorum.members.iter().filter(|member| member.link().state().is_ok()).count();
+    let connected = quorum.members.iter().filter(|member| member.connection().state().is_ok()).count();
     match quorum.slate(quorum.now()) {
         // Nodes that are too young will not be for ever; who asks for a lock is told.
         Err(error) if connected < quorum.majority() || error.kind() != ErrorKind::Unreachable => {

@@ -13,7 +13,7 @@ use super::desk::{Desk, Grant, NODES};
 use super::freeing::WasHeld;
 use super::quorum::Word;
 use super::votes::{self, Vote};
-use crate::identity::{Keys, identity};
+use crate::protocol::identity::{Keys, identity};
 
 pub(crate) struct RedlockContender {
     desk: Arc<Desk>,
@@ -23,7 +23,7 @@ impl RedlockContender {
     pub(crate) fn new(store: Arc<Store>, claim: Arc<Claim>) -> RedlockContender {
         let desk = Desk {
             keys: Keys::of(claim.name().key()),
-            waiter: identity(&claim, &store.process).into(),
+            waiter: identity(&claim, &store.client).into(),
             store,
             claim,
             state: Mutex::default(),

@@ -7,11 +7,11 @@ use fencelock_core::{Moment, Result};
 use futures_util::{StreamExt, stream};
 use redis::Value;
 
-use crate::batch::Batches;
-use crate::identity::Keys;
-use crate::node::Step;
-use crate::script::QUORUM;
-use crate::seats::AT_ONCE;
+use crate::server::batch::BatchingNode;
+use crate::protocol::identity::Keys;
+use crate::protocol::call::ScriptCall;
+use crate::protocol::script::QUORUM;
+use crate::server::fan_out::AT_ONCE;
 
 /// What was asked for at a node, and is to be taken back when it can be reached again.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Debts {
     }
 
     /// Frees what could not be freed when it was time to.
-    pub(super) async fn pay(&self, batches: &Arc<Batches>, now: Moment) {
+    pub(super) async fn pay(&self, batches: &Arc<BatchingNode>, now: Moment) {
         let debts = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let open = debts.into_iter().filter(|debt| now < debt.ends);
         let paying = stream::iter(open).map(async |debt| {
@@ -59,7 +59,7 @@ pub(crate) enum By<'a> {
 
 /// Takes a round out of a node, and its waiter, if that does not wait on; whether it was there.
 pub(crate) async fn free(
-    batches: &Arc<Batches>,
+    batches: &Arc<BatchingNode>,
     keys: &Keys,
     identity: &[u8],
     waiter: &str,
@@ -71,6 +71,6 @@ pub(crate) async fn free(
         By::Waiter(arrival) => &[identity, waiter, arrival.as_bytes()],
         By::Order => &[identity, waiter, b"", b"tell"],
     };
-    let step = Step { script: &QUORUM.free, keys: &keys.all(), values };
-    Ok(batches.step(step).await? == Value::Int(1))
+    let call = ScriptCall { script: &QUORUM.free, keys: &keys.all(), values };
+    Ok(batches.call(call).await? == Value::Int(1))
 }

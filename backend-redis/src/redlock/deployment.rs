@@ -18,7 +18,7 @@ use fencelock_core::{Error, ErrorKind, Operation, Result, Settings};
 use futures_util::future::join_all;
 
 use super::config::RedlockStore;
-use crate::route::{Caller, Host};
+use crate::connection::{ConnectOptions, HostPort};
 
 pub use init::init;
 pub use open::open_when_due;
@@ -50,13 +50,13 @@ fn explain_at(store: &RedlockStore) -> impl Fn(Error) -> Error {
 /// Every node as it answers now, in the order of the URL.
 async fn reach_all(
     store: &RedlockStore,
-    caller: &Arc<Caller>,
+    options: &Arc<ConnectOptions>,
     watch: Watch,
-) -> Vec<(Host, Result<Node>)> {
+) -> Vec<(HostPort, Result<Node>)> {
     let asking = store
         .hosts()
         .iter()
-        .map(|host| async { (host.clone(), Node::reach(host, caller, watch).await) });
+        .map(|host| async { (host.clone(), Node::reach(host, options, watch).await) });
     join_all(asking).await
 }
 
@@ -73,6 +73,6 @@ fn refuse_twins(nodes: &[Node]) -> Result<()> {
 }
 
 /// An error of one node.
-fn at(host: &Host, error: &Error) -> Error {
+fn at(host: &HostPort, error: &Error) -> Error {
     Error::new(error.kind(), format!("{host}: {}", error.message())).retryable(error.is_retryable())
 }

@@ -17,10 +17,10 @@ use super::quorum::{Ballots, Word, Words};
 use super::round::Round;
 use super::sight::Ballot;
 use super::votes::Vote;
-use crate::error::strange_answer;
-use crate::identity::{Keys, ttl_of};
-use crate::node::Step;
-use crate::script::QUORUM;
+use crate::protocol::error::protocol_error;
+use crate::protocol::identity::{Keys, ttl_of};
+use crate::protocol::call::ScriptCall;
+use crate::protocol::script::QUORUM;
 
 /// What the seat shares with the tasks that finish its work.
 pub(crate) struct Desk {
@@ -153,8 +153,8 @@ impl Desk {
                 &*round.arrival,
             ];
             let values = values.map(str::as_bytes);
-            let step = Step { script: &QUORUM.vote, keys: &desk.keys.of_node(), values: &values };
-            member.batches.step(step).await
+            let call = ScriptCall { script: &QUORUM.vote, keys: &desk.keys.of_node(), values: &values };
+            member.batches.call(call).await
         }
     }
 
@@ -171,8 +171,8 @@ impl Desk {
         async move {
             let fence = fence.to_string();
             let values = [&*marker, &*round.identity, &*fence].map(str::as_bytes);
-            let step = Step { script: &QUORUM.raise, keys: &desk.keys.of_node(), values: &values };
-            member.batches.step(step).await
+            let call = ScriptCall { script: &QUORUM.raise, keys: &desk.keys.of_node(), values: &values };
+            member.batches.call(call).await
         }
     }
 
@@ -187,8 +187,8 @@ impl Desk {
     ) -> Result<Value> {
         let values = [&*ballot.marker, &*grant.identity, ttl, &*grant.fence, plant];
         let values = values.map(str::as_bytes);
-        let step = Step { script: &QUORUM.extend, keys: &self.keys.of_node(), values: &values };
-        member.batches.step(step).await
+        let call = ScriptCall { script: &QUORUM.extend, keys: &self.keys.of_node(), values: &values };
+        member.batches.call(call).await
     }
 
     /// What a node answered, if it is an answer; else `words` says what it is.
@@ -220,8 +220,8 @@ impl Desk {
 
     /// An answer that no script gives.
     pub(super) fn strange(&self, node: usize, script: &str, words: &mut Words) -> Vote {
-        self.store.quorum.members[node].link().distrust("it gave an answer that cannot be");
-        words.set(node, Word::Failed(strange_answer(script)));
+        self.store.quorum.members[node].connection().mark_broken("it gave an unexpected reply");
+        words.set(node, Word::Failed(protocol_error(script)));
         Vote::Absent
     }
 

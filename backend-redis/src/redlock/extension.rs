@@ -10,7 +10,7 @@ use super::desk::{Desk, Had};
 use super::fan::Fan;
 use super::quorum::{Slate, Word};
 use super::votes::{self, Extension, Vote};
-use crate::identity::ttl_of;
+use crate::protocol::identity::ttl_of;
 
 /// How long the last answers are waited for, once a majority has extended it.
 const LINGER: Duration = Duration::from_millis(20);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use fencelock_core::Moment;
 
 /// The marker's key, the same for all locks of a node.
-pub const KEY: &str = "fencelock:redlock";
+pub use crate::protocol::identity::INCARNATION_KEY as KEY;
 
 /// What all clients of a set of nodes must say alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -14,18 +14,18 @@ use super::circle::Circle;
 use super::debts::{Debt, Debts};
 use super::marker::Acquaintance;
 use super::sight::{Ballot, Known, LOOK_AGAIN, Place, Sight, young};
-use crate::batch::Batches;
-use crate::identity::Process;
-use crate::link::{Audience, Link};
-use crate::node::Node;
-use crate::route::{Caller, Host, Route};
-use crate::script::QUORUM;
+use crate::server::batch::BatchingNode;
+use crate::protocol::identity::ClientId;
+use crate::connection::{Subscription, SupervisedConnection};
+use crate::server::node::Node;
+use crate::connection::{ConnectOptions, HostPort, Target};
+use crate::protocol::script::QUORUM;
 
 /// One node.
 #[derive(Debug)]
 pub(crate) struct Member {
-    pub(crate) host: Host,
-    pub(crate) batches: Arc<Batches>,
+    pub(crate) host: HostPort,
+    pub(crate) batches: Arc<BatchingNode>,
     sight: Arc<Sight>,
     minder: AbortHandle,
 }
@@ -34,9 +34,9 @@ impl Member {
     /// Begins to connect to node `index`.
     pub(crate) fn start(
         index: usize,
-        host: Host,
-        caller: &Arc<Caller>,
-        process: Process,
+        host: HostPort,
+        options: &Arc<ConnectOptions>,
+        client: ClientId,
         circle: Arc<Circle>,
     ) -> Member {
         let known = Known {
@@ -54,21 +54,21 @@ impl Member {
             debts: Debts::default(),
             heard: AtomicU64::new(0),
         });
-        let audience = Audience { channel: Some(process), ear: Some(sight.clone()) };
-        let node = Node::start_one_of_many(Route::To(host.clone()), caller.clone(), audience);
-        let batches = Batches::new(node, caller.runtime.clone(), &QUORUM.batch);
+        let subscription = Subscription { channel: Some(client), handler: Some(sight.clone()) };
+        let node = Node::start_one_of_many(Target::To(host.clone()), options.clone(), subscription);
+        let batches = BatchingNode::new(node, options.runtime.clone(), &QUORUM.batch);
         let minding = mind(sight.clone(), batches.clone());
-        let minder = caller.runtime.spawn(minding).abort_handle();
+        let minder = options.runtime.spawn(minding).abort_handle();
         Member { host, batches, sight, minder }
     }
 
-    pub(crate) fn link(&self) -> &Link {
-        self.batches.node().link()
+    pub(crate) fn connection(&self) -> &SupervisedConnection {
+        self.batches.node().connection()
     }
 
     /// What to ask it for a vote with; an error says why it is not asked.
     pub(crate) fn ballot(&self) -> Result<Ballot> {
-        self.link().state()?;
+        self.connection().state()?;
         match &self.sight.known().place {
             Place::Unseen => Err(Error::new(ErrorKind::Unreachable, "its marker is not known yet")),
             Place::Votes(ballot) => Ok(ballot.clone()),
@@ -79,9 +79,9 @@ impl Member {
 
     /// Whether it is about to say if it may vote.
     pub(crate) fn is_being_met(&self) -> bool {
-        match self.link().state() {
+        match self.connection().state() {
             Ok(()) => matches!(self.sight.known().place, Place::Unseen),
-            Err(_) => self.link().is_starting(),
+            Err(_) => self.connection().is_starting(),
         }
     }
 
@@ -130,17 +130,17 @@ impl Drop for Member {
 }
 
 /// Looks at a node again and again.
-async fn mind(sight: Arc<Sight>, batches: Arc<Batches>) {
-    let link = batches.node().link();
+async fn mind(sight: Arc<Sight>, batches: Arc<BatchingNode>) {
+    let connection = batches.node().connection();
     loop {
-        if link.started().await.is_err() {
+        if connection.started().await.is_err() {
             sight.circle.tell_news();
-            if link.up().await.is_err() {
+            if connection.up().await.is_err() {
                 return;
             }
         }
         sight.debts.pay(&batches, sight.circle.clock.now()).await;
-        let next = match sight.look(link).await {
+        let next = match sight.look(connection).await {
             Ok(next) => next,
             Err(error) => {
                 tracing::debug!(%error, "a node could not be looked at");

@@ -236,7 +236,7 @@ impl Quorum {
 
     /// The nodes that cannot be reached now, as bits.
     pub(crate) fn away(&self) -> u16 {
-        let is_away = |node: &usize| self.members[*node].link().state().is_err();
+        let is_away = |node: &usize| self.members[*node].connection().state().is_err();
         bits((0..self.members.len()).filter(is_away))
     }
 

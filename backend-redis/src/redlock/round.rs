@@ -11,7 +11,7 @@ use super::fan::{Fan, Kept};
 use super::quorum::{Ballots, Slate, Word};
 use super::refusals::{Refusal, Refusals};
 use super::votes::{self, Poll, Settled, Vote};
-use crate::identity::of_round;
+use crate::protocol::identity::of_round;
 
 /// One round's own.
 pub(super) struct Round {

@@ -14,10 +14,10 @@ use super::circle::Circle;
 use super::clocks::Offset;
 use super::debts::Debts;
 use super::marker::{self, Acquaintance, Deployment, Marker, Standing, standing};
-use crate::checkup::Checkup;
-use crate::error::{explain, strange_answer};
-use crate::link::{Ear, Link};
-use crate::script::QUORUM;
+use crate::server::server_info::ServerInfo;
+use crate::protocol::error::{explain, protocol_error};
+use crate::connection::{PushHandler, SupervisedConnection};
+use crate::protocol::script::QUORUM;
 
 /// How often a node's clock is read.
 const READ_CLOCK: Duration = Duration::from_secs(30);
@@ -89,10 +89,10 @@ impl Sight {
     }
 
     /// Reads marker and clock, writes what is to be written; when to look again.
-    pub(super) async fn look(&self, link: &Link) -> Result<Duration> {
-        link.state()?;
+    pub(super) async fn look(&self, connection: &SupervisedConnection) -> Result<Duration> {
+        connection.state()?;
         for _ in 0..WRITES {
-            let (text, now_us, offset) = self.ask(link).await?;
+            let (text, now_us, offset) = self.ask(connection).await?;
             let run_id = self.known().run_id.clone();
             let deployment = self.circle.deployment;
             let marker = text.as_deref().and_then(Marker::parse);
@@ -104,7 +104,7 @@ impl Sight {
                         self.known().place = Place::Out(error);
                         return Ok(READ_CLOCK);
                     }
-                    None => write(link, text.as_deref(), &marker).await?,
+                    None => write(connection, text.as_deref(), &marker).await?,
                 },
                 standing => {
                     self.circle.read(self.index, offset);
@@ -119,10 +119,10 @@ impl Sight {
         Err(keeps_changing())
     }
 
-    async fn ask(&self, link: &Link) -> Result<(Option<String>, u64, Offset)> {
+    async fn ask(&self, connection: &SupervisedConnection) -> Result<(Option<String>, u64, Offset)> {
         let clock = &self.circle.clock;
         let sent = micros(clock.now());
-        let answers = link.send_all(&questions()).await?;
+        let answers = connection.send_all(&questions()).await?;
         let now = clock.now();
         let received = micros(now);
         let (text, now_us) = read_answers(answers)?;
@@ -167,21 +167,21 @@ impl Sight {
 }
 
 #[async_trait]
-impl Ear for Sight {
-    async fn meet(&self, connection: &mut MultiplexedConnection) -> Result<()> {
+impl PushHandler for Sight {
+    async fn on_connect(&self, connection: &mut MultiplexedConnection) -> Result<()> {
         let mut questions = Pipeline::with_capacity(2);
         questions.cmd("INFO").cmd("CLIENT").arg("ID");
         let answers = questions.query_async::<(Value, i64)>(connection).await;
         let (info, client_id) = answers.map_err(|error| explain(&error))?;
-        let checkup = Checkup::read(&info);
-        checkup.require(false)?;
-        checkup.warn_of_eviction(&self.name);
+        let server_info = ServerInfo::read(&info);
+        server_info.require(false)?;
+        server_info.warn_of_eviction(&self.name);
         let mut scripts = Pipeline::new();
         for script in QUORUM.all() {
             scripts.cmd("SCRIPT").arg("LOAD").arg(&script.text).ignore();
         }
         scripts.query_async::<()>(connection).await.map_err(|error| explain(&error))?;
-        let run_id = checkup.run_id().ok_or_else(|| {
+        let run_id = server_info.run_id().ok_or_else(|| {
             let message = "the server does not tell its run_id; its ACL must allow INFO";
             Error::new(ErrorKind::Refused, message)
         })?;
@@ -215,14 +215,14 @@ impl Ear for Sight {
         Ok(())
     }
 
-    fn told(&self, message: &[u8]) {
+    fn on_message(&self, message: &[u8]) {
         self.circle.waiters.told(self.index, message);
     }
 
-    fn changed(&self, _key: &Value) {}
+    fn on_invalidate(&self, _key: &Value) {}
 
     /// Another node tells the same; what none tells is found by the next look.
-    fn missed(&self) {}
+    fn on_gap(&self) {}
 }
 
 fn micros(moment: Moment) -> u64 {
@@ -248,7 +248,7 @@ pub(super) async fn marker_and_clock(
 fn read_answers(answers: Vec<Value>) -> Result<(Option<String>, u64)> {
     let answers: Result<Vec<Value>, _> = answers.into_iter().map(Value::extract_error).collect();
     let answers = answers.map_err(|error| explain(&error))?;
-    read(&answers).ok_or_else(|| strange_answer("GET and TIME"))
+    read(&answers).ok_or_else(|| protocol_error("GET and TIME"))
 }
 
 pub(crate) fn read(answers: &[Value]) -> Option<(Option<String>, u64)> {
@@ -284,8 +284,8 @@ pub(crate) fn write_command(old: Option<&str>, new: &Marker) -> Cmd {
     swap
 }
 
-async fn write(link: &Link, old: Option<&str>, new: &Marker) -> Result<()> {
-    let answer = link.send(&write_command(old, new)).await?;
+async fn write(connection: &SupervisedConnection, old: Option<&str>, new: &Marker) -> Result<()> {
+    let answer = connection.send(&write_command(old, new)).await?;
     answer.map(drop).map_err(|error| explain(&error))
 }
 

@@ -10,7 +10,7 @@ use fencelock_core::Claim;
 use uuid::Uuid;
 
 use super::votes::majority;
-use crate::listeners::strike_out;
+use crate::single::notifications::forget;
 
 /// The claims of a store that may be told.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Waiters {
     }
 
     pub(crate) fn leave(&self, claim: &Claim) {
-        strike_out(&mut self.claims(), claim);
+        forget(&mut self.claims(), claim);
     }
 
     /// What node `node` published: `owner`, or `owner 0` when a person took its lock or place away.

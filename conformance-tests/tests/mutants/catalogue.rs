@@ -271,7 +271,7 @@ pub(crate) const ON_A_QUORUM: &[Broken] = &[
     ),
     (
         "a release that does not compare",
-        "backend-redis/src/scripts/redlock/free.lua",
+        "backend-redis/src/protocol/lua/redlock/free.lua",
         &[Test(MODEL, "row_15_with_a_release_that_does_not_compare")],
     ),
     (

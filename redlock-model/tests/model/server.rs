@@ -1,4 +1,4 @@
-//! The node's side, as the scripts in `src/scripts/redlock` do it, for exclusive locks and without
+//! The node's side, as the scripts in `src/protocol/lua/redlock` do it, for exclusive locks and without
 //! a queue.
 
 use fencelock_redis::redlock::fence;

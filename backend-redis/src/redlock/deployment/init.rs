@@ -30,9 +30,9 @@ pub async fn init(url: &str) -> Result<()> {
 }
 
 async fn init_store(store: &RedlockStore) -> Result<()> {
-    let caller = store.caller()?;
+    let options = store.options()?;
     let ours = store.deployment();
-    let reached = reach_all(store, &caller, Watch::start()).await;
+    let reached = reach_all(store, &options, Watch::start()).await;
     let reached = reached.into_iter();
     let nodes = reached.map(|(host, node)| node.map_err(|error| at(&host, &error)));
     let mut nodes = nodes.collect::<Result<Vec<Node>>>()?;

@@ -8,13 +8,13 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::time::Instant;
 
-use crate::checkup::Checkup;
-use crate::dial::{Dialled, Driver};
-use crate::error::{explain, strange_answer};
+use crate::server::server_info::ServerInfo;
+use crate::connection::{ConnectionTask, Dialled};
+use crate::protocol::error::{explain, protocol_error};
 use crate::redlock::clocks::Offset;
 use crate::redlock::marker::{Deployment, Marker, State};
 use crate::redlock::sight::{WRITES, keeps_changing, marker_and_clock, write_command};
-use crate::route::{Caller, Host, Route};
+use crate::connection::{ConnectOptions, HostPort, Target};
 
 /// This machine's wall clock as it was when an operator's command began: what is shown is the
 /// difference to it, and it must not step in between.
@@ -40,9 +40,9 @@ impl Watch {
 /// A node, as it answered last.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) host: Host,
+    pub(super) host: HostPort,
     pub(super) connection: MultiplexedConnection,
-    _driver: Driver,
+    _task: ConnectionTask,
     pub(super) run_id: String,
     /// The marker's text, if there is one.
     pub(super) text: Option<String>,
@@ -53,20 +53,20 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) async fn reach(host: &Host, caller: &Caller, watch: Watch) -> Result<Node> {
+    pub(super) async fn reach(host: &HostPort, options: &ConnectOptions, watch: Watch) -> Result<Node> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
-            .set_response_timeout(Some(caller.timeouts.answer));
-        let dialled = Route::To(host.clone()).connect(caller, &config).await?;
-        let Dialled { mut connection, driver, .. } = dialled;
+            .set_response_timeout(Some(options.timeouts.answer));
+        let dialled = Target::To(host.clone()).connect(options, &config).await?;
+        let Dialled { mut connection, task, .. } = dialled;
         let info = redis::cmd("INFO").query_async::<Value>(&mut connection).await;
-        let checkup = Checkup::read(&info.map_err(|error| explain(&error))?);
-        checkup.require(false)?;
-        let run_id = checkup.run_id().ok_or_else(|| strange_answer("INFO"))?.to_owned();
+        let server_info = ServerInfo::read(&info.map_err(|error| explain(&error))?);
+        server_info.require(false)?;
+        let run_id = server_info.run_id().ok_or_else(|| protocol_error("INFO"))?.to_owned();
         let sent = watch.now_us();
         let (text, now_us) = marker_and_clock(&mut connection).await?;
         let offset = Offset::read(now_us, sent, watch.now_us());
-        Ok(Node { host: host.clone(), connection, _driver: driver, run_id, text, now_us, offset })
+        Ok(Node { host: host.clone(), connection, _task: task, run_id, text, now_us, offset })
     }
 
     /// A marker for this run of it, from its last answer on.

@@ -11,7 +11,7 @@ use super::part::Part;
 use super::{at, explain_at, parse, reach_all};
 use crate::redlock::config::RedlockStore;
 use crate::redlock::marker::{Deployment, Standing, standing};
-use crate::route::Caller;
+use crate::connection::ConnectOptions;
 
 /// Waits until every node of `url` takes part, and opens those whose delay is over.
 ///
@@ -25,9 +25,9 @@ use crate::route::Caller;
 pub async fn open_when_due(url: &str) -> Result<()> {
     let (store, _) = parse(url)?;
     let explain = explain_at(&store);
-    let caller = store.caller().map_err(&explain)?;
+    let options = store.options().map_err(&explain)?;
     loop {
-        let (rest, failed) = open_due(&store, &caller).await;
+        let (rest, failed) = open_due(&store, &options).await;
         match (rest, failed) {
             (Some(rest), _) => tokio::time::sleep(rest).await,
             (None, Some(error)) => return Err(explain(error)),
@@ -37,10 +37,10 @@ pub async fn open_when_due(url: &str) -> Result<()> {
 }
 
 /// Opens whoever is due; how long the last of the others has to wait, and the first error.
-async fn open_due(store: &RedlockStore, caller: &Arc<Caller>) -> (Option<Duration>, Option<Error>) {
+async fn open_due(store: &RedlockStore, options: &Arc<ConnectOptions>) -> (Option<Duration>, Option<Error>) {
     let ours = store.deployment();
     let (mut rest, mut failed) = (None, None);
-    for (host, node) in reach_all(store, caller, Watch::start()).await {
+    for (host, node) in reach_all(store, options, Watch::start()).await {
         let met = match node {
             Ok(mut node) => meet(&mut node, ours).await.map(|()| node),
             Err(error) => Err(error),

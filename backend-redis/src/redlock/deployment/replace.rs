@@ -87,11 +87,11 @@ struct Sets {
 impl Sets {
     async fn reach(old: &RedlockStore, new: &RedlockStore, change: Change) -> Result<Sets> {
         let (explain_old, explain_new) = (explain_at(old), explain_at(new));
-        let old_caller = old.caller().map_err(&explain_old)?;
-        let new_caller = new.caller().map_err(&explain_new)?;
+        let old_options = old.options().map_err(&explain_old)?;
+        let new_options = new.options().map_err(&explain_new)?;
         let watch = Watch::start();
         let (theirs, ours) =
-            tokio::join!(reach_all(old, &old_caller, watch), reach_all(new, &new_caller, watch));
+            tokio::join!(reach_all(old, &old_options, watch), reach_all(new, &new_options, watch));
         let mut newcomers = Vec::new();
         for (host, node) in ours {
             newcomers.push(node.map_err(|error| explain_new(at(&host, &error)))?);
@@ -108,7 +108,7 @@ impl Sets {
         let in_old = |node: Node| Peer { node, side: Side::Old };
         let mut peers: Vec<Peer> = nodes.into_iter().map(in_old).collect();
         // Each database of a server is a node of its own.
-        let is_one_database = old_caller.database == new_caller.database;
+        let is_one_database = old_options.database == new_options.database;
         for node in newcomers {
             let known = peers.iter_mut().find(|peer| peer.node.run_id == node.run_id);
             let host = node.host.to_string();

@@ -9,12 +9,12 @@ use redis::Value;
 use super::node::{Node, Watch};
 use super::part::Part;
 use super::{explain_at, parse, reach_all};
-use crate::error::{explain, strange_answer};
-use crate::identity::Keys;
+use crate::protocol::error::{explain, protocol_error};
+use crate::protocol::identity::Keys;
 use crate::redlock::clocks::{Agreement, agreement};
 use crate::redlock::marker::{Deployment, Marker};
-use crate::script::SCRIPTS;
-use crate::snapshot;
+use crate::protocol::script::SCRIPTS;
+use crate::protocol::snapshot;
 
 /// One node of a set.
 #[derive(Clone, Debug)]
@@ -78,8 +78,8 @@ pub async fn status(url: &str, lock: Option<&str>) -> Result<Vec<NodeStatus>> {
     let explain = explain_at(&store);
     let name = lock.map(|name| LockName::with_prefix(settings.key_prefix(), name));
     let keys = name.transpose().map_err(&explain)?.map(|name| Keys::of(name.key()));
-    let caller = store.caller().map_err(&explain)?;
-    let mut reached = reach_all(&store, &caller, Watch::start()).await;
+    let options = store.options().map_err(&explain)?;
+    let mut reached = reach_all(&store, &options, Watch::start()).await;
     let offsets: Vec<_> =
         reached.iter().map(|(_, node)| node.as_ref().ok().map(|node| node.offset)).collect();
     let agreed = agreement(&offsets, store.tolerance_us());
@@ -125,7 +125,7 @@ async fn see_lock(node: &mut Node, keys: &Keys, settings: &Settings) -> Result<L
     let seen = seen.map_err(|error| explain(&error))?;
     let fence = redis::cmd("GET").arg(fence).query_async::<Value>(&mut node.connection).await;
     let fence = fence.map_err(|error| explain(&error))?;
-    let seen = snapshot::read(seen).ok_or_else(|| strange_answer("inspect"))?;
+    let seen = snapshot::read(seen).ok_or_else(|| protocol_error("inspect"))?;
     let mut snapshot = seen.into_snapshot();
     for token in snapshot.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
         *token = settings.token(*token);

@@ -26,17 +26,17 @@ elseif type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, tru
 end
 --<lock.lua>
 local me = parse(ME)
-if not met_no_foreign(look_at_lock) then return 0 end
+if not met_only_own(read_lock) then return 0 end
 local is_mine = held and held.group == me.mode and redis.call('ZSCORE', L, ME)
 if TTL == 0 then return is_mine and 1 or 0 end
 if is_mine then
   -- First: a server out of memory lets a script go on that has written already.
   redis.call('PEXPIRE', L, TTL)
   redis.call('ZADD', L, 'XX', now + TTL, ME)
-  settle(-held.out)
+  update_group(-held.out)
 elseif ARGV[5] == 'plant' and is_free_for(me) then
   -- Marked when somebody may queue: the claim itself may, from when this node did not vote for it.
-  put(me, TTL, FENCE, redis.call('EXISTS', Q) == 1)
+  write_holder(me, TTL, FENCE, redis.call('EXISTS', Q) == 1)
 else
   return 0
 end

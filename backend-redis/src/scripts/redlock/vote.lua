@@ -37,7 +37,7 @@ end
 --<hint.lua>
 require_clock()
 local me = parse(ME)
-look_at_lock()
+read_lock()
 if held and held.text == ME then
   return string.match(redis.call('GET', F) or '', '^%d+') or next_fence(PROPOSAL, MORE, TTL)
 end
@@ -52,16 +52,16 @@ if is_free_for(me) then
   for _, text in ipairs(before) do is_turn = is_turn or text == WAITER end
   if is_turn then
     local token = next_fence(PROPOSAL, MORE, TTL)
-    put(me, tonumber(TTL), token)
+    write_holder(me, tonumber(TTL), token)
     if WAITER ~= '' then redis.call('ZREM', Q, WAITER) end
     -- A run of readers that is longer than one step tells goes on.
     if #before == MOST then hint(before) end
-    if tidy() then announce() end
+    if drop_empty_queue() then mark_waiters() end
     return token
   end
 end
 
-if WAITER ~= '' then enqueue(WAITER, ARGV[7]) else tidy() end
+if WAITER ~= '' then enqueue(WAITER, ARGV[7]) else drop_empty_queue() end
 local whose = ''
 if held and held.group then
   whose = 'group'

@@ -191,7 +191,7 @@ impl Node {
     }
 
     pub(crate) fn look(&mut self, process: &str, waiters: &[&str]) -> Answer {
-        self.step("look", 3, &[&[process], waiters].concat())
+        self.step("check_waiters", 3, &[&[process], waiters].concat())
     }
 
     /// What was pushed since the last time: channel and message.
