@@ -16,42 +16,21 @@
 //! `redis+sentinel://H1,H2/SERVICE/DB`, `redis-cluster://H1,H2`; a user and password stand in
 //! front as `USER:PASSWORD@`. `valkey` in the place of `redis` means the same.
 
-mod access;
-mod backend;
-mod batch;
-mod server_info;
-mod cluster;
-mod config;
-mod contender;
-mod dial;
-mod error;
-mod frames;
-mod identity;
-mod link;
-mod notifications;
-mod login;
-mod node;
+mod connection;
 #[doc(hidden)]
-pub mod outside;
+pub mod fuzzing;
+mod protocol;
 #[doc(hidden)]
 pub mod redlock;
-mod replicas;
-mod route;
-mod scratch;
-mod script;
-mod seats;
 mod server;
-mod sharing;
-mod snapshot;
-mod tls;
+mod single;
 
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 
-pub use config::RedisStore;
-pub use login::Credentials;
+pub use connection::{Credentials, Tls};
+pub use protocol::script::{quorum_scripts, scripts};
 pub use redlock::{RedlockStore, SCHEME as REDLOCK_SCHEME};
-pub use script::{quorum_scripts, scripts};
-pub use tls::Tls;
+pub use single::config::RedisStore;
 
 /// `redis://` and its like.
 pub const SCHEME: Scheme = Scheme {

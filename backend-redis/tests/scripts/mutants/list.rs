@@ -103,7 +103,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     ("a TTL of any length", "math.max(1, math.min(held.claim.ttl, DAY))", "held.claim.ttl"),
     ("a group of nobody stays", "    update_group(-held.out)\n    return 1", "    return 1"),
-    ("a hand-over unmarks the token", "next_token(marked and 'q' or '', ttl)", "next_token('', ttl)"),
+    (
+        "a hand-over unmarks the token",
+        "next_token(marked and 'q' or '', ttl)",
+        "next_token('', ttl)",
+    ),
     ("a hand-over marks no holder", "marked and claim.text .. MARK or claim.text", "claim.text"),
     (
         "a hand-over does not say that it marks",
@@ -193,7 +197,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "if held.group then redis.call('ZADD', L, 'XX', now + TTL, ME) end\n  local was_queued =",
     ),
     ("a run of readers that ends", "if held.group then hand_off() end", ""),
-    ("a confirmation leaves an empty queue", "hand_off() end\n    drop_empty_queue()", "hand_off() end"),
+    (
+        "a confirmation leaves an empty queue",
+        "hand_off() end\n    drop_empty_queue()",
+        "hand_off() end",
+    ),
     ("a newcomer overtakes", "if not head() and is_free_for(me) then", "if is_free_for(me) then"),
     ("a newcomer serves nobody", "if not score then\n  hand_off()", "if not score then"),
     ("a try leaves an empty queue", "drop_empty_queue()\n    return 0", "return 0"),
@@ -248,7 +256,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "if not first and drop_empty_queue() then first = head() end",
         "first = first or head()",
     ),
-    ("a look that served sees nobody", "if not first and drop_empty_queue() then first = head() end", "drop_empty_queue()"),
+    (
+        "a look that served sees nobody",
+        "if not first and drop_empty_queue() then first = head() end",
+        "drop_empty_queue()",
+    ),
     // release.lua
     (
         "a release frees another's lock",

@@ -7,16 +7,19 @@ use std::time::Duration;
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
 
-use crate::connection::access::{self, Access, AddressMap, PORT, database_in, hosts, hosts_of, invalid};
-use crate::single::backend::{Driver, Store};
-use crate::server::server_info::ServerInfo;
-use crate::protocol::identity::ClientId;
+use super::backend::RedisBackend;
+use super::notifications::Notifications;
+use super::store::Store;
 use crate::connection::Subscription;
-use crate::single::notifications::Notifications;
-use crate::connection::{Credentials, Login};
-use crate::connection::{ConnectOptions, HostPort, Target};
-use crate::server::topology::Server;
 use crate::connection::Tls;
+use crate::connection::access::{
+    self, Access, AddressMap, PORT, database_in, hosts, hosts_of, invalid,
+};
+use crate::connection::{ConnectOptions, HostPort, Target};
+use crate::connection::{Credentials, Login};
+use crate::protocol::identity::ClientId;
+use crate::server::server_info::ServerInfo;
+use crate::server::topology::Server;
 
 /// A Redis store that is not yet connected.
 ///
@@ -231,14 +234,15 @@ impl RedisStore {
     /// Cancel safe.
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
         let shown = self.shown();
-        let caller = ConnectOptions::new(self.access)?;
-        let process = ClientId::fresh(settings.key_prefix());
+        let options = ConnectOptions::new(self.access)?;
+        let client = ClientId::fresh(settings.key_prefix());
         let notifications = Arc::new(Notifications::default());
-        let subscription = Subscription { channel: Some(process.clone()), handler: Some(notifications.clone()) };
+        let subscription =
+            Subscription { channel: Some(client.clone()), handler: Some(notifications.clone()) };
         let failover = !matches!(self.topology, Topology::Server(_) | Topology::Socket(_));
         let is_cluster = matches!(self.topology, Topology::Cluster(_));
-        let one = async |route: Target| {
-            Server::one(&route, &caller, subscription.clone(), self.replicas).await
+        let one = async |target: Target| {
+            Server::one(&target, &options, subscription.clone(), self.replicas).await
         };
         let server = match self.topology {
             Topology::Server(host) => one(Target::To(host)).await?,
@@ -248,7 +252,7 @@ impl RedisStore {
                 one(Target::Sentinels { sentinels, service, login }).await?
             }
             Topology::Cluster(seeds) => {
-                Server::cluster(seeds, caller.clone(), subscription.clone(), self.replicas).await?
+                Server::cluster(seeds, options.clone(), subscription.clone(), self.replicas).await?
             }
         };
         let server_info = ServerInfo::of(server.any()).await?;
@@ -257,8 +261,8 @@ impl RedisStore {
         server_info.warn(&shown);
         let clock = start_clock()?;
         let profile = server_info.profile(failover, self.replicas);
-        let store = Arc::new(Store { server, clock, process, notifications, profile });
-        Locks::new(Arc::new(Driver { store }), &shown, settings)
+        let store = Arc::new(Store { server, clock, client, notifications, profile });
+        Locks::new(Arc::new(RedisBackend { store }), &shown, settings)
     }
 
     /// The store's name in errors and logs.

@@ -6,84 +6,37 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    BootClock, Claim, Clock, Contender, DistributedLock, LockName, Look, OccupantId, Profile,
-    Removal, Renewal, Report, Result, Scratch, Snapshot,
+    Claim, Clock, Contender, DistributedLock, LockName, Look, OccupantId, Profile, Removal,
+    Renewal, Report, Result, Scratch, Snapshot,
 };
 use redis::Value;
 
-use crate::single::acquisition::RedisAcquisition;
-use crate::protocol::identity::{Identity, Keys, ClientId};
-use crate::single::notifications::Notifications;
-use crate::server::node::{ScriptCall, Watched};
+use super::acquisition::RedisAcquisition;
+use super::store::Store;
 use crate::connection::HostPort;
-use crate::server::scratch::Leftovers;
+use crate::protocol::call::ScriptCall;
+use crate::protocol::identity::Keys;
 use crate::protocol::script::SCRIPTS;
 use crate::server::fan_out::{self, SAMPLE, StoreRequests, in_turn, own};
-use crate::server::topology::Server;
-use crate::protocol::snapshot::{self, LockContents};
+use crate::server::scratch::Leftovers;
 
 /// Waiters who do not look sooner look together, this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How often the first in the queue looks behind a client of another library.
-const FOREIGN_LOOK: Duration = Duration::from_millis(50);
-
-/// One connected store.
-#[derive(Debug)]
-pub(crate) struct Store {
-    pub(crate) server: Server,
-    pub(crate) clock: BootClock,
-    pub(crate) process: ClientId,
-    pub(crate) notifications: Arc<Notifications>,
-    pub(crate) profile: Profile,
-}
-
-impl Store {
-    /// Takes an identity, the first of `values`, out of the lock or its queue.
-    pub(crate) async fn release(&self, keys: &Keys, values: &[&[u8]]) -> Result<Removal> {
-        let step = ScriptCall { script: &SCRIPTS.release, keys: &keys.all(), values };
-        match self.server.call(step).await? {
-            Value::Int(1) => Ok(Removal::Removed),
-            Value::Int(0) => Ok(Removal::Absent),
-            _ => Err(self.server.protocol_error(keys.lock(), "release")),
-        }
-    }
-
-    /// The lock is held by a client of another library, whose release tells nobody; `claim` is the
-    /// first to get it then. Asks the server to tell when the key changes; when to look again.
-    pub(crate) async fn watch_foreign(&self, keys: &Keys, claim: &Arc<Claim>) -> Duration {
-        self.notifications.watch(keys.lock(), claim);
-        match self.server.watch(keys.lock()).await {
-            // It went before the server began to watch it.
-            Ok(Watched::Free) => Duration::from_millis(1),
-            // Told or not: a push can be lost, and an ACL may not allow to be told.
-            Ok(Watched::Held) | Err(_) => FOREIGN_LOOK,
-        }
-    }
-
-    /// What the store has of this process that nobody here knows was put there by an attempt that
-    /// arrived after its claim's release. Nobody else would ever take it away.
-    async fn release_if_stray(&self, keys: &Keys, identity: &[u8]) -> Result<()> {
-        let known = Identity::parse(identity).is_none_or(|own| self.notifications.knows(own.owner));
-        if !known {
-            self.release(keys, &[identity]).await?;
-        }
-        Ok(())
-    }
-}
 
 impl StoreRequests for Store {
     type Acquisition = RedisAcquisition;
 
-    async fn renew_one(&self, seat: &RedisAcquisition) -> Result<Renewal> {
-        seat.renew().await
+    async fn renew_one(&self, acquisition: &RedisAcquisition) -> Result<Renewal> {
+        acquisition.renew().await
     }
 
     async fn check_lock(&self, waiting: &[&RedisAcquisition]) -> Result<Vec<Look>> {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
-        let mut values = vec![self.process.as_str().as_bytes()];
+        let mut values = vec![self.client.as_str().as_bytes()];
         values.extend(sample(waiting).map(|waiter| waiter.identity().as_bytes()));
-        let step = ScriptCall { script: &SCRIPTS.check_waiters, keys: &keys.all(), values: &values };
-        let answer = self.server.call(step).await?;
+        let call =
+            ScriptCall { script: &SCRIPTS.check_waiters, keys: &keys.all(), values: &values };
+        let answer = self.server.call(call).await?;
         let seen =
             read_look(answer).ok_or_else(|| self.server.protocol_error(keys.lock(), "look"))?;
         let is_head =
@@ -154,11 +107,11 @@ pub(crate) fn read_look(answer: Value) -> Option<LookAnswer> {
 
 /// The store as core drives it.
 #[derive(Debug)]
-pub(crate) struct Driver {
+pub(crate) struct RedisBackend {
     pub(crate) store: Arc<Store>,
 }
 
-impl Driver {
+impl RedisBackend {
     /// The indices of `contenders` by the server that has their lock: one that is slow or dead
     /// holds up nobody else's.
     fn by_shard(&self, contenders: &[Arc<dyn Contender>]) -> HashMap<Option<HostPort>, Vec<usize>> {
@@ -174,7 +127,7 @@ impl Driver {
 }
 
 #[async_trait]
-impl DistributedLock for Driver {
+impl DistributedLock for RedisBackend {
     fn profile(&self) -> &Profile {
         &self.store.profile
     }
@@ -198,13 +151,13 @@ impl DistributedLock for Driver {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        Ok(snapshot::of(&self.store.server, &Keys::of(name.key())).await?.into_snapshot())
+        Ok(self.store.inspect(&Keys::of(name.key())).await?.into_snapshot())
     }
 
     async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
         let keys = Keys::of(name.key());
-        let seen: LockContents = snapshot::of(&self.store.server, &keys).await?;
-        match seen.value_of(who) {
+        let contents = self.store.inspect(&keys).await?;
+        match contents.value_of(who) {
             Some(value) => self.store.release(&keys, &[value, b"tell"]).await,
             None => Ok(Removal::Absent),
         }

@@ -19,10 +19,11 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
+use super::frames::{BoundedStream, InvalidReply, WireState};
+use super::host::HostPort;
+use super::login::Credentials;
+use super::options::ConnectOptions;
 use crate::protocol::error::explain;
-use crate::connection::frames::{Followed, Refused, Wire};
-use crate::connection::Credentials;
-use crate::connection::{ConnectOptions, HostPort};
 
 /// Where a server listens.
 #[derive(Clone, Debug)]
@@ -44,7 +45,7 @@ impl fmt::Display for Address {
 #[derive(Debug)]
 pub(crate) struct Dialled {
     pub(crate) connection: MultiplexedConnection,
-    pub(crate) driver: Driver,
+    pub(crate) task: ConnectionTask,
     /// Unless it is by a Unix socket.
     pub(crate) peer: Option<HostPort>,
 }
@@ -52,9 +53,9 @@ pub(crate) struct Dialled {
 /// The task that reads and writes. Without it a connection would live on until what was asked of
 /// it is answered.
 #[derive(Debug)]
-pub(crate) struct Driver(AbortHandle);
+pub(crate) struct ConnectionTask(AbortHandle);
 
-impl Drop for Driver {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -73,7 +74,7 @@ impl ConnectOptions {
         let credentials = timeout_at(deadline, self.login.credentials(&self.runtime));
         let credentials = credentials.await.map_err(|_| late("password"))??;
         let settings = self.settings(credentials);
-        let login = Login { caller: self, settings, config, deadline, within };
+        let login = Login { options: self, settings, config, deadline, within };
         match address {
             Address::Unix(path) => {
                 let connecting = timeout_at(deadline, UnixStream::connect(path));
@@ -112,7 +113,7 @@ impl ConnectOptions {
 
 /// What is sent first on a connection.
 struct Login<'a> {
-    caller: &'a ConnectOptions,
+    options: &'a ConnectOptions,
     settings: RedisConnectionInfo,
     config: &'a AsyncConnectionConfig,
     deadline: Instant,
@@ -124,15 +125,15 @@ impl Login<'_> {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let wire = Wire::new();
-        let stream = Followed::new(stream, wire.clone());
+        let wire = WireState::new();
+        let stream = BoundedStream::new(stream, wire.clone());
         let config = self.config.clone();
         let login = MultiplexedConnection::new_with_config(&self.settings, stream, config);
         match timeout_at(self.deadline, login).await {
-            Ok(Ok((connection, driver))) => {
+            Ok(Ok((connection, task))) => {
                 wire.logged_in();
-                let driver = Driver(self.caller.runtime.spawn(driver).abort_handle());
-                Ok(Dialled { connection, driver, peer: peer.cloned() })
+                let task = ConnectionTask(self.options.runtime.spawn(task).abort_handle());
+                Ok(Dialled { connection, task, peer: peer.cloned() })
             }
             Ok(Err(error)) => Err(self.refused(&wire, &error)),
             Err(_) => {
@@ -144,10 +145,10 @@ impl Login<'_> {
     }
 
     /// Why a login failed: by what came over `wire`, else by the error.
-    fn refused(&self, wire: &Wire, error: &RedisError) -> Error {
-        match wire.refused() {
+    fn refused(&self, wire: &WireState, error: &RedisError) -> Error {
+        match wire.invalid_reply() {
             // Another service listens there: asking again gives the same.
-            Some(other @ (Refused::Http | Refused::Tls)) => {
+            Some(other @ (InvalidReply::Http | InvalidReply::Tls)) => {
                 Error::new(ErrorKind::Refused, other.to_string())
             }
             Some(refused) => unreachable(refused.to_string()),
@@ -160,7 +161,7 @@ impl Login<'_> {
     }
 
     fn hint(&self) -> &'static str {
-        match self.caller.tls {
+        match self.options.tls {
             Some(_) => "; is it a Redis server?",
             None => "; is it a Redis server? If it speaks TLS, use rediss://",
         }

@@ -11,13 +11,13 @@ use fencelock_core::{
 };
 use redis::Value;
 
-use crate::single::backend::Store;
-use crate::protocol::identity::{Keys, identity, ttl_of};
+use super::store::Store;
 use crate::protocol::call::ScriptCall;
+use crate::protocol::identity::{Keys, identity, ttl_of};
 use crate::protocol::script::SCRIPTS;
 
 /// The token's key lives for most of an hour at least; a hold longer than that prolongs it this often.
-const FENCE_PERIOD: Duration = Duration::from_secs(20 * 60);
+const TOKEN_KEY_PERIOD: Duration = Duration::from_secs(20 * 60);
 
 pub(crate) struct RedisAcquisition {
     store: Arc<Store>,
@@ -26,7 +26,7 @@ pub(crate) struct RedisAcquisition {
     identity: String,
     /// When the token's key was last certain to live for most of an hour, in ns on the store's clock;
     /// 0 before the grant.
-    fence_renewed: AtomicU64,
+    token_renewed: AtomicU64,
 }
 
 impl RedisAcquisition {
@@ -34,8 +34,8 @@ impl RedisAcquisition {
         store.notifications.enter(&claim);
         RedisAcquisition {
             keys: Keys::of(claim.name().key()),
-            identity: identity(&claim, &store.process),
-            fence_renewed: AtomicU64::new(0),
+            identity: identity(&claim, &store.client),
+            token_renewed: AtomicU64::new(0),
             store,
             claim,
         }
@@ -53,19 +53,19 @@ impl RedisAcquisition {
     pub(crate) async fn renew(&self) -> Result<Renewal> {
         let sent = self.store.clock.now();
         let fixed = self.claim.is_fixed_lease();
-        let since = Moment::from_nanos(self.fence_renewed.load(Ordering::Relaxed));
-        let old = sent.since(since) > FENCE_PERIOD;
+        let since = Moment::from_nanos(self.token_renewed.load(Ordering::Relaxed));
+        let old = sent.since(since) > TOKEN_KEY_PERIOD;
         let ttl = if fixed { "0" } else { ttl_of(&self.identity) };
         let values = [self.identity.as_str(), ttl, if old { "old" } else { "" }];
         // One key alone is served also while its slot moves from server to server.
         let keys = self.keys.all();
         let keys = if old { &keys[..] } else { &keys[..1] };
         let values = values.map(str::as_bytes);
-        let step = ScriptCall { script: &SCRIPTS.renew, keys, values: &values };
-        match self.store.server.call(step).await? {
+        let call = ScriptCall { script: &SCRIPTS.renew, keys, values: &values };
+        match self.store.server.call(call).await? {
             Value::Int(1) => {
                 if old {
-                    self.fence_renewed.store(sent.as_nanos(), Ordering::Relaxed);
+                    self.token_renewed.store(sent.as_nanos(), Ordering::Relaxed);
                 }
                 let valid_until = match fixed {
                     // Still there, and that is all: an earlier end than is known moves nothing.
@@ -87,8 +87,9 @@ impl RedisAcquisition {
         let sent = self.store.clock.now();
         let values = [self.identity.as_str(), ttl_of(&self.identity), ""];
         let values = values.map(str::as_bytes);
-        let step = ScriptCall { script: &SCRIPTS.renew, keys: &self.keys.all()[..1], values: &values };
-        match self.store.server.confirm(step).await {
+        let call =
+            ScriptCall { script: &SCRIPTS.renew, keys: &self.keys.all()[..1], values: &values };
+        match self.store.server.confirm(call).await {
             Ok(Value::Int(1)) => {
                 let valid_until = lease_end(sent, self.claim.ttl());
                 Ok(Attempt::Granted { token, valid_until })
@@ -142,13 +143,13 @@ impl Contender for RedisAcquisition {
             IfBusy::Queue => &values[..2],
         };
         let keys = self.keys.all();
-        let step = ScriptCall { script: &SCRIPTS.attempt, keys: &keys, values };
+        let call = ScriptCall { script: &SCRIPTS.attempt, keys: &keys, values };
         let sent = self.store.clock.now();
-        let answer = self.store.server.call(step).await?;
+        let answer = self.store.server.call(call).await?;
         let answer = read_attempt(&answer, sent, self.claim.ttl());
         let answer = answer.ok_or_else(|| self.protocol_error("attempt"))?;
         if matches!(answer, Attempt::Granted { .. }) {
-            self.fence_renewed.store(sent.as_nanos(), Ordering::Relaxed);
+            self.token_renewed.store(sent.as_nanos(), Ordering::Relaxed);
         }
         match answer {
             Attempt::Granted { token, .. } if self.store.server.wants_replicas() => {

@@ -3,9 +3,9 @@
 use fencelock_core::{Result, Scratch};
 use redis::{Pipeline, Value};
 
+use crate::connection::SupervisedConnection;
 use crate::protocol::error::{explain, protocol_error};
 use crate::protocol::identity::Keys;
-use crate::connection::SupervisedConnection;
 
 /// So many keys a server looks at in one call: less than a millisecond of its time.
 const PAGE: usize = 1000;
@@ -33,22 +33,22 @@ impl Leftovers {
         key.starts_with(self.lock.as_bytes()) || key.starts_with(self.beside.as_bytes())
     }
 
-    /// Removes them from the server of `link`, until there are none.
-    pub(crate) async fn clear(&self, link: &SupervisedConnection) -> Result<()> {
+    /// Removes them from the server of `connection`, until there are none.
+    pub(crate) async fn clear(&self, connection: &SupervisedConnection) -> Result<()> {
         // A key that comes while the server is searched need not be found.
-        while self.clear_once(link).await? > 0 {}
+        while self.clear_once(connection).await? > 0 {}
         Ok(())
     }
 
     /// Removes those that are there; how many there were.
-    async fn clear_once(&self, link: &SupervisedConnection) -> Result<usize> {
+    async fn clear_once(&self, connection: &SupervisedConnection) -> Result<usize> {
         let (mut cursor, mut found) = (b"0".to_vec(), 0);
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(&cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(PAGE);
-            let page = link.send(&scan).await?.map_err(|error| explain(&error))?;
+            let page = connection.send(&scan).await?.map_err(|error| explain(&error))?;
             let (next, keys) = read_page(page).ok_or_else(|| protocol_error("SCAN"))?;
-            found += delete(link, keys.iter().filter(|key| self.have(key))).await?;
+            found += delete(connection, keys.iter().filter(|key| self.have(key))).await?;
             cursor = next;
             if cursor == b"0" {
                 return Ok(found);
@@ -59,13 +59,16 @@ impl Leftovers {
 
 /// Deletes keys one by one, since those of a cluster are in different slots. With `DEL`: the keys
 /// are small, and every user of locks may use it, but not `UNLINK`.
-async fn delete<'a>(link: &SupervisedConnection, keys: impl Iterator<Item = &'a Vec<u8>>) -> Result<usize> {
+async fn delete<'a>(
+    connection: &SupervisedConnection,
+    keys: impl Iterator<Item = &'a Vec<u8>>,
+) -> Result<usize> {
     let mut deletes = Pipeline::new();
     for key in keys {
         deletes.cmd("DEL").arg(key);
     }
     if !deletes.is_empty() {
-        for answer in link.send_all(&deletes).await? {
+        for answer in connection.send_all(&deletes).await? {
             answer.extract_error().map_err(|error| explain(&error))?;
         }
     }

@@ -4,15 +4,12 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use fencelock_core::{FencingToken, Label, Mode, Occupant, OccupantId, Result, Snapshot};
+use fencelock_core::{FencingToken, Label, Mode, Occupant, OccupantId, Snapshot};
 use redis::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::protocol::identity::{Identity, Keys};
-use crate::protocol::call::ScriptCall;
-use crate::protocol::script::SCRIPTS;
-use crate::server::topology::Server;
+use super::identity::Identity;
 
 /// So many holders and waiters at most are shown: the script stops the server meanwhile.
 pub(crate) const MOST: &str = "1000";
@@ -37,13 +34,7 @@ struct Waiter {
     arrival_us: u64,
 }
 
-/// Asks.
-pub(crate) async fn of(server: &Server, keys: &Keys) -> Result<LockContents> {
-    let step = ScriptCall { script: &SCRIPTS.inspect, keys: &keys.all(), values: &[MOST.as_bytes()] };
-    let answer = server.call(step).await?;
-    read(answer).ok_or_else(|| server.protocol_error(keys.lock(), "inspect"))
-}
-
+/// Reads the reply of the script `inspect`.
 pub(crate) fn read(answer: Value) -> Option<LockContents> {
     let Value::Array(parts) = answer else { return None };
     let [now, Value::Array(holders), Value::Array(waiters)] = parts.as_slice() else { return None };
@@ -124,7 +115,11 @@ impl LockContents {
         // A holder still waits at nodes that were not of the majority that granted it.
         waiters.retain(|waiter| owner(&waiter.value).is_none_or(|owner| !owners.contains(&owner)));
         waiters.sort_by_key(|waiter| waiter.arrival_us);
-        LockContents { now_us, holders: holders.into_iter().map(|(_, holder)| holder).collect(), waiters }
+        LockContents {
+            now_us,
+            holders: holders.into_iter().map(|(_, holder)| holder).collect(),
+            waiters,
+        }
     }
 
     /// For people, without owner tokens.

@@ -19,14 +19,20 @@ pub(crate) const SAMPLE: usize = 4;
 pub(crate) trait StoreRequests: Sync {
     type Acquisition: Contender;
 
-    /// Extends what one seat holds.
-    fn renew_one(&self, seat: &Self::Acquisition) -> impl Future<Output = Result<Renewal>> + Send;
+    /// Extends what one acquisition holds.
+    fn renew_one(
+        &self,
+        acquisition: &Self::Acquisition,
+    ) -> impl Future<Output = Result<Renewal>> + Send;
 
     /// One look for all of `waiting`, which wait for the same lock; each one's own result.
-    fn check_lock(&self, waiting: &[&Self::Acquisition]) -> impl Future<Output = Result<Vec<Look>>> + Send;
+    fn check_lock(
+        &self,
+        waiting: &[&Self::Acquisition],
+    ) -> impl Future<Output = Result<Vec<Look>>> + Send;
 }
 
-/// The driver's own seat behind the trait.
+/// The driver's own acquisition behind the trait.
 pub(crate) fn own<T: Contender>(contender: &Arc<dyn Contender>) -> Option<&T> {
     let any: &dyn Any = &**contender;
     any.downcast_ref()
@@ -46,15 +52,15 @@ pub(crate) async fn renew<S: StoreRequests>(
     report: Report<'_, Renewal>,
 ) {
     let renew_one = async |index: usize| {
-        if let Some(seat) = own(&held[index]) {
-            report(index, store.renew_one(seat).await);
+        if let Some(acquisition) = own(&held[index]) {
+            report(index, store.renew_one(acquisition).await);
         }
     };
     in_parallel(shards, |index| Box::pin(renew_one(index))).await;
 }
 
 /// Looks for those of `waiting` in `shards`, once for each lock.
-pub(crate) async fn look<S: StoreRequests>(
+pub(crate) async fn check_waiters<S: StoreRequests>(
     store: &S,
     waiting: &[Arc<dyn Contender>],
     shards: Vec<Vec<usize>>,

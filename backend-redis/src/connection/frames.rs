@@ -23,25 +23,25 @@ const VALUE: u64 = 64;
 
 /// A connection's side that outlives the stream in the client crate: what may come, and what came.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub(crate) struct WireState {
     largest: AtomicU64,
     heard: AtomicBool,
-    refused: OnceLock<Refused>,
+    invalid: OnceLock<InvalidReply>,
 }
 
 /// Why nothing more is read from a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum InvalidReply {
     TooLarge { largest: u64 },
     Http,
     Tls,
     Garbage,
 }
 
-impl Wire {
-    pub(crate) fn new() -> Arc<Wire> {
+impl WireState {
+    pub(crate) fn new() -> Arc<WireState> {
         let (largest, heard) = (AtomicU64::new(BEFORE_LOGIN), AtomicBool::default());
-        Arc::new(Wire { largest, heard, refused: OnceLock::new() })
+        Arc::new(WireState { largest, heard, invalid: OnceLock::new() })
     }
 
     /// The server has proven to be one.
@@ -54,55 +54,55 @@ impl Wire {
         self.heard.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn refused(&self) -> Option<Refused> {
-        self.refused.get().copied()
+    pub(crate) fn invalid_reply(&self) -> Option<InvalidReply> {
+        self.invalid.get().copied()
     }
 }
 
-impl Refused {
+impl InvalidReply {
     /// Of bytes that no reply begins with.
-    fn of(bytes: &[u8]) -> Refused {
+    fn of(bytes: &[u8]) -> InvalidReply {
         match bytes {
-            [b'H', b'T', b'T', b'P', ..] => Refused::Http,
+            [b'H', b'T', b'T', b'P', ..] => InvalidReply::Http,
             // An alert or a handshake of TLS 1.x.
-            [0x15 | 0x16, 3, ..] => Refused::Tls,
-            _ => Refused::Garbage,
+            [0x15 | 0x16, 3, ..] => InvalidReply::Tls,
+            _ => InvalidReply::Garbage,
         }
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for InvalidReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::TooLarge { largest } => {
+            InvalidReply::TooLarge { largest } => {
                 write!(f, "the server sent a reply larger than {} KiB; is it Redis?", largest >> 10)
             }
-            Refused::Http => f.write_str("the server speaks HTTP; is the port that of Redis?"),
-            Refused::Tls => f.write_str("the server speaks TLS; use rediss://"),
-            Refused::Garbage => f.write_str(
+            InvalidReply::Http => f.write_str("the server speaks HTTP; is the port that of Redis?"),
+            InvalidReply::Tls => f.write_str("the server speaks TLS; use rediss://"),
+            InvalidReply::Garbage => f.write_str(
                 "the server does not speak the Redis protocol; is the host and port that of Redis?",
             ),
         }
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for InvalidReply {}
 
 /// A stream whose replies are followed.
 #[derive(Debug)]
-pub(crate) struct Followed<S> {
+pub(crate) struct BoundedStream<S> {
     stream: S,
     replies: Replies,
-    wire: Arc<Wire>,
+    wire: Arc<WireState>,
 }
 
-impl<S> Followed<S> {
-    pub(crate) fn new(stream: S, wire: Arc<Wire>) -> Followed<S> {
-        Followed { stream, replies: Replies::default(), wire }
+impl<S> BoundedStream<S> {
+    pub(crate) fn new(stream: S, wire: Arc<WireState>) -> BoundedStream<S> {
+        BoundedStream { stream, replies: Replies::default(), wire }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Followed<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -116,16 +116,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for Followed<S> {
             this.wire.heard.store(true, Ordering::Relaxed);
         }
         let largest = this.wire.largest.load(Ordering::Relaxed);
-        if let Err(refused) = this.replies.follow(came, largest) {
-            let refused = *this.wire.refused.get_or_init(|| refused);
+        if let Err(invalid) = this.replies.follow(came, largest) {
+            let invalid = *this.wire.invalid.get_or_init(|| invalid);
             // A kind that the client crate takes for the end of the connection.
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, refused)));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, invalid)));
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Followed<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -164,7 +164,7 @@ struct Line {
 }
 
 impl Replies {
-    fn follow(&mut self, mut bytes: &[u8], largest: u64) -> Result<(), Refused> {
+    fn follow(&mut self, mut bytes: &[u8], largest: u64) -> Result<(), InvalidReply> {
         while let Some((first, rest)) = bytes.split_first() {
             if self.content > 0 {
                 let length = bytes.len().min(usize::try_from(self.content).unwrap_or(usize::MAX));
@@ -176,7 +176,7 @@ impl Replies {
                 continue;
             }
             match &mut self.line {
-                None => self.begin(*first).ok_or_else(|| Refused::of(bytes))?,
+                None => self.begin(*first).ok_or_else(|| InvalidReply::of(bytes))?,
                 Some(line) if *first == b'\n' => {
                     let line = *line;
                     self.line = None;
@@ -186,7 +186,7 @@ impl Replies {
             }
             self.cost = self.cost.saturating_add(1);
             if self.cost > largest {
-                return Err(Refused::TooLarge { largest });
+                return Err(InvalidReply::TooLarge { largest });
             }
             bytes = rest;
         }
@@ -280,8 +280,8 @@ mod tests {
             &("*2\r\n$400\r\n".to_owned() + &"a".repeat(400) + "\r\n$600\r\n"),
             &"*1\r\n".repeat(20),
         ] {
-            let refused = Replies::default().follow(text.as_bytes(), 1000);
-            assert_eq!(refused, Err(Refused::TooLarge { largest: 1000 }), "{text:?}");
+            let invalid = Replies::default().follow(text.as_bytes(), 1000);
+            assert_eq!(invalid, Err(InvalidReply::TooLarge { largest: 1000 }), "{text:?}");
         }
         // One after another they are not.
         let mut replies = Replies::default();
@@ -294,13 +294,13 @@ mod tests {
 
     #[test]
     fn other_protocols_are_recognised() {
-        for (bytes, refused) in [
-            (&b"HTTP/1.1 400 Bad Request\r\n"[..], Refused::Http),
-            (&[0x15, 3, 1, 0, 2, 2, 80], Refused::Tls),
-            (b"SSH-2.0-OpenSSH_9.2\r\n", Refused::Garbage),
-            (b"\r\n", Refused::Garbage),
+        for (bytes, invalid) in [
+            (&b"HTTP/1.1 400 Bad Request\r\n"[..], InvalidReply::Http),
+            (&[0x15, 3, 1, 0, 2, 2, 80], InvalidReply::Tls),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", InvalidReply::Garbage),
+            (b"\r\n", InvalidReply::Garbage),
         ] {
-            assert_eq!(Replies::default().follow(bytes, 1000), Err(refused));
+            assert_eq!(Replies::default().follow(bytes, 1000), Err(invalid));
         }
     }
 }

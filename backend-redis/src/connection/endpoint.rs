@@ -13,38 +13,12 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
-use tokio::runtime::Handle;
 
-use crate::connection::access::{Access, AddressMap, Timeouts};
-use crate::connection::{Address, Dialled};
+use super::dial::{Address, Dialled};
+use super::host::HostPort;
+use super::login::Login;
+use super::options::ConnectOptions;
 use crate::protocol::error::explain;
-use crate::connection::Login;
-use crate::connection::{Secured, Tls};
-
-/// The name and port of a server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct HostPort {
-    pub(crate) name: String,
-    pub(crate) port: u16,
-}
-
-impl std::fmt::Display for HostPort {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.name, self.port)
-    }
-}
-
-/// Who is asking, and how: the same for every server of a store.
-#[derive(Clone, Debug)]
-pub(crate) struct ConnectOptions {
-    pub(crate) login: Login,
-    pub(crate) database: u16,
-    pub(crate) tls: Option<Secured>,
-    pub(crate) timeouts: Timeouts,
-    pub(crate) addresses: AddressMap,
-    /// Carries the connections, whichever runtime asks for them.
-    pub(crate) runtime: Handle,
-}
 
 /// The way to a server.
 #[derive(Clone, Debug)]
@@ -63,24 +37,24 @@ impl Target {
     /// A connection along this route.
     pub(crate) async fn connect(
         &self,
-        caller: &ConnectOptions,
+        options: &ConnectOptions,
         config: &AsyncConnectionConfig,
     ) -> Result<Dialled> {
         match self {
-            Target::To(host) => caller.dial(&address(host), config).await,
-            Target::Socket(path) => caller.dial(&Address::Unix(path.clone()), config).await,
+            Target::To(host) => options.dial(&address(host), config).await,
+            Target::Socket(path) => options.dial(&Address::Unix(path.clone()), config).await,
             Target::Any(hosts) => {
                 let hosts = hosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 first_of(&hosts, "no host is named", |host| async move {
-                    let mut dialled = caller.dial(&address(host), config).await?;
+                    let mut dialled = options.dial(&address(host), config).await?;
                     require_data(&mut dialled.connection).await?;
                     Ok(dialled)
                 })
                 .await
             }
             Target::Sentinels { sentinels, service, login } => {
-                let master = ask_sentinels(sentinels, service, login, caller).await?;
-                let mut dialled = caller.dial(&address(&master), config).await?;
+                let master = ask_sentinels(sentinels, service, login, options).await?;
+                let mut dialled = options.dial(&address(&master), config).await?;
                 require_master(&mut dialled.connection).await?;
                 Ok(dialled)
             }
@@ -134,21 +108,6 @@ fn none_answered(why: &str) -> Error {
     Error::new(ErrorKind::Unreachable, why)
 }
 
-impl ConnectOptions {
-    /// On the current runtime. An error is of what cannot become right by trying again.
-    pub(crate) fn new(access: Access) -> Result<Arc<ConnectOptions>> {
-        let runtime = Handle::try_current().map_err(|cause| {
-            let message = "a store is connected inside a tokio runtime; there is none here";
-            Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
-        })?;
-        let Access { login, database, tls, timeouts, addresses } = access;
-        timeouts.check()?;
-        login.warn();
-        let tls = tls.map(Tls::load).transpose()?;
-        Ok(Arc::new(ConnectOptions { login, database, tls, timeouts, addresses, runtime }))
-    }
-}
-
 /// The master's address, from the first sentinel that knows it.
 ///
 /// <https://redis.io/docs/latest/develop/reference/sentinel-clients/>
@@ -156,17 +115,17 @@ async fn ask_sentinels(
     sentinels: &[HostPort],
     service: &str,
     login: &Login,
-    caller: &ConnectOptions,
+    options: &ConnectOptions,
 ) -> Result<HostPort> {
-    let asking = ConnectOptions { login: login.clone(), database: 0, ..caller.clone() };
-    let config = AsyncConnectionConfig::new().set_response_timeout(Some(caller.timeouts.answer));
+    let asking = ConnectOptions { login: login.clone(), database: 0, ..options.clone() };
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(options.timeouts.answer));
     let (asking, config) = (&asking, &config);
     first_of(sentinels, "no sentinel is named", |sentinel| async move {
         let mut dialled = asking.dial(&address(sentinel), config).await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("get-master-addr-by-name").arg(service);
         match command.query_async::<Option<(String, u16)>>(&mut dialled.connection).await {
-            Ok(Some((name, port))) => Ok(caller.addresses.reach(HostPort { name, port })),
+            Ok(Some((name, port))) => Ok(options.addresses.reach(HostPort { name, port })),
             Ok(None) => Err(none_answered(&format!(
                 "no sentinel that answered knows the service {service:?}"
             ))),

@@ -2,7 +2,7 @@
 //! of a group and the member of the queue, so that nothing else has to be looked up, or can go
 //! stale when somebody deletes a key.
 //!
-//! `<mode> <ttl in ms> <process> <owner> <label>`, mode `x`, `s` or `p<n>/<limit>`. Any other text
+//! `<mode> <ttl in ms> <client> <owner> <label>`, mode `x`, `s` or `p<n>/<limit>`. Any other text
 //! at a lock's key was written by another program. On a quorum each round of a claim has an identity
 //! of its own: the number of the round stands behind the mode, as `x3`.
 
@@ -10,7 +10,8 @@ use fencelock_core::{Claim, Label, Mode, Permits};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use uuid::Uuid;
 
-use crate::redlock::marker;
+/// The key of a quorum node's incarnation record.
+pub const INCARNATION_KEY: &str = "fencelock:redlock";
 
 /// One connected store among all: the channel that its claims are told on, and its name in the
 /// queues. It begins with the prefix of the keys, so that one ACL pattern covers both.
@@ -32,12 +33,12 @@ impl ClientId {
 }
 
 /// Writes down `claim` of `process`.
-pub(crate) fn identity(claim: &Claim, process: &ClientId) -> String {
-    let (process, label) = (process.as_str(), claim.label().as_str());
+pub(crate) fn identity(claim: &Claim, client: &ClientId) -> String {
+    let (client, label) = (client.as_str(), claim.label().as_str());
     let mut buffer = Uuid::encode_buffer();
     let owner = claim.owner().reveal().simple().encode_lower(&mut buffer);
     // Enough for the largest numbers: every acquisition writes one.
-    let mut text = String::with_capacity(64 + process.len() + owner.len() + label.len());
+    let mut text = String::with_capacity(64 + client.len() + owner.len() + label.len());
     match claim.mode() {
         Mode::Exclusive => text.push('x'),
         Mode::Shared => text.push('s'),
@@ -50,7 +51,7 @@ pub(crate) fn identity(claim: &Claim, process: &ClientId) -> String {
     }
     text.push(' ');
     text.push_str(&claim.ttl().as_millis().to_string());
-    for word in [process, owner, label] {
+    for word in [client, owner, label] {
         text.push(' ');
         text.push_str(word);
     }
@@ -133,13 +134,13 @@ impl Keys {
 
     /// With the marker of a quorum's node.
     pub(crate) fn of_node(&self) -> [&str; 4] {
-        let [lock, queue, fence] = self.all();
-        [lock, queue, fence, marker::KEY]
+        let [lock, queue, token] = self.all();
+        [lock, queue, token, INCARNATION_KEY]
     }
 
     pub(crate) fn all(&self) -> [&str; 3] {
-        let (queue, fence) = self.text.split_at(self.text.len() / 2);
-        [self.lock(), queue, fence]
+        let (queue, token) = self.text.split_at(self.text.len() / 2);
+        [self.lock(), queue, token]
     }
 }
 
@@ -178,9 +179,9 @@ mod tests {
 
     #[test]
     fn a_process_is_one_word_with_the_prefix_in_front() {
-        let process = ClientId::fresh("my locks:\t");
-        assert!(process.as_str().starts_with("my%20locks:%09@"), "{process:?}");
-        assert_ne!(process, ClientId::fresh("my locks:\t"));
+        let client = ClientId::fresh("my locks:\t");
+        assert!(client.as_str().starts_with("my%20locks:%09@"), "{client:?}");
+        assert_ne!(client, ClientId::fresh("my locks:\t"));
     }
 
     proptest! {
@@ -190,10 +191,10 @@ mod tests {
             prop_assert_eq!(a == b, one.lock() == two.lock());
             let chooses_a_slot = one.lock().contains(['{', '}']);
             prop_assert!(!chooses_a_slot);
-            let [lock, queue, fence] = one.all();
+            let [lock, queue, token] = one.all();
             prop_assert_eq!(queue, format!("{{{lock}}}:q"));
-            prop_assert_eq!(fence, format!("{{{lock}}}:f"));
-            prop_assert!(queue != two.lock() && fence != two.lock());
+            prop_assert_eq!(token, format!("{{{lock}}}:f"));
+            prop_assert!(queue != two.lock() && token != two.lock());
         }
     }
 }

@@ -20,39 +20,41 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::connection::{Dialled, Driver};
+use super::dial::{ConnectionTask, Dialled};
+use super::endpoint::Target;
+use super::host::HostPort;
+use super::options::ConnectOptions;
 use crate::protocol::error::{Remedy, closed, explain, is_loading, meaning_of};
 use crate::protocol::identity::ClientId;
-use crate::connection::{ConnectOptions, HostPort, Target};
 
 /// A supervised connection. Dropping it ends the connection.
 #[derive(Debug)]
 pub(crate) struct SupervisedConnection {
-    line: Arc<watch::Sender<Line>>,
+    state: Arc<watch::Sender<ConnectionState>>,
     patience: Duration,
     supervisor: AbortHandle,
 }
 
 /// What there is at the moment.
 #[derive(Clone, Debug)]
-enum Line {
+enum ConnectionState {
     /// Not yet.
     Starting,
     /// None, and why.
     Down(Error),
-    Up(Live),
+    Up(ActiveConnection),
     /// None any more.
     Closed,
 }
 
 /// One connection.
 #[derive(Clone, Debug)]
-struct Live {
+struct ActiveConnection {
     connection: MultiplexedConnection,
     health: Arc<Health>,
     /// Unless it is by a Unix socket.
     peer: Option<HostPort>,
-    _driver: Arc<Driver>,
+    _task: Arc<ConnectionTask>,
 }
 
 #[derive(Debug, Default)]
@@ -95,93 +97,96 @@ impl SupervisedConnection {
     /// Begins to connect, on the runtime that the store was connected on. A request waits for a
     /// connection for as long as `patience`.
     pub(crate) fn start(
-        route: Target,
-        caller: Arc<ConnectOptions>,
+        target: Target,
+        options: Arc<ConnectOptions>,
         subscription: Subscription,
         patience: Duration,
     ) -> SupervisedConnection {
-        let line = Arc::new(watch::Sender::new(Line::Starting));
-        let runtime = caller.runtime.clone();
-        let supervising = supervise(route, caller, subscription, line.clone());
+        let state = Arc::new(watch::Sender::new(ConnectionState::Starting));
+        let runtime = options.runtime.clone();
+        let supervising = supervise(target, options, subscription, state.clone());
         let supervisor = runtime.spawn(supervising).abort_handle();
-        SupervisedConnection { line, patience, supervisor }
+        SupervisedConnection { state, patience, supervisor }
     }
 
     /// Waits for the first connection, or for the first reason why there is none that trying again
     /// does not remove at once.
     pub(crate) async fn first(&self) -> Result<()> {
-        let reached = |line: &Line| match line {
-            Line::Starting => false,
-            Line::Down(error) => !is_loading(error),
-            Line::Up(_) | Line::Closed => true,
+        let reached = |state: &ConnectionState| match state {
+            ConnectionState::Starting => false,
+            ConnectionState::Down(error) => !is_loading(error),
+            ConnectionState::Up(_) | ConnectionState::Closed => true,
         };
         self.until(reached).await.map(drop)
     }
 
     /// Whether there is a connection; if not, why.
     pub(crate) fn state(&self) -> Result<()> {
-        self.line.borrow().live().map(drop)
+        self.state.borrow().active().map(drop)
     }
 
     /// The server that the present connection is with.
     pub(crate) fn peer(&self) -> Option<HostPort> {
-        self.line.borrow().live().ok().and_then(|live| live.peer.clone())
+        self.state.borrow().active().ok().and_then(|active| active.peer.clone())
     }
 
     pub(crate) fn is_starting(&self) -> bool {
-        matches!(&*self.line.borrow(), Line::Starting)
+        matches!(&*self.state.borrow(), ConnectionState::Starting)
     }
 
     /// Waits for the first connection, or for the first failure.
     pub(crate) async fn started(&self) -> Result<()> {
-        self.until(|line| !matches!(line, Line::Starting)).await.map(drop)
+        self.until(|state| !matches!(state, ConnectionState::Starting)).await.map(drop)
     }
 
     /// Waits for a connection, however long it takes; an error when there will be none.
     pub(crate) async fn up(&self) -> Result<()> {
-        self.until(Line::is_settled).await.map(drop)
+        self.until(ConnectionState::is_settled).await.map(drop)
     }
 
-    /// What there is when the line has come to it, whatever it comes to next.
-    async fn until(&self, reached: impl FnMut(&Line) -> bool) -> Result<Live> {
-        match self.line.subscribe().wait_for(reached).await {
-            Ok(line) => line.live().cloned(),
+    /// What there is when the state has come to it, whatever it comes to next.
+    async fn until(
+        &self,
+        reached: impl FnMut(&ConnectionState) -> bool,
+    ) -> Result<ActiveConnection> {
+        match self.state.subscribe().wait_for(reached).await {
+            Ok(state) => state.active().cloned(),
             // The sender is ours: this does not happen.
             Err(_) => Err(closed()),
         }
     }
 
     /// The present connection, waited for if it is being replaced.
-    async fn live(&self) -> Result<Live> {
-        let now = self.line.borrow().live().cloned();
+    async fn active(&self) -> Result<ActiveConnection> {
+        let now = self.state.borrow().active().cloned();
         match now {
-            Ok(live) => Ok(live),
+            Ok(active) => Ok(active),
             // Not even for a moment: what is sent then could come behind its claim's release.
             Err(error) if self.patience.is_zero() => Err(error),
-            Err(_) => Box::pin(self.next_live()).await,
+            Err(_) => Box::pin(self.next_active()).await,
         }
     }
 
-    async fn next_live(&self) -> Result<Live> {
-        match tokio::time::timeout(self.patience, self.until(Line::is_settled)).await {
+    async fn next_active(&self) -> Result<ActiveConnection> {
+        match tokio::time::timeout(self.patience, self.until(ConnectionState::is_settled)).await {
             Ok(settled) => settled,
-            Err(_) => self.line.borrow().live().cloned(),
+            Err(_) => self.state.borrow().active().cloned(),
         }
     }
 
     /// Gives up the present connection.
     pub(crate) fn mark_broken(&self, why: &str) {
-        if let Line::Up(live) = &*self.line.borrow() {
+        if let ConnectionState::Up(active) = &*self.state.borrow() {
             tracing::warn!(why, "the connection to redis is replaced");
-            live.health.broken.notify_one();
+            active.health.broken.notify_one();
         }
     }
 
     /// Sends one command. The outer error is the connection's, the inner one the server's own.
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Result<Value, RedisError>> {
-        let mut live = self.live().await?;
-        let answer = live.connection.send_packed_command(command).await;
-        live.health.heard(answer.and_then(Value::extract_error))
+        let mut active = self.active().await?;
+        let answer = active.connection.send_packed_command(command).await;
+        active.health.heard(answer.and_then(Value::extract_error))
     }
 
     /// Sends commands together; nobody's come between them.
@@ -195,7 +200,7 @@ impl SupervisedConnection {
         commands: &Pipeline,
         leaving: impl Sized,
     ) -> Result<Vec<Value>> {
-        let Live { mut connection, health, _driver, .. } = self.live().await?;
+        let ActiveConnection { mut connection, health, _task, .. } = self.active().await?;
         let count = commands.len();
         let mut sending = pin!(connection.send_packed_commands(commands, 0, count));
         let first = poll!(sending.as_mut());
@@ -211,7 +216,7 @@ impl SupervisedConnection {
 
     /// Ends the connection; requests are errors from now on.
     pub(crate) fn close(&self) {
-        self.line.send_replace(Line::Closed);
+        self.state.send_replace(ConnectionState::Closed);
         self.supervisor.abort();
     }
 }
@@ -222,20 +227,22 @@ impl Drop for SupervisedConnection {
     }
 }
 
-impl Line {
+impl ConnectionState {
     /// The connection; if there is none, why.
-    fn live(&self) -> Result<&Live> {
+    fn active(&self) -> Result<&ActiveConnection> {
         match self {
-            Line::Starting => Err(Error::new(ErrorKind::Unreachable, "there is no connection yet")),
-            Line::Down(error) => Err(error.clone()),
-            Line::Up(live) => Ok(live),
-            Line::Closed => Err(closed()),
+            ConnectionState::Starting => {
+                Err(Error::new(ErrorKind::Unreachable, "there is no connection yet"))
+            }
+            ConnectionState::Down(error) => Err(error.clone()),
+            ConnectionState::Up(active) => Ok(active),
+            ConnectionState::Closed => Err(closed()),
         }
     }
 
     /// Another connection, if there is to be one, is not on its way.
     fn is_settled(&self) -> bool {
-        matches!(self, Line::Up(_) | Line::Closed)
+        matches!(self, ConnectionState::Up(_) | ConnectionState::Closed)
     }
 }
 
@@ -284,10 +291,10 @@ impl Health {
 /// Connects again and again, with a growing pause and some jitter, so that a fleet does not come
 /// back in one instant.
 async fn supervise(
-    route: Target,
-    caller: Arc<ConnectOptions>,
+    target: Target,
+    options: Arc<ConnectOptions>,
     subscription: Subscription,
-    line: Arc<watch::Sender<Line>>,
+    state: Arc<watch::Sender<ConnectionState>>,
 ) {
     const SHORTEST: Duration = Duration::from_millis(10);
     const LONGEST: Duration = Duration::from_secs(1);
@@ -295,17 +302,17 @@ async fn supervise(
     let mut was_up = false;
     loop {
         let started = Instant::now();
-        match open(&route, &caller, &subscription).await {
-            Ok(live) => {
-                tracing::debug!(?route, again = was_up, "connected to redis");
-                set(&line, Line::Up(live.clone()));
+        match open(&target, &options, &subscription).await {
+            Ok(active) => {
+                tracing::debug!(server = ?target, again = was_up, "connected to redis");
+                set(&state, ConnectionState::Up(active.clone()));
                 if let (true, Some(handler)) = (was_up, &subscription.handler) {
                     handler.on_gap();
                 }
                 was_up = true;
-                live.health.broken.notified().await;
+                active.health.broken.notified().await;
                 let error = Error::new(ErrorKind::Unreachable, "the connection was lost");
-                set(&line, Line::Down(error));
+                set(&state, ConnectionState::Down(error));
                 // One that keeps breaking at once is not to be opened without pause.
                 if started.elapsed() > LONGEST {
                     pause = SHORTEST;
@@ -313,11 +320,11 @@ async fn supervise(
                 }
             }
             Err(error) => {
-                tracing::debug!(?route, %error, "cannot connect to redis");
+                tracing::debug!(server = ?target, %error, "cannot connect to redis");
                 // What was right before may be in the middle of a change, such as a new password that
                 // the server has and this process does not yet, or a failover and back.
                 let error = if was_up { error.retryable(true) } else { error };
-                set(&line, Line::Down(error));
+                set(&state, ConnectionState::Down(error));
             }
         }
         tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -326,26 +333,30 @@ async fn supervise(
 }
 
 /// Closed is for good, also when the supervisor is just about to say something else.
-fn set(line: &watch::Sender<Line>, now: Line) {
-    line.send_if_modified(|line| match line {
-        Line::Closed => false,
+fn set(state: &watch::Sender<ConnectionState>, now: ConnectionState) {
+    state.send_if_modified(|state| match state {
+        ConnectionState::Closed => false,
         _ => {
-            *line = now;
+            *state = now;
             true
         }
     });
 }
 
 /// One connection, subscribed if somebody listens.
-async fn open(route: &Target, caller: &ConnectOptions, subscription: &Subscription) -> Result<Live> {
+async fn open(
+    target: &Target,
+    options: &ConnectOptions,
+    subscription: &Subscription,
+) -> Result<ActiveConnection> {
     let health = Arc::new(Health::default());
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
-        .set_response_timeout(Some(caller.timeouts.answer))
+        .set_response_timeout(Some(options.timeouts.answer))
         // The default of 50 makes a crowd wait for places in the channel.
         .set_pipeline_buffer_size(1024)
         .set_push_sender(push_sender(subscription.handler.clone(), health.clone()));
-    let Dialled { mut connection, driver, peer } = route.connect(caller, &config).await?;
+    let Dialled { mut connection, task, peer } = target.connect(options, &config).await?;
     if let Some(channel) = &subscription.channel {
         let subscribed = connection.subscribe(channel.as_str()).await;
         subscribed.map_err(|error| explain(&error))?;
@@ -353,7 +364,7 @@ async fn open(route: &Target, caller: &ConnectOptions, subscription: &Subscripti
     if let Some(handler) = &subscription.handler {
         handler.on_connect(&mut connection).await?;
     }
-    Ok(Live { connection, health, peer, _driver: Arc::new(driver) })
+    Ok(ActiveConnection { connection, health, peer, _task: Arc::new(task) })
 }
 
 /// Takes the pushes.

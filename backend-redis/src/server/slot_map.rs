@@ -6,8 +6,8 @@
 use crc::{CRC_16_XMODEM, Crc};
 use redis::{RedisError, Value};
 
-use crate::connection::access::AddressMap;
 use crate::connection::HostPort;
+use crate::connection::access::AddressMap;
 
 const SLOTS: u16 = 16384;
 const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
@@ -50,7 +50,11 @@ pub(crate) fn redirection(
 
 /// The answer of the node `asked` to `CLUSTER SLOTS`: first, last, master, replicas... for each
 /// range.
-pub(crate) fn read_map(answer: &Value, asked: &HostPort, addresses: &AddressMap) -> Option<Vec<Range>> {
+pub(crate) fn read_map(
+    answer: &Value,
+    asked: &HostPort,
+    addresses: &AddressMap,
+) -> Option<Vec<Range>> {
     let Value::Array(rows) = answer else { return None };
     let mut ranges = Vec::with_capacity(rows.len());
     for row in rows {

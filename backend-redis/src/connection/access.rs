@@ -9,9 +9,9 @@ use std::time::Duration;
 use fencelock_core::url::{Params, StoreUrl, hosts_in};
 use fencelock_core::{Error, ErrorKind, Result};
 
-use crate::connection::{Credentials, Login};
-use crate::connection::HostPort;
-use crate::connection::Tls;
+use super::host::HostPort;
+use super::login::{Credentials, Login};
+use super::tls::Tls;
 
 pub(crate) const PORT: u16 = 6379;
 

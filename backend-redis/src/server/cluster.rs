@@ -1,12 +1,10 @@
 //! A Redis Cluster: which node has which slot, and how to follow a slot that moves.
 //!
-//! The client crate's cluster connection repeats requests behind its caller's back, up to nine
+//! The client crate's cluster connection repeats requests behind its options's back, up to nine
 //! times in one measurement, so that a release that worked would say it did not. Here each request
 //! is sent once for each redirection, every node has a supervised connection of its own, and a
 //! node that fails holds up nobody else's.
 //! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>
-
-mod map;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +18,14 @@ use rand::seq::SliceRandom;
 use redis::Value;
 use tokio::time::Instant;
 
-use crate::protocol::error::{closed, explain, protocol_error};
-use crate::connection::{Subscription, SupervisedConnection};
-use crate::server::node::{Node, ScriptCall};
+use super::node::Node;
+use super::slot_map;
 use crate::connection::{ConnectOptions, HostPort, Target};
+use crate::connection::{Subscription, SupervisedConnection};
+use crate::protocol::call::ScriptCall;
+use crate::protocol::error::{closed, explain, protocol_error};
 
-pub(crate) use map::{Range, Redirection, read_map, redirection};
+pub(crate) use super::slot_map::{Range, Redirection, read_map, redirection};
 
 /// A request follows this many redirections; more mean that the nodes do not agree.
 const REDIRECTIONS: usize = 5;
@@ -39,7 +39,7 @@ const KEPT: Duration = Duration::from_secs(15);
 /// A connected cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    caller: Arc<ConnectOptions>,
+    options: Arc<ConnectOptions>,
     replicas: u32,
     /// Hears of the keys at each node, not of the hand-overs, which `any` hears of.
     nodes_subscription: Subscription,
@@ -71,16 +71,21 @@ struct Known {
 impl Cluster {
     pub(crate) fn start(
         seeds: Vec<HostPort>,
-        caller: Arc<ConnectOptions>,
+        options: Arc<ConnectOptions>,
         subscription: Subscription,
         replicas: u32,
     ) -> Cluster {
         let nodes_subscription = Subscription { channel: None, ..subscription.clone() };
         let known = Arc::new(Mutex::new(seeds.clone()));
-        let patience = caller.timeouts.answer;
-        let any = SupervisedConnection::start(Target::Any(known.clone()), caller.clone(), subscription, patience);
+        let patience = options.timeouts.answer;
+        let any = SupervisedConnection::start(
+            Target::Any(known.clone()),
+            options.clone(),
+            subscription,
+            patience,
+        );
         let (map, asking) = (Mutex::default(), tokio::sync::Mutex::default());
-        Cluster { caller, replicas, nodes_subscription, seeds, known, any, map, asking }
+        Cluster { options, replicas, nodes_subscription, seeds, known, any, map, asking }
     }
 
     pub(crate) fn any(&self) -> &SupervisedConnection {
@@ -93,7 +98,7 @@ impl Cluster {
 
     /// The master that has `key`, as far as is known.
     pub(crate) fn host_of(&self, key: &str) -> Option<HostPort> {
-        let slot = map::slot(key);
+        let slot = slot_map::slot(key);
         let map = self.map();
         let at = map.ranges.partition_point(|range| range.last < slot);
         let range = map.ranges.get(at)?;
@@ -110,9 +115,13 @@ impl Cluster {
             known.used = Instant::now();
             return known.node.clone();
         }
-        let route = Target::To(host.clone());
-        let node =
-            Arc::new(Node::start(&route, &self.caller, self.nodes_subscription.clone(), self.replicas));
+        let target = Target::To(host.clone());
+        let node = Arc::new(Node::start(
+            &target,
+            &self.options,
+            self.nodes_subscription.clone(),
+            self.replicas,
+        ));
         if map.closed {
             node.close();
         }
@@ -120,17 +129,17 @@ impl Cluster {
         node
     }
 
-    /// Does `step` where its slot is, following it if it moves.
-    pub(crate) async fn step(self: &Arc<Self>, step: ScriptCall<'_>) -> Result<Value> {
-        let mut host = match self.host_of(step.keys[0]) {
+    /// Does `call` where its slot is, following it if it moves.
+    pub(crate) async fn call(self: &Arc<Self>, call: ScriptCall<'_>) -> Result<Value> {
+        let mut host = match self.host_of(call.keys[0]) {
             Some(host) => host,
             None => {
                 self.ask_for_map().await?;
-                self.host_of(step.keys[0]).ok_or_else(uncovered)?
+                self.host_of(call.keys[0]).ok_or_else(uncovered)?
             }
         };
         for _ in 0..REDIRECTIONS {
-            let error = match self.node(&host).call(step).await {
+            let error = match self.node(&host).call(call).await {
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(error)) => error,
                 Err(error) => {
@@ -140,14 +149,14 @@ impl Cluster {
                     return Err(error);
                 }
             };
-            match redirection(&error, &host, &self.caller.addresses) {
+            match redirection(&error, &host, &self.options.addresses) {
                 Some(Redirection::Moved(to)) => {
                     // Where one slot has gone others may have too. That is no reason to wait: the
                     // way of this one is known.
                     self.refresh();
                     host = to;
                 }
-                Some(Redirection::Ask(to)) => return self.node(&to).asking_call(step).await,
+                Some(Redirection::Ask(to)) => return self.node(&to).asking_call(call).await,
                 None => {
                     if matches!(error.code(), Some("CLUSTERDOWN" | "READONLY" | "MASTERDOWN")) {
                         let _ = self.ask_for_map().await;
@@ -172,7 +181,7 @@ impl Cluster {
         };
         if is_due {
             let cluster = self.clone();
-            self.caller.runtime.spawn(async move {
+            self.options.runtime.spawn(async move {
                 if let Err(error) = cluster.ask_for_map().await {
                     tracing::debug!(%error, "no node tells the map of slots");
                 }
@@ -215,7 +224,7 @@ impl Cluster {
         let (mut of_any, mut failed) = (None, uncovered());
         while let Some((is_any, host, answer)) = asking.next().await {
             let map = match (host, answer) {
-                (Ok(host), Ok(answer)) => read_map(&answer, &host, &self.caller.addresses)
+                (Ok(host), Ok(answer)) => read_map(&answer, &host, &self.options.addresses)
                     .ok_or_else(|| protocol_error("CLUSTER SLOTS")),
                 (Err(error), _) | (_, Err(error)) => Err(error),
             };
@@ -230,7 +239,8 @@ impl Cluster {
                     if is_any {
                         of_any = Some(map.clone());
                     }
-                    let agreed = maps.iter().filter(|other| map::agree(&map, other)).count() + 1;
+                    let agreed =
+                        maps.iter().filter(|other| slot_map::agree(&map, other)).count() + 1;
                     maps.push(map);
                     if agreed >= wanted {
                         break;
@@ -240,11 +250,11 @@ impl Cluster {
             }
         }
         let others = maps.len();
-        let Some(found) = map::prevailing(&maps, &present) else {
+        let Some(found) = slot_map::prevailing(&maps, &present) else {
             return Err(failed);
         };
         // It may be cut off from the others, and so from their pushes.
-        if others > 2 && of_any.is_some_and(|map| !map::agree(&map, &found)) {
+        if others > 2 && of_any.is_some_and(|map| !slot_map::agree(&map, &found)) {
             self.any.mark_broken("most nodes of the cluster tell another map of slots");
         }
         Ok(found)
@@ -256,7 +266,8 @@ impl Cluster {
         let peer = self.any.peer();
         let mut masters: Vec<(bool, HostPort)> = {
             let map = self.map();
-            let masters: HashSet<&HostPort> = map.ranges.iter().map(|range| &range.master).collect();
+            let masters: HashSet<&HostPort> =
+                map.ranges.iter().map(|range| &range.master).collect();
             let others = masters.into_iter().filter(|host| peer.as_ref() != Some(*host));
             others.map(|host| (!map.nodes.contains_key(host), host.clone())).collect()
         };
@@ -274,10 +285,10 @@ impl Cluster {
         Ok(masters.iter().map(|host| self.node(host)).collect())
     }
 
-    async fn slots(link: &SupervisedConnection) -> Result<Value> {
+    async fn slots(connection: &SupervisedConnection) -> Result<Value> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
-        link.send(&command).await?.map_err(|error| explain(&error))
+        connection.send(&command).await?.map_err(|error| explain(&error))
     }
 
     fn adopt(&self, ranges: Vec<Range>) {

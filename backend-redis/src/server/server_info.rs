@@ -11,8 +11,8 @@ use fencelock_core::{
 };
 use redis::Value;
 
-use crate::protocol::error::{meaning_of, protocol_error};
 use crate::connection::SupervisedConnection;
+use crate::protocol::error::{meaning_of, protocol_error};
 
 /// The oldest server whose commands the scripts use: `SET … KEEPTTL GET` is of 6.2.
 const OLDEST: (u32, u32) = (6, 2);
@@ -27,9 +27,9 @@ pub(crate) struct ServerInfo {
 }
 
 impl ServerInfo {
-    /// Asks over `link`.
-    pub(crate) async fn of(link: &SupervisedConnection) -> Result<ServerInfo> {
-        match link.send(&redis::cmd("INFO")).await? {
+    /// Asks over `connection`.
+    pub(crate) async fn of(connection: &SupervisedConnection) -> Result<ServerInfo> {
+        match connection.send(&redis::cmd("INFO")).await? {
             Ok(info @ (Value::BulkString(_) | Value::VerbatimString { .. })) => {
                 Ok(ServerInfo::read(&info))
             }

@@ -7,21 +7,21 @@ use fencelock_core::url::StoreUrl;
 use fencelock_core::{Attempt, Error, Moment, Result};
 use redis::{RedisError, Value};
 
+use crate::connection::HostPort;
+use crate::connection::PushHandler;
 use crate::connection::access::AddressMap;
-use crate::single::backend;
-use crate::server::server_info::ServerInfo;
-use crate::server::cluster::{read_map, redirection};
-use crate::single::acquisition::read_attempt;
 use crate::protocol::error::explain;
 use crate::protocol::identity::{Identity, Keys};
-use crate::connection::PushHandler;
-use crate::single::notifications::Notifications;
+use crate::protocol::snapshot;
 use crate::redlock::marker::{Deployment, standing};
 use crate::redlock::refusals::{Refusal, Refusals};
 use crate::redlock::waiters::Waiters;
 use crate::redlock::{self, RedlockStore};
-use crate::connection::HostPort;
-use crate::protocol::snapshot;
+use crate::server::cluster::{read_map, redirection};
+use crate::server::server_info::ServerInfo;
+use crate::single::acquisition::read_attempt;
+use crate::single::backend;
+use crate::single::notifications::Notifications;
 use crate::{REDLOCK_SCHEME, RedisStore};
 
 /// The keys of the lock `key`: its own, its queue's and its token's.
@@ -67,7 +67,8 @@ pub fn reply(bytes: &[u8]) -> Granted {
     let _ = read_map(&value, &asked(), &AddressMap::default());
     if let Some(seen) = snapshot::read(value.clone()) {
         let again = snapshot::read(value.clone());
-        let _ = snapshot::LockContents::merge([seen].into_iter().chain(again).collect(), 2).into_snapshot();
+        let _ = snapshot::LockContents::merge([seen].into_iter().chain(again).collect(), 2)
+            .into_snapshot();
     }
     if let Some(refusal) = Refusal::read(&value) {
         let mut refusals = Refusals::default();

@@ -11,9 +11,9 @@ use fencelock_core::{Error, ErrorKind, Result};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::oneshot;
 
-use crate::protocol::error::{explain, protocol_error};
 use crate::connection::SupervisedConnection;
-use crate::server::node::{By, ScriptCall, UNKNOWN_SCRIPT};
+use crate::protocol::call::{EvalBy, ScriptCall, UNKNOWN_SCRIPT};
+use crate::protocol::error::{explain, protocol_error};
 
 /// How long the replicas may take, and at most half of the time that an answer may.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
@@ -21,7 +21,7 @@ const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
 /// The connection for confirmations, and those that wait for it.
 #[derive(Debug)]
 pub(crate) struct Replicas {
-    link: SupervisedConnection,
+    connection: SupervisedConnection,
     wanted: u32,
     within: Duration,
     waiting: Mutex<Vec<Confirmation>>,
@@ -36,19 +36,19 @@ struct Confirmation {
 }
 
 impl Replicas {
-    pub(crate) fn new(link: SupervisedConnection, wanted: u32, answer: Duration) -> Replicas {
+    pub(crate) fn new(connection: SupervisedConnection, wanted: u32, answer: Duration) -> Replicas {
         let (waiting, sending) = (Mutex::default(), tokio::sync::Mutex::default());
         let within = REPLICAS_WITHIN.min(answer / 2);
-        Replicas { link, wanted, within, waiting, sending }
+        Replicas { connection, wanted, within, waiting, sending }
     }
 
-    /// Does the step, and answers once enough replicas have it. Cancel safe: others may have to ask
+    /// Does the call, and answers once enough replicas have it. Cancel safe: others may have to ask
     /// again.
-    pub(crate) async fn confirm(&self, step: ScriptCall<'_>) -> Result<Value> {
+    pub(crate) async fn confirm(&self, call: ScriptCall<'_>) -> Result<Value> {
         // With its text when the digest is unknown: replicas that became masters know none.
-        match self.confirm_by(step, EvalBy::Digest).await? {
+        match self.confirm_by(call, EvalBy::Digest).await? {
             Value::ServerError(error) if error.code() == UNKNOWN_SCRIPT => {
-                self.confirm_by(step, EvalBy::Text).await
+                self.confirm_by(call, EvalBy::Text).await
             }
             answer => Ok(answer),
         }?
@@ -56,9 +56,9 @@ impl Replicas {
         .map_err(|error| explain(&error))
     }
 
-    async fn confirm_by(&self, step: ScriptCall<'_>, by: By) -> Result<Value> {
+    async fn confirm_by(&self, call: ScriptCall<'_>, by: EvalBy) -> Result<Value> {
         let (answer, mut answered) = oneshot::channel();
-        let confirmation = Confirmation { command: step.command(by), answer };
+        let confirmation = Confirmation { command: call.command(by), answer };
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(confirmation);
         let sending = self.sending.lock().await;
         // Whoever sent before may have sent this one too.
@@ -84,7 +84,7 @@ impl Replicas {
             pipeline.add_command(command);
         }
         pipeline.cmd("WAIT").arg(self.wanted).arg(self.within.as_millis());
-        let answers = self.link.send_all(&pipeline).await.and_then(|mut answers| {
+        let answers = self.connection.send_all(&pipeline).await.and_then(|mut answers| {
             let reached = answers.pop().unwrap_or(Value::Nil);
             self.enough(reached)?;
             Ok(answers)
@@ -121,7 +121,7 @@ impl Replicas {
                 // A demoted server says so in several ways, none of them final.
                 let denied = error.code() == Some("NOPERM");
                 if !denied {
-                    self.link.mark_broken("WAIT failed");
+                    self.connection.mark_broken("WAIT failed");
                 }
                 Err(explained.retryable(!denied))
             }
@@ -129,6 +129,6 @@ impl Replicas {
     }
 
     pub(crate) fn close(&self) {
-        self.link.close();
+        self.connection.close();
     }
 }

@@ -13,17 +13,17 @@ pub(crate) struct Script {
     pub(crate) digest: String,
 }
 
-const KEYS: &str = include_str!("scripts/keys.lua");
+const KEYS: &str = include_str!("lua/keys.lua");
 
 /// What steps share, by the lines that ask for it; a part may ask for one behind it.
 const PARTS: [(&str, &str); 7] = [
-    ("--<alive.lua>\n", include_str!("scripts/alive.lua")),
-    ("--<mint.lua>\n", include_str!("scripts/mint.lua")),
-    ("--<queue.lua>\n", include_str!("scripts/queue.lua")),
-    ("--<fence.lua>\n", include_str!("scripts/redlock/fence.lua")),
-    ("--<hint.lua>\n", include_str!("scripts/redlock/hint.lua")),
-    ("--<lock.lua>\n", include_str!("scripts/lock.lua")),
-    ("--<foreign.lua>\n", include_str!("scripts/foreign.lua")),
+    ("--<heartbeat.lua>\n", include_str!("lua/heartbeat.lua")),
+    ("--<token.lua>\n", include_str!("lua/token.lua")),
+    ("--<queue.lua>\n", include_str!("lua/queue.lua")),
+    ("--<fence.lua>\n", include_str!("lua/redlock/fence.lua")),
+    ("--<hint.lua>\n", include_str!("lua/redlock/hint.lua")),
+    ("--<lock.lua>\n", include_str!("lua/lock.lua")),
+    ("--<foreign.lua>\n", include_str!("lua/foreign.lua")),
 ];
 
 impl Script {
@@ -47,7 +47,7 @@ impl Script {
             format!("{} = function(KEYS, ARGV)\n{text}end,\n", step.name)
         };
         let functions: String = steps.iter().map(function).collect();
-        let text = include_str!("scripts/batch.lua").replace("--<steps>\n", &functions);
+        let text = include_str!("lua/batch.lua").replace("--<steps>\n", &functions);
         Script::new("batch", text)
     }
 }
@@ -58,25 +58,25 @@ pub(crate) struct Scripts {
     pub(crate) attempt: Script,
     pub(crate) release: Script,
     pub(crate) renew: Script,
-    pub(crate) look: Script,
+    pub(crate) check_waiters: Script,
     pub(crate) inspect: Script,
     pub(crate) batch: Script,
 }
 
 impl Scripts {
     pub(crate) fn all(&self) -> [&Script; 6] {
-        [&self.attempt, &self.release, &self.renew, &self.look, &self.inspect, &self.batch]
+        [&self.attempt, &self.release, &self.renew, &self.check_waiters, &self.inspect, &self.batch]
     }
 }
 
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
-    let attempt = Script::step("attempt", include_str!("scripts/attempt.lua"));
-    let release = Script::step("release", include_str!("scripts/release.lua"));
-    let renew = Script::step("renew", include_str!("scripts/renew.lua"));
-    let look = Script::step("look", include_str!("scripts/look.lua"));
-    let inspect = Script::step("inspect", include_str!("scripts/inspect.lua"));
-    let batch = Script::batch(&[&attempt, &release, &renew, &look, &inspect]);
-    Scripts { attempt, release, renew, look, inspect, batch }
+    let attempt = Script::step("attempt", include_str!("lua/attempt.lua"));
+    let release = Script::step("release", include_str!("lua/release.lua"));
+    let renew = Script::step("renew", include_str!("lua/renew.lua"));
+    let check_waiters = Script::step("check_waiters", include_str!("lua/check_waiters.lua"));
+    let inspect = Script::step("inspect", include_str!("lua/inspect.lua"));
+    let batch = Script::batch(&[&attempt, &release, &renew, &check_waiters, &inspect]);
+    Scripts { attempt, release, renew, check_waiters, inspect, batch }
 });
 
 /// Those of a quorum's nodes: each does its part of what one server would do alone.
@@ -86,25 +86,26 @@ pub(crate) struct QuorumScripts {
     pub(crate) raise: Script,
     pub(crate) extend: Script,
     pub(crate) free: Script,
-    pub(crate) look: Script,
+    pub(crate) check_waiters: Script,
     pub(crate) batch: Script,
 }
 
 impl QuorumScripts {
     pub(crate) fn all(&self) -> [&Script; 7] {
-        let QuorumScripts { vote, raise, extend, free, look, batch } = self;
-        [vote, raise, extend, free, look, batch, &SCRIPTS.inspect]
+        let QuorumScripts { vote, raise, extend, free, check_waiters, batch } = self;
+        [vote, raise, extend, free, check_waiters, batch, &SCRIPTS.inspect]
     }
 }
 
 pub(crate) static QUORUM: LazyLock<QuorumScripts> = LazyLock::new(|| {
-    let vote = Script::step("vote", include_str!("scripts/redlock/vote.lua"));
-    let raise = Script::step("raise", include_str!("scripts/redlock/raise.lua"));
-    let extend = Script::step("extend", include_str!("scripts/redlock/extend.lua"));
-    let free = Script::step("free", include_str!("scripts/redlock/free.lua"));
-    let look = Script::step("look", include_str!("scripts/redlock/look.lua"));
-    let batch = Script::batch(&[&vote, &raise, &extend, &free, &look, &SCRIPTS.inspect]);
-    QuorumScripts { vote, raise, extend, free, look, batch }
+    let vote = Script::step("vote", include_str!("lua/redlock/vote.lua"));
+    let raise = Script::step("raise", include_str!("lua/redlock/raise.lua"));
+    let extend = Script::step("extend", include_str!("lua/redlock/extend.lua"));
+    let free = Script::step("free", include_str!("lua/redlock/free.lua"));
+    let check_waiters =
+        Script::step("check_waiters", include_str!("lua/redlock/check_waiters.lua"));
+    let batch = Script::batch(&[&vote, &raise, &extend, &free, &check_waiters, &SCRIPTS.inspect]);
+    QuorumScripts { vote, raise, extend, free, check_waiters, batch }
 });
 
 /// The scripts' names and texts, for tests that drive them without the rest of this crate.

@@ -1,0 +1,238 @@
+//! Steps of many callers in one request to a server, by `scripts/batch.lua`.
+
+use std::sync::Arc;
+
+use fencelock_core::crowd::{Carrier, Crowd, Leaving, Limits, Way};
+use fencelock_core::{Error, Result};
+use redis::{Cmd, Pipeline, RedisError, Value};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::node::Node;
+use super::sharing::Sharing;
+use crate::protocol::call::{EvalBy, ScriptCall, command};
+use crate::protocol::error::{closed, code_of, explain, protocol_error};
+use crate::protocol::script::Script;
+
+const LIMITS: Limits = Limits { alone: 16, calls: 2, most: 64 };
+
+/// One server, and the requests to it.
+#[derive(Debug)]
+pub(crate) struct BatchingNode {
+    node: Node,
+    runtime: Handle,
+    /// Does many calls in one request.
+    script: &'static Script,
+    crowd: Crowd<PendingCall>,
+    sharing: Sharing,
+}
+
+impl Carrier for BatchingNode {
+    type Step = PendingCall;
+
+    fn crowd(&self) -> &Crowd<PendingCall> {
+        &self.crowd
+    }
+
+    fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    async fn carry(self: Arc<Self>, calls: Vec<PendingCall>, leaving: Leaving<Self>) {
+        let (shared, apart) = self.sharing.split(calls, PendingCall::lock, Instant::now());
+        let mut requests = vec![Request { calls: shared, by: EvalBy::Digest }];
+        requests.extend(apart.into_iter().map(Request::alone));
+        let mut leaving = Some(leaving);
+        loop {
+            let leaving = leaving.take().unwrap_or_else(|| self.leaving());
+            requests.retain_mut(Request::is_wanted);
+            if requests.is_empty() {
+                return;
+            }
+            let commands = self.commands(&requests);
+            match self.node.connection().send_all_leaving(&commands, leaving).await {
+                Ok(answers) => {
+                    let answered = requests.into_iter().zip(answers);
+                    requests = answered
+                        .flat_map(|(request, answer)| self.settle(request, answer))
+                        .collect();
+                }
+                Err(error) => {
+                    requests.into_iter().for_each(|request| fail_all(request.calls, &error));
+                    // They have waited for the same.
+                    fail_all(self.crowd.take_waiting(), &error);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl BatchingNode {
+    pub(crate) fn new(node: Node, runtime: Handle, script: &'static Script) -> Arc<BatchingNode> {
+        Arc::new(BatchingNode {
+            node,
+            runtime,
+            script,
+            crowd: Crowd::new(LIMITS),
+            sharing: Sharing::new(),
+        })
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Does one call. Dropped half-way, it may or may not be done, but not later than what is asked
+    /// for behind it.
+    pub(crate) async fn call(self: &Arc<Self>, call: ScriptCall<'_>) -> Result<Value> {
+        let waiting = || {
+            let (answer, answered) = oneshot::channel();
+            (PendingCall::new(call, answer), answered)
+        };
+        match self.enter(waiting) {
+            // In a box, so that those who wait in a crowd stay small.
+            Way::Alone(_place) => {
+                Box::pin(self.node.call(call)).await?.map_err(|error| explain(&error))
+            }
+            // Only the end of the runtime drops an answer.
+            Way::Together(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
+        }
+    }
+
+    /// All on the connection at once: nobody waits for another one's round trip.
+    fn commands(&self, requests: &[Request]) -> Pipeline {
+        let mut commands = Pipeline::with_capacity(requests.len());
+        for request in requests {
+            commands.add_command(match request.calls.as_slice() {
+                [call] => command(call.script, request.by, call.keys, call.words()),
+                calls => shared_command(self.script, calls, request.by),
+            });
+        }
+        commands
+    }
+
+    /// Tells the calls of a request its answer; what has to be sent again.
+    fn settle(&self, mut request: Request, answer: Value) -> Vec<Request> {
+        let error = match answer {
+            Value::ServerError(error) => RedisError::from(error),
+            answer => {
+                self.deliver_replies(request.calls, answer);
+                return Vec::new();
+            }
+        };
+        if matches!(request.by, EvalBy::Digest) && self.node.wants_text(&error) {
+            request.by = EvalBy::Text;
+            return vec![request];
+        }
+        let explained = explain(&error);
+        if request.calls.len() > 1 && !explained.is_retryable() {
+            // What is denied to one must not be denied to the others.
+            self.sharing.call_refused(Instant::now());
+            if code_of(&error) == "CROSSSLOT" {
+                self.sharing.slots_differ();
+            }
+            return request.calls.into_iter().map(Request::alone).collect();
+        }
+        if let ([call], "NOPERM") = (request.calls.as_slice(), code_of(&error)) {
+            self.sharing.denied(call.lock(), Instant::now());
+        }
+        fail_all(request.calls, &explained);
+        Vec::new()
+    }
+
+    fn deliver_replies(&self, calls: Vec<PendingCall>, answer: Value) {
+        match answer {
+            answer if calls.len() == 1 => {
+                for call in calls {
+                    self.sharing.allowed(call.lock());
+                    call.deliver(Ok(answer.clone()));
+                }
+            }
+            Value::Array(answers) if answers.len() == calls.len() => {
+                for (call, answer) in calls.into_iter().zip(answers) {
+                    call.deliver(answer.extract_error().map_err(|error| explain(&error)));
+                }
+            }
+            // Nobody knows whose answers they are.
+            _ => {
+                self.node.connection().mark_broken("it gave an unexpected reply");
+                fail_all(calls, &protocol_error("a batch"));
+            }
+        }
+    }
+}
+
+/// Steps that go in one request.
+struct Request {
+    calls: Vec<PendingCall>,
+    by: EvalBy,
+}
+
+impl Request {
+    fn alone(call: PendingCall) -> Request {
+        Request { calls: vec![call], by: EvalBy::Digest }
+    }
+
+    /// Whether somebody still waits for it. The calls that nobody waits for need not be asked.
+    fn is_wanted(&mut self) -> bool {
+        self.calls.retain(|call| !call.answer.is_closed());
+        !self.calls.is_empty()
+    }
+}
+
+/// A call that waits for a place, or for its answer.
+#[derive(Debug)]
+pub(crate) struct PendingCall {
+    script: &'static Script,
+    keys: usize,
+    /// The keys and the values, one behind the other.
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    answer: oneshot::Sender<Result<Value>>,
+}
+
+impl PendingCall {
+    fn new(call: ScriptCall<'_>, answer: oneshot::Sender<Result<Value>>) -> PendingCall {
+        let mut bytes = Vec::with_capacity(call.words().map(<[u8]>::len).sum());
+        let ends = call.words().map(|word| {
+            bytes.extend_from_slice(word);
+            bytes.len()
+        });
+        let ends = ends.collect();
+        PendingCall { script: call.script, keys: call.keys.len(), bytes, ends, answer }
+    }
+
+    fn words(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
+    }
+
+    /// The lock's key.
+    fn lock(&self) -> &[u8] {
+        &self.bytes[..self.ends[0]]
+    }
+
+    fn deliver(self, answer: Result<Value>) {
+        // Nobody listens any more: its claim's release follows.
+        let _ = self.answer.send(answer);
+    }
+}
+
+fn fail_all(calls: Vec<PendingCall>, error: &Error) {
+    calls.into_iter().for_each(|call| call.deliver(Err(error.clone())));
+}
+
+/// As `scripts/batch.lua` takes it.
+fn shared_command(script: &'static Script, calls: &[PendingCall], by: EvalBy) -> Cmd {
+    let counts = |call: &PendingCall| format!("{}{}", call.keys, call.ends.len() - call.keys);
+    let counts: Vec<String> = calls.iter().map(counts).collect();
+    let keys = calls.iter().map(|call| call.keys).sum();
+    let all_keys = calls.iter().flat_map(|call| call.words().take(call.keys));
+    let values = calls.iter().zip(&counts).flat_map(|(call, counts)| {
+        let head = [call.script.name.as_bytes(), counts.as_bytes()];
+        head.into_iter().chain(call.words().skip(call.keys))
+    });
+    command(script, by, keys, all_keys.chain(values))
+}
