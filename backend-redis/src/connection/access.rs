@@ -1,4 +1,4 @@
-//! How every server of a store is asked: as whom, by TLS or not, and for how long.
+//! The settings of all connections of a store: login, database, TLS, timeouts, address map.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,11 +27,11 @@ pub(crate) const PARAMETERS: [&str; 8] = [
     "answer_timeout",
 ];
 
-/// What a timeout may be: shorter ones end with each pause of a server, longer ones let a dead
-/// connection live on.
+/// Bounds of a timeout: a shorter one expires at each pause of a server, a longer one keeps a dead
+/// connection.
 const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
-/// As whom and how servers are asked.
+/// How servers are accessed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Access {
     pub(crate) login: Login,
@@ -46,8 +46,8 @@ pub(crate) struct Access {
 pub(crate) struct Timeouts {
     /// For a connection with its handshakes and the login.
     pub(crate) connect: Duration,
-    /// For an answer. Longer than any script runs, shorter than the patience of a waiter; asking
-    /// again is harmless.
+    /// For a reply. Longer than any script runs, shorter than a waiter's patience; a retry is
+    /// harmless.
     pub(crate) answer: Duration,
 }
 
@@ -71,7 +71,7 @@ impl Timeouts {
 
 type Translate = dyn Fn(&str, u16) -> (String, u16) + Send + Sync;
 
-/// Where the addresses that a cluster or Sentinel names are reached from here.
+/// Translates the addresses that a cluster or Sentinel names to those reachable from here.
 #[derive(Clone, Default)]
 pub(crate) struct AddressMap(Option<Arc<Translate>>);
 
@@ -88,7 +88,7 @@ impl AddressMap {
         AddressMap(Some(Arc::new(translate)))
     }
 
-    /// `internal:port=external:port,...`; what is not in it stays as it is.
+    /// Parses `internal:port=external:port,...`; addresses that are not in it stay as they are.
     fn read(text: &str) -> Result<AddressMap> {
         let wrong = || {
             invalid(
@@ -112,7 +112,7 @@ impl AddressMap {
         }))
     }
 
-    /// Where the host is reached that a server named.
+    /// The address at which a host that a server named is reached.
     pub(crate) fn reach(&self, host: HostPort) -> HostPort {
         match &self.0 {
             Some(translate) => {

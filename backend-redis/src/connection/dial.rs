@@ -1,8 +1,8 @@
 //! One connection to one address: the socket, TLS, and the login.
 //!
-//! The client crate could open it as well. Here the replies of the server are bounded from the
-//! first byte on, and an error names the phase that failed: what speaks TLS or HTTP at the other
-//! end is told from a server that is away.
+//! The client crate could open it as well. Here replies are bounded from the first byte on, and an
+//! error names the phase that failed: a peer that speaks TLS or HTTP is distinguished from a server
+//! that is down.
 
 use std::fmt;
 use std::io;
@@ -41,17 +41,17 @@ impl fmt::Display for Address {
     }
 }
 
-/// A connection that is logged in. It ends when its driver is dropped.
+/// A connection that is logged in. It ends when its task is dropped.
 #[derive(Debug)]
 pub(crate) struct Dialled {
     pub(crate) connection: MultiplexedConnection,
     pub(crate) task: ConnectionTask,
-    /// Unless it is by a Unix socket.
+    /// `None` for a Unix socket.
     pub(crate) peer: Option<HostPort>,
 }
 
-/// The task that reads and writes. Without it a connection would live on until what was asked of
-/// it is answered.
+/// The task that reads and writes; aborted on drop. Left alone, a connection would stay open until
+/// its last request is answered.
 #[derive(Debug)]
 pub(crate) struct ConnectionTask(AbortHandle);
 
@@ -62,7 +62,7 @@ impl Drop for ConnectionTask {
 }
 
 impl ConnectOptions {
-    /// Connects to `address` within the time that a connection may take.
+    /// Connects to `address` within the connect timeout.
     pub(crate) async fn dial(
         &self,
         address: &Address,
@@ -95,7 +95,7 @@ impl ConnectOptions {
         }
     }
 
-    /// RESP3, since pushes and answers share the connection.
+    /// RESP3, since pushes and replies share the connection.
     fn settings(&self, credentials: Credentials) -> RedisConnectionInfo {
         let mut settings = RedisConnectionInfo::default()
             .set_protocol(ProtocolVersion::RESP3)
@@ -111,7 +111,7 @@ impl ConnectOptions {
     }
 }
 
-/// What is sent first on a connection.
+/// The handshake of a connection.
 struct Login<'a> {
     options: &'a ConnectOptions,
     settings: RedisConnectionInfo,
@@ -144,10 +144,10 @@ impl Login<'_> {
         }
     }
 
-    /// Why a login failed: by what came over `wire`, else by the error.
+    /// Why a login failed: by what was received, else by the error.
     fn refused(&self, wire: &WireState, error: &RedisError) -> Error {
         match wire.invalid_reply() {
-            // Another service listens there: asking again gives the same.
+            // Another service listens there: a retry gives the same.
             Some(other @ (InvalidReply::Http | InvalidReply::Tls)) => {
                 Error::new(ErrorKind::Refused, other.to_string())
             }
@@ -168,10 +168,10 @@ impl Login<'_> {
     }
 }
 
-/// Connects to whichever address of `host` answers first. What could not be delivered for as long
-/// as `answer` is dropped, with its connection: nobody waits for the answer any more. Else the
-/// kernel would go on sending it, behind a connection that was given up and closed, and a request
-/// for a lock could arrive when its claim was long over.
+/// Connects to the address of `host` that answers first. Data that the peer has not acknowledged
+/// within `answer` is dropped with its connection, since its request has timed out. Otherwise the
+/// kernel would keep sending it for a connection that was discarded and closed, and a request for a
+/// lock could arrive long after its claim has ended.
 async fn tcp(host: &HostPort, answer: Duration) -> io::Result<TcpStream> {
     let addresses = tokio::net::lookup_host((host.name.as_str(), host.port)).await?;
     let connecting: Vec<_> =
@@ -182,7 +182,7 @@ async fn tcp(host: &HostPort, answer: Duration) -> io::Result<TcpStream> {
     let (stream, _others) = select_ok(connecting).await?;
     stream.set_nodelay(true)?;
     let socket = SockRef::from(&stream);
-    // A peer that vanished is noticed by the kernel too, also while nothing is asked.
+    // The kernel notices a vanished peer too, also while no request is under way.
     let keepalive =
         TcpKeepalive::new().with_time(Duration::from_secs(5)).with_interval(Duration::from_secs(1));
     socket.set_tcp_keepalive(&keepalive)?;

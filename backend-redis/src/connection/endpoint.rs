@@ -1,7 +1,6 @@
-//! How to get to the server that a connection should be with: straight, by Sentinel, or to any of
-//! several.
+//! How the server of a connection is found: by its address, through Sentinel, or as any of several.
 //!
-//! The way is found anew for each connection, so that a failover or a new address in the DNS is
+//! It is found anew for each connection, so that a failover or a new address in the DNS is
 //! followed.
 
 use std::path::PathBuf;
@@ -20,21 +19,21 @@ use super::login::Login;
 use super::options::ConnectOptions;
 use crate::protocol::error::explain;
 
-/// The way to a server.
+/// Which server to connect to.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// To this one.
+    /// The server at this address.
     To(HostPort),
-    /// To this socket.
+    /// The server at this socket.
     Socket(PathBuf),
-    /// To one of these nodes of a cluster, the first that can tell the way; more may become known.
+    /// Any of these nodes of a cluster that knows the map of slots; more nodes may become known.
     Any(Arc<Mutex<Vec<HostPort>>>),
-    /// To the master of `service`, as these sentinels know it.
+    /// The master of `service`, as these sentinels know it.
     Sentinels { sentinels: Vec<HostPort>, service: String, login: Login },
 }
 
 impl Target {
-    /// A connection along this route.
+    /// Opens a connection to the target.
     pub(crate) async fn connect(
         &self,
         options: &ConnectOptions,
@@ -66,17 +65,18 @@ fn address(host: &HostPort) -> Address {
     Address::Tcp(host.clone())
 }
 
-/// Spreads the load of many processes, and does not ask a dead one first each time.
+/// The hosts from a random start: spreads the load of many clients, and does not try a dead host
+/// first each time.
 fn in_any_order(hosts: &[HostPort]) -> impl Iterator<Item = &HostPort> {
     let start = rand::random_range(0..hosts.len().max(1));
     hosts.iter().cycle().skip(start).take(hosts.len())
 }
 
-/// How long a host has before the next one is asked beside it, so that a silent one does not take the
-/// time of those that answer. As RFC 8305, section 5, has it for the addresses of one host.
+/// How long a host has before the next one is tried concurrently, so that a silent host does not
+/// delay the others. RFC 8305, section 5, recommends this value for the addresses of one host.
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// What the first of `hosts` says that has an answer; the last error if none has.
+/// The first reply of any of `hosts`; the last error if none replies.
 async fn first_of<'a, T, Asking: Future<Output = Result<T>>>(
     hosts: &'a [HostPort],
     if_none: &str,
@@ -129,10 +129,10 @@ async fn ask_sentinels(
             Ok(None) => Err(none_answered(&format!(
                 "no sentinel that answered knows the service {service:?}"
             ))),
-            // Sure of it, and not a refusal: it does not know the command.
+            // A final error, not a refusal: the server does not know the command.
             Err(failed) if failed.code() == Some("ERR") => {
                 let HostPort { name, port } = sentinel;
-                Err(none_answered(&format!("{name}:{port} is no sentinel; use redis://")))
+                Err(none_answered(&format!("{name}:{port} is not a sentinel; use redis://")))
             }
             Err(failed) => Err(explain(&failed)),
         }
@@ -140,23 +140,23 @@ async fn ask_sentinels(
     .await
 }
 
-/// A sentinel's answer may be old: the one it names may have become a replica meanwhile.
+/// A sentinel's reply may be stale: the server that it names may have become a replica meanwhile.
 async fn require_master(connection: &mut MultiplexedConnection) -> Result<()> {
     let role = redis::cmd("ROLE").query_async::<Vec<Value>>(connection).await;
     match role.as_deref() {
         Ok([Value::BulkString(role), ..]) if role != b"master" => {
-            Err(none_answered("the server that the sentinels name is no master any more"))
+            Err(none_answered("the server that the sentinels name is no longer a master"))
         }
-        // An ACL without ROLE is no reason to refuse; the first write will tell.
+        // An ACL may deny ROLE; then the first write shows whether it is a master.
         _ => Ok(()),
     }
 }
 
-/// A node that loads its data tells nobody the map of slots until it has it.
+/// A node does not reply with the map of slots while it loads its data.
 async fn require_data(connection: &mut MultiplexedConnection) -> Result<()> {
     match redis::cmd("CLUSTER").arg("SLOTS").query_async::<Value>(connection).await {
         Err(error) if error.code() == Some("LOADING") => Err(explain(&error)),
-        // Whatever else there is to say of it is said to who asks for the map.
+        // Any other error is reported by the request for the map.
         _ => Ok(()),
     }
 }

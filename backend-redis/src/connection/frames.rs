@@ -1,8 +1,8 @@
-//! What a server may send: replies in the Redis protocol, of a bounded size.
+//! Bounds what a server may send: replies in the Redis protocol, of a limited size.
 //!
-//! The client crate makes room for whatever a reply announces, so that a server that is broken, or
-//! is none, could take all of a program's memory. Here the replies are followed as they come in,
-//! and the connection ends at the first one that is too large or not of the protocol.
+//! The client crate allocates whatever a reply announces, so that a broken server, or one that is
+//! not a Redis server, could take all of a program's memory. Here replies are parsed as they
+//! arrive, and the connection ends at the first one that is too large or not of the protocol.
 //! <https://redis.io/docs/latest/develop/reference/protocol-spec/>
 
 use std::fmt;
@@ -14,14 +14,14 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The largest cost of a reply before the login is done: a `HELLO` with a list of modules.
+/// The largest cost of a reply before the login has succeeded: a `HELLO` with a list of modules.
 const BEFORE_LOGIN: u64 = 64 << 10;
-/// The same afterwards. `inspect` of a lock with 100,000 waiters costs about 30 MiB.
+/// The largest cost afterwards. `inspect` of a lock with 100,000 waiters costs about 30 MiB.
 const AFTER_LOGIN: u64 = 64 << 20;
-/// What each value of a reply costs besides its bytes: about the memory that it takes when read.
+/// The cost of each value of a reply besides its bytes: about the memory that it takes when parsed.
 const VALUE: u64 = 64;
 
-/// A connection's side that outlives the stream in the client crate: what may come, and what came.
+/// What is known of a stream after it was handed to the client crate.
 #[derive(Debug)]
 pub(crate) struct WireState {
     largest: AtomicU64,
@@ -44,12 +44,12 @@ impl WireState {
         Arc::new(WireState { largest, heard, invalid: OnceLock::new() })
     }
 
-    /// The server has proven to be one.
+    /// Raises the limit: the peer has proven to be a Redis server.
     pub(crate) fn logged_in(&self) {
         self.largest.store(AFTER_LOGIN, Ordering::Relaxed);
     }
 
-    /// Whether anything came at all.
+    /// Whether any byte was received.
     pub(crate) fn has_heard(&self) -> bool {
         self.heard.load(Ordering::Relaxed)
     }
@@ -60,7 +60,7 @@ impl WireState {
 }
 
 impl InvalidReply {
-    /// Of bytes that no reply begins with.
+    /// The kind of peer that sends `bytes`, with which no reply begins.
     fn of(bytes: &[u8]) -> InvalidReply {
         match bytes {
             [b'H', b'T', b'T', b'P', ..] => InvalidReply::Http,
@@ -88,7 +88,7 @@ impl fmt::Display for InvalidReply {
 
 impl std::error::Error for InvalidReply {}
 
-/// A stream whose replies are followed.
+/// A stream that ends at an invalid reply.
 #[derive(Debug)]
 pub(crate) struct BoundedStream<S> {
     stream: S,
@@ -118,7 +118,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
         let largest = this.wire.largest.load(Ordering::Relaxed);
         if let Err(invalid) = this.replies.follow(came, largest) {
             let invalid = *this.wire.invalid.get_or_init(|| invalid);
-            // A kind that the client crate takes for the end of the connection.
+            // The client crate treats this kind as the end of the connection.
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, invalid)));
         }
         Poll::Ready(Ok(()))
@@ -143,23 +143,23 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
     }
 }
 
-/// Where in which reply a stream is.
+/// The parser's position in the stream of replies.
 #[derive(Debug, Default)]
 struct Replies {
-    /// The values that the present reply lacks, the present one among them; 0 between replies.
+    /// Missing values of the current reply, including the current one; 0 between replies.
     open: u64,
-    /// The bytes of the present string that are yet to come, with its line's end.
+    /// Missing bytes of the current string, with its end of line.
     content: u64,
     line: Option<Line>,
-    /// Of the present reply, as far as it is announced.
+    /// Cost of the current reply, as far as it is announced.
     cost: u64,
 }
 
-/// The first line of a value, as far as it has come.
+/// The first line of a value, as far as it was received.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     kind: u8,
-    /// The number that it says, if it is one without a sign.
+    /// Its number; `None` for a sign or any other text.
     number: Option<u64>,
 }
 
@@ -193,7 +193,7 @@ impl Replies {
         Ok(())
     }
 
-    /// A value begins.
+    /// Begins a value.
     fn begin(&mut self, kind: u8) -> Option<()> {
         if self.open == 0 {
             (self.open, self.cost) = (1, 0);
@@ -202,9 +202,9 @@ impl Replies {
         self.line.map(drop)
     }
 
-    /// The first line of a value has come.
+    /// Ends the first line of a value.
     fn end(&mut self, Line { kind, number }: Line) {
-        // Without a number it is null; or it is not of the protocol, which the client crate finds.
+        // Without a number it is null, or an error that the client crate reports.
         let null = number.is_none();
         let number = number.unwrap_or(0);
         let values = match kind {
@@ -215,7 +215,7 @@ impl Replies {
             }
             b'*' | b'~' | b'>' => number,
             b'%' => number.saturating_mul(2),
-            // Attributes stand before the value that they belong to.
+            // Attributes precede the value that they belong to.
             b'|' => number.saturating_mul(2).saturating_add(1),
             _ => 0,
         };
@@ -240,15 +240,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `$0` has a line's end behind it as well.
+    /// `$0` is followed by an end of line, too.
     const REPLIES: &str = "+OK\r\n:-1\r\n$5\r\nab\r\nc\r\n$-1\r\n*-1\r\n*0\r\n_\r\n,1.5\r\n#t\r\n\
                            *2\r\n%1\r\n+a\r\n*1\r\n:1\r\n$0\r\n\r\n>2\r\n+message\r\n=7\r\ntxt:abc\r\n\
                            |1\r\n+ttl\r\n:3600\r\n*1\r\n!4\r\n-ERR\r\n";
 
     proptest! {
-        /// However they are torn.
+        /// However they are split.
         #[test]
-        fn replies_are_followed(pieces in prop::collection::vec(1..9usize, 0..200)) {
+        fn replies_are_parsed(pieces in prop::collection::vec(1..9usize, 0..200)) {
             let mut replies = Replies::default();
             let mut rest = REPLIES.as_bytes();
             for piece in pieces {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_announced_costs_before_it_comes() {
+    fn an_announced_value_counts_before_it_arrives() {
         for text in [
             "$1001\r\n",
             "$99999999999999999999999\r\n",
@@ -276,14 +276,14 @@ mod tests {
             "|8\r\n",
             "*9999999999999999999\r\n",
             &format!("+{}", "a".repeat(1001)),
-            // Together.
+            // Together too large.
             &("*2\r\n$400\r\n".to_owned() + &"a".repeat(400) + "\r\n$600\r\n"),
             &"*1\r\n".repeat(20),
         ] {
             let invalid = Replies::default().follow(text.as_bytes(), 1000);
             assert_eq!(invalid, Err(InvalidReply::TooLarge { largest: 1000 }), "{text:?}");
         }
-        // One after another they are not.
+        // Separate replies are not added up.
         let mut replies = Replies::default();
         for _ in 0..100 {
             replies.follow(b"$100\r\n", 200).unwrap();

@@ -1,4 +1,4 @@
-//! The address of a server by name.
+//! A server's address as URLs and servers give it.
 
 /// The name and port of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

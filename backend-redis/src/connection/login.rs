@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fencelock_core::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 
-/// A user and a password. No `Debug` shows either.
+/// A user and a password; `Debug` shows neither.
 #[derive(Clone, Default)]
 pub struct Credentials {
     pub(crate) user: Option<String>,
@@ -38,7 +38,7 @@ pub(crate) enum Login {
         user: Option<String>,
         path: PathBuf,
     },
-    /// A function of the caller's is asked.
+    /// The user's function, called for each connection.
     Asked(Arc<dyn Fn() -> Result<Credentials> + Send + Sync>),
 }
 
@@ -63,8 +63,7 @@ impl Login {
         Login::Fixed(Credentials::new(user, password))
     }
 
-    /// The credentials as they are now. Files are read and callers asked on a thread that may
-    /// block.
+    /// The current credentials. Files are read and functions called on a thread that may block.
     pub(crate) async fn credentials(&self, runtime: &Handle) -> Result<Credentials> {
         if let Login::Fixed(credentials) = self {
             return Ok(credentials.clone());
@@ -100,7 +99,7 @@ impl Login {
     }
 }
 
-/// The password in a file, without the line's end that editors put behind it.
+/// The password in a file, without a trailing newline.
 fn read(path: &Path) -> Result<String> {
     let invalid = |why: &str| {
         let file = path.display();
@@ -110,7 +109,7 @@ fn read(path: &Path) -> Result<String> {
         let why = format!("cannot be read ({cause})");
         invalid(&why).caused_by(cause)
     })?;
-    // Not with the cause, which shows what it found.
+    // Without the cause, which would show the content.
     let text = String::from_utf8(text).map_err(|_| invalid("is not UTF-8"))?;
     let password = text.strip_suffix('\n').unwrap_or(&text);
     let password = password.strip_suffix('\r').unwrap_or(password);

@@ -9,7 +9,7 @@ use super::access::{Access, AddressMap, Timeouts};
 use super::login::Login;
 use super::tls::{Secured, Tls};
 
-/// Who is asking, and how: the same for every server of a store.
+/// Login, database, TLS and timeouts: the same for every server of a store.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectOptions {
     pub(crate) login: Login,
@@ -17,12 +17,12 @@ pub(crate) struct ConnectOptions {
     pub(crate) tls: Option<Secured>,
     pub(crate) timeouts: Timeouts,
     pub(crate) addresses: AddressMap,
-    /// Carries the connections, whichever runtime asks for them.
+    /// Runs the connections, whichever runtime sends requests.
     pub(crate) runtime: Handle,
 }
 
 impl ConnectOptions {
-    /// On the current runtime. An error is of what cannot become right by trying again.
+    /// Options for the current runtime. All errors are final.
     pub(crate) fn new(access: Access) -> Result<Arc<ConnectOptions>> {
         let runtime = Handle::try_current().map_err(|cause| {
             let message = "a store is connected inside a tokio runtime; there is none here";

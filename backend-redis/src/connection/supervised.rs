@@ -1,7 +1,7 @@
 //! One connection to one server, replaced by a new one for as long as the store lives.
 //!
 //! The client crate's own manager stops trying after six failures and never replaces a connection
-//! that only times out, as one whose peer has vanished does. This one does both, and every request
+//! that only times out, such as one whose peer has vanished. This one does both, and every request
 //! has a deadline.
 
 use std::fmt::Debug;
@@ -31,71 +31,72 @@ use crate::protocol::identity::ClientId;
 #[derive(Debug)]
 pub(crate) struct SupervisedConnection {
     state: Arc<watch::Sender<ConnectionState>>,
+    /// How long a request waits for a connection.
     patience: Duration,
     supervisor: AbortHandle,
 }
 
-/// What there is at the moment.
+/// Whether there is a connection at the moment.
 #[derive(Clone, Debug)]
 enum ConnectionState {
-    /// Not yet.
+    /// The first attempt to connect has not ended.
     Starting,
-    /// None, and why.
+    /// There is no connection, for this reason; another attempt follows.
     Down(Error),
     Up(ActiveConnection),
-    /// None any more.
+    /// The store was closed: there will be no other connection.
     Closed,
 }
 
-/// One connection.
+/// An established connection.
 #[derive(Clone, Debug)]
 struct ActiveConnection {
     connection: MultiplexedConnection,
     health: Arc<Health>,
-    /// Unless it is by a Unix socket.
+    /// `None` for a Unix socket.
     peer: Option<HostPort>,
     _task: Arc<ConnectionTask>,
 }
 
 #[derive(Debug, Default)]
 struct Health {
-    /// Somebody found the connection to be of no use any more.
+    /// Notified when the connection must be replaced.
     broken: Notify,
-    /// Requests without an answer since the last answer.
+    /// Requests that timed out since the last reply.
     silences: AtomicU32,
 }
 
-/// After this many requests in a row without an answer the connection is given up.
+/// After this many timeouts in a row the connection is replaced.
 const SILENCES: u32 = 2;
 
-/// Who hears the pushes of a link.
+/// What a connection subscribes to, and where its pushes go.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Subscription {
-    /// Where hand-overs are told, if they are to be heard here.
+    /// The channel of hand-offs, if they are to arrive on this connection.
     pub(crate) channel: Option<ClientId>,
-    /// None hears nothing at all.
+    /// Without one, all pushes are dropped.
     pub(crate) handler: Option<Arc<dyn PushHandler>>,
 }
 
-/// Hears what the connections of a link push, on the connection's own task: it must not block.
+/// Receives the pushes of a supervised connection, on the connection's own task: must not block.
 #[async_trait]
 pub(crate) trait PushHandler: Debug + Send + Sync {
-    /// A new connection, which nobody has used yet. An error gives it up.
+    /// Prepares a new connection before its first request. An error discards the connection.
     async fn on_connect(&self, connection: &mut MultiplexedConnection) -> Result<()>;
 
-    /// A message to the channel.
+    /// A message was published to the channel.
     fn on_message(&self, message: &[u8]);
 
-    /// The server has tracked this key, and it has changed.
+    /// A key that the server tracks for this connection has changed.
     fn on_invalidate(&self, key: &Value);
 
-    /// Any number of pushes may have been lost.
+    /// Pushes may have been lost.
     fn on_gap(&self);
 }
 
 impl SupervisedConnection {
     /// Begins to connect, on the runtime that the store was connected on. A request waits for a
-    /// connection for as long as `patience`.
+    /// connection for up to `patience`.
     pub(crate) fn start(
         target: Target,
         options: Arc<ConnectOptions>,
@@ -109,8 +110,8 @@ impl SupervisedConnection {
         SupervisedConnection { state, patience, supervisor }
     }
 
-    /// Waits for the first connection, or for the first reason why there is none that trying again
-    /// does not remove at once.
+    /// Waits for the first connection, or for the first failure other than a server that is still
+    /// loading its data.
     pub(crate) async fn first(&self) -> Result<()> {
         let reached = |state: &ConnectionState| match state {
             ConnectionState::Starting => false,
@@ -120,12 +121,12 @@ impl SupervisedConnection {
         self.until(reached).await.map(drop)
     }
 
-    /// Whether there is a connection; if not, why.
+    /// `Ok` if there is a connection, else the reason.
     pub(crate) fn state(&self) -> Result<()> {
         self.state.borrow().active().map(drop)
     }
 
-    /// The server that the present connection is with.
+    /// The server of the current connection.
     pub(crate) fn peer(&self) -> Option<HostPort> {
         self.state.borrow().active().ok().and_then(|active| active.peer.clone())
     }
@@ -139,29 +140,29 @@ impl SupervisedConnection {
         self.until(|state| !matches!(state, ConnectionState::Starting)).await.map(drop)
     }
 
-    /// Waits for a connection, however long it takes; an error when there will be none.
+    /// Waits for a connection without a limit; an error once the store was closed.
     pub(crate) async fn up(&self) -> Result<()> {
         self.until(ConnectionState::is_settled).await.map(drop)
     }
 
-    /// What there is when the state has come to it, whatever it comes to next.
+    /// The connection, or the reason why there is none, as of the first state that is `reached`.
     async fn until(
         &self,
         reached: impl FnMut(&ConnectionState) -> bool,
     ) -> Result<ActiveConnection> {
         match self.state.subscribe().wait_for(reached).await {
             Ok(state) => state.active().cloned(),
-            // The sender is ours: this does not happen.
+            // Unreachable: `self` owns the sender.
             Err(_) => Err(closed()),
         }
     }
 
-    /// The present connection, waited for if it is being replaced.
+    /// The current connection; waits for it while it is being replaced.
     async fn active(&self) -> Result<ActiveConnection> {
         let now = self.state.borrow().active().cloned();
         match now {
             Ok(active) => Ok(active),
-            // Not even for a moment: what is sent then could come behind its claim's release.
+            // No wait at all: a request sent later could arrive after its claim's release.
             Err(error) if self.patience.is_zero() => Err(error),
             Err(_) => Box::pin(self.next_active()).await,
         }
@@ -174,27 +175,27 @@ impl SupervisedConnection {
         }
     }
 
-    /// Gives up the present connection.
+    /// Has the current connection replaced.
     pub(crate) fn mark_broken(&self, why: &str) {
         if let ConnectionState::Up(active) = &*self.state.borrow() {
-            tracing::warn!(why, "the connection to redis is replaced");
+            tracing::warn!(why, "replacing the Redis connection");
             active.health.broken.notify_one();
         }
     }
 
-    /// Sends one command. The outer error is the connection's, the inner one the server's own.
+    /// Sends one command. The outer error is the connection's, the inner one the server's.
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Result<Value, RedisError>> {
         let mut active = self.active().await?;
         let answer = active.connection.send_packed_command(command).await;
         active.health.heard(answer.and_then(Value::extract_error))
     }
 
-    /// Sends commands together; nobody's come between them.
+    /// Sends commands together, with no other request between them.
     pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>> {
         self.send_all_leaving(commands, ()).await
     }
 
-    /// The same; `leaving` is dropped as soon as they are on the connection, or will never be.
+    /// Like `send_all`; drops `leaving` once the commands are written to the connection, or cannot be.
     pub(crate) async fn send_all_leaving(
         &self,
         commands: &Pipeline,
@@ -214,7 +215,7 @@ impl SupervisedConnection {
         Ok(answers)
     }
 
-    /// Ends the connection; requests are errors from now on.
+    /// Ends the connection; all further requests fail.
     pub(crate) fn close(&self) {
         self.state.send_replace(ConnectionState::Closed);
         self.supervisor.abort();
@@ -228,7 +229,7 @@ impl Drop for SupervisedConnection {
 }
 
 impl ConnectionState {
-    /// The connection; if there is none, why.
+    /// The connection, or the reason why there is none.
     fn active(&self) -> Result<&ActiveConnection> {
         match self {
             ConnectionState::Starting => {
@@ -240,14 +241,14 @@ impl ConnectionState {
         }
     }
 
-    /// Another connection, if there is to be one, is not on its way.
+    /// No attempt to connect is under way.
     fn is_settled(&self) -> bool {
         matches!(self, ConnectionState::Up(_) | ConnectionState::Closed)
     }
 }
 
 impl Health {
-    /// Draws the conclusions of an answer about the connection that it came from.
+    /// Updates the connection's health from a reply.
     fn heard<T>(&self, answer: Result<T, RedisError>) -> Result<Result<T, RedisError>> {
         let error = match answer {
             Ok(value) => {
@@ -272,7 +273,7 @@ impl Health {
         }
     }
 
-    /// The same of one answer among several, which may have errors in it.
+    /// Updates the health from one reply of several, which may contain errors.
     fn heard_within(&self, answer: &Value) -> Result<()> {
         match answer {
             Value::ServerError(error) => self.heard::<()>(Err(error.clone().into())).map(drop),
@@ -288,8 +289,8 @@ impl Health {
     }
 }
 
-/// Connects again and again, with a growing pause and some jitter, so that a fleet does not come
-/// back in one instant.
+/// Reconnects for ever, with a growing, jittered pause, so that many clients do not return in the
+/// same instant.
 async fn supervise(
     target: Target,
     options: Arc<ConnectOptions>,
@@ -313,7 +314,7 @@ async fn supervise(
                 active.health.broken.notified().await;
                 let error = Error::new(ErrorKind::Unreachable, "the connection was lost");
                 set(&state, ConnectionState::Down(error));
-                // One that keeps breaking at once is not to be opened without pause.
+                // No pause only after a connection that lasted: others may break again at once.
                 if started.elapsed() > LONGEST {
                     pause = SHORTEST;
                     continue;
@@ -321,7 +322,7 @@ async fn supervise(
             }
             Err(error) => {
                 tracing::debug!(server = ?target, %error, "cannot connect to redis");
-                // What was right before may be in the middle of a change, such as a new password that
+                // Settings that worked before may be in the middle of a change: a new password that
                 // the server has and this process does not yet, or a failover and back.
                 let error = if was_up { error.retryable(true) } else { error };
                 set(&state, ConnectionState::Down(error));
@@ -332,7 +333,7 @@ async fn supervise(
     }
 }
 
-/// Closed is for good, also when the supervisor is just about to say something else.
+/// Sets the state, unless it is `Closed`, which is final even while the supervisor still runs.
 fn set(state: &watch::Sender<ConnectionState>, now: ConnectionState) {
     state.send_if_modified(|state| match state {
         ConnectionState::Closed => false,
@@ -343,7 +344,7 @@ fn set(state: &watch::Sender<ConnectionState>, now: ConnectionState) {
     });
 }
 
-/// One connection, subscribed if somebody listens.
+/// Opens one connection, with its subscription.
 async fn open(
     target: &Target,
     options: &ConnectOptions,
@@ -353,7 +354,7 @@ async fn open(
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(Some(options.timeouts.answer))
-        // The default of 50 makes a crowd wait for places in the channel.
+        // The default of 50 makes many concurrent requests wait for room in the channel.
         .set_pipeline_buffer_size(1024)
         .set_push_sender(push_sender(subscription.handler.clone(), health.clone()));
     let Dialled { mut connection, task, peer } = target.connect(options, &config).await?;
@@ -367,7 +368,7 @@ async fn open(
     Ok(ActiveConnection { connection, health, peer, _task: Arc::new(task) })
 }
 
-/// Takes the pushes.
+/// Passes pushes to `handler`.
 fn push_sender(
     handler: Option<Arc<dyn PushHandler>>,
     health: Arc<Health>,
@@ -381,7 +382,7 @@ fn push_sender(
             (PushKind::Invalidate, Some(handler), [Value::Array(keys)]) => {
                 keys.iter().for_each(|key| handler.on_invalidate(key));
             }
-            // All of them: FLUSHALL.
+            // All keys, after FLUSHALL.
             (PushKind::Invalidate, Some(handler), _) => handler.on_gap(),
             _ => {}
         }

@@ -1,13 +1,13 @@
-//! Certificates, for `rediss://` and its like.
+//! Certificates, for `rediss://` and its variants.
 
 use std::path::{Path, PathBuf};
 
 use fencelock_core::{Error, ErrorKind};
 
-/// How a server proves who it is, and we to it.
+/// How a server proves its identity, and the client its own.
 ///
-/// Without more it is by the certificates that the system trusts. Checking the server's name
-/// cannot be turned off.
+/// Default: the certificates that the system trusts. The check of the server's name cannot be
+/// turned off.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
     authority: Option<PathBuf>,
@@ -30,8 +30,8 @@ impl Tls {
         self
     }
 
-    /// Expects this name in the certificate of every server, whatever its address is: for servers
-    /// that a cluster or Sentinel names by addresses which no certificate has.
+    /// Expects this name in the certificate of every server, regardless of its address: for servers
+    /// that a cluster or Sentinel names by addresses that no certificate has.
     #[must_use]
     pub fn server_name(mut self, name: &str) -> Tls {
         self.name = Some(name.to_owned());
@@ -83,7 +83,7 @@ mod secured {
                 Some(file) => authorities(file)?,
                 None => trusted_by_the_system()?,
             };
-            // Named, since rustls panics when a program has two of them.
+            // Given explicitly, since rustls panics when a program has two providers.
             let provider = Arc::new(rustls::crypto::ring::default_provider());
             let config = ClientConfig::builder_with_provider(provider)
                 .with_safe_default_protocol_versions()
