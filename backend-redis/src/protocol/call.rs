@@ -4,17 +4,17 @@ use redis::Cmd;
 
 use super::script::Script;
 
-/// One step: a script, its keys and its values.
+/// One call of a script, with its keys and values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScriptCall<'a> {
     pub(crate) script: &'static Script,
-    /// In one slot. The first one is the lock's.
+    /// All in one slot; the first one is the lock's.
     pub(crate) keys: &'a [&'a str],
     pub(crate) values: &'a [&'a [u8]],
 }
 
 impl ScriptCall<'_> {
-    /// As a command: by digest, or with the text for a server that does not know the digest.
+    /// The command: by digest, or with the text for a server that does not know the digest.
     pub(crate) fn command(&self, by: EvalBy) -> Cmd {
         command(self.script, by, self.keys.len(), self.words())
     }
@@ -25,7 +25,7 @@ impl ScriptCall<'_> {
     }
 }
 
-/// A call of `script`, the first `keys` of `words` being keys.
+/// The command that calls `script` with `words`, the first `keys` of which are keys.
 pub(crate) fn command<'a>(
     script: &Script,
     by: EvalBy,
@@ -46,12 +46,12 @@ pub(crate) fn command<'a>(
     command
 }
 
-/// How a script is named to a server.
+/// How a call identifies its script.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum EvalBy {
     Digest,
     Text,
 }
 
-/// What a server answers that does not know a script's digest.
+/// The error code of a server that does not know a script's digest.
 pub(crate) const UNKNOWN_SCRIPT: &str = "NOSCRIPT";

@@ -1,4 +1,4 @@
-//! Steps of many callers in one request to a server, by `scripts/batch.lua`.
+//! Sends script calls of many tasks in one request to a server, by `protocol/lua/batch.lua`.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::protocol::script::Script;
 
 const LIMITS: Limits = Limits { alone: 16, calls: 2, most: 64 };
 
-/// One server, and the requests to it.
+/// One server; concurrent calls to it share requests.
 #[derive(Debug)]
 pub(crate) struct BatchingNode {
     node: Node,
     runtime: Handle,
-    /// Does many calls in one request.
+    /// The script that executes many calls.
     script: &'static Script,
     crowd: Crowd<PendingCall>,
     sharing: Sharing,
@@ -60,7 +60,7 @@ impl Carrier for BatchingNode {
                 }
                 Err(error) => {
                     requests.into_iter().for_each(|request| fail_all(request.calls, &error));
-                    // They have waited for the same.
+                    // They have waited for the same connection.
                     fail_all(self.crowd.take_waiting(), &error);
                     return;
                 }
@@ -84,24 +84,24 @@ impl BatchingNode {
         &self.node
     }
 
-    /// Does one call. Dropped half-way, it may or may not be done, but not later than what is asked
-    /// for behind it.
+    /// Executes one call. If it is dropped half-way, the call may or may not be executed, but never
+    /// after a later one.
     pub(crate) async fn call(self: &Arc<Self>, call: ScriptCall<'_>) -> Result<Value> {
         let waiting = || {
             let (answer, answered) = oneshot::channel();
             (PendingCall::new(call, answer), answered)
         };
         match self.enter(waiting) {
-            // In a box, so that those who wait in a crowd stay small.
+            // Boxed, so that the futures of batched calls stay small.
             Way::Alone(_place) => {
                 Box::pin(self.node.call(call)).await?.map_err(|error| explain(&error))
             }
-            // Only the end of the runtime drops an answer.
+            // Only the end of the runtime drops a reply.
             Way::Together(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
         }
     }
 
-    /// All on the connection at once: nobody waits for another one's round trip.
+    /// The commands of all requests, written at once: none waits for another one's round trip.
     fn commands(&self, requests: &[Request]) -> Pipeline {
         let mut commands = Pipeline::with_capacity(requests.len());
         for request in requests {
@@ -113,7 +113,7 @@ impl BatchingNode {
         commands
     }
 
-    /// Tells the calls of a request its answer; what has to be sent again.
+    /// Delivers a reply to the calls of its request; returns what has to be sent again.
     fn settle(&self, mut request: Request, answer: Value) -> Vec<Request> {
         let error = match answer {
             Value::ServerError(error) => RedisError::from(error),
@@ -128,8 +128,8 @@ impl BatchingNode {
         }
         let explained = explain(&error);
         if request.calls.len() > 1 && !explained.is_retryable() {
-            // What is denied to one must not be denied to the others.
-            self.sharing.call_refused(Instant::now());
+            // A refusal that is due to one call must not fail the others.
+            self.sharing.request_refused(Instant::now());
             if code_of(&error) == "CROSSSLOT" {
                 self.sharing.slots_differ();
             }
@@ -155,7 +155,7 @@ impl BatchingNode {
                     call.deliver(answer.extract_error().map_err(|error| explain(&error)));
                 }
             }
-            // Nobody knows whose answers they are.
+            // The replies cannot be attributed to the calls.
             _ => {
                 self.node.connection().mark_broken("it gave an unexpected reply");
                 fail_all(calls, &protocol_error("a batch"));
@@ -164,7 +164,7 @@ impl BatchingNode {
     }
 }
 
-/// Steps that go in one request.
+/// Calls that go in one request.
 struct Request {
     calls: Vec<PendingCall>,
     by: EvalBy,
@@ -175,19 +175,19 @@ impl Request {
         Request { calls: vec![call], by: EvalBy::Digest }
     }
 
-    /// Whether somebody still waits for it. The calls that nobody waits for need not be asked.
+    /// Removes calls that were cancelled; whether any is left.
     fn is_wanted(&mut self) -> bool {
         self.calls.retain(|call| !call.answer.is_closed());
         !self.calls.is_empty()
     }
 }
 
-/// A call that waits for a place, or for its answer.
+/// A call that waits to be sent, or for its reply.
 #[derive(Debug)]
 pub(crate) struct PendingCall {
     script: &'static Script,
     keys: usize,
-    /// The keys and the values, one behind the other.
+    /// The keys and the values, concatenated.
     bytes: Vec<u8>,
     ends: Vec<usize>,
     answer: oneshot::Sender<Result<Value>>,
@@ -215,7 +215,7 @@ impl PendingCall {
     }
 
     fn deliver(self, answer: Result<Value>) {
-        // Nobody listens any more: its claim's release follows.
+        // An error means that the call was cancelled: its claim's release follows.
         let _ = self.answer.send(answer);
     }
 }
@@ -224,7 +224,7 @@ fn fail_all(calls: Vec<PendingCall>, error: &Error) {
     calls.into_iter().for_each(|call| call.deliver(Err(error.clone())));
 }
 
-/// As `scripts/batch.lua` takes it.
+/// The arguments of `protocol/lua/batch.lua`.
 fn shared_command(script: &'static Script, calls: &[PendingCall], by: EvalBy) -> Cmd {
     let counts = |call: &PendingCall| format!("{}{}", call.keys, call.ends.len() - call.keys);
     let counts: Vec<String> = calls.iter().map(counts).collect();

@@ -1,9 +1,9 @@
-//! A Redis Cluster: which node has which slot, and how to follow a slot that moves.
+//! A Redis Cluster: which node has which slot, and how a moving slot is followed.
 //!
-//! The client crate's cluster connection repeats requests behind its options's back, up to nine
-//! times in one measurement, so that a release that worked would say it did not. Here each request
+//! The client crate's cluster connection silently repeats requests, up to nine times in one
+//! measurement, so that a release that succeeded would be reported as a failure. Here each request
 //! is sent once for each redirection, every node has a supervised connection of its own, and a
-//! node that fails holds up nobody else's.
+//! node that fails does not delay requests to others.
 //! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>
 
 use std::collections::{HashMap, HashSet};
@@ -27,13 +27,13 @@ use crate::protocol::error::{closed, explain, protocol_error};
 
 pub(crate) use super::slot_map::{Range, Redirection, read_map, redirection};
 
-/// A request follows this many redirections; more mean that the nodes do not agree.
+/// Redirections that a request follows; more mean that the nodes do not agree.
 const REDIRECTIONS: usize = 5;
-/// The map is asked for again no more often than this.
+/// Least time between two requests for the map.
 const MAP_PAUSE: Duration = Duration::from_millis(100);
-/// So many nodes are asked for the map.
+/// How many nodes are asked for the map.
 const ASKED: usize = 5;
-/// For so long a node is kept that is in no map: the maps may lag behind the redirection to it.
+/// How long a node is kept that is in no map: the maps may lag behind the redirection to it.
 const KEPT: Duration = Duration::from_secs(15);
 
 /// A connected cluster.
@@ -41,21 +41,22 @@ const KEPT: Duration = Duration::from_secs(15);
 pub(crate) struct Cluster {
     options: Arc<ConnectOptions>,
     replicas: u32,
-    /// Hears of the keys at each node, not of the hand-overs, which `any` hears of.
+    /// For changed keys at each node; hand-offs arrive at `any`.
     nodes_subscription: Subscription,
-    /// Those that the user named, and behind them in `known` those of the last map.
+    /// The nodes that the user named; `known` has these, then those of the last map.
     seeds: Vec<HostPort>,
     known: Arc<Mutex<Vec<HostPort>>>,
-    /// To any node: carries the pushes, which every node gets, and tells the first map of slots.
+    /// A connection to any node: receives the hand-offs, which every node publishes, and serves the
+    /// first map of slots.
     any: SupervisedConnection,
     map: Mutex<Map>,
-    /// When the map was last asked for; held while it is.
+    /// When the map was last fetched; locked meanwhile.
     asking: tokio::sync::Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
 struct Map {
-    /// In order.
+    /// Sorted by slot.
     ranges: Vec<Range>,
     nodes: HashMap<HostPort, Known>,
     closed: bool,
@@ -64,7 +65,7 @@ struct Map {
 #[derive(Debug)]
 struct Known {
     node: Arc<Node>,
-    /// When it was last asked for.
+    /// When the node was last used.
     used: Instant,
 }
 
@@ -96,7 +97,7 @@ impl Cluster {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The master that has `key`, as far as is known.
+    /// The master that has `key`, by the last map.
     pub(crate) fn host_of(&self, key: &str) -> Option<HostPort> {
         let slot = slot_map::slot(key);
         let map = self.map();
@@ -129,7 +130,7 @@ impl Cluster {
         node
     }
 
-    /// Does `call` where its slot is, following it if it moves.
+    /// Executes `call` at the node that has its slot, following redirections.
     pub(crate) async fn call(self: &Arc<Self>, call: ScriptCall<'_>) -> Result<Value> {
         let mut host = match self.host_of(call.keys[0]) {
             Some(host) => host,
@@ -143,16 +144,15 @@ impl Cluster {
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(error)) => error,
                 Err(error) => {
-                    // The node may be dead and another one master of its slots; who asks again
-                    // finds out.
+                    // The node may be dead and its slots served by another master; the retry
+                    // uses the new map.
                     let _ = self.ask_for_map().await;
                     return Err(error);
                 }
             };
             match redirection(&error, &host, &self.options.addresses) {
                 Some(Redirection::Moved(to)) => {
-                    // Where one slot has gone others may have too. That is no reason to wait: the
-                    // way of this one is known.
+                    // Other slots may have moved, too; this call need not wait for the new map.
                     self.refresh();
                     host = to;
                 }
@@ -173,7 +173,7 @@ impl Cluster {
         self.replicas > 0
     }
 
-    /// Asks which node has which slot in the background, unless that is being done.
+    /// Fetches the map of slots in the background, unless that is under way or was just done.
     fn refresh(self: &Arc<Self>) {
         let is_due = match self.asking.try_lock() {
             Ok(asked) => asked.is_none_or(|asked| asked.elapsed() >= MAP_PAUSE),
@@ -183,26 +183,26 @@ impl Cluster {
             let cluster = self.clone();
             self.options.runtime.spawn(async move {
                 if let Err(error) = cluster.ask_for_map().await {
-                    tracing::debug!(%error, "no node tells the map of slots");
+                    tracing::debug!(%error, "no node replied with the map of slots");
                 }
             });
         }
     }
 
-    /// Asks which node has which slot, unless that was just done.
+    /// Fetches the map of slots, unless that was just done.
     pub(crate) async fn ask_for_map(&self) -> Result<()> {
         let mut asked = self.asking.lock().await;
         if asked.is_some_and(|asked| asked.elapsed() < MAP_PAUSE) {
             return Ok(());
         }
         let found = self.ask_several().await;
-        // From the end on, and also when it fails: those that waited meanwhile must not each ask
+        // Set at the end, and also after a failure: tasks that waited meanwhile must not each ask
         // in turn.
         *asked = Some(Instant::now());
         found.map(|ranges| self.adopt(ranges))
     }
 
-    /// The map that most of several nodes tell.
+    /// The map that most of several nodes agree on.
     async fn ask_several(&self) -> Result<Vec<Range>> {
         let present = self.map().ranges.clone();
         let nodes = self.some_masters();
@@ -210,7 +210,7 @@ impl Cluster {
 
         let any = async {
             let answer = Self::slots(&self.any).await;
-            // It is known once there was a connection.
+            // Known once there was a connection.
             let host = self.any.peer();
             (true, host.ok_or_else(closed), answer)
         };
@@ -229,10 +229,10 @@ impl Cluster {
                 (Err(error), _) | (_, Err(error)) => Err(error),
             };
             match map {
-                // A node that was removed from the cluster goes on by itself, with nothing.
+                // A node that was removed from the cluster continues alone, without slots.
                 Ok(map) if map.is_empty() => {
                     if is_any {
-                        self.any.mark_broken("it is a node without a cluster");
+                        self.any.mark_broken("its node is in no cluster");
                     }
                 }
                 Ok(map) => {
@@ -253,15 +253,14 @@ impl Cluster {
         let Some(found) = slot_map::prevailing(&maps, &present) else {
             return Err(failed);
         };
-        // It may be cut off from the others, and so from their pushes.
+        // Its node may be cut off from the others, and so from their pushes.
         if others > 2 && of_any.is_some_and(|map| !slot_map::agree(&map, &found)) {
-            self.any.mark_broken("most nodes of the cluster tell another map of slots");
+            self.any.mark_broken("most nodes of the cluster have another map of slots");
         }
         Ok(found)
     }
 
-    /// Some masters besides the one that `any` is with: a node has one vote. Those that there are
-    /// connections to come first.
+    /// Some masters other than that of `any`, since a node has one vote; connected ones first.
     fn some_masters(&self) -> Vec<(HostPort, Arc<Node>)> {
         let peer = self.any.peer();
         let mut masters: Vec<(bool, HostPort)> = {
@@ -277,7 +276,7 @@ impl Cluster {
         some.map(|(_, host)| (host.clone(), self.node(&host))).collect()
     }
 
-    /// All masters that have slots, by a map that is as new as can be.
+    /// All masters that have slots, by a map that was fetched now.
     pub(crate) async fn masters(&self) -> Result<Vec<Arc<Node>>> {
         self.ask_for_map().await?;
         let masters: HashSet<HostPort> =

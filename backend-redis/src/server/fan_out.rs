@@ -1,4 +1,4 @@
-//! Steps for many seats at once, alike for one server and for a quorum.
+//! Renewals and checks of many acquisitions at once, for one server and for a quorum alike.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -9,42 +9,42 @@ use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream;
 
-/// Requests of one batch under way at one server: enough to keep it busy, not so many that others
-/// wait for them.
+/// Concurrent requests of one batch at one server: enough to keep it busy, few enough not to delay
+/// others.
 pub(crate) const AT_ONCE: usize = 100;
-/// How many of a process's waiters each look asks about.
+/// How many waiters of this client each check asks about.
 pub(crate) const SAMPLE: usize = 4;
 
-/// A store's own part of them.
+/// The requests of one store.
 pub(crate) trait StoreRequests: Sync {
     type Acquisition: Contender;
 
-    /// Extends what one acquisition holds.
+    /// Renews one held acquisition.
     fn renew_one(
         &self,
         acquisition: &Self::Acquisition,
     ) -> impl Future<Output = Result<Renewal>> + Send;
 
-    /// One look for all of `waiting`, which wait for the same lock; each one's own result.
+    /// One check for all of `waiting`, which wait for the same lock; a result for each.
     fn check_lock(
         &self,
         waiting: &[&Self::Acquisition],
     ) -> impl Future<Output = Result<Vec<Look>>> + Send;
 }
 
-/// The driver's own acquisition behind the trait.
+/// The backend's own type behind the trait object.
 pub(crate) fn own<T: Contender>(contender: &Arc<dyn Contender>) -> Option<&T> {
     let any: &dyn Any = &**contender;
     any.downcast_ref()
 }
 
-/// A few of `waiting`, in turn.
+/// A few of `waiting`, from a random start.
 pub(crate) fn in_turn<'a, T>(waiting: &'a [&T]) -> impl Iterator<Item = &'a T> {
     let start = rand::random_range(0..waiting.len().max(1));
     waiting.iter().copied().cycle().skip(start).take(waiting.len().min(SAMPLE))
 }
 
-/// Extends what those of `held` in `shards` hold.
+/// Renews those of `held` whose indices are in `shards`.
 pub(crate) async fn renew<S: StoreRequests>(
     store: &S,
     held: &[Arc<dyn Contender>],
@@ -59,7 +59,7 @@ pub(crate) async fn renew<S: StoreRequests>(
     in_parallel(shards, |index| Box::pin(renew_one(index))).await;
 }
 
-/// Looks for those of `waiting` in `shards`, once for each lock.
+/// Checks those of `waiting` whose indices are in `shards`, once for each lock.
 pub(crate) async fn check_waiters<S: StoreRequests>(
     store: &S,
     waiting: &[Arc<dyn Contender>],
@@ -84,10 +84,10 @@ pub(crate) async fn check_waiters<S: StoreRequests>(
     in_parallel(shards, |lock| Box::pin(look_for(lock))).await;
 }
 
-/// Does `each` for everything in `shards`, in each of them up to a limit at once.
+/// Runs `each` for all items of all shards, [`AT_ONCE`] at a time in each shard.
 async fn in_parallel<'a, T>(shards: Vec<Vec<T>>, each: impl Fn(T) -> BoxFuture<'a, ()>) {
     join_all(shards.into_iter().map(|shard| {
-        // The requests of one shard; another one's do not wait for them.
+        // One shard's requests do not delay another's.
         stream::iter(shard).map(&each).buffer_unordered(AT_ONCE).collect::<()>()
     }))
     .await;

@@ -1,4 +1,4 @@
-//! One server and the steps that are asked of it.
+//! One server and its script calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::connection::{Subscription, SupervisedConnection};
 use crate::protocol::call::{EvalBy, ScriptCall, UNKNOWN_SCRIPT};
 use crate::protocol::error::explain;
 
-/// What lies at a watched key.
+/// Whether there is a value at a watched key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
-    /// Something.
+    /// There is a value.
     Held,
-    /// Nothing.
+    /// The key does not exist.
     Free,
 }
 
-/// One server.
+/// One server, with its connections.
 #[derive(Debug)]
 pub(crate) struct Node {
     connection: SupervisedConnection,
@@ -29,13 +29,13 @@ pub(crate) struct Node {
     unknown_scripts: UnknownScripts,
 }
 
-/// What becomes of a call whose script the server does not know.
+/// How a call is handled whose script the server does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnknownScripts {
-    /// It is asked again, with the script's text.
+    /// It is sent again, with the script's text.
     Sent,
-    /// It fails: asked again, it would come behind what was asked for meanwhile, as its claim's
-    /// release. A new connection brings the scripts.
+    /// It fails: sent again, it would arrive after later requests, such as its claim's release. A
+    /// new connection loads the scripts.
     Missing,
 }
 
@@ -57,7 +57,8 @@ impl Node {
         Node { connection, replicas, unknown_scripts: UnknownScripts::Sent }
     }
 
-    /// The same for one of several that do without any of them: nobody waits until it is there.
+    /// Begins to connect to one of several nodes, any of which is dispensable: requests do not wait
+    /// for the connection.
     pub(crate) fn start_one_of_many(
         target: Target,
         options: Arc<ConnectOptions>,
@@ -71,7 +72,7 @@ impl Node {
         &self.connection
     }
 
-    /// Does one call. The inner error is the server's own.
+    /// Executes one call. The inner error is the server's.
     pub(crate) async fn call(&self, call: ScriptCall<'_>) -> Result<Result<Value, RedisError>> {
         match self.connection.send(&call.command(EvalBy::Digest)).await? {
             Err(error) if self.wants_text(&error) => {
@@ -91,10 +92,10 @@ impl Node {
         is_unknown
     }
 
-    /// The same for a slot that is moving here: the server takes it only right behind `ASKING`.
+    /// Executes one call on a slot that is moving here: accepted only directly after `ASKING`.
     pub(crate) async fn asking_call(&self, call: ScriptCall<'_>) -> Result<Value> {
         let mut pipeline = Pipeline::with_capacity(2);
-        // With its text, since a second try would have to ask again.
+        // With the script's text: a second attempt would need another `ASKING`.
         pipeline.cmd("ASKING").add_command(call.command(EvalBy::Text));
         let answers = self.connection.send_all(&pipeline).await?;
         let mut last = Value::Nil;
@@ -104,8 +105,8 @@ impl Node {
         Ok(last)
     }
 
-    /// Asks to be told when `key` changes, and whether anything lies there now; whose it is, the
-    /// scripts decide. Once: what was told has to be asked for again.
+    /// Has the server push one notification when `key` changes, and reads whether it exists now.
+    /// Whose value it is, the scripts decide. Each notification needs another call.
     pub(crate) async fn watch(&self, key: &str) -> Result<Watched> {
         let mut pipeline = Pipeline::with_capacity(2);
         pipeline.cmd("CLIENT").arg("CACHING").arg("YES").cmd("GET").arg(key);
@@ -116,7 +117,7 @@ impl Node {
         }
     }
 
-    /// The replicas that a grant waits for, if any.
+    /// The confirmations by replicas, if grants wait for them.
     pub(crate) fn replicas(&self) -> Option<&Replicas> {
         self.replicas.as_ref()
     }

@@ -7,40 +7,40 @@ use crate::connection::SupervisedConnection;
 use crate::protocol::error::{explain, protocol_error};
 use crate::protocol::identity::Keys;
 
-/// So many keys a server looks at in one call: less than a millisecond of its time.
+/// Keys that a server scans in one call: less than a millisecond of its time.
 const PAGE: usize = 1000;
 
 /// The keys that a run may have made.
 #[derive(Debug)]
 pub(crate) struct Leftovers {
-    /// What a server selects them by. It has no character that a pattern gives a meaning.
+    /// The pattern for `SCAN`; its random part has no special character.
     pattern: String,
-    /// How the lock's own key begins.
+    /// Prefix of the lock's own key.
     lock: String,
-    /// How the other keys of a lock begin.
-    beside: String,
+    /// Prefix of a lock's other keys.
+    others: String,
 }
 
 impl Leftovers {
     pub(crate) fn of(scratch: &Scratch) -> Leftovers {
         let lock = Keys::of(scratch.prefix()).lock().to_owned();
-        let beside = format!("{{{lock}");
-        Leftovers { pattern: format!("*{}*", scratch.random()), lock, beside }
+        let others = format!("{{{lock}");
+        Leftovers { pattern: format!("*{}*", scratch.random()), lock, others }
     }
 
-    /// Whether `key` is one of them, whatever else the pattern has found.
-    fn have(&self, key: &[u8]) -> bool {
-        key.starts_with(self.lock.as_bytes()) || key.starts_with(self.beside.as_bytes())
+    /// Whether `key` is one of them: the pattern matches others, too.
+    fn contain(&self, key: &[u8]) -> bool {
+        key.starts_with(self.lock.as_bytes()) || key.starts_with(self.others.as_bytes())
     }
 
     /// Removes them from the server of `connection`, until there are none.
     pub(crate) async fn clear(&self, connection: &SupervisedConnection) -> Result<()> {
-        // A key that comes while the server is searched need not be found.
+        // `SCAN` may miss a key that is created meanwhile.
         while self.clear_once(connection).await? > 0 {}
         Ok(())
     }
 
-    /// Removes those that are there; how many there were.
+    /// Removes the keys of one complete scan; returns their number.
     async fn clear_once(&self, connection: &SupervisedConnection) -> Result<usize> {
         let (mut cursor, mut found) = (b"0".to_vec(), 0);
         loop {
@@ -48,7 +48,7 @@ impl Leftovers {
             scan.arg(&cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(PAGE);
             let page = connection.send(&scan).await?.map_err(|error| explain(&error))?;
             let (next, keys) = read_page(page).ok_or_else(|| protocol_error("SCAN"))?;
-            found += delete(connection, keys.iter().filter(|key| self.have(key))).await?;
+            found += delete(connection, keys.iter().filter(|key| self.contain(key))).await?;
             cursor = next;
             if cursor == b"0" {
                 return Ok(found);
@@ -58,7 +58,7 @@ impl Leftovers {
 }
 
 /// Deletes keys one by one, since those of a cluster are in different slots. With `DEL`: the keys
-/// are small, and every user of locks may use it, but not `UNLINK`.
+/// are small, and users who may take locks may use it, but not `UNLINK`.
 async fn delete<'a>(
     connection: &SupervisedConnection,
     keys: impl Iterator<Item = &'a Vec<u8>>,
@@ -75,7 +75,7 @@ async fn delete<'a>(
     Ok(deletes.len())
 }
 
-/// Where the next page begins, and the keys of this one.
+/// The next cursor, and the keys of a page.
 fn read_page(page: Value) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
     let Value::Array(parts) = page else { return None };
     let Ok([Value::BulkString(next), Value::Array(keys)]) = <[Value; 2]>::try_from(parts) else {
@@ -97,7 +97,7 @@ mod tests {
         let scratch = Scratch::fresh("a{b}*", "conformance");
         let leftovers = Leftovers::of(&scratch);
         let own = Keys::of(&format!("{}x{{y}}", scratch.prefix()));
-        assert!(own.all().iter().all(|key| leftovers.have(key.as_bytes())), "{own:?}");
+        assert!(own.all().iter().all(|key| leftovers.contain(key.as_bytes())), "{own:?}");
         let others = Scratch::fresh("a{b}*", "conformance");
         let others = Keys::of(others.prefix());
         for other in others.all().into_iter().map(str::to_owned).chain([
@@ -106,7 +106,7 @@ mod tests {
             scratch.prefix().to_owned(),
             scratch.random().to_owned(),
         ]) {
-            assert!(!leftovers.have(other.as_bytes()), "{other}");
+            assert!(!leftovers.contain(other.as_bytes()), "{other}");
         }
     }
 }

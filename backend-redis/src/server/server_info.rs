@@ -1,7 +1,7 @@
-//! A look at the server's settings at connect: what they mean for locks.
+//! The server's settings, read at connect, and what they mean for locks.
 //!
-//! What is found is said once as a warning and stands in the profile. A server that refuses to
-//! tell, by its ACL, is unknown and no error.
+//! Risks are logged once as warnings and listed in the profile. A server whose ACL denies `INFO`
+//! has unknown settings, which is not an error.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,38 +14,38 @@ use redis::Value;
 use crate::connection::SupervisedConnection;
 use crate::protocol::error::{meaning_of, protocol_error};
 
-/// The oldest server whose commands the scripts use: `SET … KEEPTTL GET` is of 6.2.
+/// The oldest server that has the scripts' commands: `SET … KEEPTTL GET` came with 6.2.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// A clock before September 2001 was never set; the scripts tell µs from ms by their size.
+/// A clock before September 2001 was never set; the scripts distinguish µs from ms by their size.
 const EARLIEST_US: u64 = 1_000_000_000_000_000;
 
-/// What the server said about itself.
+/// The server's reply to `INFO`.
 #[derive(Debug, Default)]
 pub(crate) struct ServerInfo {
     facts: HashMap<String, String>,
 }
 
 impl ServerInfo {
-    /// Asks over `connection`.
+    /// Sends `INFO` over `connection`.
     pub(crate) async fn of(connection: &SupervisedConnection) -> Result<ServerInfo> {
         match connection.send(&redis::cmd("INFO")).await? {
             Ok(info @ (Value::BulkString(_) | Value::VerbatimString { .. })) => {
                 Ok(ServerInfo::read(&info))
             }
-            // What says OK to everything is no Redis, and would never grant a lock.
+            // A server that replies OK to everything is not Redis, and would never grant a lock.
             Ok(_) => Err(Error::new(ErrorKind::Refused, protocol_error("INFO").message())),
             // The ACL may deny INFO and allow all that locks need; a server that is not ready yet
-            // will be asked for locks soon enough.
+            // reports that to the first acquisition.
             Err(error) => {
                 let meaning = meaning_of(&error);
-                tracing::debug!(?meaning, "the server does not tell its settings");
+                tracing::debug!(?meaning, "the server does not show its settings");
                 Ok(ServerInfo::default())
             }
         }
     }
 
-    /// What an answer to `INFO` says.
+    /// Parses a reply to `INFO`.
     pub(crate) fn read(info: &Value) -> ServerInfo {
         let facts = match info {
             Value::BulkString(text) => read(&String::from_utf8_lossy(text)),
@@ -55,7 +55,7 @@ impl ServerInfo {
         ServerInfo { facts }
     }
 
-    /// Which run of the server this is.
+    /// The ID of this run of the server.
     pub(crate) fn run_id(&self) -> Option<&str> {
         self.fact("run_id")
     }
@@ -68,12 +68,12 @@ impl ServerInfo {
         self.fact(name) == Some(value)
     }
 
-    /// Redis and Valkey call it differently, from Valkey 8 on.
+    /// Redis and Valkey name it differently, from Valkey 8 on.
     fn mode(&self) -> Option<&str> {
         self.fact("redis_mode").or_else(|| self.fact("server_mode"))
     }
 
-    /// Whether it is Redis Enterprise, which does not say of a database that it is Active-Active.
+    /// Whether it is Redis Enterprise, which does not report whether a database is Active-Active.
     fn may_be_active_active(&self) -> bool {
         self.fact("rlec_version").is_some()
     }
@@ -81,7 +81,7 @@ impl ServerInfo {
     /// Refuses a server that cannot carry locks.
     pub(crate) fn require(&self, cluster: bool) -> Result<()> {
         let refused = |message: String| Err(Error::new(ErrorKind::Refused, message));
-        // Valkey goes on counting where Redis was when they parted, at 7.2.
+        // Valkey continues the numbers of Redis from 7.2, where it was forked.
         if let Some(version) = self.fact("redis_version")
             && let Some(numbers) = version_of(version)
             && numbers < OLDEST
@@ -96,7 +96,7 @@ impl ServerInfo {
                 "the server's clock shows day {days} after 1970 and must be set"
             ));
         }
-        // Both grant the same lock, and agree which grant it was when all is over.
+        // All masters grant the same lock, and reconcile their data only afterwards.
         if self.is("role", "active-replica") {
             return refused(
                 "the server is an active replica of KeyDB: each of several masters would grant the \
@@ -109,7 +109,7 @@ impl ServerInfo {
                 refused("the server is part of a cluster; use redis-cluster://".to_owned())
             }
             (Some("standalone"), true) => {
-                refused("the server is no part of a cluster; use redis://".to_owned())
+                refused("the server is not in cluster mode; use redis://".to_owned())
             }
             (Some("sentinel"), _) => {
                 let url = "redis+sentinel://HOST/SERVICE";
@@ -122,7 +122,7 @@ impl ServerInfo {
         }
     }
 
-    /// When exclusion fails on this server.
+    /// The conditions under which exclusion fails on this server.
     fn dangers(&self, failover: bool, replicas: u32) -> Vec<&'static str> {
         let mut dangers = vec!["the server's clock jumps"];
         let known = !self.facts.is_empty();
@@ -155,7 +155,7 @@ impl ServerInfo {
         policy.is_some_and(|policy| policy != "noeviction") && !self.is("maxmemory", "0")
     }
 
-    /// Warns of settings that make locks less than a user may think.
+    /// Logs warnings about settings that weaken locks.
     pub(crate) fn warn(&self, shown: &str) {
         self.warn_of_eviction(shown);
         if self.may_be_active_active() {
@@ -174,7 +174,7 @@ impl ServerInfo {
         }
     }
 
-    /// The same of what one node of a quorum must not do, though it may restart.
+    /// The warning for a quorum's node, which may restart but must not evict keys.
     pub(crate) fn warn_of_eviction(&self, shown: &str) {
         if self.evicts() {
             tracing::warn!(
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_carry_locks_is_refused_with_a_way_out() {
+    fn an_unsuitable_server_is_refused_with_advice() {
         for (info, cluster, says) in [
             ("redis_version:6.0.9\r\n", false, "6.2 or newer"),
             ("redis_version:7.0.15\r\nredis_mode:cluster\r\n", false, "redis-cluster://"),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn dangers_follow_from_the_settings() {
+    fn the_dangers_depend_on_the_settings() {
         let safe = "maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\naof_enabled:1\r\n\
                     connected_slaves:0\r\n";
         let safe = server_info(safe).dangers(false, 0);
@@ -257,6 +257,6 @@ mod tests {
         let enterprise = server_info("rlec_version:7.4.2-54\r\naof_enabled:1\r\nmaxmemory:0\r\n");
         let dangers = enterprise.dangers(false, 0);
         assert!(dangers.iter().any(|danger| danger.contains("Active-Active")), "{dangers:?}");
-        assert_eq!(server_info("").dangers(false, 0).len(), 3, "what is unknown counts");
+        assert_eq!(server_info("").dangers(false, 0).len(), 3, "unknown settings count as dangers");
     }
 }

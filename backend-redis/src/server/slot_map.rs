@@ -1,7 +1,7 @@
-//! Which node has which slot, as the nodes say it.
+//! The map of slots to nodes, as the nodes report it.
 //!
-//! They do not always agree: a node that is cut off from the others goes on telling what it knew
-//! last. So several are asked, and the map that most of them tell is taken.
+//! They do not always agree: a node that is cut off from the others keeps reporting its last map.
+//! So several are asked, and the map that most of them report wins.
 
 use crc::{CRC_16_XMODEM, Crc};
 use redis::{RedisError, Value};
@@ -26,7 +26,7 @@ pub(crate) struct Range {
     pub(super) replicas: Vec<HostPort>,
 }
 
-/// A node to ask again instead, by a redirection that another one gave.
+/// The node that a redirection names.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Redirection {
     Moved(HostPort),
@@ -85,8 +85,8 @@ fn read_node(node: &Value, asked: &HostPort, addresses: &AddressMap) -> Option<H
     Some(named(name, u16::try_from(*port).ok()?, asked, addresses))
 }
 
-/// The node that `asked` called so. A node that does not know its address, or is not to say it,
-/// means the one at which it was asked.
+/// The node that `asked` names so. A node that does not know its address, or is configured to hide
+/// it, means the address at which it was asked.
 fn named(name: &str, port: u16, asked: &HostPort, addresses: &AddressMap) -> HostPort {
     match name {
         "" | "?" => HostPort { name: asked.name.clone(), port },
@@ -94,8 +94,8 @@ fn named(name: &str, port: u16, asked: &HostPort, addresses: &AddressMap) -> Hos
     }
 }
 
-/// The map that most of `maps` agree about; of several, one that is not `present`, by which
-/// requests went wrong.
+/// The map that most of `maps` agree on; on a tie, one other than `present`, since requests by
+/// `present` failed.
 pub(super) fn prevailing(maps: &[Vec<Range>], present: &[Range]) -> Option<Vec<Range>> {
     let votes = |map: &Vec<Range>| maps.iter().filter(|other| agree(map, other)).count();
     let rank = |map: &Vec<Range>| (votes(map), !agree(map, present));
@@ -103,7 +103,7 @@ pub(super) fn prevailing(maps: &[Vec<Range>], present: &[Range]) -> Option<Vec<R
     Some(best.clone())
 }
 
-/// Whether the masters are the same. A replica may be away for one node and not for another.
+/// Whether the masters are the same. One node may miss a replica that another one sees.
 pub(super) fn agree(one: &[Range], other: &[Range]) -> bool {
     let masters = |map: &[Range]| {
         map.iter().map(|range| (range.first, range.last, range.master.clone())).collect::<Vec<_>>()

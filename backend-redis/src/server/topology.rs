@@ -1,4 +1,4 @@
-//! The servers of a store: one, or a cluster of them.
+//! The server or the cluster of a store, and how script calls are routed to it.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::protocol::call::ScriptCall;
 use crate::protocol::error::{explain, protocol_error};
 use crate::protocol::script::SCRIPTS;
 
-/// Where steps are done.
+/// Executes script calls.
 #[derive(Debug)]
 pub(crate) enum Server {
-    /// One server, perhaps found by Sentinel.
+    /// One server, possibly found through Sentinel.
     One(Arc<BatchingNode>),
     Cluster(Arc<Cluster>),
 }
@@ -49,7 +49,7 @@ impl Server {
         Ok(Server::Cluster(Arc::new(cluster)))
     }
 
-    /// Learns what it takes to send steps, once it is known to be what the URL says.
+    /// Fetches the map of slots, once the server is known to be of the kind that the URL names.
     pub(crate) async fn get_ready(&self) -> Result<()> {
         match self {
             Server::One(_) => Ok(()),
@@ -57,16 +57,16 @@ impl Server {
         }
     }
 
-    /// Does one call.
+    /// Executes one call.
     pub(crate) async fn call(&self, call: ScriptCall<'_>) -> Result<Value> {
         match self {
             Server::One(node) => node.call(call).await,
-            // In a box, so that the future for one server stays small.
+            // Boxed, so that the future for one server stays small.
             Server::Cluster(cluster) => Box::pin(cluster.call(call)).await,
         }
     }
 
-    /// Asks to be told when `key` changes.
+    /// Asks the server to notify this client when `key` changes.
     pub(crate) async fn watch(&self, key: &str) -> Result<Watched> {
         match self {
             Server::One(node) => node.node().watch(key).await,
@@ -77,8 +77,8 @@ impl Server {
         }
     }
 
-    /// What to say of an answer that no script gives to the lock at `key`. The connection that it
-    /// came from is replaced: it may be out of call, and answer one request with another's answer.
+    /// The error for a reply that no script gives, about the lock at `key`. Its connection is
+    /// replaced: it may be out of step, and answer one request with the reply to another.
     pub(crate) fn protocol_error(&self, key: &str, script: &str) -> Error {
         const WHY: &str = "it gave an unexpected reply";
         match self {
@@ -98,7 +98,7 @@ impl Server {
         }
     }
 
-    /// Does a call that confirms a grant, and waits for the replicas to have it.
+    /// Executes a call that confirms a grant, and waits until the replicas have it.
     pub(crate) async fn confirm(&self, call: ScriptCall<'_>) -> Result<Value> {
         match self {
             Server::One(node) => confirmed_by(node.node(), call).await,
@@ -120,7 +120,7 @@ impl Server {
         }
     }
 
-    /// The server that has `key`: steps for different ones must not wait for each other.
+    /// The server that has `key`: calls to different servers must not wait for each other.
     pub(crate) fn shard_of(&self, key: &str) -> Option<HostPort> {
         match self {
             Server::One(_) => None,
@@ -136,7 +136,7 @@ impl Server {
         }
     }
 
-    /// Removes them from all servers that take writes.
+    /// Removes `leftovers` from all masters.
     pub(crate) async fn clear(&self, leftovers: &Leftovers) -> Result<()> {
         match self {
             Server::One(node) => leftovers.clear(node.node().connection()).await,

@@ -1,8 +1,7 @@
 //! Grants that count only once some replicas have them: `replicas=N`.
 //!
-//! `WAIT` covers what its own connection wrote, and blocks that connection. So confirmations have
-//! a connection of their own, which renewals never use, and those that wait together share one
-//! `WAIT`.
+//! `WAIT` covers the writes of its own connection, and blocks that connection. So confirmations have
+//! a connection of their own, which renewals never use, and concurrent ones share one `WAIT`.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -15,17 +14,17 @@ use crate::connection::SupervisedConnection;
 use crate::protocol::call::{EvalBy, ScriptCall, UNKNOWN_SCRIPT};
 use crate::protocol::error::{explain, protocol_error};
 
-/// How long the replicas may take, and at most half of the time that an answer may.
+/// How long the replicas may take; at most half of the answer timeout.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
 
-/// The connection for confirmations, and those that wait for it.
+/// The connection for confirmations, and the confirmations that wait for it.
 #[derive(Debug)]
 pub(crate) struct Replicas {
     connection: SupervisedConnection,
     wanted: u32,
     within: Duration,
     waiting: Mutex<Vec<Confirmation>>,
-    /// Held by whoever sends for all that wait.
+    /// Locked by the task that sends all waiting confirmations.
     sending: tokio::sync::Mutex<()>,
 }
 
@@ -42,10 +41,11 @@ impl Replicas {
         Replicas { connection, wanted, within, waiting, sending }
     }
 
-    /// Does the call, and answers once enough replicas have it. Cancel safe: others may have to ask
-    /// again.
+    /// Executes the call, and returns once enough replicas have it. Cancel safe, although other
+    /// confirmations may have to be repeated.
     pub(crate) async fn confirm(&self, call: ScriptCall<'_>) -> Result<Value> {
-        // With its text when the digest is unknown: replicas that became masters know none.
+        // With the script's text if the digest is unknown: a replica that became a master has no
+        // scripts.
         match self.confirm_by(call, EvalBy::Digest).await? {
             Value::ServerError(error) if error.code() == UNKNOWN_SCRIPT => {
                 self.confirm_by(call, EvalBy::Text).await
@@ -61,17 +61,17 @@ impl Replicas {
         let confirmation = Confirmation { command: call.command(by), answer };
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(confirmation);
         let sending = self.sending.lock().await;
-        // Whoever sent before may have sent this one too.
+        // The previous sender may have sent this one too.
         if let Ok(answer) = answered.try_recv() {
             return answer;
         }
         self.send().await;
         drop(sending);
-        let unsent = "whoever sent this confirmation was cancelled";
+        let unsent = "the task that sent this confirmation was cancelled";
         answered.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unreachable, unsent)))
     }
 
-    /// Sends all that wait, and one `WAIT` behind them.
+    /// Sends all waiting confirmations, then one `WAIT`.
     async fn send(&self) {
         let all = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         if all.is_empty() {
@@ -92,7 +92,7 @@ impl Replicas {
         match answers {
             Ok(answers) => {
                 for (asking, answer) in asking.into_iter().zip(answers) {
-                    // Nobody listens any more: its claim's release follows.
+                    // An error means that it was cancelled: its claim's release follows.
                     let _ = asking.send(Ok(answer));
                 }
             }
@@ -109,7 +109,7 @@ impl Replicas {
             Ok(Value::Int(reached)) if reached >= i64::from(self.wanted) => Ok(()),
             Ok(Value::Int(reached)) => {
                 let message = format!(
-                    "{reached} of the {} replicas that replicas={0} asks for had the grant within \
+                    "{reached} of the {} replicas that replicas={0} requires had the grant within \
                      {1:?}",
                     self.wanted, self.within
                 );
@@ -118,7 +118,7 @@ impl Replicas {
             Ok(_) => Err(protocol_error("WAIT")),
             Err(error) => {
                 let explained = explain(&error);
-                // A demoted server says so in several ways, none of them final.
+                // A demoted server reports one of several errors, none of them final.
                 let denied = error.code() == Some("NOPERM");
                 if !denied {
                     self.connection.mark_broken("WAIT failed");
