@@ -1,5 +1,5 @@
-//! What comes from outside, read without a server: for the property tests and the fuzz targets in
-//! `fuzz/`, which feed it garbage. No part of this crate's interface.
+//! Parsers of external input, without a server: for the property tests and the fuzz targets in
+//! `fuzz/`, which feed them garbage. Not part of this crate's interface.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub fn keys(key: &str) -> [String; 3] {
     Keys::of(key).all().map(str::to_owned)
 }
 
-/// Reads a URL of this crate's schemes, as connecting does first.
+/// Parses a URL of this crate's schemes, the first step of connecting.
 ///
 /// # Errors
 /// As connecting.
@@ -41,16 +41,16 @@ pub fn url(url: &StoreUrl) -> Result<()> {
     }
 }
 
-/// What a reply grants, if it is taken for the answer to a question.
+/// What a reply grants, by the request that it is taken to answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Granted {
-    /// To an attempt.
+    /// The token, as the reply to an attempt.
     pub attempt: Option<u64>,
-    /// To the question for a vote.
+    /// The token, as the reply to a request for a vote.
     pub vote: Option<u64>,
 }
 
-/// Reads one reply in RESP as the answer to everything that is ever asked, and as a push.
+/// Reads one reply in RESP as the reply to each kind of request, and as a push.
 #[must_use]
 pub fn reply(bytes: &[u8]) -> Granted {
     let value = match redis::parse_redis_value(bytes).and_then(Value::extract_error) {
@@ -62,7 +62,7 @@ pub fn reply(bytes: &[u8]) -> Granted {
     };
     settings(&value);
     pushed(&value);
-    let _ = backend::read_look(value.clone());
+    let _ = backend::read_check(value.clone());
     let _ = redlock::read_look(&value);
     let _ = read_map(&value, &asked(), &AddressMap::default());
     if let Some(seen) = snapshot::read(value.clone()) {
@@ -91,7 +91,7 @@ pub fn reply(bytes: &[u8]) -> Granted {
     }
 }
 
-/// The node that a reply is taken to be of.
+/// The node that a reply is assumed to come from.
 fn asked() -> HostPort {
     HostPort { name: "h".to_owned(), port: 6379 }
 }

@@ -1,4 +1,4 @@
-//! What is said to a server: keys, identities, the scripts, and what its replies and errors mean.
+//! The protocol with a server: keys, identities and scripts, and the meaning of replies and errors.
 
 pub(crate) mod call;
 pub(crate) mod error;

@@ -197,7 +197,7 @@ async fn another_protocol_is_named() {
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], ErrorKind::Refused, "speaks HTTP"),
         (&[0x15, 3, 1, 0, 2, 2, 80], ErrorKind::Refused, "speaks TLS; use rediss://"),
         // It would take the time of an acquire to find that no lock is ever granted.
-        (b"+OK\r\n", ErrorKind::Refused, "is it a Redis?"),
+        (b"+OK\r\n", ErrorKind::Refused, "is this a Redis server?"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", ErrorKind::Unreachable, "not speak the Redis protocol"),
     ] {
         let babbler = Babbler::start(move |_| bytes.to_vec()).await.unwrap();

@@ -1,17 +1,17 @@
-//! What each error of the server and of the connection means: one table.
+//! The meaning of each error of the server and of the connection: one table.
 
 use fencelock_core::{Error, ErrorKind};
 use redis::RedisError;
 
-/// What the connection should do about an error, besides telling the caller.
+/// What the connection does about an error, besides reporting it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remedy {
-    /// Nothing: the server is there, and said what it had to say.
+    /// Nothing: the server is reachable, and its reply is complete.
     None,
-    /// Replace the connection: this one is dead, or is with a server that is not the right one any
-    /// more. Asking Sentinel or the cluster again comes with it.
+    /// Replace the connection: it is dead, or its server is no longer the right one. The new one is
+    /// found through Sentinel or the cluster again.
     Reconnect,
-    /// Count it: after several in a row without an answer between them the connection is replaced.
+    /// Count it: after several in a row the connection is replaced.
     CountSilence,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Meaning {
     pub(crate) kind: ErrorKind,
     pub(crate) retryable: bool,
     pub(crate) remedy: Remedy,
-    /// What to say besides the server's own words.
+    /// The explanation before the server's own text.
     advice: &'static str,
 }
 
@@ -37,23 +37,23 @@ const fn meaning(
 const WRONG_PASSWORD: Meaning =
     meaning(ErrorKind::Refused, false, Remedy::None, "check the URL's user and password");
 
-const LOADING: &str = "the server loads its data";
+const LOADING: &str = "the server is loading its data";
 
-/// Whether the server is there, and will serve soon.
+/// Whether the server is up, and will serve soon.
 pub(crate) fn is_loading(error: &Error) -> bool {
     error.to_string().contains(LOADING)
 }
 
-/// The server's error codes. `Unreachable` and retryable means: later, perhaps elsewhere.
+/// The server's error codes. `Unreachable` and retryable: succeeds later, perhaps elsewhere.
 const TABLE: &[(&str, Meaning)] = {
     use ErrorKind::{Foreign, Refused, Unreachable};
     use Remedy::{None, Reconnect};
     &[
         ("LOADING", meaning(Unreachable, true, None, LOADING)),
-        ("BUSY", meaning(Unreachable, true, None, "the server is stopped by a long script")),
+        ("BUSY", meaning(Unreachable, true, None, "the server is blocked by a long script")),
         ("READONLY", meaning(Unreachable, true, Reconnect, "the server became a replica")),
         ("MASTERDOWN", meaning(Unreachable, true, Reconnect, "a replica has lost its master")),
-        ("MISCONF", meaning(Unreachable, true, None, "the server cannot save and takes no writes")),
+        ("MISCONF", meaning(Unreachable, true, None, "the server cannot save and rejects writes")),
         ("OOM", meaning(Unreachable, true, None, "the server is at its maxmemory")),
         (
             "NOREPLICAS",
@@ -65,7 +65,7 @@ const TABLE: &[(&str, Meaning)] = {
         ("TRYAGAIN", meaning(Unreachable, true, None, "the slot is moving")),
         ("NOSCRIPT", meaning(Unreachable, true, None, "the script is not loaded")),
         ("UNBLOCKED", meaning(Unreachable, true, Reconnect, "the server became a replica")),
-        ("UNKILLABLE", meaning(Unreachable, true, None, "the server is stopped by a long script")),
+        ("UNKILLABLE", meaning(Unreachable, true, None, "the server is blocked by a long script")),
         ("NOAUTH", meaning(Refused, false, None, "give a password: redis://:PASSWORD@host")),
         ("WRONGPASS", WRONG_PASSWORD),
         (
@@ -83,7 +83,7 @@ const TABLE: &[(&str, Meaning)] = {
     ]
 };
 
-/// How a server says inside a script that the ACL denies something, with the plain code ERR.
+/// Texts of errors inside a script that the ACL causes; their code is a plain ERR.
 const DENIED: [&str; 4] = [
     "can't run this command",
     "can't access at least one of the keys",
@@ -92,17 +92,17 @@ const DENIED: [&str; 4] = [
     "ACL failure in script",
 ];
 
-/// The scripts say this of keys that another program wrote.
+/// Prefix of the scripts' errors about keys that another program wrote.
 const FOREIGN: &str = "fencelock: ";
 
-/// What `error` means.
+/// The meaning of `error`.
 pub(crate) fn meaning_of(error: &RedisError) -> Meaning {
     if foreign(error).is_some() {
         return meaning(ErrorKind::Foreign, false, Remedy::None, "");
     }
-    // `maxclients` has the plain code ERR, and the connection is closed behind it.
+    // `maxclients` has the plain code ERR, and the server closes the connection after it.
     if error.detail().is_some_and(|text| text.contains("max number of clients")) {
-        let advice = "the server has no room for another client";
+        let advice = "the server accepts no more clients";
         return meaning(ErrorKind::Unreachable, true, Remedy::Reconnect, advice);
     }
     let code = code_of(error);
@@ -117,21 +117,19 @@ pub(crate) fn meaning_of(error: &RedisError) -> Meaning {
         redis::ErrorKind::InvalidClientConfig => {
             meaning(ErrorKind::InvalidArgument, false, Remedy::None, "")
         }
-        // An error that the server is sure of and this table does not know: asking again gives
-        // the same.
+        // A definite error that is not in the table: a retry gives the same.
         redis::ErrorKind::Server(_) | redis::ErrorKind::Extension => {
             meaning(ErrorKind::Refused, false, Remedy::None, "")
         }
         _ if error.is_timeout() => {
             meaning(ErrorKind::Unreachable, true, Remedy::CountSilence, "no answer in time")
         }
-        // Whatever else went wrong on the way, this connection is no use any more: it is closed,
-        // or what comes from it is no RESP.
+        // Any other failure: the connection is closed, or what arrives is not RESP.
         _ => meaning(ErrorKind::Unreachable, true, Remedy::Reconnect, "the connection failed"),
     }
 }
 
-/// The code of an error, which a script that passes it on hides behind other words.
+/// The code of an error, also where a script that passes it on puts other text before it.
 pub(crate) fn code_of(error: &RedisError) -> &str {
     let code = error.code().unwrap_or_default();
     let words = error.detail().unwrap_or_default();
@@ -146,12 +144,12 @@ pub(crate) fn code_of(error: &RedisError) -> &str {
     if TABLE.iter().any(|(known, _)| *known == inner) { inner } else { code }
 }
 
-/// What Lua calls every script.
+/// Lua's name of every script.
 const SCRIPT: &str = "@user_script:";
 
-/// The words of an error without those that say where in a script it came up: from 7.0 on they follow
-/// it; before, each level puts its own in front, and a line's number may be all that is left of them
-/// where their beginning was taken for the code.
+/// The text of an error without its position in a script. From 7.0 on the position follows the text;
+/// earlier servers prepend one at each level, and only its line number is left where its beginning
+/// was taken for the code.
 fn own_words(mut words: &str) -> &str {
     if let Some((_, inner)) =
         words.strip_prefix("Error running script").and_then(|words| words.split_once("): "))
@@ -169,7 +167,7 @@ fn own_words(mut words: &str) -> &str {
     }
 }
 
-/// As the caller sees it.
+/// The error for the caller.
 pub(crate) fn explain(error: &RedisError) -> Error {
     let meaning = meaning_of(error);
     if let Some(what) = foreign(error) {
@@ -177,7 +175,7 @@ pub(crate) fn explain(error: &RedisError) -> Error {
         return Error::new(ErrorKind::Foreign, message).retryable(false);
     }
     let words = error.to_string();
-    // What a server does not know it repeats: a password, or an identity.
+    // A server repeats the arguments of an unknown command: a password, or an identity.
     let words = words.split(", with args beginning with").next().unwrap_or_default();
     let message = match meaning.advice {
         "" => words.to_owned(),
@@ -186,7 +184,7 @@ pub(crate) fn explain(error: &RedisError) -> Error {
     Error::new(meaning.kind, message).retryable(meaning.retryable)
 }
 
-/// What a script said of a foreign key. Servers wrap it in words of their own, by version.
+/// A script's message about a foreign key. Servers wrap it in text that depends on their version.
 fn foreign(error: &RedisError) -> Option<&str> {
     let text = error.detail()?;
     let what = &text[text.find(FOREIGN)? + FOREIGN.len()..];
@@ -194,9 +192,10 @@ fn foreign(error: &RedisError) -> Option<&str> {
     Some(&what[..end])
 }
 
-/// An answer that no script of ours gives: the connection is out of step, or not with a Redis.
+/// The error for a reply that none of our scripts gives: the connection is out of step, or its
+/// server is not Redis.
 pub(crate) fn protocol_error(to: &str) -> Error {
-    let message = format!("the server gave {to} an answer that cannot be; is it a Redis?");
+    let message = format!("unexpected reply to {to}; is this a Redis server?");
     Error::new(ErrorKind::Unreachable, message)
 }
 
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_asked_again_and_the_rest_is_final() {
+    fn temporary_errors_are_retryable_and_others_final() {
         for code in ["LOADING", "BUSY", "READONLY", "OOM", "NOREPLICAS", "CLUSTERDOWN", "MISCONF"] {
             let explained = explain(&error(code, "words"));
             assert!(explained.is_retryable(), "{code}");
@@ -231,10 +230,10 @@ mod tests {
         assert!(!is_loading(&explain(&error("BUSY", ""))));
     }
 
-    /// As servers from 6.2 to 9.1 put it, whether a script fails with it, catches it and raises it
-    /// again, or answers it; alone or in a batch.
+    /// The texts of servers from 6.2 to 9.1, whether a script fails with the error, catches and
+    /// raises it again, or returns it; alone or in a batch.
     #[test]
-    fn a_code_is_found_wherever_a_script_leaves_it() {
+    fn a_code_is_found_wherever_a_script_puts_it() {
         for code in ["READONLY", "OOM", "MISCONF", "NOREPLICAS", "WRONGTYPE"] {
             let alone = meaning_of(&error(code, "You can't."));
             for (first, words) in [
@@ -258,13 +257,13 @@ mod tests {
     }
 
     #[test]
-    fn a_code_among_other_words_is_none() {
+    fn a_code_inside_other_text_is_ignored() {
         let words = "wrong number of arguments for OOM: -READONLY";
         assert_eq!(code_of(&error("ERR", words)), "ERR");
     }
 
     #[test]
-    fn what_the_acl_denies_inside_a_script_is_a_missing_permission() {
+    fn an_acl_error_inside_a_script_is_a_missing_permission() {
         for words in [
             "The user executing the script can't run this command or subcommand",
             "ACL failure in script: User u has no permissions to run the 'get' command",
@@ -278,20 +277,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_repeats_is_not_repeated() {
+    fn arguments_that_a_server_repeats_are_not_shown() {
         let words = "unknown command 'hello', with args beginning with: '3' 'auth' 'me' 'hunter2'";
         assert!(!explain(&error("ERR", words)).to_string().contains("hunter2"));
     }
 
     #[test]
-    fn every_code_stands_in_the_table_once() {
+    fn every_code_is_in_the_table_once() {
         for (index, (code, _)) in TABLE.iter().enumerate() {
             assert!(TABLE[..index].iter().all(|(other, _)| other != code), "{code}");
         }
     }
 
     #[test]
-    fn a_foreign_key_is_named_whatever_the_server_adds() {
+    fn a_foreign_key_is_reported_whatever_the_server_adds() {
         for words in [
             "user_script:12: fencelock: lock:a is a list of another program script: 0a, on @x:1.",
             "Error running script (call to f_0): @user_script:9: user_script:9: fencelock: lock:a \

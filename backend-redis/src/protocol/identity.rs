@@ -1,10 +1,10 @@
-//! What a claim is called in the store: one text that is the value at the lock's key, the member
-//! of a group and the member of the queue, so that nothing else has to be looked up, or can go
-//! stale when somebody deletes a key.
+//! A claim's identity in the store: one text that is the value at the lock's key, the member of a
+//! group and the member of the queue, so that nothing else has to be looked up, or can go stale when
+//! a key is deleted.
 //!
 //! `<mode> <ttl in ms> <client> <owner> <label>`, mode `x`, `s` or `p<n>/<limit>`. Any other text
 //! at a lock's key was written by another program. On a quorum each round of a claim has an identity
-//! of its own: the number of the round stands behind the mode, as `x3`.
+//! of its own: the number of the round follows the mode, such as `x3`.
 
 use fencelock_core::{Claim, Label, Mode, Permits};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -13,8 +13,8 @@ use uuid::Uuid;
 /// The key of a quorum node's incarnation record.
 pub const INCARNATION_KEY: &str = "fencelock:redlock";
 
-/// One connected store among all: the channel that its claims are told on, and its name in the
-/// queues. It begins with the prefix of the keys, so that one ACL pattern covers both.
+/// The ID of a client: the channel that its claims are notified on, and its name in the queues. It
+/// begins with the prefix of the keys, so that one ACL pattern covers both.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientId(String);
 
@@ -32,7 +32,7 @@ impl ClientId {
     }
 }
 
-/// Writes down `claim` of `process`.
+/// The identity of `claim`, made by `client`.
 pub(crate) fn identity(claim: &Claim, client: &ClientId) -> String {
     let (client, label) = (client.as_str(), claim.label().as_str());
     let mut buffer = Uuid::encode_buffer();
@@ -58,13 +58,13 @@ pub(crate) fn identity(claim: &Claim, client: &ClientId) -> String {
     text
 }
 
-/// The identity of a round of the waiter's `identity`, which is of one letter's mode.
+/// The identity of a round of the waiter's `identity`, whose mode is one letter.
 pub(crate) fn of_round(identity: &str, round: u32) -> String {
     let (mode, rest) = identity.split_at(1);
     format!("{mode}{round}{rest}")
 }
 
-/// The TTL in an identity that was written here.
+/// The TTL in an identity of this library.
 pub(crate) fn ttl_of(identity: &str) -> &str {
     identity.split(' ').nth(1).unwrap_or_default()
 }
@@ -107,10 +107,10 @@ fn is_round(word: &str, mode: char) -> bool {
 /// The keys of one lock, in one slot of a cluster.
 ///
 /// The lock's own key is the prefix and the name, so that clients in other languages share it.
-/// Braces would choose a slot and are percent-encoded, and so is the percent sign.
+/// Braces would select a slot and are percent-encoded, and so is the percent sign.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
-    /// `{lock}:q{lock}:f`: every claim has its own, and one piece of memory is enough.
+    /// `{lock}:q{lock}:f`: every claim stores its keys, in one allocation.
     text: String,
     /// The length of `lock`.
     length: usize,
@@ -132,7 +132,7 @@ impl Keys {
         &self.text[1..=self.length]
     }
 
-    /// With the marker of a quorum's node.
+    /// The keys, with that of the node's incarnation record.
     pub(crate) fn of_node(&self) -> [&str; 4] {
         let [lock, queue, token] = self.all();
         [lock, queue, token, INCARNATION_KEY]
@@ -150,7 +150,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_other_programs_write_is_no_identity() {
+    fn texts_of_other_programs_are_not_identities() {
         for foreign in [
             "",
             "x",
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_its_claim_s_own() {
+    fn the_identity_of_a_round_parses_as_its_claim_s() {
         let waiter = "x 30000 lock:@1 67e5504410b1426f9247bb680e5fe0c8 host";
         let round = of_round(waiter, 12);
         assert_eq!(round, "x12 30000 lock:@1 67e5504410b1426f9247bb680e5fe0c8 host");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_one_word_with_the_prefix_in_front() {
+    fn a_client_id_is_one_word_that_begins_with_the_prefix() {
         let client = ClientId::fresh("my locks:\t");
         assert!(client.as_str().starts_with("my%20locks:%09@"), "{client:?}");
         assert_ne!(client, ClientId::fresh("my locks:\t"));
@@ -186,11 +186,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_are_injective_and_choose_no_slot(a in "[{}%a7BD:]{1,9}", b in "[{}%a7BD:]{1,9}") {
+        fn keys_are_injective_and_select_no_slot(a in "[{}%a7BD:]{1,9}", b in "[{}%a7BD:]{1,9}") {
             let (one, two) = (Keys::of(&a), Keys::of(&b));
             prop_assert_eq!(a == b, one.lock() == two.lock());
-            let chooses_a_slot = one.lock().contains(['{', '}']);
-            prop_assert!(!chooses_a_slot);
+            let selects_a_slot = one.lock().contains(['{', '}']);
+            prop_assert!(!selects_a_slot);
             let [lock, queue, token] = one.all();
             prop_assert_eq!(queue, format!("{{{lock}}}:q"));
             prop_assert_eq!(token, format!("{{{lock}}}:f"));

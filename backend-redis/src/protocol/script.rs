@@ -1,7 +1,7 @@
-//! The atomic steps, each a Lua file of its own beside this one.
+//! The atomic steps, each a Lua file of its own in `lua/`.
 //!
 //! A script is called by its digest; a server that does not know it, after a restart or
-//! `SCRIPT FLUSH`, is sent the text. Texts are constant: values travel in ARGV only.
+//! `SCRIPT FLUSH`, is sent the text. Texts are constant: values are passed in ARGV only.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,7 @@ pub(crate) struct Script {
 
 const KEYS: &str = include_str!("lua/keys.lua");
 
-/// What steps share, by the lines that ask for it; a part may ask for one behind it.
+/// Shared parts, by the lines that include them; a part may include one later in this list.
 const PARTS: [(&str, &str); 7] = [
     ("--<heartbeat.lua>\n", include_str!("lua/heartbeat.lua")),
     ("--<token.lua>\n", include_str!("lua/token.lua")),
@@ -32,15 +32,15 @@ impl Script {
         Script { name, text, digest }
     }
 
-    /// `body` behind the keys. What steps share stands where a body asks for it, so that an
-    /// uncontended step ends before it is even run.
+    /// `body` after the keys. Shared parts are inserted where a body includes them, so that an
+    /// uncontended step ends before they are run.
     fn step(name: &'static str, body: &str) -> Script {
         let text =
             PARTS.iter().fold(body.to_owned(), |text, (line, part)| text.replace(line, part));
         Script::new(name, format!("{KEYS}{text}"))
     }
 
-    /// Any number of `steps` in one call.
+    /// A script that runs any number of `steps` in one call.
     fn batch(steps: &[&Script]) -> Script {
         let function = |step: &&Script| {
             let text = step.text.replace("redis.call('TIME')", "TIME");
@@ -52,7 +52,7 @@ impl Script {
     }
 }
 
-/// All of them.
+/// The scripts of one server.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) attempt: Script,
@@ -79,7 +79,7 @@ pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
     Scripts { attempt, release, renew, check_waiters, inspect, batch }
 });
 
-/// Those of a quorum's nodes: each does its part of what one server would do alone.
+/// The scripts of a quorum's nodes: each does one node's part of what a single server does alone.
 #[derive(Debug)]
 pub(crate) struct QuorumScripts {
     pub(crate) vote: Script,
@@ -108,14 +108,14 @@ pub(crate) static QUORUM: LazyLock<QuorumScripts> = LazyLock::new(|| {
     QuorumScripts { vote, raise, extend, free, check_waiters, batch }
 });
 
-/// The scripts' names and texts, for tests that drive them without the rest of this crate.
+/// The names and texts of the scripts, for tests that call them without the rest of this crate.
 #[doc(hidden)]
 #[must_use]
 pub fn scripts() -> Vec<(&'static str, &'static str)> {
     texts(&SCRIPTS.all())
 }
 
-/// The same of a quorum's.
+/// The names and texts of a quorum's scripts.
 #[doc(hidden)]
 #[must_use]
 pub fn quorum_scripts() -> Vec<(&'static str, &'static str)> {

@@ -1,4 +1,4 @@
-//! Who holds a lock and who waits for it, read for people.
+//! The holders and waiters of a lock, for `inspect`.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -11,10 +11,10 @@ use uuid::Uuid;
 
 use super::identity::Identity;
 
-/// So many holders and waiters at most are shown: the script stops the server meanwhile.
+/// Cap on reported holders and waiters: the script blocks the server while it runs.
 pub(crate) const MOST: &str = "1000";
 
-/// What the store has of one lock.
+/// The holders and waiters of one lock in a server.
 #[derive(Debug)]
 pub(crate) struct LockContents {
     now_us: u64,
@@ -57,7 +57,7 @@ pub(crate) fn read(answer: Value) -> Option<LockContents> {
     })
 }
 
-/// A number as an integer or as text; scores may come with an exponent.
+/// Parses an integer, or a text: a score may have an exponent.
 fn number(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),
@@ -70,21 +70,21 @@ fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// A name for the owner of `value` that does not prove its ownership.
+/// An ID for the owner of `value` that does not prove ownership.
 fn id(value: &[u8]) -> OccupantId {
     let digest = Sha256::digest(value);
     let short: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     OccupantId::new(short)
 }
 
-/// Whose claim it is, unless another program wrote it.
+/// The owner in `value`; `None` if another program wrote it.
 fn owner(value: &[u8]) -> Option<Uuid> {
     Identity::parse(value).map(|identity| identity.owner)
 }
 
 impl LockContents {
-    /// What several nodes have of one lock: the holders whom at least `needed` of them know, and
-    /// whoever waits at any of them.
+    /// Combines the contents of several nodes: the holders that at least `needed` of them have, and
+    /// the waiters of any of them.
     pub(crate) fn merge(all: Vec<LockContents>, needed: usize) -> LockContents {
         let now_us = all.iter().map(|seen| seen.now_us).max().unwrap_or_default();
         let mut holders: Vec<(usize, Holder)> = Vec::new();
@@ -107,12 +107,12 @@ impl LockContents {
             }
         }
         holders.retain(|(count, _)| *count >= needed);
-        // What an earlier round of a holder has at some nodes has yet to be taken back.
+        // Some nodes may still have an earlier round of a holder, whose release is under way.
         holders.sort_by_key(|(count, holder)| Reverse((*count, holder.token)));
         let mut owners = HashSet::new();
         holders.retain(|(_, holder)| owner(&holder.value).is_none_or(|owner| owners.insert(owner)));
         holders.sort_by_key(|(_, holder)| holder.token);
-        // A holder still waits at nodes that were not of the majority that granted it.
+        // A holder is still queued at nodes outside the majority that granted its claim.
         waiters.retain(|waiter| owner(&waiter.value).is_none_or(|owner| !owners.contains(&owner)));
         waiters.sort_by_key(|waiter| waiter.arrival_us);
         LockContents {
@@ -122,7 +122,7 @@ impl LockContents {
         }
     }
 
-    /// For people, without owner tokens.
+    /// The snapshot to show, without owner tokens.
     pub(crate) fn into_snapshot(self) -> Snapshot {
         let holder = |holder: Holder| {
             let foreign = "a client of another library";
@@ -132,7 +132,7 @@ impl LockContents {
                     Occupant::new(id(&holder.value), Mode::Exclusive).labelled(Label::new(foreign))
                 }
             };
-            // A token of ours is the time of its grant, but for ties.
+            // A fencing token of ours is the time of its grant, except for ties.
             match (holder.token, Identity::parse(&holder.value)) {
                 (0, _) | (_, None) => occupant,
                 (token, Some(_)) => occupant
@@ -151,7 +151,7 @@ impl LockContents {
         )
     }
 
-    /// The value that `who` of an earlier snapshot stands for, if it is still there.
+    /// The value of the participant `who` of an earlier snapshot, if it is still there.
     pub(crate) fn value_of(&self, who: &OccupantId) -> Option<&[u8]> {
         let holders = self.holders.iter().map(|holder| &holder.value);
         let mut all = holders.chain(self.waiters.iter().map(|waiter| &waiter.value));
@@ -183,19 +183,19 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_shown_once_whatever_its_earlier_rounds_left() {
+    fn a_claim_is_shown_once_whatever_its_earlier_rounds_left_behind() {
         let all = || {
             let second = || seen(&[("x2", 9)], &[]);
             vec![seen(&[("x1", 7)], &["x"]), second(), second()]
         };
         assert_eq!(shown(all(), 2), (vec![9], 0));
-        assert_eq!(shown(all(), 1), (vec![9], 0), "two nodes are silent");
+        assert_eq!(shown(all(), 1), (vec![9], 0), "two nodes are unreachable");
         let even = vec![seen(&[("x1", 7)], &[]), seen(&[("x2", 9)], &[])];
         assert_eq!(shown(even, 1), (vec![9], 0), "the later one");
     }
 
     #[test]
-    fn what_another_program_wrote_is_shown_as_it_is() {
+    fn values_of_other_programs_are_shown_as_they_are() {
         let all = vec![seen(&[("foreign a", 0)], &[]), seen(&[("foreign b", 0)], &["x"])];
         assert_eq!(shown(all, 1), (vec![0, 0], 1));
     }

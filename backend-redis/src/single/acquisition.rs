@@ -1,4 +1,4 @@
-//! One claim's seat: its identity, its keys, and the steps that change what it holds.
+//! One claim's acquisition: its identity, its keys, and the scripts that acquire, renew and release.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::protocol::call::ScriptCall;
 use crate::protocol::identity::{Keys, identity, ttl_of};
 use crate::protocol::script::SCRIPTS;
 
-/// The token's key lives for most of an hour at least; a hold longer than that prolongs it this often.
+/// The token's key lives for most of an hour at least; a longer hold extends its life this often.
 const TOKEN_KEY_PERIOD: Duration = Duration::from_secs(20 * 60);
 
 pub(crate) struct RedisAcquisition {
@@ -31,7 +31,7 @@ pub(crate) struct RedisAcquisition {
 
 impl RedisAcquisition {
     pub(crate) fn new(store: Arc<Store>, claim: Arc<Claim>) -> RedisAcquisition {
-        store.notifications.enter(&claim);
+        store.notifications.register(&claim);
         RedisAcquisition {
             keys: Keys::of(claim.name().key()),
             identity: identity(&claim, &store.client),
@@ -49,7 +49,7 @@ impl RedisAcquisition {
         &self.identity
     }
 
-    /// Extends what is held.
+    /// Renews the lease.
     pub(crate) async fn renew(&self) -> Result<Renewal> {
         let sent = self.store.clock.now();
         let fixed = self.claim.is_fixed_lease();
@@ -57,7 +57,7 @@ impl RedisAcquisition {
         let old = sent.since(since) > TOKEN_KEY_PERIOD;
         let ttl = if fixed { "0" } else { ttl_of(&self.identity) };
         let values = [self.identity.as_str(), ttl, if old { "old" } else { "" }];
-        // One key alone is served also while its slot moves from server to server.
+        // A single key is served also while its slot moves from server to server.
         let keys = self.keys.all();
         let keys = if old { &keys[..] } else { &keys[..1] };
         let values = values.map(str::as_bytes);
@@ -68,7 +68,7 @@ impl RedisAcquisition {
                     self.token_renewed.store(sent.as_nanos(), Ordering::Relaxed);
                 }
                 let valid_until = match fixed {
-                    // Still there, and that is all: an earlier end than is known moves nothing.
+                    // Only that it is still held: core ignores an end before the known one.
                     true => sent,
                     false => lease_end(sent, self.claim.ttl()),
                 };
@@ -79,10 +79,10 @@ impl RedisAcquisition {
         }
     }
 
-    /// A grant that counts only once the replicas have it.
+    /// Completes a grant that counts only once the replicas have it.
     ///
-    /// What they confirm is a renewal: it travels on a connection of its own, and must not acquire
-    /// when it arrives behind this claim's release.
+    /// The replicas confirm a renewal: it is sent on a connection of its own, and must not acquire
+    /// if it arrives after this claim's release.
     async fn replicated(&self, token: FencingToken) -> Result<Attempt> {
         let sent = self.store.clock.now();
         let values = [self.identity.as_str(), ttl_of(&self.identity), ""];
@@ -95,12 +95,12 @@ impl RedisAcquisition {
                 Ok(Attempt::Granted { token, valid_until })
             }
             Ok(Value::Int(0)) => {
-                let message = "the grant was gone before the replicas had it";
+                let message = "the lock was lost before the replicas had the grant";
                 Err(Error::new(ErrorKind::Unreachable, message))
             }
             Ok(_) => Err(self.protocol_error("renew")),
-            // Asked again, or given back by this claim's one release, which is its last step: a
-            // release between two attempts could arrive behind the second.
+            // A retry follows, or this claim's one release, which is its last request: a release
+            // between two attempts could arrive after the second.
             Err(error) => Err(error),
         }
     }
@@ -110,7 +110,7 @@ impl RedisAcquisition {
     }
 }
 
-/// What an attempt that was sent at `sent` for a lease of `ttl` was answered.
+/// Reads the reply to an attempt that was sent at `sent` for a lease of `ttl`.
 pub(crate) fn read_attempt(answer: &Value, sent: Moment, ttl: Duration) -> Option<Attempt> {
     match answer {
         Value::Int(0) => Some(Attempt::Busy { rest: Rest::Nothing }),
@@ -175,6 +175,6 @@ impl Contender for RedisAcquisition {
 
 impl Drop for RedisAcquisition {
     fn drop(&mut self) {
-        self.store.notifications.leave(&self.claim);
+        self.store.notifications.unregister(&self.claim);
     }
 }

@@ -1,4 +1,4 @@
-//! The store as core drives it: batches of renewals and looks, and people's questions.
+//! The backend: batches of renewals and checks, `inspect` and `evict`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::protocol::script::SCRIPTS;
 use crate::server::fan_out::{self, SAMPLE, StoreRequests, in_turn, own};
 use crate::server::scratch::Leftovers;
 
-/// Waiters who do not look sooner look together, this often.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How often the waiters of a lock are checked together, unless one is due sooner.
+const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
 impl StoreRequests for Store {
     type Acquisition = RedisAcquisition;
@@ -37,35 +37,36 @@ impl StoreRequests for Store {
         let call =
             ScriptCall { script: &SCRIPTS.check_waiters, keys: &keys.all(), values: &values };
         let answer = self.server.call(call).await?;
-        let seen =
-            read_look(answer).ok_or_else(|| self.server.protocol_error(keys.lock(), "look"))?;
-        let is_head =
-            |waiter: &&RedisAcquisition| seen.head.as_deref() == Some(waiter.identity().as_bytes());
+        let reply = read_check(answer)
+            .ok_or_else(|| self.server.protocol_error(keys.lock(), "check_waiters"))?;
+        let is_head = |waiter: &&RedisAcquisition| {
+            reply.head.as_deref() == Some(waiter.identity().as_bytes())
+        };
         let head = waiting.iter().position(is_head);
-        let look_in = match (head, seen.look_in) {
+        let look_in = match (head, reply.look_in) {
             (Some(head), Duration::ZERO) => self.watch_foreign(keys, waiting[head].claim()).await,
-            // The first in the queue has a look of its own.
-            (None, Duration::ZERO) => LOOK_AGAIN,
+            // The first in the queue is checked by its own client.
+            (None, Duration::ZERO) => CHECK_AGAIN,
             (_, look_in) => look_in,
         };
-        for stray in seen.ours.iter().chain(&seen.head) {
+        for stray in reply.ours.iter().chain(&reply.head) {
             self.release_if_stray(keys, stray).await?;
         }
-        // Without a head of ours, what a step had to leave undone is anyone's.
+        // Without a first waiter of ours, any waiter may continue what the script left undone.
         let sooner = head.unwrap_or(0);
         let look = |(index, waiter): (usize, &&RedisAcquisition)| {
             let identity = waiter.identity().as_bytes();
-            match seen.missing || seen.ours.iter().any(|ours| ours == identity) {
+            match reply.missing || reply.ours.iter().any(|ours| ours == identity) {
                 true => Look::Attempt,
                 false if index == sooner => Look::Again(look_in),
-                false => Look::Again(LOOK_AGAIN),
+                false => Look::Again(CHECK_AGAIN),
             }
         };
         Ok(waiting.iter().enumerate().map(look).collect())
     }
 }
 
-/// The oldest of `waiting`, which a loss always hits, and others in turn.
+/// The oldest of `waiting`, which every loss of the queue affects, and some others.
 fn sample<'a>(waiting: &'a [&RedisAcquisition]) -> impl Iterator<Item = &'a RedisAcquisition> {
     let oldest = waiting.iter().min_by_key(|waiter| waiter.claim().id()).copied();
     let others = in_turn(waiting);
@@ -73,19 +74,20 @@ fn sample<'a>(waiting: &'a [&RedisAcquisition]) -> impl Iterator<Item = &'a Redi
     oldest.into_iter().chain(others.take(SAMPLE - 1))
 }
 
-/// What one look at a lock said.
-pub(crate) struct LookAnswer {
-    /// When the first in the queue should look again, if it is of this process, or any waiter while
-    /// the step had more to do than it may.
+/// The reply of the script `check_waiters`.
+pub(crate) struct CheckReply {
+    /// When to check again: for the first in the queue, if it is of this client; for any waiter, if
+    /// the script left work undone.
     look_in: Duration,
-    /// Waiters of this process may be missing from the queue.
+    /// Waiters of this client may be missing from the queue.
     missing: bool,
+    /// The first in the queue, if it is of this client.
     head: Option<Vec<u8>>,
-    /// Of this process, and holding or granted.
+    /// Identities of this client that hold the lock or were granted it.
     ours: Vec<Vec<u8>>,
 }
 
-pub(crate) fn read_look(answer: Value) -> Option<LookAnswer> {
+pub(crate) fn read_check(answer: Value) -> Option<CheckReply> {
     let Value::Array(values) = answer else { return None };
     let mut values = values.into_iter();
     let (Value::Int(look_in), Value::Int(missing), Value::BulkString(head)) =
@@ -97,7 +99,7 @@ pub(crate) fn read_look(answer: Value) -> Option<LookAnswer> {
         Value::BulkString(identity) => Some(identity),
         _ => None,
     });
-    Some(LookAnswer {
+    Some(CheckReply {
         look_in: Duration::from_millis(u64::try_from(look_in).ok()?),
         missing: missing != 0,
         head: (!head.is_empty()).then_some(head),
@@ -105,15 +107,15 @@ pub(crate) fn read_look(answer: Value) -> Option<LookAnswer> {
     })
 }
 
-/// The store as core drives it.
+/// The store on one server or cluster, behind core's trait.
 #[derive(Debug)]
 pub(crate) struct RedisBackend {
     pub(crate) store: Arc<Store>,
 }
 
 impl RedisBackend {
-    /// The indices of `contenders` by the server that has their lock: one that is slow or dead
-    /// holds up nobody else's.
+    /// The indices of `contenders` by the server that has their lock: a server that is slow or dead
+    /// does not delay the others.
     fn by_shard(&self, contenders: &[Arc<dyn Contender>]) -> HashMap<Option<HostPort>, Vec<usize>> {
         let mut shards: HashMap<_, Vec<_>> = HashMap::new();
         for (index, contender) in contenders.iter().enumerate() {

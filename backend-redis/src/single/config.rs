@@ -1,4 +1,4 @@
-//! Which servers, and how a store on them is connected.
+//! The settings of a store, by URL or builder, and its connection.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,19 +64,19 @@ impl RedisStore {
         }
     }
 
-    /// On one server.
+    /// A store on one server.
     #[must_use]
     pub fn server(host: &str, port: u16) -> RedisStore {
         RedisStore::of(Topology::Server(HostPort { name: host.to_owned(), port }))
     }
 
-    /// On the server of a Unix socket.
+    /// A store on the server at a Unix socket.
     #[must_use]
     pub fn socket(path: impl AsRef<Path>) -> RedisStore {
         RedisStore::of(Topology::Socket(path.as_ref().to_owned()))
     }
 
-    /// On the master of `service`, as these sentinels know it; a failover is followed.
+    /// A store on the master of `service`, as these sentinels know it; a failover is followed.
     #[must_use]
     pub fn sentinel<'a>(
         sentinels: impl IntoIterator<Item = (&'a str, u16)>,
@@ -86,29 +86,29 @@ impl RedisStore {
         RedisStore::of(Topology::Sentinel { sentinels, service })
     }
 
-    /// On a cluster that some of these nodes belong to.
+    /// A store on the cluster of these nodes; one that answers is enough.
     #[must_use]
     pub fn cluster<'a>(nodes: impl IntoIterator<Item = (&'a str, u16)>) -> RedisStore {
         RedisStore::of(Topology::Cluster(hosts(nodes)))
     }
 
-    /// With this user and password; an empty user is the server's default one.
+    /// Logs in with this user and password; an empty user is the server's default one.
     #[must_use]
     pub fn login(mut self, user: &str, password: &str) -> RedisStore {
         self.access.login = Login::new(user, password);
         self
     }
 
-    /// With this user and password at the sentinels.
+    /// Logs in to the sentinels with this user and password.
     #[must_use]
     pub fn sentinel_login(mut self, user: &str, password: &str) -> RedisStore {
         self.sentinel_login = Login::new(user, password);
         self
     }
 
-    /// With the credentials that `ask` gives: it is called for each connection, on a thread that may
-    /// block, so that a password that changes or expires is followed. A running store goes on asking
-    /// when they are refused.
+    /// Logs in with the credentials that `ask` returns. It is called for each connection, on a thread
+    /// that may block, so that a password that changes or expires is followed. A connected store
+    /// keeps asking when they are refused.
     ///
     /// ```
     /// use fencelock_redis::{Credentials, RedisStore};
@@ -125,7 +125,7 @@ impl RedisStore {
         self
     }
 
-    /// The same at the sentinels.
+    /// Logs in to the sentinels with the credentials that `ask` returns.
     #[must_use]
     pub fn sentinel_credentials(
         mut self,
@@ -135,8 +135,8 @@ impl RedisStore {
         self
     }
 
-    /// Reaches the servers that a cluster or Sentinel names at the addresses that `translate` makes
-    /// of theirs: behind an address translation, say. Default: as they are named.
+    /// Translates the addresses that a cluster or Sentinel names, such as behind a NAT. Default: as
+    /// they are named.
     #[must_use]
     pub fn address_map(
         mut self,
@@ -146,14 +146,14 @@ impl RedisStore {
         self
     }
 
-    /// How long a connection may take, with its handshakes: 10 ms to a minute. Default: 2 s.
+    /// How long connecting may take, with its handshakes: 10 ms to a minute. Default: 2 s.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> RedisStore {
         self.access.timeouts.connect = timeout;
         self
     }
 
-    /// How long an answer may take: 10 ms to a minute, and more than the longest script or pause of
+    /// How long a reply may take: 10 ms to a minute, and more than the longest script or pause of
     /// the server. Default: 1 s.
     #[must_use]
     pub fn answer_timeout(mut self, timeout: Duration) -> RedisStore {
@@ -161,22 +161,22 @@ impl RedisStore {
         self
     }
 
-    /// In this database. Default: 0, the only one of a cluster.
+    /// Uses this database. Default: 0, the only one of a cluster.
     #[must_use]
     pub fn database(mut self, number: u16) -> RedisStore {
         self.access.database = number;
         self
     }
 
-    /// Encrypted.
+    /// Connects by TLS.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> RedisStore {
         self.access.tls = Some(tls);
         self
     }
 
-    /// A grant counts only once this many replicas have it, and is given back otherwise. It makes
-    /// losing a lock in a failover less likely, not impossible: the docs say when. Default: 0.
+    /// A grant counts only once this many replicas have it, and is released otherwise. Losing a lock
+    /// in a failover becomes less likely, not impossible: docs/redis.md lists the cases. Default: 0.
     #[must_use]
     pub fn replicas(mut self, count: u32) -> RedisStore {
         self.replicas = count;
@@ -198,7 +198,7 @@ impl RedisStore {
         let mut store = RedisStore::of(topology);
         store.access = Access::from_url(url, params, database)?;
         if matches!(store.topology, Topology::Cluster(_)) && store.access.database != 0 {
-            return Err(invalid("a cluster has no database but 0"));
+            return Err(invalid("a cluster has no database other than 0"));
         }
         let [user, password, file] =
             ["sentinel_user", "sentinel_password", "sentinel_password_file"]
@@ -225,10 +225,10 @@ impl RedisStore {
     ///
     /// # Errors
     /// - [`ErrorKind::Unreachable`]: no server answers.
-    /// - [`ErrorKind::Refused`]: it refuses the login, or cannot carry locks: a replica, a
-    ///   sentinel, a cluster's node where one server is meant, one older than 6.2.
-    /// - [`ErrorKind::InvalidArgument`]: outside a tokio runtime, or a certificate that cannot be
-    ///   read.
+    /// - [`ErrorKind::Refused`]: the server refuses the login, or is not suitable for locks: a
+    ///   replica, a sentinel, a cluster's node without `redis-cluster://`, or older than 6.2.
+    /// - [`ErrorKind::InvalidArgument`]: called outside a tokio runtime, or an unreadable
+    ///   certificate.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -298,7 +298,7 @@ pub(crate) fn start_clock() -> Result<BootClock> {
     })
 }
 
-/// What stands behind `redis`, `rediss`, `valkey` or `valkeys` in a scheme.
+/// The part of a scheme after `redis`, `rediss`, `valkey` or `valkeys`.
 fn kind_of(scheme: &str) -> &str {
     let end = scheme.strip_prefix("redis").or_else(|| scheme.strip_prefix("valkey"));
     let end = end.unwrap_or_default();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_mean_what_they_say() {
+    fn urls_are_parsed() {
         for (url, shown) in [
             ("redis://h", "redis://h:6379/0"),
             ("redis://:secret@h:1/3", "redis://h:1/3"),
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_says_what_was_expected() {
+    fn an_error_says_what_was_expected() {
         for (url, says) in [
             ("redis://", "no host is named"),
             ("redis://h:port", "HOST:PORT"),
@@ -388,7 +388,7 @@ mod tests {
             ("rediss://h?tls_cert=x", "together"),
             ("redis+unix://host/sock", "redis+unix:///"),
             ("redis+sentinel://h", "no service"),
-            ("redis-cluster://h/1", "no database but 0"),
+            ("redis-cluster://h/1", "no database other than 0"),
             ("redis://h?replica=1", "did you mean replicas?"),
         ] {
             let error = store(url).unwrap_err();

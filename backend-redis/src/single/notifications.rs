@@ -1,4 +1,4 @@
-//! Who is told what the server pushes: every claim of this process that has a seat.
+//! Routes the server's pushes to the live claims of this client.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,11 +13,11 @@ use crate::connection::PushHandler;
 
 /// The claims by their owner, and those that wait for a key to change.
 ///
-/// A claim is entered before its first attempt is sent, since a push can overtake the answer.
+/// A claim is registered before its first attempt is sent, since a push can overtake the reply.
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
     claims: Mutex<HashMap<Uuid, Weak<Claim>>>,
-    /// By the key of a lock that a foreign client holds: the first in its queue.
+    /// The first waiters for locks that clients of other libraries hold, by the lock's key.
     watchers: Mutex<HashMap<String, Weak<Claim>>>,
 }
 
@@ -26,20 +26,20 @@ impl Notifications {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn enter(&self, claim: &Arc<Claim>) {
+    pub(crate) fn register(&self, claim: &Arc<Claim>) {
         self.claims().insert(claim.owner().reveal(), Arc::downgrade(claim));
     }
 
-    pub(crate) fn leave(&self, claim: &Claim) {
+    pub(crate) fn unregister(&self, claim: &Claim) {
         forget(&mut self.claims(), claim);
     }
 
-    /// Whether the claim of `owner` still has a seat, whose release is then core's.
+    /// Whether the claim of `owner` is live; then core releases it.
     pub(crate) fn knows(&self, owner: Uuid) -> bool {
         self.claims().contains_key(&owner)
     }
 
-    /// From now on `claim` is rung when the server tells that `key` has changed.
+    /// From now on `claim` is woken when the server pushes a change of `key`.
     pub(crate) fn watch(&self, key: &str, claim: &Arc<Claim>) {
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         if watchers.len() == watchers.capacity() {
@@ -52,29 +52,29 @@ impl Notifications {
 #[async_trait]
 impl PushHandler for Notifications {
     async fn on_connect(&self, connection: &mut MultiplexedConnection) -> Result<()> {
-        // Only keys that are asked about one by one. Without the right to it, those are looked at
-        // more often.
+        // OPTIN: only keys that are watched one by one. If the ACL denies it, foreign locks are
+        // only polled.
         let mut tracking = redis::cmd("CLIENT");
         tracking.arg("TRACKING").arg("ON").arg("OPTIN");
         if let Err(error) = tracking.query_async::<()>(connection).await {
-            tracing::debug!(%error, "the server does not tell of foreign releases");
+            tracing::debug!(%error, "the server does not notify of foreign releases");
         }
         Ok(())
     }
 
-    /// Rings the claim that a push names: `owner token`. The token is for people who watch the
-    /// channel; the claim asks for its own.
+    /// Wakes the claim that a push names: `owner token`. The token is for humans who monitor the
+    /// channel; the claim fetches its own.
     fn on_message(&self, message: &[u8]) {
         let owner = message.split(|byte| *byte == b' ').next().unwrap_or_default();
         let Ok(owner) = Uuid::try_parse_ascii(owner) else { return };
         let claim = self.claims().get(&owner).and_then(Weak::upgrade);
         if let Some(claim) = claim {
-            // A claim that is over is being released by core.
+            // If the claim has ended, core is releasing it.
             claim.ring();
         }
     }
 
-    /// It is told once.
+    /// Each watch is notified once.
     fn on_invalidate(&self, key: &Value) {
         let Value::BulkString(key) = key else { return };
         let Ok(key) = std::str::from_utf8(key) else { return };
@@ -87,7 +87,7 @@ impl PushHandler for Notifications {
         }
     }
 
-    /// Rings everybody: hand-overs are lost, and perhaps places in queues.
+    /// Wakes all claims: hand-offs may be lost, and places in queues, too.
     fn on_gap(&self) {
         let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
         for claim in claims {
@@ -96,10 +96,10 @@ impl PushHandler for Notifications {
     }
 }
 
-/// Takes a claim out of those that are known by their owner.
+/// Removes a claim from a map by owner.
 pub(crate) fn forget<T>(claims: &mut HashMap<Uuid, T>, claim: &Claim) {
     claims.remove(&claim.owner().reveal());
-    // Not for ever as large as the largest crowd.
+    // Gives memory back after a burst.
     if claims.capacity() > 4096 && claims.len() < claims.capacity() / 8 {
         claims.shrink_to_fit();
     }

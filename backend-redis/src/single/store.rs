@@ -1,4 +1,4 @@
-//! One connected store, and what its claims ask of it.
+//! The state of a client, and the requests of its claims.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::protocol::snapshot::{self, LockContents};
 use crate::server::node::Watched;
 use crate::server::topology::Server;
 
-/// How often the first in the queue looks behind a client of another library.
-const FOREIGN_LOOK: Duration = Duration::from_millis(50);
+/// How often the first waiter checks a lock that a client of another library holds.
+const FOREIGN_CHECK: Duration = Duration::from_millis(50);
 
-/// One connected store.
+/// The state of a client.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) server: Server,
@@ -28,7 +28,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Takes an identity, the first of `values`, out of the lock or its queue.
+    /// Removes an identity, the first of `values`, from the lock or its queue.
     pub(crate) async fn release(&self, keys: &Keys, values: &[&[u8]]) -> Result<Removal> {
         let call = ScriptCall { script: &SCRIPTS.release, keys: &keys.all(), values };
         match self.server.call(call).await? {
@@ -38,20 +38,20 @@ impl Store {
         }
     }
 
-    /// The lock is held by a client of another library, whose release tells nobody; `claim` is the
-    /// first to get it then. Asks the server to tell when the key changes; when to look again.
+    /// Watches a lock that a client of another library holds, whose release notifies no waiter, for
+    /// `claim`, the first in the queue. Returns when to check again.
     pub(crate) async fn watch_foreign(&self, keys: &Keys, claim: &Arc<Claim>) -> Duration {
         self.notifications.watch(keys.lock(), claim);
         match self.server.watch(keys.lock()).await {
-            // It went before the server began to watch it.
+            // It was released before the server began to watch it.
             Ok(Watched::Free) => Duration::from_millis(1),
-            // Told or not: a push can be lost, and an ACL may not allow to be told.
-            Ok(Watched::Held) | Err(_) => FOREIGN_LOOK,
+            // Even if it is watched: a push can be lost, and an ACL may deny the watch.
+            Ok(Watched::Held) | Err(_) => FOREIGN_CHECK,
         }
     }
 
-    /// What the store has of this process that nobody here knows was put there by an attempt that
-    /// arrived after its claim's release. Nobody else would ever take it away.
+    /// Releases an identity of this client that belongs to no live claim: an attempt that arrived
+    /// after its claim's release wrote it, and no other client would ever remove it.
     pub(crate) async fn release_if_stray(&self, keys: &Keys, identity: &[u8]) -> Result<()> {
         let known = Identity::parse(identity).is_none_or(|own| self.notifications.knows(own.owner));
         if !known {

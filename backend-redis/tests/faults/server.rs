@@ -97,7 +97,7 @@ pub(crate) async fn loading(server: &TestRedis, url: &str) {
     let (fresh, newcomer) = while_loading(server, async {
         let fresh = wait_for(&locks, "lock");
         let newcomer = connect(url).await;
-        told_in_vain(&newcomer, "lock", "loads its data").await;
+        told_in_vain(&newcomer, "lock", "is loading its data").await;
         (fresh, newcomer)
     })
     .await;

@@ -119,7 +119,7 @@ async fn a_try_does_not_wait_for_a_server_that_talks_nonsense() {
     let server = Babbler::start(|_| b"+OK\r\n".to_vec()).await.expect("it listens");
     let url = format!("redis://{}", server.addr());
     let (said, took) = in_vain(&here, &["-n"], &url, 78);
-    assert!(said.contains("is it a Redis?"), "{said}");
+    assert!(said.contains("is this a Redis server?"), "{said}");
     assert!(took < SOON, "{took:?}");
 }
 

@@ -43,5 +43,5 @@ end
 if held and held.claim and held.claim.client == CLIENT then found[#found + 1] = held.text end
 if first then mark_waiters() end
 local own = first and first.client == CLIENT
-local check_in = is_unfinished() and 1 or own and until_change() or 1000
-return {check_in, missing, own and first.text or '', unpack(found)}
+local check_after = is_unfinished() and 1 or own and until_change() or 1000
+return {check_after, missing, own and first.text or '', unpack(found)}

@@ -43,8 +43,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("the living are passed over with the dead", "if living then break end", ""),
     (
         "a rest of the dead waits a second",
-        "local check_in = is_unfinished() and 1 or own",
-        "local check_in = own",
+        "local check_after = is_unfinished() and 1 or own",
+        "local check_after = own",
     ),
     ("a newcomer waits a second behind the dead", "if is_unfinished() then return {1} end", ""),
     ("a dead client is granted anew", "claim.ttl, deadline - now + 1)", "claim.ttl)"),

@@ -33,6 +33,6 @@ end
 if first then mark_waiters() else drop_empty_queue() end
 if not own then return {is_unfinished() and 1 or 1000, missing, '', unpack(mine)} end
 -- A foreign holder's release tells nobody.
-local check_in = is_free and 0 or until_change()
-if check_in == 0 and not is_free then check_in = 50 end
-return {check_in, missing, first.text, unpack(mine)}
+local check_after = is_free and 0 or until_change()
+if check_after == 0 and not is_free then check_after = 50 end
+return {check_after, missing, first.text, unpack(mine)}
