@@ -1,16 +1,16 @@
--- Acquires, queues, or confirms a grant: whatever comes next for one claim. Asked again, it answers
--- the same, token included.
+-- Acquires, queues, or confirms a grant, whichever is next for one claim. A repeated call has the same
+-- reply, including the token.
 --
 -- ARGV  1 identity   2 ttl in ms   3 'try' to leave nothing behind; without it, to queue
--- Reply token, a text (granted) | 0 (busy, only after 'try') | {ms until the next look, 0: a foreign
+-- Reply token, a text (granted) | 0 (busy, only after 'try') | {ms until the next check, 0: a foreign
 --       holder} (waits)
--- O(log n) in the holders and waiters, but for up to 256 dead ones and 64 grants.
+-- O(log n) in the holders and waiters, except for up to 256 dead ones and 64 grants.
 
 local ME, TTL = ARGV[1], ARGV[2]
 
--- Nobody holds and nobody queues: no more than this, in place, since a function costs as much as a
--- command. Tokens are texts of digits: numbers cost a microsecond to write or to read, and `..`
--- rounds them. A server out of memory refuses it, but not the confirmation of a grant.
+-- Without holders and waiters this is all, inline, since a function call costs as much as a command.
+-- Tokens are texts of digits: numbers cost a microsecond to format or to parse, and `..` rounds them.
+-- A server that is out of memory refuses this, but not the confirmation of a grant.
 local set = string.byte(ME) == 120 and redis.pcall('SET', L, ME, 'NX', 'PX', TTL)
 local token, last
 if set and set.ok then
@@ -28,7 +28,7 @@ end
 if token then
   local done, answer = pcall(rising_token, token, '', last, TTL)
   if not done then
-    -- The token's key is of another program.
+    -- Another program wrote the token's key.
     redis.call('DEL', L)
     error(answer, 0)
   end
@@ -37,7 +37,7 @@ if token then
   elseif redis.call('EXISTS', Q) == 0 then
     return answer
   end
-  -- Somebody may queue, and comes first.
+  -- There may be waiters, which come first.
   redis.call('DEL', L)
   redis.call('SET', F, last or answer .. 'q', 'KEEPTTL')
 end
@@ -47,9 +47,9 @@ local me = parse(ME)
 TTL = tonumber(TTL)
 read_lock()
 
--- Leaves the queue with the grant, which lasts the whole TTL from now.
+-- Confirms the grant, which lasts the whole TTL from now, and leaves the queue.
 local function confirm()
-  -- First: a server out of memory lets a script go on that has written already.
+  -- First: a server that is out of memory lets a script continue that has already written.
   local was_queued = redis.call('ZREM', Q, ME) == 1
   local token
   if held.group then
@@ -61,11 +61,11 @@ local function confirm()
     token = string.match(redis.call('GET', F) or '0', '^%d+')
   end
   if was_queued then
-    -- A run of readers that one hand-over could not finish goes on.
+    -- Continues a run of readers that one hand-off could not finish.
     if held.group then hand_off() end
     drop_empty_queue()
   end
-  -- Somebody may have deleted the token.
+  -- The token's key may have been deleted.
   if token and token ~= '0' then return token end
   return (next_token('q', TTL))
 end
@@ -80,7 +80,7 @@ local score = redis.call('ZSCORE', Q, ME)
 if not score then
   hand_off()
   if not head() and is_free_for(me) then
-    -- Those who have not confirmed yet may come back to their places.
+    -- Waiters that have not confirmed yet may return to their places.
     return grant(me, TTL, drop_empty_queue())
   end
   if ARGV[3] == 'try' then
@@ -90,7 +90,7 @@ if not score then
   local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
   redis.call('ZADD', Q, math.max(now_us, (tonumber(last) or 0) + 1), ME)
 elseif tonumber(score) < 0 then
-  -- Granted, and too late to confirm it: the old place.
+  -- Granted, but confirmed too late: back to the old place.
   redis.call('ZADD', Q, -tonumber(score), ME)
 end
 redis.call('ZADD', Q, now + SILENCE, '@' .. me.client)

@@ -1,11 +1,11 @@
--- Several steps in one call, each as if it were alone: for many callers at once, since a call costs
--- the server as much as what a step does in it. An error of one is its own answer.
+-- Runs several steps in one call, each independent of the others: a call costs the server as much as
+-- the step in it. An error of one step is its own reply.
 --
 -- KEYS  those of the steps, one step after the other
 -- ARGV  for each step: its name, the numbers of its keys and values as two digits, its values
 -- Reply the steps' replies, in order
 
--- It does not go on while a script runs.
+-- TIME is frozen while a script runs.
 local TIME = redis.call('TIME')
 local STEPS = {
 --<steps>
@@ -18,8 +18,8 @@ while values[value] do
   n, m = n - 48, m - 48
   local done, answer =
     pcall(step, {unpack(keys, key + 1, key + n)}, {unpack(values, value + 2, value + 1 + m)})
-  -- A command's error begins with its code, and one of Lua's with where it came up, as before 7.0
-  -- every error does. The client finds the code behind that.
+  -- A command's error begins with its code; one of Lua's, and before 7.0 every error, with its
+  -- position. The client finds the code after that.
   if not done and type(answer) == 'string' then
     answer = {err = string.find(answer, '^%u[%u%d]* ') and answer or 'ERR ' .. answer}
   end

@@ -1,21 +1,21 @@
--- The safety look of one client at one lock, once a second whatever the number of its waiters:
--- says that the client is alive, passes over the dead, grants what is free, and tells what its
--- pushes may have missed.
+-- One client's check of one lock, once a second regardless of the number of its waiters: extends the
+-- client's deadline, removes dead waiters, grants the lock if it is free, and reports grants whose
+-- pushes may have been lost.
 --
 -- ARGV  1 client   2... identities of some of its waiters, the first one the oldest
--- Reply {ms until the next look of the first in the queue, 0: a foreign holder; 1 for whoever looks
---        when more of the dead have to be passed over than one step may,
+-- Reply {ms until the next check by the first in the queue, 0: a foreign holder; 1 for any client when
+--        there are more dead waiters than one step may remove,
 --        1 when waiters of this client may be missing from the queue, else 0,
 --        identity of the first in the queue if it is of this client, else '',
 --        identities of this client that hold or are granted...}
--- O(log n) in the holders and waiters, but for up to 256 dead ones and 64 grants.
+-- O(log n) in the holders and waiters, except for up to 256 dead ones and 64 grants.
 
 --<token.lua>
 --<queue.lua>
 read_lock()
 --<heartbeat.lua>
 local found = {}
--- Below the deadlines of those who live there are only the dead, and whom it was granted to.
+-- Below the deadlines of live clients are only those of dead ones, and unconfirmed grants.
 local lowest = redis.call('ZRANGE', Q, 0, 0, 'WITHSCORES')[2]
 if lowest and tonumber(lowest) < now then
   local dead = redis.call('ZRANGEBYSCORE', Q, 1, now - 1, 'LIMIT', 0, MOST)

@@ -1,11 +1,11 @@
--- The beginning of a client's look: says that it is alive. Whether waiters of it may be missing from
--- the queue. A missing client is not entered here: an answer that says so may be lost, and must be
--- repeated.
+-- The beginning of a client's check: extends its deadline, and finds out whether waiters of it may be
+-- missing from the queue. A missing client is not added here: a reply that reports it may be lost, and
+-- the next one must report it again.
 local CLIENT = ARGV[1]
 local missing = 1
--- First: a server out of memory lets a script go on that has written already.
+-- First: a server that is out of memory lets a script continue that has already written.
 redis.call('PEXPIRE', Q, QUEUE)
--- Not changed is also what has been told in this ms.
+-- CH does not count a deadline that was set in the same ms.
 if redis.call('ZADD', Q, 'XX', 'CH', now + SILENCE, '@' .. CLIENT) == 1
   or redis.call('ZSCORE', Q, '@' .. CLIENT) then
   missing = 0

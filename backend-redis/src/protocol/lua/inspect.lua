@@ -1,10 +1,11 @@
--- Who holds and who waits, for people. Changes nothing but group members whose time is over.
+-- Reads the holders and waiters, for `inspect`. Changes nothing except that it removes expired members
+-- of a group.
 --
--- ARGV  1 how many at most of each
+-- ARGV  1 the largest number of each
 -- Reply {server time in us,
 --        {identity or foreign value, ms left (-1 without an end), token, ...} of holders,
 --        {identity, arrival in us, ...} of waiters in order}
--- O(n) in what is answered.
+-- O(n) in the length of the reply.
 --<foreign.lua>
 --<lock.lua>
 read_lock()

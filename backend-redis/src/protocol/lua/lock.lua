@@ -1,5 +1,5 @@
--- Who holds a lock and who is first in its queue: what the steps share once a lock is contended,
--- or not exclusive.
+-- The holders of a lock and its queue: shared by the steps, for locks that are contended or not
+-- exclusive.
 
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
@@ -7,18 +7,18 @@ local now = math.floor(now_us / 1000)
 
 -- Above every expiry and deadline in ms, below every arrival and token in us.
 local BAND = '1000000000000000'
--- A client that has not looked for this long has no live waiters, in ms; it looks each second.
+-- The waiters of a client that has not checked for this long are dead, in ms; it checks each second.
 local SILENCE = 3000
--- The queue's own end when nobody looks any more, in ms: also looks that are late by several seconds,
--- on a busy server, find the places of those who wait.
+-- The life of a queue after the last check, in ms: on a busy server, checks that are late by several
+-- seconds still find the places of their waiters.
 local QUEUE = 10000
--- Behind the identity of an exclusive holder whose release has to look into the queue.
+-- Follows the identity of an exclusive holder whose release has to read the queue.
 local MARK = '\n'
 -- The longest TTL of a claim, in ms.
 local DAY = 86400000
--- Grants made, and dead waiters removed, in one step at most: a script stops the whole server. A step
--- that used one of them up asks to be repeated at once, so that a crowd of the dead costs the living
--- many short steps and no second each.
+-- Limits of one step on grants and on removed dead waiters: a script blocks the whole server. A step
+-- that reached one of them asks to be repeated at once, so that many dead waiters cost the live ones
+-- many short steps, not a second each.
 local MOST, DEAD = 64, 256
 local left, dead_left = MOST, DEAD
 
@@ -26,8 +26,8 @@ local function is_unfinished()
   return left <= 0 or dead_left <= 0
 end
 
--- Refuses a clock that was never set, before September 2001: arrivals would lie among deadlines. It
--- will be set by a leap, besides, which ends all leases.
+-- Refuses a clock that was never set, before September 2001: arrivals would overlap with deadlines.
+-- Besides, setting it will be a jump that ends all leases.
 local function require_clock()
   if now_us < tonumber(BAND) then
     error('fencelock: the clock of the server shows ' .. time[1] .. ' s after 1970, and must be set', 0)
@@ -44,12 +44,12 @@ local function parse(identity)
     ttl = tonumber(ttl), client = client, owner = owner}
 end
 
--- Who holds: nil for nobody, {text, marked, claim} for a string, without a claim if it is foreign,
--- {group = 's' or 'p', out = the sum} for a group.
+-- The holder: nil if the lock is free; {text, marked, claim} for a string, without a claim if it is
+-- foreign; {group = 's' or 'p', out = the sum} for a group.
 local held
 
--- The group's own expiry is its longest member's; it goes with the last one. Told an expiry that
--- has passed, as two that end in the same ms have it, the server would delete the key by itself.
+-- Sets a group's expiry to that of its longest member; deletes it after the last one. An expiry in the
+-- past, such as when two end in the same ms, would make the server delete the key by itself.
 local function update_group(sum)
   local last = sum < 0
     and redis.call('ZREVRANGEBYSCORE', L, '(' .. BAND, 1, 'WITHSCORES', 'LIMIT', 0, 1)[2]
@@ -70,7 +70,7 @@ local function remove_member(member)
   return true
 end
 
--- Reads who holds, without group members whose time is over.
+-- Reads the holder, and removes expired members of a group.
 local function read_lock()
   local kind = redis.call('TYPE', L).ok
   if kind == 'string' then
@@ -100,7 +100,7 @@ local function is_free_for(claim)
   return claim.mode == 's' or held.out + claim.n <= claim.limit
 end
 
--- Writes down that `claim`, for which the lock is free, has it until `ttl` ms from now.
+-- Writes `claim`, for which the lock is free, as a holder until `ttl` ms from now.
 local function write_holder(claim, ttl, token, marked)
   if claim.mode == 'x' then
     redis.call('SET', L, marked and claim.text .. MARK or claim.text, 'PX', ttl)
@@ -112,7 +112,7 @@ local function write_holder(claim, ttl, token, marked)
   update_group(tonumber(redis.call('ZINCRBY', L, -claim.n, '=' .. claim.mode)))
 end
 
--- The first in the queue, nil when nobody waits.
+-- The first in the queue; nil when it is empty.
 local function head()
   local first = redis.call('ZRANGEBYSCORE', Q, BAND, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   if not first[1] then return nil end
@@ -122,7 +122,7 @@ local function head()
   return claim
 end
 
--- Marks the holder and the token: somebody waits.
+-- Marks the holder and the token: there are waiters.
 local function mark_waiters()
   if held and held.claim and not held.marked then
     redis.call('SET', L, held.text .. MARK, 'KEEPTTL')
@@ -136,14 +136,14 @@ local function mark_waiters()
   end
 end
 
--- Until when `client` is known to live, in ms; nil for a dead one.
+-- The deadline of `client`, in ms; nil for a dead one.
 local function alive_until(client)
   local deadline = tonumber(redis.call('ZSCORE', Q, '@' .. client) or 0)
   return deadline >= now and deadline or nil
 end
 
--- Removes the dead at the head of the queue, in runs that become longer, and their clients too, so
--- that a look of one, should it go on, says that places are missing.
+-- Removes dead waiters at the head of the queue, in runs that become longer, and their clients, so
+-- that a client that resumes learns from its next check that places are missing.
 local function remove_dead_waiters()
   local is_dead, length = {}, 4
   while dead_left > 0 do
@@ -166,8 +166,8 @@ local function remove_dead_waiters()
   end
 end
 
--- The first in the queue whose client lives, and until when it is known to. nil when nobody waits, and
--- when there were too many dead for one step.
+-- The first in the queue whose client is live, and that client's deadline. nil when the queue is empty,
+-- and when there were too many dead waiters for one step.
 local function live_head()
   local claim = head()
   local deadline = claim and alive_until(claim.client)
@@ -180,7 +180,7 @@ local function live_head()
   return claim, deadline
 end
 
--- Removes a queue of nobody but clients. True if there is one left.
+-- Removes a queue without waiters. True if there are waiters.
 local function drop_empty_queue()
   local last = redis.call('ZRANGE', Q, -1, -1)[1]
   if not last then return false end
@@ -191,10 +191,10 @@ local function drop_empty_queue()
   return false
 end
 
--- When the first in the queue should look again, in ms: as soon as a holder can expire. 0 for a
--- foreign holder, whose release tells nobody.
--- What is ours and never ends, such as after a restore or PERSIST, is given the end that it should
--- have: a holder who lives renews it, and nobody else ever would end it.
+-- When the first in the queue should check again, in ms: as soon as a holder can expire. 0 for a
+-- foreign holder, whose release notifies no waiter.
+-- A holder of ours without an expiry, such as after a restore or PERSIST, is given the one that it
+-- should have: a live holder renews it, and a dead one would hold for ever.
 local function until_change()
   if not held then return 1 end
   if held.group then

@@ -1,22 +1,22 @@
--- How one server hands a lock over, in the order of its queue.
+-- Hand-off of a lock on one server, in the order of its queue.
 --<lock.lua>
 
--- How long a hand-over waits for its confirmation, in ms, if the lock's own TTL is not shorter.
+-- How long a hand-off waits for its confirmation, in ms, if the claim's TTL is not shorter.
 local CLAIM = 2000
 
--- Gives the lock to `claim`, for which it is free, until `ttl` ms from now; `marked` when somebody
--- may queue.
+-- Grants the lock to `claim`, for which it is free, until `ttl` ms from now; `marked` when there may be
+-- waiters.
 local function grant(claim, ttl, marked)
   local token = next_token(marked and 'q' or '', ttl)
   write_holder(claim, ttl, token, marked)
   return token
 end
 
--- Hands the lock to the first live waiters whom it is free for, in order. They stay in the queue
--- until they confirm, so that one who is late keeps the place. No grant outlasts what is known of its
--- client, so that a dead one is granted once at most. `asking` reads its grant from this script's
--- answer and is not told by a push. True if `asking` was granted; and the first for whom it is not
--- free, if it came to one.
+-- Hands the lock to the first live waiters for which it is free, in order. They stay in the queue until
+-- they confirm, so that a late one keeps its place. No grant outlasts the deadline of its client, so
+-- that a dead one is granted at most once. `asking` reads its grant from this script's reply and is not
+-- notified by a push. Returns true if `asking` was granted; and the first waiter for which the lock is
+-- not free, if one was reached.
 local function hand_off(asking)
   local granted = false
   while left > 0 do

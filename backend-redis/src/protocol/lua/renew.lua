@@ -1,7 +1,7 @@
--- Extends a held lock, never one that is not held.
+-- Renews a held lock, never one that is not held.
 --
--- ARGV  1 identity   2 ttl in ms, 0 to ask only whether it is still there
---       3 '' or 'old' when the token's own key may be close to its end; else KEYS may end behind L
+-- ARGV  1 identity   2 ttl in ms, 0 only to check whether it is held
+--       3 'old' when the token's key may be close to its expiry; else '', and KEYS may end after L
 -- Reply 1 (extended) | 0 (not held)
 -- O(log n) in the holders.
 
@@ -9,7 +9,7 @@ local ME, TTL = ARGV[1], tonumber(ARGV[2])
 local mode = string.byte(ME)
 if mode == 120 then
   local value = redis.pcall('GET', L)
-  -- Of another type: not held. Any other error leaves it unknown.
+  -- Another type: not held. After any other error it is unknown.
   if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
     return value
   end
@@ -23,7 +23,7 @@ else
   if type(ends) ~= 'string' or tonumber(ends) <= now then return 0 end
   if TTL > 0 then
     local last = redis.call('ZREVRANGEBYSCORE', L, '(1000000000000000', 1, 'WITHSCORES', 'LIMIT', 0, 1)
-    -- First: a server out of memory lets a script go on that has written already.
+    -- First: a server that is out of memory lets a script continue that has already written.
     redis.call('PEXPIREAT', L, math.max(now + TTL, tonumber(last[2])))
     redis.call('ZADD', L, 'XX', now + TTL, ME)
   end

@@ -1,10 +1,10 @@
 -- The next fencing token.
 --<foreign.lua>
 
--- What the token becomes, `last` having been at F before `token` and `mark` were put there:
--- max(last + 1, server time in us), which rises also when the last one was lost. The key lives for an
--- hour and the claim's `ttl` at first, so that names that are used once do not fill the memory, and for
--- a day from the first token on that is not of the same quarter of an hour as the last one.
+-- The token after `last`, which was at F before `token` and `mark` were written there:
+-- max(last + 1, server time in us), which rises also when the last one was lost. The key first lives
+-- for an hour and the claim's `ttl`, so that names that are used once do not fill the memory, and for
+-- a day once a token is not of the same quarter of an hour as the last one.
 local function rising_token(token, mark, last, ttl)
   if type(last) == 'table' then error(last.err, 0) end
   if last and last < token and #last - #token < 2 and last > string.sub(token, 1, 7) then
