@@ -163,7 +163,7 @@ async fn flood(greeting: &'static str, head: &'static str, rest: Vec<u8>) -> Flo
 /// A server that announces a gigabyte, or never ends a reply, is left before that is read. What is
 /// counted is what the kernel took over besides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reply_without_measure_is_not_read() {
+async fn a_reply_of_excessive_size_is_not_read() {
     const HELLO: &str = "%1\r\n+proto\r\n:3\r\n";
     const MUCH: u64 = 256 << 20;
     let harm = Harm::watch();
@@ -192,7 +192,7 @@ async fn a_reply_without_measure_is_not_read() {
 
 /// What listens there is named, if it can be told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_protocol_is_named() {
+async fn another_protocol_is_recognized() {
     for (bytes, kind, says) in [
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], ErrorKind::Refused, "speaks HTTP"),
         (&[0x15, 3, 1, 0, 2, 2, 80], ErrorKind::Refused, "speaks TLS; use rediss://"),

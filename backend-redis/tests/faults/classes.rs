@@ -170,7 +170,7 @@ async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, crowd: usize
 }
 
 #[tokio::test]
-async fn an_error_of_a_server_means_the_same_alone_and_in_a_crowd() {
+async fn a_server_error_has_the_same_meaning_alone_and_in_a_batch() {
     for fault in Fault::ALL {
         let server = options().start().await.unwrap();
         if !fault.can_befall(&server).await {
@@ -185,7 +185,7 @@ async fn an_error_of_a_server_means_the_same_alone_and_in_a_crowd() {
 }
 
 #[tokio::test]
-async fn an_error_of_a_server_means_the_same_in_a_cluster() {
+async fn a_server_error_has_the_same_meaning_in_a_cluster() {
     let cluster = options().cluster().await.unwrap();
     cluster.never_fail_over().await.unwrap();
     let masters: Vec<&TestRedis> = cluster.nodes()[..3].iter().collect();
@@ -203,7 +203,7 @@ async fn an_error_of_a_server_means_the_same_in_a_cluster() {
 }
 
 #[tokio::test]
-async fn an_error_of_a_server_means_the_same_at_the_nodes_of_a_quorum() {
+async fn a_server_error_has_the_same_meaning_at_the_nodes_of_a_quorum() {
     for fault in Fault::ALL {
         let starting = (0..3).map(|_| options().start());
         let nodes: Vec<TestRedis> =

@@ -64,7 +64,7 @@ async fn tokens_rise_whatever_the_servers_clock_does() {
 
 /// Row 33: the lock is gone at once, and the one who held it hears of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_jump_ahead_ends_a_lease_and_the_holder_is_told() {
+async fn a_jump_ahead_ends_a_lease_and_its_holder_is_notified() {
     let skewed = Skewed::start().await;
     let (one, other) = (direct(&skewed.server, "ttl=4s").await, direct(&skewed.server, "").await);
     let lost = hold(&one, "lock").await;
@@ -83,7 +83,7 @@ async fn a_jump_ahead_ends_a_lease_and_the_holder_is_told() {
 /// Row 35: its leases end a hundredth too early. What is believed in is shorter than that, by the
 /// margin of `validity::lease_end`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_clock_runs_a_hundredth_too_fast_frees_nothing_that_is_believed_in() {
+async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts() {
     let Skewed { server, clock } = Skewed::start().await;
     let rig = Rig { proxy: Proxy::framed(server.addr(), framing::resp).await.unwrap(), server };
     let began = Instant::now();
@@ -119,7 +119,7 @@ async fn a_server_whose_clock_runs_a_hundredth_too_fast_frees_nothing_that_is_be
 
 /// Of a board that has no clock of its own, until it hears of the time. Leases would all end then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_was_never_set_is_refused_by_name() {
+async fn a_clock_that_was_never_set_is_refused_with_a_reason() {
     const MONTH: i64 = 30 * 86_400;
     let skewed = Skewed::start().await;
     let server = &skewed.server;

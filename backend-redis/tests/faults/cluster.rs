@@ -41,7 +41,7 @@ async fn elsewhere(servers: &TestCluster, slot: u16) -> &TestRedis {
 
 /// Row 29: MOVED, and back again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_moves_takes_its_holders_and_waiters_along() {
+async fn a_moved_slot_keeps_its_holders_and_waiters() {
     let servers = TestCluster::start().await.unwrap();
     let (one, other) = (client(&servers, "ttl=6s").await, client(&servers, "ttl=6s").await);
     let held = hold(&one, "lock").await;
@@ -64,7 +64,7 @@ async fn a_slot_that_moves_takes_its_holders_and_waiters_along() {
 /// Row 29. Of the keys of a lock some may be here and others there, or nowhere: then the cluster
 /// says TRYAGAIN until the slot has moved. All of them are served here, or there by ASK.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later() {
+async fn a_moving_slot_serves_locks_in_one_place_and_the_others_later() {
     let servers = TestCluster::start().await.unwrap();
     let (one, other) = (client(&servers, "ttl=6s").await, client(&servers, "ttl=6s").await);
     let to = elsewhere(&servers, slot("lock")).await;
@@ -101,7 +101,7 @@ async fn a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later() {
 
 /// Row 29: a migration may take longer than a lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_held_lock_is_renewed_while_its_slot_is_half_way() {
+async fn a_held_lock_is_renewed_while_its_slot_is_moving() {
     let servers = TestCluster::start().await.unwrap();
     let locks = client(&servers, "ttl=2s").await;
     let to = elsewhere(&servers, slot("lock")).await;
@@ -120,7 +120,7 @@ async fn a_held_lock_is_renewed_while_its_slot_is_half_way() {
 
 /// Row 26, with the replica in step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holders_and_waiters_go_with_the_master_of_their_slot() {
+async fn holders_and_waiters_survive_a_failover_of_their_slot() {
     let servers = TestCluster::start().await.unwrap();
     let (one, other) = (client(&servers, "ttl=10s").await, client(&servers, "ttl=10s").await);
     let held = hold(&one, "lock").await;
@@ -154,7 +154,7 @@ async fn holders_and_waiters_go_with_the_master_of_their_slot() {
 
 /// Row 20: who comes to the one that loads its data asks another one for the way, if there is one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_master_loads_its_data_newcomers_have_the_locks_of_the_others() {
+async fn while_a_master_loads_its_data_new_clients_get_the_locks_of_the_others() {
     let servers = TestCluster::start().await.unwrap();
     let ill = servers.master_of(slot("lock")).await.unwrap();
     let other = elsewhere(&servers, slot("lock")).await;
@@ -179,7 +179,7 @@ async fn while_a_master_loads_its_data_newcomers_have_the_locks_of_the_others() 
 /// Lesson 11: for as long as one master is frozen and nobody takes over for it, the
 /// locks of the others are renewed, acquired and handed over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_master_starves_no_lock_of_the_others() {
+async fn a_frozen_master_delays_no_lock_of_the_others() {
     let servers = TestCluster::start().await.unwrap();
     for node in servers.nodes() {
         ask(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;

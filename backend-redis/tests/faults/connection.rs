@@ -34,7 +34,7 @@ async fn a_half_open_connection_is_replaced_within_seconds() {
 
 /// Row 11.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_one_direction_dropped_a_holder_is_lost_in_time_and_work_goes_on_afterwards() {
+async fn with_one_direction_dropped_a_holder_is_lost_in_time_and_work_continues_afterwards() {
     let one_way = async |direction: Direction| {
         const TTL: u64 = 1500;
         let rig = Rig::start().await;
@@ -125,7 +125,7 @@ async fn client_kill_ends_no_hold_and_no_place_in_the_queue() {
 
 /// Row 16.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_flapping_link_only_slows_things_down_and_leaves_no_orphans() {
+async fn a_flapping_connection_only_slows_things_down_and_leaves_no_orphans() {
     const GRANTS: usize = 30;
     let rig = Rig::start().await;
     let clients = [rig.behind("ttl=5s").await, rig.behind("ttl=5s").await, rig.direct("").await];
@@ -188,7 +188,7 @@ async fn garbage_from_the_server_is_an_error_and_then_a_new_connection() {
 
 /// Row 15: replies that are cut short or have bits flipped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_torn_reply_does_no_harm() {
+async fn a_split_reply_does_no_harm() {
     let tear: [fn(&mut Vec<u8>); 5] = [
         |reply| reply[0] ^= 0x7f,
         |reply| reply.truncate(1),
@@ -215,7 +215,7 @@ async fn a_torn_reply_does_no_harm() {
 /// Row 15: the beginning of a push takes the next replies for its end, and from then on each
 /// reply answers an earlier request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_out_of_step_is_replaced() {
+async fn a_connection_out_of_step_is_replaced() {
     let rig = Rig::start().await;
     let (near, far) = (rig.direct("ttl=30s").await, rig.behind("ttl=3s").await);
     let kept = hold(&far, "kept").await;

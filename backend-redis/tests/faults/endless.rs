@@ -26,7 +26,7 @@ async fn steps(server: &TestRedis) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_at_a_locks_key_has_its_first_waiter_ask_in_a_hot_loop() {
+async fn no_value_at_a_locks_key_makes_its_first_waiter_poll_in_a_hot_loop() {
     const LONG: u32 = 600_000;
     let own = identity("x", LONG);
     let marked = format!("{own}\n");
@@ -71,7 +71,7 @@ async fn nothing_at_a_locks_key_has_its_first_waiter_ask_in_a_hot_loop() {
 
 /// What nobody renews ends with the TTL that it was acquired for, and what has no holder at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_ours_and_has_no_end_is_given_one() {
+async fn a_lock_of_ours_without_an_expiry_is_given_one() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
     let (own, marked) = (identity("x", 1500), format!("{}\n", identity("x", 1500)));
@@ -99,7 +99,7 @@ async fn what_was_ours_and_has_no_end_is_given_one() {
 
 /// A holder who lives renews what it holds, whatever end it was given meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_whose_key_lost_its_end_goes_on_holding() {
+async fn a_holder_whose_key_lost_its_expiry_keeps_the_lock() {
     const TTL: u64 = 900;
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=900ms").await;

@@ -15,7 +15,7 @@ async fn replication(server: &TestRedis, field: &str) -> String {
 
 /// Plain replication, and an operator who promotes the replica while the master is still there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_promoted_replica_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected() {
+async fn a_promoted_replica_without_the_lock_grants_it_again_and_stale_writes_are_rejected() {
     let master = TestRedis::start().await.unwrap();
     ask(&master, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
     let line = Proxy::start(master.addr()).await.unwrap();
@@ -49,7 +49,7 @@ async fn a_promoted_replica_that_never_heard_of_the_lock_overlaps_and_stale_writ
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slots_new_master_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected() {
+async fn a_slots_new_master_without_the_lock_grants_it_again_and_stale_writes_are_rejected() {
     let servers = TestCluster::start().await.unwrap();
     let slot = TestCluster::slot_of("lock:lock");
     let url = format!("{}?ttl=9s", servers.url());

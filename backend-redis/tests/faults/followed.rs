@@ -111,7 +111,7 @@ async fn without_replicas(master: &TestRedis, one: &Locks, other: &Locks) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_master_under_sentinel_refuses_is_waited_for() {
+async fn a_temporary_refusal_by_a_master_under_sentinel_is_waited_for() {
     let servers = may_rename_its_file(RedisOptions::new()).sentinel().await.unwrap();
     servers.never_fail_over().await.unwrap();
     let master = servers.master().await.unwrap();
@@ -121,7 +121,7 @@ async fn what_a_master_under_sentinel_refuses_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_master_of_a_cluster_refuses_is_waited_for() {
+async fn a_temporary_refusal_by_a_master_of_a_cluster_is_waited_for() {
     let servers = may_rename_its_file(RedisOptions::new()).cluster().await.unwrap();
     servers.never_fail_over().await.unwrap();
     let slot = TestCluster::slot_of("lock:lock");

@@ -56,7 +56,7 @@ const CHILD: &str = "FENCELOCK_FAULTS_PORT";
 /// Lessons 2 and 9: what is remembered of a claim goes with it. In a process of its own, whose
 /// memory no other test uses.
 #[test]
-fn memory_does_not_grow_with_the_claims_that_have_been() {
+fn memory_does_not_grow_with_past_claims() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let server = runtime.block_on(TestRedis::start()).unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
@@ -77,7 +77,7 @@ fn memory_does_not_grow_with_the_claims_that_have_been() {
 }
 
 #[tokio::test]
-#[ignore = "is started by memory_does_not_grow_with_the_claims_that_have_been"]
+#[ignore = "is started by memory_does_not_grow_with_past_claims"]
 async fn child_that_measures_itself() {
     let port = std::env::var(CHILD).expect("a port");
     let locks = connect(&format!("redis://127.0.0.1:{port}")).await;
@@ -113,7 +113,7 @@ fn runtime() -> Runtime {
 
 /// Row 46: tasks that hold, wait, acquire and release are dropped by the runtime's end.
 #[test]
-fn a_runtime_that_ends_in_the_middle_of_everything_panics_nowhere() {
+fn the_end_of_the_runtime_during_any_operation_causes_no_panic() {
     let outside = runtime();
     let server = outside.block_on(TestRedis::start()).unwrap();
     let other = outside.block_on(direct(&server, "ttl=2s"));

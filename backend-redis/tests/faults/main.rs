@@ -3,12 +3,12 @@
 //!
 //! The conformance suite tests what every store must do; here are the faults that only Redis has.
 
+mod batching;
 mod classes;
 mod clearing;
 mod clock;
 mod cluster;
 mod connection;
-mod crowd;
 mod dead;
 mod dead_store;
 mod endless;

@@ -63,7 +63,7 @@ fn map_of(masters: [&Babbler; 3]) -> String {
 /// Row 12, of a cluster: the node that a client asks is cut off from the others, and goes on telling
 /// its old map. The others have agreed on another master of its slots.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_map_of_a_node_that_is_cut_off_is_not_believed() {
+async fn the_map_of_a_node_that_is_cut_off_is_ignored() {
     let (old, new) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let (cut_off, serving) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
     let lone = node(old.clone(), cut_off).await;
@@ -99,7 +99,7 @@ async fn a_cluster_of_one_node_is_used() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_of_another_kind_is_refused_with_the_url_that_fits() {
+async fn a_server_of_another_kind_is_refused_with_the_right_url() {
     let (node, plain) = tokio::join!(RedisOptions::new().lone_cluster(), TestRedis::start());
     let (node, plain) = (node.unwrap(), plain.unwrap());
     let watched = RedisOptions::new().sentinel().await.unwrap();

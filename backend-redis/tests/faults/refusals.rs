@@ -31,7 +31,7 @@ async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
 
 /// Row 28: the server refuses the release too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_refused_for_want_of_replicas_goes_on_in_the_background() {
+async fn a_release_refused_for_lack_of_replicas_continues_in_the_background() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s&unreachable_after=1s").await;
     let (dropped, released) = (hold(&locks, "dropped").await, hold(&locks, "released").await);
@@ -86,7 +86,7 @@ async fn a_full_server_refuses_claims_and_nothing_else() {
 
 /// Row 37: the other policies take locks away; what the store says of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_may_evict_locks_is_told_in_the_profile() {
+async fn a_server_that_may_evict_locks_is_reported_in_the_profile() {
     let server = TestRedis::start().await.unwrap();
     let dangers = async || {
         let profile = direct(&server, "").await.profile().clone();
@@ -137,7 +137,7 @@ pub(crate) async fn cannot_save(server: &TestRedis, url: &str) {
 
 /// Row 40.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_with_no_room_for_clients_says_so_and_is_waited_for() {
+async fn a_server_at_its_limit_of_clients_is_reported_and_waited_for() {
     let server = TestRedis::start().await.unwrap();
     no_room(&server, &format!("redis://{}?ttl=20s", server.addr())).await;
     drained(&server).await;
@@ -231,7 +231,7 @@ async fn a_password_that_is_being_changed_is_waited_for() {
 
 /// What may not be read is not known to be another's: a release is refused, and says by what.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_that_may_not_look_is_refused() {
+async fn a_release_without_permission_to_read_is_refused() {
     let server = RedisOptions::new().acl_user("limited on >pw ~* &* +@all").start().await.unwrap();
     let locks = connect(&format!("redis://limited:pw@{}/0?ttl=60s", server.addr())).await;
     let users = async |rule: &str| drop(ask(&server, &["ACL", "SETUSER", "limited", rule]).await);

@@ -23,7 +23,7 @@ async fn pair() -> (TestRedis, TestRedis) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_is_at_the_replica_when_it_is_told() {
+async fn a_grant_is_at_the_replica_when_it_is_returned() {
     let (master, replica) = pair().await;
     let locks = direct(&master, "replicas=1&ttl=20s").await;
     for round in 0..20 {
@@ -48,7 +48,7 @@ async fn a_grant_is_at_the_replica_when_it_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_live_replicas_grants_are_given_back_and_renewals_go_on() {
+async fn without_live_replicas_grants_are_released_and_renewals_continue() {
     let (master, replica) = pair().await;
     let locks = direct(&master, "replicas=1&ttl=1500ms").await;
     let plain = direct(&master, "ttl=20s").await;
@@ -79,7 +79,7 @@ async fn without_live_replicas_grants_are_given_back_and_renewals_go_on() {
 
 /// There are fewer than that for good.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_replicas_than_there_are_is_an_error_in_time() {
+async fn more_replicas_than_exist_are_an_error_in_time() {
     let (master, _replica) = pair().await;
     let locks = direct(&master, "replicas=2&unreachable_after=1500ms").await;
     let asked = Instant::now();

@@ -12,7 +12,7 @@ async fn client(servers: &TestSentinel, params: &str) -> Locks {
 
 /// Rows 26 and 27: in order, and by a kill, with replicas that have everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holders_and_waiters_go_with_the_master() {
+async fn holders_and_waiters_survive_a_failover() {
     let servers = TestSentinel::start().await.unwrap();
     let (one, other) = (client(&servers, "ttl=9s").await, client(&servers, "ttl=9s").await);
     let mut held = hold(&one, "lock").await;
@@ -42,7 +42,7 @@ async fn holders_and_waiters_go_with_the_master() {
 /// Row 26: the promoted replica never heard of the lock. Two may hold it then, as the profile
 /// says, and the resource tells them apart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_a_failover_lost_is_told_and_its_writes_are_rejected() {
+async fn a_lock_lost_in_a_failover_is_reported_and_its_writes_are_rejected() {
     let servers = TestSentinel::start().await.unwrap();
     let (one, other) = (client(&servers, "ttl=9s").await, client(&servers, "ttl=9s").await);
     assert!(one.profile().exclusion_fails_when.join("; ").contains("failover"));
@@ -74,7 +74,7 @@ async fn a_lock_that_a_failover_lost_is_told_and_its_writes_are_rejected() {
 
 /// A frozen master answers nobody and is alive again later, as a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_master_is_left_for_the_next_one() {
+async fn a_frozen_master_is_replaced_by_the_next_one() {
     let servers = TestSentinel::start().await.unwrap();
     let locks = client(&servers, "ttl=10s").await;
     let held = hold(&locks, "lock").await;

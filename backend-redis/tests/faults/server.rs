@@ -30,7 +30,7 @@ async fn after_a_restart_without_persistence_the_token_still_rises() {
 
 /// Row 18, also by SIGKILL: what was answered has been written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_append_only_file_carries_holders_and_waiters_over_a_restart() {
+async fn with_an_append_only_file_holders_and_waiters_survive_a_restart() {
     let server = RedisOptions::new().append_only().start().await.unwrap();
     let (one, other) = (direct(&server, "ttl=8s").await, direct(&server, "ttl=8s").await);
     let kept = hold(&one, "lock").await;
@@ -57,7 +57,7 @@ async fn an_append_only_file_carries_holders_and_waiters_over_a_restart() {
 
 /// Row 19.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_server_loses_holders_in_time_and_works_again_when_it_thaws() {
+async fn holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwards() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=1s").await;
     let held = hold(&locks, "lock").await;
@@ -164,7 +164,7 @@ async fn while_a_long_script_runs_claims_wait_and_holds_stay() {
 
 /// Row 22.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_writes_are_paused_everything_is_bounded_and_then_goes_on() {
+async fn while_writes_are_paused_everything_is_bounded_and_then_continues() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=5s").await;
     let (kept, given) = (hold(&locks, "kept").await, hold(&locks, "given").await);
@@ -188,7 +188,7 @@ async fn while_writes_are_paused_everything_is_bounded_and_then_goes_on() {
 
 /// Row 24.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn script_flush_is_not_noticed() {
+async fn script_flush_does_no_harm() {
     let server = TestRedis::start().await.unwrap();
     let (one, other) = (direct(&server, "ttl=900ms").await, direct(&server, "").await);
     let flush = async || ask(&server, &["SCRIPT", "FLUSH"]).await;
@@ -212,7 +212,7 @@ async fn script_flush_is_not_noticed() {
 
 /// Row 25; the suite looks at the holder, this at those behind it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_outlive_a_flushall_and_deleted_queues_and_fences() {
+async fn waiters_survive_a_flushall_and_deleted_queues_and_tokens() {
     let server = TestRedis::start().await.unwrap();
     let clients = [direct(&server, "ttl=2s").await, direct(&server, "ttl=2s").await];
     for forget in [
@@ -248,7 +248,7 @@ async fn waiters_outlive_a_flushall_and_deleted_queues_and_fences() {
 
 /// Lesson 27: "no answer in time" alone sends people to look at the network.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn giving_up_says_what_the_server_said() {
+async fn giving_up_reports_the_servers_error() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "unreachable_after=1s").await;
     let held = hold(&locks, "held").await;

@@ -131,7 +131,7 @@ async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
 
 /// Row 43, of the key that is written last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_fence_is_told_to_everybody_who_asks() {
+async fn a_foreign_token_is_reported_to_every_claim() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "").await;
     let fence = "{lock:x}:f";
@@ -165,7 +165,7 @@ async fn a_foreign_fence_is_told_to_everybody_who_asks() {
 
 /// Row 43, while somebody waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_is_told_at_once_when_its_lock_becomes_foreign() {
+async fn a_waiter_fails_at_once_when_its_lock_becomes_foreign() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "").await;
     let held = hold(&locks, "x").await;
@@ -181,7 +181,7 @@ async fn a_waiter_is_told_at_once_when_its_lock_becomes_foreign() {
 
 /// Row 41, while somebody waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_is_told_at_once_when_it_loses_its_permission() {
+async fn a_waiter_fails_at_once_when_it_loses_its_permission() {
     let server = TestRedis::start().await.unwrap();
     let owner = direct(&server, "").await;
     let rules = format!("ACL SETUSER guest reset on >pw {NEEDED}");
@@ -198,7 +198,7 @@ async fn a_waiter_is_told_at_once_when_it_loses_its_permission() {
 
 /// Other libraries write random bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_value_that_is_no_text_is_shown_and_evicted() {
+async fn a_value_that_is_not_text_is_shown_and_evicted() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "").await;
     let set = "return redis.call('SET', KEYS[1], '\\255\\254\\1', 'PX', 60000)";

@@ -9,7 +9,7 @@ use crate::support::*;
 /// Hand-over rules 1 and 5: a grant lies in a socket while its owner cannot read it, lapses, and
 /// goes to the next one; what is read of it later is asked about, not believed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_is_heard_of_too_late_is_not_believed() {
+async fn a_grant_that_arrives_too_late_is_discarded() {
     let rig = Rig::start().await;
     let (near, far) = (rig.direct("ttl=60s").await, rig.behind("ttl=60s").await);
     let blocker = hold(&near, "lock").await;
@@ -38,7 +38,7 @@ async fn a_grant_that_is_heard_of_too_late_is_not_believed() {
 
 /// Invariant 6: one release wakes one waiter, and the others cost nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_asks_as_little_of_the_server_however_many_wait() {
+async fn a_hand_off_costs_the_server_the_same_however_many_wait() {
     const CROWD: usize = 300;
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;

@@ -40,7 +40,7 @@ async fn assert_busy(locks: &Locks) {
 }
 
 #[tokio::test]
-async fn what_we_hold_in_any_mode_is_theirs_only_after_our_release() {
+async fn a_lock_that_we_hold_in_any_mode_is_theirs_only_after_our_release() {
     for library in Library::ALL {
         let rig = Rig::start().await;
         let mut peer = Peer::start(library, &rig.server).await;
@@ -66,7 +66,7 @@ async fn assert_kept_out(rig: &Rig, peer: &mut Peer, guard: Guard) {
 }
 
 #[tokio::test]
-async fn the_end_of_their_lease_lets_us_in_and_their_late_release_does_no_harm() {
+async fn the_lock_is_ours_after_their_lease_and_their_late_release_does_no_harm() {
     for library in Library::ALL {
         let rig = Rig::start().await;
         let mut peer = Peer::start(library, &rig.server).await;
@@ -85,7 +85,7 @@ async fn the_end_of_their_lease_lets_us_in_and_their_late_release_does_no_harm()
 }
 
 #[tokio::test]
-async fn our_late_release_leaves_what_is_theirs() {
+async fn our_late_release_does_not_touch_their_lock() {
     for library in Library::ALL {
         let rig = Rig::start().await;
         let mut peer = Peer::start(library, &rig.server).await;
@@ -102,7 +102,7 @@ async fn our_late_release_leaves_what_is_theirs() {
 }
 
 #[tokio::test]
-async fn a_waiter_who_gives_up_leaves_what_is_theirs() {
+async fn a_waiter_that_gives_up_does_not_touch_their_lock() {
     for library in Library::ALL {
         let rig = Rig::start().await;
         let mut peer = Peer::start(library, &rig.server).await;
@@ -125,7 +125,7 @@ async fn a_foreign_holder_can_be_seen_and_evicted() {
 }
 
 #[tokio::test]
-async fn a_foreign_key_without_an_end_is_busy_until_it_is_deleted() {
+async fn a_foreign_key_without_an_expiry_is_busy_until_it_is_deleted() {
     let rig = Rig::start().await;
     rig.command(&["SET", KEY, "somebody"]).await;
     assert_busy(&rig.locks).await;

@@ -6,7 +6,7 @@ use super::client::Value;
 use super::{driver, server};
 
 #[test]
-fn steps_of_a_batch_see_what_those_before_them_did() {
+fn steps_of_a_batch_see_the_effects_of_earlier_steps() {
     let server = server();
     let mut bench = Bench::new(server.port(), &real_texts()).unwrap();
     bench.client.subscribe(&driver::PROCESSES);

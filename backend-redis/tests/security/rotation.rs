@@ -59,7 +59,7 @@ async fn a_password_file_is_read_again_for_each_connection() {
 }
 
 #[tokio::test]
-async fn credentials_are_asked_for_at_each_connection() {
+async fn credentials_are_requested_for_each_connection() {
     let server = server().start().await.unwrap();
     let asked = Arc::new(AtomicU32::new(0));
     let addr = server.addr();

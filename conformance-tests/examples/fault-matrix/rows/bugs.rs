@@ -42,12 +42,12 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "strangers::a_waiter_is_told_at_once_when_its_lock_becomes_foreign",
+                    "strangers::a_waiter_fails_at_once_when_its_lock_becomes_foreign",
                 ),
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "strangers::a_foreign_fence_is_told_to_everybody_who_asks",
+                    "strangers::a_foreign_token_is_reported_to_every_claim",
                 ),
                 ignored(FOLLOWED, "what lies at a key is read by the same scripts as at redis"),
                 test(
@@ -103,7 +103,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "limits::a_runtime_that_ends_in_the_middle_of_everything_panics_nowhere",
+                    "limits::the_end_of_the_runtime_during_any_operation_causes_no_panic",
                 ),
                 test(FILE, FILE_INSIDE, "a_store_whose_runtime_ended_leaves_nothing_held"),
             ],

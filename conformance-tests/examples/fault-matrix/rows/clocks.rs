@@ -15,7 +15,7 @@ pub(super) const GROUP: Group = Group {
                     REDIS,
                     "a jump ahead ends leases too early",
                     REDIS_FAULTS,
-                    "clock::a_jump_ahead_ends_a_lease_and_the_holder_is_told",
+                    "clock::a_jump_ahead_ends_a_lease_and_its_holder_is_notified",
                 ),
                 test(REDIS, REDIS_FAULTS, "clock::tokens_rise_whatever_the_servers_clock_does"),
                 ignored(FOLLOWED, "leases are ended by each server's clock, as at redis"),
@@ -48,7 +48,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "clock::a_server_whose_clock_runs_a_hundredth_too_fast_frees_nothing_that_is_believed_in",
+                    "clock::a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts",
                 ),
                 ignored(FOLLOWED, "leases are ended by each server's clock, as at redis"),
                 test(

@@ -17,25 +17,25 @@ pub(super) const GROUP: Group = Group {
                     REDIS,
                     "a replica that was promoted by hand grants a lock that is still believed in",
                     REDIS_FAULTS,
-                    "failover::a_promoted_replica_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected",
+                    "failover::a_promoted_replica_without_the_lock_grants_it_again_and_stale_writes_are_rejected",
                 ),
                 allowed(
                     SENTINEL,
                     "the new master grants a lock that is still believed in",
                     REDIS_FAULTS,
-                    "sentinel::a_lock_that_a_failover_lost_is_told_and_its_writes_are_rejected",
+                    "sentinel::a_lock_lost_in_a_failover_is_reported_and_its_writes_are_rejected",
                 ),
-                test(SENTINEL, REDIS_FAULTS, "sentinel::holders_and_waiters_go_with_the_master"),
+                test(SENTINEL, REDIS_FAULTS, "sentinel::holders_and_waiters_survive_a_failover"),
                 allowed(
                     CLUSTER,
                     "the new master of the slot grants a lock that is still believed in",
                     REDIS_FAULTS,
-                    "failover::a_slots_new_master_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected",
+                    "failover::a_slots_new_master_without_the_lock_grants_it_again_and_stale_writes_are_rejected",
                 ),
                 test(
                     CLUSTER,
                     REDIS_FAULTS,
-                    "cluster::holders_and_waiters_go_with_the_master_of_their_slot",
+                    "cluster::holders_and_waiters_survive_a_failover_of_their_slot",
                 ),
                 test(REDLOCK, REDLOCK_FAULTS, "away::nodes_that_became_replicas_are_not_asked"),
                 test(
@@ -62,11 +62,11 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "refusals::a_master_that_was_read_only_for_a_moment_loses_nothing",
                 ),
-                test(SENTINEL, REDIS_FAULTS, "sentinel::holders_and_waiters_go_with_the_master"),
+                test(SENTINEL, REDIS_FAULTS, "sentinel::holders_and_waiters_survive_a_failover"),
                 test(
                     CLUSTER,
                     REDIS_FAULTS,
-                    "cluster::holders_and_waiters_go_with_the_master_of_their_slot",
+                    "cluster::holders_and_waiters_survive_a_failover_of_their_slot",
                 ),
                 test(REDLOCK, REDLOCK_FAULTS, "away::nodes_that_became_replicas_are_not_asked"),
                 test(ENSEMBLE, ZK_FAULTS, "ensemble::a_server_that_can_only_be_read_is_refused"),
@@ -82,12 +82,12 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "refusals::a_release_refused_for_want_of_replicas_goes_on_in_the_background",
+                    "refusals::a_release_refused_for_lack_of_replicas_continues_in_the_background",
                 ),
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "replicas::without_live_replicas_grants_are_given_back_and_renewals_go_on",
+                    "replicas::without_live_replicas_grants_are_released_and_renewals_continue",
                 ),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
@@ -104,17 +104,17 @@ pub(super) const GROUP: Group = Group {
                 test(
                     CLUSTER,
                     REDIS_FAULTS,
-                    "cluster::a_slot_that_moves_takes_its_holders_and_waiters_along",
+                    "cluster::a_moved_slot_keeps_its_holders_and_waiters",
                 ),
                 test(
                     CLUSTER,
                     REDIS_FAULTS,
-                    "cluster::a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later",
+                    "cluster::a_moving_slot_serves_locks_in_one_place_and_the_others_later",
                 ),
                 test(
                     CLUSTER,
                     REDIS_FAULTS,
-                    "cluster::a_held_lock_is_renewed_while_its_slot_is_half_way",
+                    "cluster::a_held_lock_is_renewed_while_its_slot_is_moving",
                 ),
                 ignored(
                     &[

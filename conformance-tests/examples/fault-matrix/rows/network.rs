@@ -86,7 +86,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "connection::with_one_direction_dropped_a_holder_is_lost_in_time_and_work_goes_on_afterwards",
+                    "connection::with_one_direction_dropped_a_holder_is_lost_in_time_and_work_continues_afterwards",
                 ),
                 test(
                     REDLOCK,
@@ -164,8 +164,8 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "connection::garbage_from_the_server_is_an_error_and_then_a_new_connection",
                 ),
-                test(REDIS, REDIS_FAULTS, "connection::a_torn_reply_does_no_harm"),
-                test(REDIS, REDIS_FAULTS, "connection::a_stream_out_of_step_is_replaced"),
+                test(REDIS, REDIS_FAULTS, "connection::a_split_reply_does_no_harm"),
+                test(REDIS, REDIS_FAULTS, "connection::a_connection_out_of_step_is_replaced"),
                 test(FILE, FILE_PLACES, "a_queue_that_is_none_is_left_alone"),
             ],
         ),
@@ -178,7 +178,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "connection::a_flapping_link_only_slows_things_down_and_leaves_no_orphans",
+                    "connection::a_flapping_connection_only_slows_things_down_and_leaves_no_orphans",
                 ),
                 test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_nodes_that_come_and_go"),
             ],

@@ -56,7 +56,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "waking::a_grant_that_is_heard_of_too_late_is_not_believed",
+                    "waking::a_grant_that_arrives_too_late_is_discarded",
                 ),
                 test(
                     REDLOCK,

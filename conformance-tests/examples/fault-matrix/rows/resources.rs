@@ -19,7 +19,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "refusals::a_server_that_may_evict_locks_is_told_in_the_profile",
+                    "refusals::a_server_that_may_evict_locks_is_reported_in_the_profile",
                 ),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
@@ -72,7 +72,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "refusals::a_server_with_no_room_for_clients_says_so_and_is_waited_for",
+                    "refusals::a_server_at_its_limit_of_clients_is_reported_and_waited_for",
                 ),
                 test(
                     REDIS,
@@ -130,7 +130,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "strangers::a_waiter_is_told_at_once_when_it_loses_its_permission",
+                    "strangers::a_waiter_fails_at_once_when_it_loses_its_permission",
                 ),
                 test(
                     REDIS,
@@ -141,7 +141,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     CLUSTER,
                     REDIS_SECURITY,
-                    "acl::the_rules_for_a_cluster_suffice_and_none_can_go",
+                    "acl::the_rules_for_a_cluster_suffice_and_each_is_needed",
                 ),
                 test(REDLOCK, REDLOCK_ADMIN, "acl::the_documented_rules_suffice_and_all_are_used"),
                 test(FILE, FILE_PLACES, "without_rights_the_error_says_what_to_do"),

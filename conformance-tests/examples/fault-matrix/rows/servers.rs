@@ -59,7 +59,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "server::an_append_only_file_carries_holders_and_waiters_over_a_restart",
+                    "server::with_an_append_only_file_holders_and_waiters_survive_a_restart",
                 ),
                 ignored(
                     FOLLOWED,
@@ -78,18 +78,18 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "server::a_frozen_server_loses_holders_in_time_and_works_again_when_it_thaws",
+                    "server::holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwards",
                 ),
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "crowd::a_crowd_is_told_in_time_that_the_server_is_frozen",
+                    "batching::a_frozen_server_is_reported_in_time_to_concurrent_attempts",
                 ),
-                test(SENTINEL, REDIS_FAULTS, "sentinel::a_frozen_master_is_left_for_the_next_one"),
+                test(SENTINEL, REDIS_FAULTS, "sentinel::a_frozen_master_is_replaced_by_the_next_one"),
                 test(
                     CLUSTER,
                     REDIS_FAULTS,
-                    "cluster::a_frozen_master_starves_no_lock_of_the_others",
+                    "cluster::a_frozen_master_delays_no_lock_of_the_others",
                 ),
                 test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_frozen_nodes"),
                 test(
@@ -116,7 +116,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     CLUSTER,
                     REDIS_FAULTS,
-                    "cluster::while_a_master_loads_its_data_newcomers_have_the_locks_of_the_others",
+                    "cluster::while_a_master_loads_its_data_new_clients_get_the_locks_of_the_others",
                 ),
                 test(
                     REDLOCK,
@@ -165,7 +165,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "server::while_writes_are_paused_everything_is_bounded_and_then_goes_on",
+                    "server::while_writes_are_paused_everything_is_bounded_and_then_continues",
                 ),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
@@ -199,8 +199,8 @@ pub(super) const GROUP: Group = Group {
             "`SCRIPT FLUSH`",
             "not noticed",
             &[
-                test(REDIS, REDIS_FAULTS, "server::script_flush_is_not_noticed"),
-                test(REDIS, REDIS_FAULTS, "crowd::script_flush_is_not_noticed_by_a_crowd"),
+                test(REDIS, REDIS_FAULTS, "server::script_flush_does_no_harm"),
+                test(REDIS, REDIS_FAULTS, "batching::script_flush_does_not_disturb_concurrent_attempts"),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
                 test(REDLOCK, REDLOCK_FAULTS, "refusing::script_flush_is_not_noticed"),
@@ -219,7 +219,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "server::waiters_outlive_a_flushall_and_deleted_queues_and_fences",
+                    "server::waiters_survive_a_flushall_and_deleted_queues_and_tokens",
                 ),
                 test(
                     REDLOCK,

@@ -33,7 +33,7 @@ async fn acquire_all(locks: &Locks) -> Vec<Result<Guard>> {
 }
 
 #[tokio::test]
-async fn a_crowd_shares_calls() {
+async fn concurrent_attempts_share_calls() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
     // So that the text of the batches is known, and only they are counted.
@@ -55,7 +55,7 @@ async fn a_crowd_shares_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn script_flush_is_not_noticed_by_a_crowd() {
+async fn script_flush_does_not_disturb_concurrent_attempts() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
     for _ in 0..5 {
@@ -70,7 +70,7 @@ async fn script_flush_is_not_noticed_by_a_crowd() {
 /// Lesson 5, in a crowd: a step that waits for its place in a batch is sent, or not, but never
 /// behind the release that undoes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_a_crowd_leaves_nothing() {
+async fn cancelled_attempts_of_a_batch_leave_nothing() {
     let rig = Rig::start().await;
     // What is left behind would stay longer than this test is patient.
     let locks = rig.behind("ttl=60s").await;
@@ -95,7 +95,7 @@ async fn who_leaves_a_crowd_leaves_nothing() {
 
 /// One that is wrong is told so, and is the only one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_key_is_no_harm_to_the_crowd_around_it() {
+async fn a_foreign_key_does_not_harm_others_of_its_batch() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
     for n in (0..CROWD).step_by(10) {
@@ -118,7 +118,7 @@ async fn a_foreign_key_is_no_harm_to_the_crowd_around_it() {
 
 /// Rows 12 and 19: however many wait for their places, each learns in time that nobody answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_told_in_time_that_the_server_is_frozen() {
+async fn a_frozen_server_is_reported_in_time_to_concurrent_attempts() {
     let server = TestRedis::start().await.unwrap();
     let patient = direct(&server, "ttl=60s&unreachable_after=60s").await;
     let hasty = direct(&server, "ttl=60s&unreachable_after=3s").await;
@@ -139,7 +139,7 @@ async fn a_crowd_is_told_in_time_that_the_server_is_frozen() {
 /// Rows 27, 28, 37 and 38: a thousand tasks acquire, wait and release meanwhile. None of them fails,
 /// and nothing is left behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_passes_ends_nothing_of_a_crowd() {
+async fn a_temporary_error_ends_no_attempt_of_a_batch() {
     for fault in [Fault::ReadOnly, Fault::NoReplicas, Fault::OutOfMemory, Fault::CannotSave] {
         let server = TestRedis::start().await.unwrap();
         if !fault.can_befall(&server).await {
