@@ -1,5 +1,5 @@
-//! What comes from outside is read without a panic and taken for what it says: names, URLs, and the
-//! replies of servers. The fuzz targets in `fuzz/` ask the same of far more inputs.
+//! External input is parsed without a panic and as it is meant: names, URLs, and the replies of servers.
+//! The fuzz targets in `fuzz/` test the same with far more inputs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use fencelock_conformance::outside::{
 use fencelock_redis::fuzzing::{Granted, keys, reply, url};
 use proptest::prelude::*;
 
-/// One of each scheme, with most that it takes.
+/// A URL of each scheme, with most of its parameters.
 const URLS: [&str; 8] = [
     "redis://me:$@h:6379/3?ttl=2s&prefix=a:&unreachable_after=9s&token_epoch=7",
     "rediss://:$@[::1]/?db=2&tls_ca=/ca.pem&tls_cert=/c.pem&tls_key=/k.pem",
@@ -22,7 +22,7 @@ const URLS: [&str; 8] = [
     "rediss+redlock://me:$@a,b,c?node_timeout=100ms&restart_delay=1h",
 ];
 
-/// What the scripts and the server answer, of each kind.
+/// Replies of the scripts and the server, of each kind.
 const REPLIES: [&str; 14] = [
     ":0\r\n",
     "$16\r\n1732212174000001\r\n",
@@ -40,7 +40,7 @@ const REPLIES: [&str; 14] = [
     "*1\r\n$6\r\nlock:a\r\n",
 ];
 
-/// Anything in RESP.
+/// Any value in RESP.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let bulk = |text: Vec<u8>| [format!("${}\r\n", text.len()).as_bytes(), &text, b"\r\n"].concat();
     let leaf = prop_oneof![
@@ -61,7 +61,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// `text` with some bytes changed, put in and left out.
+/// `text` with some bytes changed, inserted and removed.
 fn damaged(text: &[u8], damages: &[(usize, u8, u8)]) -> Vec<u8> {
     let mut text = text.to_vec();
     for (at, kind, byte) in damages {
@@ -84,7 +84,7 @@ fn check_reply(bytes: &[u8]) {
     grants_are_stated(bytes, attempt.into_iter().chain(vote));
 }
 
-/// Else the other tests of replies would prove nothing.
+/// Without this the other tests of replies would prove nothing.
 #[test]
 fn a_grant_is_read() {
     let token = Some(1_732_212_174_000_001);
@@ -111,7 +111,7 @@ proptest! {
     fn names_have_keys_of_their_own(one in ".{1,20}", two in ".{1,20}", odd in "[{}%:q]{1,6}") {
         names_are_kept_apart(&one, &two, keys);
         names_are_kept_apart(&one, &format!("{one}{odd}"), keys);
-        // Nor is one lock's key another's queue or token.
+        // Nor is one lock's key the queue or token of another.
         let [lock, queue, fence] = keys(&one);
         let [other, _, _] = keys(&format!("{two}{odd}"));
         prop_assert!(other != queue && other != fence && lock != queue);

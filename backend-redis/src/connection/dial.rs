@@ -88,7 +88,7 @@ impl ConnectOptions {
                 let Some(tls) = &self.tls else { return login.over(stream, Some(host)).await };
                 let stream = timeout_at(deadline, tls.handshake(host, stream)).await;
                 let stream = stream.map_err(|_| {
-                    late("answer to the TLS handshake (does the server speak TLS? redis:// is without)")
+                    late("answer to the TLS handshake (does the server speak TLS? if not, use redis://)")
                 })??;
                 login.over(stream, Some(host)).await
             }

@@ -126,10 +126,10 @@ mod secured {
             connecting.await.map_err(|cause| {
                 let hint = match cause.get_ref().and_then(|cause| cause.downcast_ref()) {
                     Some(rustls::Error::InvalidMessage(_)) => {
-                        "; the server does not speak TLS: redis:// is without"
+                        "; the server does not speak TLS: use redis://"
                     }
                     _ if cause.get_ref().is_none_or(|cause| !cause.is::<rustls::Error>()) => {
-                        "; does the server speak TLS? redis:// is without"
+                        "; does the server speak TLS? If not, use redis://"
                     }
                     _ => "",
                 };

@@ -1,4 +1,4 @@
-//! Many claims of one process at once, whose steps share calls to the server.
+//! Many claims of one client at once, whose steps share calls to the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ const CROWD: usize = 300;
 /// More tasks, each with a lock of its own.
 const CHURN: usize = 400;
 
-/// How often the server did this command.
+/// How often the server executed this command.
 async fn done(server: &TestRedis, command: &str) -> u64 {
     let stats = ask(server, &["INFO", "commandstats"]).await;
     let start = format!("cmdstat_{command}:calls=");
@@ -28,7 +28,7 @@ async fn done(server: &TestRedis, command: &str) -> u64 {
 /// All at once, each with a lock of its own.
 async fn acquire_all(locks: &Locks) -> Vec<Result<Guard>> {
     let acquiring = (0..CROWD).map(|n| wait_for(locks, &format!("lock-{n}")));
-    let all = within(PATIENCE, "everybody has an answer", join_all(acquiring)).await;
+    let all = within(PATIENCE, "all have replies", join_all(acquiring)).await;
     all.into_iter().map(|joined| joined.expect("no panic")).collect()
 }
 
@@ -36,15 +36,15 @@ async fn acquire_all(locks: &Locks) -> Vec<Result<Guard>> {
 async fn concurrent_attempts_share_calls() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
-    // So that the text of the batches is known, and only they are counted.
+    // Loads the text of the batch script, so that only batches are counted.
     acquire_all(&locks).await.into_iter().for_each(|guard| drop(guard.unwrap()));
     drained(&server).await;
     let before = [done(&server, "evalsha").await, done(&server, "set").await];
     let guards: Vec<Guard> = acquire_all(&locks).await.into_iter().map(Result::unwrap).collect();
     let calls = done(&server, "evalsha").await - before[0];
     let sets = done(&server, "set").await - before[1];
-    assert_eq!(sets, 2 * CROWD as u64, "each was done once");
-    // One thread: all have asked before the first answer is read.
+    assert_eq!(sets, 2 * CROWD as u64, "each was executed once");
+    // One thread: all have sent their requests before the first reply is read.
     let (alone, together) = (16, (CROWD as u64 - 16).div_ceil(64));
     assert!(calls <= alone + together, "{calls} calls");
     for guard in guards {
@@ -67,19 +67,19 @@ async fn script_flush_does_not_disturb_concurrent_attempts() {
     drained(&server).await;
 }
 
-/// Lesson 5, in a crowd: a step that waits for its place in a batch is sent, or not, but never
-/// behind the release that undoes it.
+/// Lesson 5, in a batch: a step that waits to be sent is sent, or not, but never after the release
+/// that undoes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_attempts_of_a_batch_leave_nothing() {
     let rig = Rig::start().await;
-    // What is left behind would stay longer than this test is patient.
+    // A lock that was left behind would stay longer than this test waits.
     let locks = rig.behind("ttl=60s").await;
     let delay = ms(4);
     rig.proxy.delay(Direction::ToServer, delay);
     for round in 0..20u32 {
         let acquiring: Vec<_> =
             (0..CROWD).map(|n| wait_for(&locks, &format!("lock-{n}"))).collect();
-        // From before the first is sent to after the last is answered.
+        // From before the first request to after the last reply.
         tokio::time::sleep(delay * round / 4).await;
         acquiring.iter().skip(1).step_by(2).for_each(JoinHandle::abort);
         for (n, acquired) in join_all(acquiring).await.into_iter().enumerate() {
@@ -93,7 +93,7 @@ async fn cancelled_attempts_of_a_batch_leave_nothing() {
     drained(&rig.server).await;
 }
 
-/// One that is wrong is told so, and is the only one.
+/// Only the claim on the foreign key gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_key_does_not_harm_others_of_its_batch() {
     let server = TestRedis::start().await.unwrap();
@@ -109,14 +109,14 @@ async fn a_foreign_key_does_not_harm_others_of_its_batch() {
                 assert_eq!(n % 10, 0, "{error}");
                 let key = format!("lock:lock-{n}");
                 assert!(words(&error).contains(&key), "{error}");
-                assert_eq!(ask(&server, &["DEL", &key]).await, "1", "it was left as it was");
+                assert_eq!(ask(&server, &["DEL", &key]).await, "1", "it was not touched");
             }
         }
     }
     drained(&server).await;
 }
 
-/// Rows 12 and 19: however many wait for their places, each learns in time that nobody answers.
+/// Rows 12 and 19: however many steps wait to be sent, each fails in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_is_reported_in_time_to_concurrent_attempts() {
     let server = TestRedis::start().await.unwrap();
@@ -137,7 +137,7 @@ async fn a_frozen_server_is_reported_in_time_to_concurrent_attempts() {
 }
 
 /// Rows 27, 28, 37 and 38: a thousand tasks acquire, wait and release meanwhile. None of them fails,
-/// and nothing is left behind.
+/// and no key is left behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_temporary_error_ends_no_attempt_of_a_batch() {
     for fault in [Fault::ReadOnly, Fault::NoReplicas, Fault::OutOfMemory, Fault::CannotSave] {
@@ -167,7 +167,7 @@ async fn a_temporary_error_ends_no_attempt_of_a_batch() {
         fault.befalls(&server).await;
         let released: Vec<_> =
             held.into_iter().map(|guard| tokio::spawn(give_back(guard))).collect();
-        // Long enough that each of them has asked several times.
+        // Long enough for several attempts of each.
         tokio::time::sleep(ms(3000)).await;
         fault.is_mended(&server).await;
         let mended = Instant::now();

@@ -1,5 +1,5 @@
-//! What servers really answer when they do not serve: each error means the same of a step that goes
-//! alone, of one among others in a call, at a cluster and at the nodes of a quorum.
+//! The replies of real servers that do not serve: each error has the same meaning for a step sent
+//! alone, for one in a batch, at a cluster and at the nodes of a quorum.
 
 use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Error, ErrorKind, Guard, Locks, url};
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::support::*;
 
-/// What befalls servers, until it is mended.
+/// A condition of servers, until it is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     ReadOnly,
@@ -55,7 +55,7 @@ impl Fault {
         }
     }
 
-    /// Whether this version of the server can be brought to say it of a script.
+    /// Whether this version of the server can be made to return it from a script.
     pub(crate) async fn can_befall(self, server: &TestRedis) -> bool {
         let before_7 = ask(server, &["INFO", "server"]).await.contains("redis_version:6.");
         !(before_7 && self == NoReplicas)
@@ -63,13 +63,13 @@ impl Fault {
 
     pub(crate) async fn befalls(self, server: &TestRedis) {
         match self {
-            // Of a master that is nowhere, so that its data stays.
+            // A replica of a master that does not exist, so that it keeps its data.
             ReadOnly => drop(ask(server, &["REPLICAOF", "127.0.0.1", "1"]).await),
             NoReplicas => set(server, "min-replicas-to-write", "9").await,
             OutOfMemory => set(server, "maxmemory", "1").await,
             CannotSave => {
-                // What is saved cannot be put in the place of a directory. Before Redis 7 a master
-                // has saved a file there for its replicas.
+                // A directory cannot be replaced by the saved file. Before Redis 7 a master has
+                // saved a file there for its replicas.
                 let dump = server.directory().join("dump.rdb");
                 let _ = std::fs::remove_file(&dump);
                 std::fs::create_dir_all(dump.join("x")).expect("made");
@@ -134,29 +134,29 @@ fn options() -> RedisOptions {
     RedisOptions::new().acl_user("limited on >pw ~* &* +@all")
 }
 
-/// So many at once, each with a lock of its own: what they are told while it lasts, and that they are
-/// granted afterwards.
+/// Concurrent attempts, each on a lock of its own: their errors while the fault lasts, and their
+/// grants afterwards.
 async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, crowd: usize) {
     join_all(servers.iter().map(|server| fault.befalls(server))).await;
-    until(&format!("{fault:?}: {crowd} are told why"), async || {
+    until(&format!("{fault:?}: {crowd} fail with the reason"), async || {
         let asking = (0..crowd).map(|n| {
             let lock = locks.lock(name(n)).wait_at_most(ms(300));
             async move { lock.acquire().await }
         });
-        let answers = within(PATIENCE, "everybody has an answer", join_all(asking)).await;
+        let answers = within(PATIENCE, "all have replies", join_all(asking)).await;
         let says = |error: &Error| words(error).contains(fault.says());
         let mut errors = Vec::new();
         for answer in answers {
             match answer {
                 Err(error) => errors.push(error),
-                // A script that has written, such as for a release, may go on when memory is full.
+                // A script that has written, such as a release, may continue when memory is full.
                 Ok(guard) if fault == OutOfMemory && crowd > 1 => give_back(guard).await,
                 Ok(_) => panic!("{fault:?}, {crowd}: granted"),
             }
         }
         for error in &errors {
             assert_eq!(error.kind(), fault.kind(), "{fault:?}, {crowd}: {}", words(error));
-            // What may pass may also be told as silence, on a busy machine.
+            // On a busy machine a temporary error may also be reported as a timeout.
             let is_sure = says(error) || fault.kind() == ErrorKind::Unreachable;
             assert!(is_sure, "{fault:?}, {crowd}: {}", words(error));
         }
@@ -191,7 +191,7 @@ async fn a_server_error_has_the_same_meaning_in_a_cluster() {
     let masters: Vec<&TestRedis> = cluster.nodes()[..3].iter().collect();
     let url = cluster.url().replace("redis-cluster://", "redis-cluster://limited:pw@");
     let locks = connect(&format!("{url}?ttl=60s")).await;
-    // Nobody may make a master of a cluster a replica in that way.
+    // A master of a cluster cannot be made a replica in this way.
     for fault in Fault::ALL.into_iter().filter(|fault| *fault != ReadOnly) {
         if fault.can_befall(masters[0]).await {
             meets(&masters, &locks, fault, 16).await;

@@ -1,4 +1,4 @@
-//! Keys of other programs, and permissions that are not given.
+//! Keys of other programs, and missing permissions.
 
 use fencelock_conformance::servers::TestRedis;
 use fencelock_core::ErrorKind;
@@ -6,13 +6,13 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-/// What the scripts and connections need, and no more.
+/// The permissions that the scripts and connections need, and no more.
 const NEEDED: &str = "resetchannels ~lock:* ~{lock:* &lock:* -@all +hello +auth +ping +select \
                       +subscribe +publish +evalsha +eval +time +exists +type +get +set +del +pttl \
                       +pexpire +pexpireat +zadd +zrem +zincrby +zscore +zrange +zrangebyscore \
                       +zrevrangebyscore";
 
-/// Row 41: the ACL that the docs give suffices, and each part of it is needed.
+/// Row 41: the documented ACL suffices, and each part of it is needed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acl_that_denies_something_is_final_at_once() {
     let server = TestRedis::start().await.unwrap();
@@ -36,7 +36,7 @@ async fn an_acl_that_denies_something_is_final_at_once() {
     let blocker = hold(&direct(&server, "").await, "lock").await;
     for denied in ["-eval", "-evalsha", "-set", "-time", "-zadd", "resetkeys"] {
         let locks = user(&format!("no{denied}"), denied).await.unwrap();
-        // Only a server that does not know the scripts is sent their texts.
+        // Texts of scripts are sent only to a server that does not have them.
         ask(&server, &["SCRIPT", "FLUSH"]).await;
         let asked = Instant::now();
         let error = soon(denied, locks.lock("lock").acquire()).await;
@@ -82,7 +82,7 @@ async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
             for way in [way.clone(), way.wait_at_most(ms(0))] {
                 match soon(&format!("{put:?} has an answer"), way.acquire()).await {
                     Err(error) => assert_eq!(error.kind(), ErrorKind::Foreign, "{put:?}: {error}"),
-                    // Where nobody waits, nobody has to look into the queue.
+                    // Without waiters the queue is not read.
                     Ok(guard) if key == queue => give_back(guard).await,
                     Ok(guard) => panic!("{put:?} was overlooked: {guard:?}"),
                 }
@@ -96,7 +96,7 @@ async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
             assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
             give_back(held).await;
         }
-        // What a claim wrote before it met the stranger is taken back in the background.
+        // What a claim wrote before it found the foreign key is removed in the background.
         until("nothing but the foreign key is left", async || {
             leftovers(&server).await.iter().all(|left| left == key)
         })
@@ -107,7 +107,7 @@ async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
     give_back(hold(&locks, "x").await).await;
 }
 
-/// Row 43: `SET NX PX` of any client is a holder, and its end wakes nobody.
+/// Row 43: `SET NX PX` of any client is a holder, and its release wakes no waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
     let server = TestRedis::start().await.unwrap();
@@ -121,7 +121,7 @@ async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
     ask(&server, &["DEL", "lock:x"]).await;
     assert_eq!(in_turns(waiters).await.len(), 2);
     assert!(freed.elapsed() < ms(900), "noticed only after {:?}", freed.elapsed());
-    // Without a TTL it would never end by itself: that is the other program's business.
+    // Without a TTL it would never expire, which is up to the other program.
     ask(&server, &["SET", "lock:x", "for ever"]).await;
     assert!(is_busy(&locks, "x").await);
     assert_eq!(ask(&server, &["PTTL", "lock:x"]).await, "-1");
@@ -129,7 +129,7 @@ async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
     drained(&server).await;
 }
 
-/// Row 43, of the key that is written last.
+/// Row 43, for the key that is written last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_token_is_reported_to_every_claim() {
     let server = TestRedis::start().await.unwrap();
@@ -154,7 +154,7 @@ async fn a_foreign_token_is_reported_to_every_claim() {
         queued(&locks, "x", 1).await;
         ask(&server, &["DEL", fence]).await;
         ask(&server, put).await;
-        // It is given back, whatever becomes of the next one.
+        // The release succeeds, even if the hand-off fails.
         give_back(held).await;
         let error = within(ms(5000), "the waiter is told", waiter).await.unwrap();
         assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
@@ -163,7 +163,7 @@ async fn a_foreign_token_is_reported_to_every_claim() {
     }
 }
 
-/// Row 43, while somebody waits.
+/// Row 43, while there is a waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_fails_at_once_when_its_lock_becomes_foreign() {
     let server = TestRedis::start().await.unwrap();
@@ -179,7 +179,7 @@ async fn a_waiter_fails_at_once_when_its_lock_becomes_foreign() {
     until("the place in the queue is left", async || leftovers(&server).await == ["lock:x"]).await;
 }
 
-/// Row 41, while somebody waits.
+/// Row 41, while there is a waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_fails_at_once_when_it_loses_its_permission() {
     let server = TestRedis::start().await.unwrap();

@@ -1,4 +1,4 @@
-//! Wake-ups that come late, and what they cost.
+//! Late wake-ups, and the cost of a wake-up.
 
 use fencelock_conformance::proxy::Direction;
 use fencelock_conformance::servers::TestRedis;
@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-/// Hand-over rules 1 and 5: a grant lies in a socket while its owner cannot read it, lapses, and
-/// goes to the next one; what is read of it later is asked about, not believed.
+/// Hand-off rules 1 and 5: a grant stays in a socket while its owner cannot read it, lapses, and goes
+/// to the next waiter; when it is read later, it is verified first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_arrives_too_late_is_discarded() {
     let rig = Rig::start().await;
@@ -20,11 +20,11 @@ async fn a_grant_that_arrives_too_late_is_discarded() {
     rig.proxy.stall(Direction::ToClient);
     let handed_over = Instant::now();
     give_back(blocker).await;
-    // Within seconds, although the lease of the one who was passed over is a minute.
+    // Within seconds, although the lease of the skipped waiter is a minute.
     let guard = granted(next).await;
     assert!(handed_over.elapsed() < ms(6000), "after {:?}", handed_over.elapsed());
     rig.proxy.heal().await.unwrap();
-    // Its client is there again, and is refused.
+    // Its client is back, and is not granted.
     assert!(is_busy(&far, "lock").await);
     queued(&near, "lock", 1).await;
     assert!(!late.is_finished(), "two were granted");
@@ -36,7 +36,7 @@ async fn a_grant_that_arrives_too_late_is_discarded() {
     drained(&rig.server).await;
 }
 
-/// Invariant 6: one release wakes one waiter, and the others cost nothing.
+/// Invariant 6: one release wakes one waiter; the others cost nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_costs_the_server_the_same_however_many_wait() {
     const CROWD: usize = 300;
@@ -52,7 +52,7 @@ async fn a_hand_off_costs_the_server_the_same_however_many_wait() {
     let stats = ask(&server, &["INFO", "commandstats"]).await;
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
     let calls: usize = line.split(',').next().unwrap().parse().unwrap();
-    // A release and a confirmation each, and the looks of the seconds that it took.
+    // A release and a confirmation each, and the checks of the seconds that it took.
     let looks = usize::try_from(asked.elapsed().as_secs()).unwrap() + 2;
     assert!(calls <= 2 * CROWD + 2 * looks + 10, "{calls} calls for {CROWD} hand-overs");
     drained(&server).await;

@@ -1,4 +1,4 @@
-//! Several steps in one call: each does what it does alone, after those before it.
+//! Several steps in one call: each has the same effect as alone, after the steps before it.
 
 use super::bench::{Bench, Keys, real_texts};
 use super::claim::{Claim, Mode};

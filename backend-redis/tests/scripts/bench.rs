@@ -11,7 +11,7 @@ pub(crate) fn real_texts() -> Texts {
     fencelock_redis::scripts().into_iter().map(|(name, text)| (name, text.to_owned())).collect()
 }
 
-/// What a claim or a process asks for.
+/// The operations of claims and clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
     Queue,
@@ -40,12 +40,12 @@ impl Keys {
 pub(crate) struct Bench {
     pub(crate) client: Client,
     digests: Vec<(&'static str, String)>,
-    /// How many scripts of ours ran.
+    /// How many of our scripts ran.
     pub(crate) calls: u64,
 }
 
 impl Bench {
-    /// An empty server that knows these texts; an error if it does not compile one.
+    /// An empty server with these scripts; an error if it cannot compile one.
     pub(crate) fn new(port: u16, texts: &Texts) -> Result<Bench, String> {
         let mut client = Client::connect(port);
         client.call(&["FLUSHALL"]);
@@ -63,10 +63,10 @@ impl Bench {
         self.digests.iter().find(|(known, _)| *known == name).unwrap().1.clone()
     }
 
-    /// Puts a script into the next round trip.
+    /// Adds a call of a script to the next round trip.
     pub(crate) fn send(&mut self, script: &str, keys: &Keys, args: &[&str]) {
         self.calls += u64::from(script != "read");
-        // Every other step, by what it says, goes as a batch of one: that must make no difference.
+        // Every other step, by its text, is sent as a batch of one, which must make no difference.
         let sum = args.iter().flat_map(|arg| arg.bytes()).fold(0, u8::wrapping_add);
         if script != "read" && sum % 2 == 1 {
             let command = self.batch(&[(script, keys, args)]);
@@ -125,7 +125,7 @@ impl Bench {
         self.client.call(command)
     }
 
-    /// Lets time pass for all locks but their tokens, which no passing of time ends.
+    /// Lets time pass for all locks, except for their tokens, which do not expire in a run.
     pub(crate) fn advance(&mut self, locks: &[Keys], ms: i64) {
         const ADVANCE: &str = "
         local by = tonumber(ARGV[1])

@@ -1,4 +1,4 @@
-//! What a step's answer must say, given what it did.
+//! What a step's reply must be, given its effects.
 
 use super::Verdict;
 use super::bench::Op;
@@ -113,7 +113,7 @@ fn looked(step: &Step<'_>) -> Verdict {
     ensure(stray.is_none(), || format!("{stray:?} is not granted"))
 }
 
-/// The first in the queue looks when a holder can end, everybody else once a second.
+/// The first in the queue checks when a holder can expire, all others once a second.
 fn next_look(step: &Step<'_>, own: bool, told: &Value) -> Verdict {
     let told = told.int().ok_or("no time")?;
     let ends = step.after.holders.values().map(|holder| holder.expiry).min();

@@ -1,4 +1,4 @@
-//! Readers and permit holders, who hold together and end one by one.
+//! Readers and permit holders, which hold together and expire one by one.
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn key_ends(bench: &mut Bench) -> Verdict {
     near("the TTL", ttl(bench, &keys().lock), LONG - 1000)
 }
 
-/// Ends all members' time, but not the key's, as it is in the last ms of both.
+/// Expires all members, but not the key, like in the last ms of both.
 fn end_all(bench: &mut Bench) {
     const END: &str = "
     for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], 1, 1e15)) do
@@ -140,7 +140,7 @@ fn large_request(bench: &mut Bench) -> Verdict {
     holds(bench, &large, true)?;
     holds(bench, &small, false)?;
     release(bench, &large)?;
-    // Each is judged by its own limit.
+    // Each is granted by its own limit.
     acquire(bench, &small)?;
     answers(bench, Op::Try, &permits(5, 1, 1), 0)
 }

@@ -1,4 +1,4 @@
-//! A server out of memory refuses what is new, and nothing that gives back or goes on.
+//! A server that is out of memory refuses new locks, but neither releases nor renewals.
 
 use super::*;
 

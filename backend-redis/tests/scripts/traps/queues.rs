@@ -1,4 +1,4 @@
-//! Places, hand-overs and looks.
+//! Places in the queue, hand-offs and checks.
 
 use super::*;
 use crate::rules::FOREIGN;
@@ -116,7 +116,7 @@ fn group_without_end(bench: &mut Bench) -> Verdict {
         acquire(bench, &waiter)?;
         release(bench, &waiter)?;
     }
-    // Of nobody.
+    // A group without members.
     bench.call(&["ZADD", &keys().lock, "-1", "=p"]);
     queue(bench, &waiter)?;
     acquire(bench, &waiter)?;
@@ -140,14 +140,14 @@ fn last_ms(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-/// Of several processes, in runs and one by one.
+/// Dead waiters of several clients, in runs and one by one.
 fn many_dead(bench: &mut Bench) -> Verdict {
     const DEAD: usize = 600;
     const AT_ONCE: usize = 256;
     let (holder, alive) = (exclusive(0), exclusive(2));
     acquire(bench, &holder)?;
     for n in 0..DEAD as u64 {
-        // All but the one who will live.
+        // All but the one that will live.
         let of_some =
             exclusive(10 + if n < 100 { 5 * n } else { 5 * n + [0, 1, 3, 4][n as usize % 4] });
         queue(bench, &of_some)?;
@@ -169,7 +169,7 @@ fn many_dead(bench: &mut Bench) -> Verdict {
     holds(bench, &alive, true)
 }
 
-/// What is known of a process when its waiter is granted is that it may live for so long.
+/// How long a client may live, as known when its waiter is granted.
 fn grant_of_the_dying(bench: &mut Bench) -> Verdict {
     let (holder, dying) = (exclusive(1), exclusive(2));
     acquire(bench, &holder)?;
@@ -197,7 +197,7 @@ fn queue_of_the_dead(bench: &mut Bench) -> Verdict {
         acquire(bench, &holder)?;
         queue(bench, &dead)?;
         bench.advance(&[keys()], 3001);
-        // A process whose last waiter has left is no queue either.
+        // A client without waiters is not a queue either.
         bench.call(&["ZADD", &keys().queue, "999999999999999", "@elsewhere"]);
         match n {
             0 => answers(bench, Op::Try, &alive, 0)?,

@@ -114,7 +114,7 @@ fn new_fence(bench: &mut Bench) -> Verdict {
 }
 
 fn quarters(bench: &mut Bench) -> Verdict {
-    /// Of a thousand seconds.
+    /// Within a thousand seconds.
     const QUARTER_US: i64 = 1_000_000_000;
     let now = bench.state(&keys())?.now_us;
     let boundary = now - now % QUARTER_US;
