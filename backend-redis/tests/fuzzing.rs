@@ -112,9 +112,9 @@ proptest! {
         names_are_kept_apart(&one, &two, keys);
         names_are_kept_apart(&one, &format!("{one}{odd}"), keys);
         // Nor is one lock's key the queue or token of another.
-        let [lock, queue, fence] = keys(&one);
+        let [lock, queue, token] = keys(&one);
         let [other, _, _] = keys(&format!("{two}{odd}"));
-        prop_assert!(other != queue && other != fence && lock != queue);
+        prop_assert!(other != queue && other != token && lock != queue);
     }
 
     #[test]

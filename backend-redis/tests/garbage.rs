@@ -95,7 +95,7 @@ async fn go_on(server: Arc<TestRedis>, name: String, bytes: Vec<u8>) {
     let lock = locks.lock(&name);
     match soon("acquiring ends", lock.acquire()).await {
         Ok(guard) => {
-            let seen = soon("a look is answered", locks.inspect(&name)).await.unwrap();
+            let seen = soon("inspect is answered", locks.inspect(&name)).await.unwrap();
             assert_eq!(seen.holders[0].token, Some(guard.fencing_token()));
             let _ = soon("a release ends", guard.release()).await;
         }

@@ -113,7 +113,7 @@ impl AddressMap {
     }
 
     /// The address at which a host that a server named is reached.
-    pub(crate) fn reach(&self, host: HostPort) -> HostPort {
+    pub(crate) fn translate(&self, host: HostPort) -> HostPort {
         match &self.0 {
             Some(translate) => {
                 let (name, port) = translate(&host.name, host.port);
@@ -250,14 +250,15 @@ mod tests {
     fn addresses_are_translated_by_the_map() {
         let map = "10.0.0.1:7000=lb.example:17000,[fd00::2]=[::1]:2";
         let addresses = access(&format!("h?address_map={map}")).unwrap().addresses;
-        let reach = |name: &str, port| addresses.reach(HostPort { name: name.to_owned(), port });
-        assert_eq!(reach("10.0.0.1", 7000).to_string(), "lb.example:17000");
-        assert_eq!(reach("fd00::2", 6379), HostPort { name: "::1".to_owned(), port: 2 });
-        assert_eq!(reach("10.0.0.1", 7001).to_string(), "10.0.0.1:7001");
+        let translate =
+            |name: &str, port| addresses.translate(HostPort { name: name.to_owned(), port });
+        assert_eq!(translate("10.0.0.1", 7000).to_string(), "lb.example:17000");
+        assert_eq!(translate("fd00::2", 6379), HostPort { name: "::1".to_owned(), port: 2 });
+        assert_eq!(translate("10.0.0.1", 7001).to_string(), "10.0.0.1:7001");
     }
 
     #[test]
-    fn what_is_out_of_bounds_or_given_twice_is_refused() {
+    fn values_out_of_bounds_or_given_twice_are_refused() {
         for (end, says) in [
             ("h?address_map=a", "INTERNAL:PORT=EXTERNAL:PORT"),
             ("h?address_map=a=b,", "INTERNAL:PORT=EXTERNAL:PORT"),

@@ -138,7 +138,7 @@ impl Login<'_> {
             Ok(Err(error)) => Err(self.refused(&wire, &error)),
             Err(_) => {
                 let within = self.within;
-                let hint = if wire.has_heard() { "" } else { self.hint() };
+                let hint = if wire.has_received() { "" } else { self.hint() };
                 Err(unreachable(format!("no answer to the login within {within:?}{hint}")))
             }
         }
@@ -152,7 +152,7 @@ impl Login<'_> {
                 Error::new(ErrorKind::Refused, other.to_string())
             }
             Some(refused) => unreachable(refused.to_string()),
-            None if !wire.has_heard() && error.is_io_error() => {
+            None if !wire.has_received() && error.is_io_error() => {
                 let hint = self.hint();
                 unreachable(format!("the server closed the connection without an answer{hint}"))
             }

@@ -125,7 +125,7 @@ async fn ask_sentinels(
         let mut command = redis::cmd("SENTINEL");
         command.arg("get-master-addr-by-name").arg(service);
         match command.query_async::<Option<(String, u16)>>(&mut dialled.connection).await {
-            Ok(Some((name, port))) => Ok(options.addresses.reach(HostPort { name, port })),
+            Ok(Some((name, port))) => Ok(options.addresses.translate(HostPort { name, port })),
             Ok(None) => Err(none_answered(&format!(
                 "no sentinel that answered knows the service {service:?}"
             ))),

@@ -25,7 +25,7 @@ const VALUE: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct WireState {
     largest: AtomicU64,
-    heard: AtomicBool,
+    received: AtomicBool,
     invalid: OnceLock<InvalidReply>,
 }
 
@@ -40,8 +40,8 @@ pub(crate) enum InvalidReply {
 
 impl WireState {
     pub(crate) fn new() -> Arc<WireState> {
-        let (largest, heard) = (AtomicU64::new(BEFORE_LOGIN), AtomicBool::default());
-        Arc::new(WireState { largest, heard, invalid: OnceLock::new() })
+        let (largest, received) = (AtomicU64::new(BEFORE_LOGIN), AtomicBool::default());
+        Arc::new(WireState { largest, received, invalid: OnceLock::new() })
     }
 
     /// Raises the limit: the peer has proven to be a Redis server.
@@ -50,8 +50,8 @@ impl WireState {
     }
 
     /// Whether any byte was received.
-    pub(crate) fn has_heard(&self) -> bool {
-        self.heard.load(Ordering::Relaxed)
+    pub(crate) fn has_received(&self) -> bool {
+        self.received.load(Ordering::Relaxed)
     }
 
     pub(crate) fn invalid_reply(&self) -> Option<InvalidReply> {
@@ -113,7 +113,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
         ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
         let came = &buffer.filled()[before..];
         if !came.is_empty() {
-            this.wire.heard.store(true, Ordering::Relaxed);
+            this.wire.received.store(true, Ordering::Relaxed);
         }
         let largest = this.wire.largest.load(Ordering::Relaxed);
         if let Err(invalid) = this.replies.follow(came, largest) {

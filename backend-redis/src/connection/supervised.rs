@@ -63,11 +63,11 @@ struct Health {
     /// Notified when the connection must be replaced.
     broken: Notify,
     /// Requests that timed out since the last reply.
-    silences: AtomicU32,
+    timeouts: AtomicU32,
 }
 
 /// After this many timeouts in a row the connection is replaced.
-const SILENCES: u32 = 2;
+const MAX_TIMEOUTS: u32 = 2;
 
 /// What a connection subscribes to, and where its pushes go.
 #[derive(Clone, Debug, Default)]
@@ -187,7 +187,7 @@ impl SupervisedConnection {
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Result<Value, RedisError>> {
         let mut active = self.active().await?;
         let answer = active.connection.send_packed_command(command).await;
-        active.health.heard(answer.and_then(Value::extract_error))
+        active.health.observe(answer.and_then(Value::extract_error))
     }
 
     /// Sends commands together, with no other request between them.
@@ -210,8 +210,8 @@ impl SupervisedConnection {
             Poll::Ready(answer) => answer,
             Poll::Pending => sending.await,
         };
-        let answers = health.heard(answer)?.map_err(|error| explain(&error))?;
-        answers.iter().try_for_each(|answer| health.heard_within(answer))?;
+        let answers = health.observe(answer)?.map_err(|error| explain(&error))?;
+        answers.iter().try_for_each(|answer| health.observe_nested(answer))?;
         Ok(answers)
     }
 
@@ -249,20 +249,20 @@ impl ConnectionState {
 
 impl Health {
     /// Updates the connection's health from a reply.
-    fn heard<T>(&self, answer: Result<T, RedisError>) -> Result<Result<T, RedisError>> {
+    fn observe<T>(&self, answer: Result<T, RedisError>) -> Result<Result<T, RedisError>> {
         let error = match answer {
             Ok(value) => {
-                self.answered();
+                self.reset_timeouts();
                 return Ok(Ok(value));
             }
             Err(error) => error,
         };
         let from_server = error.code().is_some();
         match meaning_of(&error).remedy {
-            Remedy::None => self.answered(),
+            Remedy::None => self.reset_timeouts(),
             Remedy::Reconnect => self.broken.notify_one(),
-            Remedy::CountSilence => {
-                if self.silences.fetch_add(1, Ordering::Relaxed) + 1 >= SILENCES {
+            Remedy::CountTimeout => {
+                if self.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_TIMEOUTS {
                     self.broken.notify_one();
                 }
             }
@@ -274,17 +274,17 @@ impl Health {
     }
 
     /// Updates the health from one reply of several, which may contain errors.
-    fn heard_within(&self, answer: &Value) -> Result<()> {
+    fn observe_nested(&self, answer: &Value) -> Result<()> {
         match answer {
-            Value::ServerError(error) => self.heard::<()>(Err(error.clone().into())).map(drop),
-            Value::Array(answers) => answers.iter().try_for_each(|one| self.heard_within(one)),
+            Value::ServerError(error) => self.observe::<()>(Err(error.clone().into())).map(drop),
+            Value::Array(answers) => answers.iter().try_for_each(|one| self.observe_nested(one)),
             _ => Ok(()),
         }
     }
 
-    fn answered(&self) {
-        if self.silences.load(Ordering::Relaxed) != 0 {
-            self.silences.store(0, Ordering::Relaxed);
+    fn reset_timeouts(&self) {
+        if self.timeouts.load(Ordering::Relaxed) != 0 {
+            self.timeouts.store(0, Ordering::Relaxed);
         }
     }
 }

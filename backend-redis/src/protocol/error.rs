@@ -12,7 +12,7 @@ pub(crate) enum Remedy {
     /// found through Sentinel or the cluster again.
     Reconnect,
     /// Count it: after several in a row the connection is replaced.
-    CountSilence,
+    CountTimeout,
 }
 
 /// What an error means.
@@ -122,7 +122,7 @@ pub(crate) fn meaning_of(error: &RedisError) -> Meaning {
             meaning(ErrorKind::Refused, false, Remedy::None, "")
         }
         _ if error.is_timeout() => {
-            meaning(ErrorKind::Unreachable, true, Remedy::CountSilence, "no answer in time")
+            meaning(ErrorKind::Unreachable, true, Remedy::CountTimeout, "no answer in time")
         }
         // Any other failure: the connection is closed, or what arrives is not RESP.
         _ => meaning(ErrorKind::Unreachable, true, Remedy::Reconnect, "the connection failed"),

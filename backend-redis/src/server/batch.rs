@@ -40,26 +40,25 @@ impl Carrier for BatchingNode {
     }
 
     async fn carry(self: Arc<Self>, calls: Vec<PendingCall>, leaving: Leaving<Self>) {
-        let (shared, apart) = self.sharing.split(calls, PendingCall::lock, Instant::now());
-        let mut requests = vec![Request { calls: shared, by: EvalBy::Digest }];
-        requests.extend(apart.into_iter().map(Request::alone));
+        let (shared, separate) = self.sharing.split(calls, PendingCall::lock, Instant::now());
+        let mut batches = vec![Batch { calls: shared, by: EvalBy::Digest }];
+        batches.extend(separate.into_iter().map(Batch::alone));
         let mut leaving = Some(leaving);
         loop {
             let leaving = leaving.take().unwrap_or_else(|| self.leaving());
-            requests.retain_mut(Request::is_wanted);
-            if requests.is_empty() {
+            batches.retain_mut(Batch::is_wanted);
+            if batches.is_empty() {
                 return;
             }
-            let commands = self.commands(&requests);
+            let commands = self.commands(&batches);
             match self.node.connection().send_all_leaving(&commands, leaving).await {
                 Ok(answers) => {
-                    let answered = requests.into_iter().zip(answers);
-                    requests = answered
-                        .flat_map(|(request, answer)| self.settle(request, answer))
-                        .collect();
+                    let answered = batches.into_iter().zip(answers);
+                    batches =
+                        answered.flat_map(|(batch, answer)| self.settle(batch, answer)).collect();
                 }
                 Err(error) => {
-                    requests.into_iter().for_each(|request| fail_all(request.calls, &error));
+                    batches.into_iter().for_each(|batch| fail_all(batch.calls, &error));
                     // They have waited for the same connection.
                     fail_all(self.crowd.take_waiting(), &error);
                     return;
@@ -101,44 +100,44 @@ impl BatchingNode {
         }
     }
 
-    /// The commands of all requests, written at once: none waits for another one's round trip.
-    fn commands(&self, requests: &[Request]) -> Pipeline {
-        let mut commands = Pipeline::with_capacity(requests.len());
-        for request in requests {
-            commands.add_command(match request.calls.as_slice() {
-                [call] => command(call.script, request.by, call.keys, call.words()),
-                calls => shared_command(self.script, calls, request.by),
+    /// The commands of all batches, written at once: none waits for another one's round trip.
+    fn commands(&self, batches: &[Batch]) -> Pipeline {
+        let mut commands = Pipeline::with_capacity(batches.len());
+        for batch in batches {
+            commands.add_command(match batch.calls.as_slice() {
+                [call] => command(call.script, batch.by, call.keys, call.words()),
+                calls => shared_command(self.script, calls, batch.by),
             });
         }
         commands
     }
 
-    /// Delivers a reply to the calls of its request; returns what has to be sent again.
-    fn settle(&self, mut request: Request, answer: Value) -> Vec<Request> {
+    /// Delivers a reply to the calls of its batch; returns what has to be sent again.
+    fn settle(&self, mut batch: Batch, answer: Value) -> Vec<Batch> {
         let error = match answer {
             Value::ServerError(error) => RedisError::from(error),
             answer => {
-                self.deliver_replies(request.calls, answer);
+                self.deliver_replies(batch.calls, answer);
                 return Vec::new();
             }
         };
-        if matches!(request.by, EvalBy::Digest) && self.node.wants_text(&error) {
-            request.by = EvalBy::Text;
-            return vec![request];
+        if matches!(batch.by, EvalBy::Digest) && self.node.wants_text(&error) {
+            batch.by = EvalBy::Text;
+            return vec![batch];
         }
         let explained = explain(&error);
-        if request.calls.len() > 1 && !explained.is_retryable() {
+        if batch.calls.len() > 1 && !explained.is_retryable() {
             // A refusal that is due to one call must not fail the others.
             self.sharing.request_refused(Instant::now());
             if code_of(&error) == "CROSSSLOT" {
                 self.sharing.slots_differ();
             }
-            return request.calls.into_iter().map(Request::alone).collect();
+            return batch.calls.into_iter().map(Batch::alone).collect();
         }
-        if let ([call], "NOPERM") = (request.calls.as_slice(), code_of(&error)) {
+        if let ([call], "NOPERM") = (batch.calls.as_slice(), code_of(&error)) {
             self.sharing.denied(call.lock(), Instant::now());
         }
-        fail_all(request.calls, &explained);
+        fail_all(batch.calls, &explained);
         Vec::new()
     }
 
@@ -165,14 +164,14 @@ impl BatchingNode {
 }
 
 /// Calls that go in one request.
-struct Request {
+struct Batch {
     calls: Vec<PendingCall>,
     by: EvalBy,
 }
 
-impl Request {
-    fn alone(call: PendingCall) -> Request {
-        Request { calls: vec![call], by: EvalBy::Digest }
+impl Batch {
+    fn alone(call: PendingCall) -> Batch {
+        Batch { calls: vec![call], by: EvalBy::Digest }
     }
 
     /// Removes calls that were cancelled; whether any is left.

@@ -23,7 +23,7 @@ pub(crate) struct Sharing(Mutex<Refused>);
 
 #[derive(Debug)]
 struct Refused {
-    all: Apart,
+    all: Separation,
     /// The locks that the ACL denies, each with the end of its entry.
     denied: HashMap<Box<[u8]>, Instant>,
     /// Since when refused requests are counted.
@@ -33,7 +33,7 @@ struct Refused {
 
 /// Whether all calls are sent separately.
 #[derive(Clone, Copy, Debug)]
-enum Apart {
+enum Separation {
     No,
     Until(Instant),
     /// The server is in cluster mode.
@@ -43,7 +43,7 @@ enum Apart {
 impl Sharing {
     pub(crate) fn new() -> Sharing {
         let (denied, since) = (HashMap::new(), Instant::now());
-        Sharing(Mutex::new(Refused { all: Apart::No, denied, since, requests: 0 }))
+        Sharing(Mutex::new(Refused { all: Separation::No, denied, since, requests: 0 }))
     }
 
     fn refused(&self) -> MutexGuard<'_, Refused> {
@@ -59,10 +59,12 @@ impl Sharing {
     ) -> (Vec<S>, Vec<S>) {
         let refused = self.refused();
         match refused.all {
-            Apart::Always => return (Vec::new(), calls),
-            Apart::Until(end) if now < end => return (Vec::new(), calls),
-            Apart::No | Apart::Until(_) if refused.denied.is_empty() => return (calls, Vec::new()),
-            Apart::No | Apart::Until(_) => {}
+            Separation::Always => return (Vec::new(), calls),
+            Separation::Until(end) if now < end => return (Vec::new(), calls),
+            Separation::No | Separation::Until(_) if refused.denied.is_empty() => {
+                return (calls, Vec::new());
+            }
+            Separation::No | Separation::Until(_) => {}
         }
         let is_denied = |call: &S| refused.denied.get(lock(call)).is_some_and(|end| now < *end);
         calls.into_iter().partition(|call| !is_denied(call))
@@ -76,17 +78,17 @@ impl Sharing {
             refused.denied.retain(|_, end| now < *end);
         }
         refused.requests += 1;
-        if refused.requests >= REFUSALS && !matches!(refused.all, Apart::Always) {
+        if refused.requests >= REFUSALS && !matches!(refused.all, Separation::Always) {
             tracing::debug!(
                 "shared requests are refused; each call is sent in a request of its own"
             );
-            refused.all = Apart::Until(now + WHILE);
+            refused.all = Separation::Until(now + WHILE);
         }
     }
 
     /// Records that the server refuses keys of several slots in one request, which is final.
     pub(crate) fn slots_differ(&self) {
-        self.refused().all = Apart::Always;
+        self.refused().all = Separation::Always;
     }
 
     /// Records that the ACL denies this lock.

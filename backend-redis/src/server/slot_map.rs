@@ -90,7 +90,7 @@ fn read_node(node: &Value, asked: &HostPort, addresses: &AddressMap) -> Option<H
 fn named(name: &str, port: u16, asked: &HostPort, addresses: &AddressMap) -> HostPort {
     match name {
         "" | "?" => HostPort { name: asked.name.clone(), port },
-        name => addresses.reach(HostPort { name: name.to_owned(), port }),
+        name => addresses.translate(HostPort { name: name.to_owned(), port }),
     }
 }
 

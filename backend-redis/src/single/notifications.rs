@@ -35,7 +35,7 @@ impl Notifications {
     }
 
     /// Whether the claim of `owner` is live; then core releases it.
-    pub(crate) fn knows(&self, owner: Uuid) -> bool {
+    pub(crate) fn is_registered(&self, owner: Uuid) -> bool {
         self.claims().contains_key(&owner)
     }
 

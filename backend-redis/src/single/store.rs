@@ -53,8 +53,9 @@ impl Store {
     /// Releases an identity of this client that belongs to no live claim: an attempt that arrived
     /// after its claim's release wrote it, and no other client would ever remove it.
     pub(crate) async fn release_if_stray(&self, keys: &Keys, identity: &[u8]) -> Result<()> {
-        let known = Identity::parse(identity).is_none_or(|own| self.notifications.knows(own.owner));
-        if !known {
+        let is_known =
+            Identity::parse(identity).is_none_or(|own| self.notifications.is_registered(own.owner));
+        if !is_known {
             self.release(keys, &[identity]).await?;
         }
         Ok(())

@@ -99,10 +99,10 @@ impl Fault {
             }
             OtherType => {
                 for n in 0..LOCKS {
-                    let fence = format!("{{lock:{}}}:f", name(n));
+                    let token = format!("{{lock:{}}}:f", name(n));
                     // At the slot's server, where there are slots.
-                    let _ = server.command(&["DEL", &fence]).await;
-                    let _ = server.command(&["RPUSH", &fence, "foreign"]).await;
+                    let _ = server.command(&["DEL", &token]).await;
+                    let _ = server.command(&["RPUSH", &token, "foreign"]).await;
                 }
             }
         }
@@ -122,8 +122,8 @@ impl Fault {
             DeniedKey => drop(ask(server, &["ACL", "SETUSER", "limited", "~*"]).await),
             OtherType => {
                 for n in 0..LOCKS {
-                    let fence = format!("{{lock:{}}}:f", name(n));
-                    let _ = server.command(&["DEL", &fence]).await;
+                    let token = format!("{{lock:{}}}:f", name(n));
+                    let _ = server.command(&["DEL", &token]).await;
                 }
             }
         }
@@ -136,10 +136,10 @@ fn options() -> RedisOptions {
 
 /// Concurrent attempts, each on a lock of its own: their errors while the fault lasts, and their
 /// grants afterwards.
-async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, crowd: usize) {
+async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, count: usize) {
     join_all(servers.iter().map(|server| fault.befalls(server))).await;
-    until(&format!("{fault:?}: {crowd} fail with the reason"), async || {
-        let asking = (0..crowd).map(|n| {
+    until(&format!("{fault:?}: {count} fail with the reason"), async || {
+        let asking = (0..count).map(|n| {
             let lock = locks.lock(name(n)).wait_at_most(ms(300));
             async move { lock.acquire().await }
         });
@@ -150,21 +150,21 @@ async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, crowd: usize
             match answer {
                 Err(error) => errors.push(error),
                 // A script that has written, such as a release, may continue when memory is full.
-                Ok(guard) if fault == OutOfMemory && crowd > 1 => give_back(guard).await,
-                Ok(_) => panic!("{fault:?}, {crowd}: granted"),
+                Ok(guard) if fault == OutOfMemory && count > 1 => give_back(guard).await,
+                Ok(_) => panic!("{fault:?}, {count}: granted"),
             }
         }
         for error in &errors {
-            assert_eq!(error.kind(), fault.kind(), "{fault:?}, {crowd}: {}", words(error));
+            assert_eq!(error.kind(), fault.kind(), "{fault:?}, {count}: {}", words(error));
             // On a busy machine a temporary error may also be reported as a timeout.
             let is_sure = says(error) || fault.kind() == ErrorKind::Unreachable;
-            assert!(is_sure, "{fault:?}, {crowd}: {}", words(error));
+            assert!(is_sure, "{fault:?}, {count}: {}", words(error));
         }
         errors.iter().any(says)
     })
     .await;
     join_all(servers.iter().map(|server| fault.is_mended(server))).await;
-    let asking = (0..crowd).map(|n| async move { hold(locks, &name(n)).await });
+    let asking = (0..count).map(|n| async move { hold(locks, &name(n)).await });
     let guards: Vec<Guard> = join_all(asking).await;
     join_all(guards.into_iter().map(give_back)).await;
 }
@@ -177,8 +177,8 @@ async fn a_server_error_has_the_same_meaning_alone_and_in_a_batch() {
             continue;
         }
         let url = format!("redis://limited:pw@{}/0?ttl=60s", server.addr());
-        for crowd in [1, LOCKS] {
-            meets(&[&server], &connect(&url).await, fault, crowd).await;
+        for count in [1, LOCKS] {
+            meets(&[&server], &connect(&url).await, fault, count).await;
         }
         drained(&server).await;
     }
@@ -214,9 +214,9 @@ async fn a_server_error_has_the_same_meaning_at_the_nodes_of_a_quorum() {
         let hosts: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
         let url = format!("redlock://limited:pw@{}/0?ttl=20s&clock_tolerance=5s", hosts.join(","));
         redlock::init(&url).await.unwrap();
-        for crowd in [1, LOCKS] {
+        for count in [1, LOCKS] {
             let locks = connected(|| url::connect(&[REDLOCK_SCHEME], &url)).await;
-            meets(&nodes.iter().collect::<Vec<_>>(), &locks, fault, crowd).await;
+            meets(&nodes.iter().collect::<Vec<_>>(), &locks, fault, count).await;
         }
     }
 }

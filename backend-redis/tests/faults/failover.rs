@@ -40,7 +40,7 @@ async fn a_promoted_replica_without_the_lock_grants_it_again_and_stale_writes_ar
     // The old master returns as a replica, and refuses renewals.
     line.heal().await.unwrap();
     ask(&master, &["REPLICAOF", "127.0.0.1", &replica.port().to_string()]).await;
-    soon("the holder is told", lost.lost()).await;
+    soon("the holder is notified", lost.lost()).await;
     drop(lost);
     renewed(&other, &second, ms(30_000)).await;
     give_back(second).await;
@@ -63,8 +63,10 @@ async fn a_slots_new_master_without_the_lock_grants_it_again_and_stale_writes_ar
     let replica = servers.replica_of(slot).await.unwrap();
     ask(replica, &["CONFIG", "SET", "masterauth", "no master"]).await;
     ask(replica, &["CLIENT", "KILL", "TYPE", "master"]).await;
-    until("it follows nobody", async || replication(replica, "master_link_status").await == "down")
-        .await;
+    until("it follows no master", async || {
+        replication(replica, "master_link_status").await == "down"
+    })
+    .await;
     let lost = hold(&one, "lock").await;
     let register = ProtectedRegister::checking();
     assert!(lost.fencing_token() > first && register.write(lost.fencing_token().get(), 1));
@@ -72,7 +74,7 @@ async fn a_slots_new_master_without_the_lock_grants_it_again_and_stale_writes_ar
     let second = hold(&other, "lock").await;
     // Allowed: the new master grants a lock that is still valid on the old one.
     the_second_writes_and_the_first_cannot(&register, &second, &lost);
-    soon("the holder is told", lost.lost()).await;
+    soon("the holder is notified", lost.lost()).await;
     drop(lost);
     renewed(&other, &second, ms(9000)).await;
     give_back(second).await;

@@ -31,7 +31,7 @@ async fn thousands_of_contended_locks_need_one_subscription() {
     }));
     let held = within(PATIENCE * 2, "all are held", held).await;
     let waiters = (0..2 * LOCKS).map(|n| wait_for(&crowd, &name(n / 2))).collect::<Vec<_>>();
-    until("everybody waits", async || {
+    until("all wait", async || {
         let queues = "local n = 0
             for _, key in ipairs(redis.call('KEYS', '*:q')) do
               n = n + redis.call('ZCOUNT', key, '1000000000000000', '+inf')

@@ -47,7 +47,7 @@ async fn acquire_all_within(wait: Duration, locks: &Locks, round: usize) -> Vec<
         let lock = locks.lock(format!("lock-{round}-{n}")).wait_at_most(wait);
         async move { lock.acquire().await }
     });
-    within(PATIENCE, "everybody has an answer", join_all(acquiring)).await
+    within(PATIENCE, "all have replies", join_all(acquiring)).await
 }
 
 /// What distinguishes errors for a caller: the kind, and the store's text.
@@ -78,8 +78,8 @@ async fn an_error_has_the_same_meaning_alone_and_in_a_batch() {
         let at_once: fn(&Call, &str) -> String = |_, line| line.to_owned();
         for answer in [each, at_once] {
             let line = whole.clone();
-            let crowd = FakeRedis::start(move |call| answer(call, &line)).await;
-            let locks = connect(&crowd.url("")).await;
+            let shared = FakeRedis::start(move |call| answer(call, &line)).await;
+            let locks = connect(&shared.url("")).await;
             let is_passing = |class: &str| class.starts_with("Unreachable");
             let wait = if is_passing(&expected) { ms(200) } else { PATIENCE };
             for acquired in acquire_all_within(wait, &locks, 0).await {
@@ -88,7 +88,7 @@ async fn an_error_has_the_same_meaning_alone_and_in_a_batch() {
                 let is_same = got == expected || (is_passing(&got) && is_passing(&expected));
                 assert!(is_same, "{code}: {got}, not {expected}");
             }
-            assert!(crowd.calls().iter().any(Call::is_shared));
+            assert!(shared.calls().iter().any(Call::is_shared));
         }
     }
 }

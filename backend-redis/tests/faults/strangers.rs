@@ -43,7 +43,7 @@ async fn an_acl_that_denies_something_is_final_at_once() {
         let error = error.expect_err(denied);
         assert_kind(&error, ErrorKind::Refused);
         assert!(!error.is_retryable(), "{denied}");
-        assert!(asked.elapsed() < ms(1000), "{denied} was told after {:?}", asked.elapsed());
+        assert!(asked.elapsed() < ms(1000), "{denied} was reported after {:?}", asked.elapsed());
     }
     for denied in ["resetchannels", "-subscribe"] {
         let error = user(&format!("no{denied}"), denied).await.unwrap_err();
@@ -92,7 +92,7 @@ async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
             ask(&server, &["DEL", key]).await;
             let held = hold(&locks, "x").await;
             ask(&server, put).await;
-            let error = soon("who has to wait is told", locks.lock("x").acquire()).await;
+            let error = soon("a claim that has to wait fails", locks.lock("x").acquire()).await;
             assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
             give_back(held).await;
         }
@@ -134,11 +134,11 @@ async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
 async fn a_foreign_token_is_reported_to_every_claim() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "").await;
-    let fence = "{lock:x}:f";
+    let token = "{lock:x}:f";
     let put: [&[&str]; 3] = [
-        &["SET", fence, "not a number"],
-        &["RPUSH", fence, "a"],
-        &["SET", fence, "99999999999999999999"],
+        &["SET", token, "not a number"],
+        &["RPUSH", token, "a"],
+        &["SET", token, "99999999999999999999"],
     ];
     for put in put {
         ask(&server, put).await;
@@ -148,17 +148,17 @@ async fn a_foreign_token_is_reported_to_every_claim() {
                 assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
             }
         }
-        ask(&server, &["DEL", fence]).await;
+        ask(&server, &["DEL", token]).await;
         let held = hold(&locks, "x").await;
         let waiter = wait_for(&locks, "x");
         queued(&locks, "x", 1).await;
-        ask(&server, &["DEL", fence]).await;
+        ask(&server, &["DEL", token]).await;
         ask(&server, put).await;
         // The release succeeds, even if the hand-off fails.
         give_back(held).await;
-        let error = within(ms(5000), "the waiter is told", waiter).await.unwrap();
+        let error = within(ms(5000), "the waiter fails", waiter).await.unwrap();
         assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
-        ask(&server, &["DEL", fence]).await;
+        ask(&server, &["DEL", token]).await;
         drained(&server).await;
     }
 }
@@ -173,7 +173,7 @@ async fn a_waiter_fails_at_once_when_its_lock_becomes_foreign() {
     queued(&locks, "x", 1).await;
     ask(&server, &["DEL", "lock:x"]).await;
     ask(&server, &["RPUSH", "lock:x", "a"]).await;
-    let error = within(ms(5000), "the waiter is told", waiter).await.unwrap();
+    let error = within(ms(5000), "the waiter fails", waiter).await.unwrap();
     assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
     drop(held);
     until("the place in the queue is left", async || leftovers(&server).await == ["lock:x"]).await;
@@ -191,7 +191,7 @@ async fn a_waiter_fails_at_once_when_it_loses_its_permission() {
     let waiter = wait_for(&guest, "x");
     queued(&owner, "x", 1).await;
     ask(&server, &["ACL", "SETUSER", "guest", "-evalsha"]).await;
-    let error = within(ms(5000), "the waiter is told", waiter).await.unwrap();
+    let error = within(ms(5000), "the waiter fails", waiter).await.unwrap();
     assert_kind(&error.expect_err("refused"), ErrorKind::Refused);
     give_back(held).await;
 }

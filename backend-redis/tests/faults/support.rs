@@ -98,7 +98,7 @@ pub(crate) fn assert_in_vain(error: &Error, says: &str) {
 /// Waits in vain, in short waits, until the error has the reason: on a busy machine one such wait may
 /// end without a reply.
 pub(crate) async fn told_in_vain(locks: &Locks, name: &str, says: &str) {
-    until(&format!("it is told: {says}"), async || {
+    until(&format!("the reason is: {says}"), async || {
         let error = in_vain(locks, name, ms(200)).await;
         assert_kind(&error, ErrorKind::Unreachable);
         words(&error).contains(says)

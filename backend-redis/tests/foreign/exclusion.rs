@@ -60,7 +60,7 @@ async fn assert_kept_out(rig: &Rig, peer: &mut Peer, guard: Guard) {
     peer.tell("acquire lock:a 30000").await;
     rig.until("a foreign client asking", async || rig.refused_attempts().await >= before + 3).await;
     let early = tokio::time::timeout(Duration::ZERO, peer.answer()).await;
-    assert!(early.is_err(), "it was told {early:?} beside {guard:?}");
+    assert!(early.is_err(), "it got {early:?} besides {guard:?}");
     guard.release().await.unwrap();
     assert_eq!(peer.answer().await, "held");
 }

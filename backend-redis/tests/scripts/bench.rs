@@ -27,12 +27,12 @@ pub(crate) enum Op {
 pub(crate) struct Keys {
     pub(crate) lock: String,
     pub(crate) queue: String,
-    pub(crate) fence: String,
+    pub(crate) token: String,
 }
 
 impl Keys {
     pub(crate) fn of(name: &str) -> Keys {
-        Keys { lock: name.into(), queue: format!("{{{name}}}:q"), fence: format!("{{{name}}}:f") }
+        Keys { lock: name.into(), queue: format!("{{{name}}}:q"), token: format!("{{{name}}}:f") }
     }
 }
 
@@ -74,7 +74,7 @@ impl Bench {
             self.client.send_for_one(&command);
         } else {
             let digest = self.digest(script);
-            let keys = ["3", &keys.lock, &keys.queue, &keys.fence];
+            let keys = ["3", &keys.lock, &keys.queue, &keys.token];
             self.client.send(&[&["EVALSHA", &digest], &keys[..], args].concat());
         }
     }
@@ -84,7 +84,7 @@ impl Bench {
         let digest = self.digest("batch");
         let mut command = vec!["EVALSHA".to_owned(), digest, (3 * steps.len()).to_string()];
         for (_, keys, _) in steps {
-            command.extend([&keys.lock, &keys.queue, &keys.fence].map(Clone::clone));
+            command.extend([&keys.lock, &keys.queue, &keys.token].map(Clone::clone));
         }
         for (script, _, args) in steps {
             command.extend([(*script).to_owned(), format!("3{}", args.len())]);

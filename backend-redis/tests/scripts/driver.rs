@@ -300,7 +300,7 @@ impl Driver<'_> {
 
         let (before, after) = (before?, after?);
         self.undelivered.extend(pushes.iter().chain(&late_pushes).cloned());
-        let highest = self.highest[lock].max(before.fence.unwrap_or(0));
+        let highest = self.highest[lock].max(before.last_token.unwrap_or(0));
         let step = Step {
             op,
             me,
@@ -312,7 +312,7 @@ impl Driver<'_> {
             highest,
         };
         step.judge()?;
-        let highest = highest.max(after.fence.unwrap_or(0));
+        let highest = highest.max(after.last_token.unwrap_or(0));
         self.highest[lock] = highest;
         if let (Some(repeated), Some(last)) = (again.last(), last.transpose()?) {
             let (reply, pushes) = (repeated, &late_pushes[..]);
@@ -322,7 +322,7 @@ impl Driver<'_> {
             if !before.ends_before(&last) && !after.ends_before(&last) {
                 super::repeats::judge(op, (step.reply, &again), (&after, &last))?;
             }
-            self.highest[lock] = highest.max(last.fence.unwrap_or(0));
+            self.highest[lock] = highest.max(last.last_token.unwrap_or(0));
         }
         Ok(again.into_iter().next_back().filter(|_| op != Op::Release).unwrap_or(reply))
     }

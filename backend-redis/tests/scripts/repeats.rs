@@ -34,7 +34,7 @@ pub(crate) fn judge(
     let holders = |state: &State| {
         let all = state.holders.values();
         let all: Vec<_> = all.map(|holder| (holder.claim.text.clone(), holder.token)).collect();
-        (all, state.fence, state.foreign.clone())
+        (all, state.last_token, state.foreign.clone())
     };
     ensure(places(after) == places(last), || format!("{op:?} repeated changed the queue"))?;
     ensure(holders(after) == holders(last), || format!("{op:?} repeated changed the lock"))

@@ -36,7 +36,7 @@ impl Step<'_> {
         let mut granted = self.new_holders()?;
         granted.sort_by_key(|(token, _)| *token);
         self.others_keep_the_lock()?;
-        self.fence_rises(&granted)?;
+        self.token_rises(&granted)?;
         self.grants_fit(&granted)?;
         self.grants_are_in_order(&granted)?;
         self.grants_last_as_long_as_they_should(&granted)?;
@@ -67,7 +67,7 @@ impl Step<'_> {
 
     /// The token of a holder, in the state after the step.
     pub(crate) fn token(&self, holder: &Holder) -> Option<i64> {
-        holder.token.or(self.after.fence)
+        holder.token.or(self.after.last_token)
     }
 
     fn new_holders(&self) -> Result<Vec<(i64, &Holder)>, String> {
@@ -80,7 +80,7 @@ impl Step<'_> {
                 // confirmed, and got another one.
                 Some(old) if old.token.is_some() => old.token != holder.token,
                 Some(old) => {
-                    let (before, now) = (self.before.fence, self.after.now());
+                    let (before, now) = (self.before.last_token, self.after.now());
                     old.expiry <= now && before.is_some() && before != token
                 }
             };
@@ -113,17 +113,17 @@ impl Step<'_> {
         ensure(kept || is_mine || ends, || "another program lost the lock".into())
     }
 
-    fn fence_rises(&self, granted: &[(i64, &Holder)]) -> Verdict {
-        let (before, after) = (self.before.fence, self.after.fence);
-        ensure(after >= before, || format!("the fence fell from {before:?} to {after:?}"))?;
+    fn token_rises(&self, granted: &[(i64, &Holder)]) -> Verdict {
+        let (before, after) = (self.before.last_token, self.after.last_token);
+        ensure(after >= before, || format!("the token fell from {before:?} to {after:?}"))?;
         if let Some((last, _)) = granted.last() {
             ensure(after == Some(*last), || format!("{last} granted, {after:?} remembered"))?;
         } else if before.is_some() {
             ensure(before == after, || "a token for nothing".into())?;
         }
         ensure(
-            before.is_some() || after.is_none() || self.runs_for(self.after.fence_ttl, HOUR),
-            || format!("a new fence ends in {}", self.after.fence_ttl),
+            before.is_some() || after.is_none() || self.runs_for(self.after.token_ttl, HOUR),
+            || format!("a new token's key ends in {}", self.after.token_ttl),
         )?;
         let mut tokens: Vec<_> = granted.iter().map(|(token, _)| *token).collect();
         if before.is_none() && tokens.is_empty() {

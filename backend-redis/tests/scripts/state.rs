@@ -55,17 +55,17 @@ pub(crate) struct State {
     pub(crate) deadlines: BTreeMap<String, i64>,
     /// In ms.
     pub(crate) queue_ttl: Option<i64>,
-    pub(crate) fence: Option<i64>,
+    pub(crate) last_token: Option<i64>,
     /// Whether an exclusive holder, and the token, are marked.
     pub(crate) marks: (bool, bool),
     /// In ms.
-    pub(crate) fence_ttl: i64,
+    pub(crate) token_ttl: i64,
 }
 
 impl State {
     /// Checks the invariants; an error names the broken one.
     pub(crate) fn of(answer: &Value) -> Result<State, String> {
-        let [now_us, lock, queue, fence] = answer.list() else {
+        let [now_us, lock, queue, token] = answer.list() else {
             return Err(format!("the keys cannot be read: {answer:?}"));
         };
         let mut state = State {
@@ -77,13 +77,13 @@ impl State {
             granted: Vec::new(),
             deadlines: BTreeMap::new(),
             queue_ttl: None,
-            fence: None,
+            last_token: None,
             marks: (false, false),
-            fence_ttl: 0,
+            token_ttl: 0,
         };
         state.read_lock(&Key::of(lock)?)?;
         state.read_queue(&Key::of(queue)?)?;
-        state.read_fence(&Key::of(fence)?)?;
+        state.read_token(&Key::of(token)?)?;
         Ok(state)
     }
 
@@ -186,7 +186,7 @@ impl State {
             holder.token = tokens.remove(&holder.claim.owner);
             ensure(holder.token.is_some(), || format!("{} has no token", holder.claim.text))?;
         }
-        ensure(tokens.is_empty(), || format!("tokens of nobody: {tokens:?}"))?;
+        ensure(tokens.is_empty(), || format!("tokens without a holder: {tokens:?}"))?;
         let mut expected = BTreeMap::new();
         for holder in self.holders.values() {
             let mode = holder.claim.mode;
@@ -216,7 +216,7 @@ impl State {
         Ok(())
     }
 
-    fn read_fence(&mut self, key: &Key) -> Verdict {
+    fn read_token(&mut self, key: &Key) -> Verdict {
         if key.kind == "none" {
             return Ok(());
         }
@@ -224,8 +224,8 @@ impl State {
         let token = key.content.first().and_then(|text| text.trim_end_matches('q').parse().ok());
         self.marks.1 = key.content.first().is_some_and(|text| text.ends_with('q'));
         let token: i64 = token.ok_or_else(|| format!("no token: {key:?}"))?;
-        self.fence = (token > 0).then_some(token);
-        self.fence_ttl = key.ttl;
+        self.last_token = (token > 0).then_some(token);
+        self.token_ttl = key.ttl;
         ensure((1..=DAY).contains(&key.ttl), || format!("the token's TTL is {}", key.ttl))
     }
 }

@@ -32,7 +32,7 @@ impl Driver<'_> {
             25..27 => self.end_foreign_holds(),
             27..30 => self.foreign(&["DEL", &keys.lock]),
             30..32 => self.foreign(&["DEL", &keys.queue]),
-            32..34 => self.foreign(&["DEL", &keys.fence]),
+            32..34 => self.foreign(&["DEL", &keys.token]),
             34 => self.foreign(&["FLUSHDB"]),
             35 => {
                 self.bench.call(&["DEL", &keys.lock]);
@@ -125,7 +125,7 @@ impl Driver<'_> {
     pub(super) fn locks_of_lists(&mut self) -> Verdict {
         let lock = self.below(self.locks.len());
         let keys = self.locks[lock].clone();
-        let key = [&keys.lock, &keys.queue, &keys.fence][self.below(3)].clone();
+        let key = [&keys.lock, &keys.queue, &keys.token][self.below(3)].clone();
         self.bench.call(&["DEL", &key]);
         self.foreign(&["RPUSH", &key, "a", "b"]);
         let mut touched = Vec::new();

@@ -178,12 +178,12 @@ async fn a_denied_lock_does_not_fail_others_of_its_batch() {
     narrow.retain(|rule| !rule.starts_with('~'));
     allow(&server, &[&narrow[..], &["~lock:mine-*", "~{lock:mine-*"]].concat()).await;
     let locks = connect(&url(&server, "")).await.unwrap();
-    let crowd = (0..200).map(|n| {
+    let attempts = (0..200).map(|n| {
         let of = if n % 2 == 0 { "mine" } else { "yours" };
         let lock = locks.lock(format!("{of}-{n}"));
         tokio::spawn(async move { lock.acquire().await })
     });
-    for (n, acquired) in futures_util::future::join_all(crowd).await.into_iter().enumerate() {
+    for (n, acquired) in futures_util::future::join_all(attempts).await.into_iter().enumerate() {
         match acquired.unwrap() {
             Ok(guard) => {
                 assert_eq!(n % 2, 0);

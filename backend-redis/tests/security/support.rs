@@ -32,7 +32,7 @@ pub(crate) async fn use_all(url: &str) -> Result<()> {
 async fn steps(locks: &Locks) -> Result<()> {
     let profile = format!("{:?}", locks.profile().exclusion_fails_when);
     require(!profile.contains("unknown"), "the profile knows the server")?;
-    hand_over(locks).await?;
+    hand_off(locks).await?;
     give_up(locks).await?;
     renew(locks).await?;
     share(locks).await?;
@@ -48,7 +48,7 @@ pub(crate) async fn use_once(url: &str) -> Result<()> {
     locks.close().await
 }
 
-async fn hand_over(locks: &Locks) -> Result<()> {
+async fn hand_off(locks: &Locks) -> Result<()> {
     let guard = locks.lock("a").acquire().await?;
     let lock = locks.lock("a");
     let waiting = tokio::spawn(async move { lock.acquire().await });
@@ -70,7 +70,7 @@ async fn give_up(locks: &Locks) -> Result<()> {
     require(waited.is_err(), "it is held")?;
     let start = Instant::now();
     while !locks.inspect("a").await?.waiters.is_empty() {
-        require(start.elapsed() < PATIENCE, "nobody waits any more")?;
+        require(start.elapsed() < PATIENCE, "no waiter is left")?;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     guard.release().await
@@ -112,7 +112,7 @@ async fn evict(locks: &Locks) -> Result<()> {
     let holder = locks.inspect("e").await?.holders.pop();
     let holder = holder.ok_or_else(|| wrong("a holder is seen"))?;
     require(locks.evict("e", &holder.id).await?, "a holder is evicted")?;
-    require(guard.lost().await == LostReason::TakenAway, "it is told")
+    require(guard.lost().await == LostReason::TakenAway, "the holder is notified")
 }
 
 fn require(is_so: bool, promise: &str) -> Result<()> {

@@ -3,15 +3,15 @@
 use super::*;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("a thousand readers are served 64 at a time, until the last", thousand_readers),
-    ("a member that ended makes room", member_ended),
-    ("the key ends with its last member", key_ends),
-    ("members that ended in the same ms leave the lock free", all_ended),
-    ("more members than one step takes out can end", many_ended),
+    ("a thousand readers are granted 64 at a time, until the last", thousand_readers),
+    ("an expired member makes room", member_ended),
+    ("the key expires with its last member", key_ends),
+    ("members that expired in the same ms leave the lock free", all_ended),
+    ("more members than one step removes can expire", many_ended),
     ("a waiting writer stops new readers", writer_first),
     ("a large request is not overtaken by small ones", large_request),
-    ("readers behind a writer are served together", readers_together),
-    ("a member that ended is not renewed", no_late_renewal),
+    ("readers after a writer are granted together", readers_together),
+    ("an expired member is not renewed", no_late_renewal),
 ];
 
 fn thousand_readers(bench: &mut Bench) -> Verdict {
@@ -40,7 +40,7 @@ fn thousand_readers(bench: &mut Bench) -> Verdict {
         release(bench, &shared(n))?;
     }
     let left = bench.call(&["EXISTS", &keys().lock, &keys().queue]);
-    equal("what is left", &left, &Value::Int(0))
+    equal("the remaining keys", &left, &Value::Int(0))
 }
 
 fn member_ended(bench: &mut Bench) -> Verdict {
@@ -48,7 +48,7 @@ fn member_ended(bench: &mut Bench) -> Verdict {
         (with_ttl(&permits(1, 2, 3), 900), permits(2, 1, 3), permits(3, 2, 3));
     acquire(bench, &short)?;
     acquire(bench, &long)?;
-    near("the head's look", queue(bench, &next)?, 900)?;
+    near("the first one's check", queue(bench, &next)?, 900)?;
     bench.advance(&[keys()], 901);
     bench.send_look(&keys(), &next.process, &[]);
     bench.client.receive();
