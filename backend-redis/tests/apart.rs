@@ -38,7 +38,7 @@ fn main() {
             run: || Box::pin(packets_of_a_quorum()),
         },
         Test {
-            name: "a_third_of_the_packets_lost_only_slows_down_who_follows_sentinels",
+            name: "a_third_of_the_packets_lost_only_slows_a_client_under_sentinel_down",
             needs: PACKETS,
             run: || Box::pin(packets_of_sentinels()),
         },
@@ -48,7 +48,7 @@ fn main() {
             run: || Box::pin(packets_of_a_cluster()),
         },
         Test {
-            name: "what_a_lost_connection_still_carries_takes_no_lock",
+            name: "late_packets_of_a_lost_connection_take_no_lock",
             needs: PACKETS,
             run: || Box::pin(late_packets()),
         },
@@ -64,7 +64,7 @@ fn main() {
             run: || Box::pin(descriptors_of_a_quorum()),
         },
         Test {
-            name: "who_follows_sentinels_without_a_free_descriptor_says_so_and_what_is_held_stays",
+            name: "under_sentinel_without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
             needs: NOTHING,
             run: || Box::pin(descriptors_with_sentinels()),
         },

@@ -132,12 +132,12 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     "backend-redis/tests/apart",
-                    "what_a_lost_connection_still_carries_takes_no_lock",
+                    "late_packets_of_a_lost_connection_take_no_lock",
                 ),
                 test(
                     SENTINEL,
                     "backend-redis/tests/apart",
-                    "a_third_of_the_packets_lost_only_slows_down_who_follows_sentinels",
+                    "a_third_of_the_packets_lost_only_slows_a_client_under_sentinel_down",
                 ),
                 test(
                     CLUSTER,

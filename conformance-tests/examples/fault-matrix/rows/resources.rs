@@ -84,7 +84,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     SENTINEL,
                     "backend-redis/tests/apart",
-                    "who_follows_sentinels_without_a_free_descriptor_says_so_and_what_is_held_stays",
+                    "under_sentinel_without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
                 ),
                 test(
                     CLUSTER,
