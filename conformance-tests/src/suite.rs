@@ -203,7 +203,13 @@ async fn judged(
         }
     };
     context.close().await;
-    Run { outcome, is_final: context.is_condemned() }
+    let is_final = context.is_condemned();
+    match outcome {
+        Outcome::Failed(why) if is_final => {
+            Run { outcome: Outcome::Failed(format!("a promise is broken: {why}")), is_final }
+        }
+        outcome => Run { outcome, is_final },
+    }
 }
 
 #[cfg(test)]

@@ -60,7 +60,8 @@ async fn a_wait_that_timed_out_leaves_nothing() {
     let rig = Rig::start().await;
     let locks = rig.direct().await;
     let guard = hold(&locks, "one").await;
-    let lock = locks.lock("one").wait_at_most(ms(200));
+    // Long enough to be in the queue by then on a busy machine.
+    let lock = locks.lock("one").wait_at_most(ms(2000));
     let error = soon("the wait ends", lock.acquire()).await.unwrap_err();
     assert_kind(&error, fencelock_core::ErrorKind::WaitTimedOut);
     rig.queued("one", 1).await;
@@ -73,7 +74,7 @@ async fn a_wait_that_timed_out_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_cancelled_while_cut_off_leaves_nothing_when_the_connection_is_back() {
     let rig = Rig::start().await;
-    let (near, far) = (rig.direct().await, rig.behind().await);
+    let (near, far) = (rig.patient().await, rig.behind_for_long().await);
     let kept = hold(&far, "kept").await;
     let held = hold(&near, "held").await;
     for cut in [false, true] {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub(crate) use fencelock_conformance::acts::*;
 use fencelock_conformance::proxy::{Direction, Proxy, framing};
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperServer};
+use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 use fencelock_core::{Guard, Locks, Result, url};
 use fencelock_zk::SCHEME;
 use fencelock_zk::zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, Stat};
@@ -38,7 +38,9 @@ async fn shared_server() -> Arc<TestZooKeeper> {
     match shared.upgrade() {
         Some(server) => server,
         None => {
-            let server = Arc::new(TestZooKeeper::standalone().await.expect("ZooKeeper starts"));
+            // Twenty ticks otherwise, which is too short for `Rig::behind_for_long`.
+            let options = ZooKeeperOptions::new().config("maxSessionTimeout=60000");
+            let server = Arc::new(options.standalone().await.expect("ZooKeeper starts"));
             *shared = Arc::downgrade(&server);
             server
         }
@@ -100,6 +102,11 @@ impl Rig {
     /// A client behind the proxy.
     pub(crate) async fn behind(&self) -> Locks {
         connect(&self.url(&self.proxy.addr().to_string(), "")).await
+    }
+
+    /// The same, with a session that outlives a cut in which the test itself does many things.
+    pub(crate) async fn behind_for_long(&self) -> Locks {
+        connect(&self.url_for(T * 4, &self.proxy.addr().to_string(), "")).await
     }
 
     /// A client that the proxy's faults do not reach.
