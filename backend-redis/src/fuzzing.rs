@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fencelock_core::url::StoreUrl;
-use fencelock_core::{Attempt, Error, Moment, Result};
+use fencelock_core::{AttemptOutcome, Error, Moment, Result};
 use redis::{RedisError, Value};
 
 use crate::connection::HostPort;
@@ -13,8 +13,8 @@ use crate::connection::access::AddressMap;
 use crate::protocol::error::explain;
 use crate::protocol::identity::{Identity, Keys};
 use crate::protocol::snapshot;
-use crate::redlock::marker::{Deployment, standing};
-use crate::redlock::refusals::{Refusal, Refusals};
+use crate::redlock::incarnation::{Deployment, verdict};
+use crate::redlock::rejections::{Rejection, Rejections};
 use crate::redlock::waiters::Waiters;
 use crate::redlock::{self, RedlockStore};
 use crate::server::cluster::{read_map, redirection};
@@ -70,24 +70,24 @@ pub fn reply(bytes: &[u8]) -> Granted {
         let _ = snapshot::LockContents::merge([seen].into_iter().chain(again).collect(), 2)
             .into_snapshot();
     }
-    if let Some(refusal) = Refusal::read(&value) {
-        let mut refusals = Refusals::default();
-        refusals.add(refusal);
-        let _ = refusals.look_in(2, 0);
+    if let Some(rejection) = Rejection::read(&value) {
+        let mut rejections = Rejections::default();
+        rejections.add(rejection);
+        let _ = rejections.check_after(2, 0);
     }
     if let Value::Array(values) = &value
         && let Some((text, now_us)) = redlock::read_sight(values)
     {
         let ours = Deployment { nodes: 3, epoch: 1, delay: Duration::from_secs(60) };
-        let _ = standing(text.as_deref(), "run", now_us, ours);
+        let _ = verdict(text.as_deref(), "run", now_us, ours);
     }
     let attempt = read_attempt(&value, Moment::from_nanos(1), Duration::from_secs(1));
     Granted {
         attempt: match attempt {
-            Some(Attempt::Granted { token, .. }) => Some(token.get()),
+            Some(AttemptOutcome::Granted { token, .. }) => Some(token.get()),
             _ => None,
         },
-        vote: redlock::read_fence(&value),
+        vote: redlock::read_token(&value),
     }
 }
 
@@ -112,7 +112,7 @@ fn pushed(value: &Value) {
     notifications.on_invalidate(value);
     if let Value::BulkString(text) = value {
         notifications.on_message(text);
-        Waiters::at(3).told(0, text);
+        Waiters::at(3).on_message(0, text);
         let _ = Identity::parse(text);
     }
 }

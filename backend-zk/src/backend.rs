@@ -6,15 +6,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Claim, Clock, Contender, DistributedLock, Liveness, LockName, Look, Modes, OccupantId, Order,
-    Profile, Reach, Removal, Renewal, RenewalPlan, Report, Result, Scratch, Snapshot, Tokens, Ttl,
+    Acquisition, Claim, Clock, DistributedLock, Liveness, LockName, Modes, Order, ParticipantId,
+    Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan, Report, Result, Scratch, Snapshot,
+    TokenOrder, Ttl, WaiterCheck,
 };
 use futures_util::future::join_all;
 
-use crate::contender::{Upkeep, ZkContender};
+use crate::contender::{MissedWatches, ZkAcquisition};
 use crate::pool::Pool;
 use crate::scratch;
-use crate::session::{Session, heartbeat};
+use crate::session::{Session, heartbeat_interval};
 use crate::snapshot;
 
 /// What no margin covers: docs/zookeeper.md has more words for it.
@@ -27,32 +28,32 @@ const FAILS_WHEN: &[&str] = &[
 
 /// The store as core drives it.
 #[derive(Debug)]
-pub(crate) struct Driver {
+pub(crate) struct ZkBackend {
     pool: Arc<Pool>,
     profile: Profile,
 }
 
-impl Driver {
-    pub(crate) fn new(pool: Arc<Pool>) -> Driver {
+impl ZkBackend {
+    pub(crate) fn new(pool: Arc<Pool>) -> ZkBackend {
         let timeout = pool.timeout();
         let profile = Profile {
             store: "zookeeper",
             reach: Reach::Network,
             liveness: Liveness::Session(timeout),
-            renewal: RenewalPlan::Every(heartbeat(timeout)),
+            renewal: RenewalPlan::Every(heartbeat_interval(timeout)),
             longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
-            tokens: Tokens::Data,
+            tokens: TokenOrder::Data,
             exclusion_fails_when: Cow::Borrowed(FAILS_WHEN),
         };
-        Driver { pool, profile }
+        ZkBackend { pool, profile }
     }
 }
 
 /// The driver's own seat behind the trait.
-fn own(contender: &Arc<dyn Contender>) -> Option<&ZkContender> {
-    let any: &dyn Any = &**contender;
+fn own(acquisition: &Arc<dyn Acquisition>) -> Option<&ZkAcquisition> {
+    let any: &dyn Any = &**acquisition;
     any.downcast_ref()
 }
 
@@ -61,15 +62,15 @@ fn own(contender: &Arc<dyn Contender>) -> Option<&ZkContender> {
 struct BySession {
     sessions: Vec<(Arc<Session>, Vec<usize>)>,
     /// Those that have none.
-    homeless: Vec<usize>,
+    orphaned: Vec<usize>,
 }
 
 impl BySession {
-    fn of(contenders: &[Arc<dyn Contender>]) -> BySession {
+    fn of(acquisitions: &[Arc<dyn Acquisition>]) -> BySession {
         let mut all = BySession::default();
-        for (index, contender) in contenders.iter().enumerate() {
-            let Some(session) = own(contender).and_then(ZkContender::lives_by) else {
-                all.homeless.push(index);
+        for (index, acquisition) in acquisitions.iter().enumerate() {
+            let Some(session) = own(acquisition).and_then(ZkAcquisition::live_session) else {
+                all.orphaned.push(index);
                 continue;
             };
             match all.sessions.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &session)) {
@@ -82,7 +83,7 @@ impl BySession {
 }
 
 #[async_trait]
-impl DistributedLock for Driver {
+impl DistributedLock for ZkBackend {
     fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -91,25 +92,25 @@ impl DistributedLock for Driver {
         &*self.pool.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
-        Arc::new(ZkContender::new(self.pool.clone(), claim))
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
+        Arc::new(ZkAcquisition::new(self.pool.clone(), claim))
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        let BySession { sessions, homeless } = BySession::of(held);
-        homeless.into_iter().for_each(|index| report(index, Ok(Renewal::Lost)));
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
+        let BySession { sessions, orphaned } = BySession::of(held);
+        orphaned.into_iter().for_each(|index| report(index, Ok(RenewOutcome::Lost)));
         join_all(sessions.into_iter().map(async |(session, indices)| {
-            let beat = session.beat().await;
+            let heartbeat = session.send_heartbeat().await;
             for index in indices {
                 // Looked at again: a node may have gone meanwhile, or all of them.
-                let is_there = own(&held[index]).and_then(ZkContender::lives_by).is_some();
+                let is_there = own(&held[index]).and_then(ZkAcquisition::live_session).is_some();
                 let valid_until = session.deadline().filter(|_| is_there);
                 report(
                     index,
-                    match (&beat, valid_until) {
-                        (_, None) => Ok(Renewal::Lost),
-                        (Ok(()), Some(valid_until)) => Ok(Renewal::Renewed { valid_until }),
-                        (Err(trouble), Some(_)) => Err(trouble.clone().into()),
+                    match (&heartbeat, valid_until) {
+                        (_, None) => Ok(RenewOutcome::Lost),
+                        (Ok(()), Some(valid_until)) => Ok(RenewOutcome::Renewed { valid_until }),
+                        (Err(error), Some(_)) => Err(error.clone().into()),
                     },
                 );
             }
@@ -117,23 +118,27 @@ impl DistributedLock for Driver {
         .await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        let BySession { sessions, homeless } = BySession::of(waiting);
-        homeless.into_iter().for_each(|index| report(index, Ok(Look::Attempt)));
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
+        let BySession { sessions, orphaned } = BySession::of(waiting);
+        orphaned.into_iter().for_each(|index| report(index, Ok(WaiterCheck::Attempt)));
         join_all(sessions.into_iter().map(async |(session, indices)| {
-            let beat = session.beat().await;
+            let heartbeat = session.send_heartbeat().await;
             let waiters = || indices.iter().filter_map(|at| own(&waiting[*at]));
             let now = self.pool.clock.now();
             join_all(waiters().map(|waiter| waiter.pass_over(now))).await;
-            let upkeep = Upkeep::of(&session, waiters()).await;
+            let missed = MissedWatches::of(&session, waiters()).await;
             for index in indices {
                 let Some(waiter) = own(&waiting[index]) else { continue };
                 report(
                     index,
-                    match &beat {
-                        _ if upkeep.must_attempt(waiter) => Ok(Look::Attempt),
-                        Ok(()) => Ok(Look::Again(session.heartbeat())),
-                        Err(trouble) => Err(trouble.clone().into()),
+                    match &heartbeat {
+                        _ if missed.must_attempt(waiter) => Ok(WaiterCheck::Attempt),
+                        Ok(()) => Ok(WaiterCheck::Again(session.heartbeat_interval())),
+                        Err(error) => Err(error.clone().into()),
                     },
                 );
             }
@@ -147,7 +152,7 @@ impl DistributedLock for Driver {
         Ok(snapshot::of(&session, &lock).await?.into_snapshot())
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let session = self.pool.session().await?;
         let lock = self.pool.path_of(name)?;
         snapshot::evict(&session, &lock, who).await

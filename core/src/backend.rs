@@ -36,24 +36,28 @@ pub trait DistributedLock: Send + Sync + 'static {
     fn clock(&self) -> &dyn Clock;
 
     /// Takes a seat for `claim`. No I/O, no failure: from here on somebody owns the clean-up.
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender>;
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition>;
 
     /// Renews everything in `held`; the driver groups by connection or shard and bounds each
     /// request. Each result is reported as soon as it is known, by index; an unreported one counts
     /// as unknown, and is asked again in another batch before this one has ended. With [`RenewalPlan::None`](crate::RenewalPlan::None) only a held claim that was
     /// rung is asked about.
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>);
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>);
 
-    /// The safety look for claims in `waiting` whose `look_in` has passed: has a wake-up been
+    /// The safety look for claims in `waiting` whose `check_after` has passed: has a wake-up been
     /// missed, has a holder expired? At most one request per process, lock and second: waiters
-    /// whose `look_in` is a second or more look together, at whole seconds.
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>);
+    /// whose `check_after` is a second or more look together, at whole seconds.
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    );
 
     /// Who holds `name` and who waits for it, as far as the store knows.
     async fn inspect(&self, name: &LockName) -> Result<Snapshot>;
 
     /// Takes the lock, or the place in the queue, from `who` of a snapshot, on a person's order.
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal>;
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome>;
 
     /// Removes all that locks under the names of `scratch` have left in the store, their fencing
     /// tokens and what is still held included, and what this client made to hold locks at all, if
@@ -80,7 +84,7 @@ pub trait DistributedLock: Send + Sync + 'static {
 /// One claim's seat in a store. Core calls `attempt` and `release` never at the same time and
 /// `attempt` never after `release`; `release` may run beside `renew` and `look`.
 #[async_trait]
-pub trait Contender: Any + Send + Sync {
+pub trait Acquisition: Any + Send + Sync {
     /// The claim this seat is for.
     fn claim(&self) -> &Arc<Claim>;
 
@@ -89,13 +93,13 @@ pub trait Contender: Any + Send + Sync {
     ///
     /// # Errors
     /// Anything; only [retryable](crate::Error::is_retryable) ones are tried again.
-    async fn attempt(&self) -> Result<Attempt>;
+    async fn attempt(&self) -> Result<AttemptOutcome>;
 
     /// Gives the lock back, or leaves the queue. Repeatable; may be dropped at any await.
     ///
     /// # Errors
     /// Anything; core repeats it until it is `Removed` or `Absent`, in the background.
-    async fn release(&self) -> Result<Removal>;
+    async fn release(&self) -> Result<ReleaseOutcome>;
 
     /// Why the last request is still unanswered, where the driver knows more than that: the cause
     /// of the error when core gives it up. An error of the kind [`Busy`](crate::ErrorKind::Busy)
@@ -115,7 +119,7 @@ pub trait Contender: Any + Send + Sync {
 
 /// The answer to one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attempt {
+pub enum AttemptOutcome {
     /// The lock is the claim's.
     Granted {
         /// The token of this grant: the same however often it is asked for.
@@ -128,18 +132,18 @@ pub enum Attempt {
     Waiting {
         /// When to look whether the bell was missed; [`Duration::MAX`] for a store whose bell
         /// cannot be.
-        look_in: Duration,
+        check_after: Duration,
     },
     /// The claim was not to queue, and the lock is not free for it.
     Busy {
         /// What it left behind.
-        rest: Rest,
+        rest: Residue,
     },
 }
 
 /// What a refused claim may have left in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum Residue {
     /// Certainly nothing.
     Nothing,
     /// Perhaps something: core releases it in the background.
@@ -149,10 +153,10 @@ pub enum Rest {
 /// What became of one renewal. An error means unknown: it is retried, and the old deadline
 /// stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Renewal {
+pub enum RenewOutcome {
     /// Still held.
     Renewed {
-        /// As in [`Attempt::Granted`].
+        /// As in [`AttemptOutcome::Granted`].
         valid_until: Moment,
     },
     /// The store says that the lock is not, or no longer, this claim's.
@@ -161,7 +165,7 @@ pub enum Renewal {
 
 /// What a safety look found for one claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum WaiterCheck {
     /// It should attempt now.
     Attempt,
     /// Nothing; look again after this long.
@@ -170,7 +174,7 @@ pub enum Look {
 
 /// What a release saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removal {
+pub enum ReleaseOutcome {
     /// It was there, and this call removed it.
     Removed,
     /// It was not there.
@@ -190,15 +194,15 @@ pub type Report<'a, T> = &'a (dyn Fn(usize, Result<T>) + Send + Sync);
 #[non_exhaustive]
 pub struct Snapshot {
     /// Holders, in the order of their grants where the store knows it.
-    pub holders: Vec<Occupant>,
+    pub holders: Vec<Participant>,
     /// Waiters, in queue order where there is one.
-    pub waiters: Vec<Occupant>,
+    pub waiters: Vec<Participant>,
 }
 
 impl Snapshot {
     /// Of these holders and waiters.
     #[must_use]
-    pub fn new(holders: Vec<Occupant>, waiters: Vec<Occupant>) -> Snapshot {
+    pub fn new(holders: Vec<Participant>, waiters: Vec<Participant>) -> Snapshot {
         Snapshot { holders, waiters }
     }
 }
@@ -206,9 +210,9 @@ impl Snapshot {
 /// One holder or waiter, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Occupant {
+pub struct Participant {
     /// Names it in [`DistributedLock::evict`].
-    pub id: OccupantId,
+    pub id: ParticipantId,
     /// How it holds, or wants to.
     pub mode: Mode,
     /// Its own words; foreign clients have none.
@@ -219,43 +223,43 @@ pub struct Occupant {
     pub token: Option<FencingToken>,
 }
 
-impl Occupant {
-    /// An occupant of which only this much is known.
+impl Participant {
+    /// A participant of which only this much is known.
     #[must_use]
-    pub fn new(id: OccupantId, mode: Mode) -> Occupant {
-        Occupant { id, mode, label: None, since: None, token: None }
+    pub fn new(id: ParticipantId, mode: Mode) -> Participant {
+        Participant { id, mode, label: None, since: None, token: None }
     }
 
     /// The same with its label.
     #[must_use]
-    pub fn labelled(mut self, label: Label) -> Occupant {
+    pub fn labelled(mut self, label: Label) -> Participant {
         self.label = Some(label);
         self
     }
 
     /// The same with how long it has held or waited.
     #[must_use]
-    pub fn since(mut self, since: Duration) -> Occupant {
+    pub fn since(mut self, since: Duration) -> Participant {
         self.since = Some(since);
         self
     }
 
     /// The same with its fencing token.
     #[must_use]
-    pub fn token(mut self, token: FencingToken) -> Occupant {
+    pub fn token(mut self, token: FencingToken) -> Participant {
         self.token = Some(token);
         self
     }
 }
 
-/// Names one occupant of one lock within a store. Never the owner token, which proves ownership.
+/// Names one participant of one lock within a store. Never the owner token, which proves ownership.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct OccupantId(String);
+pub struct ParticipantId(String);
 
-impl OccupantId {
+impl ParticipantId {
     /// `id`, in the store's own form.
-    pub fn new(id: impl Into<String>) -> OccupantId {
-        OccupantId(id.into())
+    pub fn new(id: impl Into<String>) -> ParticipantId {
+        ParticipantId(id.into())
     }
 
     /// The store's own form.
@@ -265,13 +269,13 @@ impl OccupantId {
     }
 }
 
-impl fmt::Display for OccupantId {
+impl fmt::Display for ParticipantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl fmt::Debug for OccupantId {
+impl fmt::Debug for ParticipantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
     }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::backend::{Contender, DistributedLock, Look, Renewal};
+use crate::backend::{Acquisition, DistributedLock, RenewOutcome, WaiterCheck};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Meters;
 use crate::validity::Moment;
@@ -19,13 +19,13 @@ pub(crate) struct Answered {
 }
 
 /// Takes the answer about one claim, by its id.
-type Tell<T> = Box<dyn Fn(u64, &Arc<dyn Contender>, Result<T>, Answered) + Send + Sync>;
+type Tell<T> = Box<dyn Fn(u64, &Arc<dyn Acquisition>, Result<T>, Answered) + Send + Sync>;
 
 pub(crate) struct Batch<T> {
     store: Arc<dyn DistributedLock>,
     asked: Moment,
     ids: Vec<u64>,
-    contenders: Vec<Arc<dyn Contender>>,
+    contenders: Vec<Arc<dyn Acquisition>>,
     reported: Vec<AtomicBool>,
     tell: Tell<T>,
 }
@@ -33,8 +33,8 @@ pub(crate) struct Batch<T> {
 impl<T> Batch<T> {
     pub(crate) fn new(
         store: &Arc<dyn DistributedLock>,
-        list: Vec<(u64, Arc<dyn Contender>)>,
-        tell: impl Fn(u64, &Arc<dyn Contender>, Result<T>, Answered) + Send + Sync + 'static,
+        list: Vec<(u64, Arc<dyn Acquisition>)>,
+        tell: impl Fn(u64, &Arc<dyn Acquisition>, Result<T>, Answered) + Send + Sync + 'static,
     ) -> Batch<T> {
         let reported = list.iter().map(|_| AtomicBool::new(false)).collect();
         let (ids, contenders) = list.into_iter().unzip();
@@ -52,19 +52,19 @@ impl<T> Batch<T> {
     }
 }
 
-impl Batch<Renewal> {
+impl Batch<RenewOutcome> {
     pub(crate) async fn renew(self, meters: Option<Arc<Meters>>) {
-        let report = |index: usize, answer: Result<Renewal>| self.report(index, answer);
+        let report = |index: usize, answer: Result<RenewOutcome>| self.report(index, answer);
         self.store.renew(&self.contenders, &report).await;
         if let Some(meters) = meters {
-            meters.renewed(self.store.clock().now().since(self.asked));
+            meters.renewed(self.store.clock().now().duration_since(self.asked));
         }
     }
 }
 
-impl Batch<Look> {
+impl Batch<WaiterCheck> {
     pub(crate) async fn look(self) {
-        let report = |index: usize, answer: Result<Look>| self.report(index, answer);
+        let report = |index: usize, answer: Result<WaiterCheck>| self.report(index, answer);
         self.store.look(&self.contenders, &report).await;
     }
 }

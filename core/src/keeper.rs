@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
 use crate::agenda::{Agenda, Asked, Due, Entry, What, next_look, next_renewal, renewal_again};
-use crate::backend::{Contender, DistributedLock, Look, Renewal};
+use crate::backend::{Acquisition, DistributedLock, RenewOutcome, WaiterCheck};
 use crate::batch::{Answered, Batch};
 use crate::error::{LostReason, Result};
 use crate::hold::{Ending, Hold};
@@ -66,9 +66,9 @@ impl Keeper {
         self.insert(hold.claim().id, due, What::Hold(hold))
     }
 
-    /// Sends `wait` to look in `look_in`. `false` when the keeper has stopped.
-    pub(crate) fn watch(&self, wait: Arc<Wait>, look_in: Duration, now: Moment) -> bool {
-        self.insert(wait.seat().claim().id, next_look(look_in, now), What::Wait(wait))
+    /// Sends `wait` to look in `check_after`. `false` when the keeper has stopped.
+    pub(crate) fn watch(&self, wait: Arc<Wait>, check_after: Duration, now: Moment) -> bool {
+        self.insert(wait.seat().claim().id, next_look(check_after, now), What::Wait(wait))
     }
 
     pub(crate) fn remove(&self, id: u64) {
@@ -132,7 +132,7 @@ impl Keeper {
                 self.renew_now(id);
             }
             let now = store.clock().now();
-            let at_latest = if busy { now.after(LINGER) } else { Moment::NEVER };
+            let at_latest = if busy { now + LINGER } else { Moment::NEVER };
             let (due, next) = self.agenda().take_due(now, at_latest);
             self.carry_out(due, &store, now);
             tokio::select! {
@@ -149,7 +149,7 @@ impl Keeper {
             hold.expire(until, now);
         }
         for wait in due.find_out {
-            wait.seat().claim().ring();
+            wait.seat().claim().wake();
         }
         if !due.renew.is_empty() {
             let keeper = self.clone();
@@ -158,14 +158,14 @@ impl Keeper {
         }
         if !due.look.is_empty() {
             let keeper = self.clone();
-            let tell = move |id, contender: &Arc<dyn Contender>, answer, when| {
+            let tell = move |id, contender: &Arc<dyn Acquisition>, answer, when| {
                 keeper.looked(id, contender, answer, when);
             };
             tokio::spawn(Batch::new(store, due.look, tell).look());
         }
     }
 
-    fn renewed(&self, id: u64, answer: Result<Renewal>, when: Answered) {
+    fn renewed(&self, id: u64, answer: Result<RenewOutcome>, when: Answered) {
         let now = when.now;
         let ended = {
             let mut agenda = self.agenda();
@@ -173,12 +173,12 @@ impl Keeper {
             let What::Hold(hold) = &entry.what else { return };
             let (asked, hold) = (entry.asked, hold.clone());
             let due = match &answer {
-                Ok(Renewal::Renewed { valid_until }) => match hold.extend(*valid_until, now) {
+                Ok(RenewOutcome::Renewed { valid_until }) => match hold.extend(*valid_until, now) {
                     true if asked == Asked::YesAndAgain => Some(now),
                     true => Some(next_renewal(&hold, when.asked, now)),
                     false => None,
                 },
-                Ok(Renewal::Lost) => None,
+                Ok(RenewOutcome::Lost) => None,
                 // A later batch has answered meanwhile.
                 Err(_) if asked == Asked::No => return,
                 Err(_) => Some(renewal_again(&hold, now)),
@@ -196,7 +196,7 @@ impl Keeper {
             }
         };
         match (ended, answer) {
-            (Some(hold), Ok(Renewal::Lost)) => {
+            (Some(hold), Ok(RenewOutcome::Lost)) => {
                 hold.end(Ending::Lost(LostReason::TakenAway), now);
             }
             // Extended too late: whoever asks first ends it as expired.
@@ -213,23 +213,23 @@ impl Keeper {
     fn looked(
         &self,
         id: u64,
-        contender: &Arc<dyn Contender>,
-        answer: Result<Look>,
+        contender: &Arc<dyn Acquisition>,
+        answer: Result<WaiterCheck>,
         when: Answered,
     ) {
-        let mut find_out = matches!(answer, Ok(Look::Attempt));
+        let mut find_out = matches!(answer, Ok(WaiterCheck::Attempt));
         {
             let mut agenda = self.agenda();
             if let Some(Entry { asked: Asked::Yes, what: What::Wait(wait), .. }) =
                 agenda.get_mut(id)
             {
-                let look_in = match &answer {
+                let check_after = match &answer {
                     Ok(look) => {
                         wait.answered();
                         match look {
                             // The claim's own attempt sets the next look.
-                            Look::Attempt => LOOK_AGAIN,
-                            Look::Again(after) => *after,
+                            WaiterCheck::Attempt => LOOK_AGAIN,
+                            WaiterCheck::Again(after) => *after,
                         }
                     }
                     Err(error) => {
@@ -239,14 +239,14 @@ impl Keeper {
                         LOOK_AGAIN
                     }
                 };
-                let due = next_look(look_in, when.now);
+                let due = next_look(check_after, when.now);
                 agenda.move_to(id, due, Asked::No);
                 self.wake_if_earlier(&agenda, due);
             }
         }
         // Also a claim whose own attempt is under way: that may be older than the look.
         if find_out {
-            contender.claim().ring();
+            contender.claim().wake();
         }
         if let Err(error) = answer {
             tracing::debug!(target: "fencelock", %error, "the safety look had no answer");

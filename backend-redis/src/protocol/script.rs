@@ -20,7 +20,7 @@ const PARTS: [(&str, &str); 7] = [
     ("--<heartbeat.lua>\n", include_str!("lua/heartbeat.lua")),
     ("--<token.lua>\n", include_str!("lua/token.lua")),
     ("--<queue.lua>\n", include_str!("lua/queue.lua")),
-    ("--<fence.lua>\n", include_str!("lua/redlock/fence.lua")),
+    ("--<fencing_token.lua>\n", include_str!("lua/redlock/fencing_token.lua")),
     ("--<hint.lua>\n", include_str!("lua/redlock/hint.lua")),
     ("--<lock.lua>\n", include_str!("lua/lock.lua")),
     ("--<foreign.lua>\n", include_str!("lua/foreign.lua")),

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use fencelock_core::{FencingToken, Label, Mode, Occupant, OccupantId, Snapshot};
+use fencelock_core::{FencingToken, Label, Mode, Participant, ParticipantId, Snapshot};
 use redis::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -71,10 +71,10 @@ fn number(value: &Value) -> Option<u64> {
 }
 
 /// An ID for the owner of `value` that does not prove ownership.
-fn id(value: &[u8]) -> OccupantId {
+fn id(value: &[u8]) -> ParticipantId {
     let digest = Sha256::digest(value);
     let short: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    OccupantId::new(short)
+    ParticipantId::new(short)
 }
 
 /// The owner in `value`; `None` if another program wrote it.
@@ -126,16 +126,15 @@ impl LockContents {
     pub(crate) fn into_snapshot(self) -> Snapshot {
         let holder = |holder: Holder| {
             let foreign = "a client of another library";
-            let occupant = match Identity::parse(&holder.value) {
-                Some(own) => Occupant::new(id(&holder.value), own.mode).labelled(own.label),
-                None => {
-                    Occupant::new(id(&holder.value), Mode::Exclusive).labelled(Label::new(foreign))
-                }
+            let participant = match Identity::parse(&holder.value) {
+                Some(own) => Participant::new(id(&holder.value), own.mode).labelled(own.label),
+                None => Participant::new(id(&holder.value), Mode::Exclusive)
+                    .labelled(Label::new(foreign)),
             };
             // A fencing token of ours is the time of its grant, except for ties.
             match (holder.token, Identity::parse(&holder.value)) {
-                (0, _) | (_, None) => occupant,
-                (token, Some(_)) => occupant
+                (0, _) | (_, None) => participant,
+                (token, Some(_)) => participant
                     .token(FencingToken::new(token))
                     .since(Duration::from_micros(self.now_us.saturating_sub(token))),
             }
@@ -143,7 +142,7 @@ impl LockContents {
         let waiter = |waiter: Waiter| {
             let own = Identity::parse(&waiter.value)?;
             let since = Duration::from_micros(self.now_us.saturating_sub(waiter.arrival_us));
-            Some(Occupant::new(id(&waiter.value), own.mode).labelled(own.label).since(since))
+            Some(Participant::new(id(&waiter.value), own.mode).labelled(own.label).since(since))
         };
         Snapshot::new(
             self.holders.into_iter().map(holder).collect(),
@@ -152,7 +151,7 @@ impl LockContents {
     }
 
     /// The value of the participant `who` of an earlier snapshot, if it is still there.
-    pub(crate) fn value_of(&self, who: &OccupantId) -> Option<&[u8]> {
+    pub(crate) fn value_of(&self, who: &ParticipantId) -> Option<&[u8]> {
         let holders = self.holders.iter().map(|holder| &holder.value);
         let mut all = holders.chain(self.waiters.iter().map(|waiter| &waiter.value));
         all.find(|value| id(value) == *who).map(Vec::as_slice)

@@ -6,34 +6,34 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Claim, Clock, Contender, DistributedLock, Error, LockName, Look, OccupantId, Profile, Removal,
-    Renewal, Report, Result, Scratch, Snapshot,
+    Acquisition, Claim, Clock, DistributedLock, Error, LockName, ParticipantId, Profile,
+    ReleaseOutcome, RenewOutcome, Report, Result, Scratch, Snapshot, WaiterCheck,
 };
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::contender::RedlockContender;
-use super::debts::{By, free};
+use super::contender::RedlockAcquisition;
+use super::debts::{ReleaseKind, free};
 use super::member::Member;
-use super::quorum::{Quorum, Slate};
-use super::refusals::{LOOK_AGAIN, nth_change};
-use crate::protocol::error::protocol_error;
-use crate::protocol::identity::{Keys, ClientId};
+use super::quorum::{Electorate, Quorum};
+use super::rejections::{LOOK_AGAIN, nth_change};
 use crate::protocol::call::ScriptCall;
-use crate::server::scratch::Leftovers;
+use crate::protocol::error::protocol_error;
+use crate::protocol::identity::{ClientId, Keys};
 use crate::protocol::script::{QUORUM, SCRIPTS};
-use crate::server::fan_out::{self, StoreRequests, in_turn};
 use crate::protocol::snapshot::{self, LockContents};
+use crate::server::fan_out::{self, StoreRequests, in_turn};
+use crate::server::scratch::Leftovers;
 
 /// One connected store.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct QuorumStore {
     pub(crate) quorum: Quorum,
     pub(crate) client: ClientId,
     pub(crate) profile: Profile,
 }
 
-impl Store {
+impl QuorumStore {
     /// What each node that answers has of a lock.
     async fn inspect_all(&self, keys: &Keys) -> Result<Vec<LockContents>> {
         let call = ScriptCall {
@@ -49,43 +49,43 @@ impl Store {
     }
 }
 
-impl StoreRequests for Store {
-    type Acquisition = RedlockContender;
+impl StoreRequests for QuorumStore {
+    type Acquisition = RedlockAcquisition;
 
-    async fn renew_one(&self, seat: &RedlockContender) -> Result<Renewal> {
+    async fn renew_one(&self, seat: &RedlockAcquisition) -> Result<RenewOutcome> {
         seat.renew().await
     }
 
-    async fn check_lock(&self, waiting: &[&RedlockContender]) -> Result<Vec<Look>> {
+    async fn check_lock(&self, waiting: &[&RedlockAcquisition]) -> Result<Vec<WaiterCheck>> {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
         let quorum = &self.quorum;
         let mut values = vec![self.client.as_str().as_bytes()];
         values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
         let call = ScriptCall { script: &QUORUM.check_waiters, keys: &keys.all(), values: &values };
-        let Slate { ballots, words, .. } = quorum.slate(quorum.now())?;
+        let Electorate { eligible, words, .. } = quorum.electorate(quorum.now())?;
         let question = async |member: &Member| {
             let answer = member.batches.call(call).await?;
             read_look(&answer).ok_or_else(|| protocol_error("look"))
         };
-        let asked = ballots.asked().map(|(node, _)| node);
+        let asked = eligible.asked().map(|(node, _)| node);
         let seen = quorum.ask(asked, words, question).await?;
         let missing = seen.iter().filter(|look| look.missing).count();
         // One of them is enough to go on with what nodes had to leave undone.
         let unfinished = seen.iter().filter(|look| look.is_unfinished());
-        let sweep_in = unfinished.map(|look| look.look_in).min().unwrap_or(LOOK_AGAIN);
-        let look = |(index, waiter): (usize, &&RedlockContender)| {
+        let sweep_in = unfinished.map(|look| look.check_after).min().unwrap_or(LOOK_AGAIN);
+        let look = |(index, waiter): (usize, &&RedlockAcquisition)| {
             if missing >= quorum.majority() {
-                return Look::Attempt;
+                return WaiterCheck::Attempt;
             }
             let waiter = waiter.waiter().as_bytes();
             let at_latest = if index == 0 { sweep_in } else { LOOK_AGAIN };
             if !seen.iter().any(|look| look.concerns(waiter)) {
-                return Look::Again(at_latest);
+                return WaiterCheck::Again(at_latest);
             }
             let changes = seen.iter().map(|look| look.change_for(waiter));
             match nth_change(changes.collect(), quorum.majority()) {
-                Duration::ZERO => Look::Attempt,
-                again => Look::Again(again.min(at_latest)),
+                Duration::ZERO => WaiterCheck::Attempt,
+                again => WaiterCheck::Again(again.min(at_latest)),
             }
         };
         Ok(waiting.iter().enumerate().map(look).collect())
@@ -93,8 +93,8 @@ impl StoreRequests for Store {
 }
 
 /// What one node said to a look.
-pub(crate) struct Seeing {
-    look_in: Duration,
+pub(crate) struct WaiterCheckReply {
+    check_after: Duration,
     missing: bool,
     /// Empty if it is of another process.
     first: Vec<u8>,
@@ -102,7 +102,7 @@ pub(crate) struct Seeing {
     turns: Vec<Vec<u8>>,
 }
 
-impl Seeing {
+impl WaiterCheckReply {
     fn is_turn_of(&self, waiter: &[u8]) -> bool {
         self.turns.iter().any(|turn| turn == waiter)
     }
@@ -114,7 +114,7 @@ impl Seeing {
 
     /// Whether more of the dead come first than one look may pass over: the living are not known yet.
     fn is_unfinished(&self) -> bool {
-        self.first.is_empty() && self.look_in < LOOK_AGAIN
+        self.first.is_empty() && self.check_after < LOOK_AGAIN
     }
 
     /// When the node may have something else to say to `waiter`.
@@ -122,7 +122,7 @@ impl Seeing {
         if self.is_turn_of(waiter) {
             Duration::ZERO
         } else if self.first == waiter || self.is_unfinished() {
-            self.look_in
+            self.check_after
         } else if self.missing {
             // It may be the first there as soon as it asks.
             Duration::ZERO
@@ -132,9 +132,9 @@ impl Seeing {
     }
 }
 
-pub(crate) fn read_look(answer: &Value) -> Option<Seeing> {
+pub(crate) fn read_look(answer: &Value) -> Option<WaiterCheckReply> {
     let Value::Array(values) = answer else { return None };
-    let [Value::Int(look_in), Value::Int(missing), Value::BulkString(first), turns @ ..] =
+    let [Value::Int(check_after), Value::Int(missing), Value::BulkString(first), turns @ ..] =
         values.as_slice()
     else {
         return None;
@@ -143,42 +143,47 @@ pub(crate) fn read_look(answer: &Value) -> Option<Seeing> {
         Value::BulkString(identity) => Some(identity.clone()),
         _ => None,
     });
-    let look_in = Duration::from_millis(u64::try_from(*look_in).ok()?);
+    let check_after = Duration::from_millis(u64::try_from(*check_after).ok()?);
     let (missing, first) = (*missing != 0, first.clone());
-    Some(Seeing { look_in, missing, first, turns: turns.collect::<Option<_>>()? })
+    Some(WaiterCheckReply { check_after, missing, first, turns: turns.collect::<Option<_>>()? })
 }
 
 /// The store as core drives it.
-pub(crate) struct Driver {
-    pub(crate) store: Arc<Store>,
+pub(crate) struct RedlockBackend {
+    pub(crate) store: Arc<QuorumStore>,
 }
 
-impl fmt::Debug for Driver {
+impl fmt::Debug for RedlockBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Driver").field(&self.store).finish()
+        f.debug_tuple("RedlockBackend").field(&self.store).finish()
     }
 }
 
 #[async_trait]
-impl DistributedLock for Driver {
+impl DistributedLock for RedlockBackend {
     fn profile(&self) -> &Profile {
         &self.store.profile
     }
 
     fn clock(&self) -> &dyn Clock {
-        &*self.store.quorum.circle.clock
+        &*self.store.quorum.view.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
-        Arc::new(RedlockContender::new(self.store.clone(), claim))
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
+        Arc::new(RedlockAcquisition::new(self.store.clone(), claim))
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         fan_out::renew(&*self.store, held, vec![(0..held.len()).collect()], report).await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        fan_out::check_waiters(&*self.store, waiting, vec![(0..waiting.len()).collect()], report).await;
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
+        fan_out::check_waiters(&*self.store, waiting, vec![(0..waiting.len()).collect()], report)
+            .await;
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
@@ -186,22 +191,24 @@ impl DistributedLock for Driver {
         let quorum = &self.store.quorum;
         // Who is not seen by those that do not answer may be held by them.
         let silent = quorum.members.len() - seen.len();
-        Ok(LockContents::merge(seen, quorum.majority().saturating_sub(silent).max(1)).into_snapshot())
+        Ok(LockContents::merge(seen, quorum.majority().saturating_sub(silent).max(1))
+            .into_snapshot())
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
         let seen = self.store.inspect_all(&keys).await?;
         let Some(value) = seen.iter().find_map(|seen| seen.value_of(who)) else {
-            return Ok(Removal::Absent);
+            return Ok(ReleaseOutcome::Absent);
         };
         let quorum = &self.store.quorum;
-        let freeing = quorum.ask_all(|member| free(&member.batches, &keys, value, "", By::Order));
-        let removed = freeing.await?;
+        let release =
+            quorum.ask_all(|member| free(&member.batches, &keys, value, "", ReleaseKind::Evict));
+        let removed = release.await?;
         match (removed.contains(&true), removed.len() == quorum.members.len()) {
-            (false, _) => Ok(Removal::Absent),
-            (true, true) => Ok(Removal::Removed),
-            (true, false) => Ok(Removal::Partly { was_held: true }),
+            (false, _) => Ok(ReleaseOutcome::Absent),
+            (true, true) => Ok(ReleaseOutcome::Removed),
+            (true, false) => Ok(ReleaseOutcome::Partly { was_held: true }),
         }
     }
 

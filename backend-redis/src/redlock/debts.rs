@@ -7,15 +7,15 @@ use fencelock_core::{Moment, Result};
 use futures_util::{StreamExt, stream};
 use redis::Value;
 
-use crate::server::batch::BatchingNode;
-use crate::protocol::identity::Keys;
 use crate::protocol::call::ScriptCall;
+use crate::protocol::identity::Keys;
 use crate::protocol::script::QUORUM;
+use crate::server::batch::BatchingNode;
 use crate::server::fan_out::AT_ONCE;
 
 /// What was asked for at a node, and is to be taken back when it can be reached again.
 #[derive(Debug)]
-pub(crate) struct Debt {
+pub(crate) struct PendingRelease {
     pub(crate) keys: Keys,
     pub(crate) identity: Arc<str>,
     pub(crate) waiter: Arc<str>,
@@ -25,10 +25,10 @@ pub(crate) struct Debt {
 
 /// Those of one node.
 #[derive(Debug, Default)]
-pub(crate) struct Debts(Mutex<Vec<Debt>>);
+pub(crate) struct PendingReleases(Mutex<Vec<PendingRelease>>);
 
-impl Debts {
-    pub(super) fn push(&self, debt: Debt) {
+impl PendingReleases {
+    pub(super) fn push(&self, debt: PendingRelease) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(debt);
     }
 
@@ -37,8 +37,8 @@ impl Debts {
         let debts = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let open = debts.into_iter().filter(|debt| now < debt.ends);
         let paying = stream::iter(open).map(async |debt| {
-            let Debt { keys, identity, waiter, .. } = &debt;
-            if free(batches, keys, identity.as_bytes(), waiter, By::Itself).await.is_err() {
+            let PendingRelease { keys, identity, waiter, .. } = &debt;
+            if free(batches, keys, identity.as_bytes(), waiter, ReleaseKind::Leave).await.is_err() {
                 self.push(debt);
             }
         });
@@ -48,7 +48,7 @@ impl Debts {
 
 /// By whose will a round is freed, and what becomes of its waiter.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum By<'a> {
+pub(crate) enum ReleaseKind<'a> {
     /// Its own; it leaves the queue.
     Itself,
     /// Its own; it waits on, by the time when it arrived.
@@ -63,13 +63,13 @@ pub(crate) async fn free(
     keys: &Keys,
     identity: &[u8],
     waiter: &str,
-    by: By<'_>,
+    by: ReleaseKind<'_>,
 ) -> Result<bool> {
     let waiter = waiter.as_bytes();
     let values: &[&[u8]] = match by {
-        By::Itself => &[identity, waiter, b""],
-        By::Waiter(arrival) => &[identity, waiter, arrival.as_bytes()],
-        By::Order => &[identity, waiter, b"", b"tell"],
+        ReleaseKind::Leave => &[identity, waiter, b""],
+        ReleaseKind::KeepWaiting(arrival) => &[identity, waiter, arrival.as_bytes()],
+        ReleaseKind::Evict => &[identity, waiter, b"", b"tell"],
     };
     let call = ScriptCall { script: &QUORUM.free, keys: &keys.all(), values };
     Ok(batches.call(call).await? == Value::Int(1))

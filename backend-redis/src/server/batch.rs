@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fencelock_core::crowd::{Carrier, Crowd, Leaving, Limits, Way};
+use fencelock_core::batching::{BatchTransport, Batcher, Dispatch, Limits, SendOrderGuard};
 use fencelock_core::{Error, Result};
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
@@ -15,7 +15,7 @@ use crate::protocol::call::{EvalBy, ScriptCall, command};
 use crate::protocol::error::{closed, code_of, explain, protocol_error};
 use crate::protocol::script::Script;
 
-const LIMITS: Limits = Limits { alone: 16, calls: 2, most: 64 };
+const LIMITS: Limits = Limits { direct: 16, calls: 2, per_call: 64 };
 
 /// One server; concurrent calls to it share requests.
 #[derive(Debug)]
@@ -24,28 +24,28 @@ pub(crate) struct BatchingNode {
     runtime: Handle,
     /// The script that executes many calls.
     script: &'static Script,
-    crowd: Crowd<PendingCall>,
+    batcher: Batcher<PendingCall>,
     sharing: Sharing,
 }
 
-impl Carrier for BatchingNode {
-    type Step = PendingCall;
+impl BatchTransport for BatchingNode {
+    type Request = PendingCall;
 
-    fn crowd(&self) -> &Crowd<PendingCall> {
-        &self.crowd
+    fn batcher(&self) -> &Batcher<PendingCall> {
+        &self.batcher
     }
 
     fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    async fn carry(self: Arc<Self>, calls: Vec<PendingCall>, leaving: Leaving<Self>) {
+    async fn send(self: Arc<Self>, calls: Vec<PendingCall>, leaving: SendOrderGuard<Self>) {
         let (shared, separate) = self.sharing.split(calls, PendingCall::lock, Instant::now());
         let mut batches = vec![Batch { calls: shared, by: EvalBy::Digest }];
         batches.extend(separate.into_iter().map(Batch::alone));
         let mut leaving = Some(leaving);
         loop {
-            let leaving = leaving.take().unwrap_or_else(|| self.leaving());
+            let leaving = leaving.take().unwrap_or_else(|| self.hold_order());
             batches.retain_mut(Batch::is_wanted);
             if batches.is_empty() {
                 return;
@@ -60,7 +60,7 @@ impl Carrier for BatchingNode {
                 Err(error) => {
                     batches.into_iter().for_each(|batch| fail_all(batch.calls, &error));
                     // They have waited for the same connection.
-                    fail_all(self.crowd.take_waiting(), &error);
+                    fail_all(self.batcher.take_waiting(), &error);
                     return;
                 }
             }
@@ -74,7 +74,7 @@ impl BatchingNode {
             node,
             runtime,
             script,
-            crowd: Crowd::new(LIMITS),
+            batcher: Batcher::new(LIMITS),
             sharing: Sharing::new(),
         })
     }
@@ -90,13 +90,13 @@ impl BatchingNode {
             let (answer, answered) = oneshot::channel();
             (PendingCall::new(call, answer), answered)
         };
-        match self.enter(waiting) {
+        match self.dispatch(waiting) {
             // Boxed, so that the futures of batched calls stay small.
-            Way::Alone(_place) => {
+            Dispatch::Direct(_permit) => {
                 Box::pin(self.node.call(call)).await?.map_err(|error| explain(&error))
             }
             // Only the end of the runtime drops a reply.
-            Way::Together(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
+            Dispatch::Batched(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
         }
     }
 

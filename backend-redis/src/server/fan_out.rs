@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fencelock_core::{Contender, Look, Renewal, Report, Result};
+use fencelock_core::{Acquisition, RenewOutcome, Report, Result, WaiterCheck};
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream;
@@ -17,23 +17,23 @@ pub(crate) const SAMPLE: usize = 4;
 
 /// The requests of one store.
 pub(crate) trait StoreRequests: Sync {
-    type Acquisition: Contender;
+    type Acquisition: Acquisition;
 
     /// Renews one held acquisition.
     fn renew_one(
         &self,
         acquisition: &Self::Acquisition,
-    ) -> impl Future<Output = Result<Renewal>> + Send;
+    ) -> impl Future<Output = Result<RenewOutcome>> + Send;
 
     /// One check for all of `waiting`, which wait for the same lock; a result for each.
     fn check_lock(
         &self,
         waiting: &[&Self::Acquisition],
-    ) -> impl Future<Output = Result<Vec<Look>>> + Send;
+    ) -> impl Future<Output = Result<Vec<WaiterCheck>>> + Send;
 }
 
 /// The backend's own type behind the trait object.
-pub(crate) fn own<T: Contender>(contender: &Arc<dyn Contender>) -> Option<&T> {
+pub(crate) fn own<T: Acquisition>(contender: &Arc<dyn Acquisition>) -> Option<&T> {
     let any: &dyn Any = &**contender;
     any.downcast_ref()
 }
@@ -47,9 +47,9 @@ pub(crate) fn in_turn<'a, T>(waiting: &'a [&T]) -> impl Iterator<Item = &'a T> {
 /// Renews those of `held` whose indices are in `shards`.
 pub(crate) async fn renew<S: StoreRequests>(
     store: &S,
-    held: &[Arc<dyn Contender>],
+    held: &[Arc<dyn Acquisition>],
     shards: Vec<Vec<usize>>,
-    report: Report<'_, Renewal>,
+    report: Report<'_, RenewOutcome>,
 ) {
     let renew_one = async |index: usize| {
         if let Some(acquisition) = own(&held[index]) {
@@ -62,9 +62,9 @@ pub(crate) async fn renew<S: StoreRequests>(
 /// Checks those of `waiting` whose indices are in `shards`, once for each lock.
 pub(crate) async fn check_waiters<S: StoreRequests>(
     store: &S,
-    waiting: &[Arc<dyn Contender>],
+    waiting: &[Arc<dyn Acquisition>],
     shards: Vec<Vec<usize>>,
-    report: Report<'_, Look>,
+    report: Report<'_, WaiterCheck>,
 ) {
     let by_lock = |shard: Vec<usize>| {
         let mut locks: HashMap<&str, Vec<usize>> = HashMap::new();

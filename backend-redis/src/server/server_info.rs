@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use fencelock_core::{
-    Error, ErrorKind, Liveness, Modes, Order, Profile, Reach, RenewalPlan, Result, Tokens, Ttl,
+    Error, ErrorKind, Liveness, Modes, Order, Profile, Reach, RenewalPlan, Result, TokenOrder, Ttl,
 };
 use redis::Value;
 
@@ -195,7 +195,7 @@ impl ServerInfo {
             longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
-            tokens: Tokens::BeyondData,
+            tokens: TokenOrder::BeyondData,
             exclusion_fails_when: Cow::Owned(self.dangers(failover, replicas)),
         }
     }

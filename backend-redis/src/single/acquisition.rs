@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, Error, ErrorKind, FencingToken, IfBusy, Moment, Removal,
-    Renewal, Rest, Result, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, Error, ErrorKind, FencingToken, IfBusy, Moment,
+    ReleaseOutcome, RenewOutcome, Residue, Result, lease_end,
 };
 use redis::Value;
 
@@ -50,11 +50,11 @@ impl RedisAcquisition {
     }
 
     /// Renews the lease.
-    pub(crate) async fn renew(&self) -> Result<Renewal> {
+    pub(crate) async fn renew(&self) -> Result<RenewOutcome> {
         let sent = self.store.clock.now();
         let fixed = self.claim.is_fixed_lease();
         let since = Moment::from_nanos(self.token_renewed.load(Ordering::Relaxed));
-        let old = sent.since(since) > TOKEN_KEY_PERIOD;
+        let old = sent.duration_since(since) > TOKEN_KEY_PERIOD;
         let ttl = if fixed { "0" } else { ttl_of(&self.identity) };
         let values = [self.identity.as_str(), ttl, if old { "old" } else { "" }];
         // A single key is served also while its slot moves from server to server.
@@ -72,9 +72,9 @@ impl RedisAcquisition {
                     true => sent,
                     false => lease_end(sent, self.claim.ttl()),
                 };
-                Ok(Renewal::Renewed { valid_until })
+                Ok(RenewOutcome::Renewed { valid_until })
             }
-            Value::Int(0) => Ok(Renewal::Lost),
+            Value::Int(0) => Ok(RenewOutcome::Lost),
             _ => Err(self.protocol_error("renew")),
         }
     }
@@ -83,7 +83,7 @@ impl RedisAcquisition {
     ///
     /// The replicas confirm a renewal: it is sent on a connection of its own, and must not acquire
     /// if it arrives after this claim's release.
-    async fn replicated(&self, token: FencingToken) -> Result<Attempt> {
+    async fn replicated(&self, token: FencingToken) -> Result<AttemptOutcome> {
         let sent = self.store.clock.now();
         let values = [self.identity.as_str(), ttl_of(&self.identity), ""];
         let values = values.map(str::as_bytes);
@@ -92,7 +92,7 @@ impl RedisAcquisition {
         match self.store.server.confirm(call).await {
             Ok(Value::Int(1)) => {
                 let valid_until = lease_end(sent, self.claim.ttl());
-                Ok(Attempt::Granted { token, valid_until })
+                Ok(AttemptOutcome::Granted { token, valid_until })
             }
             Ok(Value::Int(0)) => {
                 let message = "the lock was lost before the replicas had the grant";
@@ -111,18 +111,18 @@ impl RedisAcquisition {
 }
 
 /// Reads the reply to an attempt that was sent at `sent` for a lease of `ttl`.
-pub(crate) fn read_attempt(answer: &Value, sent: Moment, ttl: Duration) -> Option<Attempt> {
+pub(crate) fn read_attempt(answer: &Value, sent: Moment, ttl: Duration) -> Option<AttemptOutcome> {
     match answer {
-        Value::Int(0) => Some(Attempt::Busy { rest: Rest::Nothing }),
+        Value::Int(0) => Some(AttemptOutcome::Busy { rest: Residue::Nothing }),
         Value::BulkString(token) => {
             let token = std::str::from_utf8(token).ok()?.parse().ok()?;
             let valid_until = lease_end(sent, ttl);
-            Some(Attempt::Granted { token: FencingToken::new(token), valid_until })
+            Some(AttemptOutcome::Granted { token: FencingToken::new(token), valid_until })
         }
         Value::Array(values) => match values.as_slice() {
-            [Value::Int(look_in)] => {
-                let look_in = Duration::from_millis(u64::try_from(*look_in).ok()?);
-                Some(Attempt::Waiting { look_in })
+            [Value::Int(check_after)] => {
+                let check_after = Duration::from_millis(u64::try_from(*check_after).ok()?);
+                Some(AttemptOutcome::Waiting { check_after })
             }
             _ => None,
         },
@@ -131,12 +131,12 @@ pub(crate) fn read_attempt(answer: &Value, sent: Moment, ttl: Duration) -> Optio
 }
 
 #[async_trait]
-impl Contender for RedisAcquisition {
+impl Acquisition for RedisAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let values = [self.identity.as_str(), ttl_of(&self.identity), "try"].map(str::as_bytes);
         let values = match self.claim.if_busy() {
             IfBusy::Refuse => &values[..],
@@ -148,23 +148,23 @@ impl Contender for RedisAcquisition {
         let answer = self.store.server.call(call).await?;
         let answer = read_attempt(&answer, sent, self.claim.ttl());
         let answer = answer.ok_or_else(|| self.protocol_error("attempt"))?;
-        if matches!(answer, Attempt::Granted { .. }) {
+        if matches!(answer, AttemptOutcome::Granted { .. }) {
             self.token_renewed.store(sent.as_nanos(), Ordering::Relaxed);
         }
         match answer {
-            Attempt::Granted { token, .. } if self.store.server.wants_replicas() => {
+            AttemptOutcome::Granted { token, .. } if self.store.server.wants_replicas() => {
                 Box::pin(self.replicated(token)).await
             }
-            Attempt::Waiting { look_in: Duration::ZERO } => {
+            AttemptOutcome::Waiting { check_after: Duration::ZERO } => {
                 let watching = self.store.watch_foreign(&self.keys, &self.claim);
-                let look_in = Box::pin(watching).await;
-                Ok(Attempt::Waiting { look_in })
+                let check_after = Box::pin(watching).await;
+                Ok(AttemptOutcome::Waiting { check_after })
             }
             answer => Ok(answer),
         }
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         self.store.release(&self.keys, &[self.identity.as_bytes()]).await
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Claim, Clock, Contender, DistributedLock, LockName, Look, OccupantId, Profile, Removal,
-    Renewal, Report, Result, Scratch, Snapshot,
+    Acquisition, Claim, Clock, DistributedLock, LockName, ParticipantId, Profile, ReleaseOutcome,
+    RenewOutcome, Report, Result, Scratch, Snapshot, WaiterCheck,
 };
 use redis::Value;
 
@@ -26,11 +26,11 @@ const CHECK_AGAIN: Duration = Duration::from_secs(1);
 impl StoreRequests for Store {
     type Acquisition = RedisAcquisition;
 
-    async fn renew_one(&self, acquisition: &RedisAcquisition) -> Result<Renewal> {
+    async fn renew_one(&self, acquisition: &RedisAcquisition) -> Result<RenewOutcome> {
         acquisition.renew().await
     }
 
-    async fn check_lock(&self, waiting: &[&RedisAcquisition]) -> Result<Vec<Look>> {
+    async fn check_lock(&self, waiting: &[&RedisAcquisition]) -> Result<Vec<WaiterCheck>> {
         let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
         let mut values = vec![self.client.as_str().as_bytes()];
         values.extend(sample(waiting).map(|waiter| waiter.identity().as_bytes()));
@@ -43,11 +43,11 @@ impl StoreRequests for Store {
             reply.head.as_deref() == Some(waiter.identity().as_bytes())
         };
         let head = waiting.iter().position(is_head);
-        let look_in = match (head, reply.look_in) {
+        let check_after = match (head, reply.check_after) {
             (Some(head), Duration::ZERO) => self.watch_foreign(keys, waiting[head].claim()).await,
             // The first in the queue is checked by its own client.
             (None, Duration::ZERO) => CHECK_AGAIN,
-            (_, look_in) => look_in,
+            (_, check_after) => check_after,
         };
         for stray in reply.ours.iter().chain(&reply.head) {
             self.release_if_stray(keys, stray).await?;
@@ -57,9 +57,9 @@ impl StoreRequests for Store {
         let look = |(index, waiter): (usize, &&RedisAcquisition)| {
             let identity = waiter.identity().as_bytes();
             match reply.missing || reply.ours.iter().any(|ours| ours == identity) {
-                true => Look::Attempt,
-                false if index == sooner => Look::Again(look_in),
-                false => Look::Again(CHECK_AGAIN),
+                true => WaiterCheck::Attempt,
+                false if index == sooner => WaiterCheck::Again(check_after),
+                false => WaiterCheck::Again(CHECK_AGAIN),
             }
         };
         Ok(waiting.iter().enumerate().map(look).collect())
@@ -78,7 +78,7 @@ fn sample<'a>(waiting: &'a [&RedisAcquisition]) -> impl Iterator<Item = &'a Redi
 pub(crate) struct CheckReply {
     /// When to check again: for the first in the queue, if it is of this client; for any waiter, if
     /// the script left work undone.
-    look_in: Duration,
+    check_after: Duration,
     /// Waiters of this client may be missing from the queue.
     missing: bool,
     /// The first in the queue, if it is of this client.
@@ -90,7 +90,7 @@ pub(crate) struct CheckReply {
 pub(crate) fn read_check(answer: Value) -> Option<CheckReply> {
     let Value::Array(values) = answer else { return None };
     let mut values = values.into_iter();
-    let (Value::Int(look_in), Value::Int(missing), Value::BulkString(head)) =
+    let (Value::Int(check_after), Value::Int(missing), Value::BulkString(head)) =
         (values.next()?, values.next()?, values.next()?)
     else {
         return None;
@@ -100,7 +100,7 @@ pub(crate) fn read_check(answer: Value) -> Option<CheckReply> {
         _ => None,
     });
     Some(CheckReply {
-        look_in: Duration::from_millis(u64::try_from(look_in).ok()?),
+        check_after: Duration::from_millis(u64::try_from(check_after).ok()?),
         missing: missing != 0,
         head: (!head.is_empty()).then_some(head),
         ours: ours.collect::<Option<_>>()?,
@@ -116,7 +116,10 @@ pub(crate) struct RedisBackend {
 impl RedisBackend {
     /// The indices of `contenders` by the server that has their lock: a server that is slow or dead
     /// does not delay the others.
-    fn by_shard(&self, contenders: &[Arc<dyn Contender>]) -> HashMap<Option<HostPort>, Vec<usize>> {
+    fn by_shard(
+        &self,
+        contenders: &[Arc<dyn Acquisition>],
+    ) -> HashMap<Option<HostPort>, Vec<usize>> {
         let mut shards: HashMap<_, Vec<_>> = HashMap::new();
         for (index, contender) in contenders.iter().enumerate() {
             if let Some(contender) = own::<RedisAcquisition>(contender) {
@@ -138,16 +141,20 @@ impl DistributedLock for RedisBackend {
         &self.store.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         Arc::new(RedisAcquisition::new(self.store.clone(), claim))
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let shards = self.by_shard(held).into_values().collect();
         fan_out::renew(&*self.store, held, shards, report).await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         let shards = self.by_shard(waiting).into_values().collect();
         fan_out::check_waiters(&*self.store, waiting, shards, report).await;
     }
@@ -156,12 +163,12 @@ impl DistributedLock for RedisBackend {
         Ok(self.store.inspect(&Keys::of(name.key())).await?.into_snapshot())
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
         let contents = self.store.inspect(&keys).await?;
         match contents.value_of(who) {
             Some(value) => self.store.release(&keys, &[value, b"tell"]).await,
-            None => Ok(Removal::Absent),
+            None => Ok(ReleaseOutcome::Absent),
         }
     }
 

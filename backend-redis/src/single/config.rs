@@ -233,7 +233,7 @@ impl RedisStore {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
-        let shown = self.shown();
+        let shown = self.redacted_url();
         let options = ConnectOptions::new(self.access)?;
         let client = ClientId::fresh(settings.key_prefix());
         let notifications = Arc::new(Notifications::default());
@@ -266,7 +266,7 @@ impl RedisStore {
     }
 
     /// The store's name in errors and logs.
-    fn shown(&self) -> String {
+    fn redacted_url(&self) -> String {
         let list = |hosts: &[HostPort]| {
             let hosts = hosts.iter().map(|host| format!("{}:{}", host.name, host.port));
             hosts.collect::<Vec<_>>().join(",")
@@ -365,7 +365,7 @@ mod tests {
             ("valkey-cluster://a", "redis-cluster://a:6379"),
         ] {
             let store = store(url).unwrap();
-            assert_eq!(store.shown(), shown);
+            assert_eq!(store.redacted_url(), shown);
             assert!(!format!("{store:?}").contains("secret"));
         }
     }
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn an_error_says_what_was_expected() {
         for (url, says) in [
-            ("redis://", "no host is named"),
+            ("redis://", "no host given"),
             ("redis://h:port", "HOST:PORT"),
             ("redis://h:", "HOST:PORT"),
             ("redis://a,b", "redis-cluster://"),

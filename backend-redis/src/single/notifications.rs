@@ -70,7 +70,7 @@ impl PushHandler for Notifications {
         let claim = self.claims().get(&owner).and_then(Weak::upgrade);
         if let Some(claim) = claim {
             // If the claim has ended, core is releasing it.
-            claim.ring();
+            claim.wake();
         }
     }
 
@@ -83,7 +83,7 @@ impl PushHandler for Notifications {
             watchers.remove(key)
         };
         if let Some(claim) = watcher.and_then(|watcher| watcher.upgrade()) {
-            claim.ring();
+            claim.wake();
         }
     }
 
@@ -91,7 +91,7 @@ impl PushHandler for Notifications {
     fn on_gap(&self) {
         let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
         for claim in claims {
-            claim.ring();
+            claim.wake();
         }
     }
 }

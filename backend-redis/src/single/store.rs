@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::{BootClock, Claim, Profile, Removal, Result};
+use fencelock_core::{BootClock, Claim, Profile, ReleaseOutcome, Result};
 use redis::Value;
 
 use super::notifications::Notifications;
@@ -29,11 +29,11 @@ pub(crate) struct Store {
 
 impl Store {
     /// Removes an identity, the first of `values`, from the lock or its queue.
-    pub(crate) async fn release(&self, keys: &Keys, values: &[&[u8]]) -> Result<Removal> {
+    pub(crate) async fn release(&self, keys: &Keys, values: &[&[u8]]) -> Result<ReleaseOutcome> {
         let call = ScriptCall { script: &SCRIPTS.release, keys: &keys.all(), values };
         match self.server.call(call).await? {
-            Value::Int(1) => Ok(Removal::Removed),
-            Value::Int(0) => Ok(Removal::Absent),
+            Value::Int(1) => Ok(ReleaseOutcome::Removed),
+            Value::Int(0) => Ok(ReleaseOutcome::Absent),
             _ => Err(self.server.protocol_error(keys.lock(), "release")),
         }
     }

@@ -1,9 +1,9 @@
 //! The replies of real servers that do not serve: each error has the same meaning for a step sent
 //! alone, for one in a batch, at a cluster and at the nodes of a quorum.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Error, ErrorKind, Guard, Locks, url};
 use fencelock_redis::{REDLOCK_SCHEME, redlock};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::join_all;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -57,14 +57,15 @@ impl Fault {
 
     /// Whether this version of the server can be made to return it from a script.
     pub(crate) async fn can_befall(self, server: &TestRedis) -> bool {
-        let before_7 = ask(server, &["INFO", "server"]).await.contains("redis_version:6.");
+        let before_7 =
+            redis_command(server, &["INFO", "server"]).await.contains("redis_version:6.");
         !(before_7 && self == NoReplicas)
     }
 
     pub(crate) async fn befalls(self, server: &TestRedis) {
         match self {
             // A replica of a master that does not exist, so that it keeps its data.
-            ReadOnly => drop(ask(server, &["REPLICAOF", "127.0.0.1", "1"]).await),
+            ReadOnly => drop(redis_command(server, &["REPLICAOF", "127.0.0.1", "1"]).await),
             NoReplicas => set(server, "min-replicas-to-write", "9").await,
             OutOfMemory => set(server, "maxmemory", "1").await,
             CannotSave => {
@@ -75,9 +76,9 @@ impl Fault {
                 std::fs::create_dir_all(dump.join("x")).expect("made");
                 set(server, "save", "3600 1").await;
                 set(server, "stop-writes-on-bgsave-error", "yes").await;
-                ask(server, &["BGSAVE"]).await;
+                redis_command(server, &["BGSAVE"]).await;
                 until("saving has failed", async || {
-                    let info = ask(server, &["INFO", "persistence"]).await;
+                    let info = redis_command(server, &["INFO", "persistence"]).await;
                     info.contains("rdb_last_bgsave_status:err")
                 })
                 .await;
@@ -92,10 +93,12 @@ impl Fault {
                 })
                 .await;
             }
-            DeniedCommand => drop(ask(server, &["ACL", "SETUSER", "limited", "-set"]).await),
+            DeniedCommand => {
+                drop(redis_command(server, &["ACL", "SETUSER", "limited", "-set"]).await)
+            }
             DeniedKey => {
                 let keys = ["resetkeys", "~fencelock:redlock", "~{*"];
-                ask(server, &[&["ACL", "SETUSER", "limited"], &keys[..]].concat()).await;
+                redis_command(server, &[&["ACL", "SETUSER", "limited"], &keys[..]].concat()).await;
             }
             OtherType => {
                 for n in 0..LOCKS {
@@ -110,16 +113,18 @@ impl Fault {
 
     pub(crate) async fn is_mended(self, server: &TestRedis) {
         match self {
-            ReadOnly => drop(ask(server, &["REPLICAOF", "NO", "ONE"]).await),
+            ReadOnly => drop(redis_command(server, &["REPLICAOF", "NO", "ONE"]).await),
             NoReplicas => set(server, "min-replicas-to-write", "0").await,
             OutOfMemory => set(server, "maxmemory", "0").await,
             CannotSave => set(server, "stop-writes-on-bgsave-error", "no").await,
             Busy => {
-                ask(server, &["SCRIPT", "KILL"]).await;
+                redis_command(server, &["SCRIPT", "KILL"]).await;
                 until("it serves", async || server.command(&["PING"]).await.is_ok()).await;
             }
-            DeniedCommand => drop(ask(server, &["ACL", "SETUSER", "limited", "+set"]).await),
-            DeniedKey => drop(ask(server, &["ACL", "SETUSER", "limited", "~*"]).await),
+            DeniedCommand => {
+                drop(redis_command(server, &["ACL", "SETUSER", "limited", "+set"]).await)
+            }
+            DeniedKey => drop(redis_command(server, &["ACL", "SETUSER", "limited", "~*"]).await),
             OtherType => {
                 for n in 0..LOCKS {
                     let token = format!("{{lock:{}}}:f", name(n));
@@ -144,29 +149,29 @@ async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, count: usize
             async move { lock.acquire().await }
         });
         let answers = within(PATIENCE, "all have replies", join_all(asking)).await;
-        let says = |error: &Error| words(error).contains(fault.says());
+        let says = |error: &Error| error_chain(error).contains(fault.says());
         let mut errors = Vec::new();
         for answer in answers {
             match answer {
                 Err(error) => errors.push(error),
                 // A script that has written, such as a release, may continue when memory is full.
-                Ok(guard) if fault == OutOfMemory && count > 1 => give_back(guard).await,
+                Ok(guard) if fault == OutOfMemory && count > 1 => release(guard).await,
                 Ok(_) => panic!("{fault:?}, {count}: granted"),
             }
         }
         for error in &errors {
-            assert_eq!(error.kind(), fault.kind(), "{fault:?}, {count}: {}", words(error));
+            assert_eq!(error.kind(), fault.kind(), "{fault:?}, {count}: {}", error_chain(error));
             // On a busy machine a temporary error may also be reported as a timeout.
             let is_sure = says(error) || fault.kind() == ErrorKind::Unreachable;
-            assert!(is_sure, "{fault:?}, {count}: {}", words(error));
+            assert!(is_sure, "{fault:?}, {count}: {}", error_chain(error));
         }
         errors.iter().any(says)
     })
     .await;
     join_all(servers.iter().map(|server| fault.is_mended(server))).await;
-    let asking = (0..count).map(|n| async move { hold(locks, &name(n)).await });
+    let asking = (0..count).map(|n| async move { acquire(locks, &name(n)).await });
     let guards: Vec<Guard> = join_all(asking).await;
-    join_all(guards.into_iter().map(give_back)).await;
+    join_all(guards.into_iter().map(release)).await;
 }
 
 #[tokio::test]
@@ -215,7 +220,7 @@ async fn a_server_error_has_the_same_meaning_at_the_nodes_of_a_quorum() {
         let url = format!("redlock://limited:pw@{}/0?ttl=20s&clock_tolerance=5s", hosts.join(","));
         redlock::init(&url).await.unwrap();
         for count in [1, LOCKS] {
-            let locks = connected(|| url::connect(&[REDLOCK_SCHEME], &url)).await;
+            let locks = connect_retrying(|| url::connect(&[REDLOCK_SCHEME], &url)).await;
             meets(&nodes.iter().collect::<Vec<_>>(), &locks, fault, count).await;
         }
     }

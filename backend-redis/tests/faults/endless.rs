@@ -1,7 +1,7 @@
 //! Keys without an expiry, or with a distant one: after a restore or a migration that dropped their
 //! TTL, or by hand.
 
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::servers::TestRedis;
 
 use crate::support::*;
 
@@ -16,7 +16,7 @@ fn identity(mode: &str, ttl: u32) -> String {
 
 /// How many scripts the server has executed.
 async fn steps(server: &TestRedis) -> u64 {
-    let stats = ask(server, &["INFO", "commandstats"]).await;
+    let stats = redis_command(server, &["INFO", "commandstats"]).await;
     let calls = |name: &str| -> u64 {
         let line = stats.lines().find_map(|line| line.strip_prefix(name));
         let calls = line.and_then(|line| line.split(',').next());
@@ -52,9 +52,9 @@ async fn no_value_at_a_locks_key_makes_its_first_waiter_poll_in_a_hot_loop() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
     for put in puts {
-        ask(&server, put).await;
-        let waiter = wait_for(&locks, NAME);
-        queued(&locks, NAME, 1).await;
+        redis_command(&server, put).await;
+        let waiter = spawn_waiter(&locks, NAME);
+        until_queued(&locks, NAME, 1).await;
         let before = steps(&server).await;
         // The window in which calls are counted.
         tokio::time::sleep(ms(500)).await;
@@ -63,8 +63,8 @@ async fn no_value_at_a_locks_key_makes_its_first_waiter_poll_in_a_hot_loop() {
         // Every 50 ms if another program holds it, else every second.
         assert!(asked < 50, "{asked} steps in half a second after {put:?}");
         assert!(!waiter.is_finished(), "granted beside {put:?}");
-        ask(&server, &["DEL", L]).await;
-        give_back(granted(waiter).await).await;
+        redis_command(&server, &["DEL", L]).await;
+        release(until_granted(waiter).await).await;
     }
     drained(&server).await;
 }
@@ -86,15 +86,15 @@ async fn a_lock_of_ours_without_an_expiry_is_given_one() {
         &["ZADD", L, "-3", "=p"],
     ];
     for put in puts {
-        ask(&server, put).await;
-        give_back(granted(wait_for(&locks, NAME)).await).await;
+        redis_command(&server, put).await;
+        release(until_granted(spawn_waiter(&locks, NAME)).await).await;
         drained(&server).await;
     }
-    ask(&server, &["SET", L, &without_sense[1]]).await;
-    let waiter = wait_for(&locks, NAME);
-    until("it ends", async || ask(&server, &["PTTL", L]).await != "-1").await;
-    ask(&server, &["DEL", L]).await;
-    give_back(granted(waiter).await).await;
+    redis_command(&server, &["SET", L, &without_sense[1]]).await;
+    let waiter = spawn_waiter(&locks, NAME);
+    until("it ends", async || redis_command(&server, &["PTTL", L]).await != "-1").await;
+    redis_command(&server, &["DEL", L]).await;
+    release(until_granted(waiter).await).await;
     drained(&server).await;
 }
 
@@ -104,16 +104,16 @@ async fn a_holder_whose_key_lost_its_expiry_keeps_the_lock() {
     const TTL: u64 = 900;
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=900ms").await;
-    let held = hold(&locks, NAME).await;
-    let waiter = wait_for(&locks, NAME);
-    queued(&locks, NAME, 1).await;
+    let held = acquire(&locks, NAME).await;
+    let waiter = spawn_waiter(&locks, NAME);
+    until_queued(&locks, NAME, 1).await;
     for _ in 0..3 {
-        ask(&server, &["PERSIST", L]).await;
-        until("it has an end", async || ask(&server, &["PTTL", L]).await != "-1").await;
-        renewed(&locks, &held, ms(TTL)).await;
+        redis_command(&server, &["PERSIST", L]).await;
+        until("it has an end", async || redis_command(&server, &["PTTL", L]).await != "-1").await;
+        until_renewed(&locks, &held, ms(TTL)).await;
     }
     assert!(!waiter.is_finished(), "two hold it");
-    give_back(held).await;
-    give_back(granted(waiter).await).await;
+    release(held).await;
+    release(until_granted(waiter).await).await;
     drained(&server).await;
 }

@@ -105,7 +105,7 @@ async fn a_reply_that_is_too_short_is_an_error() {
     let acquired = acquire_all_within(ms(500), &locks, 0).await;
     for error in acquired.into_iter().filter_map(Result::err) {
         assert_kind(&error, ErrorKind::Unreachable);
-        assert!(!words(&error).contains("closed"), "{}", words(&error));
+        assert!(!error_chain(&error).contains("closed"), "{}", error_chain(&error));
     }
     assert!(short.calls().iter().any(Call::is_shared));
 }
@@ -122,7 +122,7 @@ async fn a_server_that_refuses_keys_of_several_slots_gets_separate_calls() {
     let locks = connect(&proxy.url("ttl=60s")).await;
     for round in 0..5 {
         for acquired in acquire_all(&locks, round).await {
-            give_back(acquired.expect("granted")).await;
+            release(acquired.expect("granted")).await;
         }
     }
     let shared = proxy.calls().iter().filter(|call| call.is_shared()).count();
@@ -145,7 +145,7 @@ async fn beside_denied(locks: &Locks, denied: impl Fn(usize) -> String) {
         let (others, refused) = join(acquire_all(locks, round), wanted.try_acquire()).await;
         assert_kind(&refused.expect_err("it is denied"), ErrorKind::Refused);
         let others: Vec<Guard> = others.into_iter().map(|guard| guard.expect("granted")).collect();
-        let giving_back = join_all(others.into_iter().map(give_back));
+        let giving_back = join_all(others.into_iter().map(release));
         let (_, refused) = join(giving_back, wanted.try_acquire()).await;
         assert_kind(&refused.expect_err("it is denied"), ErrorKind::Refused);
     }

@@ -18,7 +18,7 @@ mod trouble;
 
 use std::time::Instant;
 
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::servers::TestRedis;
 
 use self::bench::{Bench, real_texts};
 

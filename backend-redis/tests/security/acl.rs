@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
 use tokio::time::Instant;
 
 use crate::document::{more_for, rules};

@@ -1,6 +1,6 @@
 //! Unix sockets, and databases that are independent of each other.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
 use crate::support::{connect, use_all};
 

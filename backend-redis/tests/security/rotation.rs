@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Error, ErrorKind, Settings};
 use fencelock_redis::{Credentials, RedisStore};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
 use crate::support::{connect, use_all};
 

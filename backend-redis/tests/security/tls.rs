@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Error, ErrorKind};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::time::Instant;
 
 use crate::support::{connect_once, use_all, words};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::{Door, Harness, Params, Store};
+use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{LockName, Locks, Result};
 
-use crate::driver::Driver;
+use crate::backend::ToyBackend;
 use crate::mutant::Mutant;
 use crate::server::Server;
 
@@ -38,18 +38,18 @@ impl ToyStore {
 #[async_trait]
 impl Store for ToyStore {
     async fn connect(&self, params: &Params) -> Result<Locks> {
-        let driver = Arc::new(Driver(self.server.clone()));
+        let driver = Arc::new(ToyBackend(self.server.clone()));
         Locks::new(driver, "toy://", params.settings()?)
     }
 
-    fn doors(&self) -> &[Door] {
+    fn backdoors(&self) -> &[Backdoor] {
         &[
-            Door::Look,
-            Door::Expire,
-            Door::CutOff,
-            Door::SlowReplies,
-            Door::LoseReply,
-            Door::LoseData,
+            Backdoor::Inspect,
+            Backdoor::Expire,
+            Backdoor::CutOff,
+            Backdoor::SlowReplies,
+            Backdoor::LoseReply,
+            Backdoor::LoseData,
         ]
     }
 

@@ -1,4 +1,4 @@
-//! A driver that fails by itself now and then, whatever its store does: it panics, it stays away
+//! A backend that fails by itself now and then, whatever its store does: it panics, it stays away
 //! for long or for ever, it keeps its whole process from running, or it forgets to report.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, DistributedLock, LockName, Look, OccupantId, Profile,
-    Removal, Renewal, Report, Result, Snapshot,
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, LockName, ParticipantId, Profile,
+    ReleaseOutcome, RenewOutcome, Report, Result, Snapshot, WaiterCheck,
 };
 use tokio::time::sleep;
 
+use crate::conditions::Conditions;
 use crate::dice::Dice;
 use crate::gate::Gate;
 use crate::history::History;
-use crate::weather::Weather;
 
 pub(crate) struct Faulty {
     inner: Arc<dyn DistributedLock>,
@@ -49,10 +49,10 @@ impl Faulty {
         process: u32,
         gate: Arc<Gate>,
         history: Arc<History>,
-        weather: &Weather,
+        conditions: &Conditions,
         dice: Dice,
     ) -> Arc<Faulty> {
-        let chance = weather.driver_faults;
+        let chance = conditions.backend_faults;
         Arc::new_cyclic(|me| Faulty {
             inner,
             process,
@@ -85,7 +85,7 @@ impl Faulty {
             _ => Fault::Forgets,
         };
         self.history.count(|tally| tally.faults += 1);
-        self.history.note(self.process, "driver fails", longest, dice.below(1 << 16));
+        self.history.note(self.process, "backend fails", longest, dice.below(1 << 16));
         Some(fault)
     }
 
@@ -115,7 +115,7 @@ impl Faulty {
 
 /// A panic that nobody prints, as it is what was ordered.
 fn panic_silently() -> ! {
-    resume_unwind(Box::new("the driver panics on the weather's order"))
+    resume_unwind(Box::new("the backend panics on the conditions's order"))
 }
 
 /// What `work` returns; `None` when it panics.
@@ -130,11 +130,12 @@ pub(crate) async fn caught<T>(work: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
-fn inner(contenders: &[Arc<dyn Contender>]) -> Vec<Arc<dyn Contender>> {
+fn inner(contenders: &[Arc<dyn Acquisition>]) -> Vec<Arc<dyn Acquisition>> {
     let inner = contenders.iter().map(|contender| {
         let any: &dyn std::any::Any = contender.as_ref();
-        let seat: &FaultySeat = any.downcast_ref().expect("a driver gets its own seats only");
-        seat.inner.clone()
+        let acquisition: &FaultyAcquisition =
+            any.downcast_ref().expect("a backend gets its own acquisitions only");
+        acquisition.inner.clone()
     });
     inner.collect()
 }
@@ -149,15 +150,15 @@ impl DistributedLock for Faulty {
         self.inner.clock()
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         if self.fault() == Some(Fault::Panics) {
             panic_silently();
         }
-        let Some(driver) = self.me.upgrade() else { unreachable!("the driver is being called") };
-        Arc::new(FaultySeat { driver, inner: self.inner.enter(claim) })
+        let Some(backend) = self.me.upgrade() else { unreachable!("the backend is being called") };
+        Arc::new(FaultyAcquisition { backend, inner: self.inner.begin(claim) })
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let tells = self.stumble().await;
         let told = |index, answer| {
             if tells {
@@ -168,14 +169,18 @@ impl DistributedLock for Faulty {
         self.stumble().await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         let tells = self.stumble().await;
         let told = |index, answer| {
             if tells {
                 report(index, answer);
             }
         };
-        self.inner.look(&inner(waiting), &told).await;
+        self.inner.check_waiters(&inner(waiting), &told).await;
         self.stumble().await;
     }
 
@@ -184,7 +189,7 @@ impl DistributedLock for Faulty {
         self.inner.inspect(name).await
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         self.inner.evict(name, who).await
     }
 
@@ -193,28 +198,28 @@ impl DistributedLock for Faulty {
     }
 }
 
-struct FaultySeat {
-    driver: Arc<Faulty>,
-    inner: Arc<dyn Contender>,
+struct FaultyAcquisition {
+    backend: Arc<Faulty>,
+    inner: Arc<dyn Acquisition>,
 }
 
 #[async_trait]
-impl Contender for FaultySeat {
+impl Acquisition for FaultyAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         self.inner.claim()
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
-        self.driver.stumble().await;
+    async fn attempt(&self) -> Result<AttemptOutcome> {
+        self.backend.stumble().await;
         let answer = self.inner.attempt().await;
-        self.driver.stumble().await;
+        self.backend.stumble().await;
         answer
     }
 
-    async fn release(&self) -> Result<Removal> {
-        self.driver.stumble().await;
+    async fn release(&self) -> Result<ReleaseOutcome> {
+        self.backend.stumble().await;
         let answer = self.inner.release().await;
-        self.driver.stumble().await;
+        self.backend.stumble().await;
         answer
     }
 }

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
-    LockName, Locks, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Result, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, FencingToken,
+    Liveness, LockName, Locks, Modes, Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome,
+    RenewOutcome, RenewalPlan, Report, Result, Settings, Snapshot, TokenOrder, TokioClock, Ttl,
+    WaiterCheck, lease_end,
 };
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-/// What the driver does with one request.
+/// What the backend does with one request.
 #[derive(Clone, Debug)]
 pub(crate) enum Step<T> {
     Now(Result<T>),
@@ -27,7 +28,7 @@ pub(crate) enum Step<T> {
     Blocks(Arc<Stall>, Result<T>),
 }
 
-/// What a driver does that blocks its thread.
+/// What a backend does that blocks its thread.
 #[derive(Debug, Default)]
 pub(crate) struct Stall {
     state: Mutex<Stalled>,
@@ -68,7 +69,7 @@ impl<T> Step<T> {
                 answer
             }
             Step::Never => pending().await,
-            Step::Panic => panic!("the driver panics on the test's order"),
+            Step::Panic => panic!("the backend panics on the test's order"),
             Step::Blocks(stall, answer) => {
                 stall.block();
                 answer
@@ -77,7 +78,7 @@ impl<T> Step<T> {
     }
 }
 
-/// What the driver does with one batch: reports, each this long after the last, then the end.
+/// What the backend does with one batch: reports, each this long after the last, then the end.
 #[derive(Clone, Debug)]
 pub(crate) struct Told<T> {
     pub(crate) reports: Vec<(Duration, usize, Result<T>)>,
@@ -106,7 +107,7 @@ impl<T> Told<T> {
     }
 }
 
-/// One request as the driver got it.
+/// One request as the backend got it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Attempt(u64),
@@ -130,10 +131,10 @@ pub(crate) struct Scripted {
     profile: Profile,
     enter: Mutex<Entered>,
     inspect: Mutex<Step<Snapshot>>,
-    attempt: Mutex<Script<Arc<Claim>, Step<Attempt>>>,
-    release: Mutex<Script<Arc<Claim>, Step<Removal>>>,
-    renew: Mutex<Script<Vec<Arc<Claim>>, Told<Renewal>>>,
-    look: Mutex<Script<Vec<Arc<Claim>>, Told<Look>>>,
+    attempt: Mutex<Script<Arc<Claim>, Step<AttemptOutcome>>>,
+    release: Mutex<Script<Arc<Claim>, Step<ReleaseOutcome>>>,
+    renew: Mutex<Script<Vec<Arc<Claim>>, Told<RenewOutcome>>>,
+    look: Mutex<Script<Vec<Arc<Claim>>, Told<WaiterCheck>>>,
     seen: Mutex<Seen>,
     changed: Notify,
 }
@@ -175,7 +176,7 @@ impl Scripted {
             longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
-            tokens: Tokens::Data,
+            tokens: TokenOrder::Data,
             exclusion_fails_when: Cow::Borrowed(&[]),
         };
         let store = Arc::new_cyclic(|me| Scripted {
@@ -185,10 +186,10 @@ impl Scripted {
             enter: Mutex::new(Arc::new(|_| {})),
             inspect: Mutex::new(Step::Now(Ok(Snapshot::default()))),
             attempt: Mutex::new(Arc::new(|_, _| Step::Never)),
-            release: Mutex::new(Arc::new(|_, _| Step::Now(Ok(Removal::Removed)))),
+            release: Mutex::new(Arc::new(|_, _| Step::Now(Ok(ReleaseOutcome::Removed)))),
             renew: Mutex::new(Arc::new(|_, _| Told::nothing(Step::Now(Ok(()))))),
             look: Mutex::new(Arc::new(|waiting, _| {
-                Told::all(waiting.iter().map(|_| Ok(Look::Again(SECOND))))
+                Told::all(waiting.iter().map(|_| Ok(WaiterCheck::Again(SECOND))))
             })),
             seen: Mutex::default(),
             changed: Notify::new(),
@@ -216,17 +217,17 @@ impl Scripted {
     }
 
     /// A grant asked for now.
-    pub(crate) fn grant(&self, claim: &Claim) -> Attempt {
+    pub(crate) fn grant(&self, claim: &Claim) -> AttemptOutcome {
         let valid_until = lease_end(self.now(), claim.ttl());
-        Attempt::Granted { token: FencingToken::new(claim.id()), valid_until }
+        AttemptOutcome::Granted { token: FencingToken::new(claim.id()), valid_until }
     }
 
     /// A renewal asked for now.
-    pub(crate) fn renewed(&self, claim: &Claim) -> Renewal {
-        Renewal::Renewed { valid_until: lease_end(self.now(), claim.ttl()) }
+    pub(crate) fn renewed(&self, claim: &Claim) -> RenewOutcome {
+        RenewOutcome::Renewed { valid_until: lease_end(self.now(), claim.ttl()) }
     }
 
-    /// What happens while a claim takes its seat.
+    /// What happens while a claim takes its acquisition.
     pub(crate) fn on_enter(&self, script: impl Fn(&Claim) + Send + Sync + 'static) {
         *locked(&self.enter) = Arc::new(script);
     }
@@ -239,7 +240,7 @@ impl Scripted {
     /// What the `n`-th attempt of a claim gets, from 0.
     pub(crate) fn on_attempt(
         self: &Arc<Self>,
-        script: impl Fn(&Scripted, Arc<Claim>, u64) -> Step<Attempt> + Send + Sync + 'static,
+        script: impl Fn(&Scripted, Arc<Claim>, u64) -> Step<AttemptOutcome> + Send + Sync + 'static,
     ) {
         let store = Arc::downgrade(self);
         *locked(&self.attempt) = Arc::new(move |claim, n| match store.upgrade() {
@@ -249,14 +250,17 @@ impl Scripted {
     }
 
     /// What the `n`-th release of a claim gets, from 0.
-    pub(crate) fn on_release(&self, script: impl Fn(u64) -> Step<Removal> + Send + Sync + 'static) {
+    pub(crate) fn on_release(
+        &self,
+        script: impl Fn(u64) -> Step<ReleaseOutcome> + Send + Sync + 'static,
+    ) {
         *locked(&self.release) = Arc::new(move |_, n| script(n));
     }
 
     /// What the `n`-th batch of renewals gets, from 0.
     pub(crate) fn on_renew(
         self: &Arc<Self>,
-        script: impl Fn(&Scripted, &[Arc<Claim>], u64) -> Told<Renewal> + Send + Sync + 'static,
+        script: impl Fn(&Scripted, &[Arc<Claim>], u64) -> Told<RenewOutcome> + Send + Sync + 'static,
     ) {
         let store = Arc::downgrade(self);
         *locked(&self.renew) = Arc::new(move |held, n| match store.upgrade() {
@@ -268,12 +272,12 @@ impl Scripted {
     /// What the `n`-th batch of looks gets, from 0.
     pub(crate) fn on_look(
         &self,
-        script: impl Fn(&[Arc<Claim>], u64) -> Told<Look> + Send + Sync + 'static,
+        script: impl Fn(&[Arc<Claim>], u64) -> Told<WaiterCheck> + Send + Sync + 'static,
     ) {
         *locked(&self.look) = Arc::new(move |waiting, n| script(&waiting, n));
     }
 
-    /// The `n`-th claim that took a seat, from 0.
+    /// The `n`-th claim that took a acquisition, from 0.
     pub(crate) fn claim(&self, n: usize) -> Arc<Claim> {
         locked(&self.seen).claims[n].clone()
     }
@@ -330,7 +334,7 @@ impl Scripted {
     }
 }
 
-fn claims(contenders: &[Arc<dyn Contender>]) -> Vec<Arc<Claim>> {
+fn claims(contenders: &[Arc<dyn Acquisition>]) -> Vec<Arc<Claim>> {
     contenders.iter().map(|contender| contender.claim().clone()).collect()
 }
 
@@ -344,21 +348,25 @@ impl DistributedLock for Scripted {
         &self.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         let script = locked(&self.enter).clone();
         script(&claim);
         locked(&self.seen).claims.push(claim.clone());
         let Some(store) = self.me.upgrade() else { unreachable!("the store is being called") };
-        Arc::new(ScriptedSeat { store, claim })
+        Arc::new(ScriptedAcquisition { store, claim })
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let n = self.record(Call::Renew(held.len()));
         let script = locked(&self.renew).clone();
         script(claims(held), n).play(report).await;
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         let n = self.record(Call::Look(waiting.len()));
         let script = locked(&self.look).clone();
         script(claims(waiting), n).play(report).await;
@@ -369,8 +377,8 @@ impl DistributedLock for Scripted {
         step.play().await
     }
 
-    async fn evict(&self, _: &LockName, _: &OccupantId) -> Result<Removal> {
-        Ok(Removal::Absent)
+    async fn evict(&self, _: &LockName, _: &ParticipantId) -> Result<ReleaseOutcome> {
+        Ok(ReleaseOutcome::Absent)
     }
 
     async fn close(&self) -> Result<()> {
@@ -379,25 +387,25 @@ impl DistributedLock for Scripted {
     }
 }
 
-struct ScriptedSeat {
+struct ScriptedAcquisition {
     store: Arc<Scripted>,
     claim: Arc<Claim>,
 }
 
 #[async_trait]
-impl Contender for ScriptedSeat {
+impl Acquisition for ScriptedAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let n = self.store.record(Call::Attempt(self.claim.id()));
         let script = locked(&self.store.attempt).clone();
         let step = script(self.claim.clone(), n);
         step.play().await
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let call = match self.claim.is_over() {
             true => Call::Release(self.claim.id()),
             false => Call::ReleaseTooEarly(self.claim.id()),

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
-    LockName, Locks, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Result, Scratch, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, FencingToken,
+    Liveness, LockName, Locks, Modes, Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome,
+    RenewOutcome, RenewalPlan, Report, Result, Scratch, Settings, Snapshot, TokenOrder, TokioClock,
+    Ttl, WaiterCheck, lease_end,
 };
 use tokio::sync::Notify;
 
@@ -36,25 +37,26 @@ pub(crate) type One = Asked<Arc<Claim>>;
 pub(crate) type Many = Asked<Vec<Arc<Claim>>>;
 
 /// The lock is the claim's, as of the call.
-pub(crate) fn granted(asked: &One) -> Result<Attempt> {
+pub(crate) fn granted(asked: &One) -> Result<AttemptOutcome> {
     let valid_until = lease_end(asked.at, asked.of.ttl());
-    Ok(Attempt::Granted { token: FencingToken::new(asked.of.id()), valid_until })
+    Ok(AttemptOutcome::Granted { token: FencingToken::new(asked.of.id()), valid_until })
 }
 
-pub(crate) fn waiting(look_in: Duration) -> Result<Attempt> {
-    Ok(Attempt::Waiting { look_in })
+pub(crate) fn waiting(check_after: Duration) -> Result<AttemptOutcome> {
+    Ok(AttemptOutcome::Waiting { check_after })
 }
 
 /// All of them are still held, as of the call.
-pub(crate) fn renewed(asked: &Many) -> Vec<Result<Renewal>> {
-    let renewed =
-        |claim: &Arc<Claim>| Renewal::Renewed { valid_until: lease_end(asked.at, claim.ttl()) };
+pub(crate) fn renewed(asked: &Many) -> Vec<Result<RenewOutcome>> {
+    let renewed = |claim: &Arc<Claim>| RenewOutcome::Renewed {
+        valid_until: lease_end(asked.at, claim.ttl()),
+    };
     asked.of.iter().map(renewed).map(Ok).collect()
 }
 
 /// Nobody of them needs to do anything for this long.
-pub(crate) fn again(asked: &Many, look_in: Duration) -> Vec<Result<Look>> {
-    asked.of.iter().map(|_| Ok(Look::Again(look_in))).collect()
+pub(crate) fn again(asked: &Many, check_after: Duration) -> Vec<Result<WaiterCheck>> {
+    asked.of.iter().map(|_| Ok(WaiterCheck::Again(check_after))).collect()
 }
 
 pub(crate) fn refused_connection<T>() -> Result<T> {
@@ -80,10 +82,10 @@ pub(crate) struct Script {
     profile: Profile,
     settings: Settings,
     clock: Arc<dyn Clock>,
-    attempt: Play<One, Result<Attempt>>,
-    release: Play<One, Result<Removal>>,
-    renew: Play<Many, Vec<Result<Renewal>>>,
-    look: Play<Many, Vec<Result<Look>>>,
+    attempt: Play<One, Result<AttemptOutcome>>,
+    release: Play<One, Result<ReleaseOutcome>>,
+    renew: Play<Many, Vec<Result<RenewOutcome>>>,
+    look: Play<Many, Vec<Result<WaiterCheck>>>,
     clear: Play<Asked<()>, Result<()>>,
     close: Play<Asked<()>, Result<()>>,
 }
@@ -99,13 +101,13 @@ impl Script {
                 longest_ttl: Ttl::MAX,
                 order: Order::Arrival,
                 modes: Modes::ALL,
-                tokens: Tokens::Data,
+                tokens: TokenOrder::Data,
                 exclusion_fails_when: Cow::Borrowed(&[]),
             },
             settings: Settings::default(),
             clock: Arc::new(TokioClock::new()),
             attempt: Box::new(|asked| Box::pin(async move { granted(&asked) })),
-            release: Box::new(|_| Box::pin(async { Ok(Removal::Removed) })),
+            release: Box::new(|_| Box::pin(async { Ok(ReleaseOutcome::Removed) })),
             renew: Box::new(|asked| Box::pin(async move { renewed(&asked) })),
             look: Box::new(|asked| Box::pin(async move { again(&asked, SECOND) })),
             clear: Box::new(|_| Box::pin(async { Ok(()) })),
@@ -113,7 +115,7 @@ impl Script {
         }
     }
 
-    pub(crate) fn attempts<F: Future<Output = Result<Attempt>> + Send + 'static>(
+    pub(crate) fn attempts<F: Future<Output = Result<AttemptOutcome>> + Send + 'static>(
         mut self,
         play: impl Fn(One) -> F + Send + Sync + 'static,
     ) -> Script {
@@ -121,7 +123,7 @@ impl Script {
         self
     }
 
-    pub(crate) fn releases<F: Future<Output = Result<Removal>> + Send + 'static>(
+    pub(crate) fn releases<F: Future<Output = Result<ReleaseOutcome>> + Send + 'static>(
         mut self,
         play: impl Fn(One) -> F + Send + Sync + 'static,
     ) -> Script {
@@ -130,7 +132,7 @@ impl Script {
     }
 
     /// Answers are reported together, by index; what is left out is unreported.
-    pub(crate) fn renewals<F: Future<Output = Vec<Result<Renewal>>> + Send + 'static>(
+    pub(crate) fn renewals<F: Future<Output = Vec<Result<RenewOutcome>>> + Send + 'static>(
         mut self,
         play: impl Fn(Many) -> F + Send + Sync + 'static,
     ) -> Script {
@@ -139,7 +141,7 @@ impl Script {
     }
 
     /// As [`renewals`](Script::renewals).
-    pub(crate) fn looks<F: Future<Output = Vec<Result<Look>>> + Send + 'static>(
+    pub(crate) fn looks<F: Future<Output = Vec<Result<WaiterCheck>>> + Send + 'static>(
         mut self,
         play: impl Fn(Many) -> F + Send + Sync + 'static,
     ) -> Script {
@@ -249,7 +251,7 @@ impl Scripted {
     }
 }
 
-fn claims(contenders: &[Arc<dyn Contender>]) -> Vec<Arc<Claim>> {
+fn claims(contenders: &[Arc<dyn Acquisition>]) -> Vec<Arc<Claim>> {
     contenders.iter().map(|contender| contender.claim().clone()).collect()
 }
 
@@ -263,18 +265,22 @@ impl DistributedLock for Scripted {
         &*self.script.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
         locked(&self.claims).push(claim.clone());
         Arc::new(ScriptedSeat { store: self.me.upgrade().unwrap(), claim })
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
         let asked = self.record(Call::Renew(held.len()), claims(held));
         let answers = (self.script.renew)(asked).await;
         answers.into_iter().enumerate().for_each(|(index, answer)| report(index, answer));
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
         let waiting = claims(waiting);
         let ids = waiting.iter().map(|claim| claim.id()).collect();
         let asked = self.record(Call::Look(ids), waiting);
@@ -286,8 +292,8 @@ impl DistributedLock for Scripted {
         Ok(Snapshot::default())
     }
 
-    async fn evict(&self, _: &LockName, _: &OccupantId) -> Result<Removal> {
-        Ok(Removal::Absent)
+    async fn evict(&self, _: &LockName, _: &ParticipantId) -> Result<ReleaseOutcome> {
+        Ok(ReleaseOutcome::Absent)
     }
 
     async fn clear(&self, _: &Scratch) -> Result<()> {
@@ -307,17 +313,17 @@ struct ScriptedSeat {
 }
 
 #[async_trait]
-impl Contender for ScriptedSeat {
+impl Acquisition for ScriptedSeat {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let asked = self.store.record(Call::Attempt, self.claim.clone());
         (self.store.script.attempt)(asked).await
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let asked = self.store.record(Call::Release, self.claim.clone());
         (self.store.script.release)(asked).await
     }

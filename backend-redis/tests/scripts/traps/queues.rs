@@ -161,8 +161,8 @@ fn many_dead(bench: &mut Bench) -> Verdict {
         equal("the waiters left", &state.waiting.len(), &(left + 1))?;
         bench.send_look(&keys(), &alive.process, std::slice::from_ref(&alive.text));
         let answer = bench.client.receive();
-        let look_in = if left >= AT_ONCE { 1 } else { 1000 };
-        equal("the next check", &answer.list()[0], &Value::Int(look_in))?;
+        let check_after = if left >= AT_ONCE { 1 } else { 1000 };
+        equal("the next check", &answer.list()[0], &Value::Int(check_after))?;
         equal("missing", &answer.list()[1], &Value::Int(0))?;
     }
     release(bench, &holder)?;

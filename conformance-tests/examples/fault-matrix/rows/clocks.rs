@@ -22,14 +22,18 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "clocks::a_node_whose_clock_is_off_takes_no_part_and_is_not_missed",
+                    "clocks::a_node_with_a_wrong_clock_is_excluded_and_not_needed",
                 ),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
                     "clocks::a_majority_whose_clocks_disagree_is_refused_by_name",
                 ),
-                test(ZOOKEEPER, ZK_FAULTS, "server::a_servers_clock_that_jumps_changes_nothing"),
+                test(
+                    ZOOKEEPER,
+                    ZK_FAULTS,
+                    "servers::single::a_servers_clock_that_jumps_changes_nothing",
+                ),
                 ignored(ENSEMBLE, "each server counts sessions as one alone does"),
                 ignored(LOCAL, NO_SERVER),
             ],
@@ -54,7 +58,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "clocks::nodes_whose_clocks_run_a_hundredth_too_fast_free_nothing_that_is_believed_in",
+                    "clocks::clocks_that_run_a_hundredth_too_fast_free_no_held_lock",
                 ),
                 ignored(
                     ZK,
@@ -77,7 +81,7 @@ pub(super) const GROUP: Group = Group {
                         Store::ZooKeeper,
                         Store::Ensemble,
                     ],
-                    "a machine cannot be suspended by its own test; `core/src/clock.rs` reads `CLOCK_BOOTTIME`, and row 3 stops a process as a suspend would",
+                    "a machine cannot be suspended by its own test; `core/src/time/boot_clock.rs` reads `CLOCK_BOOTTIME`, and row 3 stops a process as a suspend would",
                 ),
                 ignored(
                     FILE,

@@ -11,18 +11,18 @@ pub(super) const GROUP: Group = Group {
             "found again, the same fencing token, no orphan",
             &[
                 suite("replies::a_grant_whose_reply_was_lost_is_found_again"),
-                suite("replies::a_place_whose_reply_was_lost_is_found_again"),
+                suite("replies::a_queue_place_whose_reply_was_lost_is_found_again"),
                 suite("replies::an_acquire_dropped_after_a_lost_reply_leaves_nothing"),
-                test(REDLOCK, REDLOCK_FAULTS, "majority::what_a_lost_answer_planted_is_given_back"),
+                test(REDLOCK, REDLOCK_FAULTS, "majority::what_a_lost_reply_acquired_is_released"),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "replies::a_node_whose_creation_was_not_confirmed_is_adopted_and_not_made_twice",
+                    "connections::replies::a_node_whose_creation_was_not_confirmed_is_adopted_and_not_created_twice",
                 ),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "replies::a_place_in_the_queue_is_kept_when_its_reply_was_lost",
+                    "connections::replies::a_queue_place_whose_reply_was_lost_is_kept",
                 ),
             ],
         ),
@@ -33,7 +33,11 @@ pub(super) const GROUP: Group = Group {
             &[
                 suite("replies::a_release_whose_reply_was_lost_is_a_release"),
                 test(REDLOCK, REDLOCK_FAULTS, "rules::a_late_release_does_not_free_a_successor"),
-                test(ZOOKEEPER, ZK_FAULTS, "replies::a_release_whose_reply_was_lost_has_worked"),
+                test(
+                    ZOOKEEPER,
+                    ZK_FAULTS,
+                    "connections::replies::a_release_whose_reply_was_lost_has_worked",
+                ),
             ],
         ),
         row(
@@ -41,9 +45,9 @@ pub(super) const GROUP: Group = Group {
             "reply to a renewal lost",
             "the old deadline stands",
             &[
-                suite("replies::a_renewal_whose_reply_was_lost_is_asked_again"),
+                suite("replies::a_renewal_whose_reply_was_lost_is_repeated"),
                 test(LEASES, SIMULATION, "renewing::a_lost_renewal_reply_leaves_the_old_deadline"),
-                test(ZOOKEEPER, ZK_FAULTS, "replies::a_lost_heartbeat_costs_no_lock"),
+                test(ZOOKEEPER, ZK_FAULTS, "connections::replies::a_lost_heartbeat_costs_no_lock"),
                 ignored(FILE, "nothing is renewed"),
             ],
         ),
@@ -59,21 +63,25 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "connection::a_half_open_connection_is_replaced_within_seconds",
                 ),
-                test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_nodes_that_nothing_reaches"),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "majority::who_is_cut_off_from_a_majority_is_told_by_the_deadline",
+                    "away::nodes_that_receive_nothing_are_not_waited_for",
+                ),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "majority::a_client_without_a_majority_gets_an_error_by_the_deadline",
                 ),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "session::a_holder_that_is_cut_off_knows_its_loss_before_the_servers_give_the_lock_away",
+                    "connections::session::a_holder_that_is_cut_off_detects_its_loss_before_the_next_grant",
                 ),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "session::a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock",
+                    "connections::session::a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock",
                 ),
             ],
         ),
@@ -82,7 +90,7 @@ pub(super) const GROUP: Group = Group {
             "one direction dropped",
             "the same",
             &[
-                suite("network::who_is_cut_off_in_one_direction_is_told_in_time"),
+                suite("network::a_loss_is_reported_in_time_when_one_direction_is_cut"),
                 test(
                     REDIS,
                     REDIS_FAULTS,
@@ -91,7 +99,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "away::nobody_waits_for_nodes_that_do_not_answer_and_do_as_they_are_told",
+                    "away::nodes_that_execute_without_replying_are_not_waited_for",
                 ),
             ],
         ),
@@ -100,7 +108,7 @@ pub(super) const GROUP: Group = Group {
             "connections reset",
             "reconnected, the lock and the place are kept",
             &[
-                suite("network::resets_cost_no_lock_and_no_place"),
+                suite("network::connection_resets_lose_no_lock_and_no_queue_place"),
                 test(
                     REDIS,
                     REDIS_FAULTS,
@@ -116,7 +124,7 @@ pub(super) const GROUP: Group = Group {
                 suite("validity::validity_counts_from_before_the_request"),
                 suite("validity::a_reply_after_the_lease_is_no_guard"),
                 suite("network::a_delay_near_the_promise_makes_no_guard_without_validity"),
-                test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_slow_nodes"),
+                test(REDLOCK, REDLOCK_FAULTS, "away::slow_nodes_are_not_waited_for"),
             ],
         ),
         row(
@@ -126,30 +134,30 @@ pub(super) const GROUP: Group = Group {
             &[
                 test(
                     REDIS,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "a_third_of_the_packets_lost_only_slows_down",
                 ),
                 test(
                     REDIS,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "late_packets_of_a_lost_connection_take_no_lock",
                 ),
                 test(
                     SENTINEL,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "a_third_of_the_packets_lost_only_slows_a_client_under_sentinel_down",
                 ),
                 test(
                     CLUSTER,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "a_third_of_the_packets_lost_only_slows_a_cluster_down",
                 ),
                 test(
                     REDLOCK,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "a_third_of_the_packets_lost_only_slows_a_quorum_down",
                 ),
-                test(ZK, "backend-zk/tests/apart", "a_third_of_the_packets_lost_only_slows_down"),
+                test(ZK, "backend-zk/tests/netns", "a_third_of_the_packets_lost_only_slows_down"),
                 ignored(LOCAL, "nothing lies between the store and its clients"),
             ],
         ),
@@ -166,7 +174,7 @@ pub(super) const GROUP: Group = Group {
                 ),
                 test(REDIS, REDIS_FAULTS, "connection::a_split_reply_does_no_harm"),
                 test(REDIS, REDIS_FAULTS, "connection::a_connection_out_of_step_is_replaced"),
-                test(FILE, FILE_PLACES, "a_queue_that_is_none_is_left_alone"),
+                test(FILE, FILE_DIRECTORIES, "a_queue_of_another_version_is_left_alone"),
             ],
         ),
         row(
@@ -180,7 +188,7 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "connection::a_flapping_connection_only_slows_things_down_and_leaves_no_orphans",
                 ),
-                test(REDLOCK, REDLOCK_FAULTS, "away::nobody_waits_for_nodes_that_come_and_go"),
+                test(REDLOCK, REDLOCK_FAULTS, "away::flapping_nodes_are_not_waited_for"),
             ],
         ),
     ],
