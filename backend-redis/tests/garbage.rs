@@ -1,5 +1,5 @@
-//! Clients that are sent garbage: an error of a known kind in time, no panic, no memory for what is
-//! only announced, and good servers are found afterwards. A process of its own, whose memory is
+//! Clients that receive garbage: an error of a known kind in time, no panic, no memory for what is
+//! only announced, and good servers are used afterwards. A process of its own, whose memory is
 //! measured.
 
 #![allow(clippy::unwrap_used)]
@@ -59,14 +59,14 @@ fn random() -> StdRng {
     StdRng::seed_from_u64(seed)
 }
 
-/// Nothing that a caller would act on otherwise.
+/// An error of a kind on which a caller does not act.
 fn assert_in_vain(error: &Error, bytes: &[u8]) {
     let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]);
     let known = matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Refused);
     assert!(known, "after {shown:?}: {error}");
 }
 
-/// Connecting says so within its bound; whoever connects all the same is granted nothing.
+/// Connecting fails within its bound; a client that connects nevertheless is granted nothing.
 async fn meet(nodes: usize, bytes: Vec<u8>) {
     let mut servers = Vec::new();
     for _ in 0..nodes {
@@ -95,7 +95,7 @@ async fn go_on(server: Arc<TestRedis>, name: String, bytes: Vec<u8>) {
     let lock = locks.lock(&name);
     match soon("acquiring ends", lock.acquire()).await {
         Ok(guard) => {
-            let seen = soon("a look is answered", locks.inspect(&name)).await.unwrap();
+            let seen = soon("inspect is answered", locks.inspect(&name)).await.unwrap();
             assert_eq!(seen.holders[0].token, Some(guard.fencing_token()));
             let _ = soon("a release ends", guard.release()).await;
         }
@@ -124,15 +124,14 @@ async fn garbage_is_an_error_in_time_and_grants_nothing() {
     release(acquire(&locks, "good").await).await;
 }
 
-/// Sends the same without end, for as long as the client takes it.
+/// Sends the same bytes for as long as the client reads.
 struct Flood {
     addr: SocketAddr,
     sent: Arc<AtomicU64>,
     _listening: JoinSet<()>,
 }
 
-/// Behind an answer to `HELLO`, if that is `greeting`, it sends `head`, and then `rest` again and
-/// again.
+/// Sends `greeting`, as the reply to `HELLO`, then `head`, and then `rest` again and again.
 async fn flood(greeting: &'static str, head: &'static str, rest: Vec<u8>) -> Flood {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -160,8 +159,8 @@ async fn flood(greeting: &'static str, head: &'static str, rest: Vec<u8>) -> Flo
     Flood { addr, sent, _listening: listening }
 }
 
-/// A server that announces a gigabyte, or never ends a reply, is left before that is read. What is
-/// counted is what the kernel took over besides.
+/// A server that announces a gigabyte, or never ends a reply, is disconnected before that is read. The
+/// count includes what the kernel buffered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reply_of_excessive_size_is_not_read() {
     const HELLO: &str = "%1\r\n+proto\r\n:3\r\n";
@@ -190,14 +189,14 @@ async fn a_reply_of_excessive_size_is_not_read() {
     harm.assert_none();
 }
 
-/// What listens there is named, if it can be told.
+/// The error names the other protocol, if it is recognized.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_protocol_is_recognized() {
     for (bytes, kind, says) in [
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], ErrorKind::Refused, "speaks HTTP"),
         (&[0x15, 3, 1, 0, 2, 2, 80], ErrorKind::Refused, "speaks TLS; use rediss://"),
-        // It would take the time of an acquire to find that no lock is ever granted.
-        (b"+OK\r\n", ErrorKind::Refused, "is it a Redis?"),
+        // Without this error only the first acquire would show that no lock is ever granted.
+        (b"+OK\r\n", ErrorKind::Refused, "is this a Redis server?"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", ErrorKind::Unreachable, "not speak the Redis protocol"),
     ] {
         let server = ScriptedServer::start(move |_| bytes.to_vec()).await.unwrap();
@@ -206,7 +205,7 @@ async fn another_protocol_is_recognized() {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error_chain(&error).contains(says), "{error}");
     }
-    // As a ZooKeeper does, and a server that wants TLS.
+    // Like ZooKeeper, and a server that expects TLS.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     let mut closing = JoinSet::new();
@@ -223,5 +222,5 @@ async fn another_protocol_is_recognized() {
     let server = TestRedis::start().await.unwrap();
     let url = format!("rediss://{}?connect_timeout=300ms&unreachable_after=2s", server.addr());
     let text = error_chain(&connect(&url).await.unwrap_err());
-    assert!(text.contains("redis:// is without"), "{text}");
+    assert!(text.contains("use redis://"), "{text}");
 }

@@ -19,10 +19,10 @@ use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis, TestSenti
 use futures_util::future::try_join_all;
 
 const PATIENCE_WITH_LOSS: Duration = Duration::from_secs(120);
-/// A connection that is lost takes a while to come back, and renewals need one.
+/// A lost connection takes a while to be replaced, and renewals need one.
 const WITH_LOSS: &str = "ttl=60s&unreachable_after=110s";
 
-/// Nobody waits long for what is not there.
+/// A short wait for what is unavailable.
 const BRIEFLY: &str = "unreachable_after=5s";
 
 fn main() {
@@ -92,7 +92,7 @@ async fn drained(server: &TestRedis) {
     .await;
 }
 
-/// Three nodes that are declared new, and a client's URL.
+/// Three nodes that were initialized, and a client's URL.
 async fn quorum(params: &str) -> (Vec<TestRedis>, String) {
     let nodes = try_join_all((0..3).map(|_| TestRedis::start())).await.unwrap();
     let hosts: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
@@ -109,24 +109,24 @@ async fn packets() {
     drained(&server).await;
 }
 
-/// Row 14: TCP repeats what it could not deliver, with pauses that double. The request that was lost
-/// first would come a second after its claim was released, on a connection that was given up.
+/// Row 14: TCP retransmits undelivered data, with pauses that double. The request that was lost first
+/// would arrive a second after its claim was released, on a connection that was discarded.
 async fn late_packets() {
     let server = TestRedis::start().await.unwrap();
     let locks = try_connect(&server, WITH_LOSS).await.unwrap();
     release(acquire(&locks, "lock").await).await;
     let loss = Loss::of(100);
     let waiter = spawn_waiter(&locks, "lock");
-    // So long that the next repetition is later than a new connection.
+    // Long enough that the next retransmission is later than a new connection.
     tokio::time::sleep(ms(1700)).await;
     drop(loss);
     release(until_granted(waiter).await).await;
-    // The repetition is due 3 s after the loss began.
+    // The retransmission is due 3 s after the loss began.
     tokio::time::sleep(ms(3000)).await;
     drained(&server).await;
 }
 
-/// Row 14, with a majority to be asked.
+/// Row 14, on a quorum.
 async fn packets_of_a_quorum() {
     let params = "ttl=60s&restart_delay=90s&unreachable_after=110s&node_timeout=5s";
     let (_nodes, url) = quorum(params).await;
@@ -135,7 +135,7 @@ async fn packets_of_a_quorum() {
     lost_packets_only_slow_down(&clients, 5, PATIENCE_WITH_LOSS).await;
 }
 
-/// Row 14. What the servers say to each other gets lost too.
+/// Row 14. Packets between the servers are lost, too.
 async fn packets_of_sentinels() {
     let servers = TestSentinel::start().await.unwrap();
     servers.never_fail_over().await.unwrap();
@@ -147,7 +147,7 @@ async fn packets_of_sentinels() {
     drained(master).await;
 }
 
-/// Row 14, as well.
+/// Row 14, in a cluster.
 async fn packets_of_a_cluster() {
     let servers = TestCluster::start().await.unwrap();
     servers.never_fail_over().await.unwrap();
@@ -228,7 +228,7 @@ async fn descriptors_in_a_cluster() {
     let servers = TestCluster::start().await.unwrap();
     let url = format!("{}?ttl=3s&{BRIEFLY}", servers.url());
     let locks = connect(&url).await.unwrap();
-    // Each node has a connection of its own, and those that are there go on.
+    // Each node has a connection of its own, and existing ones continue.
     release(acquire(&locks, "another").await).await;
     missing_descriptors_are_named(&locks, async || connect(&url).await).await;
     for master in &servers.nodes()[..3] {

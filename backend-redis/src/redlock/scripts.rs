@@ -7,8 +7,8 @@ use crate::protocol::script::{SCRIPTS, Script, texts};
 
 /// What these steps share, besides what all of the crate's do.
 const PARTS: &[(&str, &str)] = &[
-    ("--<fencing_token.lua>\n", include_str!("../scripts/redlock/fencing_token.lua")),
-    ("--<hint.lua>\n", include_str!("../scripts/redlock/hint.lua")),
+    ("--<fencing_token.lua>\n", include_str!("../protocol/lua/redlock/fencing_token.lua")),
+    ("--<hint.lua>\n", include_str!("../protocol/lua/redlock/hint.lua")),
 ];
 
 #[derive(Debug)]
@@ -17,25 +17,25 @@ pub(crate) struct QuorumScripts {
     pub(crate) raise: Script,
     pub(crate) extend: Script,
     pub(crate) free: Script,
-    pub(crate) look: Script,
+    pub(crate) check_waiters: Script,
     pub(crate) batch: Script,
 }
 
 impl QuorumScripts {
     pub(crate) fn all(&self) -> [&Script; 7] {
-        let QuorumScripts { vote, raise, extend, free, look, batch } = self;
-        [vote, raise, extend, free, look, batch, &SCRIPTS.inspect]
+        let QuorumScripts { vote, raise, extend, free, check_waiters, batch } = self;
+        [vote, raise, extend, free, check_waiters, batch, &SCRIPTS.inspect]
     }
 }
 
 pub(crate) static QUORUM: LazyLock<QuorumScripts> = LazyLock::new(|| {
-    let vote = Script::step("vote", include_str!("../scripts/redlock/vote.lua"), PARTS);
-    let raise = Script::step("raise", include_str!("../scripts/redlock/raise.lua"), PARTS);
-    let extend = Script::step("extend", include_str!("../scripts/redlock/extend.lua"), PARTS);
-    let free = Script::step("free", include_str!("../scripts/redlock/free.lua"), PARTS);
-    let look = Script::step("look", include_str!("../scripts/redlock/look.lua"), PARTS);
-    let batch = Script::batch(&[&vote, &raise, &extend, &free, &look, &SCRIPTS.inspect]);
-    QuorumScripts { vote, raise, extend, free, look, batch }
+    let vote = Script::step("vote", include_str!("../protocol/lua/redlock/vote.lua"), PARTS);
+    let raise = Script::step("raise", include_str!("../protocol/lua/redlock/raise.lua"), PARTS);
+    let extend = Script::step("extend", include_str!("../protocol/lua/redlock/extend.lua"), PARTS);
+    let free = Script::step("free", include_str!("../protocol/lua/redlock/free.lua"), PARTS);
+    let check_waiters = Script::step("check_waiters", include_str!("../protocol/lua/redlock/check_waiters.lua"), PARTS);
+    let batch = Script::batch(&[&vote, &raise, &extend, &free, &check_waiters, &SCRIPTS.inspect]);
+    QuorumScripts { vote, raise, extend, free, check_waiters, batch }
 });
 
 /// The scripts' names and texts, for tests that drive them without the rest of this crate.

@@ -1,5 +1,5 @@
-//! Servers that name each other to their clients, shared by all behaviours, each under its own
-//! prefix and by lines of its own.
+//! Servers that name each other to their clients, shared by all behaviours, each with a prefix and
+//! proxies of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,27 +13,27 @@ use tokio::sync::OnceCell;
 
 use crate::keys::{self, cannot, connect};
 
-/// How servers of one kind are started and asked.
+/// How servers of one kind are started and queried.
 #[async_trait]
 pub(crate) trait Topology: Sized + Send + Sync + 'static {
     const NAME: &'static str;
 
     async fn start() -> std::result::Result<Self, ServerError>;
 
-    /// All that a client may talk to.
+    /// All servers that a client may connect to.
     fn servers(&self) -> Vec<&TestRedis>;
 
-    /// Those that have keys.
+    /// The servers that have keys.
     fn nodes(&self) -> &[TestRedis];
 
-    /// Where a key is.
+    /// The server that has a key.
     async fn master_of(&self, key: &str) -> std::result::Result<&TestRedis, ServerError>;
 
-    /// A client's URL, by these addresses.
+    /// A client's URL, with these addresses.
     fn url(&self, front: &Front) -> String;
 }
 
-/// `host:port` of each, as a client behind `front` finds it.
+/// `host:port` of each, at which a client reaches it through `front`.
 pub(crate) fn hosts(servers: &[TestRedis], front: &Front) -> String {
     let hosts = servers.iter().map(|server| front.addr_of(server.addr()).to_string());
     hosts.collect::<Vec<_>>().join(",")

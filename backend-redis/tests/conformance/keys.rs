@@ -1,4 +1,4 @@
-//! What lies in a server, seen without the library under test.
+//! The keys in a server, read without the library under test.
 
 use std::error::Error as Cause;
 
@@ -11,7 +11,7 @@ pub(crate) fn cannot(doing: &str, cause: impl Into<Box<dyn Cause + Send + Sync>>
     Error::new(ErrorKind::Refused, format!("cannot {doing}")).caused_by(cause)
 }
 
-/// As a user's program connects.
+/// Connects like a user's program.
 pub(crate) async fn connect(address: &str, params: &Params) -> Result<Locks> {
     url::connect(&[SCHEME], &params.on_url(address)).await
 }
@@ -22,7 +22,7 @@ async fn ask(server: &TestRedis, command: &[&str]) -> Result<String> {
 
 /// The keys of holders and waiters. A lock's last token may stay, for a day.
 pub(crate) async fn leftovers(server: &TestRedis, prefix: &str) -> Result<Vec<String>> {
-    // A key may have a line's end in it.
+    // A key may contain a newline.
     let plain = "local keys = redis.call('KEYS', '*')
         for i, key in ipairs(keys) do keys[i] = string.gsub(key, '%c', '?') end
         return keys";
@@ -31,7 +31,7 @@ pub(crate) async fn leftovers(server: &TestRedis, prefix: &str) -> Result<Vec<St
     Ok(keys.lines().filter(of_claims).map(str::to_owned).collect())
 }
 
-/// The key that clients in every language share for the lock of this prefix and name.
+/// The key of the lock of this prefix and name, which clients in all languages share.
 pub(crate) fn key(prefix: &str, name: &str) -> String {
     let key = format!("{prefix}{name}");
     key.replace('%', "%25").replace('{', "%7B").replace('}', "%7D")

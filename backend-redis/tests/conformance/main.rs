@@ -1,5 +1,5 @@
 //! The public conformance suite on the Redis stores: one server, Sentinel, a cluster, and quorums
-//! with none and some of their nodes dead, all real and started here.
+//! with none or some of their nodes dead, all real and started here.
 
 mod cluster;
 mod followed;

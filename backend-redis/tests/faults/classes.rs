@@ -1,5 +1,5 @@
-//! What servers really answer when they do not serve: each error means the same of a step that goes
-//! alone, of one among others in a call, at a cluster and at the nodes of a quorum.
+//! The replies of real servers that do not serve: each error has the same meaning for a step sent
+//! alone, for one in a batch, at a cluster and at the nodes of a quorum.
 
 use fencelock_core::{Error, ErrorKind, Guard, Locks, url};
 use fencelock_redis::{REDLOCK_SCHEME, redlock};
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::support::*;
 
-/// What befalls servers, until it is mended.
+/// A condition of servers, until it is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     ReadOnly,
@@ -55,7 +55,7 @@ impl Fault {
         }
     }
 
-    /// Whether this version of the server can be brought to say it of a script.
+    /// Whether this version of the server can be made to return it from a script.
     pub(crate) async fn can_befall(self, server: &TestRedis) -> bool {
         let before_7 =
             redis_command(server, &["INFO", "server"]).await.contains("redis_version:6.");
@@ -64,13 +64,13 @@ impl Fault {
 
     pub(crate) async fn befalls(self, server: &TestRedis) {
         match self {
-            // Of a master that is nowhere, so that its data stays.
+            // A replica of a master that does not exist, so that it keeps its data.
             ReadOnly => drop(redis_command(server, &["REPLICAOF", "127.0.0.1", "1"]).await),
             NoReplicas => set(server, "min-replicas-to-write", "9").await,
             OutOfMemory => set(server, "maxmemory", "1").await,
             CannotSave => {
-                // What is saved cannot be put in the place of a directory. Before Redis 7 a master
-                // has saved a file there for its replicas.
+                // A directory cannot be replaced by the saved file. Before Redis 7 a master has
+                // saved a file there for its replicas.
                 let dump = server.directory().join("dump.rdb");
                 let _ = std::fs::remove_file(&dump);
                 std::fs::create_dir_all(dump.join("x")).expect("made");
@@ -102,10 +102,10 @@ impl Fault {
             }
             OtherType => {
                 for n in 0..LOCKS {
-                    let fence = format!("{{lock:{}}}:f", name(n));
+                    let token = format!("{{lock:{}}}:f", name(n));
                     // At the slot's server, where there are slots.
-                    let _ = server.command(&["DEL", &fence]).await;
-                    let _ = server.command(&["RPUSH", &fence, "foreign"]).await;
+                    let _ = server.command(&["DEL", &token]).await;
+                    let _ = server.command(&["RPUSH", &token, "foreign"]).await;
                 }
             }
         }
@@ -127,8 +127,8 @@ impl Fault {
             DeniedKey => drop(redis_command(server, &["ACL", "SETUSER", "limited", "~*"]).await),
             OtherType => {
                 for n in 0..LOCKS {
-                    let fence = format!("{{lock:{}}}:f", name(n));
-                    let _ = server.command(&["DEL", &fence]).await;
+                    let token = format!("{{lock:{}}}:f", name(n));
+                    let _ = server.command(&["DEL", &token]).await;
                 }
             }
         }
@@ -139,37 +139,37 @@ fn options() -> RedisOptions {
     RedisOptions::new().acl_user("limited on >pw ~* &* +@all")
 }
 
-/// So many at once, each with a lock of its own: what they are told while it lasts, and that they are
-/// granted afterwards.
-async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, crowd: usize) {
+/// Concurrent attempts, each on a lock of its own: their errors while the fault lasts, and their
+/// grants afterwards.
+async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, count: usize) {
     join_all(servers.iter().map(|server| fault.befalls(server))).await;
-    until(&format!("{fault:?}: {crowd} are told why"), async || {
-        let asking = (0..crowd).map(|n| {
+    until(&format!("{fault:?}: {count} fail with the reason"), async || {
+        let asking = (0..count).map(|n| {
             let lock = locks.lock(name(n)).wait_at_most(ms(300));
             async move { lock.acquire().await }
         });
-        let answers = within(PATIENCE, "everybody has an answer", join_all(asking)).await;
+        let answers = within(PATIENCE, "all have replies", join_all(asking)).await;
         let says = |error: &Error| error_chain(error).contains(fault.says());
         let mut errors = Vec::new();
         for answer in answers {
             match answer {
                 Err(error) => errors.push(error),
-                // A script that has written, such as for a release, may go on when memory is full.
-                Ok(guard) if fault == OutOfMemory && crowd > 1 => release(guard).await,
-                Ok(_) => panic!("{fault:?}, {crowd}: granted"),
+                // A script that has written, such as a release, may continue when memory is full.
+                Ok(guard) if fault == OutOfMemory && count > 1 => release(guard).await,
+                Ok(_) => panic!("{fault:?}, {count}: granted"),
             }
         }
         for error in &errors {
-            assert_eq!(error.kind(), fault.kind(), "{fault:?}, {crowd}: {}", error_chain(error));
-            // What may pass may also be told as silence, on a busy machine.
+            assert_eq!(error.kind(), fault.kind(), "{fault:?}, {count}: {}", error_chain(error));
+            // On a busy machine a temporary error may also be reported as a timeout.
             let is_sure = says(error) || fault.kind() == ErrorKind::Unreachable;
-            assert!(is_sure, "{fault:?}, {crowd}: {}", error_chain(error));
+            assert!(is_sure, "{fault:?}, {count}: {}", error_chain(error));
         }
         errors.iter().any(says)
     })
     .await;
     join_all(servers.iter().map(|server| fault.is_mended(server))).await;
-    let asking = (0..crowd).map(|n| async move { acquire(locks, &name(n)).await });
+    let asking = (0..count).map(|n| async move { acquire(locks, &name(n)).await });
     let guards: Vec<Guard> = join_all(asking).await;
     join_all(guards.into_iter().map(release)).await;
 }
@@ -182,8 +182,8 @@ async fn a_server_error_has_the_same_meaning_alone_and_in_a_batch() {
             continue;
         }
         let url = format!("redis://limited:pw@{}/0?ttl=60s", server.addr());
-        for crowd in [1, LOCKS] {
-            meets(&[&server], &connect(&url).await, fault, crowd).await;
+        for count in [1, LOCKS] {
+            meets(&[&server], &connect(&url).await, fault, count).await;
         }
         drained(&server).await;
     }
@@ -196,7 +196,7 @@ async fn a_server_error_has_the_same_meaning_in_a_cluster() {
     let masters: Vec<&TestRedis> = cluster.nodes()[..3].iter().collect();
     let url = cluster.url().replace("redis-cluster://", "redis-cluster://limited:pw@");
     let locks = connect(&format!("{url}?ttl=60s")).await;
-    // Nobody may make a master of a cluster a replica in that way.
+    // A master of a cluster cannot be made a replica in this way.
     for fault in Fault::ALL.into_iter().filter(|fault| *fault != ReadOnly) {
         if fault.can_befall(masters[0]).await {
             meets(&masters, &locks, fault, 16).await;
@@ -219,9 +219,9 @@ async fn a_server_error_has_the_same_meaning_at_the_nodes_of_a_quorum() {
         let hosts: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
         let url = format!("redlock://limited:pw@{}/0?ttl=20s&clock_tolerance=5s", hosts.join(","));
         redlock::init(&url).await.unwrap();
-        for crowd in [1, LOCKS] {
+        for count in [1, LOCKS] {
             let locks = connect_retrying(|| url::connect(&[REDLOCK_SCHEME], &url)).await;
-            meets(&nodes.iter().collect::<Vec<_>>(), &locks, fault, crowd).await;
+            meets(&nodes.iter().collect::<Vec<_>>(), &locks, fault, count).await;
         }
     }
 }

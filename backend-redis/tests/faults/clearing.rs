@@ -1,4 +1,4 @@
-//! What a run of a tool left is removed from a server that has much else, and nothing else is.
+//! Clearing removes the keys that a run of a tool left behind, and no other key of the server.
 
 use fencelock_core::Scratch;
 use futures_util::StreamExt;
@@ -31,7 +31,7 @@ async fn a_run_is_cleared_from_among_many_other_keys_and_other_runs() {
     let (own, other) = (Scratch::fresh("app:", "test"), Scratch::fresh("app:", "test"));
     let locks = use_names(&testbed, &own).await;
     use_names(&testbed, &other).await.close().await.unwrap();
-    // As a client that was killed leaves it.
+    // The keys that a killed client leaves behind.
     let _held = acquire(&locks, "held").await;
     let waiter = spawn_waiter(&locks, "held");
     until_queued(&locks, "held", 1).await;

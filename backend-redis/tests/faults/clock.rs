@@ -1,4 +1,4 @@
-//! Servers whose wall clock jumps: all that a lease on Redis rests on.
+//! Servers whose wall clock jumps: every lease on Redis depends on it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-/// A server, and what moves its clock.
+/// A server, and the control of its clock.
 struct Skewed {
     server: TestRedis,
     clock: ServerClock,
@@ -22,7 +22,7 @@ impl Skewed {
         Skewed { server: server.expect("a server starts"), clock }
     }
 
-    /// Puts the clock to so many seconds after the right time.
+    /// Sets the clock to `seconds` after the right time.
     async fn is_ahead_by(&self, seconds: i64) {
         self.clock.is_ahead_by(seconds).expect("written");
         let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later");
@@ -36,10 +36,9 @@ impl Skewed {
     }
 }
 
-/// Row 33. A clock that jumps ahead ends leases too early, as the docs say: the holder is told, and
+/// Row 33. A clock that jumps ahead ends leases too early, as documented: the holder is notified, and
 /// the token still rises, also when the clock jumps back. (The token's key lives for an hour at
-/// least: a jump ahead by more is a loss of data, which the token does not outlive together with a jump
-/// back.)
+/// least: a jump ahead by more is a loss of data, and together with a jump back the token may fall.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_whatever_the_servers_clock_does() {
     let skewed = Skewed::start().await;
@@ -52,7 +51,7 @@ async fn tokens_rise_whatever_the_servers_clock_does() {
         let waiters = [spawn_waiter(&other, "lock"), spawn_waiter(&one, "lock")];
         until_queued(&one, "lock", 2).await;
         skewed.is_ahead_by(seconds).await;
-        // Kept or lost, but never a holder without an end.
+        // Kept or lost, but never a holder without an expiry.
         drop(held);
         let tokens = in_turns(waiters).await;
         assert!(tokens.len() == 2 && tokens.is_sorted(), "{seconds}: {tokens:?}");
@@ -62,7 +61,7 @@ async fn tokens_rise_whatever_the_servers_clock_does() {
     }
 }
 
-/// Row 33: the lock is gone at once, and the one who held it hears of it.
+/// Row 33: the lock is lost at once, and its holder is notified.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_ahead_ends_a_lease_and_its_holder_is_notified() {
     let skewed = Skewed::start().await;
@@ -73,14 +72,14 @@ async fn a_jump_ahead_ends_a_lease_and_its_holder_is_notified() {
     skewed.is_ahead_by(40).await;
     let next = until_granted(waiter).await;
     assert!(next.fencing_token() > lost.fencing_token());
-    soon("the holder is told", lost.lost()).await;
+    soon("the holder is notified", lost.lost()).await;
     drop(lost);
     assert!(is_busy(&one, "lock").await);
     release(next).await;
     drained(&skewed.server).await;
 }
 
-/// Row 35: its leases end a hundredth too early. What is believed in is shorter than that, by the
+/// Row 35: its leases end one percent too early. The validity of a hold is shorter still, by the
 /// margin of `validity::lease_end`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts() {
@@ -96,7 +95,7 @@ async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts
         }
     });
     for _ in 0..3 {
-        // Each in a connection of its own, since a reset is what heals the other.
+        // On connections of their own, since a reset heals the other one.
         let (near, far) = (testbed.direct("ttl=30s").await, testbed.behind("ttl=2500ms").await);
         let held = acquire(&far, "lock").await;
         let waiter = spawn_waiter(&near, "lock");
@@ -104,7 +103,7 @@ async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts
         testbed.proxy.black_hole(Direction::ToServer);
         testbed.proxy.black_hole(Direction::ToClient);
         let next = until_granted(waiter).await;
-        assert!(!held.is_held(), "believed in by {:?} too long", held.remaining());
+        assert!(!held.is_held(), "held {:?} too long", held.remaining());
         release(next).await;
         testbed.proxy.heal().await.unwrap();
     }
@@ -118,7 +117,7 @@ async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts
     drained(&testbed.server).await;
 }
 
-/// Of a board that has no clock of its own, until it hears of the time. Leases would all end then.
+/// The clock of a board without a battery, until it gets the time; all leases would end then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_was_never_set_is_refused_with_a_reason() {
     const MONTH: i64 = 30 * 86_400;
@@ -130,7 +129,7 @@ async fn a_clock_that_was_never_set_is_refused_with_a_reason() {
     skewed.is_ahead_by(MONTH - i64::try_from(right).expect("soon")).await;
     let refused = [
         try_connect(&format!("redis://{}/0", server.addr())).await.expect_err("no such clock"),
-        // Those who are connected are told as soon as they would have to wait, or to share.
+        // Connected clients get the error as soon as they would have to wait, or to share.
         soon("it is refused", locks.lock("lock").acquire()).await.expect_err("no such clock"),
         soon("it is refused", locks.rw_lock("doc").read().acquire())
             .await

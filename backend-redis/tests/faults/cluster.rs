@@ -20,7 +20,7 @@ fn names(what: &str) -> [String; 3] {
     let of_third = |third: u32| {
         let names = (0..).map(|n| format!("{what}-{n}"));
         let mut there = names.filter(|name| u32::from(slot(name)) * 3 / 16384 == third);
-        there.next().expect("there is no end of names")
+        there.next().expect("names do not end")
     };
     [0, 1, 2].map(of_third)
 }
@@ -33,13 +33,13 @@ async fn all_drained(servers: &TestCluster) {
     }
 }
 
-/// Another master than the slot's.
+/// A master other than the slot's.
 async fn elsewhere(servers: &TestCluster, slot: u16) -> &TestRedis {
     let master = servers.master_of(slot).await.expect("a master").port();
     servers.nodes()[..3].iter().find(|node| node.port() != master).expect("two others")
 }
 
-/// Row 29: MOVED, and back again.
+/// Row 29: MOVED, and back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_moved_slot_keeps_its_holders_and_waiters() {
     let servers = TestCluster::start().await.unwrap();
@@ -61,8 +61,8 @@ async fn a_moved_slot_keeps_its_holders_and_waiters() {
     all_drained(&servers).await;
 }
 
-/// Row 29. Of the keys of a lock some may be here and others there, or nowhere: then the cluster
-/// says TRYAGAIN until the slot has moved. All of them are served here, or there by ASK.
+/// Row 29. Some keys of a lock may be on one node and others on another, or missing: then the cluster
+/// replies TRYAGAIN until the slot has moved. With all keys on one node it is served there, or by ASK.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_moving_slot_serves_locks_in_one_place_and_the_others_later() {
     let servers = TestCluster::start().await.unwrap();
@@ -74,27 +74,27 @@ async fn a_moving_slot_serves_locks_in_one_place_and_the_others_later() {
     let second = spawn_waiter(&one, "lock");
     until_queued(&one, "lock", 2).await;
     let migration = servers.begin_migration(slot("lock"), to).await.unwrap();
-    // All here.
+    // All keys on the old node.
     assert!(is_busy(&other, "lock").await);
     until_renewed(&one, &held, ms(6000)).await;
-    // Torn apart.
+    // Split.
     migration.move_key("lock:lock").await.unwrap();
     let in_between = tokio::spawn(held.release());
     told_in_vain(&one, "lock", "moving").await;
-    // All there, where the slot does not yet belong.
+    // All keys on the new node, which does not yet own the slot.
     migration.move_keys().await.unwrap();
-    soon("the release goes through", in_between).await.unwrap().unwrap();
+    soon("the release succeeds", in_between).await.unwrap().unwrap();
     let guard = until_granted(first).await;
     assert!(is_busy(&one, "lock").await);
     until_renewed(&other, &guard, ms(6000)).await;
     release(guard).await;
     let guard = until_granted(second).await;
-    // Nobody waits: the queue is nowhere.
+    // No waiters: the queue does not exist.
     let waiter = spawn_waiter(&other, "lock");
     let releasing = tokio::spawn(guard.release());
     told_in_vain(&one, "lock", "moving").await;
     migration.finish().await.unwrap();
-    soon("the release goes through", releasing).await.unwrap().unwrap();
+    soon("the release succeeds", releasing).await.unwrap().unwrap();
     release(until_granted(waiter).await).await;
     all_drained(&servers).await;
 }
@@ -118,7 +118,7 @@ async fn a_held_lock_is_renewed_while_its_slot_is_moving() {
     all_drained(&servers).await;
 }
 
-/// Row 26, with the replica in step.
+/// Row 26, with the replica in sync.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_survive_a_failover_of_their_slot() {
     let servers = TestCluster::start().await.unwrap();
@@ -132,7 +132,7 @@ async fn holders_and_waiters_survive_a_failover_of_their_slot() {
     until_renewed(&one, &held, ms(10_000)).await;
     servers.settled().await.unwrap();
     servers.replicas_caught_up().await.unwrap();
-    // Shorter leases than the failover takes, on the other masters.
+    // Leases on the other masters that are shorter than the failover takes.
     let short = client(&servers, "ttl=2s").await;
     let mut elsewhere = Vec::new();
     for name in names("elsewhere") {
@@ -145,14 +145,15 @@ async fn holders_and_waiters_survive_a_failover_of_their_slot() {
     let killed = short.now();
     servers.kill_master_of(slot("lock")).await.unwrap();
     assert!(elsewhere.len() == 2 && elsewhere.iter().all(Guard::is_held), "starved");
-    assert!(short.now().duration_since(killed) > ms(1000), "too soon to show anything");
+    assert!(short.now().duration_since(killed) > ms(1000), "too soon to be conclusive");
     assert!(is_busy(&other, "lock").await);
     until_renewed(&one, &held, ms(10_000)).await;
     release(held).await;
     release(until_granted(waiter).await).await;
 }
 
-/// Row 20: who comes to the one that loads its data asks another one for the way, if there is one.
+/// Row 20: a client that connects to a node that loads its data gets the map from another one, if
+/// there is one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_master_loads_its_data_new_clients_get_the_locks_of_the_others() {
     let servers = TestCluster::start().await.unwrap();
@@ -162,7 +163,7 @@ async fn while_a_master_loads_its_data_new_clients_get_the_locks_of_the_others()
     let there = &names("there")[at.unwrap()];
     let straight = format!("redis-cluster://{}", ill.addr());
     let either = format!("{straight},{}", other.addr());
-    // Each knocks at either of the two first.
+    // Each tries either of the two first.
     let newcomer = async |_| release(acquire(&connect(&either).await, there).await).await;
     let mut patient = None;
     while_loading(ill, async {
@@ -171,13 +172,13 @@ async fn while_a_master_loads_its_data_new_clients_get_the_locks_of_the_others()
         assert!(!waits.is_finished());
     })
     .await;
-    let patient = soon("who knows no other is served", patient.unwrap()).await.unwrap();
+    let patient = soon("a client of that node alone is served", patient.unwrap()).await.unwrap();
     release(acquire(&patient, there).await).await;
     all_drained(&servers).await;
 }
 
-/// Lesson 11: for as long as one master is frozen and nobody takes over for it, the
-/// locks of the others are renewed, acquired and handed over.
+/// Lesson 11: while one master is frozen and no replica takes over, the locks of the others are
+/// renewed, acquired and handed off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_master_delays_no_lock_of_the_others() {
     let servers = TestCluster::start().await.unwrap();
@@ -203,7 +204,7 @@ async fn a_frozen_master_delays_no_lock_of_the_others() {
     for held in &ill_held {
         assert_lost_in_time(&one, held, since, ms(2000)).await;
     }
-    // Twice a lease, with everything else going on.
+    // Twice a lease, while all other work continues.
     while one.now().duration_since(since) < ms(4000) {
         for name in &wanted {
             let blocker = acquire(&one, name).await;

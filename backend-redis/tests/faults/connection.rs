@@ -1,4 +1,4 @@
-//! Connections that die, in every way in which they do.
+//! Connections that fail, in every way in which they do.
 
 use fencelock_conformance::checker::{Rules, assert_clean};
 use fencelock_conformance::history::Worker;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-/// Row 10: the peer has vanished without a word, as behind a firewall that forgot the connection.
+/// Row 10: the peer vanishes silently, such as behind a firewall that dropped the connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_half_open_connection_is_replaced_within_seconds() {
     let testbed = Testbed::start().await;
@@ -21,11 +21,11 @@ async fn a_half_open_connection_is_replaced_within_seconds() {
     testbed.proxy.drop_reply(DropReply::first(AfterDrop::BlackHole)).unwrap();
     soon("a reply vanishes", testbed.proxy.dropped_reply()).await;
     let vanished = Instant::now();
-    // Nobody can tell the waiter over the connection that it listens to.
+    // The waiter cannot be notified over its connection.
     release(blocker).await;
     let guard = until_granted(waiter).await;
     let silent = vanished.elapsed();
-    assert!(silent < ms(6000), "granted {silent:?} after the connection had died");
+    assert!(silent < ms(6000), "granted {silent:?} after the connection had failed");
     until_renewed(&far, &kept, ms(12_000)).await;
     release(guard).await;
     release(kept).await;
@@ -62,7 +62,7 @@ async fn with_one_direction_dropped_a_holder_is_lost_in_time_and_work_continues_
     tokio::join!(one_way(Direction::ToServer), one_way(Direction::ToClient));
 }
 
-/// Rows 12 and 23, lesson 1: the push of that release went to nobody.
+/// Rows 12 and 23, lesson 1: the push of that release had no receiver.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_while_the_subscription_was_down_is_noticed_at_once_afterwards() {
     let testbed = Testbed::start().await;
@@ -84,7 +84,7 @@ async fn a_release_while_the_subscription_was_down_is_noticed_at_once_afterwards
         late.push(back.elapsed());
         release(guard).await;
     }
-    // The look of each second would take half of one on the average.
+    // The check of each second would take half of one on average.
     late.sort_unstable();
     assert!(late[3] < ms(200), "granted so late after reconnecting: {late:?}");
     until_renewed(&far, &kept, ms(30_000)).await;
@@ -107,7 +107,7 @@ async fn client_kill_ends_no_hold_and_no_place_in_the_queue() {
         }
     }
     redis_command(&testbed.server, &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-    until("everybody listens again", async || {
+    until("all are subscribed again", async || {
         redis_command(&testbed.server, &["PUBSUB", "CHANNELS"]).await.lines().count() == 2
     })
     .await;
@@ -140,7 +140,7 @@ async fn a_flapping_connection_only_slows_things_down_and_leaves_no_orphans() {
             let (guard, claim) = worker.acquire(&locks, "one", How::Exclusive).await.unwrap();
             register.write(guard.fencing_token().get(), grants as u64);
             tokio::time::sleep(ms(5)).await;
-            // Whether it worked is in the history.
+            // The history has the result.
             let _ = worker.release(guard, claim).await;
             grants += 1;
         }
@@ -187,7 +187,7 @@ async fn garbage_from_the_server_is_an_error_and_then_a_new_connection() {
     drained(&testbed.server).await;
 }
 
-/// Row 15: replies that are cut short or have bits flipped.
+/// Row 15: replies that are truncated or have bits flipped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_split_reply_does_no_harm() {
     let tear: [fn(&mut Vec<u8>); 5] = [
@@ -203,19 +203,19 @@ async fn a_split_reply_does_no_harm() {
     for tear in tear {
         testbed.proxy.mangle_next_reply(tear);
         let lock = far.lock("torn");
-        // An answer that makes no sense may be an error for the caller.
+        // An invalid reply may be an error for the caller.
         if let Ok(guard) = soon("an acquisition ends", lock.acquire()).await {
             let _ = soon("a release ends", guard.release()).await;
         }
-        soon("a reply was torn", testbed.proxy.mangled_reply()).await;
+        soon("a reply was damaged", testbed.proxy.mangled_reply()).await;
         release(acquire(&near, "torn").await).await;
         release(acquire(&far, "torn").await).await;
     }
     drained(&testbed.server).await;
 }
 
-/// Row 15: the beginning of a push takes the next replies for its end, and from then on each
-/// reply answers an earlier request.
+/// Row 15: after the beginning of a push the next replies are parsed as its rest, and from then on
+/// each reply is taken for that to an earlier request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_out_of_step_is_replaced() {
     let testbed = Testbed::start().await;

@@ -1,4 +1,4 @@
-//! Many waiters whose process is killed or stopped: the others wait seconds for them, not minutes.
+//! Many waiters of a process that is killed or stopped: they delay the others by seconds, not minutes.
 //!
 //! The process is this program, executed again. The tests of the store on one server and those of a
 //! quorum share this file; `dead_store` is the store.
@@ -16,14 +16,14 @@ use crate::support::*;
 
 const LOCK: &str = "many";
 
-/// For so many tasks on a busy machine.
+/// Long enough for this many tasks on a busy machine.
 const QUEUED_WITHIN: Duration = PATIENCE.saturating_mul(3);
 
 const URL_VARIABLE: &str = "FENCELOCK_TEST_URL";
-/// How many wait; set by hand to try more.
+/// The number of waiters; set by hand to try more.
 const WAITERS_VARIABLE: &str = "FENCELOCK_TEST_WAITERS";
 
-/// What ends the requests of the process.
+/// The signal that stops the requests of the process.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Killed,
@@ -65,7 +65,7 @@ impl Drop for WaitingProcess {
     }
 }
 
-/// Whether exactly so many wait at a majority of `nodes`.
+/// Whether exactly `waiters` are queued at a majority of `nodes`.
 async fn are_waiting(nodes: &[TestRedis], waiters: usize) -> bool {
     let queue = format!("{{lock:{LOCK}}}:q");
     let mut agreeing = 0;
@@ -97,7 +97,7 @@ async fn behind_waiters_that_end(end: End, freed_at_once: bool) {
     wait(waiters + 1).await;
     process.end(end).await;
     if !freed_at_once {
-        // Safety checks pass over the dead while the lock is held, too.
+        // Checks remove dead waiters while the lock is held, too.
         wait(1).await;
     }
     let freed = Instant::now();
@@ -109,7 +109,7 @@ async fn behind_waiters_that_end(end: End, freed_at_once: bool) {
     store.drained().await;
 }
 
-/// All waiters of a process that ends are passed over together, even before that can be known.
+/// All waiters of a process that ends are removed together, even before its end is certain.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_waiters_of_a_killed_process_delay_the_others_by_seconds() {
     behind_waiters_that_end(End::Killed, true).await;
@@ -127,7 +127,7 @@ async fn child_that_waits() {
     let url = std::env::var(URL_VARIABLE).expect("a store");
     let waiters = std::env::var(WAITERS_VARIABLE).expect("a number");
     let waiters: usize = waiters.parse().expect("a number");
-    // It does not outlive its parent, however that ends.
+    // Ends with its parent, however that ends.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);

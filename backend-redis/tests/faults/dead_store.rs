@@ -5,7 +5,7 @@ use fencelock_testkit::servers::TestRedis;
 
 use crate::support::*;
 
-/// Enough for minutes, if they were passed over at the pace of safety checks.
+/// Enough for minutes, if they were removed only by the checks of each second.
 pub(crate) const WAITERS: usize = 3000;
 
 pub(crate) struct DeadStore(TestRedis);
@@ -19,7 +19,7 @@ impl DeadStore {
         direct(&self.0, "ttl=60s").await
     }
 
-    /// For the process that ends: a lock that it was granted at its end is soon free.
+    /// For the process that ends: a lock that it was granted last is soon free.
     pub(crate) fn url(&self) -> String {
         format!("redis://{}/0?ttl=5s", self.0.addr())
     }

@@ -1,5 +1,5 @@
-//! Keys that never end, or not for long: after a restore or a migration that dropped their TTL, or
-//! by hand.
+//! Keys without an expiry, or with a distant one: after a restore or a migration that dropped their
+//! TTL, or by hand.
 
 use fencelock_testkit::servers::TestRedis;
 
@@ -9,12 +9,12 @@ const NAME: &str = "lock";
 const L: &str = "lock:lock";
 const OWNER: &str = "67e5504410b1426f9247bb680e5fe0c8";
 
-/// What one of us would have put there, and is gone; with this TTL.
+/// The identity of a claim of ours that is gone, with this TTL.
 fn identity(mode: &str, ttl: u32) -> String {
     format!("{mode} {ttl} lock:@0123456789abcdef {OWNER} host")
 }
 
-/// How many steps the server has done.
+/// How many scripts the server has executed.
 async fn steps(server: &TestRedis) -> u64 {
     let stats = redis_command(server, &["INFO", "commandstats"]).await;
     let calls = |name: &str| -> u64 {
@@ -56,12 +56,12 @@ async fn no_value_at_a_locks_key_makes_its_first_waiter_poll_in_a_hot_loop() {
         let waiter = spawn_waiter(&locks, NAME);
         until_queued(&locks, NAME, 1).await;
         let before = steps(&server).await;
-        // A window to count in: nothing is awaited.
+        // The window in which calls are counted.
         tokio::time::sleep(ms(500)).await;
         let asked = steps(&server).await - before;
         println!("{put:?}: {asked} steps");
-        // Each 50 ms behind another program, else each second.
-        assert!(asked < 50, "{asked} steps in half a second behind {put:?}");
+        // Every 50 ms if another program holds it, else every second.
+        assert!(asked < 50, "{asked} steps in half a second after {put:?}");
         assert!(!waiter.is_finished(), "granted beside {put:?}");
         redis_command(&server, &["DEL", L]).await;
         release(until_granted(waiter).await).await;
@@ -69,7 +69,8 @@ async fn no_value_at_a_locks_key_makes_its_first_waiter_poll_in_a_hot_loop() {
     drained(&server).await;
 }
 
-/// What nobody renews ends with the TTL that it was acquired for, and what has no holder at once.
+/// A hold that is not renewed ends with the TTL that it was acquired for, a group without members at
+/// once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_ours_without_an_expiry_is_given_one() {
     let server = TestRedis::start().await.unwrap();
@@ -97,7 +98,7 @@ async fn a_lock_of_ours_without_an_expiry_is_given_one() {
     drained(&server).await;
 }
 
-/// A holder who lives renews what it holds, whatever end it was given meanwhile.
+/// A live holder renews its lock, whatever expiry it was given meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_key_lost_its_expiry_keeps_the_lock() {
     const TTL: u64 = 900;

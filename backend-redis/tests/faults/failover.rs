@@ -1,5 +1,5 @@
-//! Row 26: replicas that take over without having heard of a lock. Two may hold it then, as the
-//! profile says; the test makes it happen, and the resource tells the two apart.
+//! Row 26: replicas that take over without having a lock. Then two clients may hold it, as the profile
+//! says; the test makes it happen, and the resource rejects the stale one.
 
 use fencelock_conformance::ProtectedRegister;
 use fencelock_testkit::proxy::{Direction, Proxy};
@@ -13,7 +13,7 @@ async fn replication(server: &TestRedis, field: &str) -> String {
     fields.find(|(name, _)| *name == field).map(|(_, value)| value.to_owned()).unwrap_or_default()
 }
 
-/// Plain replication, and an operator who promotes the replica while the master is still there.
+/// Plain replication, and an operator who promotes the replica while the master is still up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promoted_replica_without_the_lock_grants_it_again_and_stale_writes_are_rejected() {
     let master = TestRedis::start().await.unwrap();
@@ -34,13 +34,13 @@ async fn a_promoted_replica_without_the_lock_grants_it_again_and_stale_writes_ar
     redis_command(&replica, &["REPLICAOF", "NO", "ONE"]).await;
     let other = direct(&replica, "ttl=30s").await;
     let second = acquire(&other, "lock").await;
-    // What is allowed: for as long as the old master answers, nobody can tell its holder.
+    // Allowed: while the old master answers, its holder cannot know.
     assert!(lost.is_held() && second.is_held(), "no overlap: this shows nothing");
     the_second_writes_and_the_first_cannot(&register, &second, &lost);
-    // The old master comes back as a replica: it renews nothing any more.
+    // The old master returns as a replica, and refuses renewals.
     line.heal().await.unwrap();
     redis_command(&master, &["REPLICAOF", "127.0.0.1", &replica.port().to_string()]).await;
-    soon("the holder is told", lost.lost()).await;
+    soon("the holder is notified", lost.lost()).await;
     drop(lost);
     until_renewed(&other, &second, ms(30_000)).await;
     release(second).await;
@@ -59,20 +59,22 @@ async fn a_slots_new_master_without_the_lock_grants_it_again_and_stale_writes_ar
     let first = earlier.fencing_token();
     release(earlier).await;
     servers.replicas_caught_up().await.unwrap();
-    // Its master does not know this password, nor any.
+    // Its master has no password.
     let replica = servers.replica_of(slot).await.unwrap();
     redis_command(replica, &["CONFIG", "SET", "masterauth", "no master"]).await;
     redis_command(replica, &["CLIENT", "KILL", "TYPE", "master"]).await;
-    until("it follows nobody", async || replication(replica, "master_link_status").await == "down")
-        .await;
+    until("it follows no master", async || {
+        replication(replica, "master_link_status").await == "down"
+    })
+    .await;
     let lost = acquire(&one, "lock").await;
     let register = ProtectedRegister::checking();
     assert!(lost.fencing_token() > first && register.write(lost.fencing_token().get(), 1));
     servers.kill_master_of(slot).await.unwrap();
     let second = acquire(&other, "lock").await;
-    // What is allowed: the new master gives away what is still believed in.
+    // Allowed: the new master grants a lock that is still valid on the old one.
     the_second_writes_and_the_first_cannot(&register, &second, &lost);
-    soon("the holder is told", lost.lost()).await;
+    soon("the holder is notified", lost.lost()).await;
     drop(lost);
     until_renewed(&other, &second, ms(9000)).await;
     release(second).await;

@@ -1,4 +1,4 @@
-//! A server that answers steps as a test says: what no real one can be brought to say at will.
+//! A simulated server whose replies a test chooses, such as those that no real one gives on demand.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,21 +12,21 @@ use tokio::task::JoinSet;
 /// One call of a script.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    /// The keys of the locks, one for each step.
+    /// The locks' keys, one for each step.
     pub(crate) locks: Vec<String>,
-    /// Of its script.
+    /// The script's digest.
     digest: String,
-    /// For a call of several steps, each one's name, its counts and its values.
+    /// In a batch, the name, counts and values of each step.
     values: Vec<String>,
 }
 
 impl Call {
-    /// Whether it is many steps in one call.
+    /// Whether the call is a batch.
     pub(crate) fn is_shared(&self) -> bool {
         self.locks.len() > 1
     }
 
-    /// What a good server answers: every lock is free.
+    /// The reply of a correct server on which every lock is free.
     pub(crate) fn good(&self) -> String {
         if !self.is_shared() {
             return good(NAMES[&self.digest]);
@@ -41,7 +41,7 @@ impl Call {
         answer
     }
 
-    /// The same error for each step.
+    /// One error, as the reply of each step.
     pub(crate) fn each(&self, error: &str) -> String {
         match self.is_shared() {
             true => format!("*{}\r\n", self.locks.len()) + &error.repeat(self.locks.len()),
@@ -74,8 +74,7 @@ pub(crate) struct FakeRedis {
 }
 
 impl FakeRedis {
-    /// Answers each call as `answer` says, and whatever else it is asked with OK or
-    /// nothing.
+    /// Replies to each call by `answer`, and to any other command with OK or nothing.
     pub(crate) async fn start(
         answer: impl Fn(&Call) -> String + Send + Sync + 'static,
     ) -> FakeRedis {
@@ -110,7 +109,7 @@ async fn listen(listener: TcpListener, answer: Answer, calls: Arc<Mutex<Vec<Call
     }
 }
 
-/// Until the client has had enough.
+/// Serves one client until it disconnects.
 async fn serve(mut stream: TcpStream, answer: Answer, calls: Arc<Mutex<Vec<Call>>>) {
     let mut heard = Vec::new();
     while let Ok(1..) = stream.read_buf(&mut heard).await {
@@ -124,7 +123,7 @@ async fn serve(mut stream: TcpStream, answer: Answer, calls: Arc<Mutex<Vec<Call>
                     answers += &answer(&call);
                 }
                 "HELLO" => answers += "%1\r\n$5\r\nproto\r\n:3\r\n",
-                // It tells nothing of itself.
+                // Its settings are unknown.
                 "INFO" => answers += "$0\r\n\r\n",
                 _ => answers += "+OK\r\n",
             }
@@ -143,7 +142,7 @@ fn call(words: &[String]) -> Call {
     Call { locks, digest: words[1].clone(), values: values.to_vec() }
 }
 
-/// The first command in `heard`, and how long it is; `None` before all of it is there.
+/// The first command in `heard`, and its length; `None` until it is complete.
 fn command(heard: &[u8]) -> Option<(Vec<String>, usize)> {
     let mut at = 0;
     let count = number(heard, &mut at)?;
@@ -157,7 +156,7 @@ fn command(heard: &[u8]) -> Option<(Vec<String>, usize)> {
     (at <= heard.len()).then_some((words, at))
 }
 
-/// The number in the line at `at`, behind the character that says what it counts.
+/// The number in the line at `at`, after its type character.
 fn number(heard: &[u8], at: &mut usize) -> Option<usize> {
     let rest = heard.get(*at..)?;
     let end = rest.windows(2).position(|two| two == b"\r\n")?;

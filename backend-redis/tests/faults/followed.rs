@@ -1,5 +1,5 @@
-//! What one server may answer, from the master that Sentinel names and from a cluster's: the way
-//! there is another, the promises are the same.
+//! The faults of one server at the master that Sentinel names and at one of a cluster: it is found in
+//! another way, the promises are the same.
 
 use fencelock_core::{ErrorKind, Locks};
 use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis};
@@ -9,7 +9,7 @@ use crate::refusals::{cannot_save, may_rename_its_file, no_room};
 use crate::server::loading;
 use crate::support::*;
 
-/// Who connects to `url` uses this master, and who connects to `straight` asks nobody else first.
+/// Clients of `url` use this master; clients of `straight` connect to no other server first.
 async fn every_refusal(master: &TestRedis, url: &str, straight: &str) {
     let (one, other) = (&connect(url).await, &connect(url).await);
     scripts_flushed(master, one, other).await;
@@ -59,7 +59,7 @@ async fn writes_paused(master: &TestRedis, one: &Locks, other: &Locks) {
     assert_kind(&acquire_error(other, "lock", ms(200)).await, ErrorKind::Unreachable);
     assert!(asked.elapsed() < ms(200) + SLACK);
     redis_command(master, &["CLIENT", "UNPAUSE"]).await;
-    soon("the release goes through", releasing).await.expect("no panic").expect("released");
+    soon("the release succeeds", releasing).await.expect("no panic").expect("released");
     release(until_granted(waiter).await).await;
 }
 
@@ -78,7 +78,7 @@ async fn busy(master: &TestRedis, one: &Locks, other: &Locks) {
         assert_kind(&acquire_error(one, "lock", ms(200)).await, ErrorKind::Unreachable);
         let releasing = tokio::spawn(guard.release());
         redis_command(master, &["SCRIPT", "KILL"]).await;
-        soon("the release goes through", releasing).await.expect("no panic").expect("released");
+        soon("the release succeeds", releasing).await.expect("no panic").expect("released");
     };
     let (killed, ()) = tokio::join!(endless, meanwhile);
     assert!(killed.is_err(), "the script was to be killed");

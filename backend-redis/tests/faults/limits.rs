@@ -1,4 +1,4 @@
-//! Crowds, long lives, and ends: what one process may cost a server and itself.
+//! Resources: what one process may cost a server and itself.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::support::*;
 
-/// How many clients listen to anything, and how many connections there are beside the asking one.
+/// The number of subscribers, and of connections other than the test's own.
 async fn traffic(server: &TestRedis) -> (usize, usize) {
     let channels = redis_command(server, &["PUBSUB", "CHANNELS"]).await.lines().count();
     let clients = redis_command(server, &["CLIENT", "LIST"]).await;
@@ -31,7 +31,7 @@ async fn thousands_of_contended_locks_need_one_subscription() {
     }));
     let held = within(PATIENCE * 2, "all are held", held).await;
     let waiters = (0..2 * LOCKS).map(|n| spawn_waiter(&crowd, &name(n / 2))).collect::<Vec<_>>();
-    until("everybody waits", async || {
+    until("all wait", async || {
         let queues = "local n = 0
             for _, key in ipairs(redis.call('KEYS', '*:q')) do
               n = n + redis.call('ZCOUNT', key, '1000000000000000', '+inf')
@@ -45,7 +45,7 @@ async fn thousands_of_contended_locks_need_one_subscription() {
     for guard in held {
         drop(guard);
     }
-    let tokens = within(PATIENCE * 2, "all are served", in_turns(waiters)).await;
+    let tokens = within(PATIENCE * 2, "all are granted", in_turns(waiters)).await;
     assert_eq!(tokens.len(), 2 * LOCKS);
     assert_eq!(traffic(&server).await, (2, 2));
     drained(&server).await;
@@ -53,8 +53,8 @@ async fn thousands_of_contended_locks_need_one_subscription() {
 
 const CHILD: &str = "FENCELOCK_FAULTS_PORT";
 
-/// Lessons 2 and 9: what is remembered of a claim goes with it. In a process of its own, whose
-/// memory no other test uses.
+/// Lessons 2 and 9: the memory of a claim is freed with it. In a process of its own, whose memory no
+/// other test uses.
 #[test]
 fn memory_does_not_grow_with_past_claims() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -100,7 +100,7 @@ async fn child_that_measures_itself() {
     release(blocker).await;
 }
 
-/// In KiB. Without the pages of the program itself, which come as its parts are first used.
+/// In KiB, without the pages of the program itself, which are loaded on first use.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a size");
@@ -140,10 +140,10 @@ fn the_end_of_the_runtime_during_any_operation_causes_no_panic() {
                 });
             }
         });
-        let first = reports.recv_timeout(PATIENCE).expect("somebody is granted");
+        let first = reports.recv_timeout(PATIENCE).expect("one claim is granted");
         tokens.insert(first);
         drop(ending);
-        // What outlives its runtime is lost, and is dropped without harm.
+        // A guard that outlives its runtime is lost, and can be dropped.
         for guard in keep.try_iter() {
             assert!(!guard.is_held());
         }

@@ -1,14 +1,14 @@
-//! What the Redis store does when servers and connections fail: each promise against real servers
-//! that are frozen, killed, cut off, full, moved, and healed again.
+//! The Redis store when servers and connections fail: each promise against real servers that are
+//! frozen, killed, cut off, full, moved, and healed again.
 //!
-//! The conformance suite tests what every store must do; here are the faults that only Redis has.
+//! The conformance suite tests what every store must do; these are the faults that only Redis has.
 
+mod batching;
 mod classes;
 mod clearing;
 mod clock;
 mod cluster;
 mod connection;
-mod crowd;
 mod dead;
 mod dead_store;
 mod endless;

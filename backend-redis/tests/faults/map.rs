@@ -1,5 +1,5 @@
-//! Servers that are not what the URL says, or name others that are not where they say: nodes with an
-//! old map of a cluster, without a name, behind an address translation.
+//! Servers other than the URL says, or that name others by wrong addresses: nodes with an old map of a
+//! cluster, without a name, behind an address translation.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use fencelock_testkit::servers::{RedisOptions, ScriptedServer, TestRedis};
 
 use crate::support::*;
 
-/// The words of each command in what a client has sent at a time.
+/// The words of each command in one packet of a client.
 fn commands(heard: &[u8]) -> Vec<Vec<String>> {
     let text = String::from_utf8_lossy(heard);
     let mut lines = text.split("\r\n");
@@ -26,7 +26,7 @@ fn commands(heard: &[u8]) -> Vec<Vec<String>> {
     commands
 }
 
-/// A node of a cluster that is made up: whoever asks for a lock is granted it, unless `is_cut_off`.
+/// A simulated node of a cluster: grants every lock, unless `is_cut_off`.
 async fn node(map: Arc<OnceLock<String>>, is_cut_off: Arc<AtomicBool>) -> ScriptedServer {
     let answer = move |heard: &[u8]| {
         let one = |command: &Vec<String>| match command[0].as_str() {
@@ -60,7 +60,7 @@ fn map_of(masters: [&ScriptedServer; 3]) -> String {
     map
 }
 
-/// Row 12, of a cluster: the node that a client asks is cut off from the others, and goes on telling
+/// Row 12, of a cluster: the node that a client asks is cut off from the others, and keeps reporting
 /// its old map. The others have agreed on another master of its slots.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_map_of_a_node_that_is_cut_off_is_ignored() {
@@ -83,8 +83,7 @@ async fn the_map_of_a_node_that_is_cut_off_is_ignored() {
     }
 }
 
-/// It has met no other node, so that it does not know at which address it is reached, and says
-/// nothing in its place.
+/// It has met no other node, so it does not know its own address, and reports an empty one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_one_node_is_used() {
     let server = RedisOptions::new().lone_cluster().await.unwrap();
@@ -116,7 +115,7 @@ async fn a_server_of_another_kind_is_refused_with_the_right_url() {
     }
 }
 
-/// The master is named by an address that leads nowhere from here.
+/// The master is named by an address that is unreachable from here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_behind_an_address_translation_is_reached() {
     let watched = RedisOptions::new().sentinel().await.unwrap();

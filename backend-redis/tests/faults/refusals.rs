@@ -1,4 +1,4 @@
-//! Servers that answer, and refuse: full, read-only, without replicas, without permission.
+//! Servers that refuse requests: full, read-only, without replicas, without permission.
 
 use fencelock_core::ErrorKind;
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
@@ -14,7 +14,7 @@ async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
     let kept = acquire(&locks, "kept").await;
     let waiter = spawn_waiter(&locks, "kept");
     until_queued(&locks, "kept", 1).await;
-    // Of a master that is nowhere, so that its data stays.
+    // A replica of a master that does not exist, so that it keeps its data.
     redis_command(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
     told_in_vain(&locks, "fresh", "became a replica").await;
     let fresh = spawn_waiter(&locks, "fresh");
@@ -23,13 +23,13 @@ async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
     let error = try_connect(&format!("redis://{}", server.addr())).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
     redis_command(&server, &["REPLICAOF", "NO", "ONE"]).await;
-    soon("the release goes through", releasing).await.unwrap().unwrap();
+    soon("the release succeeds", releasing).await.unwrap().unwrap();
     release(until_granted(fresh).await).await;
     release(until_granted(waiter).await).await;
     drained(&server).await;
 }
 
-/// Row 28: the server refuses the release too.
+/// Row 28: the server refuses the release, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_refused_for_lack_of_replicas_continues_in_the_background() {
     let server = TestRedis::start().await.unwrap();
@@ -53,7 +53,7 @@ async fn a_release_refused_for_lack_of_replicas_continues_in_the_background() {
     drained(&server).await;
 }
 
-/// Row 37: a full server takes no new claims, and goes on with the old ones.
+/// Row 37: a full server accepts no new claims, and continues to serve the old ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_refuses_claims_and_nothing_else() {
     let server = TestRedis::start().await.unwrap();
@@ -84,7 +84,7 @@ async fn a_full_server_refuses_claims_and_nothing_else() {
     drained(&server).await;
 }
 
-/// Row 37: the other policies take locks away; what the store says of it.
+/// Row 37: the other policies evict locks, which the profile reports.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_may_evict_locks_is_reported_in_the_profile() {
     let server = TestRedis::start().await.unwrap();
@@ -107,16 +107,16 @@ async fn a_server_that_cannot_save_is_waited_for() {
     drained(&server).await;
 }
 
-/// Else nobody may change where it saves.
+/// Without this the path of its file cannot be changed.
 pub(crate) fn may_rename_its_file(options: RedisOptions) -> RedisOptions {
     options.arg("--enable-protected-configs").arg("local")
 }
 
-/// The same at a master of several, which those find who connect to `url`.
+/// The test for `server`, to which `url` connects, possibly as a master of several.
 pub(crate) async fn cannot_save(server: &TestRedis, url: &str) {
     let locks = connect(url).await;
     let held = acquire(&locks, "lock").await;
-    // A directory is where the file should be.
+    // There is a directory at the path of the file.
     std::fs::create_dir(server.directory().join("taken")).expect("a directory");
     set(server, "dbfilename", "taken").await;
     set(server, "save", "3600 1").await;
@@ -131,7 +131,7 @@ pub(crate) async fn cannot_save(server: &TestRedis, url: &str) {
     told_in_vain(&locks, "lock", "cannot save").await;
     assert!(!fresh.is_finished() && !releasing.is_finished(), "it could save");
     set(server, "save", "").await;
-    soon("the release goes through", releasing).await.expect("no panic").expect("released");
+    soon("the release succeeds", releasing).await.expect("no panic").expect("released");
     release(until_granted(fresh).await).await;
 }
 
@@ -143,14 +143,14 @@ async fn a_server_at_its_limit_of_clients_is_reported_and_waited_for() {
     drained(&server).await;
 }
 
-/// The same at a master of several, which those find who connect to `url`.
+/// The test for `server`, to which `url` connects, possibly as a master of several.
 pub(crate) async fn no_room(server: &TestRedis, url: &str) {
     let locks = connect(url).await;
     let kept = acquire(&locks, "lock").await;
     let mut operator = Operator::of(server).await;
     assert_eq!(operator.says("CONFIG SET maxclients 1").await, "+OK\r\n");
-    // The server says so and hangs up. Whoever is still writing then learns of that first, and not
-    // why: so it is now and then, never each time.
+    // The server replies so and closes the connection. A client that is still writing may see the
+    // closed connection first, without the reason: sometimes, never each time.
     let mut said = String::new();
     for _ in 0..100 {
         let error = connect_once(url).await.expect_err("there is no room");
@@ -161,7 +161,7 @@ pub(crate) async fn no_room(server: &TestRedis, url: &str) {
         }
     }
     assert!(said.contains("no room"), "{said}");
-    // Nor is there any for the one that is connected, once it has to reconnect.
+    // Nor is there room for the connected client, once it has to reconnect.
     for kind in ["normal", "pubsub"] {
         operator.says(&format!("CLIENT KILL TYPE {kind}")).await;
     }
@@ -192,7 +192,7 @@ async fn a_wrong_password_is_final_at_once() {
 }
 
 /// Row 41: a password that is changed at the server first. Clients notice when they reconnect, and
-/// wait for as long as they would for a server that is away.
+/// wait for as long as for a server that is down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_that_is_being_changed_is_waited_for() {
     let server = RedisOptions::new().password("correct").start().await.unwrap();
@@ -207,8 +207,8 @@ async fn a_password_that_is_being_changed_is_waited_for() {
     operator.says("CLIENT KILL TYPE pubsub").await;
     let fresh = spawn_waiter(&patient, "fresh");
     let releasing = tokio::spawn(held.release());
-    // One that waits no longer is told what the server says: the first time perhaps only that the
-    // connection broke, and from then on always, also while nobody asks the server.
+    // A claim that stops waiting gets the server's error: the first time perhaps only that the
+    // connection broke, from then on always, also while no request is sent.
     let in_vain = async || {
         let asked = Instant::now();
         let error = soon("it ends", hasty.lock("lock").acquire()).await.expect_err("refused");
@@ -227,13 +227,13 @@ async fn a_password_that_is_being_changed_is_waited_for() {
     }
     assert!(!fresh.is_finished() && !waiter.is_finished() && !releasing.is_finished());
     operator.says("CONFIG SET requirepass correct").await;
-    soon("the release goes through", releasing).await.unwrap().unwrap();
+    soon("the release succeeds", releasing).await.unwrap().unwrap();
     release(until_granted(fresh).await).await;
     release(until_granted(waiter).await).await;
     drained(&server).await;
 }
 
-/// What may not be read is not known to be another's: a release is refused, and says by what.
+/// An unreadable key may be the claim's own: the release is an error that names the reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_without_permission_to_read_is_refused() {
     let server = RedisOptions::new().acl_user("limited on >pw ~* &* +@all").start().await.unwrap();

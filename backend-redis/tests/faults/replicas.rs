@@ -15,7 +15,7 @@ async fn pair() -> (TestRedis, TestRedis) {
     redis_command(&master, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
     let follow = format!("replicaof 127.0.0.1 {}", master.port());
     let replica = RedisOptions::new().config(&follow).start().await.expect("a replica starts");
-    until("the replica is in step", async || {
+    until("the replica is in sync", async || {
         redis_command(&master, &["INFO", "replication"]).await.contains("state=online")
     })
     .await;
@@ -29,7 +29,7 @@ async fn a_grant_is_at_the_replica_when_it_is_returned() {
     for round in 0..20 {
         let name = format!("lock-{round}");
         let (guard, reader) = (acquire(&locks, &name).await, locks.rw_lock(format!("doc-{round}")));
-        let reader = soon("a reader is let in", reader.read().acquire()).await.unwrap();
+        let reader = soon("a reader is granted", reader.read().acquire()).await.unwrap();
         for key in [format!("lock:{name}"), format!("lock:doc-{round}")] {
             assert_eq!(redis_command(&replica, &["EXISTS", &key]).await, "1");
         }
@@ -39,7 +39,7 @@ async fn a_grant_is_at_the_replica_when_it_is_returned() {
         release(until_granted(waiter).await).await;
         release(reader).await;
     }
-    // Many at once share the waiting.
+    // Concurrent grants share one WAIT.
     let all = (0..200).map(|n| spawn_waiter(&locks, &format!("many-{n}"))).collect::<Vec<_>>();
     for waiter in all {
         release(until_granted(waiter).await).await;
@@ -63,8 +63,8 @@ async fn without_live_replicas_grants_are_released_and_renewals_continue() {
         let error = soon("it ends", lock.acquire()).await.unwrap_err();
         assert_in_vain(&error, "replicas=1");
         assert!(asked.elapsed() < ms(900) + SLACK, "it took {:?}", asked.elapsed());
-        // It was given back, so that others need not wait for its lease.
-        let other = within(ms(1400), "it is given back", plain.lock("wanted").acquire()).await;
+        // It was released, so that others need not wait for its lease.
+        let other = within(ms(1400), "it is released", plain.lock("wanted").acquire()).await;
         release(other.unwrap()).await;
         tries += 1;
         assert!(kept.is_held(), "a WAIT has held up the renewals");
@@ -77,7 +77,7 @@ async fn without_live_replicas_grants_are_released_and_renewals_continue() {
     drained(&master).await;
 }
 
-/// There are fewer than that for good.
+/// There will never be enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_replicas_than_exist_are_an_error_in_time() {
     let (master, _replica) = pair().await;
@@ -92,7 +92,7 @@ async fn more_replicas_than_exist_are_an_error_in_time() {
     drained(&master).await;
 }
 
-/// Row 44, lesson 9: between the grant and its confirmation too.
+/// Row 44, lesson 9: between the grant and its confirmation, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_dropped_at_any_await_leaves_nothing_while_replicas_confirm() {
     let (master, replica) = pair().await;
@@ -119,7 +119,7 @@ async fn an_acquire_dropped_at_any_await_leaves_nothing_while_replicas_confirm()
                 beside.abort();
                 let _ = beside.await;
             } else {
-                // Whose confirmation may have travelled with the dropped one's.
+                // Its confirmation may have been sent together with the dropped one's.
                 release(until_granted(beside).await).await;
             }
         }

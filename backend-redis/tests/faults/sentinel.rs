@@ -1,4 +1,4 @@
-//! Failovers under Sentinel: what is followed, and what no failover can promise.
+//! Failovers under Sentinel: how they are followed, and what no failover can promise.
 
 use fencelock_conformance::ProtectedRegister;
 use fencelock_core::Locks;
@@ -10,7 +10,7 @@ async fn client(servers: &TestSentinel, params: &str) -> Locks {
     connect(&format!("{}?{params}", servers.url())).await
 }
 
-/// Rows 26 and 27: in order, and by a kill, with replicas that have everything.
+/// Rows 26 and 27: an orderly failover, and one by a kill, with replicas in sync.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_survive_a_failover() {
     let servers = TestSentinel::start().await.unwrap();
@@ -39,8 +39,8 @@ async fn holders_and_waiters_survive_a_failover() {
     drained(servers.master().await.unwrap()).await;
 }
 
-/// Row 26: the promoted replica never heard of the lock. Two may hold it then, as the profile
-/// says, and the resource tells them apart.
+/// Row 26: the promoted replica does not have the lock. Then two clients may hold it, as the profile
+/// says, and the resource rejects the stale one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_lost_in_a_failover_is_reported_and_its_writes_are_rejected() {
     let servers = TestSentinel::start().await.unwrap();
@@ -52,7 +52,7 @@ async fn a_lock_lost_in_a_failover_is_reported_and_its_writes_are_rejected() {
     release(earlier).await;
     servers.replicas_caught_up().await.unwrap();
     let master = servers.master().await.unwrap();
-    // Replicas cannot come back to it, and who is connected stays.
+    // Replicas cannot reconnect to it; connected clients stay.
     redis_command(master, &["CONFIG", "SET", "requirepass", "no replicas"]).await;
     master.command(&["PING"]).await.unwrap_err();
     let mut operator = Operator::of(master).await;
@@ -64,15 +64,15 @@ async fn a_lock_lost_in_a_failover_is_reported_and_its_writes_are_rejected() {
     servers.kill_master().await.unwrap();
     let second = acquire(&other, "lock").await;
     the_second_writes_and_the_first_cannot(&register, &second, &lost);
-    soon("the holder is told", lost.lost()).await;
+    soon("the holder is notified", lost.lost()).await;
     drop(lost);
-    // Its release frees nobody else's.
+    // Its release does not free the other's lock.
     until_renewed(&other, &second, ms(9000)).await;
     release(second).await;
     drained(servers.master().await.unwrap()).await;
 }
 
-/// A frozen master answers nobody and is alive again later, as a replica.
+/// A frozen master does not answer, and resumes later as a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_master_is_replaced_by_the_next_one() {
     let servers = TestSentinel::start().await.unwrap();
@@ -83,7 +83,7 @@ async fn a_frozen_master_is_replaced_by_the_next_one() {
     servers.replicas_caught_up().await.unwrap();
     let before = servers.master().await.unwrap();
     before.freeze().await.unwrap();
-    // A sentinel that answers nobody either is passed over.
+    // A sentinel that does not answer either is skipped.
     servers.sentinels()[2].freeze().await.unwrap();
     servers.next_master(before).await.unwrap();
     until_renewed(&locks, &held, ms(10_000)).await;

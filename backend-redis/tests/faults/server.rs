@@ -1,4 +1,4 @@
-//! Servers that restart, freeze, load, are stopped by a script, or forget.
+//! Servers that restart, freeze, load, are blocked by a script, or lose data.
 
 use fencelock_conformance::ProtectedRegister;
 use fencelock_core::{ErrorKind, LostReason};
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-/// Row 17: this is what a server without persistence cannot promise, and what the token is for.
+/// Row 17: what a server without persistence cannot promise, and what the token is for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_restart_without_persistence_the_token_still_rises() {
     let server = TestRedis::start().await.unwrap();
@@ -21,14 +21,14 @@ async fn after_a_restart_without_persistence_the_token_still_rises() {
     let tokens = in_turns(waiters).await;
     assert!(tokens.len() == 2 && tokens[0] > forgotten.fencing_token(), "{tokens:?}");
     assert!(register.write(tokens[0].get(), 2));
-    soon("the holder is told", forgotten.lost()).await;
-    assert!(!register.write(forgotten.fencing_token().get(), 3), "a stale write was taken");
+    soon("the holder is notified", forgotten.lost()).await;
+    assert!(!register.write(forgotten.fencing_token().get(), 3), "a stale write was accepted");
     let releasing = soon("its release ends", forgotten.release()).await;
     assert_kind(&releasing.unwrap_err(), ErrorKind::NotHeld);
     drained(&server).await;
 }
 
-/// Row 18, also by SIGKILL: what was answered has been written.
+/// Row 18, also by SIGKILL: the server writes its log before it replies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_an_append_only_file_holders_and_waiters_survive_a_restart() {
     let server = RedisOptions::new().append_only().start().await.unwrap();
@@ -88,7 +88,7 @@ async fn while_a_server_loads_its_data_claims_wait_and_holds_stay() {
     drained(&server).await;
 }
 
-/// The same at a master of several, which those find who connect to `url`.
+/// The test for `server`, to which `url` connects, possibly as a master of several.
 pub(crate) async fn loading(server: &TestRedis, url: &str) {
     let locks = connect(url).await;
     let kept = acquire(&locks, "lock").await;
@@ -97,22 +97,22 @@ pub(crate) async fn loading(server: &TestRedis, url: &str) {
     let (fresh, newcomer) = while_loading(server, async {
         let fresh = spawn_waiter(&locks, "lock");
         let newcomer = connect(url).await;
-        told_in_vain(&newcomer, "lock", "loads its data").await;
+        told_in_vain(&newcomer, "lock", "is loading its data").await;
         (fresh, newcomer)
     })
     .await;
     until_queued(&newcomer, "lock", 2).await;
     assert!(kept.is_held());
     release(kept).await;
-    // Places may be lost to a server that loads for longer than it keeps them.
+    // Places may be lost if the server loads for longer than it keeps them.
     in_turns([waiter, fresh]).await;
 }
 
-/// The server loads its data until this is done.
+/// Has the server load its data until this returns.
 pub(crate) async fn while_loading<T>(server: &TestRedis, meanwhile: impl Future<Output = T>) -> T {
-    // At a slot that is here, where there are slots.
+    // In a slot of this server, if there are slots.
     redis_command(server, &["DEBUG", "POPULATE", "8000", "{lock:lock}"]).await;
-    // 1 ms for each key, and a look at the clients behind a few.
+    // 1 ms for each key; clients are served after every few keys.
     set(server, "key-load-delay", "1000").await;
     set(server, "loading-process-events-interval-bytes", "1024").await;
     let loading =
@@ -157,7 +157,7 @@ async fn while_a_long_script_runs_claims_wait_and_holds_stay() {
     };
     let (killed, (fresh, releasing)) = tokio::join!(endless, meanwhile);
     assert!(killed.is_err(), "the script was to be killed");
-    soon("the release goes through", releasing).await.unwrap().unwrap();
+    soon("the release succeeds", releasing).await.unwrap().unwrap();
     release(until_granted(fresh).await).await;
     release(until_granted(waiter).await).await;
     drained(&server).await;
@@ -179,7 +179,7 @@ async fn while_writes_are_paused_everything_is_bounded_and_then_continues() {
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(asked.elapsed() < ms(1500) + SLACK);
     redis_command(&server, &["CLIENT", "UNPAUSE"]).await;
-    soon("the release goes through", releasing).await.unwrap().unwrap();
+    soon("the release succeeds", releasing).await.unwrap().unwrap();
     release(until_granted(fresh).await).await;
     until_renewed(&locks, &kept, ms(5000)).await;
     release(kept).await;
@@ -211,7 +211,7 @@ async fn script_flush_does_no_harm() {
     drained(&server).await;
 }
 
-/// Row 25; the suite looks at the holder, this at those behind it.
+/// Row 25; the suite tests the holder, this the waiters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_survive_a_flushall_and_deleted_queues_and_tokens() {
     let server = TestRedis::start().await.unwrap();
@@ -234,7 +234,7 @@ async fn waiters_survive_a_flushall_and_deleted_queues_and_tokens() {
         );
         redis_command(&server, forget).await;
         let lost = if forget[1..].contains(&"lock:one") || forget[0] == "FLUSHALL" {
-            let reason = soon("the holder is told", held.lost()).await;
+            let reason = soon("the holder is notified", held.lost()).await;
             assert_eq!(reason, LostReason::TakenAway);
             Some(held)
         } else {
@@ -250,7 +250,7 @@ async fn waiters_survive_a_flushall_and_deleted_queues_and_tokens() {
     }
 }
 
-/// Lesson 27: "no answer in time" alone sends people to look at the network.
+/// Lesson 27: "no answer in time" alone makes people suspect the network.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn giving_up_reports_the_servers_error() {
     let server = TestRedis::start().await.unwrap();

@@ -1,5 +1,5 @@
-//! Calls that many steps share, and servers that refuse them as a whole or answer them wrongly: one
-//! step costs the others nothing, and what was refused is not asked for again and again.
+//! Requests that many calls share, and servers that refuse them as a whole or reply wrongly: one call
+//! does not fail the others, and a refused request is not repeated again and again.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use futures_util::future::{join, join_all};
 use super::fake::{Call, FakeRedis};
 use crate::support::*;
 
-/// More than go alone, and more than one call takes.
+/// More than are sent alone, and more than one batch takes.
 const CROWD: usize = 150;
 
 const CODES: [&str; 20] = [
@@ -47,10 +47,10 @@ async fn acquire_all_within(wait: Duration, locks: &Locks, round: usize) -> Vec<
         let lock = locks.lock(format!("lock-{round}-{n}")).wait_at_most(wait);
         async move { lock.acquire().await }
     });
-    within(PATIENCE, "everybody has an answer", join_all(acquiring)).await
+    within(PATIENCE, "all have replies", join_all(acquiring)).await
 }
 
-/// What a caller tells errors apart by: the kind, and what the store said.
+/// What distinguishes errors for a caller: the kind, and the store's text.
 fn class(error: &Error) -> String {
     use std::error::Error as _;
     let cause = error.source().map(ToString::to_string);
@@ -58,7 +58,7 @@ fn class(error: &Error) -> String {
     format!("{:?}: {cause}", error.kind())
 }
 
-/// A code means the same of one step that goes alone, of one among others, and of a whole call.
+/// A code has the same meaning for a step sent alone, for one in a batch, and for a whole batch.
 #[tokio::test]
 async fn an_error_has_the_same_meaning_alone_and_in_a_batch() {
     for code in CODES {
@@ -69,7 +69,7 @@ async fn an_error_has_the_same_meaning_alone_and_in_a_batch() {
         let expected = loop {
             let lock = locks.lock("lock").wait_at_most(ms(200));
             let expected = class(&lock.acquire().await.expect_err("an error"));
-            // On a busy machine there may be no answer in time.
+            // On a busy machine there may be no reply in time.
             if expected.contains("these are the server's words") {
                 break expected;
             }
@@ -78,22 +78,22 @@ async fn an_error_has_the_same_meaning_alone_and_in_a_batch() {
         let at_once: fn(&Call, &str) -> String = |_, line| line.to_owned();
         for answer in [each, at_once] {
             let line = whole.clone();
-            let crowd = FakeRedis::start(move |call| answer(call, &line)).await;
-            let locks = connect(&crowd.url("")).await;
+            let shared = FakeRedis::start(move |call| answer(call, &line)).await;
+            let locks = connect(&shared.url("")).await;
             let is_passing = |class: &str| class.starts_with("Unreachable");
             let wait = if is_passing(&expected) { ms(200) } else { PATIENCE };
             for acquired in acquire_all_within(wait, &locks, 0).await {
                 let got = class(&acquired.expect_err("an error"));
-                // A connection that is replaced meanwhile is a reason too, of the same kind.
+                // A connection that is being replaced is another reason of the same kind.
                 let is_same = got == expected || (is_passing(&got) && is_passing(&expected));
                 assert!(is_same, "{code}: {got}, not {expected}");
             }
-            assert!(crowd.calls().iter().any(Call::is_shared));
+            assert!(shared.calls().iter().any(Call::is_shared));
         }
     }
 }
 
-/// A proxy that is broken: nobody can know whose answers these are.
+/// A broken proxy: the replies cannot be attributed to the calls.
 #[tokio::test]
 async fn a_reply_that_is_too_short_is_an_error() {
     let short = FakeRedis::start(|call| match call.is_shared() {
@@ -110,8 +110,8 @@ async fn a_reply_that_is_too_short_is_an_error() {
     assert!(short.calls().iter().any(Call::is_shared));
 }
 
-/// One server of a cluster, or a proxy in front of one: every lock is granted, and no more than the
-/// first calls are tried with keys of several slots.
+/// A server of a cluster, or a proxy before one: every lock is granted, and only the first requests are
+/// tried with keys of several slots.
 #[tokio::test]
 async fn a_server_that_refuses_keys_of_several_slots_gets_separate_calls() {
     let proxy = FakeRedis::start(|call| match call.is_shared() {
@@ -126,7 +126,7 @@ async fn a_server_that_refuses_keys_of_several_slots_gets_separate_calls() {
         }
     }
     let shared = proxy.calls().iter().filter(|call| call.is_shared()).count();
-    // Two may be under way.
+    // Two may be in flight.
     assert!((1..=2).contains(&shared), "{shared} calls were refused");
 }
 
@@ -137,11 +137,11 @@ fn refuses_denied(call: &Call) -> String {
     }
 }
 
-/// Has tasks that use their own locks and one that wants `denied(round)`, until enough is done.
+/// Runs tasks that use their own locks and one that wants `denied(round)`, until enough were granted.
 async fn beside_denied(locks: &Locks, denied: impl Fn(usize) -> String) {
     for round in 0..30 {
         let wanted = locks.lock(denied(round));
-        // Behind those that go alone.
+        // After those that are sent alone.
         let (others, refused) = join(acquire_all(locks, round), wanted.try_acquire()).await;
         assert_kind(&refused.expect_err("it is denied"), ErrorKind::Refused);
         let others: Vec<Guard> = others.into_iter().map(|guard| guard.expect("granted")).collect();
@@ -158,7 +158,7 @@ fn refused_calls(server: &FakeRedis) -> (usize, usize) {
     (refused, shared.count())
 }
 
-/// What an ACL denies to one goes apart, and the others go on together.
+/// A step that an ACL denies is sent separately, and the others stay in batches.
 #[tokio::test]
 async fn a_denied_name_is_sent_separately_after_the_first_refusal() {
     let server = FakeRedis::start(refuses_denied).await;
@@ -169,7 +169,7 @@ async fn a_denied_name_is_sent_separately_after_the_first_refusal() {
     assert!(shared > 60, "only {shared} calls were shared");
 }
 
-/// Names without end: after some refusals every step goes apart, for a while.
+/// Ever new names: after some refusals every step is sent separately, for a while.
 #[tokio::test]
 async fn many_different_denied_names_cause_few_refused_requests() {
     let server = FakeRedis::start(refuses_denied).await;
@@ -179,7 +179,7 @@ async fn many_different_denied_names_cause_few_refused_requests() {
     assert!(refused <= 10, "{refused} of {shared} calls were refused as a whole");
 }
 
-/// Every step is done once, whoever it shares a call with.
+/// Every step is executed once, whichever steps it shares a call with.
 #[tokio::test]
 async fn calls_of_a_refused_request_are_not_executed_twice() {
     let done = std::sync::Arc::new(Mutex::new(Vec::new()));

@@ -1,4 +1,4 @@
-//! Keys of other programs, and permissions that are not given.
+//! Keys of other programs, and missing permissions.
 
 use fencelock_core::ErrorKind;
 use fencelock_testkit::servers::TestRedis;
@@ -6,13 +6,13 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-/// What the scripts and connections need, and no more.
+/// The permissions that the scripts and connections need, and no more.
 const NEEDED: &str = "resetchannels ~lock:* ~{lock:* &lock:* -@all +hello +auth +ping +select \
                       +subscribe +publish +evalsha +eval +time +exists +type +get +set +del +pttl \
                       +pexpire +pexpireat +zadd +zrem +zincrby +zscore +zrange +zrangebyscore \
                       +zrevrangebyscore";
 
-/// Row 41: the ACL that the docs give suffices, and each part of it is needed.
+/// Row 41: the documented ACL suffices, and each part of it is needed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acl_that_denies_something_is_final_at_once() {
     let server = TestRedis::start().await.unwrap();
@@ -36,14 +36,14 @@ async fn an_acl_that_denies_something_is_final_at_once() {
     let blocker = acquire(&direct(&server, "").await, "lock").await;
     for denied in ["-eval", "-evalsha", "-set", "-time", "-zadd", "resetkeys"] {
         let locks = user(&format!("no{denied}"), denied).await.unwrap();
-        // Only a server that does not know the scripts is sent their texts.
+        // Texts of scripts are sent only to a server that does not have them.
         redis_command(&server, &["SCRIPT", "FLUSH"]).await;
         let asked = Instant::now();
         let error = soon(denied, locks.lock("lock").acquire()).await;
         let error = error.expect_err(denied);
         assert_kind(&error, ErrorKind::Refused);
         assert!(!error.is_retryable(), "{denied}");
-        assert!(asked.elapsed() < ms(1000), "{denied} was told after {:?}", asked.elapsed());
+        assert!(asked.elapsed() < ms(1000), "{denied} was reported after {:?}", asked.elapsed());
     }
     for denied in ["resetchannels", "-subscribe"] {
         let error = user(&format!("no{denied}"), denied).await.unwrap_err();
@@ -85,7 +85,7 @@ async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
             for way in [way.clone(), way.wait_at_most(ms(0))] {
                 match soon(&format!("{put:?} has an answer"), way.acquire()).await {
                     Err(error) => assert_eq!(error.kind(), ErrorKind::Foreign, "{put:?}: {error}"),
-                    // Where nobody waits, nobody has to look into the queue.
+                    // Without waiters the queue is not read.
                     Ok(guard) if key == queue => release(guard).await,
                     Ok(guard) => panic!("{put:?} was overlooked: {guard:?}"),
                 }
@@ -95,11 +95,11 @@ async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
             redis_command(&server, &["DEL", key]).await;
             let held = acquire(&locks, "x").await;
             redis_command(&server, put).await;
-            let error = soon("who has to wait is told", locks.lock("x").acquire()).await;
+            let error = soon("a claim that has to wait fails", locks.lock("x").acquire()).await;
             assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
             release(held).await;
         }
-        // What a claim wrote before it met the stranger is taken back in the background.
+        // What a claim wrote before it found the foreign key is removed in the background.
         until("nothing but the foreign key is left", async || {
             leftovers(&server).await.iter().all(|left| left == key)
         })
@@ -110,7 +110,7 @@ async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
     release(acquire(&locks, "x").await).await;
 }
 
-/// Row 43: `SET NX PX` of any client is a holder, and its end wakes nobody.
+/// Row 43: `SET NX PX` of any client is a holder, and its release wakes no waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
     let server = TestRedis::start().await.unwrap();
@@ -124,7 +124,7 @@ async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
     redis_command(&server, &["DEL", "lock:x"]).await;
     assert_eq!(in_turns(waiters).await.len(), 2);
     assert!(freed.elapsed() < ms(900), "noticed only after {:?}", freed.elapsed());
-    // Without a TTL it would never end by itself: that is the other program's business.
+    // Without a TTL it would never expire, which is up to the other program.
     redis_command(&server, &["SET", "lock:x", "for ever"]).await;
     assert!(is_busy(&locks, "x").await);
     assert_eq!(redis_command(&server, &["PTTL", "lock:x"]).await, "-1");
@@ -132,16 +132,16 @@ async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
     drained(&server).await;
 }
 
-/// Row 43, of the key that is written last.
+/// Row 43, for the key that is written last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_token_is_reported_to_every_claim() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "").await;
-    let fence = "{lock:x}:f";
+    let token = "{lock:x}:f";
     let put: [&[&str]; 3] = [
-        &["SET", fence, "not a number"],
-        &["RPUSH", fence, "a"],
-        &["SET", fence, "99999999999999999999"],
+        &["SET", token, "not a number"],
+        &["RPUSH", token, "a"],
+        &["SET", token, "99999999999999999999"],
     ];
     for put in put {
         redis_command(&server, put).await;
@@ -151,22 +151,22 @@ async fn a_foreign_token_is_reported_to_every_claim() {
                 assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
             }
         }
-        redis_command(&server, &["DEL", fence]).await;
+        redis_command(&server, &["DEL", token]).await;
         let held = acquire(&locks, "x").await;
         let waiter = spawn_waiter(&locks, "x");
         until_queued(&locks, "x", 1).await;
-        redis_command(&server, &["DEL", fence]).await;
+        redis_command(&server, &["DEL", token]).await;
         redis_command(&server, put).await;
-        // It is given back, whatever becomes of the next one.
+        // The release succeeds, even if the hand-off fails.
         release(held).await;
-        let error = within(ms(5000), "the waiter is told", waiter).await.unwrap();
+        let error = within(ms(5000), "the waiter fails", waiter).await.unwrap();
         assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
-        redis_command(&server, &["DEL", fence]).await;
+        redis_command(&server, &["DEL", token]).await;
         drained(&server).await;
     }
 }
 
-/// Row 43, while somebody waits.
+/// Row 43, while there is a waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_fails_at_once_when_its_lock_becomes_foreign() {
     let server = TestRedis::start().await.unwrap();
@@ -176,13 +176,13 @@ async fn a_waiter_fails_at_once_when_its_lock_becomes_foreign() {
     until_queued(&locks, "x", 1).await;
     redis_command(&server, &["DEL", "lock:x"]).await;
     redis_command(&server, &["RPUSH", "lock:x", "a"]).await;
-    let error = within(ms(5000), "the waiter is told", waiter).await.unwrap();
+    let error = within(ms(5000), "the waiter fails", waiter).await.unwrap();
     assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
     drop(held);
     until("the place in the queue is left", async || leftovers(&server).await == ["lock:x"]).await;
 }
 
-/// Row 41, while somebody waits.
+/// Row 41, while there is a waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_fails_at_once_when_it_loses_its_permission() {
     let server = TestRedis::start().await.unwrap();
@@ -194,7 +194,7 @@ async fn a_waiter_fails_at_once_when_it_loses_its_permission() {
     let waiter = spawn_waiter(&guest, "x");
     until_queued(&owner, "x", 1).await;
     redis_command(&server, &["ACL", "SETUSER", "guest", "-evalsha"]).await;
-    let error = within(ms(5000), "the waiter is told", waiter).await.unwrap();
+    let error = within(ms(5000), "the waiter fails", waiter).await.unwrap();
     assert_kind(&error.expect_err("refused"), ErrorKind::Refused);
     release(held).await;
 }

@@ -1,6 +1,6 @@
-//! What the tests share: a server behind a proxy, clients, and waiting for events.
+//! Shared by the tests: a server behind a proxy, clients, and waiting for events.
 //!
-//! Bounds are generous: they tell late on a busy machine from never, and are no promises.
+//! Bounds are generous: they distinguish late on a busy machine from never, and are not promises.
 
 use std::sync::{Mutex, Once, PoisonError};
 
@@ -15,13 +15,13 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-/// As a user's program connects.
+/// Connects like a user's program.
 pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
     catch_panics();
     url::connect(&[SCHEME], url).await
 }
 
-/// In a single attempt.
+/// Connects in a single attempt.
 pub(crate) async fn connect_once(url: &str) -> Result<Locks> {
     url::connect_within(&[SCHEME], url, ms(0)).await
 }
@@ -30,7 +30,7 @@ pub(crate) async fn connect(url: &str) -> Locks {
     connect_retrying(|| try_connect(url)).await
 }
 
-/// A server, past the proxy and through it.
+/// A server, reachable directly and through a proxy.
 pub(crate) struct Testbed {
     pub(crate) server: TestRedis,
     pub(crate) proxy: Proxy,
@@ -66,7 +66,7 @@ pub(crate) async fn direct(server: &TestRedis, params: &str) -> Locks {
     connect(&format!("redis://{}/0?{params}", server.addr())).await
 }
 
-/// Has all waiters take turns, in whatever order; the tokens in the order of the grants.
+/// Runs all waiters, in any order; returns the tokens in the order of the grants.
 pub(crate) async fn in_turns(
     waiters: impl IntoIterator<Item = JoinHandle<Result<Guard>>>,
 ) -> Vec<FencingToken> {
@@ -75,7 +75,7 @@ pub(crate) async fn in_turns(
         let report = report.clone();
         tokio::spawn(async move {
             let guard = until_granted(waiter).await;
-            // Who asked listens until all have said something.
+            // The receiver is dropped only after all have reported.
             let _ = report.send(guard.fencing_token());
             release(guard).await;
         });
@@ -88,17 +88,17 @@ pub(crate) async fn in_turns(
     tokens
 }
 
-/// Asserts that the store was asked in vain, and that the error says why, if it says why.
+/// Asserts that a wait ended without a grant, and that a reason in the error is `why`.
 pub(crate) fn assert_in_vain(error: &Error, says: &str) {
     assert_kind(error, ErrorKind::Unreachable);
     let words = error_chain(error);
     assert!(std::error::Error::source(error).is_none() || words.contains(says), "{words}");
 }
 
-/// Waits in vain, in short waits, until the error says why: on a busy machine one such wait may hear
-/// nothing.
+/// Waits in vain, in short waits, until the error has the reason: on a busy machine one such wait may
+/// end without a reply.
 pub(crate) async fn told_in_vain(locks: &Locks, name: &str, says: &str) {
-    until(&format!("it is told: {says}"), async || {
+    until(&format!("the reason is: {says}"), async || {
         let error = acquire_error(locks, name, ms(200)).await;
         assert_kind(&error, ErrorKind::Unreachable);
         error_chain(&error).contains(says)
@@ -106,7 +106,7 @@ pub(crate) async fn told_in_vain(locks: &Locks, name: &str, says: &str) {
     .await;
 }
 
-/// A connection that sends what it is told to.
+/// A raw connection for commands.
 pub(crate) struct Operator(TcpStream);
 
 impl Operator {
@@ -144,7 +144,7 @@ pub(crate) async fn drained(server: &TestRedis) {
 
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Remembers panics in tasks that nobody awaits: the tests' own have other places.
+/// Records panics in tasks that are not awaited: those of the tests have other locations.
 fn catch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -160,14 +160,14 @@ fn catch_panics() {
     });
 }
 
-/// Nothing outside of the tests has panicked so far, in any test.
+/// Asserts that nothing outside the tests has panicked so far, in any test.
 pub(crate) fn assert_no_panics() {
     let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(panics.is_empty(), "{panics:?}");
 }
 
-/// Two hold the lock that a failover lost: the resource takes the later one's write, and refuses what
-/// the earlier one writes after it.
+/// Two clients hold the lock that a failover lost: the resource accepts the later one's write, and
+/// rejects the earlier one's after it.
 pub(crate) fn the_second_writes_and_the_first_cannot(
     register: &ProtectedRegister,
     second: &Guard,

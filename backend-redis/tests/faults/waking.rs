@@ -1,4 +1,4 @@
-//! Wake-ups that come late, and what they cost.
+//! Late wake-ups, and the cost of a wake-up.
 
 use fencelock_testkit::proxy::Direction;
 use fencelock_testkit::servers::TestRedis;
@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-/// Hand-off rules 1 and 5: a grant lies in a socket while its owner cannot read it, lapses, and
-/// goes to the next one; what is read of it later is asked about, not believed.
+/// Hand-off rules 1 and 5: a grant stays in a socket while its owner cannot read it, lapses, and goes
+/// to the next waiter; when it is read later, it is verified first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_arrives_too_late_is_discarded() {
     let testbed = Testbed::start().await;
@@ -20,11 +20,11 @@ async fn a_grant_that_arrives_too_late_is_discarded() {
     testbed.proxy.stall(Direction::ToClient);
     let handed_off = Instant::now();
     release(blocker).await;
-    // Within seconds, although the lease of the one who was passed over is a minute.
+    // Within seconds, although the lease of the skipped waiter is a minute.
     let guard = until_granted(next).await;
     assert!(handed_off.elapsed() < ms(6000), "after {:?}", handed_off.elapsed());
     testbed.proxy.heal().await.unwrap();
-    // Its client is there again, and is refused.
+    // Its client is back, and is not granted.
     assert!(is_busy(&far, "lock").await);
     until_queued(&near, "lock", 1).await;
     assert!(!late.is_finished(), "two were granted");
@@ -36,9 +36,9 @@ async fn a_grant_that_arrives_too_late_is_discarded() {
     drained(&testbed.server).await;
 }
 
-/// Invariant 6: one release wakes one waiter, and the others cost nothing.
+/// Invariant 6: one release wakes one waiter; the others cost nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_off_asks_as_little_of_the_server_however_many_wait() {
+async fn a_hand_off_costs_the_server_the_same_however_many_wait() {
     const CROWD: usize = 300;
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
@@ -52,8 +52,8 @@ async fn a_hand_off_asks_as_little_of_the_server_however_many_wait() {
     let stats = redis_command(&server, &["INFO", "commandstats"]).await;
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
     let calls: usize = line.split(',').next().unwrap().parse().unwrap();
-    // A release and a confirmation each, and the looks of the seconds that it took.
-    let looks = usize::try_from(asked.elapsed().as_secs()).unwrap() + 2;
-    assert!(calls <= 2 * CROWD + 2 * looks + 10, "{calls} calls for {CROWD} hand-offs");
+    // A release and a confirmation each, and the checks of the seconds that it took.
+    let checks = usize::try_from(asked.elapsed().as_secs()).unwrap() + 2;
+    assert!(calls <= 2 * CROWD + 2 * checks + 10, "{calls} calls for {CROWD} hand-offs");
     drained(&server).await;
 }

@@ -1,4 +1,4 @@
-//! A foreign client that takes the lock again as soon as it has freed it.
+//! A foreign client that acquires the lock again as soon as it has released it.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ async fn three_redis_py_without_a_pause_do_not_starve_us() {
     against(3, 0).await;
 }
 
-/// Nearly always held: a look now and then would hardly ever find it free.
+/// Nearly always held: occasional polling would hardly ever find it free.
 #[tokio::test]
 async fn a_redis_py_that_works_under_its_lock_without_a_pause_does_not_starve_us() {
     against(1, 5).await;
 }
 
-/// `FOREIGN_HOLD_MS` has them keep the lock for another time.
+/// `FOREIGN_HOLD_MS` sets how long they hold the lock.
 async fn against(processes: usize, hold_ms: u64) {
     let hold = std::env::var("FOREIGN_HOLD_MS").unwrap_or_else(|_| hold_ms.to_string());
     let testbed = Testbed::start().await;
@@ -39,7 +39,7 @@ async fn against(processes: usize, hold_ms: u64) {
     let lock = testbed.locks.lock("a");
     let mut waits = Vec::new();
     for _ in 0..TRIES {
-        // They are at it again.
+        // They compete again.
         let before = testbed.refused_attempts().await;
         testbed
             .until("their attempts", async || testbed.refused_attempts().await > before + 3)

@@ -1,4 +1,4 @@
-//! All libraries at one counter that nothing but the lock protects.
+//! All libraries increment one counter that only the lock protects.
 
 use std::path::Path;
 use std::time::Duration;
@@ -40,14 +40,14 @@ async fn count(lock: &Lock, file: &Path) {
     let mut last = FencingToken::new(0);
     for _ in 0..TIMES {
         let guard = lock.acquire().await.unwrap();
-        // Whoever held it in between had none.
+        // Holders of other libraries in between have no token.
         assert!(guard.fencing_token() > last);
         last = guard.fencing_token();
         let number: u32 = std::fs::read_to_string(file).unwrap().parse().unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
         std::fs::write(file, (number + 1).to_string()).unwrap();
         guard.release().await.unwrap();
-        // Ours hand off to each other: without a pause nobody else would have a chance.
+        // Ours hand off to each other: without a pause the others would have no chance.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! One holds, the other does not.
+//! Mutual exclusion with clients of other libraries.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::peer::{Library, Peer};
 use crate::testbed::Testbed;
 
 const KEY: &str = "lock:a";
-/// From a foreign release, which tells nobody, to our grant.
+/// From a foreign release, which notifies no waiter, to our grant.
 const SOON: Duration = Duration::from_secs(1);
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn a_lock_that_we_hold_in_any_mode_is_theirs_only_after_our_release() {
     }
 }
 
-/// It asks again and again, and is granted after the release and not before.
+/// It polls, and is granted after the release and not before.
 async fn assert_kept_out(testbed: &Testbed, peer: &mut Peer, guard: Guard) {
     let before = testbed.refused_attempts().await;
     peer.tell("acquire lock:a 30000").await;
@@ -62,7 +62,7 @@ async fn assert_kept_out(testbed: &Testbed, peer: &mut Peer, guard: Guard) {
         .until("a foreign client asking", async || testbed.refused_attempts().await >= before + 3)
         .await;
     let early = tokio::time::timeout(Duration::ZERO, peer.answer()).await;
-    assert!(early.is_err(), "it was told {early:?} beside {guard:?}");
+    assert!(early.is_err(), "it got {early:?} besides {guard:?}");
     guard.release().await.unwrap();
     assert_eq!(peer.answer().await, "held");
 }

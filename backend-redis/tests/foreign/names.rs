@@ -1,9 +1,9 @@
-//! Which key a name is.
+//! The key of a name.
 
 use crate::peer::{Library, Peer};
 use crate::testbed::Testbed;
 
-/// As docs/redis.md says it: braces and the percent sign are encoded, all else is as it is.
+/// As documented in docs/redis.md: braces and the percent sign are encoded, all else is unchanged.
 const KEYS: [(&str, &str); 5] = [
     ("orders/42", "lock:orders/42"),
     ("{tenant}:7", "lock:%7Btenant%7D:7"),

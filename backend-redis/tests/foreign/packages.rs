@@ -1,4 +1,4 @@
-//! The other libraries, from their own package registries, kept for the next run.
+//! The other libraries, from their package registries, cached for the next run.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;

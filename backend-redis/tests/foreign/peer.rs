@@ -1,4 +1,4 @@
-//! A process with a client of another library in it.
+//! A process that runs a client of another library.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::packages;
 
-/// How long a busy machine may take for an answer.
+/// How long a reply may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// A connected one.
+    /// Starts a peer that is connected.
     pub(crate) async fn start(library: Library, server: &TestRedis) -> Peer {
         let mut command = library.command();
         command.arg(server.url()).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
@@ -60,7 +60,7 @@ impl Peer {
         peer
     }
 
-    /// Asks, without waiting for the answer.
+    /// Sends a request, without waiting for the reply.
     pub(crate) async fn tell(&mut self, question: &str) {
         self.questions.write_all(format!("{question}\n").as_bytes()).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! A server, this library's locks on it, and looks past both.
+//! A server, this library's locks on it, and direct views of its keys.
 
 use std::time::Duration;
 
@@ -23,15 +23,15 @@ impl Testbed {
         self.server.command(command).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
-    /// Waits until one of ours stands in the queue of the lock at `key`.
+    /// Waits until one of ours is in the queue of the lock at `key`.
     pub(crate) async fn until_queued(&self, key: &str) {
         let queue = format!("{{{key}}}:q");
-        // The waiter, and its process.
+        // The waiter, and its client.
         self.until("a waiter", async || self.command(&["ZCARD", &queue]).await == "2").await;
     }
 
-    /// How often clients of other libraries have asked for a lock: those who are refused write
-    /// nothing, so this is how they are seen to wait.
+    /// How often clients of other libraries have tried to acquire: refused attempts write nothing, so
+    /// this shows that they wait.
     pub(crate) async fn refused_attempts(&self) -> u64 {
         let stats = self.command(&["INFO", "commandstats"]).await;
         // redis-py sends SET; node-redlock's script calls EXISTS.

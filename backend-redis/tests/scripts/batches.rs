@@ -1,4 +1,4 @@
-//! Several steps in one call: each does what it does alone, after those before it.
+//! Several steps in one call: each has the same effect as alone, after the steps before it.
 
 use super::bench::{Bench, Keys, real_texts};
 use super::claim::{Claim, Mode};
@@ -37,7 +37,7 @@ fn steps_of_a_batch_see_the_effects_of_earlier_steps() {
     let words = refused.error().expect("an error of its own");
     assert!(words.contains("fencelock: foreign is a list of another program"), "{words}");
     assert_eq!(*busy, Value::Int(0));
-    assert_eq!(looked.list().get(1), Some(&Value::Int(0)), "nobody is missing");
+    assert_eq!(looked.list().get(1), Some(&Value::Int(0)), "no waiter is missing");
     assert_eq!((released, again), (&Value::Int(1), &Value::Int(0)));
     assert!(confirmed.int() > token.int(), "{token:?}, then {confirmed:?}");
     let pushes = bench.client.take_pushes();

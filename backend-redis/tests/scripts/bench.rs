@@ -11,7 +11,7 @@ pub(crate) fn real_texts() -> Texts {
     fencelock_redis::scripts().into_iter().map(|(name, text)| (name, text.to_owned())).collect()
 }
 
-/// What a claim or a process asks for.
+/// The operations of claims and clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
     Queue,
@@ -27,12 +27,12 @@ pub(crate) enum Op {
 pub(crate) struct Keys {
     pub(crate) lock: String,
     pub(crate) queue: String,
-    pub(crate) fence: String,
+    pub(crate) token: String,
 }
 
 impl Keys {
     pub(crate) fn of(name: &str) -> Keys {
-        Keys { lock: name.into(), queue: format!("{{{name}}}:q"), fence: format!("{{{name}}}:f") }
+        Keys { lock: name.into(), queue: format!("{{{name}}}:q"), token: format!("{{{name}}}:f") }
     }
 }
 
@@ -40,12 +40,12 @@ impl Keys {
 pub(crate) struct Bench {
     pub(crate) client: Client,
     digests: Vec<(&'static str, String)>,
-    /// How many scripts of ours ran.
+    /// How many of our scripts ran.
     pub(crate) calls: u64,
 }
 
 impl Bench {
-    /// An empty server that knows these texts; an error if it does not compile one.
+    /// An empty server with these scripts; an error if it cannot compile one.
     pub(crate) fn new(port: u16, texts: &Texts) -> Result<Bench, String> {
         let mut client = Client::connect(port);
         client.call(&["FLUSHALL"]);
@@ -63,10 +63,10 @@ impl Bench {
         self.digests.iter().find(|(known, _)| *known == name).unwrap().1.clone()
     }
 
-    /// Puts a script into the next round trip.
+    /// Adds a call of a script to the next round trip.
     pub(crate) fn send(&mut self, script: &str, keys: &Keys, args: &[&str]) {
         self.calls += u64::from(script != "read");
-        // Every other step, by what it says, goes as a batch of one: that must make no difference.
+        // Every other step, by its text, is sent as a batch of one, which must make no difference.
         let sum = args.iter().flat_map(|arg| arg.bytes()).fold(0, u8::wrapping_add);
         if script != "read" && sum % 2 == 1 {
             let command = self.batch(&[(script, keys, args)]);
@@ -74,7 +74,7 @@ impl Bench {
             self.client.send_for_one(&command);
         } else {
             let digest = self.digest(script);
-            let keys = ["3", &keys.lock, &keys.queue, &keys.fence];
+            let keys = ["3", &keys.lock, &keys.queue, &keys.token];
             self.client.send(&[&["EVALSHA", &digest], &keys[..], args].concat());
         }
     }
@@ -84,7 +84,7 @@ impl Bench {
         let digest = self.digest("batch");
         let mut command = vec!["EVALSHA".to_owned(), digest, (3 * steps.len()).to_string()];
         for (_, keys, _) in steps {
-            command.extend([&keys.lock, &keys.queue, &keys.fence].map(Clone::clone));
+            command.extend([&keys.lock, &keys.queue, &keys.token].map(Clone::clone));
         }
         for (script, _, args) in steps {
             command.extend([(*script).to_owned(), format!("3{}", args.len())]);
@@ -125,7 +125,7 @@ impl Bench {
         self.client.call(command)
     }
 
-    /// Lets time pass for all locks but their tokens, which no passing of time ends.
+    /// Lets time pass for all locks, except for their tokens, which do not expire in a run.
     pub(crate) fn advance(&mut self, locks: &[Keys], ms: i64) {
         const ADVANCE: &str = "
         local by = tonumber(ARGV[1])

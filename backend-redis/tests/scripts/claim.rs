@@ -1,4 +1,4 @@
-//! What asks for a lock, and the identity that the scripts know it by.
+//! Claims, and their identities in the scripts.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// How much of a group's sum it takes.
+    /// Its share of a group's sum.
     pub(crate) fn share(self) -> i64 {
         if let Mode::Permits { n, .. } = self { n } else { 1 }
     }
@@ -73,7 +73,7 @@ impl Claim {
         Some(Claim { text: text.into(), mode, ttl, process, owner })
     }
 
-    /// What tells it of a grant.
+    /// The push that notifies it of a grant.
     pub(crate) fn granted(&self, token: i64) -> String {
         format!("{} {token}", self.owner)
     }

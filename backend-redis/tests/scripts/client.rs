@@ -1,14 +1,13 @@
-//! One connection in RESP3: answers and pushes come in one stream, in the order of their events.
+//! One connection in RESP3: replies and pushes arrive in one stream, in the order of their events.
 //!
-//! A step's pushes are therefore known when its answer is, and several steps can share a round
-//! trip.
+//! A step's pushes therefore arrive before its reply, and several steps can share a round trip.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// An answer of the server.
+/// A reply of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Value {
     Nil,
@@ -46,7 +45,7 @@ impl Value {
     }
 }
 
-/// A message to a process.
+/// A message to a client.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Push {
     pub(crate) channel: String,
@@ -58,11 +57,11 @@ pub(crate) struct Client {
     stream: TcpStream,
     questions: Vec<u8>,
     answers: Vec<u8>,
-    /// The longest that it waited for the server.
+    /// The longest wait for the server.
     pub(crate) slowest: Duration,
     read: usize,
     pushes: Vec<Push>,
-    /// Whether the next answers are lists of one, whose content is meant.
+    /// For each of the next replies, whether it is a list of one reply, which is then returned.
     in_lists: VecDeque<bool>,
 }
 
@@ -82,19 +81,19 @@ impl Client {
 
     pub(crate) fn subscribe(&mut self, channels: &[&str]) {
         for channel in channels {
-            // Its answer is a push.
+            // Its reply is a push.
             self.write(&["SUBSCRIBE", channel]);
         }
         self.call(&["PING"]);
     }
 
-    /// Puts a command into the next round trip.
+    /// Adds a command to the next round trip.
     pub(crate) fn send(&mut self, command: &[&str]) {
         self.in_lists.push_back(false);
         self.write(command);
     }
 
-    /// The same for a command whose answer is a list of one answer, which is then received.
+    /// Adds a command whose reply is a list of one reply, which is then received.
     pub(crate) fn send_for_one(&mut self, command: &[&str]) {
         self.in_lists.push_back(true);
         self.write(command);
@@ -107,7 +106,7 @@ impl Client {
         }
     }
 
-    /// The answer to the oldest command that has none yet.
+    /// The reply to the oldest command that has none yet.
     pub(crate) fn receive(&mut self) -> Value {
         if !self.questions.is_empty() {
             self.stream.write_all(&self.questions).unwrap();
@@ -127,7 +126,7 @@ impl Client {
         self.receive()
     }
 
-    /// What was pushed before the last answer that was received.
+    /// The pushes before the last received reply.
     pub(crate) fn take_pushes(&mut self) -> Vec<Push> {
         std::mem::take(&mut self.pushes)
     }

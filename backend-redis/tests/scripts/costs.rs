@@ -1,4 +1,4 @@
-//! What a step costs the server: its CPU time by INFO, at a full pipeline, beside a plain lock.
+//! The server's CPU time for each step, by INFO, with a full pipeline, compared to a plain lock.
 
 use super::bench::{Bench, Keys, real_texts};
 use super::client::Value;
@@ -44,7 +44,7 @@ fn pair(bench: &mut Bench, keys: &Keys, me: &str) {
     bench.send("release", keys, &[me]);
 }
 
-/// us of the server for each call of `send`, which puts two commands into the pipeline.
+/// The server's time in us for each call of `send`, which adds two commands to the pipeline.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn measure(bench: &mut Bench, send: impl Fn(&mut Bench, &Keys)) -> f64 {
     const BATCHES: usize = 300;
@@ -60,7 +60,7 @@ fn measure(bench: &mut Bench, send: impl Fn(&mut Bench, &Keys)) -> f64 {
     (cpu(bench) - start) * 1e6 / (BATCHES * PIPELINE) as f64
 }
 
-/// Seconds of the server's main thread.
+/// CPU time of the server's main thread, in seconds.
 fn cpu(bench: &mut Bench) -> f64 {
     let Value::Text(info) = bench.call(&["INFO", "cpu"]) else { panic!("no INFO") };
     let field = |name: &str| -> f64 {

@@ -1,7 +1,7 @@
-//! Random claims of a few processes on a few locks: what `rules.rs` says must hold at every step.
+//! Random claims of a few clients on a few locks: the rules of `rules.rs` must hold at every step.
 //!
-//! Clients behave as they should, but their messages are repeated, late or lost, they freeze and
-//! die, and other programs do what they like with the keys. Time passes as it does, and in leaps.
+//! Clients behave correctly, but their messages are repeated, late or lost, they freeze and die, and
+//! other programs write to the keys arbitrarily. Time passes as usual, and in jumps.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::state::{SLACK, State};
 pub(super) const CLAIMS: usize = 20;
 pub(super) const PROCESSES: [&str; 5] = ["c0", "c1", "c2", "c3", "c4"];
 const STEPS: usize = 250;
-/// Far longer than anything takes in a run.
+/// Far longer than a run.
 const LONG: i64 = 30_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,20 +50,20 @@ pub(super) struct Driver<'a> {
     pub(super) bench: &'a mut Bench,
     pub(super) rng: StdRng,
     pub(super) locks: Vec<Keys>,
-    /// The largest token that was ever seen at each lock.
+    /// The largest token so far of each lock.
     highest: Vec<i64>,
     pub(super) actors: Vec<Actor>,
     pub(super) lives: [Life; PROCESSES.len()],
     undelivered: Vec<Push>,
     owners: u64,
-    /// The last steps, to be shown when one goes wrong.
+    /// The last steps, to be shown after a failure.
     pub(super) trace: Vec<String>,
 }
 
-/// Runs one seed; an error says what went wrong, and after what.
+/// Runs one seed; an error describes the failure, and the steps before it.
 ///
-/// Times are judged to [`SLACK`]. A run in which the server was away for longer proves nothing by
-/// what went wrong, and is made again.
+/// Times are compared within [`SLACK`]. A failure in a run in which the server was unresponsive for
+/// longer proves nothing, and the run is repeated.
 pub(crate) fn run(bench: &mut Bench, seed: u64) -> Verdict {
     const AGAIN: usize = 5;
     let slack = Duration::from_millis(SLACK.unsigned_abs()) / 2;
@@ -150,7 +150,7 @@ impl Driver<'_> {
         self.lives[process] == Life::Runs
     }
 
-    /// One whose process runs.
+    /// A claim whose client runs.
     pub(super) fn any_actor(&mut self, belief: impl Fn(Belief) -> bool) -> Option<usize> {
         let fit = |n: &usize| {
             let actor = &self.actors[*n];
@@ -182,7 +182,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Somebody ends the grant of a holder, or of another program.
+    /// Evicts a holder, or deletes the key of another program.
     fn any_eviction(&mut self) -> Verdict {
         let lock = self.below(self.locks.len());
         let state = self.bench.state(&self.locks[lock])?;
@@ -208,7 +208,7 @@ impl Driver<'_> {
         if self.runs(process) { self.look(lock, process) } else { Ok(()) }
     }
 
-    /// What a client does once a second, and with the answer.
+    /// A client's check of each second, and what it does with the reply.
     pub(super) fn look(&mut self, lock: usize, process: usize) -> Verdict {
         let own: Vec<usize> = (0..self.actors.len())
             .filter(|n| {
@@ -247,7 +247,7 @@ impl Driver<'_> {
         }
     }
 
-    /// A step of an actor, and what it believes afterwards.
+    /// A step of an actor, and its belief afterwards.
     pub(super) fn act(&mut self, actor: usize, op: Op) -> Verdict {
         let (lock, claim) = (self.actors[actor].lock, self.actors[actor].claim.clone());
         let answer = self.step(lock, op, &claim, &[])?;
@@ -266,7 +266,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// One step, repeated as a client that gets no answer does; the answer is the last one's.
+    /// One step, repeated like a client that gets no reply; returns the last reply.
     pub(super) fn step(
         &mut self,
         lock: usize,
@@ -300,7 +300,7 @@ impl Driver<'_> {
 
         let (before, after) = (before?, after?);
         self.undelivered.extend(pushes.iter().chain(&late_pushes).cloned());
-        let highest = self.highest[lock].max(before.fence.unwrap_or(0));
+        let highest = self.highest[lock].max(before.last_token.unwrap_or(0));
         let step = Step {
             op,
             me,
@@ -312,7 +312,7 @@ impl Driver<'_> {
             highest,
         };
         step.judge()?;
-        let highest = highest.max(after.fence.unwrap_or(0));
+        let highest = highest.max(after.last_token.unwrap_or(0));
         self.highest[lock] = highest;
         if let (Some(repeated), Some(last)) = (again.last(), last.transpose()?) {
             let (reply, pushes) = (repeated, &late_pushes[..]);
@@ -322,12 +322,12 @@ impl Driver<'_> {
             if !before.ends_before(&last) && !after.ends_before(&last) {
                 super::repeats::judge(op, (step.reply, &again), (&after, &last))?;
             }
-            self.highest[lock] = highest.max(last.fence.unwrap_or(0));
+            self.highest[lock] = highest.max(last.last_token.unwrap_or(0));
         }
         Ok(again.into_iter().next_back().filter(|_| op != Op::Release).unwrap_or(reply))
     }
 
-    /// Everybody gets the lock in the end, and nothing stays.
+    /// Every claim gets the lock in the end, and no key stays.
     fn drain(&mut self) -> Verdict {
         const ROUNDS: usize = 120;
         for n in 0..self.lives.len() {
@@ -359,7 +359,7 @@ impl Driver<'_> {
     }
 
     fn nothing_stays(&mut self) -> Verdict {
-        // The dead, who hold and wait.
+        // The dead, which hold and wait.
         for ms in [LONG, SILENCE + 1000] {
             self.bench.advance(&self.locks, ms);
             for lock in 0..self.locks.len() {

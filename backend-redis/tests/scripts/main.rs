@@ -22,7 +22,7 @@ use fencelock_testkit::servers::TestRedis;
 
 use self::bench::{Bench, real_texts};
 
-/// An error says which promise was broken.
+/// An error names the broken promise.
 type Verdict = Result<(), String>;
 
 fn server() -> TestRedis {
@@ -34,7 +34,7 @@ fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// `SCRIPT_SEED` repeats a run, `SCRIPT_RUNS` says how many seeds are tried from there on.
+/// `SCRIPT_SEED` repeats a run, `SCRIPT_RUNS` sets how many seeds are tried from there on.
 #[test]
 fn every_step_of_random_clients_keeps_the_rules() {
     const RUNS: u64 = 70;

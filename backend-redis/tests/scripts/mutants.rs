@@ -1,14 +1,14 @@
-//! Wrong scripts, each by one small change: the traps or the random driver must notice each.
+//! Wrong scripts, each by one small change: the traps or the random driver must detect each.
 
 use super::bench::{Bench, Texts, real_texts};
 use super::{driver, server, traps};
 
-/// A name, a text that stands in the scripts, and what stands there instead.
+/// A name, a text in the scripts, and its replacement.
 type Mutant = (&'static str, &'static str, &'static str);
 
 mod list;
 
-/// Runs of the random driver against what no trap has caught.
+/// Runs of the random driver against a mutant that no trap has caught.
 const RUNS: u64 = 15;
 
 #[test]
@@ -36,7 +36,7 @@ fn mutate((name, from, to): &Mutant) -> Texts {
     texts
 }
 
-/// What notices it.
+/// The error of the trap or run that detects it.
 fn catch(port: u16, texts: &Texts) -> Option<String> {
     let mut bench = match Bench::new(port, texts) {
         Ok(bench) => bench,

@@ -1,12 +1,12 @@
-//! A step that is repeated, because its answer was lost, changes nothing more.
+//! A step that is repeated, because its reply was lost, changes nothing.
 
 use super::Verdict;
 use super::bench::Op;
 use super::client::Value;
 use super::state::{State, Waiter, ensure};
 
-/// The first answer and the repeated ones, the state after the first and after the last; no end
-/// lies between the step's begin and the last.
+/// The first reply and the repeated ones, the state after the first and after the last; nothing expires
+/// between the beginning of the step and the last.
 pub(crate) fn judge(
     op: Op,
     (first, again): (&Value, &[Value]),
@@ -15,16 +15,15 @@ pub(crate) fn judge(
     for answer in again {
         let same = match op {
             Op::Release | Op::Evict => *answer == Value::Int(0),
-            // The time until the next look runs.
+            // The time until the next check decreases.
             Op::Queue => answer == first || (!answer.list().is_empty() && !first.list().is_empty()),
-            // What was granted by the first is known to the second. A queue that went with the first
-            // knows no process.
+            // The second reports the grants of the first. A queue that the first removed has no client.
             Op::Look => after.queue_ttl.is_none() || answer.list().get(1) == first.list().get(1),
             Op::Try | Op::Renew => answer == first,
         };
         ensure(same, || format!("{op:?} answered {first:?}, repeated {answer:?}"))?;
     }
-    // Any step may pass over the dead.
+    // Any step may remove dead waiters.
     let lives = |waiter: &&Waiter| {
         after.deadlines.get(&waiter.claim.process).is_some_and(|end| *end >= after.now())
     };
@@ -35,7 +34,7 @@ pub(crate) fn judge(
     let holders = |state: &State| {
         let all = state.holders.values();
         let all: Vec<_> = all.map(|holder| (holder.claim.text.clone(), holder.token)).collect();
-        (all, state.fence, state.foreign.clone())
+        (all, state.last_token, state.foreign.clone())
     };
     ensure(places(after) == places(last), || format!("{op:?} repeated changed the queue"))?;
     ensure(holders(after) == holders(last), || format!("{op:?} repeated changed the lock"))

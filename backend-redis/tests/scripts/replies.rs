@@ -1,4 +1,4 @@
-//! What a step's answer must say, given what it did.
+//! What a step's reply must be, given its effects.
 
 use super::Verdict;
 use super::bench::Op;
@@ -39,7 +39,8 @@ fn attempted(step: &Step<'_>, granted: &[(i64, &Holder)]) -> Verdict {
             let held = step.token(holder);
             ensure(held == Some(token), || format!("the keys say {held:?}"))?;
             let is_new = granted.iter().any(|(_, new)| new.claim.text == *text);
-            let was = step.before.holders.get(text).and_then(|old| old.token.or(step.before.fence));
+            let was =
+                step.before.holders.get(text).and_then(|old| old.token.or(step.before.last_token));
             ensure(is_new || was.is_none_or(|was| was == token), || format!("it was {was:?}"))
         }
         (None, Value::List(look), Op::Queue) => {
@@ -102,7 +103,7 @@ fn looked(step: &Step<'_>) -> Verdict {
                 && (claim.mode.group() == "x" || step.samples.contains(&claim.text))
         });
         for text in granted.map(|waiter| &waiter.claim.text).chain(held.map(|claim| &claim.text)) {
-            ensure(found.contains(&text.as_str()), || format!("{text} is not told"))?;
+            ensure(found.contains(&text.as_str()), || format!("{text} is not reported"))?;
         }
     }
     let known = |text: &str| {
@@ -113,7 +114,7 @@ fn looked(step: &Step<'_>) -> Verdict {
     ensure(stray.is_none(), || format!("{stray:?} is not granted"))
 }
 
-/// The first in the queue looks when a holder can end, everybody else once a second.
+/// The first in the queue checks when a holder can expire, all others once a second.
 fn next_look(step: &Step<'_>, own: bool, told: &Value) -> Verdict {
     let told = told.int().ok_or("no time")?;
     let ends = step.after.holders.values().map(|holder| holder.expiry).min();
@@ -128,7 +129,7 @@ fn next_look(step: &Step<'_>, own: bool, told: &Value) -> Verdict {
         return Ok(());
     }
     let is_positive = told > 0 || expected == FOREIGN;
-    ensure((told - expected).abs() <= slack && is_positive, || format!("look in {expected}"))
+    ensure((told - expected).abs() <= slack && is_positive, || format!("check in {expected}"))
 }
 
 fn is_of<'a>(step: &'a Step<'_>) -> impl Fn(&super::state::Waiter) -> bool + 'a {

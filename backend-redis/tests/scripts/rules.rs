@@ -1,6 +1,6 @@
-//! What one step may do to a lock, whatever came before: told from the keys before and after it.
+//! What one step may do to a lock, regardless of its history: judged by the keys before and after it.
 //!
-//! The rules know no expected run, so they hold under any order of steps, lost messages and foreign
+//! The rules expect no particular run, so they hold under any order of steps, lost messages and foreign
 //! clients. Times are compared as windows: the step ran somewhere between its two states.
 
 use super::Verdict;
@@ -9,25 +9,26 @@ use super::claim::{Claim, Mode};
 use super::client::{Push, Value};
 use super::state::{HOUR, Holder, SLACK, State, Waiter, ensure};
 
-/// One step and what it did.
+/// One step and its effects.
 #[derive(Debug)]
 pub(crate) struct Step<'a> {
     pub(crate) op: Op,
-    /// Who asks; of a look the process counts only.
+    /// The claim of the step; for a check only its client matters.
     pub(crate) me: &'a Claim,
     pub(crate) samples: &'a [String],
     pub(crate) before: &'a State,
     pub(crate) after: &'a State,
     pub(crate) reply: &'a Value,
     pub(crate) pushes: &'a [Push],
-    /// The largest token that was ever seen at the lock.
+    /// The largest token so far of the lock.
     pub(crate) highest: i64,
 }
 
 pub(crate) const SILENCE: i64 = 3000;
 pub(crate) const CLAIM: i64 = 2000;
 const QUEUE: i64 = 10_000;
-/// The look of the head behind another program, whose release tells nobody.
+/// The interval at which the first waiter checks a lock of another program, whose release notifies
+/// no waiter.
 pub(crate) const FOREIGN: i64 = 0;
 
 impl Step<'_> {
@@ -35,7 +36,7 @@ impl Step<'_> {
         let mut granted = self.new_holders()?;
         granted.sort_by_key(|(token, _)| *token);
         self.others_keep_the_lock()?;
-        self.fence_rises(&granted)?;
+        self.token_rises(&granted)?;
         self.grants_fit(&granted)?;
         self.grants_are_in_order(&granted)?;
         self.grants_last_as_long_as_they_should(&granted)?;
@@ -66,7 +67,7 @@ impl Step<'_> {
 
     /// The token of a holder, in the state after the step.
     pub(crate) fn token(&self, holder: &Holder) -> Option<i64> {
-        holder.token.or(self.after.fence)
+        holder.token.or(self.after.last_token)
     }
 
     fn new_holders(&self) -> Result<Vec<(i64, &Holder)>, String> {
@@ -75,11 +76,11 @@ impl Step<'_> {
             let token = self.token(holder);
             let is_new = match self.before.holders.get(text) {
                 None => true,
-                // It may have ended and been granted again; without a token that was remembered, it
-                // may as well have been confirmed, and got another.
+                // It may have expired and been granted again; if the token was lost, it may have been
+                // confirmed, and got another one.
                 Some(old) if old.token.is_some() => old.token != holder.token,
                 Some(old) => {
-                    let (before, now) = (self.before.fence, self.after.now());
+                    let (before, now) = (self.before.last_token, self.after.now());
                     old.expiry <= now && before.is_some() && before != token
                 }
             };
@@ -93,7 +94,7 @@ impl Step<'_> {
         Ok(new)
     }
 
-    /// A holder is gone only when it ended or asked for it, and nobody else moves its end.
+    /// A holder is removed only when it expired or released, and no other claim moves its expiry.
     fn others_keep_the_lock(&self) -> Verdict {
         for (text, old) in &self.before.holders {
             if old.expiry <= self.after.now() || (self.is_me(&old.claim) && self.op != Op::Renew) {
@@ -112,21 +113,21 @@ impl Step<'_> {
         ensure(kept || is_mine || ends, || "another program lost the lock".into())
     }
 
-    fn fence_rises(&self, granted: &[(i64, &Holder)]) -> Verdict {
-        let (before, after) = (self.before.fence, self.after.fence);
-        ensure(after >= before, || format!("the fence fell from {before:?} to {after:?}"))?;
+    fn token_rises(&self, granted: &[(i64, &Holder)]) -> Verdict {
+        let (before, after) = (self.before.last_token, self.after.last_token);
+        ensure(after >= before, || format!("the token fell from {before:?} to {after:?}"))?;
         if let Some((last, _)) = granted.last() {
             ensure(after == Some(*last), || format!("{last} granted, {after:?} remembered"))?;
         } else if before.is_some() {
             ensure(before == after, || "a token for nothing".into())?;
         }
         ensure(
-            before.is_some() || after.is_none() || self.runs_for(self.after.fence_ttl, HOUR),
-            || format!("a new fence ends in {}", self.after.fence_ttl),
+            before.is_some() || after.is_none() || self.runs_for(self.after.token_ttl, HOUR),
+            || format!("a new token's key ends in {}", self.after.token_ttl),
         )?;
         let mut tokens: Vec<_> = granted.iter().map(|(token, _)| *token).collect();
         if before.is_none() && tokens.is_empty() {
-            // A holder whose token was deleted gets another one, no smaller.
+            // A holder whose token was deleted gets another one, not smaller.
             tokens.extend(after);
         }
         let rise = tokens.first().is_none_or(|first| *first > self.highest)
@@ -152,7 +153,7 @@ impl Step<'_> {
         ensure(groups.all(|group| Some(group) == first && group != "x"), || "mixed".into())
     }
 
-    /// Those before a grant are granted too, dead, or leave just now.
+    /// Waiters before a granted one are granted too, dead, or leave in this step.
     fn grants_are_in_order(&self, granted: &[(i64, &Holder)]) -> Verdict {
         for (token, holder) in granted {
             let text = &holder.claim.text;
@@ -175,7 +176,7 @@ impl Step<'_> {
         for (_, Holder { claim, expiry, .. }) in granted {
             let own = self.is_attempt() && self.is_me(claim);
             let ttl = if own { claim.ttl } else { claim.ttl.min(CLAIM) };
-            // Nor longer than its process was known to live, before or after this step said so.
+            // Nor longer than its client's deadline, before or after this step.
             let is_right = |state: &State| {
                 let known = state.deadlines.get(&claim.process);
                 let known = known.filter(|_| !own).map_or(ttl, |end| end - self.after.now());
@@ -262,7 +263,7 @@ impl Step<'_> {
             let right = if refreshed {
                 self.is_from_now(*deadline, SILENCE)
             } else {
-                // A short wait inside a grant's own attempt sets it as well.
+                // An attempt that queues and is granted at once sets it as well.
                 old == Some(deadline)
                     || (process == own
                         && self.op == Op::Queue
@@ -284,7 +285,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Whoever comes or goes must see that somebody may queue.
+    /// The marks must show that there may be waiters.
     fn marks_stay(&self, granted: &[(i64, &Holder)]) -> Verdict {
         let (before, after) = (self.before.marks, self.after.marks);
         let queued = !self.after.waiting.is_empty() || !self.after.granted.is_empty();
@@ -297,7 +298,7 @@ impl Step<'_> {
         })
     }
 
-    /// The first in the queue is alive, and not served only as long as somebody holds.
+    /// The first in the queue is live, and not granted only while there is a holder.
     fn nobody_is_stuck(&self, granted: &[(i64, &Holder)]) -> Verdict {
         let busy = self.is_attempt() && self.reply.int().unwrap_or(0) == 0;
         let Some(first) = self.after.waiting.first() else { return Ok(()) };
@@ -312,7 +313,7 @@ impl Step<'_> {
             return Ok(());
         }
         let deadline = self.after.deadlines.get(&first.claim.process);
-        // Who comes after an exclusive grant is looked at by the next step.
+        // Waiters after an exclusive grant are left to the next step.
         let served = granted.iter().any(|(_, new)| new.claim.mode == Mode::Exclusive);
         ensure(served || deadline.is_some_and(|end| *end >= self.before.now()), || {
             format!("{text} is first, but dead")
@@ -334,7 +335,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Whether `claim` could have had the lock for sure, but for the queue.
+    /// Whether `claim` could certainly have been granted the lock without the queue.
     pub(crate) fn is_free_for(&self, claim: &Claim) -> bool {
         self.after.is_free_for(claim, self.before.now())
             && !self.before.hold_ends_before(self.after)

@@ -1,4 +1,4 @@
-//! What stands in the keys of one lock, and what must be true of it at any time.
+//! The content of one lock's keys, and its invariants.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::Verdict;
 use super::claim::Claim;
 use super::client::Value;
 
-/// In ms: how far a time that the server counts can be from the same time read beside it.
+/// In ms: how far a TTL of the server can be from the time that is read with it.
 pub(crate) const SLACK: i64 = 60;
 pub(crate) const DAY: i64 = 86_400_000;
 pub(crate) const HOUR: i64 = 3_600_000;
@@ -28,7 +28,7 @@ pub(crate) struct Holder {
     pub(crate) claim: Claim,
     /// In ms since the epoch.
     pub(crate) expiry: i64,
-    /// Only groups keep it beside the holder.
+    /// Only groups store it with the holder.
     pub(crate) token: Option<i64>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Waiter {
 #[derive(Debug, Clone)]
 pub(crate) struct State {
     pub(crate) now_us: i64,
-    /// When the lock's key ends, in ms since the epoch; never, if it has no TTL.
+    /// When the lock's key expires, in ms since the epoch; never, if it has no TTL.
     lock_end: i64,
     pub(crate) holders: BTreeMap<String, Holder>,
     /// The value of another program.
@@ -51,21 +51,21 @@ pub(crate) struct State {
     pub(crate) waiting: Vec<Waiter>,
     /// Granted, not confirmed.
     pub(crate) granted: Vec<Waiter>,
-    /// Until when, in ms, a process is taken for alive.
+    /// The deadline of each client, in ms.
     pub(crate) deadlines: BTreeMap<String, i64>,
     /// In ms.
     pub(crate) queue_ttl: Option<i64>,
-    pub(crate) fence: Option<i64>,
-    /// Whether an exclusive holder, and the token, say that somebody may wait.
+    pub(crate) last_token: Option<i64>,
+    /// Whether an exclusive holder, and the token, are marked.
     pub(crate) marks: (bool, bool),
     /// In ms.
-    pub(crate) fence_ttl: i64,
+    pub(crate) token_ttl: i64,
 }
 
 impl State {
-    /// An error says what must never be so.
+    /// Checks the invariants; an error names the broken one.
     pub(crate) fn of(answer: &Value) -> Result<State, String> {
-        let [now_us, lock, queue, fence] = answer.list() else {
+        let [now_us, lock, queue, token] = answer.list() else {
             return Err(format!("the keys cannot be read: {answer:?}"));
         };
         let mut state = State {
@@ -77,13 +77,13 @@ impl State {
             granted: Vec::new(),
             deadlines: BTreeMap::new(),
             queue_ttl: None,
-            fence: None,
+            last_token: None,
             marks: (false, false),
-            fence_ttl: 0,
+            token_ttl: 0,
         };
         state.read_lock(&Key::of(lock)?)?;
         state.read_queue(&Key::of(queue)?)?;
-        state.read_fence(&Key::of(fence)?)?;
+        state.read_token(&Key::of(token)?)?;
         Ok(state)
     }
 
@@ -100,9 +100,9 @@ impl State {
         self.granted.iter().find(|waiter| waiter.claim.text == text).map(|waiter| waiter.arrival)
     }
 
-    /// Whether `claim` could have the lock, as of a time in ms, if nobody waited.
+    /// Whether `claim` could have the lock, as of a time in ms, without waiters.
     pub(crate) fn is_free_for(&self, claim: &Claim, now: i64) -> bool {
-        // The server itself ends a string, and later by a ms than a script would.
+        // The server itself expires a string, up to 1 ms later than a script would.
         let holds = |holder: &&Holder| holder.token.is_none() || holder.expiry > now;
         let mut others = self.holders.values().filter(holds).peekable();
         if self.foreign.is_some() {
@@ -119,20 +119,20 @@ impl State {
         }
     }
 
-    /// Whether a holder may end after this state and before `later`.
+    /// Whether a holder may expire after this state and before `later`.
     pub(crate) fn hold_ends_before(&self, later: &State) -> bool {
         let ends = self.holders.values().map(|holder| holder.expiry).chain([self.lock_end]);
         ends.into_iter().any(|end| self.is_between(end, later))
     }
 
-    /// Whether anything may end after this state and before `later`.
+    /// Whether anything may expire after this state and before `later`.
     pub(crate) fn ends_before(&self, later: &State) -> bool {
         let queue = self.queue_ttl.map(|ttl| ttl + self.now());
         let mut ends = self.deadlines.values().copied().chain(queue);
         self.hold_ends_before(later) || ends.any(|end| self.is_between(end, later))
     }
 
-    /// Times beside each other on the server can differ by a ms.
+    /// Equal times on the server can differ by 1 ms.
     fn is_between(&self, end: i64, later: &State) -> bool {
         (self.now() - 1..=later.now() + 1).contains(&end)
     }
@@ -144,7 +144,7 @@ impl State {
         }
         match key.kind.as_str() {
             "none" => {}
-            // A line's end marks a holder for whom somebody waits.
+            // A newline marks a holder when there are waiters.
             "string" => match Claim::parse(key.content[0].trim_end_matches('\n')) {
                 Some(claim) => {
                     self.marks.0 = key.content[0].ends_with('\n');
@@ -186,7 +186,7 @@ impl State {
             holder.token = tokens.remove(&holder.claim.owner);
             ensure(holder.token.is_some(), || format!("{} has no token", holder.claim.text))?;
         }
-        ensure(tokens.is_empty(), || format!("tokens of nobody: {tokens:?}"))?;
+        ensure(tokens.is_empty(), || format!("tokens without a holder: {tokens:?}"))?;
         let mut expected = BTreeMap::new();
         for holder in self.holders.values() {
             let mode = holder.claim.mode;
@@ -216,16 +216,16 @@ impl State {
         Ok(())
     }
 
-    fn read_fence(&mut self, key: &Key) -> Verdict {
+    fn read_token(&mut self, key: &Key) -> Verdict {
         if key.kind == "none" {
             return Ok(());
         }
-        // Marked when somebody may wait; there may have been no token yet.
+        // Marked when there may be waiters; there may have been no token yet.
         let token = key.content.first().and_then(|text| text.trim_end_matches('q').parse().ok());
         self.marks.1 = key.content.first().is_some_and(|text| text.ends_with('q'));
         let token: i64 = token.ok_or_else(|| format!("no token: {key:?}"))?;
-        self.fence = (token > 0).then_some(token);
-        self.fence_ttl = key.ttl;
+        self.last_token = (token > 0).then_some(token);
+        self.token_ttl = key.ttl;
         ensure((1..=DAY).contains(&key.ttl), || format!("the token's TTL is {}", key.ttl))
     }
 }

@@ -1,4 +1,4 @@
-//! What went wrong somewhere once, or nearly: each trap on an empty server.
+//! Failures that happened once, or nearly, in some library: each trap on an empty server.
 
 use super::Verdict;
 use super::bench::{Bench, Keys, Op};
@@ -11,7 +11,7 @@ mod memory;
 mod queues;
 mod tokens;
 
-/// A name and what springs the trap.
+/// A name, and the function that springs the trap.
 pub(crate) type Trap = (&'static str, fn(&mut Bench) -> Verdict);
 
 pub(crate) fn all() -> Vec<Trap> {
@@ -62,7 +62,7 @@ fn acquire(bench: &mut Bench, claim: &Claim) -> Result<i64, String> {
     answer.int().filter(|token| *token > 0).ok_or_else(|| format!("{}: {answer:?}", claim.text))
 }
 
-/// Queues, which must not acquire; the time until the next look.
+/// Queues, which must not acquire; returns the time until the next check.
 fn queue(bench: &mut Bench, claim: &Claim) -> Result<i64, String> {
     let answer = bench.op(Op::Queue, &keys(), claim);
     let look = answer.list().first().and_then(Value::int);

@@ -1,4 +1,4 @@
-//! What clients do not do: time, death, and other programs at the same keys.
+//! Events that clients do not cause: time, death, and other programs on the same keys.
 
 use rand::RngExt;
 use rand::seq::IndexedRandom;
@@ -32,7 +32,7 @@ impl Driver<'_> {
             25..27 => self.end_foreign_holds(),
             27..30 => self.foreign(&["DEL", &keys.lock]),
             30..32 => self.foreign(&["DEL", &keys.queue]),
-            32..34 => self.foreign(&["DEL", &keys.fence]),
+            32..34 => self.foreign(&["DEL", &keys.token]),
             34 => self.foreign(&["FLUSHDB"]),
             35 => {
                 self.bench.call(&["DEL", &keys.lock]);
@@ -63,7 +63,7 @@ impl Driver<'_> {
         }
     }
 
-    /// All members of a group end in the same ms, which is near.
+    /// Makes all members of a group expire in the same ms, which is near.
     fn ends_meet(&mut self, lock: usize) -> Verdict {
         const MEET: &str = "
         local time = redis.call('TIME')
@@ -96,7 +96,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// One process is taken for dead, at one lock.
+    /// One client is considered dead, at one lock.
     fn silence(&mut self, lock: usize) {
         let queue = self.locks[lock].queue.clone();
         let process = format!("@{}", PROCESSES[self.below(PROCESSES.len())]);
@@ -121,11 +121,11 @@ impl Driver<'_> {
         }
     }
 
-    /// One of the keys is a list of another program: steps fail, and change nothing of it.
+    /// One of the keys is a list of another program: steps fail, and do not change it.
     pub(super) fn locks_of_lists(&mut self) -> Verdict {
         let lock = self.below(self.locks.len());
         let keys = self.locks[lock].clone();
-        let key = [&keys.lock, &keys.queue, &keys.fence][self.below(3)].clone();
+        let key = [&keys.lock, &keys.queue, &keys.token][self.below(3)].clone();
         self.bench.call(&["DEL", &key]);
         self.foreign(&["RPUSH", &key, "a", "b"]);
         let mut touched = Vec::new();
@@ -144,14 +144,14 @@ impl Driver<'_> {
             }
             let list = self.bench.call(&["LRANGE", &key, "0", "-1"]);
             ensure(list.texts() == ["a", "b"], || format!("{op:?} destroyed {key}"))?;
-            // After an error nobody knows: a client releases.
+            // After an error the state is unknown: a client releases.
             self.bench.op(Op::Release, &keys, &claim);
             let held = self.bench.call(&["GET", &keys.lock]);
             ensure(held.text() != Some(&claim.text), || format!("{} holds", claim.text))?;
             touched.push(n);
         }
         self.foreign(&["DEL", &key]);
-        // An error of a release is no answer either.
+        // After an error of a release it is still unknown.
         for n in touched {
             let claim = self.actors[n].claim.clone();
             self.bench.op(Op::Release, &keys, &claim);
@@ -159,7 +159,7 @@ impl Driver<'_> {
                 self.actors[n].belief = Belief::Idle;
             }
         }
-        // What an error left of the queue has a TTL at least.
+        // A queue that an error left behind has a TTL.
         self.bench.client.take_pushes();
         self.bench.state(&keys).map(drop)
     }

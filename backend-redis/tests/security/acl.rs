@@ -1,4 +1,4 @@
-//! The least that a user must be allowed: every word of the documented rules, and no more.
+//! The least permissions that a user needs: every word of the documented rules, and no more.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{connect, use_all, use_once, words};
 
 const LOGIN: &str = "jobs:correct-horse";
 /// A topic of the document's list.
-const FOREIGN: &str = "to hear of a foreign client's release at once";
+const FOREIGN: &str = "to be notified of a foreign client's release at once";
 
 /// Gives the user these rules and no others, on a server where it has used nothing yet.
 async fn allow(server: &TestRedis, rules: &[&str]) {
@@ -74,7 +74,7 @@ async fn the_rules_for_notifications_of_foreign_releases_are_optional() {
         server.command(&["DEL", "lock:a"]).await.unwrap();
         waiting.await.unwrap().release().await.unwrap();
         locks.close().await.unwrap();
-        // The server notices the end of a connection by itself.
+        // The server takes a moment to notice the end of a connection.
         while server.command(&["CLIENT", "LIST"]).await.unwrap().contains("user=jobs") {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -86,7 +86,7 @@ async fn the_rules_for_sentinel_suffice() {
     let topology = TestSentinel::start().await.unwrap();
     for node in topology.nodes() {
         let more = more_for("`redis+sentinel://`");
-        // Replicas take no FLUSHALL, and have nothing.
+        // Replicas refuse FLUSHALL, and have no keys.
         let user = ["ACL", "SETUSER", "jobs", "on", ">correct-horse"];
         node.command(&[&user[..], &rules(), &more].concat()).await.unwrap();
     }
@@ -115,7 +115,7 @@ async fn the_rules_for_a_cluster_suffice_and_each_is_needed() {
     allow_all(&cluster, "jobs", &[&rules()[..], &more].concat()).await;
     use_all(&url).await.unwrap();
 
-    // While a slot moves, those locks can be used whose keys have all gone: held, and waited for.
+    // While a slot moves, locks can be used whose keys have all moved: held, and waited for.
     let locks = connect(&url).await.unwrap();
     let guard = locks.lock("once").acquire().await.unwrap();
     let lock = locks.lock("once");
@@ -128,7 +128,7 @@ async fn the_rules_for_a_cluster_suffice_and_each_is_needed() {
     let to = cluster.nodes()[..3].iter().find(|node| node.port() != from.port()).unwrap();
     let moving = cluster.begin_migration(slot, to).await.unwrap();
     moving.move_keys().await.unwrap();
-    // Another user's rules: who waits would be refused as well if it looked at its place meanwhile.
+    // Another user's rules: a waiter would be refused, too, if it checked its place meanwhile.
     let less = format!("redis-cluster://less:correct-horse@{nodes}?unreachable_after=1s");
     for gone in &more {
         let rest: Vec<_> = more.iter().copied().filter(|rule| rule != gone).collect();
@@ -170,7 +170,7 @@ async fn another_prefix_is_refused_at_once() {
     assert_eq!(server.command(&["DBSIZE"]).await.unwrap(), "0");
 }
 
-/// Steps that share a call are not refused together.
+/// A refused step does not fail the others of its batch.
 #[tokio::test]
 async fn a_denied_lock_does_not_fail_others_of_its_batch() {
     let server = TestRedis::start().await.unwrap();
@@ -178,12 +178,12 @@ async fn a_denied_lock_does_not_fail_others_of_its_batch() {
     narrow.retain(|rule| !rule.starts_with('~'));
     allow(&server, &[&narrow[..], &["~lock:mine-*", "~{lock:mine-*"]].concat()).await;
     let locks = connect(&url(&server, "")).await.unwrap();
-    let crowd = (0..200).map(|n| {
+    let attempts = (0..200).map(|n| {
         let of = if n % 2 == 0 { "mine" } else { "yours" };
         let lock = locks.lock(format!("{of}-{n}"));
         tokio::spawn(async move { lock.acquire().await })
     });
-    for (n, acquired) in futures_util::future::join_all(crowd).await.into_iter().enumerate() {
+    for (n, acquired) in futures_util::future::join_all(attempts).await.into_iter().enumerate() {
         match acquired.unwrap() {
             Ok(guard) => {
                 assert_eq!(n % 2, 0);

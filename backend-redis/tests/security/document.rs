@@ -1,9 +1,8 @@
-//! The access rules as docs/redis.md has them, so that it cannot say anything else than what is
-//! tested.
+//! The access rules, read from docs/redis.md, so that the documented rules are the tested ones.
 
 const DOCUMENT: &str = include_str!("../../../docs/redis.md");
 
-/// The words behind the password in the document's `ACL SETUSER` line: what one server needs.
+/// The words after the password in the document's `ACL SETUSER` line: the rules for one server.
 pub(crate) fn rules() -> Vec<&'static str> {
     const START: &str = "ACL SETUSER jobs on >PASSWORD ";
     let mut lines = DOCUMENT.lines().filter_map(|line| line.trim().strip_prefix(START));

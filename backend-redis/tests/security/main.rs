@@ -1,4 +1,4 @@
-//! Who may do what, and who may read along: ACLs, TLS, Unix sockets, passwords, databases.
+//! Authorization and encryption: ACLs, TLS, Unix sockets, passwords, databases.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Passwords that are wrong stay unsaid: in errors, in `Debug` and in logs.
+//! Wrong passwords are never shown: neither in errors, in `Debug` nor in logs.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::support::{connect, words};
 
-/// What the servers want, and what they get: neither may be seen.
+/// The right password, and the wrong one that is sent: neither may be shown.
 const RIGHT: &str = "right-battery";
 const WRONG: &str = "wrong-staple";
 
@@ -28,7 +28,7 @@ impl Write for Log {
     }
 }
 
-/// One test, since `tracing` remembers for all threads together who listens.
+/// One test, since the subscriber of `tracing` is global.
 #[tokio::test]
 async fn a_wrong_password_is_refused_and_never_shown() {
     let log = Log::default();
@@ -57,7 +57,7 @@ async fn a_wrong_password_is_refused_and_never_shown() {
             format!("rediss://{login}@{tls_port}?tls_ca={ca}"),
             format!("redis+unix://{login}@{}", socket.display()),
             format!("redis-cluster://{login}@{node}"),
-            // A server that is no sentinel or cluster asks for a password first.
+            // A server that is neither a sentinel nor a cluster asks for a password first.
             format!("rediss-cluster://{login}@{tls_port}?tls_ca={ca}"),
             format!("redis+sentinel://{login}@{watch}/{service}?sentinel_password={RIGHT}"),
             format!("redis+sentinel://:{RIGHT}@{watch}/{service}?sentinel_password={WRONG}"),
@@ -67,10 +67,10 @@ async fn a_wrong_password_is_refused_and_never_shown() {
             assert_refused(&url).await;
         }
     }
-    // None at all is refused as well, and in time.
+    // A missing password is refused, too, and in time.
     assert_refused(&format!("redis://{port}")).await;
 
-    // A held connection logs nothing of it either.
+    // An established connection does not log it either.
     let locks = connect(&format!("redis://:{RIGHT}@{port}")).await.unwrap();
     let guard = locks.lock("a").acquire().await.unwrap();
     assert_unsaid(&format!("{locks:?} {guard:?} {:?}", locks.lock("a")));

@@ -1,4 +1,4 @@
-//! Unix sockets, and databases that do not see each other.
+//! Unix sockets, and databases that are independent of each other.
 
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 

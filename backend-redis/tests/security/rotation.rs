@@ -1,4 +1,4 @@
-//! Passwords that change while a store runs.
+//! Passwords that change while a client is connected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use crate::support::{connect, use_all};
 const FIRST: &str = "first-battery";
 const SECOND: &str = "second-staple";
 
-/// Gives the server another password, and ends all connections of clients.
+/// Changes the server's password, and ends all connections of clients.
 async fn change_password(server: &TestRedis, to: &str) {
     server.command(&["ACL", "SETUSER", "jobs", "resetpass", &format!(">{to}")]).await.unwrap();
     server.command(&["ACL", "LOG", "RESET"]).await.unwrap();

@@ -1,4 +1,4 @@
-//! What every test here does with a store: all that a program may do.
+//! Shared by the tests: uses all operations of a store.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) async fn connect_once(url: &str) -> Result<Locks> {
     url::connect_within(&[SCHEME], url, Duration::ZERO).await
 }
 
-/// Connects, and uses every step of the store; an error is the first thing that went wrong.
+/// Connects, and uses every operation of the store; returns the first error.
 pub(crate) async fn use_all(url: &str) -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(20);
     let using = async {
@@ -39,7 +39,7 @@ async fn steps(locks: &Locks) -> Result<()> {
     evict(locks).await
 }
 
-/// The short way: acquire, and release.
+/// Only acquires and releases.
 pub(crate) async fn use_once(url: &str) -> Result<()> {
     let locks = connect(url).await?;
     let guard = locks.lock("once").acquire().await?;
@@ -70,7 +70,7 @@ async fn give_up(locks: &Locks) -> Result<()> {
     require(waited.is_err(), "it is held")?;
     let start = Instant::now();
     while !locks.inspect("a").await?.waiters.is_empty() {
-        require(start.elapsed() < PATIENCE, "nobody waits any more")?;
+        require(start.elapsed() < PATIENCE, "no waiter is left")?;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     guard.release().await
@@ -112,7 +112,7 @@ async fn evict(locks: &Locks) -> Result<()> {
     let holder = locks.inspect("e").await?.holders.pop();
     let holder = holder.ok_or_else(|| wrong("a holder is seen"))?;
     require(locks.evict("e", &holder.id).await?, "a holder is evicted")?;
-    require(guard.lost().await == LostReason::TakenAway, "it is told")
+    require(guard.lost().await == LostReason::TakenAway, "the holder is notified")
 }
 
 fn require(is_so: bool, promise: &str) -> Result<()> {
@@ -123,7 +123,7 @@ fn wrong(promise: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("not so: {promise}"))
 }
 
-/// All that an error can say.
+/// All texts of an error.
 pub(crate) fn words(error: &Error) -> String {
     let mut words = format!("{error}\n{error:?}\n{error:#?}");
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! Encrypted connections, and those that must fail.
+//! TLS connections, and those that must fail.
 
 use std::path::Path;
 use std::time::Duration;
@@ -27,7 +27,7 @@ async fn a_server_of_the_named_authority_is_used() {
     let url = server.url();
     assert!(url.starts_with("rediss://"), "{url}");
     use_all(&format!("{url}?{}", trusting(&server))).await.unwrap();
-    // By name too, as its certificate has it.
+    // By name, too, which its certificate has.
     let by_name = url.replace("127.0.0.1", "localhost");
     use_all(&format!("{by_name}?{}", trusting(&server))).await.unwrap();
 }
@@ -55,7 +55,7 @@ async fn tls_on_one_side_only_is_an_error_and_not_a_hang() {
     let plain = RedisOptions::new().password(PASSWORD).start().await.unwrap();
     let secure = RedisOptions::new().tls().password(PASSWORD).start().await.unwrap();
     for (server, from, to, says) in [
-        (&plain, "redis:", "rediss:", "redis:// is without"),
+        (&plain, "redis:", "rediss:", "use redis://"),
         (&secure, "rediss:", "redis:", "use rediss://"),
     ] {
         let url = server.url().replace(from, to);
@@ -66,7 +66,7 @@ async fn tls_on_one_side_only_is_an_error_and_not_a_hang() {
     }
 }
 
-/// As behind an address translation: the address that is used stands in no certificate.
+/// Like behind a NAT: no certificate has the address that is used.
 #[tokio::test]
 async fn a_server_is_verified_by_the_expected_name() {
     let server = RedisOptions::new().tls().password(PASSWORD).start().await.unwrap();
@@ -113,7 +113,7 @@ async fn sentinels_and_their_master_are_used_by_tls() {
     use_all(&format!("rediss+sentinel://:{PASSWORD}@{sentinels}/{end}")).await.unwrap();
 }
 
-/// The error of a connect that says so without delay, and without the password.
+/// The error of connecting, which must come without delay and without the password.
 async fn fails_soon(url: &str) -> Error {
     let start = Instant::now();
     let error = connect_once(url).await.expect_err(url);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use fencelock_core::Moment;
 
 /// The record's key, the same for all locks of a node.
-pub use crate::protocol::identity::INCARNATION_KEY as KEY;
+pub const KEY: &str = "fencelock:redlock";
 
 /// What all clients of a set of nodes must configure alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

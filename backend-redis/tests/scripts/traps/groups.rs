@@ -1,17 +1,17 @@
-//! Readers and permit holders, who hold together and end one by one.
+//! Readers and permit holders, which hold together and expire one by one.
 
 use super::*;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("a thousand readers are served 64 at a time, until the last", thousand_readers),
-    ("a member that ended makes room", member_ended),
-    ("the key ends with its last member", key_ends),
-    ("members that ended in the same ms leave the lock free", all_ended),
-    ("more members than one step takes out can end", many_ended),
+    ("a thousand readers are granted 64 at a time, until the last", thousand_readers),
+    ("an expired member makes room", member_ended),
+    ("the key expires with its last member", key_ends),
+    ("members that expired in the same ms leave the lock free", all_ended),
+    ("more members than one step removes can expire", many_ended),
     ("a waiting writer stops new readers", writer_first),
     ("a large request is not overtaken by small ones", large_request),
-    ("readers behind a writer are served together", readers_together),
-    ("a member that ended is not renewed", no_late_renewal),
+    ("readers after a writer are granted together", readers_together),
+    ("an expired member is not renewed", no_late_renewal),
 ];
 
 fn thousand_readers(bench: &mut Bench) -> Verdict {
@@ -40,7 +40,7 @@ fn thousand_readers(bench: &mut Bench) -> Verdict {
         release(bench, &shared(n))?;
     }
     let left = bench.call(&["EXISTS", &keys().lock, &keys().queue]);
-    equal("what is left", &left, &Value::Int(0))
+    equal("the remaining keys", &left, &Value::Int(0))
 }
 
 fn member_ended(bench: &mut Bench) -> Verdict {
@@ -48,7 +48,7 @@ fn member_ended(bench: &mut Bench) -> Verdict {
         (with_ttl(&permits(1, 2, 3), 900), permits(2, 1, 3), permits(3, 2, 3));
     acquire(bench, &short)?;
     acquire(bench, &long)?;
-    near("the head's look", queue(bench, &next)?, 900)?;
+    near("the first one's check", queue(bench, &next)?, 900)?;
     bench.advance(&[keys()], 901);
     bench.send_look(&keys(), &next.process, &[]);
     bench.client.receive();
@@ -73,7 +73,7 @@ fn key_ends(bench: &mut Bench) -> Verdict {
     near("the TTL", ttl(bench, &keys().lock), LONG - 1000)
 }
 
-/// Ends all members' time, but not the key's, as it is in the last ms of both.
+/// Expires all members, but not the key, like in the last ms of both.
 fn end_all(bench: &mut Bench) {
     const END: &str = "
     for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], 1, 1e15)) do
@@ -140,7 +140,7 @@ fn large_request(bench: &mut Bench) -> Verdict {
     holds(bench, &large, true)?;
     holds(bench, &small, false)?;
     release(bench, &large)?;
-    // Each is judged by its own limit.
+    // Each is granted by its own limit.
     acquire(bench, &small)?;
     answers(bench, Op::Try, &permits(5, 1, 1), 0)
 }

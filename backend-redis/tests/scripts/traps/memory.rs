@@ -1,12 +1,12 @@
-//! A server out of memory refuses what is new, and nothing that gives back or goes on.
+//! A server that is out of memory refuses new locks, but neither releases nor renewals.
 
 use super::*;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("out of memory, nobody new is let in", nobody_new),
+    ("out of memory, new claims are refused", nobody_new),
     ("out of memory, holders renew", holders_renew),
     ("out of memory, a release hands off and is confirmed", hand_off),
-    ("out of memory, a look serves", look_serves),
+    ("out of memory, a check grants", check_grants),
 ];
 
 fn fill(bench: &mut Bench) {
@@ -52,13 +52,13 @@ fn hand_off(bench: &mut Bench) -> Verdict {
         near("the TTL", ttl(bench, &keys().lock), LONG)?;
         release(bench, &second)?;
         let left = bench.call(&["EXISTS", &keys().lock, &keys().queue]);
-        equal("what is left", &left, &Value::Int(0))?;
+        equal("the remaining keys", &left, &Value::Int(0))?;
         bench.call(&["CONFIG", "SET", "maxmemory", "0"]);
     }
     Ok(())
 }
 
-fn look_serves(bench: &mut Bench) -> Verdict {
+fn check_grants(bench: &mut Bench) -> Verdict {
     for (first, second) in [(exclusive(1), exclusive(2)), (shared(1), exclusive(2))] {
         acquire(bench, &first)?;
         queue(bench, &second)?;

@@ -1,30 +1,30 @@
-//! Places, hand-offs and looks.
+//! Places in the queue, hand-offs and checks.
 
 use super::*;
 use crate::rules::FOREIGN;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("a hand-off waits for its confirmation two seconds at most", claim_ttl),
+    ("a hand-off waits at most two seconds for its confirmation", claim_ttl),
     ("a late confirmation keeps its place", late_confirmation),
-    ("a late confirmation behind another program keeps its place", late_behind_foreign),
-    ("the head looks often while another program holds", foreign_without_end),
+    ("a late confirmation after another program keeps its place", late_behind_foreign),
+    ("the first waiter checks often while another program holds", foreign_without_end),
     ("a holder without TTL is given one", holder_without_end),
     ("a group without TTL ends with its members", group_without_end),
     ("the head waits through the last ms of a holder", last_ms),
-    ("crowds of the dead are passed over in short steps, at once", many_dead),
-    ("a grant ends with what is known of its process", grant_of_the_dying),
-    ("who was passed over and goes on is told", passed_over),
-    ("a queue of the dead is not left behind", queue_of_the_dead),
+    ("many dead waiters are removed in short steps, at once", many_dead),
+    ("a grant ends with its client's deadline", grant_of_the_dying),
+    ("a removed waiter that resumes is told that it is missing", passed_over),
+    ("a queue of dead waiters is removed", queue_of_the_dead),
     ("the dead leave a queue in use", dead_among_living),
-    ("a deleted token lets nobody overtake", lost_mark),
-    ("a lost queue is told until it is entered", lost_queue),
-    ("a lost place is told by a sample", lost_place),
-    ("a release frees nobody else's lock", foreign_release),
-    ("an eviction tells its victim", eviction),
-    ("arrivals in the same us, or after a clock that fell, queue behind", arrivals),
+    ("a deleted token lets no waiter overtake", lost_mark),
+    ("a lost queue is reported until it is restored", lost_queue),
+    ("a lost place is reported by a sample", lost_place),
+    ("a release does not free another's lock", foreign_release),
+    ("an eviction notifies its victim", eviction),
+    ("arrivals in the same us, or after a clock that fell, queue last", arrivals),
     ("leaving an unconfirmed grant hands over", leaving_a_grant),
     ("a holder and the waiters are shown in order", shown),
-    ("a list at the lock's key keeps nobody in the queue", list_at_lock),
+    ("a list at the lock's key keeps no waiter in the queue", list_at_lock),
 ];
 
 fn claim_ttl(bench: &mut Bench) -> Verdict {
@@ -40,7 +40,7 @@ fn claim_ttl(bench: &mut Bench) -> Verdict {
         near("the TTL", ttl(bench, &keys().lock), second.ttl)?;
         release(bench, &second)?;
         let left = bench.call(&["EXISTS", &keys().lock, &keys().queue]);
-        equal("what is left", &left, &Value::Int(0))?;
+        equal("the remaining keys", &left, &Value::Int(0))?;
     }
     Ok(())
 }
@@ -67,8 +67,8 @@ fn late_behind_foreign(bench: &mut Bench) -> Verdict {
     bench.call(&["SET", &keys().lock, "other program", "PX", "60000"]);
     bench.send_look(&keys(), &late.process, &[]);
     let found = bench.client.receive();
-    ensure(found.texts().contains(&late.text.as_str()), || format!("not told: {found:?}"))?;
-    equal("the next look", &queue(bench, &late)?, &FOREIGN)?;
+    ensure(found.texts().contains(&late.text.as_str()), || format!("not reported: {found:?}"))?;
+    equal("the next check", &queue(bench, &late)?, &FOREIGN)?;
     let state = bench.state(&keys())?;
     let order: Vec<_> = state.waiting.iter().map(|waiter| &waiter.claim.text).collect();
     equal("the order", &order, &vec![&late.text, &next.text])
@@ -77,8 +77,8 @@ fn late_behind_foreign(bench: &mut Bench) -> Verdict {
 fn foreign_without_end(bench: &mut Bench) -> Verdict {
     let (first, second) = (exclusive(1), exclusive(2));
     bench.call(&["SET", &keys().lock, "other program"]);
-    equal("the head's look", &queue(bench, &first)?, &FOREIGN)?;
-    equal("the second's look", &queue(bench, &second)?, &1000)?;
+    equal("the first one's check", &queue(bench, &first)?, &FOREIGN)?;
+    equal("the second one's check", &queue(bench, &second)?, &1000)?;
     answers(bench, Op::Try, &exclusive(3), 0)?;
     bench.call(&["DEL", &keys().lock]);
     bench.send_look(&keys(), &second.process, &[]);
@@ -92,7 +92,7 @@ fn holder_without_end(bench: &mut Bench) -> Verdict {
     // With a mark, and without.
     for waiter in [exclusive(2), exclusive(7)] {
         bench.call(&["PERSIST", &keys().lock]);
-        equal("the next look", &queue(bench, &exclusive(2))?, &1000)?;
+        equal("the next check", &queue(bench, &exclusive(2))?, &1000)?;
         near("the TTL", ttl(bench, &keys().lock), LONG)?;
         queue(bench, &waiter)?;
     }
@@ -111,12 +111,12 @@ fn group_without_end(bench: &mut Bench) -> Verdict {
     for holder in [shared(1), permits(1, 1, 1)] {
         acquire(bench, &holder)?;
         bench.call(&["PERSIST", &keys().lock]);
-        equal("the next look", &queue(bench, &waiter)?, &1000)?;
+        equal("the next check", &queue(bench, &waiter)?, &1000)?;
         bench.advance(&[keys()], LONG);
         acquire(bench, &waiter)?;
         release(bench, &waiter)?;
     }
-    // Of nobody.
+    // A group without members.
     bench.call(&["ZADD", &keys().lock, "-1", "=p"]);
     queue(bench, &waiter)?;
     acquire(bench, &waiter)?;
@@ -140,21 +140,21 @@ fn last_ms(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-/// Of several processes, in runs and one by one.
+/// Dead waiters of several clients, in runs and one by one.
 fn many_dead(bench: &mut Bench) -> Verdict {
     const DEAD: usize = 600;
     const AT_ONCE: usize = 256;
     let (holder, alive) = (exclusive(0), exclusive(2));
     acquire(bench, &holder)?;
     for n in 0..DEAD as u64 {
-        // All but the one who will live.
+        // All but the one that will live.
         let of_some =
             exclusive(10 + if n < 100 { 5 * n } else { 5 * n + [0, 1, 3, 4][n as usize % 4] });
         queue(bench, &of_some)?;
     }
     bench.advance(&[keys()], 3001);
     let mut left = DEAD;
-    equal("the next look", &queue(bench, &alive)?, &1)?;
+    equal("the next check", &queue(bench, &alive)?, &1)?;
     while left > 0 {
         left = left.saturating_sub(AT_ONCE);
         let state = bench.state(&keys())?;
@@ -162,14 +162,14 @@ fn many_dead(bench: &mut Bench) -> Verdict {
         bench.send_look(&keys(), &alive.process, std::slice::from_ref(&alive.text));
         let answer = bench.client.receive();
         let check_after = if left >= AT_ONCE { 1 } else { 1000 };
-        equal("the next look", &answer.list()[0], &Value::Int(check_after))?;
+        equal("the next check", &answer.list()[0], &Value::Int(check_after))?;
         equal("missing", &answer.list()[1], &Value::Int(0))?;
     }
     release(bench, &holder)?;
     holds(bench, &alive, true)
 }
 
-/// What is known of a process when its waiter is granted is that it may live for so long.
+/// How long a client may live, as known when its waiter is granted.
 fn grant_of_the_dying(bench: &mut Bench) -> Verdict {
     let (holder, dying) = (exclusive(1), exclusive(2));
     acquire(bench, &holder)?;
@@ -197,7 +197,7 @@ fn queue_of_the_dead(bench: &mut Bench) -> Verdict {
         acquire(bench, &holder)?;
         queue(bench, &dead)?;
         bench.advance(&[keys()], 3001);
-        // A process whose last waiter has left is no queue either.
+        // A client without waiters is not a queue either.
         bench.call(&["ZADD", &keys().queue, "999999999999999", "@elsewhere"]);
         match n {
             0 => answers(bench, Op::Try, &alive, 0)?,
@@ -233,7 +233,7 @@ fn lost_mark(bench: &mut Bench) -> Verdict {
     let (holder, waiter, newcomer) = (exclusive(1), exclusive(2), exclusive(3));
     let token = acquire(bench, &holder)?;
     queue(bench, &waiter)?;
-    bench.call(&["DEL", &keys().lock, &keys().fence]);
+    bench.call(&["DEL", &keys().lock, &keys().token]);
     queue(bench, &newcomer)?;
     holds(bench, &waiter, true)?;
     let next = acquire(bench, &waiter)?;

@@ -4,15 +4,15 @@ use super::*;
 use crate::state::{DAY, HOUR};
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("a token is the same in push, answer, look and key", same_everywhere),
-    ("a clock that fell repeats no token", fallen_clock),
+    ("a token is the same in push, reply, check and key", same_everywhere),
+    ("a clock that went back repeats no token", fallen_clock),
     ("a token past 2^53 is refused, not repeated", too_large),
     ("a text at the token's key is refused and kept", text_as_token),
     ("a list at the token's key is an error that a release cleans up", list_as_token),
-    ("a new token's key lives for an hour and its claim's TTL", new_fence),
-    ("a token of another quarter of an hour prolongs its key", quarters),
-    ("an old renewal prolongs the token's key", old_renewal),
-    ("a renewal that asks only extends nothing", renewal_that_asks),
+    ("a new token's key lives for an hour and its claim's TTL", new_token),
+    ("a token of another quarter of an hour extends the life of its key", quarters),
+    ("an old renewal extends the life of the token's key", old_renewal),
+    ("a renewal that only checks extends nothing", renewal_that_asks),
     ("a token deleted while held is followed by a larger one", lost_while_held),
     ("tokens rise over FLUSHDB", over_flush),
 ];
@@ -21,7 +21,7 @@ fn same_everywhere(bench: &mut Bench) -> Verdict {
     for preset in [(1_i64 << 51) - 2, (1 << 51) + 1, 1 << 52, (1 << 53) - 9] {
         for kind in [exclusive, shared] {
             bench.call(&["FLUSHALL"]);
-            bench.call(&["SET", &keys().fence, &preset.to_string(), "EX", "80000"]);
+            bench.call(&["SET", &keys().token, &preset.to_string(), "EX", "80000"]);
             let (first, second) = (exclusive(1), kind(2));
             equal("the first token", &acquire(bench, &first)?, &(preset + 1))?;
             queue(bench, &second)?;
@@ -33,7 +33,7 @@ fn same_everywhere(bench: &mut Bench) -> Verdict {
             ensure(found.texts().contains(&second.text.as_str()), || format!("{found:?}"))?;
             equal("the confirmed token", &acquire(bench, &second)?, &(preset + 2))?;
             equal("the repeated token", &acquire(bench, &second)?, &(preset + 2))?;
-            equal("the key", &bench.state(&keys())?.fence, &Some(preset + 2))?;
+            equal("the key", &bench.state(&keys())?.last_token, &Some(preset + 2))?;
             bench.send("inspect", &keys(), &["9"]);
             let shown = bench.client.receive();
             let token = shown.list()[1].texts().last().map(ToString::to_string);
@@ -48,7 +48,7 @@ fn fallen_clock(bench: &mut Bench) -> Verdict {
         for ahead in [5_000_000, 20_000_000_000] {
             for claim in [exclusive(1), shared(2)] {
                 let last = bench.state(&keys())?.now_us + ahead;
-                bench.call(&["SET", &keys().fence, &format!("{last}{mark}"), "EX", "80000"]);
+                bench.call(&["SET", &keys().token, &format!("{last}{mark}"), "EX", "80000"]);
                 equal("the token", &acquire(bench, &claim)?, &(last + 1))?;
                 release(bench, &claim)?;
                 equal("the next token", &acquire(bench, &claim)?, &(last + 2))?;
@@ -72,7 +72,7 @@ fn text_as_token(bench: &mut Bench) -> Verdict {
 }
 
 fn refuses_text(bench: &mut Bench, text: &str) -> Verdict {
-    bench.call(&["SET", &keys().fence, text, "EX", "80000"]);
+    bench.call(&["SET", &keys().token, text, "EX", "80000"]);
     for claim in [exclusive(1), shared(2)] {
         let answer = bench.op(Op::Queue, &keys(), &claim);
         let told = answer.error().is_some_and(|error| error.contains("fencelock: "));
@@ -81,12 +81,12 @@ fn refuses_text(bench: &mut Bench, text: &str) -> Verdict {
         let left = bench.call(&["EXISTS", &keys().lock]);
         equal("the lock", &left, &Value::Int(0))?;
     }
-    near("the TTL", ttl(bench, &keys().fence), 80_000_000)?;
-    equal("the text", &bench.call(&["GET", &keys().fence]), &Value::Text(text.into()))
+    near("the TTL", ttl(bench, &keys().token), 80_000_000)?;
+    equal("the text", &bench.call(&["GET", &keys().token]), &Value::Text(text.into()))
 }
 
 fn list_as_token(bench: &mut Bench) -> Verdict {
-    bench.call(&["RPUSH", &keys().fence, "a"]);
+    bench.call(&["RPUSH", &keys().token, "a"]);
     for claim in [exclusive(1), shared(2)] {
         let answer = bench.op(Op::Queue, &keys(), &claim);
         ensure(answer.error().is_some(), || format!("{answer:?}"))?;
@@ -95,18 +95,18 @@ fn list_as_token(bench: &mut Bench) -> Verdict {
         let left = bench.call(&["EXISTS", &keys().lock, &keys().queue]);
         equal("the lock", &left, &Value::Int(0))?;
     }
-    equal("the list", &bench.call(&["LLEN", &keys().fence]), &Value::Int(1))
+    equal("the list", &bench.call(&["LLEN", &keys().token]), &Value::Int(1))
 }
 
-fn new_fence(bench: &mut Bench) -> Verdict {
+fn new_token(bench: &mut Bench) -> Verdict {
     for claim in [exclusive(1), shared(2)] {
-        bench.call(&["DEL", &keys().fence]);
+        bench.call(&["DEL", &keys().token]);
         acquire(bench, &claim)?;
-        near("the TTL", ttl(bench, &keys().fence), HOUR + LONG)?;
+        near("the TTL", ttl(bench, &keys().token), HOUR + LONG)?;
         // The next one, of the same time or, once in a thousand runs, the next.
         release(bench, &claim)?;
         acquire(bench, &claim)?;
-        let left = ttl(bench, &keys().fence);
+        let left = ttl(bench, &keys().token);
         ensure(left > HOUR, || format!("the TTL is {left}"))?;
         release(bench, &claim)?;
     }
@@ -114,16 +114,16 @@ fn new_fence(bench: &mut Bench) -> Verdict {
 }
 
 fn quarters(bench: &mut Bench) -> Verdict {
-    /// Of a thousand seconds.
+    /// Within a thousand seconds.
     const QUARTER_US: i64 = 1_000_000_000;
     let now = bench.state(&keys())?.now_us;
     let boundary = now - now % QUARTER_US;
     for (last, expected) in [(boundary - 1, DAY), (boundary, 50_000_000), (5, DAY)] {
         for claim in [exclusive(1), shared(2)] {
-            bench.call(&["SET", &keys().fence, &last.to_string(), "PX", "50000000"]);
+            bench.call(&["SET", &keys().token, &last.to_string(), "PX", "50000000"]);
             let token = acquire(bench, &claim)?;
             ensure(token >= now, || format!("{token} at {now}"))?;
-            near(&format!("the TTL after {last}"), ttl(bench, &keys().fence), expected)?;
+            near(&format!("the TTL after {last}"), ttl(bench, &keys().token), expected)?;
             release(bench, &claim)?;
         }
     }
@@ -133,12 +133,12 @@ fn quarters(bench: &mut Bench) -> Verdict {
 fn old_renewal(bench: &mut Bench) -> Verdict {
     for claim in [exclusive(1), shared(2)] {
         acquire(bench, &claim)?;
-        bench.call(&["PEXPIRE", &keys().fence, "5000"]);
+        bench.call(&["PEXPIRE", &keys().token, "5000"]);
         answers(bench, Op::Renew, &claim, 1)?;
-        near("the TTL", ttl(bench, &keys().fence), 5000)?;
+        near("the TTL", ttl(bench, &keys().token), 5000)?;
         bench.send("renew", &keys(), &[&claim.text, "1000", "old"]);
         equal("the renewal", &bench.client.receive(), &Value::Int(1))?;
-        near("the TTL", ttl(bench, &keys().fence), DAY)?;
+        near("the TTL", ttl(bench, &keys().token), DAY)?;
         near("the lock's TTL", ttl(bench, &keys().lock), 1000.max(ttl(bench, &keys().lock)))?;
         release(bench, &claim)?;
     }
@@ -164,7 +164,7 @@ fn renewal_that_asks(bench: &mut Bench) -> Verdict {
 fn lost_while_held(bench: &mut Bench) -> Verdict {
     let claim = exclusive(1);
     let token = acquire(bench, &claim)?;
-    bench.call(&["DEL", &keys().fence]);
+    bench.call(&["DEL", &keys().token]);
     let second = acquire(bench, &claim)?;
     ensure(second > token, || format!("{second} after {token}"))?;
     equal("the repeated token", &acquire(bench, &claim)?, &second)

@@ -1,0 +1,196 @@
+//! How the server of a connection is found: by its address, through Sentinel, or as any of several.
+//!
+//! It is found anew for each connection, so that a failover or a new address in the DNS is
+//! followed.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fencelock_core::{Error, ErrorKind, Result};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Value};
+
+use super::dial::{Address, Dialled};
+use super::host::HostPort;
+use super::login::Login;
+use super::options::ConnectOptions;
+use crate::protocol::error::explain;
+
+/// Which server to connect to.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// The server at this address.
+    To(HostPort),
+    /// The server at this socket.
+    Socket(PathBuf),
+    /// Any of these nodes of a cluster that knows the map of slots; more nodes may become known.
+    Any(Arc<Mutex<Vec<HostPort>>>),
+    /// The master of `service`, as these sentinels know it.
+    Sentinels { sentinels: Vec<HostPort>, service: String, login: Login },
+}
+
+impl Target {
+    /// Opens a connection to the target.
+    pub(crate) async fn connect(
+        &self,
+        options: &ConnectOptions,
+        config: &AsyncConnectionConfig,
+    ) -> Result<Dialled> {
+        match self {
+            Target::To(host) => options.dial(&address(host), config).await,
+            Target::Socket(path) => options.dial(&Address::Unix(path.clone()), config).await,
+            Target::Any(hosts) => {
+                let hosts = hosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                first_of(&hosts, "missing host", |host| async move {
+                    let mut dialled = options.dial(&address(host), config).await?;
+                    require_data(&mut dialled.connection).await?;
+                    Ok(dialled)
+                })
+                .await
+            }
+            Target::Sentinels { sentinels, service, login } => {
+                let master = ask_sentinels(sentinels, service, login, options).await?;
+                let mut dialled = options.dial(&address(&master), config).await?;
+                require_master(&mut dialled.connection).await?;
+                Ok(dialled)
+            }
+        }
+    }
+}
+
+fn address(host: &HostPort) -> Address {
+    Address::Tcp(host.clone())
+}
+
+/// The hosts from a random start: spreads the load of many clients, and does not try a dead host
+/// first each time.
+fn in_any_order(hosts: &[HostPort]) -> impl Iterator<Item = &HostPort> {
+    let start = rand::random_range(0..hosts.len().max(1));
+    hosts.iter().cycle().skip(start).take(hosts.len())
+}
+
+/// How long a host has before the next one is tried concurrently, so that a silent host does not
+/// delay the others. RFC 8305, section 5, recommends this value for the addresses of one host.
+const HEAD_START: Duration = Duration::from_millis(250);
+
+/// The first reply of any of `hosts`; the last error if none replies.
+async fn first_of<'a, T, Asking: Future<Output = Result<T>>>(
+    hosts: &'a [HostPort],
+    if_none: &str,
+    ask: impl Fn(&'a HostPort) -> Asking,
+) -> Result<T> {
+    let mut error = none_answered(if_none);
+    let mut hosts = in_any_order(hosts);
+    let mut asked = FuturesUnordered::new();
+    loop {
+        let is_last = match hosts.next() {
+            Some(host) => {
+                asked.push(ask(host));
+                false
+            }
+            None => true,
+        };
+        tokio::select! {
+            answer = asked.next() => match answer {
+                Some(Ok(answer)) => return Ok(answer),
+                Some(Err(failed)) => error = failed,
+                None => return Err(error),
+            },
+            () = tokio::time::sleep(HEAD_START), if !is_last => {}
+        }
+    }
+}
+
+fn none_answered(why: &str) -> Error {
+    Error::new(ErrorKind::Unreachable, why)
+}
+
+/// The master's address, from the first sentinel that knows it.
+///
+/// <https://redis.io/docs/latest/develop/reference/sentinel-clients/>
+async fn ask_sentinels(
+    sentinels: &[HostPort],
+    service: &str,
+    login: &Login,
+    options: &ConnectOptions,
+) -> Result<HostPort> {
+    let asking = ConnectOptions { login: login.clone(), database: 0, ..options.clone() };
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(options.timeouts.answer));
+    let (asking, config) = (&asking, &config);
+    first_of(sentinels, "no sentinel is named", |sentinel| async move {
+        let mut dialled = asking.dial(&address(sentinel), config).await?;
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("get-master-addr-by-name").arg(service);
+        match command.query_async::<Option<(String, u16)>>(&mut dialled.connection).await {
+            Ok(Some((name, port))) => Ok(options.addresses.translate(HostPort { name, port })),
+            Ok(None) => Err(none_answered(&format!(
+                "no sentinel that answered knows the service {service:?}"
+            ))),
+            // A final error, not a refusal: the server does not know the command.
+            Err(failed) if failed.code() == Some("ERR") => {
+                let HostPort { name, port } = sentinel;
+                Err(none_answered(&format!("{name}:{port} is not a sentinel; use redis://")))
+            }
+            Err(failed) => Err(explain(&failed)),
+        }
+    })
+    .await
+}
+
+/// A sentinel's reply may be stale: the server that it names may have become a replica meanwhile.
+async fn require_master(connection: &mut MultiplexedConnection) -> Result<()> {
+    let role = redis::cmd("ROLE").query_async::<Vec<Value>>(connection).await;
+    match role.as_deref() {
+        Ok([Value::BulkString(role), ..]) if role != b"master" => {
+            Err(none_answered("the server that the sentinels name is no longer a master"))
+        }
+        // An ACL may deny ROLE; then the first write shows whether it is a master.
+        _ => Ok(()),
+    }
+}
+
+/// A node does not reply with the map of slots while it loads its data.
+async fn require_data(connection: &mut MultiplexedConnection) -> Result<()> {
+    match redis::cmd("CLUSTER").arg("SLOTS").query_async::<Value>(connection).await {
+        Err(error) if error.code() == Some("LOADING") => Err(explain(&error)),
+        // Any other error is reported by the request for the map.
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(count: u16) -> Vec<HostPort> {
+        (0..count).map(|port| HostPort { name: "h".to_owned(), port }).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_host_takes_no_time_of_the_others() {
+        let started = tokio::time::Instant::now();
+        let hosts = hosts(5);
+        let answer = first_of(&hosts, "none", |host| async move {
+            if host.port != 3 {
+                std::future::pending::<()>().await;
+            }
+            Ok(host.port)
+        });
+        assert_eq!(answer.await.unwrap(), 3);
+        assert!(started.elapsed() <= HEAD_START * 4, "{:?}", started.elapsed());
+    }
+
+    #[tokio::test]
+    async fn without_an_answer_the_last_error_counts() {
+        let hosts = hosts(3);
+        let failed = first_of(&hosts, "none", |host| async move {
+            Err::<(), _>(none_answered(&host.to_string()))
+        });
+        assert!(failed.await.unwrap_err().message().starts_with("h:"));
+        let nobody = first_of(&[], "none is named", |_| async { Ok(()) });
+        assert_eq!(nobody.await.unwrap_err().message(), "none is named");
+    }
+}

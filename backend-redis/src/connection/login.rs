@@ -1,0 +1,144 @@
+//! The user and password of a connection, fixed or read anew for each.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fencelock_core::{Error, ErrorKind, Result};
+use tokio::runtime::Handle;
+
+/// A user and a password; `Debug` shows neither.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+}
+
+impl Credentials {
+    /// This user and password; an empty user is the server's default one.
+    #[must_use]
+    pub fn new(user: &str, password: &str) -> Credentials {
+        let user = (!user.is_empty()).then(|| user.to_owned());
+        Credentials { user, password: Some(password.to_owned()) }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").finish_non_exhaustive()
+    }
+}
+
+/// Where the credentials of a connection come from.
+#[derive(Clone)]
+pub(crate) enum Login {
+    Fixed(Credentials),
+    /// The password is the content of a file.
+    File {
+        user: Option<String>,
+        path: PathBuf,
+    },
+    /// The user's function, called for each connection.
+    Asked(Arc<dyn Fn() -> Result<Credentials> + Send + Sync>),
+}
+
+impl Default for Login {
+    fn default() -> Login {
+        Login::Fixed(Credentials::default())
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Login::Fixed(_) => f.write_str("Fixed"),
+            Login::File { path, .. } => f.debug_tuple("File").field(path).finish(),
+            Login::Asked(_) => f.write_str("Asked"),
+        }
+    }
+}
+
+impl Login {
+    pub(crate) fn new(user: &str, password: &str) -> Login {
+        Login::Fixed(Credentials::new(user, password))
+    }
+
+    /// The current credentials. Files are read and functions called on a thread that may block.
+    pub(crate) async fn credentials(&self, runtime: &Handle) -> Result<Credentials> {
+        if let Login::Fixed(credentials) = self {
+            return Ok(credentials.clone());
+        }
+        let login = self.clone();
+        let reading = runtime.spawn_blocking(move || login.read());
+        reading.await.unwrap_or_else(|cause| {
+            let message = "the function that gives the credentials has panicked";
+            Err(Error::new(ErrorKind::Refused, message).caused_by(cause))
+        })
+    }
+
+    fn read(&self) -> Result<Credentials> {
+        match self {
+            Login::Fixed(credentials) => Ok(credentials.clone()),
+            Login::File { user, path } => {
+                Ok(Credentials { user: user.clone(), password: Some(read(path)?) })
+            }
+            Login::Asked(ask) => ask(),
+        }
+    }
+
+    /// Warns once of a file that others can read.
+    pub(crate) fn warn(&self) {
+        #[cfg(unix)]
+        if let Login::File { path, .. } = self
+            && let Ok(about) = std::fs::metadata(path)
+            && std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o004 != 0
+        {
+            let file = path.display();
+            tracing::warn!(%file, "all users of this machine can read the password; chmod o-r it");
+        }
+    }
+}
+
+/// The password in a file, without a trailing newline.
+fn read(path: &Path) -> Result<String> {
+    let invalid = |why: &str| {
+        let file = path.display();
+        Error::new(ErrorKind::InvalidArgument, format!("the password file {file} {why}"))
+    };
+    let text = std::fs::read(path).map_err(|cause| {
+        let why = format!("cannot be read ({cause})");
+        invalid(&why).caused_by(cause)
+    })?;
+    // Without the cause, which would show the content.
+    let text = String::from_utf8(text).map_err(|_| invalid("is not UTF-8"))?;
+    let password = text.strip_suffix('\n').unwrap_or(&text);
+    let password = password.strip_suffix('\r').unwrap_or(password);
+    match password {
+        "" => Err(invalid("is empty")),
+        password => Ok(password.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_read_from_its_file_without_the_end_of_the_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("password");
+        for (text, password) in [("a b", "a b"), ("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n")] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(read(&path).unwrap(), password);
+        }
+        for (text, says) in [(&b"\n"[..], "is empty"), (b"hunter2\xff", "is not UTF-8")] {
+            std::fs::write(&path, text).unwrap();
+            let error = read(&path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            let shown = format!("{error} {error:?}");
+            assert!(shown.contains(says) && !shown.contains("hunter2"), "{shown}");
+        }
+        let error = read(&directory.path().join("none")).unwrap_err().to_string();
+        assert!(error.contains("none cannot be read (No such file"), "{error}");
+    }
+}

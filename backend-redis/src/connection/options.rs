@@ -1,0 +1,37 @@
+//! What the connections of a store have in common.
+
+use std::sync::Arc;
+
+use fencelock_core::{Error, ErrorKind, Result};
+use tokio::runtime::Handle;
+
+use super::access::{Access, AddressMap, Timeouts};
+use super::login::Login;
+use super::tls::{Secured, Tls};
+
+/// Login, database, TLS and timeouts: the same for every server of a store.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectOptions {
+    pub(crate) login: Login,
+    pub(crate) database: u16,
+    pub(crate) tls: Option<Secured>,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) addresses: AddressMap,
+    /// Runs the connections, whichever runtime sends requests.
+    pub(crate) runtime: Handle,
+}
+
+impl ConnectOptions {
+    /// Options for the current runtime. All errors are final.
+    pub(crate) fn new(access: Access) -> Result<Arc<ConnectOptions>> {
+        let runtime = Handle::try_current().map_err(|cause| {
+            let message = "a store is connected inside a tokio runtime; there is none here";
+            Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
+        })?;
+        let Access { login, database, tls, timeouts, addresses } = access;
+        timeouts.check()?;
+        login.warn();
+        let tls = tls.map(Tls::load).transpose()?;
+        Ok(Arc::new(ConnectOptions { login, database, tls, timeouts, addresses, runtime }))
+    }
+}

@@ -1,0 +1,305 @@
+//! The meaning of each error of the server and of the connection: one table.
+
+use fencelock_core::{Error, ErrorKind};
+use redis::RedisError;
+
+/// What the connection does about an error, besides reporting it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    /// Nothing: the server is reachable, and its reply is complete.
+    None,
+    /// Replace the connection: it is dead, or its server is no longer the right one. The new one is
+    /// found through Sentinel or the cluster again.
+    Reconnect,
+    /// Count it: after several in a row the connection is replaced.
+    CountTimeout,
+}
+
+/// What an error means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Meaning {
+    pub(crate) kind: ErrorKind,
+    pub(crate) retryable: bool,
+    pub(crate) remedy: Remedy,
+    /// The explanation before the server's own text.
+    advice: &'static str,
+}
+
+const fn meaning(
+    kind: ErrorKind,
+    retryable: bool,
+    remedy: Remedy,
+    advice: &'static str,
+) -> Meaning {
+    Meaning { kind, retryable, remedy, advice }
+}
+
+const WRONG_PASSWORD: Meaning =
+    meaning(ErrorKind::Refused, false, Remedy::None, "check the URL's user and password");
+
+const LOADING: &str = "the server is loading its data";
+
+/// Whether the server is up, and will serve soon.
+pub(crate) fn is_loading(error: &Error) -> bool {
+    error.to_string().contains(LOADING)
+}
+
+/// The server's error codes. `Unreachable` and retryable: succeeds later, perhaps elsewhere.
+const TABLE: &[(&str, Meaning)] = {
+    use ErrorKind::{Foreign, Refused, Unreachable};
+    use Remedy::{None, Reconnect};
+    &[
+        ("LOADING", meaning(Unreachable, true, None, LOADING)),
+        ("BUSY", meaning(Unreachable, true, None, "the server is blocked by a long script")),
+        ("READONLY", meaning(Unreachable, true, Reconnect, "the server became a replica")),
+        ("MASTERDOWN", meaning(Unreachable, true, Reconnect, "a replica has lost its master")),
+        ("MISCONF", meaning(Unreachable, true, None, "the server cannot save and rejects writes")),
+        ("OOM", meaning(Unreachable, true, None, "the server is at its maxmemory")),
+        (
+            "NOREPLICAS",
+            meaning(Unreachable, true, None, "fewer replicas than min-replicas-to-write"),
+        ),
+        ("CLUSTERDOWN", meaning(Unreachable, true, Reconnect, "the cluster does not serve")),
+        ("MOVED", meaning(Unreachable, true, None, "the slot has moved")),
+        ("ASK", meaning(Unreachable, true, None, "the slot is moving")),
+        ("TRYAGAIN", meaning(Unreachable, true, None, "the slot is moving")),
+        ("NOSCRIPT", meaning(Unreachable, true, None, "the script is not loaded")),
+        ("UNBLOCKED", meaning(Unreachable, true, Reconnect, "the server became a replica")),
+        ("UNKILLABLE", meaning(Unreachable, true, None, "the server is blocked by a long script")),
+        ("NOAUTH", meaning(Refused, false, None, "give a password: redis://:PASSWORD@host")),
+        ("WRONGPASS", WRONG_PASSWORD),
+        (
+            "NOPERM",
+            meaning(
+                Refused,
+                false,
+                None,
+                "the ACL denies it; docs/redis.md has the rules it needs, docs/redlock.md a quorum's",
+            ),
+        ),
+        ("DENIED", meaning(Refused, false, None, "the server is in protected mode")),
+        ("WRONGTYPE", meaning(Foreign, false, None, "a key of the lock has another type")),
+        ("CROSSSLOT", meaning(Refused, false, None, "is it a cluster? use redis-cluster://")),
+    ]
+};
+
+/// Texts of errors inside a script that the ACL causes; their code is a plain ERR.
+const DENIED: [&str; 4] = [
+    "can't run this command",
+    "can't access at least one of the keys",
+    "can't publish to the channel",
+    // From 7.2 on.
+    "ACL failure in script",
+];
+
+/// Prefix of the scripts' errors about keys that another program wrote.
+const FOREIGN: &str = "fencelock: ";
+
+/// The meaning of `error`.
+pub(crate) fn meaning_of(error: &RedisError) -> Meaning {
+    if foreign(error).is_some() {
+        return meaning(ErrorKind::Foreign, false, Remedy::None, "");
+    }
+    // `maxclients` has the plain code ERR, and the server closes the connection after it.
+    if error.detail().is_some_and(|text| text.contains("max number of clients")) {
+        let advice = "the server accepts no more clients";
+        return meaning(ErrorKind::Unreachable, true, Remedy::Reconnect, advice);
+    }
+    let code = code_of(error);
+    if let Some((_, known)) = TABLE.iter().find(|(known, _)| *known == code) {
+        return *known;
+    }
+    match error.kind() {
+        redis::ErrorKind::AuthenticationFailed => WRONG_PASSWORD,
+        redis::ErrorKind::RESP3NotSupported => {
+            meaning(ErrorKind::Refused, false, Remedy::None, "Redis 6.2 or newer is needed")
+        }
+        redis::ErrorKind::InvalidClientConfig => {
+            meaning(ErrorKind::InvalidArgument, false, Remedy::None, "")
+        }
+        // A definite error that is not in the table: a retry gives the same.
+        redis::ErrorKind::Server(_) | redis::ErrorKind::Extension => {
+            meaning(ErrorKind::Refused, false, Remedy::None, "")
+        }
+        _ if error.is_timeout() => {
+            meaning(ErrorKind::Unreachable, true, Remedy::CountTimeout, "no answer in time")
+        }
+        // Any other failure: the connection is closed, or what arrives is not RESP.
+        _ => meaning(ErrorKind::Unreachable, true, Remedy::Reconnect, "the connection failed"),
+    }
+}
+
+/// The code of an error, also where a script that passes it on puts other text before it.
+pub(crate) fn code_of(error: &RedisError) -> &str {
+    let code = error.code().unwrap_or_default();
+    let words = error.detail().unwrap_or_default();
+    let is_passed_on = code == "ERR" || code.starts_with(SCRIPT);
+    if !is_passed_on {
+        return code;
+    }
+    if DENIED.iter().any(|denied| words.contains(denied)) {
+        return "NOPERM";
+    }
+    let inner = own_words(words).split(' ').next().unwrap_or_default();
+    if TABLE.iter().any(|(known, _)| *known == inner) { inner } else { code }
+}
+
+/// Lua's name of every script.
+const SCRIPT: &str = "@user_script:";
+
+/// The text of an error without its position in a script. From 7.0 on the position follows the text;
+/// earlier servers prepend one at each level, and only its line number is left where its beginning
+/// was taken for the code.
+fn own_words(mut words: &str) -> &str {
+    if let Some((_, inner)) =
+        words.strip_prefix("Error running script").and_then(|words| words.split_once("): "))
+    {
+        words = inner;
+    }
+    loop {
+        let rest = words.strip_prefix('@').unwrap_or(words);
+        let rest = rest.strip_prefix("user_script:").unwrap_or(rest).trim_start();
+        let rest = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        match rest.strip_prefix(": ").or_else(|| words.strip_prefix("ERR ")) {
+            Some(rest) => words = rest.strip_prefix('-').unwrap_or(rest),
+            None => return words,
+        }
+    }
+}
+
+/// The error for the caller.
+pub(crate) fn explain(error: &RedisError) -> Error {
+    let meaning = meaning_of(error);
+    if let Some(what) = foreign(error) {
+        let message = format!("{what}; it was left as it is");
+        return Error::new(ErrorKind::Foreign, message).retryable(false);
+    }
+    let words = error.to_string();
+    // A server repeats the arguments of an unknown command: a password, or an identity.
+    let words = words.split(", with args beginning with").next().unwrap_or_default();
+    let message = match meaning.advice {
+        "" => words.to_owned(),
+        advice => format!("{advice} ({words})"),
+    };
+    Error::new(meaning.kind, message).retryable(meaning.retryable)
+}
+
+/// A script's message about a foreign key. Servers wrap it in text that depends on their version.
+fn foreign(error: &RedisError) -> Option<&str> {
+    let text = error.detail()?;
+    let what = &text[text.find(FOREIGN)? + FOREIGN.len()..];
+    let end = what.find(" of another program")? + " of another program".len();
+    Some(&what[..end])
+}
+
+/// The error for a reply that none of our scripts gives: the connection is out of step, or its
+/// server is not Redis.
+pub(crate) fn protocol_error(to: &str) -> Error {
+    let message = format!("unexpected reply to {to}; is this a Redis server?");
+    Error::new(ErrorKind::Unreachable, message)
+}
+
+/// After [`close`](fencelock_core::Locks::close).
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the store was closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: &str, words: &str) -> RedisError {
+        redis::make_extension_error(code.to_owned(), Some(words.to_owned()))
+    }
+
+    #[test]
+    fn temporary_errors_are_retryable_and_others_final() {
+        for code in ["LOADING", "BUSY", "READONLY", "OOM", "NOREPLICAS", "CLUSTERDOWN", "MISCONF"] {
+            let explained = explain(&error(code, "words"));
+            assert!(explained.is_retryable(), "{code}");
+            assert_eq!(explained.kind(), ErrorKind::Unreachable, "{code}");
+        }
+        for code in ["NOAUTH", "WRONGPASS", "NOPERM", "SOMETHINGNEW"] {
+            let explained = explain(&error(code, "words"));
+            assert!(!explained.is_retryable(), "{code}");
+            assert_eq!(explained.kind(), ErrorKind::Refused, "{code}");
+            assert!(explained.to_string().contains("words"), "{explained}");
+        }
+        assert_eq!(meaning_of(&error("READONLY", "")).remedy, Remedy::Reconnect);
+        assert!(is_loading(&explain(&error("LOADING", ""))));
+        assert!(!is_loading(&explain(&error("BUSY", ""))));
+    }
+
+    /// The texts of servers from 6.2 to 9.1, whether a script fails with the error, catches and
+    /// raises it again, or returns it; alone or in a batch.
+    #[test]
+    fn a_code_is_found_wherever_a_script_puts_it() {
+        for code in ["READONLY", "OOM", "MISCONF", "NOREPLICAS", "WRONGTYPE"] {
+            let alone = meaning_of(&error(code, "You can't."));
+            for (first, words) in [
+                (code, "You can't. script: 3c44b7, on @user_script:1.".to_owned()),
+                ("ERR", format!("{code} You can't. script: on @user_script:1.")),
+                ("ERR", format!("@user_script: 89: -{code} You can't.")),
+                ("ERR", format!("ERR @user_script: 89: -{code} You can't.")),
+                ("ERR", format!("Error running script (call to f_3c): @user_script:1: {code} You")),
+                (
+                    "ERR",
+                    format!(
+                        "Error running script (call to f_3c): @user_script:12: @user_script: 12: \
+                         -{code} You can't."
+                    ),
+                ),
+                ("@user_script:", format!("1: -{code} You can't.")),
+            ] {
+                assert_eq!(meaning_of(&error(first, &words)), alone, "{first} {words}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_code_inside_other_text_is_ignored() {
+        let words = "wrong number of arguments for OOM: -READONLY";
+        assert_eq!(code_of(&error("ERR", words)), "ERR");
+    }
+
+    #[test]
+    fn an_acl_error_inside_a_script_is_a_missing_permission() {
+        for words in [
+            "The user executing the script can't run this command or subcommand",
+            "ACL failure in script: User u has no permissions to run the 'get' command",
+            "@user_script: 1: The user executing the script can't access at least one of the keys",
+        ] {
+            assert_eq!(code_of(&error("ERR", words)), "NOPERM", "{words}");
+        }
+        let in_6_2 =
+            error("@user_script:", "1: The user executing the script can't run this command");
+        assert_eq!(code_of(&in_6_2), "NOPERM");
+    }
+
+    #[test]
+    fn arguments_that_a_server_repeats_are_not_shown() {
+        let words = "unknown command 'hello', with args beginning with: '3' 'auth' 'me' 'hunter2'";
+        assert!(!explain(&error("ERR", words)).to_string().contains("hunter2"));
+    }
+
+    #[test]
+    fn every_code_is_in_the_table_once() {
+        for (index, (code, _)) in TABLE.iter().enumerate() {
+            assert!(TABLE[..index].iter().all(|(other, _)| other != code), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_key_is_reported_whatever_the_server_adds() {
+        for words in [
+            "user_script:12: fencelock: lock:a is a list of another program script: 0a, on @x:1.",
+            "Error running script (call to f_0): @user_script:9: user_script:9: fencelock: lock:a \
+             is a list of another program",
+        ] {
+            let explained = explain(&error("ERR", words));
+            assert_eq!(explained.kind(), ErrorKind::Foreign);
+            let text = explained.to_string();
+            assert!(text.ends_with(": lock:a is a list of another program; it was left as it is"));
+        }
+    }
+}

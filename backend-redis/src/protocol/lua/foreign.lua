@@ -1,0 +1,12 @@
+-- Ends the script: `key` was not written by this library.
+local function foreign(key, what)
+  error('fencelock: ' .. key .. ' ' .. what .. ' of another program')
+end
+
+-- False if `step` found a value of another program. Any other error is raised again: a value that the
+-- server did not allow to read may be the claim's.
+local function met_only_own(step)
+  local done, why = pcall(step)
+  if not done and not string.find(why, 'fencelock: ', 1, true) then error(why, 0) end
+  return done
+end

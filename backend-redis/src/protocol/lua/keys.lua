@@ -1,0 +1,17 @@
+-- The beginning of every script: its keys.
+--
+-- KEYS  1 L, the lock's key: a string, the exclusive holder's identity, as any client's
+--         `SET key value NX PX ttl` leaves it; or a sorted set, the group of readers or of permit
+--         holders: identity -> expiry in ms, `#owner` -> token, `=s` or `=p` -> minus the sum of
+--         what is out
+--       2 {L}:q, a sorted set: identity -> arrival in us (waits) or minus that (granted, but not
+--         confirmed yet); `@client` -> deadline in ms. The bands are disjoint.
+--       3 {L}:f, a string: the last fencing token, followed by `q` while there may be a queue
+-- The key of the queue is not read before a free lock is acquired, or after it is released: marks
+-- show whether there may be a queue. A waiter appends a newline to the holder's identity at L, and a
+-- `q` to the token.
+-- A stale mark costs one longer step. A missing one costs a waiter its place, or a second until the
+-- next check; never exclusion.
+-- An identity is `<mode> <ttl> <client> <owner> <label>`, mode `x`, `s` or `p<n>/<limit>`; the
+-- client is the channel on which its claims are notified.
+local L, Q, F = KEYS[1], KEYS[2], KEYS[3]

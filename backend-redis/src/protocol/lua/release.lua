@@ -1,0 +1,40 @@
+-- Releases the lock, or leaves the queue, and hands off to the next waiter. A repeated call changes
+-- nothing and replies 0.
+--
+-- ARGV  1 identity, or the value of a foreign holder   2 'tell' to notify the claim: it is evicted
+-- Reply 1 (removed) | 0 (absent)
+-- O(log n) in the holders and waiters, except for up to 256 dead ones and 64 grants.
+
+local ME = ARGV[1]
+local value = redis.pcall('GET', L)
+if value == ME and not ARGV[2] then
+  -- Not marked: there are no waiters.
+  redis.call('DEL', L)
+  return 1
+end
+-- A group is a sorted set, for which GET is an error. After any other error the holder is unknown.
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
+local was_there = 0
+if value == ME or value == ME .. '\n' then
+  redis.call('DEL', L)
+  was_there = 1
+elseif not ARGV[2] and string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0 then
+  return 0
+end
+--<token.lua>
+--<queue.lua>
+local me = parse(ME)
+if redis.call('ZREM', Q, ME) == 1 then was_there = 1 end
+-- A value of another program at the lock's key is neither released nor handed off.
+if not met_only_own(read_lock) then
+  drop_empty_queue()
+  return was_there
+end
+if me and held and held.group == me.mode and remove_member(me) then was_there = 1 end
+if was_there == 1 then
+  if me and ARGV[2] then redis.call('PUBLISH', me.client, me.owner .. ' 0') end
+  -- The release stands even if the hand-off fails; waiters get that error from their own calls.
+  pcall(hand_off)
+  drop_empty_queue()
+end
+return was_there

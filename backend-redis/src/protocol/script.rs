@@ -1,0 +1,89 @@
+//! The atomic steps, each a Lua file of its own in `lua/`.
+//!
+//! A script is called by its digest; a server that does not know it, after a restart or
+//! `SCRIPT FLUSH`, is sent the text. Texts are constant: values are passed in ARGV only.
+
+use std::sync::LazyLock;
+
+/// One script and its digest.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    pub(crate) text: String,
+    pub(crate) digest: String,
+}
+
+const KEYS: &str = include_str!("lua/keys.lua");
+
+/// Shared parts, by the lines that include them; a part may include one later in this list.
+const PARTS: [(&str, &str); 5] = [
+    ("--<heartbeat.lua>\n", include_str!("lua/heartbeat.lua")),
+    ("--<token.lua>\n", include_str!("lua/token.lua")),
+    ("--<queue.lua>\n", include_str!("lua/queue.lua")),
+    ("--<lock.lua>\n", include_str!("lua/lock.lua")),
+    ("--<foreign.lua>\n", include_str!("lua/foreign.lua")),
+];
+
+impl Script {
+    fn new(name: &'static str, text: String) -> Script {
+        let digest = redis::Script::new(&text).get_hash().to_owned();
+        Script { name, text, digest }
+    }
+
+    /// `body` after the keys. Shared parts are inserted where a body includes them, so that an
+    /// uncontended step ends before they are run.
+    pub(crate) fn step(name: &'static str, body: &str, more_parts: &[(&str, &str)]) -> Script {
+        let parts = more_parts.iter().chain(&PARTS);
+        let text = parts.fold(body.to_owned(), |text, (line, part)| text.replace(line, part));
+        Script::new(name, format!("{KEYS}{text}"))
+    }
+
+    /// A script that runs any number of `steps` in one call.
+    pub(crate) fn batch(steps: &[&Script]) -> Script {
+        let function = |step: &&Script| {
+            let text = step.text.replace("redis.call('TIME')", "TIME");
+            format!("{} = function(KEYS, ARGV)\n{text}end,\n", step.name)
+        };
+        let functions: String = steps.iter().map(function).collect();
+        let text = include_str!("lua/batch.lua").replace("--<steps>\n", &functions);
+        Script::new("batch", text)
+    }
+}
+
+/// The scripts of one server.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) attempt: Script,
+    pub(crate) release: Script,
+    pub(crate) renew: Script,
+    pub(crate) check_waiters: Script,
+    pub(crate) inspect: Script,
+    pub(crate) batch: Script,
+}
+
+impl Scripts {
+    pub(crate) fn all(&self) -> [&Script; 6] {
+        [&self.attempt, &self.release, &self.renew, &self.check_waiters, &self.inspect, &self.batch]
+    }
+}
+
+pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
+    let attempt = Script::step("attempt", include_str!("lua/attempt.lua"), &[]);
+    let release = Script::step("release", include_str!("lua/release.lua"), &[]);
+    let renew = Script::step("renew", include_str!("lua/renew.lua"), &[]);
+    let check_waiters = Script::step("check_waiters", include_str!("lua/check_waiters.lua"), &[]);
+    let inspect = Script::step("inspect", include_str!("lua/inspect.lua"), &[]);
+    let batch = Script::batch(&[&attempt, &release, &renew, &check_waiters, &inspect]);
+    Scripts { attempt, release, renew, check_waiters, inspect, batch }
+});
+
+/// The names and texts of the scripts, for tests that call them without the rest of this crate.
+#[doc(hidden)]
+#[must_use]
+pub fn scripts() -> Vec<(&'static str, &'static str)> {
+    texts(&SCRIPTS.all())
+}
+
+pub(crate) fn texts(scripts: &[&'static Script]) -> Vec<(&'static str, &'static str)> {
+    scripts.iter().map(|script| (script.name, script.text.as_str())).collect()
+}

@@ -1,0 +1,203 @@
+//! The holders and waiters of a lock, for `inspect`.
+
+use std::time::Duration;
+
+use fencelock_core::{FencingToken, Label, Mode, Participant, ParticipantId, Snapshot};
+use redis::Value;
+use sha2::{Digest, Sha256};
+
+use super::identity::Identity;
+
+/// Cap on reported holders and waiters: the script blocks the server while it runs.
+pub(crate) const MOST: &str = "1000";
+
+/// The holders and waiters of one lock in a server.
+#[derive(Debug)]
+pub(crate) struct LockContents {
+    now_us: u64,
+    holders: Vec<Holder>,
+    waiters: Vec<Waiter>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    value: Vec<u8>,
+    token: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    value: Vec<u8>,
+    arrival_us: u64,
+}
+
+/// Reads the reply of the script `inspect`.
+pub(crate) fn read(answer: Value) -> Option<LockContents> {
+    let Value::Array(parts) = answer else { return None };
+    let [now, Value::Array(holders), Value::Array(waiters)] = parts.as_slice() else { return None };
+    let holder = |row: &[Value]| match row {
+        [Value::BulkString(value), _ms_left, token] => {
+            Some(Holder { value: value.clone(), token: number(token)? })
+        }
+        _ => None,
+    };
+    let waiter = |row: &[Value]| match row {
+        [Value::BulkString(value), arrival] => {
+            Some(Waiter { value: value.clone(), arrival_us: number(arrival)? })
+        }
+        _ => None,
+    };
+    Some(LockContents {
+        now_us: number(now)?,
+        holders: holders.chunks(3).map(holder).collect::<Option<_>>()?,
+        waiters: waiters.chunks(2).map(waiter).collect::<Option<_>>()?,
+    })
+}
+
+/// Parses an integer, or a text: a score may have an exponent.
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        Value::BulkString(text) => {
+            let text = std::str::from_utf8(text).ok()?;
+            text.parse().ok().or_else(|| text.parse::<f64>().ok().map(|number| number as u64))
+        }
+        Value::Double(number) => Some(*number as u64),
+        _ => None,
+    }
+}
+
+/// An ID for the owner of `value` that does not prove ownership.
+fn id(value: &[u8]) -> ParticipantId {
+    let digest = Sha256::digest(value);
+    let short: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    ParticipantId::new(short)
+}
+
+/// The owner in `value`; `None` if another program wrote it.
+#[cfg(feature = "redlock")]
+fn owner(value: &[u8]) -> Option<uuid::Uuid> {
+    Identity::parse(value).map(|identity| identity.owner)
+}
+
+impl LockContents {
+    /// Combines the contents of several nodes: the holders that at least `needed` of them have, and
+    /// the waiters of any of them.
+    #[cfg(feature = "redlock")]
+    pub(crate) fn merge(all: Vec<LockContents>, needed: usize) -> LockContents {
+        use std::cmp::Reverse;
+        use std::collections::HashSet;
+
+        let now_us = all.iter().map(|seen| seen.now_us).max().unwrap_or_default();
+        let mut holders: Vec<(usize, Holder)> = Vec::new();
+        let mut waiters: Vec<Waiter> = Vec::new();
+        for seen in all {
+            for holder in seen.holders {
+                match holders.iter_mut().find(|(_, known)| known.value == holder.value) {
+                    Some((count, known)) => {
+                        *count += 1;
+                        known.token = known.token.max(holder.token);
+                    }
+                    None => holders.push((1, holder)),
+                }
+            }
+            for waiter in seen.waiters {
+                let is_known = waiters.iter().any(|known| known.value == waiter.value);
+                if !is_known {
+                    waiters.push(waiter);
+                }
+            }
+        }
+        holders.retain(|(count, _)| *count >= needed);
+        // Some nodes may still have an earlier round of a holder, whose release is under way.
+        holders.sort_by_key(|(count, holder)| Reverse((*count, holder.token)));
+        let mut owners = HashSet::new();
+        holders.retain(|(_, holder)| owner(&holder.value).is_none_or(|owner| owners.insert(owner)));
+        holders.sort_by_key(|(_, holder)| holder.token);
+        // A holder is still queued at nodes outside the majority that granted its claim.
+        waiters.retain(|waiter| owner(&waiter.value).is_none_or(|owner| !owners.contains(&owner)));
+        waiters.sort_by_key(|waiter| waiter.arrival_us);
+        LockContents {
+            now_us,
+            holders: holders.into_iter().map(|(_, holder)| holder).collect(),
+            waiters,
+        }
+    }
+
+    /// The snapshot to show, without owner tokens.
+    pub(crate) fn into_snapshot(self) -> Snapshot {
+        let holder = |holder: Holder| {
+            let foreign = "a client of another library";
+            let participant = match Identity::parse(&holder.value) {
+                Some(own) => Participant::new(id(&holder.value), own.mode).labelled(own.label),
+                None => Participant::new(id(&holder.value), Mode::Exclusive)
+                    .labelled(Label::new(foreign)),
+            };
+            // A fencing token of ours is the time of its grant, except for ties.
+            match (holder.token, Identity::parse(&holder.value)) {
+                (0, _) | (_, None) => participant,
+                (token, Some(_)) => participant
+                    .token(FencingToken::new(token))
+                    .since(Duration::from_micros(self.now_us.saturating_sub(token))),
+            }
+        };
+        let waiter = |waiter: Waiter| {
+            let own = Identity::parse(&waiter.value)?;
+            let since = Duration::from_micros(self.now_us.saturating_sub(waiter.arrival_us));
+            Some(Participant::new(id(&waiter.value), own.mode).labelled(own.label).since(since))
+        };
+        Snapshot::new(
+            self.holders.into_iter().map(holder).collect(),
+            self.waiters.into_iter().filter_map(waiter).collect(),
+        )
+    }
+
+    /// The value of the participant `who` of an earlier snapshot, if it is still there.
+    pub(crate) fn value_of(&self, who: &ParticipantId) -> Option<&[u8]> {
+        let holders = self.holders.iter().map(|holder| &holder.value);
+        let mut all = holders.chain(self.waiters.iter().map(|waiter| &waiter.value));
+        all.find(|value| id(value) == *who).map(Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(holders: &[(&str, u64)], waiters: &[&str]) -> LockContents {
+        let value = |mode: &str| match mode.starts_with("foreign") {
+            true => mode.into(),
+            false => format!("{mode} 30000 @1 {} host", "0a".repeat(16)).into_bytes(),
+        };
+        let holder = |(mode, token): &(&str, u64)| Holder { value: value(mode), token: *token };
+        let waiter = |mode: &&str| Waiter { value: value(mode), arrival_us: 1 };
+        LockContents {
+            now_us: 1,
+            holders: holders.iter().map(holder).collect(),
+            waiters: waiters.iter().map(waiter).collect(),
+        }
+    }
+
+    fn shown(all: Vec<LockContents>, needed: usize) -> (Vec<u64>, usize) {
+        let merged = LockContents::merge(all, needed);
+        (merged.holders.iter().map(|holder| holder.token).collect(), merged.waiters.len())
+    }
+
+    #[test]
+    fn a_claim_is_shown_once_whatever_its_earlier_rounds_left_behind() {
+        let all = || {
+            let second = || seen(&[("x2", 9)], &[]);
+            vec![seen(&[("x1", 7)], &["x"]), second(), second()]
+        };
+        assert_eq!(shown(all(), 2), (vec![9], 0));
+        assert_eq!(shown(all(), 1), (vec![9], 0), "two nodes are unreachable");
+        let even = vec![seen(&[("x1", 7)], &[]), seen(&[("x2", 9)], &[])];
+        assert_eq!(shown(even, 1), (vec![9], 0), "the later one");
+    }
+
+    #[test]
+    fn values_of_other_programs_are_shown_as_they_are() {
+        let all = vec![seen(&[("foreign a", 0)], &[]), seen(&[("foreign b", 0)], &["x"])];
+        assert_eq!(shown(all, 1), (vec![0, 0], 1));
+    }
+}

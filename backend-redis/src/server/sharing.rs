@@ -1,0 +1,162 @@
+//! Which calls may share a request.
+//!
+//! A server refuses a request as a whole for one key that an ACL denies, or for keys in several
+//! slots. Each refusal costs all its calls another round trip. So calls on a denied lock are sent
+//! separately from then on; if refusals continue, all calls are, for a while.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long a refusal is remembered.
+pub(crate) const WHILE: Duration = Duration::from_secs(60);
+/// After this many refused requests in a [`WHILE`], none is shared for another one.
+pub(crate) const REFUSALS: u32 = 8;
+/// Cap on the denied locks that are remembered.
+const MOST_DENIED: usize = 1024;
+
+/// What one server has refused.
+#[derive(Debug)]
+pub(crate) struct Sharing(Mutex<Refused>);
+
+#[derive(Debug)]
+struct Refused {
+    all: Separation,
+    /// The locks that the ACL denies, each with the end of its entry.
+    denied: HashMap<Box<[u8]>, Instant>,
+    /// Since when refused requests are counted.
+    since: Instant,
+    requests: u32,
+}
+
+/// Whether all calls are sent separately.
+#[derive(Clone, Copy, Debug)]
+enum Separation {
+    No,
+    Until(Instant),
+    /// The server is in cluster mode.
+    Always,
+}
+
+impl Sharing {
+    pub(crate) fn new() -> Sharing {
+        let (denied, since) = (HashMap::new(), Instant::now());
+        Sharing(Mutex::new(Refused { all: Separation::No, denied, since, requests: 0 }))
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Refused> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those of `calls` that may share a request, and those that may not.
+    pub(crate) fn split<S>(
+        &self,
+        calls: Vec<S>,
+        lock: impl Fn(&S) -> &[u8],
+        now: Instant,
+    ) -> (Vec<S>, Vec<S>) {
+        let refused = self.refused();
+        match refused.all {
+            Separation::Always => return (Vec::new(), calls),
+            Separation::Until(end) if now < end => return (Vec::new(), calls),
+            Separation::No | Separation::Until(_) if refused.denied.is_empty() => {
+                return (calls, Vec::new());
+            }
+            Separation::No | Separation::Until(_) => {}
+        }
+        let is_denied = |call: &S| refused.denied.get(lock(call)).is_some_and(|end| now < *end);
+        calls.into_iter().partition(|call| !is_denied(call))
+    }
+
+    /// Records that a shared request was refused as a whole.
+    pub(crate) fn request_refused(&self, now: Instant) {
+        let mut refused = self.refused();
+        if now >= refused.since + WHILE {
+            (refused.since, refused.requests) = (now, 0);
+            refused.denied.retain(|_, end| now < *end);
+        }
+        refused.requests += 1;
+        if refused.requests >= REFUSALS && !matches!(refused.all, Separation::Always) {
+            tracing::debug!(
+                "shared requests are refused; each call is sent in a request of its own"
+            );
+            refused.all = Separation::Until(now + WHILE);
+        }
+    }
+
+    /// Records that the server refuses keys of several slots in one request, which is final.
+    pub(crate) fn slots_differ(&self) {
+        self.refused().all = Separation::Always;
+    }
+
+    /// Records that the ACL denies this lock.
+    pub(crate) fn denied(&self, lock: &[u8], now: Instant) {
+        let mut refused = self.refused();
+        let end = now + WHILE;
+        if refused.denied.len() < MOST_DENIED || refused.denied.contains_key(lock) {
+            refused.denied.insert(lock.into(), end);
+        }
+    }
+
+    /// Records that the ACL does not deny this lock.
+    pub(crate) fn allowed(&self, lock: &[u8]) {
+        let mut refused = self.refused();
+        if !refused.denied.is_empty() {
+            refused.denied.remove(lock);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn apart(sharing: &Sharing, now: Instant, calls: &[&'static str]) -> Vec<&'static str> {
+        sharing.split(calls.to_vec(), |call| call.as_bytes(), now).1
+    }
+
+    #[test]
+    fn calls_on_a_denied_lock_are_sent_separately_until_it_is_allowed_or_forgotten() {
+        let (sharing, mut now) = (Sharing::new(), Instant::now());
+        assert!(apart(&sharing, now, &["a", "b"]).is_empty());
+        sharing.request_refused(now);
+        sharing.denied(b"a", now);
+        sharing.denied(b"b", now);
+        assert_eq!(apart(&sharing, now, &["a", "b", "c"]), ["a", "b"]);
+        sharing.allowed(b"b");
+        assert_eq!(apart(&sharing, now, &["a", "b", "c"]), ["a"]);
+        now += WHILE;
+        assert!(apart(&sharing, now, &["a"]).is_empty());
+    }
+
+    #[test]
+    fn the_number_of_refusals_is_bounded() {
+        let (sharing, mut now) = (Sharing::new(), Instant::now());
+        for round in 1..=3 {
+            for _ in 1..REFUSALS {
+                sharing.request_refused(now);
+                assert!(apart(&sharing, now, &["a"]).is_empty(), "round {round}");
+            }
+            sharing.request_refused(now);
+            assert_eq!(apart(&sharing, now, &["a"]), ["a"], "round {round}");
+            now += WHILE;
+        }
+        sharing.slots_differ();
+        now += 100 * WHILE;
+        assert_eq!(apart(&sharing, now, &["a"]), ["a"]);
+    }
+
+    #[test]
+    fn the_number_of_remembered_locks_is_bounded() {
+        let (sharing, mut now) = (Sharing::new(), Instant::now());
+        for lock in 0..2 * MOST_DENIED {
+            sharing.denied(lock.to_string().as_bytes(), now);
+        }
+        assert_eq!(sharing.refused().denied.len(), MOST_DENIED);
+        now += WHILE;
+        sharing.request_refused(now);
+        assert!(sharing.refused().denied.is_empty());
+    }
+}

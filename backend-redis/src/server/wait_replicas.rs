@@ -1,0 +1,134 @@
+//! Grants that count only once some replicas have them: `replicas=N`.
+//!
+//! `WAIT` covers the writes of its own connection, and blocks that connection. So confirmations have
+//! a connection of their own, which renewals never use, and concurrent ones share one `WAIT`.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use fencelock_core::{Error, ErrorKind, Result};
+use redis::{Cmd, Pipeline, Value};
+use tokio::sync::oneshot;
+
+use crate::connection::SupervisedConnection;
+use crate::protocol::call::{EvalBy, ScriptCall, UNKNOWN_SCRIPT};
+use crate::protocol::error::{explain, protocol_error};
+
+/// How long the replicas may take; at most half of the answer timeout.
+const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
+
+/// The connection for confirmations, and the confirmations that wait for it.
+#[derive(Debug)]
+pub(crate) struct Replicas {
+    connection: SupervisedConnection,
+    wanted: u32,
+    within: Duration,
+    waiting: Mutex<Vec<Confirmation>>,
+    /// Locked by the task that sends all waiting confirmations.
+    sending: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Confirmation {
+    command: Cmd,
+    answer: oneshot::Sender<Result<Value>>,
+}
+
+impl Replicas {
+    pub(crate) fn new(connection: SupervisedConnection, wanted: u32, answer: Duration) -> Replicas {
+        let (waiting, sending) = (Mutex::default(), tokio::sync::Mutex::default());
+        let within = REPLICAS_WITHIN.min(answer / 2);
+        Replicas { connection, wanted, within, waiting, sending }
+    }
+
+    /// Executes the call, and returns once enough replicas have it. Cancel safe, although other
+    /// confirmations may have to be repeated.
+    pub(crate) async fn confirm(&self, call: ScriptCall<'_>) -> Result<Value> {
+        // With the script's text if the digest is unknown: a replica that became a master has no
+        // scripts.
+        match self.confirm_by(call, EvalBy::Digest).await? {
+            Value::ServerError(error) if error.code() == UNKNOWN_SCRIPT => {
+                self.confirm_by(call, EvalBy::Text).await
+            }
+            answer => Ok(answer),
+        }?
+        .extract_error()
+        .map_err(|error| explain(&error))
+    }
+
+    async fn confirm_by(&self, call: ScriptCall<'_>, by: EvalBy) -> Result<Value> {
+        let (answer, mut answered) = oneshot::channel();
+        let confirmation = Confirmation { command: call.command(by), answer };
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(confirmation);
+        let sending = self.sending.lock().await;
+        // The previous sender may have sent this one too.
+        if let Ok(answer) = answered.try_recv() {
+            return answer;
+        }
+        self.send().await;
+        drop(sending);
+        let unsent = "the task that sent this confirmation was cancelled";
+        answered.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unreachable, unsent)))
+    }
+
+    /// Sends all waiting confirmations, then one `WAIT`.
+    async fn send(&self) {
+        let all = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        if all.is_empty() {
+            return;
+        }
+        let mut pipeline = Pipeline::with_capacity(all.len() + 1);
+        let (commands, asking): (Vec<_>, Vec<_>) =
+            all.into_iter().map(|one| (one.command, one.answer)).unzip();
+        for command in commands {
+            pipeline.add_command(command);
+        }
+        pipeline.cmd("WAIT").arg(self.wanted).arg(self.within.as_millis());
+        let answers = self.connection.send_all(&pipeline).await.and_then(|mut answers| {
+            let reached = answers.pop().unwrap_or(Value::Nil);
+            self.enough(reached)?;
+            Ok(answers)
+        });
+        match answers {
+            Ok(answers) => {
+                for (asking, answer) in asking.into_iter().zip(answers) {
+                    // An error means that it was cancelled: its claim's release follows.
+                    let _ = asking.send(Ok(answer));
+                }
+            }
+            Err(error) => {
+                for asking in asking {
+                    let _ = asking.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    fn enough(&self, reached: Value) -> Result<()> {
+        match reached.extract_error() {
+            Ok(Value::Int(reached)) if reached >= i64::from(self.wanted) => Ok(()),
+            Ok(Value::Int(reached)) => {
+                let message = format!(
+                    "{reached} of the {} replicas that replicas={0} requires had the grant within \
+                     {1:?}",
+                    self.wanted, self.within
+                );
+                Err(Error::new(ErrorKind::Unreachable, message))
+            }
+            Ok(_) => Err(protocol_error("WAIT")),
+            Err(error) => {
+                let explained = explain(&error);
+                // A demoted server reports one of several errors, none of them final.
+                let denied = error.code() == Some("NOPERM");
+                if !denied {
+                    self.connection.mark_broken("WAIT failed");
+                }
+                Err(explained.retryable(!denied))
+            }
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.connection.close();
+    }
+}

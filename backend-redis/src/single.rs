@@ -1,0 +1,7 @@
+//! The store on one server, a server that Sentinel watches, or a cluster.
+
+pub(crate) mod acquisition;
+pub(crate) mod backend;
+pub(crate) mod config;
+pub(crate) mod notifications;
+mod store;

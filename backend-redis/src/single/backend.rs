@@ -1,0 +1,183 @@
+//! The backend: batches of renewals and checks, `inspect` and `evict`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_core::{
+    Acquisition, Claim, Clock, DistributedLock, LockName, ParticipantId, Profile, ReleaseOutcome,
+    RenewOutcome, Report, Result, Scratch, Snapshot, WaiterCheck,
+};
+use redis::Value;
+
+use super::acquisition::RedisAcquisition;
+use super::store::Store;
+use crate::connection::HostPort;
+use crate::protocol::call::ScriptCall;
+use crate::protocol::identity::Keys;
+use crate::protocol::script::SCRIPTS;
+use crate::server::fan_out::{self, SAMPLE, StoreRequests, in_turn, own};
+use crate::server::scratch::Leftovers;
+
+/// How often the waiters of a lock are checked together, unless one is due sooner.
+const CHECK_AGAIN: Duration = Duration::from_secs(1);
+
+impl StoreRequests for Store {
+    type Acquisition = RedisAcquisition;
+
+    async fn renew_one(&self, acquisition: &RedisAcquisition) -> Result<RenewOutcome> {
+        acquisition.renew().await
+    }
+
+    async fn check_lock(&self, waiting: &[&RedisAcquisition]) -> Result<Vec<WaiterCheck>> {
+        let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
+        let mut values = vec![self.client.as_str().as_bytes()];
+        values.extend(sample(waiting).map(|waiter| waiter.identity().as_bytes()));
+        let call =
+            ScriptCall { script: &SCRIPTS.check_waiters, keys: &keys.all(), values: &values };
+        let answer = self.server.call(call).await?;
+        let reply = read_check(answer)
+            .ok_or_else(|| self.server.protocol_error(keys.lock(), "check_waiters"))?;
+        let is_head = |waiter: &&RedisAcquisition| {
+            reply.head.as_deref() == Some(waiter.identity().as_bytes())
+        };
+        let head = waiting.iter().position(is_head);
+        let check_after = match (head, reply.check_after) {
+            (Some(head), Duration::ZERO) => self.watch_foreign(keys, waiting[head].claim()).await,
+            // The first in the queue is checked by its own client.
+            (None, Duration::ZERO) => CHECK_AGAIN,
+            (_, check_after) => check_after,
+        };
+        for stray in reply.ours.iter().chain(&reply.head) {
+            self.release_if_stray(keys, stray).await?;
+        }
+        // Without a first waiter of ours, any waiter may continue what the script left undone.
+        let sooner = head.unwrap_or(0);
+        let look = |(index, waiter): (usize, &&RedisAcquisition)| {
+            let identity = waiter.identity().as_bytes();
+            match reply.missing || reply.ours.iter().any(|ours| ours == identity) {
+                true => WaiterCheck::Attempt,
+                false if index == sooner => WaiterCheck::Again(check_after),
+                false => WaiterCheck::Again(CHECK_AGAIN),
+            }
+        };
+        Ok(waiting.iter().enumerate().map(look).collect())
+    }
+}
+
+/// The oldest of `waiting`, which every loss of the queue affects, and some others.
+fn sample<'a>(waiting: &'a [&RedisAcquisition]) -> impl Iterator<Item = &'a RedisAcquisition> {
+    let oldest = waiting.iter().min_by_key(|waiter| waiter.claim().id()).copied();
+    let others = in_turn(waiting);
+    let others = others.filter(move |other| oldest.is_none_or(|one| !std::ptr::eq(one, *other)));
+    oldest.into_iter().chain(others.take(SAMPLE - 1))
+}
+
+/// The reply of the script `check_waiters`.
+pub(crate) struct CheckReply {
+    /// When to check again: for the first in the queue, if it is of this client; for any waiter, if
+    /// the script left work undone.
+    check_after: Duration,
+    /// Waiters of this client may be missing from the queue.
+    missing: bool,
+    /// The first in the queue, if it is of this client.
+    head: Option<Vec<u8>>,
+    /// Identities of this client that hold the lock or were granted it.
+    ours: Vec<Vec<u8>>,
+}
+
+pub(crate) fn read_check(answer: Value) -> Option<CheckReply> {
+    let Value::Array(values) = answer else { return None };
+    let mut values = values.into_iter();
+    let (Value::Int(check_after), Value::Int(missing), Value::BulkString(head)) =
+        (values.next()?, values.next()?, values.next()?)
+    else {
+        return None;
+    };
+    let ours = values.map(|value| match value {
+        Value::BulkString(identity) => Some(identity),
+        _ => None,
+    });
+    Some(CheckReply {
+        check_after: Duration::from_millis(u64::try_from(check_after).ok()?),
+        missing: missing != 0,
+        head: (!head.is_empty()).then_some(head),
+        ours: ours.collect::<Option<_>>()?,
+    })
+}
+
+/// The store on one server or cluster, behind core's trait.
+#[derive(Debug)]
+pub(crate) struct RedisBackend {
+    pub(crate) store: Arc<Store>,
+}
+
+impl RedisBackend {
+    /// The indices of `contenders` by the server that has their lock: a server that is slow or dead
+    /// does not delay the others.
+    fn by_shard(
+        &self,
+        contenders: &[Arc<dyn Acquisition>],
+    ) -> HashMap<Option<HostPort>, Vec<usize>> {
+        let mut shards: HashMap<_, Vec<_>> = HashMap::new();
+        for (index, contender) in contenders.iter().enumerate() {
+            if let Some(contender) = own::<RedisAcquisition>(contender) {
+                let shard = self.store.server.shard_of(contender.keys().lock());
+                shards.entry(shard).or_default().push(index);
+            }
+        }
+        shards
+    }
+}
+
+#[async_trait]
+impl DistributedLock for RedisBackend {
+    fn profile(&self) -> &Profile {
+        &self.store.profile
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &self.store.clock
+    }
+
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
+        Arc::new(RedisAcquisition::new(self.store.clone(), claim))
+    }
+
+    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
+        let shards = self.by_shard(held).into_values().collect();
+        fan_out::renew(&*self.store, held, shards, report).await;
+    }
+
+    async fn check_waiters(
+        &self,
+        waiting: &[Arc<dyn Acquisition>],
+        report: Report<'_, WaiterCheck>,
+    ) {
+        let shards = self.by_shard(waiting).into_values().collect();
+        fan_out::check_waiters(&*self.store, waiting, shards, report).await;
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
+        Ok(self.store.inspect(&Keys::of(name.key())).await?.into_snapshot())
+    }
+
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
+        let keys = Keys::of(name.key());
+        let contents = self.store.inspect(&keys).await?;
+        match contents.value_of(who) {
+            Some(value) => self.store.release(&keys, &[value, b"tell"]).await,
+            None => Ok(ReleaseOutcome::Absent),
+        }
+    }
+
+    async fn clear(&self, scratch: &Scratch) -> Result<()> {
+        self.store.server.clear(&Leftovers::of(scratch)).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.store.server.close();
+        Ok(())
+    }
+}

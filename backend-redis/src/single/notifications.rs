@@ -1,0 +1,106 @@
+//! Routes the server's pushes to the live claims of this client.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use async_trait::async_trait;
+use fencelock_core::{Claim, Result};
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use uuid::Uuid;
+
+use crate::connection::PushHandler;
+
+/// The claims by their owner, and those that wait for a key to change.
+///
+/// A claim is registered before its first attempt is sent, since a push can overtake the reply.
+#[derive(Debug, Default)]
+pub(crate) struct Notifications {
+    claims: Mutex<HashMap<Uuid, Weak<Claim>>>,
+    /// The first waiters for locks that clients of other libraries hold, by the lock's key.
+    watchers: Mutex<HashMap<String, Weak<Claim>>>,
+}
+
+impl Notifications {
+    fn claims(&self) -> MutexGuard<'_, HashMap<Uuid, Weak<Claim>>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn register(&self, claim: &Arc<Claim>) {
+        self.claims().insert(claim.owner().reveal(), Arc::downgrade(claim));
+    }
+
+    pub(crate) fn unregister(&self, claim: &Claim) {
+        forget(&mut self.claims(), claim);
+    }
+
+    /// Whether the claim of `owner` is live; then core releases it.
+    pub(crate) fn is_registered(&self, owner: Uuid) -> bool {
+        self.claims().contains_key(&owner)
+    }
+
+    /// From now on `claim` is woken when the server pushes a change of `key`.
+    pub(crate) fn watch(&self, key: &str, claim: &Arc<Claim>) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        if watchers.len() == watchers.capacity() {
+            watchers.retain(|_, watcher| watcher.strong_count() > 0);
+        }
+        watchers.insert(key.to_owned(), Arc::downgrade(claim));
+    }
+}
+
+#[async_trait]
+impl PushHandler for Notifications {
+    async fn on_connect(&self, connection: &mut MultiplexedConnection) -> Result<()> {
+        // OPTIN: only keys that are watched one by one. If the ACL denies it, foreign locks are
+        // only polled.
+        let mut tracking = redis::cmd("CLIENT");
+        tracking.arg("TRACKING").arg("ON").arg("OPTIN");
+        if let Err(error) = tracking.query_async::<()>(connection).await {
+            tracing::debug!(%error, "the server does not notify of foreign releases");
+        }
+        Ok(())
+    }
+
+    /// Wakes the claim that a push names: `owner token`. The token is for humans who monitor the
+    /// channel; the claim fetches its own.
+    fn on_message(&self, message: &[u8]) {
+        let owner = message.split(|byte| *byte == b' ').next().unwrap_or_default();
+        let Ok(owner) = Uuid::try_parse_ascii(owner) else { return };
+        let claim = self.claims().get(&owner).and_then(Weak::upgrade);
+        if let Some(claim) = claim {
+            // If the claim has ended, core is releasing it.
+            claim.wake();
+        }
+    }
+
+    /// Each watch is notified once.
+    fn on_invalidate(&self, key: &Value) {
+        let Value::BulkString(key) = key else { return };
+        let Ok(key) = std::str::from_utf8(key) else { return };
+        let watcher = {
+            let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+            watchers.remove(key)
+        };
+        if let Some(claim) = watcher.and_then(|watcher| watcher.upgrade()) {
+            claim.wake();
+        }
+    }
+
+    /// Wakes all claims: hand-offs may be lost, and places in queues, too.
+    fn on_gap(&self) {
+        let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
+        for claim in claims {
+            claim.wake();
+        }
+    }
+}
+
+/// Removes a claim from a map by owner.
+pub(crate) fn forget<T>(claims: &mut HashMap<Uuid, T>, claim: &Claim) {
+    claims.remove(&claim.owner().reveal());
+    // Gives memory back after a burst.
+    if claims.capacity() > 4096 && claims.len() < claims.capacity() / 8 {
+        claims.shrink_to_fit();
+    }
+}

@@ -1,0 +1,71 @@
+//! The state of a client, and the requests of its claims.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{BootClock, Claim, Profile, ReleaseOutcome, Result};
+use redis::Value;
+
+use super::notifications::Notifications;
+use crate::protocol::call::ScriptCall;
+use crate::protocol::identity::{ClientId, Identity, Keys};
+use crate::protocol::script::SCRIPTS;
+use crate::protocol::snapshot::{self, LockContents};
+use crate::server::node::Watched;
+use crate::server::topology::Server;
+
+/// How often the first waiter checks a lock that a client of another library holds.
+const FOREIGN_CHECK: Duration = Duration::from_millis(50);
+
+/// The state of a client.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) server: Server,
+    pub(crate) clock: BootClock,
+    pub(crate) client: ClientId,
+    pub(crate) notifications: Arc<Notifications>,
+    pub(crate) profile: Profile,
+}
+
+impl Store {
+    /// Removes an identity, the first of `values`, from the lock or its queue.
+    pub(crate) async fn release(&self, keys: &Keys, values: &[&[u8]]) -> Result<ReleaseOutcome> {
+        let call = ScriptCall { script: &SCRIPTS.release, keys: &keys.all(), values };
+        match self.server.call(call).await? {
+            Value::Int(1) => Ok(ReleaseOutcome::Removed),
+            Value::Int(0) => Ok(ReleaseOutcome::Absent),
+            _ => Err(self.server.protocol_error(keys.lock(), "release")),
+        }
+    }
+
+    /// Watches a lock that a client of another library holds, whose release notifies no waiter, for
+    /// `claim`, the first in the queue. Returns when to check again.
+    pub(crate) async fn watch_foreign(&self, keys: &Keys, claim: &Arc<Claim>) -> Duration {
+        self.notifications.watch(keys.lock(), claim);
+        match self.server.watch(keys.lock()).await {
+            // It was released before the server began to watch it.
+            Ok(Watched::Free) => Duration::from_millis(1),
+            // Even if it is watched: a push can be lost, and an ACL may deny the watch.
+            Ok(Watched::Held) | Err(_) => FOREIGN_CHECK,
+        }
+    }
+
+    /// Releases an identity of this client that belongs to no live claim: an attempt that arrived
+    /// after its claim's release wrote it, and no other client would ever remove it.
+    pub(crate) async fn release_if_stray(&self, keys: &Keys, identity: &[u8]) -> Result<()> {
+        let is_known =
+            Identity::parse(identity).is_none_or(|own| self.notifications.is_registered(own.owner));
+        if !is_known {
+            self.release(keys, &[identity]).await?;
+        }
+        Ok(())
+    }
+
+    /// The holders and waiters of one lock.
+    pub(crate) async fn inspect(&self, keys: &Keys) -> Result<LockContents> {
+        let values = [snapshot::MOST.as_bytes()];
+        let call = ScriptCall { script: &SCRIPTS.inspect, keys: &keys.all(), values: &values };
+        let reply = self.server.call(call).await?;
+        snapshot::read(reply).ok_or_else(|| self.server.protocol_error(keys.lock(), "inspect"))
+    }
+}

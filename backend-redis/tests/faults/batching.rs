@@ -1,0 +1,189 @@
+//! Many claims of one client at once, whose steps share calls to the server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fencelock_core::{ErrorKind, Guard, Locks, Result};
+use fencelock_testkit::proxy::Direction;
+use fencelock_testkit::servers::TestRedis;
+use futures_util::future::join_all;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::classes::Fault;
+use crate::support::*;
+
+const CROWD: usize = 300;
+/// More tasks, each with a lock of its own.
+const CHURN: usize = 400;
+
+/// How often the server executed this command.
+async fn done(server: &TestRedis, command: &str) -> u64 {
+    let stats = redis_command(server, &["INFO", "commandstats"]).await;
+    let start = format!("cmdstat_{command}:calls=");
+    let count = stats.lines().find_map(|line| line.strip_prefix(&start)?.split(',').next());
+    count.map_or(0, |count| count.parse().expect("a number"))
+}
+
+/// All at once, each with a lock of its own.
+async fn acquire_all(locks: &Locks) -> Vec<Result<Guard>> {
+    let acquiring = (0..CROWD).map(|n| spawn_waiter(locks, &format!("lock-{n}")));
+    let all = within(PATIENCE, "all have replies", join_all(acquiring)).await;
+    all.into_iter().map(|joined| joined.expect("no panic")).collect()
+}
+
+#[tokio::test]
+async fn concurrent_attempts_share_calls() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=60s").await;
+    // Loads the text of the batch script, so that only batches are counted.
+    acquire_all(&locks).await.into_iter().for_each(|guard| drop(guard.unwrap()));
+    drained(&server).await;
+    let before = [done(&server, "evalsha").await, done(&server, "set").await];
+    let guards: Vec<Guard> = acquire_all(&locks).await.into_iter().map(Result::unwrap).collect();
+    let calls = done(&server, "evalsha").await - before[0];
+    let sets = done(&server, "set").await - before[1];
+    assert_eq!(sets, 2 * CROWD as u64, "each was executed once");
+    // One thread: all have sent their requests before the first reply is read.
+    let (alone, together) = (16, (CROWD as u64 - 16).div_ceil(64));
+    assert!(calls <= alone + together, "{calls} calls");
+    for guard in guards {
+        assert!(guard.is_held());
+        release(guard).await;
+    }
+    drained(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn script_flush_does_not_disturb_concurrent_attempts() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=60s").await;
+    for _ in 0..5 {
+        redis_command(&server, &["SCRIPT", "FLUSH"]).await;
+        for guard in acquire_all(&locks).await {
+            release(guard.unwrap()).await;
+        }
+    }
+    drained(&server).await;
+}
+
+/// Lesson 5, in a batch: a step that waits to be sent is sent, or not, but never after the release
+/// that undoes it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_attempts_of_a_batch_leave_nothing() {
+    let testbed = Testbed::start().await;
+    // A lock that was left behind would stay longer than this test waits.
+    let locks = testbed.behind("ttl=60s").await;
+    let delay = ms(4);
+    testbed.proxy.delay(Direction::ToServer, delay);
+    for round in 0..20u32 {
+        let acquiring: Vec<_> =
+            (0..CROWD).map(|n| spawn_waiter(&locks, &format!("lock-{n}"))).collect();
+        // From before the first request to after the last reply.
+        tokio::time::sleep(delay * round / 4).await;
+        acquiring.iter().skip(1).step_by(2).for_each(JoinHandle::abort);
+        for (n, acquired) in join_all(acquiring).await.into_iter().enumerate() {
+            match acquired {
+                Ok(guard) => drop(guard.unwrap()),
+                Err(gone) => assert!(gone.is_cancelled() && n % 2 == 1),
+            }
+        }
+    }
+    testbed.proxy.heal().await.unwrap();
+    drained(&testbed.server).await;
+}
+
+/// Only the claim on the foreign key gets an error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_key_does_not_harm_others_of_its_batch() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=60s").await;
+    for n in (0..CROWD).step_by(10) {
+        redis_command(&server, &["RPUSH", &format!("lock:lock-{n}"), "foreign"]).await;
+    }
+    for (n, acquired) in acquire_all(&locks).await.into_iter().enumerate() {
+        match acquired {
+            Ok(guard) => release(guard).await,
+            Err(error) => {
+                assert_kind(&error, ErrorKind::Foreign);
+                assert_eq!(n % 10, 0, "{error}");
+                let key = format!("lock:lock-{n}");
+                assert!(error_chain(&error).contains(&key), "{error}");
+                assert_eq!(redis_command(&server, &["DEL", &key]).await, "1", "it was not touched");
+            }
+        }
+    }
+    drained(&server).await;
+}
+
+/// Rows 12 and 19: however many steps wait to be sent, each fails in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_server_is_reported_in_time_to_concurrent_attempts() {
+    let server = TestRedis::start().await.unwrap();
+    let patient = direct(&server, "ttl=60s&unreachable_after=60s").await;
+    let hasty = direct(&server, "ttl=60s&unreachable_after=3s").await;
+    server.freeze().await.unwrap();
+    let waiting: Vec<_> =
+        (0..CROWD).map(|n| spawn_waiter(&patient, &format!("lock-{n}"))).collect();
+    let asked = Instant::now();
+    for refused in acquire_all(&hasty).await {
+        assert_kind(&refused.unwrap_err(), ErrorKind::Unreachable);
+    }
+    assert!(asked.elapsed() < ms(3000) + 2 * SLACK, "{:?}", asked.elapsed());
+    server.thaw().unwrap();
+    for guard in within(PATIENCE, "the others are granted", join_all(waiting)).await {
+        release(guard.unwrap().unwrap()).await;
+    }
+    drained(&server).await;
+}
+
+/// Rows 27, 28, 37 and 38: a thousand tasks acquire, wait and release meanwhile. None of them fails,
+/// and no key is left behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_temporary_error_ends_no_attempt_of_a_batch() {
+    for fault in [Fault::ReadOnly, Fault::NoReplicas, Fault::OutOfMemory, Fault::CannotSave] {
+        let server = TestRedis::start().await.unwrap();
+        if !fault.can_befall(&server).await {
+            continue;
+        }
+        let (locks, others) = (direct(&server, "ttl=60s").await, direct(&server, "ttl=60s").await);
+        let held = acquire_all(&locks).await.into_iter().map(Result::unwrap).collect::<Vec<_>>();
+        let waiting: Vec<_> =
+            (0..CROWD).map(|n| spawn_waiter(&others, &format!("lock-{n}"))).collect();
+        for n in 0..CROWD {
+            until_queued(&locks, &format!("lock-{n}"), 1).await;
+        }
+        let is_over = Arc::new(AtomicBool::new(false));
+        let churn = |n: usize| {
+            let (lock, is_over) = (locks.lock(format!("churn-{n}")), is_over.clone());
+            tokio::spawn(async move {
+                let mut turns = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    release(lock.acquire().await.expect("acquired")).await;
+                    turns += 1;
+                }
+                turns
+            })
+        };
+        let churning: Vec<JoinHandle<u32>> = (0..CHURN).map(churn).collect();
+        fault.befalls(&server).await;
+        let released: Vec<_> = held.into_iter().map(|guard| tokio::spawn(release(guard))).collect();
+        // Long enough for several attempts of each.
+        tokio::time::sleep(ms(3000)).await;
+        fault.is_mended(&server).await;
+        let mended = Instant::now();
+        within(2 * PATIENCE, "all are released", join_all(released))
+            .await
+            .into_iter()
+            .for_each(|released| released.expect("no error"));
+        for granted in within(2 * PATIENCE, "all are granted", join_all(waiting)).await {
+            release(granted.unwrap().unwrap()).await;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let turns = within(2 * PATIENCE, "all end", join_all(churning)).await;
+        let turns: Vec<u32> = turns.into_iter().map(|turns| turns.expect("no error")).collect();
+        assert!(turns.iter().all(|turns| *turns > 0), "{fault:?}: {turns:?}");
+        drained(&server).await;
+        println!("{fault:?}: {:?} after its end nothing was left", mended.elapsed());
+    }
+}
