@@ -9,12 +9,12 @@ mod data;
 mod machine;
 mod plan;
 mod progress;
-mod register;
 mod report;
 mod sale;
 mod speed;
 mod store;
 mod timeline;
+mod under_faults;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

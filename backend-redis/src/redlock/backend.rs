@@ -79,8 +79,8 @@ impl DistributedLock for RedlockBackend {
     }
 
     fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        let QuorumStore { quorum, process, .. } = &*self.store;
-        Arc::new(RedlockAcquisition::new(quorum.clone(), process, claim))
+        let QuorumStore { quorum, client, .. } = &*self.store;
+        Arc::new(RedlockAcquisition::new(quorum.clone(), client, claim))
     }
 
     async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {

@@ -306,7 +306,7 @@ impl RedlockStore {
         };
         let within = CONNECT_WITHIN.max(options.timeouts.connect + options.timeouts.answer);
         await_quorum(&quorum, within).await?;
-        let store = QuorumStore { quorum: Arc::new(quorum), process, profile };
+        let store = QuorumStore { quorum: Arc::new(quorum), client, profile };
         Locks::new(
             Arc::new(RedlockBackend { store: Arc::new(store) }),
             &self.redacted_url(),

@@ -33,7 +33,11 @@ pub(crate) static QUORUM: LazyLock<QuorumScripts> = LazyLock::new(|| {
     let raise = Script::step("raise", include_str!("../protocol/lua/redlock/raise.lua"), PARTS);
     let extend = Script::step("extend", include_str!("../protocol/lua/redlock/extend.lua"), PARTS);
     let free = Script::step("free", include_str!("../protocol/lua/redlock/free.lua"), PARTS);
-    let check_waiters = Script::step("check_waiters", include_str!("../protocol/lua/redlock/check_waiters.lua"), PARTS);
+    let check_waiters = Script::step(
+        "check_waiters",
+        include_str!("../protocol/lua/redlock/check_waiters.lua"),
+        PARTS,
+    );
     let batch = Script::batch(&[&vote, &raise, &extend, &free, &check_waiters, &SCRIPTS.inspect]);
     QuorumScripts { vote, raise, extend, free, check_waiters, batch }
 });

@@ -64,7 +64,8 @@ impl Node {
         options: Arc<ConnectOptions>,
         subscription: Subscription,
     ) -> Node {
-        let connection = SupervisedConnection::start(target, options, subscription, std::time::Duration::ZERO);
+        let connection =
+            SupervisedConnection::start(target, options, subscription, std::time::Duration::ZERO);
         Node { connection, replicas: None, unknown_scripts: UnknownScripts::Missing }
     }
 
