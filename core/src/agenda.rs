@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::Contender;
+use crate::erased::AnyContender;
 use crate::hold::Hold;
 use crate::observe::Meters;
 use crate::validity::Moment;
@@ -52,8 +52,8 @@ pub(crate) enum Asked {
 #[derive(Default)]
 pub(crate) struct Due {
     pub(crate) expired: Vec<(Arc<Hold>, Moment)>,
-    pub(crate) renew: Vec<(u64, Arc<dyn Contender>)>,
-    pub(crate) look: Vec<(u64, Arc<dyn Contender>)>,
+    pub(crate) renew: Vec<Arc<dyn AnyContender>>,
+    pub(crate) look: Vec<Arc<dyn AnyContender>>,
     /// Waiters whose look was never answered.
     pub(crate) find_out: Vec<Arc<Wait>>,
     pub(crate) meters: Option<Arc<Meters>>,
@@ -133,7 +133,7 @@ impl Agenda {
                     _ => Duration::ZERO,
                 };
                 if entry.due < until && entry.due.before(early) <= now {
-                    due.renew.push((id, hold.seat().contender().clone()));
+                    due.renew.push(hold.seat().contender().clone());
                     due.meters.get_or_insert_with(|| hold.meters().clone());
                     let again = hold.period().map_or(ASK_AGAIN, |period| period / 2);
                     self.move_to(id, until.min(now.after(again)), Asked::Yes);
@@ -151,7 +151,7 @@ impl Agenda {
         match entry.asked {
             Asked::No => {
                 wait.asked(now);
-                due.look.push((id, wait.seat().contender().clone()));
+                due.look.push(wait.seat().contender().clone());
                 self.move_to(id, wait.silence_ends().max(now.after(GRID)), Asked::Yes);
             }
             Asked::Yes | Asked::YesAndAgain => {

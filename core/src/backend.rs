@@ -5,12 +5,10 @@
 //! fits a token with a TTL and a session with an ephemeral queue node equally well.
 //! docs/writing-a-backend.md is the way to a new one.
 
-use std::any::Any;
 use std::fmt;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
-
-use async_trait::async_trait;
 
 use crate::claim::Claim;
 use crate::error::{Error, ErrorKind, Result};
@@ -26,9 +24,13 @@ use crate::validity::{Clock, Moment};
 ///
 /// Every method that asks the store must bound its requests in time, and be idempotent by owner
 /// token: a reply can always be lost, and asking again must find "already mine, same fencing
-/// token" or "already gone".
-#[async_trait]
+/// token" or "already gone". Its futures may be dropped at any await.
+///
+/// The methods that return a future are written as `async fn`.
 pub trait DistributedLock: Send + Sync + 'static {
+    /// One claim in this store.
+    type Contender: Contender;
+
     /// What this store promises, and when it cannot.
     fn profile(&self) -> &Profile;
 
@@ -36,24 +38,49 @@ pub trait DistributedLock: Send + Sync + 'static {
     fn clock(&self) -> &dyn Clock;
 
     /// Takes a seat for `claim`. No I/O, no failure: from here on somebody owns the clean-up.
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender>;
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> Self::Contender;
 
-    /// Renews everything in `held`; the driver groups by connection or shard and bounds each
-    /// request. Each result is reported as soon as it is known, by index; an unreported one counts
-    /// as unknown, and is asked again in another batch before this one has ended. With [`RenewalPlan::None`](crate::RenewalPlan::None) only a held claim that was
-    /// rung is asked about.
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>);
+    /// Which part of the store answers for `contender`: a server of a cluster, a session. A part
+    /// that is slow holds back nobody who belongs to another one. By default the store is one part.
+    fn shard(&self, _contender: &Self::Contender) -> impl Eq + Hash + Send {}
 
-    /// The safety look for claims in `waiting` whose `look_in` has passed: has a wake-up been
-    /// missed, has a holder expired? At most one request per process, lock and second: waiters
-    /// whose `look_in` is a second or more look together, at whole seconds.
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>);
+    /// Renews what `held` has. Core asks about everything that is due at the same time, about 100
+    /// of a [`shard`](Self::shard) at once, so that a driver may send such requests together. With
+    /// [`RenewalPlan::None`](crate::RenewalPlan::None) only a held claim that was rung is asked
+    /// about.
+    ///
+    /// # Errors
+    /// Unknown: it is asked again, and the old deadline stands.
+    fn renew(&self, held: &Self::Contender) -> impl Future<Output = Result<Renewal>> + Send;
+
+    /// The safety look for claims that wait for `lock` and whose `look_in` has passed: has a
+    /// wake-up been missed, has a holder expired? One answer for each of `waiting`, in its order,
+    /// by one request for all of them. Waiters whose `look_in` is a second or more look together,
+    /// at whole seconds. They are never none, and all of one [`shard`](Self::shard).
+    ///
+    /// # Errors
+    /// Unknown for all of them.
+    fn look(
+        &self,
+        lock: &LockName,
+        waiting: &[&Self::Contender],
+    ) -> impl Future<Output = Result<Vec<Look>>> + Send;
 
     /// Who holds `name` and who waits for it, as far as the store knows.
-    async fn inspect(&self, name: &LockName) -> Result<Snapshot>;
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    fn inspect(&self, name: &LockName) -> impl Future<Output = Result<Snapshot>> + Send;
 
     /// Takes the lock, or the place in the queue, from `who` of a snapshot, on a person's order.
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal>;
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    fn evict(
+        &self,
+        name: &LockName,
+        who: &OccupantId,
+    ) -> impl Future<Output = Result<Removal>> + Send;
 
     /// Removes all that locks under the names of `scratch` have left in the store, their fencing
     /// tokens and what is still held included, and what this client made to hold locks at all, if
@@ -64,23 +91,25 @@ pub trait DistributedLock: Send + Sync + 'static {
     /// # Errors
     /// Why something stays. Core repeats it after a retryable one. By default
     /// [`ErrorKind::Unsupported`].
-    async fn clear(&self, _scratch: &Scratch) -> Result<()> {
-        Err(Error::new(
-            ErrorKind::Unsupported,
-            "this store cannot remove what locks have left in it",
-        ))
+    fn clear(&self, _scratch: &Scratch) -> impl Future<Output = Result<()>> + Send {
+        let message = "this store cannot remove what locks have left in it";
+        std::future::ready(Err(Error::new(ErrorKind::Unsupported, message)))
     }
 
     /// Ends connections; may be called again. No claim is left when core calls it, but for those
     /// that the store did not confirm as released in time: their releases go on to be asked for,
     /// and answer `Absent` or a final error from now on.
-    async fn close(&self) -> Result<()>;
+    ///
+    /// # Errors
+    /// When the connections do not end in order.
+    fn close(&self) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// One claim's seat in a store. Core calls `attempt` and `release` never at the same time and
 /// `attempt` never after `release`; `release` may run beside `renew` and `look`.
-#[async_trait]
-pub trait Contender: Any + Send + Sync {
+///
+/// As in [`DistributedLock`], the methods that return a future are written as `async fn`.
+pub trait Contender: Send + Sync + 'static {
     /// The claim this seat is for.
     fn claim(&self) -> &Arc<Claim>;
 
@@ -89,13 +118,13 @@ pub trait Contender: Any + Send + Sync {
     ///
     /// # Errors
     /// Anything; only [retryable](crate::Error::is_retryable) ones are tried again.
-    async fn attempt(&self) -> Result<Attempt>;
+    fn attempt(&self) -> impl Future<Output = Result<Attempt>> + Send;
 
     /// Gives the lock back, or leaves the queue. Repeatable; may be dropped at any await.
     ///
     /// # Errors
     /// Anything; core repeats it until it is `Removed` or `Absent`, in the background.
-    async fn release(&self) -> Result<Removal>;
+    fn release(&self) -> impl Future<Output = Result<Removal>> + Send;
 
     /// Why the last request is still unanswered, where the driver knows more than that: the cause
     /// of the error when core gives it up. An error of the kind [`Busy`](crate::ErrorKind::Busy)
@@ -181,9 +210,6 @@ pub enum Removal {
         was_held: bool,
     },
 }
-
-/// Takes result `i` of a batch, as soon as it is known. The first one counts.
-pub type Report<'a, T> = &'a (dyn Fn(usize, Result<T>) + Send + Sync);
 
 /// Who holds a lock and who waits for it, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,81 +1,89 @@
-//! One request to a driver about many claims, whose answers arrive one by one.
+//! Renewals and looks of many claims at the same time.
 //!
-//! What the driver has not reported when it returns, panics or is dropped counts as unknown, so
-//! that nothing a driver does can make the keeper forget a hold.
+//! They are grouped by shard, and looks by lock too. Shards wait for each other in nothing, and
+//! each answer is told as soon as it is known. What a driver does not answer, because it panics or
+//! answers too little, counts as unknown, so that nothing it does can make the keeper forget a
+//! hold.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream;
 
 use crate::backend::{Contender, DistributedLock, Look, Renewal};
-use crate::error::{Error, ErrorKind, Result};
-use crate::observe::Meters;
-use crate::validity::Moment;
+use crate::erased::{Answer, Told};
+use crate::error::{Error, ErrorKind};
+use crate::seat::caught;
 
-/// When a batch was sent, and when this answer came.
-#[derive(Clone, Copy)]
-pub(crate) struct Answered {
-    pub(crate) asked: Moment,
-    pub(crate) now: Moment,
+/// Requests of one batch under way in one shard: enough to keep it busy, not so many that others
+/// wait for them.
+const AT_ONCE: usize = 100;
+
+/// Renews what each of `held` has.
+pub(crate) fn renew<'a, S: DistributedLock>(
+    store: &'a S,
+    held: Vec<&'a S::Contender>,
+    told: Told<'a, Renewal>,
+) -> impl Future<Output = ()> + Send + 'a {
+    let renew_one = move |held: &'a S::Contender| -> Answer<'a, ()> {
+        Box::pin(async move { told(held.claim(), caught(store.renew(held)).await) })
+    };
+    let shards = grouped(held, |held| store.shard(held));
+    in_parallel(shards.into_iter().map(move |shard| shard.into_iter().map(renew_one).collect()))
 }
 
-/// Takes the answer about one claim, by its id.
-type Tell<T> = Box<dyn Fn(u64, &Arc<dyn Contender>, Result<T>, Answered) + Send + Sync>;
-
-pub(crate) struct Batch<T> {
-    store: Arc<dyn DistributedLock>,
-    asked: Moment,
-    ids: Vec<u64>,
-    contenders: Vec<Arc<dyn Contender>>,
-    reported: Vec<AtomicBool>,
-    tell: Tell<T>,
-}
-
-impl<T> Batch<T> {
-    pub(crate) fn new(
-        store: &Arc<dyn DistributedLock>,
-        list: Vec<(u64, Arc<dyn Contender>)>,
-        tell: impl Fn(u64, &Arc<dyn Contender>, Result<T>, Answered) + Send + Sync + 'static,
-    ) -> Batch<T> {
-        let reported = list.iter().map(|_| AtomicBool::new(false)).collect();
-        let (ids, contenders) = list.into_iter().unzip();
-        let (store, asked) = (store.clone(), store.clock().now());
-        Batch { store, asked, ids, contenders, reported, tell: Box::new(tell) }
-    }
-
-    /// Passes on the first report about entry `index`.
-    fn report(&self, index: usize, answer: Result<T>) {
-        let Some(reported) = self.reported.get(index) else { return };
-        if !reported.swap(true, Ordering::AcqRel) {
-            let when = Answered { asked: self.asked, now: self.store.clock().now() };
-            (self.tell)(self.ids[index], &self.contenders[index], answer, when);
-        }
-    }
-}
-
-impl Batch<Renewal> {
-    pub(crate) async fn renew(self, meters: Option<Arc<Meters>>) {
-        let report = |index: usize, answer: Result<Renewal>| self.report(index, answer);
-        self.store.renew(&self.contenders, &report).await;
-        if let Some(meters) = meters {
-            meters.renewed(self.store.clock().now().since(self.asked));
-        }
-    }
-}
-
-impl Batch<Look> {
-    pub(crate) async fn look(self) {
-        let report = |index: usize, answer: Result<Look>| self.report(index, answer);
-        self.store.look(&self.contenders, &report).await;
-    }
-}
-
-impl<T> Drop for Batch<T> {
-    fn drop(&mut self) {
-        for index in 0..self.ids.len() {
-            if !self.reported[index].load(Ordering::Acquire) {
-                let unanswered = "the store's driver gave no answer";
-                self.report(index, Err(Error::new(ErrorKind::Unreachable, unanswered)));
+/// Looks for each of `waiting`, once for each lock.
+pub(crate) fn look<'a, S: DistributedLock>(
+    store: &'a S,
+    waiting: Vec<&'a S::Contender>,
+    told: Told<'a, Look>,
+) -> impl Future<Output = ()> + Send + 'a {
+    let look_at = move |waiting: Vec<&'a S::Contender>| -> Answer<'a, ()> {
+        Box::pin(async move {
+            let lock = waiting[0].claim().name();
+            let looks = caught(store.look(lock, &waiting)).await;
+            let mut looks = looks.map(Vec::into_iter);
+            for waiter in waiting {
+                let look = match &mut looks {
+                    Ok(looks) => looks.next().ok_or_else(no_answer),
+                    Err(error) => Err(error.clone()),
+                };
+                told(waiter.claim(), look);
             }
+        })
+    };
+    let shards = grouped(waiting, |waiter| store.shard(waiter));
+    in_parallel(shards.into_iter().map(move |shard| {
+        let locks = grouped(shard, |waiter| waiter.claim().name().key());
+        locks.into_iter().map(look_at).collect()
+    }))
+}
+
+fn no_answer() -> Error {
+    Error::new(ErrorKind::Unreachable, "the store's driver gave no answer")
+}
+
+/// `all` in groups with the same key, none of them empty, in the order of their first ones.
+fn grouped<T: Copy, K: Eq + Hash>(all: Vec<T>, key: impl Fn(T) -> K) -> Vec<Vec<T>> {
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    let mut known: HashMap<K, usize> = HashMap::new();
+    for one in all {
+        let at = *known.entry(key(one)).or_insert(groups.len());
+        match groups.get_mut(at) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
         }
     }
+    groups
+}
+
+/// The requests of all shards, in each of them up to a limit at once.
+fn in_parallel<'a>(
+    shards: impl Iterator<Item = Vec<Answer<'a, ()>>>,
+) -> impl Future<Output = ()> + Send + 'a {
+    let in_shard = |requests| stream::iter(requests).buffer_unordered(AT_ONCE).collect::<()>();
+    let all = join_all(shards.map(in_shard));
+    async move { drop(all.await) }
 }

@@ -7,7 +7,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::DistributedLock;
+use crate::erased::Store;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::keeper::Keeper;
 use crate::name::LockName;
@@ -18,7 +18,7 @@ use crate::validity::Moment;
 
 /// Ends the keeper when the last of them is gone.
 pub(crate) struct Connected {
-    pub(crate) store: Arc<dyn DistributedLock>,
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) shown: Arc<str>,
     pub(crate) settings: Settings,
     pub(crate) keeper: Arc<Keeper>,

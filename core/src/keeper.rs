@@ -14,8 +14,9 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
 use crate::agenda::{Agenda, Asked, Due, Entry, What, next_look, next_renewal, renewal_again};
-use crate::backend::{Contender, DistributedLock, Look, Renewal};
-use crate::batch::{Answered, Batch};
+use crate::backend::{Look, Renewal};
+use crate::claim::Claim;
+use crate::erased::Store;
 use crate::error::{LostReason, Result};
 use crate::hold::{Ending, Hold};
 use crate::validity::Moment;
@@ -107,7 +108,7 @@ impl Keeper {
     /// runtime ended before it polled the task once, and `closing` tells everybody else.
     pub(crate) fn run(
         self: Arc<Keeper>,
-        store: Arc<dyn DistributedLock>,
+        store: Arc<dyn Store>,
         rung: UnboundedReceiver<u64>,
         closing: CancellationToken,
     ) -> impl Future<Output = ()> + Send {
@@ -118,11 +119,7 @@ impl Keeper {
         }
     }
 
-    async fn go_on(
-        self: Arc<Keeper>,
-        store: Arc<dyn DistributedLock>,
-        mut rung: UnboundedReceiver<u64>,
-    ) {
+    async fn go_on(self: Arc<Keeper>, store: Arc<dyn Store>, mut rung: UnboundedReceiver<u64>) {
         // A hold that is short, and the only one, is gone again when this task comes to look. If
         // that left it without a time to come, each of them would wake it anew.
         let mut busy = false;
@@ -144,7 +141,7 @@ impl Keeper {
         }
     }
 
-    fn carry_out(self: &Arc<Keeper>, due: Due, store: &Arc<dyn DistributedLock>, now: Moment) {
+    fn carry_out(self: &Arc<Keeper>, due: Due, store: &Arc<dyn Store>, now: Moment) {
         for (hold, until) in due.expired {
             hold.expire(until, now);
         }
@@ -152,21 +149,30 @@ impl Keeper {
             wait.seat().claim().ring();
         }
         if !due.renew.is_empty() {
-            let keeper = self.clone();
-            let tell = move |id, _: &_, answer, when| keeper.renewed(id, answer, when);
-            tokio::spawn(Batch::new(store, due.renew, tell).renew(due.meters));
+            let (keeper, store) = (self.clone(), store.clone());
+            tokio::spawn(async move {
+                let told = |claim: &Arc<Claim>, answer| {
+                    keeper.renewed(claim.id, answer, now, store.clock().now());
+                };
+                store.renew(&due.renew, &told).await;
+                if let Some(meters) = due.meters {
+                    meters.renewed(store.clock().now().since(now));
+                }
+            });
         }
         if !due.look.is_empty() {
-            let keeper = self.clone();
-            let tell = move |id, contender: &Arc<dyn Contender>, answer, when| {
-                keeper.looked(id, contender, answer, when);
-            };
-            tokio::spawn(Batch::new(store, due.look, tell).look());
+            let (keeper, store) = (self.clone(), store.clone());
+            tokio::spawn(async move {
+                let told = |claim: &Arc<Claim>, answer| {
+                    keeper.looked(claim, answer, store.clock().now());
+                };
+                store.look(&due.look, &told).await;
+            });
         }
     }
 
-    fn renewed(&self, id: u64, answer: Result<Renewal>, when: Answered) {
-        let now = when.now;
+    /// The answer, read `now`, to a renewal in a batch that was sent at `sent`.
+    fn renewed(&self, id: u64, answer: Result<Renewal>, sent: Moment, now: Moment) {
         let ended = {
             let mut agenda = self.agenda();
             let Some(entry) = agenda.get_mut(id) else { return };
@@ -175,7 +181,7 @@ impl Keeper {
             let due = match &answer {
                 Ok(Renewal::Renewed { valid_until }) => match hold.extend(*valid_until, now) {
                     true if asked == Asked::YesAndAgain => Some(now),
-                    true => Some(next_renewal(&hold, when.asked, now)),
+                    true => Some(next_renewal(&hold, sent, now)),
                     false => None,
                 },
                 Ok(Renewal::Lost) => None,
@@ -210,18 +216,12 @@ impl Keeper {
         }
     }
 
-    fn looked(
-        &self,
-        id: u64,
-        contender: &Arc<dyn Contender>,
-        answer: Result<Look>,
-        when: Answered,
-    ) {
+    fn looked(&self, claim: &Claim, answer: Result<Look>, now: Moment) {
         let mut find_out = matches!(answer, Ok(Look::Attempt));
         {
             let mut agenda = self.agenda();
             if let Some(Entry { asked: Asked::Yes, what: What::Wait(wait), .. }) =
-                agenda.get_mut(id)
+                agenda.get_mut(claim.id)
             {
                 let look_in = match &answer {
                     Ok(look) => {
@@ -234,19 +234,19 @@ impl Keeper {
                     }
                     Err(error) => {
                         // Its own attempt finds out, and answers the caller.
-                        find_out |= !error.is_retryable() || when.now >= wait.silence_ends();
+                        find_out |= !error.is_retryable() || now >= wait.silence_ends();
                         wait.troubled(error.clone());
                         LOOK_AGAIN
                     }
                 };
-                let due = next_look(look_in, when.now);
-                agenda.move_to(id, due, Asked::No);
+                let due = next_look(look_in, now);
+                agenda.move_to(claim.id, due, Asked::No);
                 self.wake_if_earlier(&agenda, due);
             }
         }
         // Also a claim whose own attempt is under way: that may be older than the look.
         if find_out {
-            contender.claim().ring();
+            claim.ring();
         }
         if let Err(error) = answer {
             tracing::debug!(target: "fencelock", %error, "the safety look had no answer");
@@ -256,7 +256,7 @@ impl Keeper {
 
 struct StopOnDrop {
     keeper: Arc<Keeper>,
-    store: Arc<dyn DistributedLock>,
+    store: Arc<dyn Store>,
     closing: CancellationToken,
 }
 

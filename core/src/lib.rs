@@ -11,6 +11,7 @@ mod clock;
 mod connect;
 mod connected;
 pub mod crowd;
+mod erased;
 mod error;
 mod guard;
 mod hold;
@@ -34,8 +35,8 @@ mod validity;
 mod wait;
 
 pub use backend::{
-    Attempt, Contender, DistributedLock, Look, Occupant, OccupantId, Removal, Renewal, Report,
-    Rest, Snapshot,
+    Attempt, Contender, DistributedLock, Look, Occupant, OccupantId, Removal, Renewal, Rest,
+    Snapshot,
 };
 pub use claim::{Armed, Claim, Family, IfBusy, OwnerToken};
 pub use clock::BootClock;

@@ -13,6 +13,7 @@ use crate::backend::{DistributedLock, OccupantId, Removal, Snapshot};
 use crate::claim::Family;
 use crate::connect::Bound;
 use crate::connected::{Connected, silent};
+use crate::erased::{self, Store};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::keeper::Keeper;
 use crate::lifecycle::Request;
@@ -60,7 +61,15 @@ impl Locks {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
-    pub fn new(store: Arc<dyn DistributedLock>, shown: &str, settings: Settings) -> Result<Locks> {
+    pub fn new<S: DistributedLock>(
+        store: Arc<S>,
+        shown: &str,
+        settings: Settings,
+    ) -> Result<Locks> {
+        Locks::over(erased::erase(store), shown, settings)
+    }
+
+    fn over(store: Arc<dyn Store>, shown: &str, settings: Settings) -> Result<Locks> {
         let runtime = Handle::try_current().map_err(|cause| {
             let message = "a store is connected inside a tokio runtime, which carries its \
                            renewals; there is none here";

@@ -5,16 +5,14 @@
 //! it behaves as a store across a network does.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
-
 use crate::backend::{
-    Attempt, Contender, DistributedLock, Look, Occupant, OccupantId, Removal, Renewal, Report,
-    Rest, Snapshot,
+    Attempt, Contender, DistributedLock, Look, Occupant, OccupantId, Removal, Renewal, Rest,
+    Snapshot,
 };
 use crate::claim::{Claim, IfBusy, OwnerToken};
 use crate::error::{Error, ErrorKind, Result};
@@ -72,8 +70,7 @@ impl Memory {
     /// # drop(held); Ok(()) }
     /// ```
     pub fn locks(&self, settings: Settings) -> Result<Locks> {
-        let driver = Driver { shelf: self.shelf.clone() };
-        Locks::new(Arc::new(driver), "mem://", settings)
+        Locks::new(self.shelf.clone(), "mem://", settings)
     }
 
     /// How many locks have a holder or a waiter: for tests that nothing is left.
@@ -297,67 +294,53 @@ impl Turn<'_> {
     }
 }
 
-struct Driver {
-    shelf: Arc<Shelf>,
-}
+impl DistributedLock for Shelf {
+    type Contender = MemoryContender;
 
-#[async_trait]
-impl DistributedLock for Driver {
     fn profile(&self) -> &Profile {
         &PROFILE
     }
 
     fn clock(&self) -> &dyn Clock {
-        &self.shelf.clock
+        &self.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
-        Arc::new(MemoryContender { shelf: self.shelf.clone(), claim })
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> MemoryContender {
+        MemoryContender { shelf: self.clone(), claim }
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        for (index, contender) in held.iter().enumerate() {
-            let claim = contender.claim();
-            let renewal = self.shelf.change(claim.name().shared_key(), |turn| {
-                let now = turn.now;
-                match turn.find(claim).map(|entry| &mut entry.stage) {
-                    // Still there, and that is all: an earlier end than is known moves nothing.
-                    Some(Stage::Held { .. }) if claim.is_fixed_lease() => {
-                        Renewal::Renewed { valid_until: now }
-                    }
-                    Some(Stage::Held { until, .. }) => {
-                        *until = now.after(claim.ttl());
-                        Renewal::Renewed { valid_until: lease_end(now, claim.ttl()) }
-                    }
-                    _ => Renewal::Lost,
+    async fn renew(&self, held: &MemoryContender) -> Result<Renewal> {
+        let claim = &held.claim;
+        Ok(self.change(claim.name().shared_key(), |turn| {
+            let now = turn.now;
+            match turn.find(claim).map(|entry| &mut entry.stage) {
+                // Still there, and that is all: an earlier end than is known moves nothing.
+                Some(Stage::Held { .. }) if claim.is_fixed_lease() => {
+                    Renewal::Renewed { valid_until: now }
                 }
-            });
-            report(index, Ok(renewal));
-        }
+                Some(Stage::Held { until, .. }) => {
+                    *until = now.after(claim.ttl());
+                    Renewal::Renewed { valid_until: lease_end(now, claim.ttl()) }
+                }
+                _ => Renewal::Lost,
+            }
+        }))
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        let mut by_lock: BTreeMap<&Arc<str>, Vec<usize>> = BTreeMap::new();
-        for (index, contender) in waiting.iter().enumerate() {
-            by_lock.entry(contender.claim().name().shared_key()).or_default().push(index);
-        }
-        for (key, indices) in by_lock {
-            let (asleep, again) = self.shelf.change(key, |turn| {
-                let waits = turn.queue.0.iter().filter(|entry| entry.stage == Stage::Waits);
-                (waits.map(|entry| entry.owner).collect::<HashSet<_>>(), turn.look_in())
-            });
-            for index in indices {
-                let look = match asleep.contains(waiting[index].claim().owner()) {
-                    true => Look::Again(again),
-                    false => Look::Attempt,
-                };
-                report(index, Ok(look));
-            }
-        }
+    async fn look(&self, lock: &LockName, waiting: &[&MemoryContender]) -> Result<Vec<Look>> {
+        let (asleep, again) = self.change(lock.shared_key(), |turn| {
+            let waits = turn.queue.0.iter().filter(|entry| entry.stage == Stage::Waits);
+            (waits.map(|entry| entry.owner).collect::<HashSet<_>>(), turn.look_in())
+        });
+        let look = |waiter: &&MemoryContender| match asleep.contains(waiter.claim.owner()) {
+            true => Look::Again(again),
+            false => Look::Attempt,
+        };
+        Ok(waiting.iter().map(look).collect())
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        Ok(self.shelf.change(name.shared_key(), |turn| {
+        Ok(self.change(name.shared_key(), |turn| {
             let now = turn.now;
             let occupant = |entry: &Entry| {
                 let id = OccupantId::new(entry.ticket.to_string());
@@ -379,7 +362,7 @@ impl DistributedLock for Driver {
     }
 
     async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
-        let evicted = self.shelf.change(name.shared_key(), |turn| {
+        let evicted = self.change(name.shared_key(), |turn| {
             turn.remove(|entry| entry.ticket.to_string() == who.as_str())
         });
         let Some(entry) = evicted else { return Ok(Removal::Absent) };
@@ -399,7 +382,6 @@ struct MemoryContender {
     claim: Arc<Claim>,
 }
 
-#[async_trait]
 impl Contender for MemoryContender {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim

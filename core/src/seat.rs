@@ -16,8 +16,9 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::backend::{Contender, DistributedLock, Removal};
+use crate::backend::Removal;
 use crate::claim::Claim;
+use crate::erased::{AnyContender, Store};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe;
 use crate::pace::Pace;
@@ -26,7 +27,7 @@ use crate::validity::Moment;
 
 /// Where releases that nobody waits for are carried out.
 pub(crate) struct Yard {
-    pub(crate) store: Arc<dyn DistributedLock>,
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) runtime: Handle,
     /// What `close` waits for: debts that are not paid yet, and the clean-ups that pay them.
     pub(crate) tasks: TaskTracker,
@@ -35,14 +36,14 @@ pub(crate) struct Yard {
 
 /// A claim's seat in the store, and the debt to release it.
 pub(crate) struct Seat {
-    contender: Arc<dyn Contender>,
+    contender: Arc<dyn AnyContender>,
     yard: Arc<Yard>,
     /// While a release is owed: what keeps `close` waiting for it.
     owed: Mutex<Option<TaskTrackerToken>>,
 }
 
 impl Seat {
-    pub(crate) fn take(contender: Arc<dyn Contender>, yard: Arc<Yard>) -> Seat {
+    pub(crate) fn take(contender: Arc<dyn AnyContender>, yard: Arc<Yard>) -> Seat {
         let owed = Mutex::new(Some(yard.tasks.token()));
         Seat { contender, yard, owed }
     }
@@ -56,7 +57,7 @@ impl Seat {
         self.contender.claim()
     }
 
-    pub(crate) fn contender(&self) -> &Arc<dyn Contender> {
+    pub(crate) fn contender(&self) -> &Arc<dyn AnyContender> {
         &self.contender
     }
 
@@ -171,7 +172,7 @@ impl Drop for Debt<'_> {
 }
 
 /// Repeats the release until the store confirms it, or until the store's own promise has ended.
-async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn Contender>) {
+async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn AnyContender>) {
     let clock = yard.store.clock();
     let claim = contender.claim();
     let give_up = match yard.store.profile().liveness {
@@ -204,8 +205,8 @@ async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn Contender>) {
     }
 }
 
-/// `request`, or an error when the driver panics in it: nobody else would pay the debt.
-async fn caught<T>(request: impl Future<Output = Result<T>>) -> Result<T> {
+/// `request`, or an error when the driver panics in it.
+pub(crate) async fn caught<T>(request: impl Future<Output = Result<T>>) -> Result<T> {
     let mut request = pin!(request);
     let panicked = || Error::new(ErrorKind::Unreachable, "the store's driver panicked");
     poll_fn(move |cx| {

@@ -3,14 +3,13 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
     LockName, Locks, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Result, Scratch, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
+    RenewalPlan, Result, Scratch, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
 };
 use tokio::sync::Notify;
 
@@ -24,7 +23,7 @@ pub(crate) const fn ms(n: u64) -> Duration {
 
 /// One call to the store.
 pub(crate) struct Asked<T> {
-    /// The claim, or the claims of a batch.
+    /// The claim, or the claims of a look.
     pub(crate) of: T,
     /// How many calls like it came before, of whatever claim.
     pub(crate) n: usize,
@@ -45,16 +44,14 @@ pub(crate) fn waiting(look_in: Duration) -> Result<Attempt> {
     Ok(Attempt::Waiting { look_in })
 }
 
-/// All of them are still held, as of the call.
-pub(crate) fn renewed(asked: &Many) -> Vec<Result<Renewal>> {
-    let renewed =
-        |claim: &Arc<Claim>| Renewal::Renewed { valid_until: lease_end(asked.at, claim.ttl()) };
-    asked.of.iter().map(renewed).map(Ok).collect()
+/// It is still held, as of the call.
+pub(crate) fn renewed(asked: &One) -> Result<Renewal> {
+    Ok(Renewal::Renewed { valid_until: lease_end(asked.at, asked.of.ttl()) })
 }
 
 /// Nobody of them needs to do anything for this long.
-pub(crate) fn again(asked: &Many, look_in: Duration) -> Vec<Result<Look>> {
-    asked.of.iter().map(|_| Ok(Look::Again(look_in))).collect()
+pub(crate) fn again(asked: &Many, look_in: Duration) -> Result<Vec<Look>> {
+    Ok(asked.of.iter().map(|_| Look::Again(look_in)).collect())
 }
 
 pub(crate) fn refused_connection<T>() -> Result<T> {
@@ -65,8 +62,7 @@ pub(crate) fn refused_connection<T>() -> Result<T> {
 pub(crate) enum Call {
     Attempt,
     Release,
-    /// Of so many.
-    Renew(usize),
+    Renew,
     /// For the claims with these ids.
     Look(Vec<u64>),
     Clear,
@@ -82,8 +78,8 @@ pub(crate) struct Script {
     clock: Arc<dyn Clock>,
     attempt: Play<One, Result<Attempt>>,
     release: Play<One, Result<Removal>>,
-    renew: Play<Many, Vec<Result<Renewal>>>,
-    look: Play<Many, Vec<Result<Look>>>,
+    renew: Play<One, Result<Renewal>>,
+    look: Play<Many, Result<Vec<Look>>>,
     clear: Play<Asked<()>, Result<()>>,
     close: Play<Asked<()>, Result<()>>,
 }
@@ -129,17 +125,15 @@ impl Script {
         self
     }
 
-    /// Answers are reported together, by index; what is left out is unreported.
-    pub(crate) fn renewals<F: Future<Output = Vec<Result<Renewal>>> + Send + 'static>(
+    pub(crate) fn renewals<F: Future<Output = Result<Renewal>> + Send + 'static>(
         mut self,
-        play: impl Fn(Many) -> F + Send + Sync + 'static,
+        play: impl Fn(One) -> F + Send + Sync + 'static,
     ) -> Script {
         self.renew = Box::new(move |asked| Box::pin(play(asked)));
         self
     }
 
-    /// As [`renewals`](Script::renewals).
-    pub(crate) fn looks<F: Future<Output = Vec<Result<Look>>> + Send + 'static>(
+    pub(crate) fn looks<F: Future<Output = Result<Vec<Look>>> + Send + 'static>(
         mut self,
         play: impl Fn(Many) -> F + Send + Sync + 'static,
     ) -> Script {
@@ -182,8 +176,7 @@ impl Script {
 
     pub(crate) fn connect(self) -> (Arc<Scripted>, Locks) {
         let settings = self.settings.clone();
-        let store = Arc::new_cyclic(|me| Scripted {
-            me: me.clone(),
+        let store = Arc::new(Scripted {
             script: self,
             calls: Mutex::default(),
             claims: Mutex::default(),
@@ -195,7 +188,6 @@ impl Script {
 }
 
 pub(crate) struct Scripted {
-    me: Weak<Scripted>,
     script: Script,
     calls: Mutex<Vec<(Moment, Call)>>,
     claims: Mutex<Vec<Arc<Claim>>>,
@@ -249,12 +241,9 @@ impl Scripted {
     }
 }
 
-fn claims(contenders: &[Arc<dyn Contender>]) -> Vec<Arc<Claim>> {
-    contenders.iter().map(|contender| contender.claim().clone()).collect()
-}
-
-#[async_trait]
 impl DistributedLock for Scripted {
+    type Contender = ScriptedSeat;
+
     fn profile(&self) -> &Profile {
         &self.script.profile
     }
@@ -263,23 +252,21 @@ impl DistributedLock for Scripted {
         &*self.script.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> ScriptedSeat {
         locked(&self.claims).push(claim.clone());
-        Arc::new(ScriptedSeat { store: self.me.upgrade().unwrap(), claim })
+        ScriptedSeat { store: self.clone(), claim }
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        let asked = self.record(Call::Renew(held.len()), claims(held));
-        let answers = (self.script.renew)(asked).await;
-        answers.into_iter().enumerate().for_each(|(index, answer)| report(index, answer));
+    async fn renew(&self, held: &ScriptedSeat) -> Result<Renewal> {
+        let asked = self.record(Call::Renew, held.claim.clone());
+        (self.script.renew)(asked).await
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        let waiting = claims(waiting);
+    async fn look(&self, _: &LockName, waiting: &[&ScriptedSeat]) -> Result<Vec<Look>> {
+        let waiting: Vec<_> = waiting.iter().map(|waiter| waiter.claim.clone()).collect();
         let ids = waiting.iter().map(|claim| claim.id()).collect();
         let asked = self.record(Call::Look(ids), waiting);
-        let answers = (self.script.look)(asked).await;
-        answers.into_iter().enumerate().for_each(|(index, answer)| report(index, answer));
+        (self.script.look)(asked).await
     }
 
     async fn inspect(&self, _: &LockName) -> Result<Snapshot> {
@@ -301,12 +288,11 @@ impl DistributedLock for Scripted {
     }
 }
 
-struct ScriptedSeat {
+pub(crate) struct ScriptedSeat {
     store: Arc<Scripted>,
     claim: Arc<Claim>,
 }
 
-#[async_trait]
 impl Contender for ScriptedSeat {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim

@@ -26,8 +26,18 @@ fn public_types_may_be_shared_between_threads() {
     shared::<(Profile, Reach, Liveness, RenewalPlan, Order, Modes, Tokens)>();
     shared::<(StoreUrl, Params<'static>, Scheme)>();
     shared::<dyn Clock>();
-    shared::<dyn Contender>();
-    shared::<dyn DistributedLock>();
+}
+
+/// What stores may be asked for anywhere, without a word about it where they are used.
+#[allow(dead_code)]
+fn any_store_may_be_shared_and_its_futures_sent<S: DistributedLock>(store: &S, of: &S::Contender) {
+    shared::<(S, S::Contender)>();
+    sent(of.attempt());
+    sent(of.release());
+    sent(store.renew(of));
+    sent(store.look(of.claim().name(), &[of]));
+    sent(store.inspect(of.claim().name()));
+    sent(store.close());
 }
 
 /// Never called: that it compiles is the test.
