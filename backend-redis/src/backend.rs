@@ -1,13 +1,12 @@
-//! The store as core drives it: batches of renewals and looks, and people's questions.
+//! The store as core drives it: renewals and looks, and people's questions.
 
-use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
     BootClock, Claim, Clock, Contender, DistributedLock, LockName, Look, OccupantId, Profile,
-    Removal, Renewal, Report, Result, Scratch, Snapshot,
+    Removal, Renewal, Result, Scratch, Snapshot,
 };
 use redis::Value;
 
@@ -15,10 +14,9 @@ use crate::contender::RedisContender;
 use crate::identity::{Identity, Keys, Process};
 use crate::listeners::Listeners;
 use crate::node::{Step, Watched};
-use crate::route::Host;
+use crate::sample::{SAMPLE, in_turn};
 use crate::scratch::Leftovers;
 use crate::script::SCRIPTS;
-use crate::seats::{self, SAMPLE, Seats, in_turn, own};
 use crate::server::Server;
 use crate::snapshot::{self, Seen};
 
@@ -71,47 +69,6 @@ impl Store {
     }
 }
 
-impl Seats for Store {
-    type Seat = RedisContender;
-
-    async fn renew_one(&self, seat: &RedisContender) -> Result<Renewal> {
-        seat.renew().await
-    }
-
-    async fn look_at(&self, waiting: &[&RedisContender]) -> Result<Vec<Look>> {
-        let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
-        let mut values = vec![self.process.as_str().as_bytes()];
-        values.extend(sample(waiting).map(|waiter| waiter.identity().as_bytes()));
-        let step = Step { script: &SCRIPTS.look, keys: &keys.all(), values: &values };
-        let answer = self.server.step(step).await?;
-        let seen =
-            read_look(answer).ok_or_else(|| self.server.strange_answer(keys.lock(), "look"))?;
-        let is_head =
-            |waiter: &&RedisContender| seen.head.as_deref() == Some(waiter.identity().as_bytes());
-        let head = waiting.iter().position(is_head);
-        let look_in = match (head, seen.look_in) {
-            (Some(head), Duration::ZERO) => self.watch_foreign(keys, waiting[head].claim()).await,
-            // The first in the queue has a look of its own.
-            (None, Duration::ZERO) => LOOK_AGAIN,
-            (_, look_in) => look_in,
-        };
-        for stray in seen.ours.iter().chain(&seen.head) {
-            self.release_if_stray(keys, stray).await?;
-        }
-        // Without a head of ours, what a step had to leave undone is anyone's.
-        let sooner = head.unwrap_or(0);
-        let look = |(index, waiter): (usize, &&RedisContender)| {
-            let identity = waiter.identity().as_bytes();
-            match seen.missing || seen.ours.iter().any(|ours| ours == identity) {
-                true => Look::Attempt,
-                false if index == sooner => Look::Again(look_in),
-                false => Look::Again(LOOK_AGAIN),
-            }
-        };
-        Ok(waiting.iter().enumerate().map(look).collect())
-    }
-}
-
 /// The oldest of `waiting`, which a loss always hits, and others in turn.
 fn sample<'a>(waiting: &'a [&RedisContender]) -> impl Iterator<Item = &'a RedisContender> {
     let oldest = waiting.iter().min_by_key(|waiter| waiter.claim().id()).copied();
@@ -152,70 +109,82 @@ pub(crate) fn read_look(answer: Value) -> Option<LookAnswer> {
     })
 }
 
-/// The store as core drives it.
-#[derive(Debug)]
-pub(crate) struct Driver {
-    pub(crate) store: Arc<Store>,
-}
+impl DistributedLock for Store {
+    type Contender = RedisContender;
 
-impl Driver {
-    /// The indices of `contenders` by the server that has their lock: one that is slow or dead
-    /// holds up nobody else's.
-    fn by_shard(&self, contenders: &[Arc<dyn Contender>]) -> HashMap<Option<Host>, Vec<usize>> {
-        let mut shards: HashMap<_, Vec<_>> = HashMap::new();
-        for (index, contender) in contenders.iter().enumerate() {
-            if let Some(contender) = own::<RedisContender>(contender) {
-                let shard = self.store.server.shard_of(contender.keys().lock());
-                shards.entry(shard).or_default().push(index);
-            }
-        }
-        shards
-    }
-}
-
-#[async_trait]
-impl DistributedLock for Driver {
     fn profile(&self) -> &Profile {
-        &self.store.profile
+        &self.profile
     }
 
     fn clock(&self) -> &dyn Clock {
-        &self.store.clock
+        &self.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
-        Arc::new(RedisContender::new(self.store.clone(), claim))
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> RedisContender {
+        RedisContender::new(self.clone(), claim)
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        let shards = self.by_shard(held).into_values().collect();
-        seats::renew(&*self.store, held, shards, report).await;
+    /// The server that has its lock.
+    fn shard(&self, contender: &RedisContender) -> impl Eq + Hash + Send {
+        self.server.shard_of(contender.keys().lock())
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        let shards = self.by_shard(waiting).into_values().collect();
-        seats::look(&*self.store, waiting, shards, report).await;
+    async fn renew(&self, held: &RedisContender) -> Result<Renewal> {
+        held.renew().await
+    }
+
+    async fn look(&self, lock: &LockName, waiting: &[&RedisContender]) -> Result<Vec<Look>> {
+        let keys = &Keys::of(lock.key());
+        let mut values = vec![self.process.as_str().as_bytes()];
+        values.extend(sample(waiting).map(|waiter| waiter.identity().as_bytes()));
+        let step = Step { script: &SCRIPTS.look, keys: &keys.all(), values: &values };
+        let answer = self.server.step(step).await?;
+        let seen =
+            read_look(answer).ok_or_else(|| self.server.strange_answer(keys.lock(), "look"))?;
+        let is_head =
+            |waiter: &&RedisContender| seen.head.as_deref() == Some(waiter.identity().as_bytes());
+        let head = waiting.iter().position(is_head);
+        let look_in = match (head, seen.look_in) {
+            (Some(head), Duration::ZERO) => self.watch_foreign(keys, waiting[head].claim()).await,
+            // The first in the queue has a look of its own.
+            (None, Duration::ZERO) => LOOK_AGAIN,
+            (_, look_in) => look_in,
+        };
+        for stray in seen.ours.iter().chain(&seen.head) {
+            self.release_if_stray(keys, stray).await?;
+        }
+        // Without a head of ours, what a step had to leave undone is anyone's.
+        let sooner = head.unwrap_or(0);
+        let look = |(index, waiter): (usize, &&RedisContender)| {
+            let identity = waiter.identity().as_bytes();
+            match seen.missing || seen.ours.iter().any(|ours| ours == identity) {
+                true => Look::Attempt,
+                false if index == sooner => Look::Again(look_in),
+                false => Look::Again(LOOK_AGAIN),
+            }
+        };
+        Ok(waiting.iter().enumerate().map(look).collect())
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        Ok(snapshot::of(&self.store.server, &Keys::of(name.key())).await?.into_snapshot())
+        Ok(snapshot::of(&self.server, &Keys::of(name.key())).await?.into_snapshot())
     }
 
     async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
         let keys = Keys::of(name.key());
-        let seen: Seen = snapshot::of(&self.store.server, &keys).await?;
+        let seen: Seen = snapshot::of(&self.server, &keys).await?;
         match seen.value_of(who) {
-            Some(value) => self.store.release(&keys, &[value, b"tell"]).await,
+            Some(value) => self.release(&keys, &[value, b"tell"]).await,
             None => Ok(Removal::Absent),
         }
     }
 
     async fn clear(&self, scratch: &Scratch) -> Result<()> {
-        self.store.server.clear(&Leftovers::of(scratch)).await
+        self.server.clear(&Leftovers::of(scratch)).await
     }
 
     async fn close(&self) -> Result<()> {
-        self.store.server.close();
+        self.server.close();
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use fencelock_core::url::StoreUrl;
 use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
 
 use crate::access::{self, Access, AddressMap, PORT, database_in, hosts, hosts_of, invalid};
-use crate::backend::{Driver, Store};
+use crate::backend::Store;
 use crate::checkup::Checkup;
 use crate::identity::Process;
 use crate::link::Audience;
@@ -258,7 +258,7 @@ impl RedisStore {
         let clock = start_clock()?;
         let profile = checkup.profile(failover, self.replicas);
         let store = Arc::new(Store { server, clock, process, listeners, profile });
-        Locks::new(Arc::new(Driver { store }), &shown, settings)
+        Locks::new(store, &shown, settings)
     }
 
     /// The store's name in errors and logs.

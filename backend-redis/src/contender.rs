@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Attempt, Claim, Clock, Contender, Error, ErrorKind, FencingToken, IfBusy, Moment, Removal,
     Renewal, Rest, Result, lease_end,
@@ -129,7 +128,6 @@ pub(crate) fn read_attempt(answer: &Value, sent: Moment, ttl: Duration) -> Optio
     }
 }
 
-#[async_trait]
 impl Contender for RedisContender {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim

@@ -1,13 +1,11 @@
-//! The store as core drives it: batches of renewals and looks, and people's questions.
+//! The store as core drives it: renewals and looks, and people's questions.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
-    Claim, Clock, Contender, DistributedLock, Error, LockName, Look, OccupantId, Profile, Removal,
-    Renewal, Report, Result, Scratch, Snapshot,
+    Claim, Clock, DistributedLock, Error, LockName, Look, OccupantId, Profile, Removal, Renewal,
+    Result, Scratch, Snapshot,
 };
 use futures_util::future::join_all;
 use redis::Value;
@@ -20,9 +18,9 @@ use super::refusals::{LOOK_AGAIN, nth_change};
 use crate::error::strange_answer;
 use crate::identity::{Keys, Process};
 use crate::node::Step;
+use crate::sample::in_turn;
 use crate::scratch::Leftovers;
 use crate::script::{QUORUM, SCRIPTS};
-use crate::seats::{self, Seats, in_turn};
 use crate::snapshot::{self, Seen};
 
 /// One connected store.
@@ -46,49 +44,6 @@ impl Store {
             snapshot::read(answer).ok_or_else(|| strange_answer("inspect"))
         };
         self.quorum.ask_all(question).await
-    }
-}
-
-impl Seats for Store {
-    type Seat = RedlockContender;
-
-    async fn renew_one(&self, seat: &RedlockContender) -> Result<Renewal> {
-        seat.renew().await
-    }
-
-    async fn look_at(&self, waiting: &[&RedlockContender]) -> Result<Vec<Look>> {
-        let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
-        let quorum = &self.quorum;
-        let mut values = vec![self.process.as_str().as_bytes()];
-        values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
-        let step = Step { script: &QUORUM.look, keys: &keys.all(), values: &values };
-        let Slate { ballots, words, .. } = quorum.slate(quorum.now())?;
-        let question = async |member: &Member| {
-            let answer = member.batches.step(step).await?;
-            read_look(&answer).ok_or_else(|| strange_answer("look"))
-        };
-        let asked = ballots.asked().map(|(node, _)| node);
-        let seen = quorum.ask(asked, words, question).await?;
-        let missing = seen.iter().filter(|look| look.missing).count();
-        // One of them is enough to go on with what nodes had to leave undone.
-        let unfinished = seen.iter().filter(|look| look.is_unfinished());
-        let sweep_in = unfinished.map(|look| look.look_in).min().unwrap_or(LOOK_AGAIN);
-        let look = |(index, waiter): (usize, &&RedlockContender)| {
-            if missing >= quorum.majority() {
-                return Look::Attempt;
-            }
-            let waiter = waiter.waiter().as_bytes();
-            let at_latest = if index == 0 { sweep_in } else { LOOK_AGAIN };
-            if !seen.iter().any(|look| look.concerns(waiter)) {
-                return Look::Again(at_latest);
-            }
-            let changes = seen.iter().map(|look| look.change_for(waiter));
-            match nth_change(changes.collect(), quorum.majority()) {
-                Duration::ZERO => Look::Attempt,
-                again => Look::Again(again.min(at_latest)),
-            }
-        };
-        Ok(waiting.iter().enumerate().map(look).collect())
     }
 }
 
@@ -148,42 +103,63 @@ pub(crate) fn read_look(answer: &Value) -> Option<Seeing> {
     Some(Seeing { look_in, missing, first, turns: turns.collect::<Option<_>>()? })
 }
 
-/// The store as core drives it.
-pub(crate) struct Driver {
-    pub(crate) store: Arc<Store>,
-}
+impl DistributedLock for Store {
+    type Contender = RedlockContender;
 
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Driver").field(&self.store).finish()
-    }
-}
-
-#[async_trait]
-impl DistributedLock for Driver {
     fn profile(&self) -> &Profile {
-        &self.store.profile
+        &self.profile
     }
 
     fn clock(&self) -> &dyn Clock {
-        &*self.store.quorum.circle.clock
+        &*self.quorum.circle.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
-        Arc::new(RedlockContender::new(self.store.clone(), claim))
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> RedlockContender {
+        RedlockContender::new(self.clone(), claim)
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        seats::renew(&*self.store, held, vec![(0..held.len()).collect()], report).await;
+    async fn renew(&self, held: &RedlockContender) -> Result<Renewal> {
+        held.renew().await
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        seats::look(&*self.store, waiting, vec![(0..waiting.len()).collect()], report).await;
+    async fn look(&self, lock: &LockName, waiting: &[&RedlockContender]) -> Result<Vec<Look>> {
+        let keys = Keys::of(lock.key());
+        let quorum = &self.quorum;
+        let mut values = vec![self.process.as_str().as_bytes()];
+        values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
+        let step = Step { script: &QUORUM.look, keys: &keys.all(), values: &values };
+        let Slate { ballots, words, .. } = quorum.slate(quorum.now())?;
+        let question = async |member: &Member| {
+            let answer = member.batches.step(step).await?;
+            read_look(&answer).ok_or_else(|| strange_answer("look"))
+        };
+        let asked = ballots.asked().map(|(node, _)| node);
+        let seen = quorum.ask(asked, words, question).await?;
+        let missing = seen.iter().filter(|look| look.missing).count();
+        // One of them is enough to go on with what nodes had to leave undone.
+        let unfinished = seen.iter().filter(|look| look.is_unfinished());
+        let sweep_in = unfinished.map(|look| look.look_in).min().unwrap_or(LOOK_AGAIN);
+        let look = |(index, waiter): (usize, &&RedlockContender)| {
+            if missing >= quorum.majority() {
+                return Look::Attempt;
+            }
+            let waiter = waiter.waiter().as_bytes();
+            let at_latest = if index == 0 { sweep_in } else { LOOK_AGAIN };
+            if !seen.iter().any(|look| look.concerns(waiter)) {
+                return Look::Again(at_latest);
+            }
+            let changes = seen.iter().map(|look| look.change_for(waiter));
+            match nth_change(changes.collect(), quorum.majority()) {
+                Duration::ZERO => Look::Attempt,
+                again => Look::Again(again.min(at_latest)),
+            }
+        };
+        Ok(waiting.iter().enumerate().map(look).collect())
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        let seen = self.store.inspect_all(&Keys::of(name.key())).await?;
-        let quorum = &self.store.quorum;
+        let seen = self.inspect_all(&Keys::of(name.key())).await?;
+        let quorum = &self.quorum;
         // Who is not seen by those that do not answer may be held by them.
         let silent = quorum.members.len() - seen.len();
         Ok(Seen::merge(seen, quorum.majority().saturating_sub(silent).max(1)).into_snapshot())
@@ -191,11 +167,11 @@ impl DistributedLock for Driver {
 
     async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
         let keys = Keys::of(name.key());
-        let seen = self.store.inspect_all(&keys).await?;
+        let seen = self.inspect_all(&keys).await?;
         let Some(value) = seen.iter().find_map(|seen| seen.value_of(who)) else {
             return Ok(Removal::Absent);
         };
-        let quorum = &self.store.quorum;
+        let quorum = &self.quorum;
         let freeing = quorum.ask_all(|member| free(&member.batches, &keys, value, "", By::Order));
         let removed = freeing.await?;
         match (removed.contains(&true), removed.len() == quorum.members.len()) {
@@ -208,7 +184,7 @@ impl DistributedLock for Driver {
     /// From every node, whether it may vote or not. One that is away does not hold up the others.
     async fn clear(&self, scratch: &Scratch) -> Result<()> {
         let leftovers = &Leftovers::of(scratch);
-        let clearing = self.store.quorum.members.iter().map(async |member| {
+        let clearing = self.quorum.members.iter().map(async |member| {
             let cleared = leftovers.clear(member.link()).await;
             cleared.map_err(|error| {
                 let message = format!("node {} keeps some of it", member.host);
@@ -219,7 +195,7 @@ impl DistributedLock for Driver {
     }
 
     async fn close(&self) -> Result<()> {
-        self.store.quorum.close();
+        self.quorum.close();
         Ok(())
     }
 }

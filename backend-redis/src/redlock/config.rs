@@ -11,7 +11,7 @@ use fencelock_core::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::backend::{Driver, Store};
+use super::backend::Store;
 use super::circle::Circle;
 use super::fence::MOST_NODES;
 use super::marker::Deployment;
@@ -287,7 +287,7 @@ impl RedlockStore {
         };
         meet(&quorum, MEET_WITHIN.max(caller.timeouts.connect + caller.timeouts.answer)).await?;
         let store = Store { quorum, process, profile };
-        Locks::new(Arc::new(Driver { store: Arc::new(store) }), &self.shown(), settings)
+        Locks::new(Arc::new(store), &self.shown(), settings)
     }
 
     /// The store's name in errors and logs.

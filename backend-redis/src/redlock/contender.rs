@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
 use fencelock_core::{
     Attempt, Claim, Contender, FencingToken, Removal, Renewal, Rest, Result, lease_end,
 };
@@ -31,10 +30,6 @@ impl RedlockContender {
         RedlockContender { desk: Arc::new(desk) }
     }
 
-    pub(crate) fn keys(&self) -> &Keys {
-        &self.desk.keys
-    }
-
     pub(crate) fn waiter(&self) -> &str {
         &self.desk.waiter
     }
@@ -45,7 +40,6 @@ impl RedlockContender {
     }
 }
 
-#[async_trait]
 impl Contender for RedlockContender {
     fn claim(&self) -> &Arc<Claim> {
         &self.desk.claim

@@ -11,7 +11,9 @@ use crate::batch::Batches;
 use crate::identity::Keys;
 use crate::node::Step;
 use crate::script::QUORUM;
-use crate::seats::AT_ONCE;
+
+/// Requests of one node under way: enough to keep it busy, not so many that others wait for them.
+const AT_ONCE: usize = 100;
 
 /// What was asked for at a node, and is to be taken back when it can be reached again.
 #[derive(Debug)]
