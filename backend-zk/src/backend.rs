@@ -1,20 +1,19 @@
-//! The connected store: what it promises, and the batches that core sends.
+//! The connected store: what it promises, and what core asks of it.
 
-use std::any::Any;
 use std::borrow::Cow;
+use std::hash::Hash;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Claim, Clock, Contender, DistributedLock, Liveness, LockName, Look, Modes, OccupantId, Order,
-    Profile, Reach, Removal, Renewal, RenewalPlan, Report, Result, Scratch, Snapshot, Tokens, Ttl,
+    Profile, Reach, Removal, Renewal, RenewalPlan, Result, Scratch, Snapshot, Tokens, Ttl,
 };
 use futures_util::future::join_all;
 
 use crate::contender::{Upkeep, ZkContender};
 use crate::pool::Pool;
 use crate::scratch;
-use crate::session::{Session, heartbeat};
+use crate::session::heartbeat;
 use crate::snapshot;
 
 /// What no margin covers: docs/zookeeper.md has more words for it.
@@ -50,39 +49,9 @@ impl Driver {
     }
 }
 
-/// The driver's own seat behind the trait.
-fn own(contender: &Arc<dyn Contender>) -> Option<&ZkContender> {
-    let any: &dyn Any = &**contender;
-    any.downcast_ref()
-}
-
-/// The indices of contenders by the session that they live by.
-#[derive(Default)]
-struct BySession {
-    sessions: Vec<(Arc<Session>, Vec<usize>)>,
-    /// Those that have none.
-    homeless: Vec<usize>,
-}
-
-impl BySession {
-    fn of(contenders: &[Arc<dyn Contender>]) -> BySession {
-        let mut all = BySession::default();
-        for (index, contender) in contenders.iter().enumerate() {
-            let Some(session) = own(contender).and_then(ZkContender::lives_by) else {
-                all.homeless.push(index);
-                continue;
-            };
-            match all.sessions.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &session)) {
-                Some((_, indices)) => indices.push(index),
-                None => all.sessions.push((session, vec![index])),
-            }
-        }
-        all
-    }
-}
-
-#[async_trait]
 impl DistributedLock for Driver {
+    type Contender = ZkContender;
+
     fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -91,54 +60,53 @@ impl DistributedLock for Driver {
         &*self.pool.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
-        Arc::new(ZkContender::new(self.pool.clone(), claim))
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> ZkContender {
+        ZkContender::new(self.pool.clone(), claim)
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        let BySession { sessions, homeless } = BySession::of(held);
-        homeless.into_iter().for_each(|index| report(index, Ok(Renewal::Lost)));
-        join_all(sessions.into_iter().map(async |(session, indices)| {
-            let beat = session.beat().await;
-            for index in indices {
-                // Looked at again: a node may have gone meanwhile, or all of them.
-                let is_there = own(&held[index]).and_then(ZkContender::lives_by).is_some();
-                let valid_until = session.deadline().filter(|_| is_there);
-                report(
-                    index,
-                    match (&beat, valid_until) {
-                        (_, None) => Ok(Renewal::Lost),
-                        (Ok(()), Some(valid_until)) => Ok(Renewal::Renewed { valid_until }),
-                        (Err(trouble), Some(_)) => Err(trouble.clone().into()),
-                    },
-                );
-            }
-        }))
-        .await;
+    /// The session that it lives by.
+    fn shard(&self, contender: &ZkContender) -> impl Eq + Hash + Send {
+        contender.lives_by().map(|session| session.id())
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        let BySession { sessions, homeless } = BySession::of(waiting);
-        homeless.into_iter().for_each(|index| report(index, Ok(Look::Attempt)));
-        join_all(sessions.into_iter().map(async |(session, indices)| {
-            let beat = session.beat().await;
-            let waiters = || indices.iter().filter_map(|at| own(&waiting[*at]));
-            let now = self.pool.clock.now();
-            join_all(waiters().map(|waiter| waiter.pass_over(now))).await;
-            let upkeep = Upkeep::of(&session, waiters()).await;
-            for index in indices {
-                let Some(waiter) = own(&waiting[index]) else { continue };
-                report(
-                    index,
-                    match &beat {
-                        _ if upkeep.must_attempt(waiter) => Ok(Look::Attempt),
-                        Ok(()) => Ok(Look::Again(session.heartbeat())),
-                        Err(trouble) => Err(trouble.clone().into()),
-                    },
-                );
+    /// By the heartbeat of its session, which all that are renewed at the same time share.
+    async fn renew(&self, held: &ZkContender) -> Result<Renewal> {
+        let Some(session) = held.lives_by() else { return Ok(Renewal::Lost) };
+        let beat = session.beat().await;
+        // Looked at again: its node may have gone meanwhile, or all of them.
+        let valid_until = session.deadline().filter(|_| held.lives_by().is_some());
+        match (beat, valid_until) {
+            (_, None) => Ok(Renewal::Lost),
+            (Ok(()), Some(valid_until)) => Ok(Renewal::Renewed { valid_until }),
+            (Err(trouble), Some(_)) => Err(trouble.into()),
+        }
+    }
+
+    async fn look(&self, _: &LockName, waiting: &[&ZkContender]) -> Result<Vec<Look>> {
+        let Some(session) = waiting.iter().find_map(|waiter| waiter.lives_by()) else {
+            return Ok(vec![Look::Attempt; waiting.len()]);
+        };
+        let beat = session.beat().await;
+        let now = self.pool.clock.now();
+        join_all(waiting.iter().map(|waiter| waiter.pass_over(now))).await;
+        let upkeep = Upkeep::of(&session, waiting).await;
+        let must_attempt = |waiter: &&ZkContender| upkeep.must_attempt(waiter);
+        match beat {
+            // Those that are not to wait for another look need not.
+            Err(trouble) if !waiting.iter().all(must_attempt) => {
+                waiting.iter().copied().filter(must_attempt).for_each(|waiter| {
+                    waiter.claim().ring();
+                });
+                Err(trouble.into())
             }
-        }))
-        .await;
+            _ => Ok(waiting
+                .iter()
+                .map(|waiter| match must_attempt(waiter) {
+                    true => Look::Attempt,
+                    false => Look::Again(session.heartbeat()),
+                })
+                .collect()),
+        }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {

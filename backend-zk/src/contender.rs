@@ -1,13 +1,11 @@
 //! One claim's seat: where its node is, what it waits for, and the steps that change that.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use async_trait::async_trait;
 use fencelock_core::{
     Attempt, Claim, Contender, Error, IfBusy, Mode, Moment, Removal, Rest, Result,
 };
-use futures_util::future::join_all;
 
 use crate::budget::Reservation;
 use crate::error::{Fate, Trouble, unsettled};
@@ -300,7 +298,6 @@ impl ZkContender {
     }
 }
 
-#[async_trait]
 impl Contender for ZkContender {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
@@ -351,7 +348,8 @@ impl Contender for ZkContender {
     }
 }
 
-/// What a look at waiters has found: nothing, unless the connection has come back since the last.
+/// What a look at a lock's waiters has found: nothing, unless the connection has come back since
+/// the last.
 #[derive(Default)]
 pub(crate) struct Upkeep {
     /// The ids of claims whose watches may have missed something.
@@ -359,29 +357,17 @@ pub(crate) struct Upkeep {
 }
 
 impl Upkeep {
-    /// Of `waiters` in `session`, by one list for each lock.
-    pub(crate) async fn of<'a>(
-        session: &Arc<Session>,
-        waiters: impl Iterator<Item = &'a ZkContender>,
-    ) -> Upkeep {
-        let mut locks: HashMap<&str, Vec<&ZkContender>> = HashMap::new();
-        for waiter in waiters.filter(|waiter| waiter.is_in_doubt(session)) {
-            if let Ok(lock) = &waiter.lock {
-                locks.entry(lock).or_default().push(waiter);
-            }
-        }
+    /// Of `waiters` in `session`, by one list.
+    pub(crate) async fn of(session: &Arc<Session>, waiters: &[&ZkContender]) -> Upkeep {
         let mut upkeep = Upkeep::default();
+        let in_doubt = || waiters.iter().filter(|waiter| waiter.is_in_doubt(session));
+        let Some(Ok(lock)) = in_doubt().next().map(|waiter| &waiter.lock) else { return upkeep };
         let returns = session.returns();
-        let looks = locks
-            .into_iter()
-            .map(async |(lock, waiters)| (node::list(session, lock).await, waiters));
-        for (names, waiters) in join_all(looks).await {
-            // Unknown stays in doubt.
-            let Ok(names) = names else { continue };
-            let names = names.names().iter().map(String::as_str).collect();
-            let missed = waiters.iter().filter(|waiter| !waiter.finds_all_in(&names, returns));
-            upkeep.missed.extend(missed.map(|waiter| waiter.claim.id()));
-        }
+        // Unknown stays in doubt.
+        let Ok(names) = node::list(session, lock).await else { return upkeep };
+        let names = names.names().iter().map(String::as_str).collect();
+        let missed = in_doubt().filter(|waiter| !waiter.finds_all_in(&names, returns));
+        upkeep.missed = missed.map(|waiter| waiter.claim.id()).collect();
         upkeep
     }
 

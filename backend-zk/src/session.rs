@@ -37,7 +37,10 @@ pub(crate) struct Session {
     life: Mutex<Life>,
     /// How often the connection has come back.
     returns: AtomicU64,
-    beating: tokio::sync::Mutex<()>,
+    /// Why the last heartbeat had no answer, if it had none; held while one is under way.
+    beating: tokio::sync::Mutex<Option<Trouble>>,
+    /// How many heartbeats have ended.
+    beats: AtomicU64,
     lookout: Lookout,
     /// What its claims may watch.
     pub(crate) budget: Budget,
@@ -68,6 +71,7 @@ impl Session {
             life: Mutex::new(life),
             returns: AtomicU64::new(0),
             beating: tokio::sync::Mutex::default(),
+            beats: AtomicU64::new(0),
             lookout: Lookout::default(),
             budget: Budget::default(),
             waiting: Mutex::default(),
@@ -211,24 +215,35 @@ impl Session {
     }
 
     /// A sign of life that a quorum commits, for all that the session holds, unless there was one
-    /// just now. It changes nothing and fires no watch.
+    /// just now. It changes nothing and fires no watch. All who ask for it at the same time share
+    /// one request and its answer, also where it has none.
     pub(crate) async fn beat(&self) -> Asked<()> {
         let enough = self.clock.now().before(self.heartbeat() / 4);
         let mut trouble = Trouble::Over;
         // Once more at once: the first may have been sent on a connection that was dead already.
         for _ in 0..2 {
-            let _one_at_a_time = self.beating.lock().await;
+            let before = self.beats.load(Ordering::Acquire);
+            let mut failed = self.beating.lock().await;
             if self.is_over() {
                 return Err(Trouble::Over);
             }
             if self.committed() >= enough {
                 return Ok(());
             }
+            if let (true, Some(shared)) = (self.beats.load(Ordering::Acquire) > before, &*failed) {
+                trouble = shared.clone();
+                match trouble.fate() {
+                    Fate::Declined => return Err(trouble),
+                    _ => continue,
+                }
+            }
             let client = self.client()?;
             let sent = self.sending();
             let mut writer = client.new_multi_writer();
             writer.add_check_version(&self.root, -1)?;
             let answer = self.bounded(self.timeout / 5, writer.commit()).await;
+            *failed = answer.as_ref().err().cloned();
+            self.beats.fetch_add(1, Ordering::AcqRel);
             match answer {
                 Ok(_) => return self.commit(sent),
                 Err(error) if error.fate() == Fate::Declined => return Err(error),
