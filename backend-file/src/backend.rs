@@ -4,20 +4,18 @@
 //! from time to time is to pass over a waiter whose turn has come and that does not take it, as a
 //! stopped process: every waiting claim looks once a second, without the latch.
 
-use std::any::Any;
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
-    BootClock, Claim, Clock, Contender, DistributedLock, ErrorKind, FencingToken, Liveness,
+    BootClock, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
     LockName, Look, Modes, Occupant, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Result, Snapshot, Tokens, Ttl,
+    RenewalPlan, Result, Snapshot, Tokens, Ttl,
 };
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 
 use crate::contender::FileContender;
 use crate::door::Door;
@@ -32,8 +30,8 @@ use crate::wake::Wake;
 
 /// How often a waiter looks whether somebody ahead of it has stopped.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long a batch of looks or renewals may take.
-const BATCH: Duration = Duration::from_secs(2);
+/// How long a look or a renewal may take.
+const REQUEST: Duration = Duration::from_secs(2);
 /// How long a waiter may leave a lock alone that is its own to take. A little less than two
 /// looks, so that the second one finds it.
 const PATIENCE: Duration = Duration::from_millis(1_800);
@@ -160,6 +158,16 @@ impl Store {
         Ok(())
     }
 
+    /// The answer to a request, unless it takes too long.
+    async fn in_time<T>(&self, request: impl Future<Output = T>) -> Option<T> {
+        let bound = self.clock.now().after(REQUEST);
+        tokio::select! {
+            biased;
+            answer = request => Some(answer),
+            () = self.clock.sleep_until(bound) => None,
+        }
+    }
+
     fn inspect(&self, mut latched: Latched<'_>) -> Result<Snapshot, Stop> {
         // Labels are in files.
         latched.needs_disk()?;
@@ -255,8 +263,9 @@ pub(crate) struct Driver {
     pub(crate) store: Arc<Store>,
 }
 
-#[async_trait]
 impl DistributedLock for Driver {
+    type Contender = FileContender;
+
     fn profile(&self) -> &Profile {
         match self.store.ground.directory.is_in_memory() {
             true => &IN_MEMORY,
@@ -268,55 +277,34 @@ impl DistributedLock for Driver {
         &self.store.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> FileContender {
         let place = self.store.place(claim.name().shared_key());
         FileContender::new(self.store.clone(), place, claim)
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        let mut confirming = JoinSet::new();
-        for (index, contender) in held.iter().enumerate() {
-            if let Some(contender) = own(contender).and_then(FileContender::this) {
-                confirming.spawn(async move { (index, contender.confirm().await) });
-            }
-        }
-        self.each_in_time(confirming, |(index, confirmed)| report(index, confirmed)).await;
+    /// Its lock: one whose latch a stopped process holds delays none of the others.
+    fn shard(&self, contender: &FileContender) -> impl Eq + Hash + Send {
+        contender.claim().name().key()
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        // One look for all that wait for a lock, which this batch keeps alive.
-        let mut by_place: HashMap<usize, Vec<(usize, &FileContender)>> = HashMap::new();
-        for (index, contender) in waiting.iter().enumerate() {
-            if let Some(contender) = own(contender) {
-                let place = Arc::as_ptr(contender.place()).addr();
-                by_place.entry(place).or_default().push((index, contender));
-            }
-        }
-        let mut looking = JoinSet::new();
-        for (at, contenders) in &by_place {
-            let (at, place, store) = (*at, contenders[0].1.place().clone(), self.store.clone());
-            looking.spawn(async move { (at, store.look_at(place).await) });
-        }
-        let late: Mutex<HashSet<usize>> = Mutex::new(by_place.keys().copied().collect());
-        let late = || late.lock().unwrap_or_else(PoisonError::into_inner);
-        let tell = |(at, seen): (usize, Result<Seen>)| {
-            late().remove(&at);
-            for (index, contender) in &by_place[&at] {
-                let look = seen.as_ref().map(|seen| seen.look(contender.ticket()));
-                report(*index, look.map_err(Clone::clone));
-            }
-        };
-        self.each_in_time(looking, tell).await;
-        let unanswered = std::mem::take(&mut *late());
-        for at in unanswered {
-            let contenders = &by_place[&at];
-            let trouble = contenders[0].1.unanswered();
+    async fn renew(&self, held: &FileContender) -> Result<Renewal> {
+        let silent = || Error::new(ErrorKind::Unreachable, "the lock's queue could not be read");
+        let confirmed = self.store.in_time(held.confirm()).await;
+        confirmed.unwrap_or_else(|| Err(held.unanswered().unwrap_or_else(silent)))
+    }
+
+    async fn look(&self, _: &LockName, waiting: &[&FileContender]) -> Result<Vec<Look>> {
+        // One look for all of them, which this request keeps alive.
+        let Some(first) = waiting.first() else { return Ok(Vec::new()) };
+        let Some(seen) = self.store.in_time(self.store.look_at(first.place().clone())).await else {
             // The lock is in use, or its answer has just come: a waiter goes on to wait.
-            let trouble = trouble.filter(|error| error.kind() != ErrorKind::Busy);
-            for (index, _) in contenders {
-                report(*index, trouble.clone().map_or(Ok(Look::Again(LOOK_AGAIN)), Err));
-            }
-        }
+            return match first.unanswered().filter(|error| error.kind() != ErrorKind::Busy) {
+                Some(trouble) => Err(trouble),
+                None => Ok(vec![Look::Again(LOOK_AGAIN); waiting.len()]),
+            };
+        };
+        let seen = seen?;
+        Ok(waiting.iter().map(|waiter| seen.look(waiter.ticket())).collect())
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
@@ -344,29 +332,6 @@ impl DistributedLock for Driver {
         }
         Ok(())
     }
-}
-
-impl Driver {
-    /// Tells of each of `requests` when it is done; those that take too long are given up, and
-    /// core asks again. The lock whose latch a stopped process holds delays none of the others.
-    async fn each_in_time<T: 'static>(&self, mut requests: JoinSet<T>, tell: impl Fn(T)) {
-        let all = async {
-            while let Some(done) = requests.join_next().await {
-                done.into_iter().for_each(&tell);
-            }
-        };
-        let bound = self.store.clock.now().after(BATCH);
-        tokio::select! {
-            biased;
-            () = all => {}
-            () = self.store.clock.sleep_until(bound) => {}
-        }
-    }
-}
-
-fn own(contender: &Arc<dyn Contender>) -> Option<&FileContender> {
-    let any: &dyn Any = contender.as_ref();
-    any.downcast_ref()
 }
 
 fn since(entry: &queue::Entry, now: u32) -> Duration {

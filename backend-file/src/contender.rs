@@ -7,10 +7,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Poll;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Armed, Attempt, Claim, Contender, Error, FencingToken, IfBusy, Moment, Removal, Renewal, Rest,
     Result,
@@ -29,11 +28,12 @@ use crate::platform::centiseconds;
 use crate::queue::{EVERY_HOLDER, Entry, NOBODY, Queue};
 use crate::wake::Wake;
 
-/// A claim of this store.
+/// A claim of this store, shared with what is done for it on another thread.
 #[derive(Debug)]
-pub(crate) struct FileContender {
-    /// Itself, for what is done on another thread.
-    this: Weak<FileContender>,
+pub(crate) struct FileContender(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
     store: Arc<Store>,
     place: Arc<Place>,
     claim: Arc<Claim>,
@@ -71,36 +71,41 @@ enum Ahead {
 }
 
 impl FileContender {
-    pub(crate) fn new(
-        store: Arc<Store>,
-        place: Arc<Place>,
-        claim: Arc<Claim>,
-    ) -> Arc<FileContender> {
+    pub(crate) fn new(store: Arc<Store>, place: Arc<Place>, claim: Arc<Claim>) -> FileContender {
         let (seat, passed_on) = (Mutex::default(), OnceLock::new());
-        Arc::new_cyclic(|this| FileContender {
-            this: this.clone(),
-            store,
-            place,
-            claim,
-            seat,
-            passed_on,
-        })
-    }
-
-    /// `None` only while it is dropped.
-    pub(crate) fn this(&self) -> Option<Arc<FileContender>> {
-        self.this.upgrade()
+        FileContender(Arc::new(Shared { store, place, claim, seat, passed_on }))
     }
 
     pub(crate) fn place(&self) -> &Arc<Place> {
-        &self.place
+        &self.0.place
     }
 
+    pub(crate) fn ticket(&self) -> Option<u64> {
+        self.0.ticket()
+    }
+
+    /// Whether the store still has this held claim, for a renewal that somebody rang for.
+    pub(crate) async fn confirm(&self) -> Result<Renewal> {
+        let this = self.0.clone();
+        this.store.same_process()?;
+        let held = self.0.place.latched_if_there(move |mut latched| {
+            let queue = latched.queue();
+            let at = this.ticket().and_then(|ticket| queue.position(ticket));
+            Ok(at.is_some_and(|at| queue.entries[at].held))
+        });
+        Ok(match held.await? {
+            Some(true) => Renewal::Renewed { valid_until: Moment::NEVER },
+            Some(false) | None => Renewal::Lost,
+        })
+    }
+}
+
+impl Shared {
     fn seat(&self) -> MutexGuard<'_, Seat> {
         self.seat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn ticket(&self) -> Option<u64> {
+    fn ticket(&self) -> Option<u64> {
         self.seat().ticket
     }
 
@@ -251,21 +256,6 @@ impl FileContender {
         }
     }
 
-    /// Whether the store still has this held claim, for a renewal that somebody rang for.
-    pub(crate) async fn confirm(&self) -> Result<Renewal> {
-        self.store.same_process()?;
-        let this = self.this().ok_or_else(runtime_ended)?;
-        let held = self.place.latched_if_there(move |mut latched| {
-            let queue = latched.queue();
-            let at = this.ticket().and_then(|ticket| queue.position(ticket));
-            Ok(at.is_some_and(|at| queue.entries[at].held))
-        });
-        Ok(match held.await? {
-            Some(true) => Renewal::Renewed { valid_until: Moment::NEVER },
-            Some(false) | None => Renewal::Lost,
-        })
-    }
-
     /// Takes the entry out of the queue.
     fn remove(&self, mut latched: Latched<'_>) -> Result<Removal, Stop> {
         let Some(ticket) = self.ticket() else { return Ok(Removal::Absent) };
@@ -297,44 +287,43 @@ impl FileContender {
     }
 }
 
-#[async_trait]
 impl Contender for FileContender {
     fn claim(&self) -> &Arc<Claim> {
-        &self.claim
+        &self.0.claim
     }
 
     async fn attempt(&self) -> Result<Attempt> {
-        self.store.same_process()?;
-        let this = self.this().ok_or_else(runtime_ended)?;
-        let step = self.place.latched(move |latched| this.step(latched)).await?;
+        let this = self.0.clone();
+        this.store.same_process()?;
+        let step = self.0.place.latched(move |latched| this.step(latched)).await?;
         Ok(match step {
             Step::Granted(token) => {
-                self.seat().armed = None;
+                self.0.seat().armed = None;
                 let token = FencingToken::new(token);
                 Attempt::Granted { token, valid_until: Moment::NEVER }
             }
             Step::Busy => Attempt::Busy { rest: Rest::Nothing },
             Step::Waits(pipes) => {
-                self.arm(pipes)?;
+                self.0.arm(pipes)?;
                 Attempt::Waiting { look_in: LOOK_AGAIN }
             }
         })
     }
 
     async fn release(&self) -> Result<Removal> {
-        self.store.same_process()?;
-        let this = self.this().ok_or_else(runtime_ended)?;
+        let this = self.0.clone();
+        this.store.same_process()?;
         // In line behind an attempt that was given up and may still be carried out.
-        let removed = self.place.latched_if_there(move |latched| this.remove(latched)).await;
+        let removed = self.0.place.latched_if_there(move |latched| this.remove(latched)).await;
         match removed {
             Ok(removed) => {
-                self.leave_seat();
+                self.0.leave_seat();
                 Ok(removed.unwrap_or(Removal::Absent))
             }
             Err(error) => {
                 // With its pipe closed the entry is dead to everybody, and whoever waits removes
                 // it; the repetition of this release is for those that inherited a copy.
-                let mut seat = self.seat();
+                let mut seat = self.0.seat();
                 (seat.pipe, seat.armed) = (None, None);
                 Err(error)
             }
@@ -342,23 +331,23 @@ impl Contender for FileContender {
     }
 
     fn unanswered(&self) -> Option<Error> {
-        self.place.trouble().map(|(_, trouble)| trouble)
+        self.0.place.trouble().map(|(_, trouble)| trouble)
     }
 
     #[cfg(unix)]
     fn keep_alive(&self) -> Option<BorrowedFd<'_>> {
-        if self.passed_on.get().is_none() {
-            let seat = self.seat();
+        if self.0.passed_on.get().is_none() {
+            let seat = self.0.seat();
             let (pipe, entry) = (seat.pipe.as_ref()?, seat.held?);
-            let inheritance = inheritance::pass_on(self.place.path(), pipe, &entry).ok()?;
+            let inheritance = inheritance::pass_on(self.0.place.path(), pipe, &entry).ok()?;
             // Somebody who asked at the same time may have been first.
-            let _ = self.passed_on.set(inheritance);
+            let _ = self.0.passed_on.set(inheritance);
         }
-        self.passed_on.get().map(AsFd::as_fd)
+        self.0.passed_on.get().map(AsFd::as_fd)
     }
 }
 
-impl Drop for FileContender {
+impl Drop for Shared {
     fn drop(&mut self) {
         // Only a claim that could not be released still has a seat. Its pipe closes now, which
         // frees the lock; claims of this process had no pipe to watch.
