@@ -207,9 +207,19 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
         &[Test(WAITING, "what_is_granted_too_late_is_an_error_and_given_back")],
     ),
     (
-        "what a batch does not report is forgotten",
-        "core/src/batch.rs: Batch::drop",
-        &[Test(RENEWING, "what_renew_does_not_report_is_unknown_and_the_old_deadline_stands")],
+        "what a look does not answer is forgotten",
+        "core/src/batch.rs: look, no_answer",
+        &[Test(WAITING, "a_look_that_answers_too_little_is_unknown_for_the_rest")],
+    ),
+    (
+        "a panic in renew ends the batch",
+        "core/src/batch.rs: renew, caught",
+        &[Test(RENEWING, "a_driver_that_panics_in_renew_is_asked_again")],
+    ),
+    (
+        "a slow shard holds back the others",
+        "core/src/batch.rs: grouped",
+        &[Test(RENEWING, "one_slow_shard_holds_back_nobody_elses_renewal")],
     ),
     (
         "the keeper ends nothing that is past its validity",

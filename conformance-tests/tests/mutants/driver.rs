@@ -2,18 +2,18 @@
 //! that are made on the client's side.
 
 use std::borrow::Cow;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Attempt, Claim, Clock, Contender, DistributedLock, FencingToken, IfBusy, Liveness, LockName,
     Look, Modes, Moment, Occupant, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Rest, Result, Snapshot, Tokens, Ttl, lease_end,
+    RenewalPlan, Rest, Result, Snapshot, Tokens, Ttl, lease_end,
 };
 
 use crate::mutant::Mutant;
-use crate::server::{Entry, Server, Stage};
+use crate::server::{Entry, Server, Stage, no_answer};
 
 static PROFILE: Profile = Profile {
     store: "toy",
@@ -29,81 +29,63 @@ static PROFILE: Profile = Profile {
 
 const LOOK_IN: Duration = Duration::from_secs(1);
 
-pub(crate) struct Driver(pub(crate) Arc<Server>);
+impl DistributedLock for Server {
+    type Contender = Seat;
 
-#[async_trait]
-impl DistributedLock for Driver {
     fn profile(&self) -> &Profile {
         &PROFILE
     }
 
     fn clock(&self) -> &dyn Clock {
-        &self.0.clock
+        &self.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
-        Arc::new(Seat { server: self.0.clone(), claim })
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> Seat {
+        Seat { server: self.clone(), claim }
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        let server = &self.0;
-        let sent = server.clock.now();
-        if server.send().await.is_err() {
-            return;
+    async fn renew(&self, held: &Seat) -> Result<Renewal> {
+        let (claim, sent) = (&held.claim, self.clock.now());
+        let under_way = UnderWay::new(self);
+        self.send().await?;
+        let key = self.key(claim.name(), claim.mode());
+        let renewed = self.change(&key, |queue, now| {
+            let until = stored_until(self, now, claim.ttl());
+            let at = queue.position(claim);
+            let held = at.map(|at| queue.entries[at].stage);
+            let renewed = match (at, held) {
+                (Some(at), Some(Stage::Held { token, .. })) => {
+                    queue.entries[at].stage = Stage::Held { token, until };
+                    true
+                }
+                (None, _) if self.is(Mutant::RenewalResurrects) => {
+                    queue.entries.push(entry(claim, 0, Stage::Held { token: 1, until }));
+                    true
+                }
+                _ => false,
+            };
+            (renewed, true)
+        });
+        // Those that were sent together are under way together.
+        tokio::task::yield_now().await;
+        self.reply().await?;
+        if !under_way.is_first && self.is(Mutant::RenewsOnlyTheFirst) {
+            return Err(no_answer());
         }
-        let mut answers = Vec::new();
-        for contender in held {
-            let claim = contender.claim();
-            let key = server.key(claim.name(), claim.mode());
-            let renewed = server.change(&key, |queue, now| {
-                let until = stored_until(server, now, claim.ttl());
-                let at = queue.position(claim);
-                let held = at.map(|at| queue.entries[at].stage);
-                let renewed = match (at, held) {
-                    (Some(at), Some(Stage::Held { token, .. })) => {
-                        queue.entries[at].stage = Stage::Held { token, until };
-                        true
-                    }
-                    (None, _) if server.is(Mutant::RenewalResurrects) => {
-                        queue.entries.push(entry(claim, 0, Stage::Held { token: 1, until }));
-                        true
-                    }
-                    _ => false,
-                };
-                (renewed, true)
-            });
-            answers.push(renewed);
-        }
-        if server.reply().await.is_err() {
-            return;
-        }
-        for (index, renewed) in answers.into_iter().enumerate() {
-            if index > 0 && server.is(Mutant::RenewsOnlyTheFirst) {
-                return;
-            }
-            let ttl = held[index].claim().ttl();
-            report(
-                index,
-                Ok(match renewed {
-                    true => Renewal::Renewed { valid_until: lease_end(sent, ttl) },
-                    false => Renewal::Lost,
-                }),
-            );
-        }
+        Ok(match renewed {
+            true => Renewal::Renewed { valid_until: lease_end(sent, claim.ttl()) },
+            false => Renewal::Lost,
+        })
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        if self.0.send().await.is_err() {
-            return;
-        }
+    async fn look(&self, _: &LockName, waiting: &[&Seat]) -> Result<Vec<Look>> {
+        self.send().await?;
         // Each attempt is cheap here, and finds out everything.
-        for index in 0..waiting.len() {
-            report(index, Ok(Look::Attempt));
-        }
+        Ok(vec![Look::Attempt; waiting.len()])
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        let server = &self.0;
+        let server = self;
         server.send().await?;
         let mut seen = Snapshot::default();
         for key in server.keys(name) {
@@ -125,7 +107,7 @@ impl DistributedLock for Driver {
     }
 
     async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
-        let server = &self.0;
+        let server = self;
         server.send().await?;
         let mut evicted = None;
         for key in server.keys(name) {
@@ -150,6 +132,26 @@ impl DistributedLock for Driver {
 
     async fn close(&self) -> Result<()> {
         Ok(())
+    }
+}
+
+/// A renewal under way.
+struct UnderWay<'a> {
+    server: &'a Server,
+    /// No other one was.
+    is_first: bool,
+}
+
+impl UnderWay<'_> {
+    fn new(server: &Server) -> UnderWay<'_> {
+        let is_first = server.renewals.fetch_add(1, Ordering::SeqCst) == 0;
+        UnderWay { server, is_first }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.server.renewals.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -180,7 +182,7 @@ fn entry(claim: &Arc<Claim>, ticket: u64, stage: Stage) -> Entry {
     }
 }
 
-struct Seat {
+pub(crate) struct Seat {
     server: Arc<Server>,
     claim: Arc<Claim>,
 }
@@ -216,7 +218,6 @@ impl Seat {
     }
 }
 
-#[async_trait]
 impl Contender for Seat {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim

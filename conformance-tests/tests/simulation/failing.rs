@@ -10,7 +10,7 @@ use fencelock_core::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::scripted::{Call, SECOND, Scripted, Stall, Step, Told};
+use crate::scripted::{Call, SECOND, Scripted, Stall, Step, unreachable};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -111,12 +111,12 @@ fn script(store: &Arc<Scripted>, place: Place, stall: &Arc<Stall>) {
             false => Step::Blocks(blocks.clone(), Ok(Removal::Removed)),
             true => Step::Now(Ok(Removal::Removed)),
         }),
-        Place::Renew => store.on_renew(move |store, held, _| {
-            match held.iter().any(|claim| is_a(claim)) && !blocks.has_begun() {
-                true => Told::nothing(Step::Blocks(blocks.clone(), Ok(()))),
-                false => Told::all(held.iter().map(|claim| Ok(store.renewed(claim)))),
-            }
-        }),
+        Place::Renew => {
+            store.on_renew(move |store, claim, _| match is_a(&claim) && !blocks.has_begun() {
+                true => Step::Blocks(blocks.clone(), Err(unreachable())),
+                false => Step::Now(Ok(store.renewed(&claim))),
+            })
+        }
         Place::Look => {
             store.on_attempt(move |store, claim, n| {
                 Step::Now(Ok(match is_a(&claim) && n == 0 {
@@ -125,8 +125,8 @@ fn script(store: &Arc<Scripted>, place: Place, stall: &Arc<Stall>) {
                 }))
             });
             store.on_look(move |waiting, _| match blocks.has_begun() {
-                false => Told::nothing(Step::Blocks(blocks.clone(), Ok(()))),
-                true => Told::all(waiting.iter().map(|_| Ok(Look::Attempt))),
+                false => Step::Blocks(blocks.clone(), Err(unreachable())),
+                true => Step::Now(Ok(vec![Look::Attempt; waiting.len()])),
             });
         }
         Place::Inspect => store.on_inspect(Step::Blocks(blocks, Ok(Snapshot::default()))),

@@ -1,16 +1,16 @@
 //! A driver that fails by itself now and then, whatever its store does: it panics, it stays away
-//! for long or for ever, it keeps its whole process from running, or it forgets to report.
+//! for long or for ever, it keeps its whole process from running, or it forgets the answer.
 
+use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, DistributedLock, LockName, Look, OccupantId, Profile,
-    Removal, Renewal, Report, Result, Snapshot,
+    Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, LockName, Look,
+    OccupantId, Profile, Removal, Renewal, Result, Snapshot,
 };
 use tokio::time::sleep;
 
@@ -19,8 +19,20 @@ use crate::gate::Gate;
 use crate::history::History;
 use crate::weather::Weather;
 
-pub(crate) struct Faulty {
-    inner: Arc<dyn DistributedLock>,
+/// A driver with faults.
+pub(crate) struct Faulty<S> {
+    inner: Arc<S>,
+    faults: Arc<Faults>,
+}
+
+impl<S> Faulty<S> {
+    pub(crate) fn new(inner: Arc<S>, faults: Arc<Faults>) -> Faulty<S> {
+        Faulty { inner, faults }
+    }
+}
+
+/// When a driver fails, and how.
+pub(crate) struct Faults {
     process: u32,
     gate: Arc<Gate>,
     history: Arc<History>,
@@ -28,7 +40,6 @@ pub(crate) struct Faulty {
     chance: u64,
     dice: Mutex<Dice>,
     works: AtomicBool,
-    me: Weak<Faulty>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,30 +50,20 @@ enum Fault {
     NeverReturns,
     /// Blocks the thread on which all of its process runs.
     Blocks(Duration),
-    /// Only of a batch: does its work and tells nobody.
+    /// Only of a renewal or a look: does its work and tells nobody.
     Forgets,
 }
 
-impl Faulty {
+impl Faults {
     pub(crate) fn new(
-        inner: Arc<dyn DistributedLock>,
         process: u32,
         gate: Arc<Gate>,
         history: Arc<History>,
         weather: &Weather,
         dice: Dice,
-    ) -> Arc<Faulty> {
-        let chance = weather.driver_faults;
-        Arc::new_cyclic(|me| Faulty {
-            inner,
-            process,
-            gate,
-            history,
-            chance,
-            dice: Mutex::new(dice),
-            works: AtomicBool::new(false),
-            me: me.clone(),
-        })
+    ) -> Arc<Faults> {
+        let (chance, dice, works) = (weather.driver_faults, dice.into(), AtomicBool::new(false));
+        Arc::new(Faults { process, gate, history, chance, dice, works })
     }
 
     /// From now on it only does what it should.
@@ -130,17 +131,13 @@ pub(crate) async fn caught<T>(work: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
-fn inner(contenders: &[Arc<dyn Contender>]) -> Vec<Arc<dyn Contender>> {
-    let inner = contenders.iter().map(|contender| {
-        let any: &dyn std::any::Any = contender.as_ref();
-        let seat: &FaultySeat = any.downcast_ref().expect("a driver gets its own seats only");
-        seat.inner.clone()
-    });
-    inner.collect()
+fn forgotten() -> Error {
+    Error::new(ErrorKind::Unreachable, "the driver forgets the answer on the weather's order")
 }
 
-#[async_trait]
-impl DistributedLock for Faulty {
+impl<S: DistributedLock> DistributedLock for Faulty<S> {
+    type Contender = FaultySeat<S>;
+
     fn profile(&self) -> &Profile {
         self.inner.profile()
     }
@@ -149,38 +146,34 @@ impl DistributedLock for Faulty {
         self.inner.clock()
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
-        if self.fault() == Some(Fault::Panics) {
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> FaultySeat<S> {
+        if self.faults.fault() == Some(Fault::Panics) {
             panic_silently();
         }
-        let Some(driver) = self.me.upgrade() else { unreachable!("the driver is being called") };
-        Arc::new(FaultySeat { driver, inner: self.inner.enter(claim) })
+        FaultySeat { faults: self.faults.clone(), inner: self.inner.enter(claim) }
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        let tells = self.stumble().await;
-        let told = |index, answer| {
-            if tells {
-                report(index, answer);
-            }
-        };
-        self.inner.renew(&inner(held), &told).await;
-        self.stumble().await;
+    fn shard(&self, contender: &FaultySeat<S>) -> impl Eq + Hash + Send {
+        self.inner.shard(&contender.inner)
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        let tells = self.stumble().await;
-        let told = |index, answer| {
-            if tells {
-                report(index, answer);
-            }
-        };
-        self.inner.look(&inner(waiting), &told).await;
-        self.stumble().await;
+    async fn renew(&self, held: &FaultySeat<S>) -> Result<Renewal> {
+        let tells = self.faults.stumble().await;
+        let answer = self.inner.renew(&held.inner).await;
+        self.faults.stumble().await;
+        if tells { answer } else { Err(forgotten()) }
+    }
+
+    async fn look(&self, lock: &LockName, waiting: &[&FaultySeat<S>]) -> Result<Vec<Look>> {
+        let tells = self.faults.stumble().await;
+        let waiting: Vec<_> = waiting.iter().map(|waiter| &waiter.inner).collect();
+        let answer = self.inner.look(lock, &waiting).await;
+        self.faults.stumble().await;
+        if tells { answer } else { Ok(Vec::new()) }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        self.stumble().await;
+        self.faults.stumble().await;
         self.inner.inspect(name).await
     }
 
@@ -193,28 +186,27 @@ impl DistributedLock for Faulty {
     }
 }
 
-struct FaultySeat {
-    driver: Arc<Faulty>,
-    inner: Arc<dyn Contender>,
+pub(crate) struct FaultySeat<S: DistributedLock> {
+    faults: Arc<Faults>,
+    inner: S::Contender,
 }
 
-#[async_trait]
-impl Contender for FaultySeat {
+impl<S: DistributedLock> Contender for FaultySeat<S> {
     fn claim(&self) -> &Arc<Claim> {
         self.inner.claim()
     }
 
     async fn attempt(&self) -> Result<Attempt> {
-        self.driver.stumble().await;
+        self.faults.stumble().await;
         let answer = self.inner.attempt().await;
-        self.driver.stumble().await;
+        self.faults.stumble().await;
         answer
     }
 
     async fn release(&self) -> Result<Removal> {
-        self.driver.stumble().await;
+        self.faults.stumble().await;
         let answer = self.inner.release().await;
-        self.driver.stumble().await;
+        self.faults.stumble().await;
         answer
     }
 }

@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
     LockName, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Rest, Result, Snapshot, Tokens, Ttl, lease_end,
+    RenewalPlan, Rest, Result, Snapshot, Tokens, Ttl, lease_end,
 };
 
 use crate::gate::GatedClock;
@@ -22,8 +21,6 @@ use crate::mutant::Mutant;
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_millis(500);
-/// How many renewals travel together.
-const PIPELINE: usize = 2;
 /// How many waiters one look verifies.
 const SAMPLE: usize = 8;
 
@@ -130,8 +127,9 @@ impl LeaseDriver {
     }
 }
 
-#[async_trait]
 impl DistributedLock for LeaseDriver {
+    type Contender = Seated;
+
     fn profile(&self) -> &Profile {
         &PROFILE
     }
@@ -140,8 +138,7 @@ impl DistributedLock for LeaseDriver {
         &self.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
-        let Some(driver) = self.me.upgrade() else { unreachable!("the driver is being called") };
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> Seated {
         let entry = Entry {
             who: Who { process: self.link.process, claim: claim.id() },
             lock: lock_number(claim.name()),
@@ -150,77 +147,47 @@ impl DistributedLock for LeaseDriver {
             if_busy: claim.if_busy(),
         };
         let (epoch, waits, pushed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let driver = self.clone();
         let seat = Arc::new(LeaseSeat { driver, claim, entry, epoch, waits, pushed });
         let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
         seats.insert(entry.who.claim, Arc::downgrade(&seat));
-        seat
+        Seated(seat)
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        let sent = self.clock.now();
-        let answers: Vec<_> = held
-            .chunks(PIPELINE)
-            .map(|chunk| {
-                let entries: Vec<Entry> = chunk.iter().map(|held| seat_of(held).entry).collect();
-                let server = self.server.clone();
-                self.link.post(entries[0].who.claim, REQUEST, move || {
-                    entries.into_iter().map(|entry| server.renew(entry)).collect::<Vec<_>>()
-                })
-            })
-            .collect();
-        let gathered = self.link.gather(REQUEST, answers, |chunk, renewed| {
-            let from = match self.server.mutant {
-                Some(Mutant::DeadlineFromReply) => self.clock.now(),
-                _ => sent,
-            };
-            for (at, renewed) in renewed.into_iter().enumerate() {
-                let index = chunk * PIPELINE + at;
-                let valid_until = lease_end(from, held[index].claim().ttl());
-                let renewal = match renewed {
-                    true => Renewal::Renewed { valid_until },
-                    false => Renewal::Lost,
-                };
-                report(index, Ok(renewal));
-            }
-        });
-        gathered.await;
+    async fn renew(&self, held: &Seated) -> Result<Renewal> {
+        let (entry, sent) = (held.0.entry, self.clock.now());
+        let renewed = self.ask(entry.who.claim, move |server| server.renew(entry)).await?;
+        let from = match self.server.mutant {
+            Some(Mutant::DeadlineFromReply) => self.clock.now(),
+            _ => sent,
+        };
+        Ok(match renewed {
+            true => Renewal::Renewed { valid_until: lease_end(from, entry.ttl) },
+            false => Renewal::Lost,
+        })
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
-        let mut by_lock: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (index, contender) in waiting.iter().enumerate() {
-            by_lock.entry(seat_of(contender).entry.lock).or_default().push(index);
-        }
-        for (lock, indices) in by_lock {
-            let turn = self.rotation.fetch_add(1, Ordering::Relaxed);
-            let skip = usize::try_from(turn).unwrap_or(0) % indices.len();
-            let sample: Vec<u64> = indices
-                .iter()
-                .cycle()
-                .skip(skip)
-                .take(SAMPLE.min(indices.len()))
-                .map(|index| waiting[*index].claim().id())
-                .collect();
-            let process = self.link.process;
-            // The looks of one lock share a fate of their own.
-            let number = (1 << 32) + lock as u64;
-            let looked = self.ask(number, move |it| it.look(process, lock, &sample)).await;
-            let Ok(looked) = looked else { continue };
-            for index in &indices {
-                let seat = seat_of(&waiting[*index]);
-                let told = looked.attempt.contains(&seat.entry.who.claim);
-                let fresh = seat.epoch.load(Ordering::Relaxed) != looked.epoch;
-                let forgotten = fresh && self.server.mutant != Some(Mutant::NobodyIsTold);
-                report(
-                    *index,
-                    Ok(match told || forgotten {
-                        true => Look::Attempt,
-                        false => Look::Again(self.server.look_every),
-                    }),
-                );
+    async fn look(&self, lock: &LockName, waiting: &[&Seated]) -> Result<Vec<Look>> {
+        let lock = lock_number(lock);
+        let turn = self.rotation.fetch_add(1, Ordering::Relaxed);
+        let skip = usize::try_from(turn).unwrap_or(0) % waiting.len();
+        let sample = waiting.iter().cycle().skip(skip).take(SAMPLE.min(waiting.len()));
+        let sample: Vec<u64> = sample.map(|waiter| waiter.0.entry.who.claim).collect();
+        let process = self.link.process;
+        // The looks of one lock share a fate of their own.
+        let number = (1 << 32) + lock as u64;
+        let looked = self.ask(number, move |it| it.look(process, lock, &sample)).await?;
+        self.ring_the_others(lock, &looked.attempt, waiting);
+        let look = |waiter: &&Seated| {
+            let told = looked.attempt.contains(&waiter.0.entry.who.claim);
+            let fresh = waiter.0.epoch.load(Ordering::Relaxed) != looked.epoch;
+            let forgotten = fresh && self.server.mutant != Some(Mutant::NobodyIsTold);
+            match told || forgotten {
+                true => Look::Attempt,
+                false => Look::Again(self.server.look_every),
             }
-            self.ring_the_others(lock, &looked.attempt, waiting);
-        }
+        };
+        Ok(waiting.iter().map(look).collect())
     }
 
     async fn inspect(&self, _: &LockName) -> Result<Snapshot> {
@@ -238,8 +205,8 @@ impl DistributedLock for LeaseDriver {
 
 impl LeaseDriver {
     /// A look also tells about claims that did not ask: rung if somebody wants them, else strays.
-    fn ring_the_others(&self, lock: usize, told: &[u64], asked: &[Arc<dyn Contender>]) {
-        let asked = |claim: u64| asked.iter().any(|contender| contender.claim().id() == claim);
+    fn ring_the_others(&self, lock: usize, told: &[u64], asked: &[&Seated]) {
+        let asked = |claim: u64| asked.iter().any(|waiter| waiter.0.entry.who.claim == claim);
         for claim in told.iter().copied().filter(|claim| !asked(*claim)) {
             match self.seat(claim) {
                 Some(seat) if seat.claim.ring() => {}
@@ -269,12 +236,24 @@ struct LeaseSeat {
     pushed: AtomicU64,
 }
 
-#[async_trait]
-impl Contender for LeaseSeat {
+/// A seat, which pushes find too.
+pub(crate) struct Seated(Arc<LeaseSeat>);
+
+impl Contender for Seated {
     fn claim(&self) -> &Arc<Claim> {
-        &self.claim
+        &self.0.claim
     }
 
+    async fn attempt(&self) -> Result<Attempt> {
+        self.0.attempt().await
+    }
+
+    async fn release(&self) -> Result<Removal> {
+        self.0.release().await
+    }
+}
+
+impl LeaseSeat {
     async fn attempt(&self) -> Result<Attempt> {
         let (entry, sent) = (self.entry, self.driver.clock.now());
         let pushed = self.pushed.swap(0, Ordering::Relaxed);
@@ -307,11 +286,6 @@ impl Drop for LeaseSeat {
         let mut seats = self.driver.seats.lock().unwrap_or_else(PoisonError::into_inner);
         seats.remove(&self.entry.who.claim);
     }
-}
-
-fn seat_of(contender: &Arc<dyn Contender>) -> &LeaseSeat {
-    let any: &dyn std::any::Any = contender.as_ref();
-    any.downcast_ref().expect("a driver is asked about its own seats only")
 }
 
 /// Locks of the simulation are called `l0`, `l1` and so on.

@@ -4,14 +4,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::hash::Hash;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
     LockName, Locks, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Report, Result, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
+    RenewalPlan, Result, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
 };
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -77,35 +77,6 @@ impl<T> Step<T> {
     }
 }
 
-/// What the driver does with one batch: reports, each this long after the last, then the end.
-#[derive(Clone, Debug)]
-pub(crate) struct Told<T> {
-    pub(crate) reports: Vec<(Duration, usize, Result<T>)>,
-    pub(crate) end: Step<()>,
-}
-
-impl<T> Told<T> {
-    pub(crate) fn all(answers: impl IntoIterator<Item = Result<T>>) -> Told<T> {
-        let numbered = answers.into_iter().enumerate();
-        let reports = numbered.map(|(index, answer)| (Duration::ZERO, index, answer)).collect();
-        Told { reports, end: Step::Now(Ok(())) }
-    }
-
-    pub(crate) fn nothing(end: Step<()>) -> Told<T> {
-        Told { reports: Vec::new(), end }
-    }
-
-    async fn play(self, report: Report<'_, T>) {
-        for (delay, index, answer) in self.reports {
-            if !delay.is_zero() {
-                sleep(delay).await;
-            }
-            report(index, answer);
-        }
-        let _ = self.end.play().await;
-    }
-}
-
 /// One request as the driver got it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
@@ -115,8 +86,8 @@ pub(crate) enum Call {
     Release(u64),
     /// Of a claim that somebody may still believe to hold.
     ReleaseTooEarly(u64),
+    Renew(u64),
     /// Of so many.
-    Renew(usize),
     Look(usize),
     Close,
 }
@@ -125,15 +96,15 @@ type Script<T, R> = Arc<dyn Fn(T, u64) -> R + Send + Sync>;
 type Entered = Arc<dyn Fn(&Claim) + Send + Sync>;
 
 pub(crate) struct Scripted {
-    me: Weak<Scripted>,
     clock: TokioClock,
     profile: Profile,
     enter: Mutex<Entered>,
     inspect: Mutex<Step<Snapshot>>,
     attempt: Mutex<Script<Arc<Claim>, Step<Attempt>>>,
     release: Mutex<Script<Arc<Claim>, Step<Removal>>>,
-    renew: Mutex<Script<Vec<Arc<Claim>>, Told<Renewal>>>,
-    look: Mutex<Script<Vec<Arc<Claim>>, Told<Look>>>,
+    renew: Mutex<Script<Arc<Claim>, Step<Renewal>>>,
+    look: Mutex<Script<Vec<Arc<Claim>>, Step<Vec<Look>>>>,
+    shard: Mutex<Arc<dyn Fn(&Claim) -> u64 + Send + Sync>>,
     seen: Mutex<Seen>,
     changed: Notify,
 }
@@ -178,25 +149,23 @@ impl Scripted {
             tokens: Tokens::Data,
             exclusion_fails_when: Cow::Borrowed(&[]),
         };
-        let store = Arc::new_cyclic(|me| Scripted {
-            me: me.clone(),
+        let store = Arc::new(Scripted {
             clock: TokioClock::new(),
             profile,
             enter: Mutex::new(Arc::new(|_| {})),
             inspect: Mutex::new(Step::Now(Ok(Snapshot::default()))),
             attempt: Mutex::new(Arc::new(|_, _| Step::Never)),
             release: Mutex::new(Arc::new(|_, _| Step::Now(Ok(Removal::Removed)))),
-            renew: Mutex::new(Arc::new(|_, _| Told::nothing(Step::Now(Ok(()))))),
+            renew: Mutex::new(Arc::new(|_, _| Step::Never)),
             look: Mutex::new(Arc::new(|waiting, _| {
-                Told::all(waiting.iter().map(|_| Ok(Look::Again(SECOND))))
+                Step::Now(Ok(vec![Look::Again(SECOND); waiting.len()]))
             })),
+            shard: Mutex::new(Arc::new(|_| 0)),
             seen: Mutex::default(),
             changed: Notify::new(),
         });
         store.on_attempt(|store, claim, _| Step::Now(Ok(store.grant(&claim))));
-        store.on_renew(|store, held, _| {
-            Told::all(held.iter().map(|claim| Ok(store.renewed(claim))))
-        });
+        store.on_renew(|store, claim, _| Step::Now(Ok(store.renewed(&claim))));
         store
     }
 
@@ -253,24 +222,29 @@ impl Scripted {
         *locked(&self.release) = Arc::new(move |_, n| script(n));
     }
 
-    /// What the `n`-th batch of renewals gets, from 0.
+    /// What the `n`-th renewal of whatever claim gets, from 0.
     pub(crate) fn on_renew(
         self: &Arc<Self>,
-        script: impl Fn(&Scripted, &[Arc<Claim>], u64) -> Told<Renewal> + Send + Sync + 'static,
+        script: impl Fn(&Scripted, Arc<Claim>, u64) -> Step<Renewal> + Send + Sync + 'static,
     ) {
         let store = Arc::downgrade(self);
-        *locked(&self.renew) = Arc::new(move |held, n| match store.upgrade() {
-            Some(store) => script(&store, &held, n),
-            None => Told::nothing(Step::Never),
+        *locked(&self.renew) = Arc::new(move |claim, n| match store.upgrade() {
+            Some(store) => script(&store, claim, n),
+            None => Step::Never,
         });
     }
 
-    /// What the `n`-th batch of looks gets, from 0.
+    /// What the `n`-th look gets, from 0.
     pub(crate) fn on_look(
         &self,
-        script: impl Fn(&[Arc<Claim>], u64) -> Told<Look> + Send + Sync + 'static,
+        script: impl Fn(&[Arc<Claim>], u64) -> Step<Vec<Look>> + Send + Sync + 'static,
     ) {
         *locked(&self.look) = Arc::new(move |waiting, n| script(&waiting, n));
+    }
+
+    /// Which shard a claim belongs to.
+    pub(crate) fn on_shard(&self, script: impl Fn(&Claim) -> u64 + Send + Sync + 'static) {
+        *locked(&self.shard) = Arc::new(script);
     }
 
     /// The `n`-th claim that took a seat, from 0.
@@ -330,12 +304,9 @@ impl Scripted {
     }
 }
 
-fn claims(contenders: &[Arc<dyn Contender>]) -> Vec<Arc<Claim>> {
-    contenders.iter().map(|contender| contender.claim().clone()).collect()
-}
-
-#[async_trait]
 impl DistributedLock for Scripted {
+    type Contender = ScriptedSeat;
+
     fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -344,24 +315,30 @@ impl DistributedLock for Scripted {
         &self.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> ScriptedSeat {
         let script = locked(&self.enter).clone();
         script(&claim);
         locked(&self.seen).claims.push(claim.clone());
-        let Some(store) = self.me.upgrade() else { unreachable!("the store is being called") };
-        Arc::new(ScriptedSeat { store, claim })
+        ScriptedSeat { store: self.clone(), claim }
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        let n = self.record(Call::Renew(held.len()));
+    fn shard(&self, contender: &ScriptedSeat) -> impl Eq + Hash + Send {
+        let script = locked(&self.shard).clone();
+        script(&contender.claim)
+    }
+
+    async fn renew(&self, held: &ScriptedSeat) -> Result<Renewal> {
+        let n = self.record(Call::Renew(held.claim.id()));
         let script = locked(&self.renew).clone();
-        script(claims(held), n).play(report).await;
+        let step = script(held.claim.clone(), n);
+        step.play().await
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn look(&self, _: &LockName, waiting: &[&ScriptedSeat]) -> Result<Vec<Look>> {
         let n = self.record(Call::Look(waiting.len()));
         let script = locked(&self.look).clone();
-        script(claims(waiting), n).play(report).await;
+        let step = script(waiting.iter().map(|waiter| waiter.claim.clone()).collect(), n);
+        step.play().await
     }
 
     async fn inspect(&self, _: &LockName) -> Result<Snapshot> {
@@ -379,12 +356,11 @@ impl DistributedLock for Scripted {
     }
 }
 
-struct ScriptedSeat {
+pub(crate) struct ScriptedSeat {
     store: Arc<Scripted>,
     claim: Arc<Claim>,
 }
 
-#[async_trait]
 impl Contender for ScriptedSeat {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim

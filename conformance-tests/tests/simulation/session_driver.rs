@@ -5,12 +5,13 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Claim, Clock, Contender, DistributedLock, Error, ErrorKind, Liveness, LockName, Look, Modes,
-    Moment, OccupantId, Order, Profile, Reach, Removal, Renewal, RenewalPlan, Report, Result,
-    Snapshot, Tokens, Ttl,
+    Moment, OccupantId, Order, Profile, Reach, Removal, Renewal, RenewalPlan, Result, Snapshot,
+    Tokens, Ttl,
 };
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 
 use crate::gate::GatedClock;
 use crate::lease_driver::lock_number;
@@ -27,6 +28,8 @@ pub(crate) struct SessionDriver {
     profile: Profile,
     own: Mutex<Own>,
     opening: tokio::sync::Mutex<()>,
+    /// The last heartbeat that was asked for by many, and when.
+    beat: Mutex<Option<(Moment, Shared<BoxFuture<'static, Result<()>>>)>>,
     me: Weak<SessionDriver>,
 }
 
@@ -61,6 +64,7 @@ impl SessionDriver {
             },
             own: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
+            beat: Mutex::default(),
             me: me.clone(),
         })
     }
@@ -170,8 +174,29 @@ impl SessionDriver {
     }
 }
 
-#[async_trait]
+impl SessionDriver {
+    /// One heartbeat for all who ask at the same moment.
+    async fn shared_heartbeat(&self, session: u64) -> Result<()> {
+        let now = self.clock.now();
+        let beat = {
+            let mut last = self.beat.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*last {
+                Some((asked, beat)) if *asked == now => beat.clone(),
+                _ => {
+                    let me = self.me.upgrade().ok_or_else(unreachable)?;
+                    let beat = async move { me.heartbeat(session).await }.boxed().shared();
+                    *last = Some((now, beat.clone()));
+                    beat
+                }
+            }
+        };
+        beat.await
+    }
+}
+
 impl DistributedLock for SessionDriver {
+    type Contender = SessionSeat;
+
     fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -180,42 +205,43 @@ impl DistributedLock for SessionDriver {
         &self.clock
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn Contender> {
-        let Some(driver) = self.me.upgrade() else { unreachable!("the driver is being called") };
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> SessionSeat {
         let who = Who { process: self.link.process, claim: claim.id() };
         let lock = lock_number(claim.name());
-        Arc::new(SessionSeat::new(driver, claim, who, lock))
+        SessionSeat::new(self.clone(), claim, who, lock)
     }
 
-    async fn renew(&self, held: &[Arc<dyn Contender>], report: Report<'_, Renewal>) {
-        let Some(session) = self.session() else {
-            return (0..held.len()).for_each(|index| report(index, Ok(Renewal::Lost)));
-        };
-        let beat = self.heartbeat(session).await;
-        for (index, contender) in held.iter().enumerate() {
-            let renewal = match SessionSeat::of(contender).is_still_in(self.session()) {
-                false => Ok(Renewal::Lost),
-                true => match (&beat, self.valid_until(session)) {
-                    (Err(error), _) => Err(error.clone()),
-                    (Ok(()), Some(valid_until)) => Ok(Renewal::Renewed { valid_until }),
-                    (Ok(()), None) => Ok(Renewal::Lost),
-                },
-            };
-            report(index, renewal);
+    async fn renew(&self, held: &SessionSeat) -> Result<Renewal> {
+        let Some(session) = self.session() else { return Ok(Renewal::Lost) };
+        let beat = self.shared_heartbeat(session).await;
+        match held.is_still_in(self.session()) {
+            false => Ok(Renewal::Lost),
+            true => beat.map(|()| match self.valid_until(session) {
+                Some(valid_until) => Renewal::Renewed { valid_until },
+                None => Renewal::Lost,
+            }),
         }
     }
 
-    async fn look(&self, waiting: &[Arc<dyn Contender>], report: Report<'_, Look>) {
+    async fn look(&self, _: &LockName, waiting: &[&SessionSeat]) -> Result<Vec<Look>> {
         let beat = match self.session() {
-            Some(session) => self.heartbeat(session).await,
+            Some(session) => self.shared_heartbeat(session).await,
             None => Ok(()),
         };
-        for (index, contender) in waiting.iter().enumerate() {
-            let look = match SessionSeat::of(contender).is_still_in(self.session()) {
-                false => Ok(Look::Attempt),
-                true => beat.clone().map(|()| Look::Again(self.heartbeat_every())),
-            };
-            report(index, look);
+        let look = |waiter: &&SessionSeat| match waiter.is_still_in(self.session()) {
+            false => Look::Attempt,
+            true => Look::Again(self.heartbeat_every()),
+        };
+        let looks: Vec<Look> = waiting.iter().map(look).collect();
+        match beat {
+            Err(error) if looks.iter().any(|look| *look != Look::Attempt) => {
+                let gone = looks.iter().zip(waiting).filter(|(look, _)| **look == Look::Attempt);
+                gone.for_each(|(_, waiter)| {
+                    waiter.claim().ring();
+                });
+                Err(error)
+            }
+            _ => Ok(looks),
         }
     }
 

@@ -4,7 +4,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use async_trait::async_trait;
 use fencelock_core::{
     Armed, Attempt, Claim, Contender, FencingToken, IfBusy, Mode, Removal, Rest, Result,
 };
@@ -66,11 +65,6 @@ impl SessionSeat {
             gone: Arc::default(),
             fired: Arc::default(),
         }
-    }
-
-    pub(crate) fn of(contender: &Arc<dyn Contender>) -> &SessionSeat {
-        let any: &dyn std::any::Any = contender.as_ref();
-        any.downcast_ref().expect("a driver is asked about its own seats only")
     }
 
     fn place(&self) -> MutexGuard<'_, Place> {
@@ -176,7 +170,6 @@ fn is_next(ahead: &[(u64, Mode)], mode: Mode, overtakes: bool) -> bool {
         && (overtakes || (0..ahead.len()).all(|at| ahead[at].1.fits_beside(before(at))))
 }
 
-#[async_trait]
 impl Contender for SessionSeat {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim

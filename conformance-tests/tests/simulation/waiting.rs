@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::gate::AtMostPolls;
-use crate::scripted::{Call, SECOND, Scripted, Step, TTL, Told, in_the_end, unreachable};
+use crate::scripted::{Call, SECOND, Scripted, Step, TTL, in_the_end, unreachable};
 
 const FOREVER: Duration = Duration::MAX;
 
@@ -60,7 +60,7 @@ async fn a_ring_between_the_grant_and_the_hold_asks_about_the_hold() {
         assert!(claim.ring());
         Step::Now(Ok(grant))
     });
-    store.on_renew(|_, _, _| Told::all([Ok(fencelock_core::Renewal::Lost)]));
+    store.on_renew(|_, _, _| Step::Now(Ok(fencelock_core::Renewal::Lost)));
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let granted = store.now();
     assert_eq!(guard.lost().await, LostReason::TakenAway);
@@ -93,11 +93,10 @@ async fn a_stale_look_does_not_put_off_a_loss() {
                 _ => Step::Now(Ok(store.grant(&claim))),
             });
             let answer = answer.clone();
-            store.on_look(move |_, _| Told {
-                reports: vec![(Duration::from_millis(delay), 0, answer.clone())],
-                end: Step::Now(Ok(())),
+            store.on_look(move |_, _| {
+                Step::After(Duration::from_millis(delay), answer.clone().map(|look| vec![look]))
             });
-            store.on_renew(|_, _, _| Told::nothing(Step::Never));
+            store.on_renew(|_, _, _| Step::Never);
             let acquiring = acquire(&store);
             store.until(1, look).await;
             // Its hand-over overtakes the look.
@@ -119,11 +118,35 @@ async fn a_driver_that_panics_in_look_is_asked_again() {
         _ => Step::Now(Ok(store.grant(&claim))),
     });
     store.on_look(|_, n| match n {
-        0 => Told::nothing(Step::Panic),
-        _ => Told::all([Ok(Look::Attempt)]),
+        0 => Step::Panic,
+        _ => Step::Now(Ok(vec![Look::Attempt])),
     });
     let guard = acquire(&store).await.unwrap().unwrap();
     assert!(guard.is_held() && store.count(look) == 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_answers_too_little_is_unknown_for_the_rest() {
+    let store = Scripted::leases();
+    store.on_attempt(|store, claim, n| match n {
+        0 => waiting(SECOND),
+        _ => Step::Now(Ok(store.grant(&claim))),
+    });
+    // The second look answers for more than it was asked about.
+    store.on_look(|_, n| Step::Now(Ok(vec![Look::Attempt; if n == 0 { 1 } else { 3 }])));
+    let locks = store.locks();
+    let waiters: Vec<_> = (0..2)
+        .map(|_| {
+            let lock = locks.lock("a");
+            tokio::spawn(async move { in_the_end(lock.acquire()).await })
+        })
+        .collect();
+    for waiter in waiters {
+        assert!(waiter.await.unwrap().unwrap().is_held());
+    }
+    let looks: Vec<_> =
+        store.calls().into_iter().filter(|call| matches!(call, Call::Look(_))).collect();
+    assert_eq!(looks, [Call::Look(2), Call::Look(1)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,7 +179,7 @@ async fn dropped_at_any_poll_it_is_released() {
         polls += 1;
         let store = Scripted::leases();
         store.on_attempt(script);
-        store.on_look(|_, _| Told::all([Ok(Look::Attempt)]));
+        store.on_look(|_, _| Step::Now(Ok(vec![Look::Attempt])));
         let locks = store.locks();
         let lock = locks.lock("a");
         let ringing = {
@@ -240,7 +263,7 @@ async fn a_silent_store_is_waited_for_so_long() {
         let store = Scripted::leases();
         let asked = store.now();
         store.on_attempt(move |_, _, n| if n == 0 { step.clone() } else { Step::Never });
-        store.on_look(|_, _| Told::nothing(Step::Now(Ok(()))));
+        store.on_look(|_, _| Step::Now(Ok(Vec::new())));
         let error = in_the_end(store.locks().lock("a").acquire()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "looks: {looks}");
         let waited = store.now().since(asked);
