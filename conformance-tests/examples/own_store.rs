@@ -1,0 +1,287 @@
+//! A whole store of one's own, and the suite that says whether it is one:
+//! `cargo run -p fencelock-conformance --example own_store`.
+//!
+//! What holds and waits is a table, as a database would have it: a row for each claim, in the order
+//! of their arrival. Each method changes it in one step and then tells whose turn it has become.
+//! A store across a network differs in two things: the step is a request that can fail, and the
+//! clock is a `BootClock`, read before the request is sent.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_conformance::{Door, Harness, Params, Store};
+use fencelock_core::{
+    Attempt, Claim, Clock, Contender, DistributedLock, FencingToken, IfBusy, Liveness, LockName,
+    Locks, Look, Mode, Modes, Moment, Occupant, OccupantId, Order, Profile, Reach, Removal,
+    Renewal, RenewalPlan, Rest, Result, Snapshot, Tokens, TokioClock, Ttl, lease_end,
+};
+
+static PROFILE: Profile = Profile {
+    store: "own",
+    reach: Reach::Process,
+    liveness: Liveness::Lease,
+    renewal: RenewalPlan::ThirdOfTtl,
+    longest_ttl: Ttl::MAX,
+    order: Order::Arrival,
+    modes: Modes::ALL,
+    tokens: Tokens::Process,
+    exclusion_fails_when: Cow::Borrowed(&[]),
+};
+
+/// How long a waiter may leave a turn alone before it is passed over.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct OwnStore {
+    clock: TokioClock,
+    /// The rows, by the key of their lock.
+    table: Mutex<HashMap<String, Vec<Row>>>,
+    /// The last number that was given out, as a ticket or as a token.
+    last: AtomicU64,
+}
+
+struct Row {
+    ticket: u64,
+    /// In a database the columns owner, mode and label, and to whom to tell it when the row changes.
+    claim: Arc<Claim>,
+    since: Moment,
+    /// Since when it has been its turn.
+    called: Option<Moment>,
+    /// Its token and the end of its lease, once it holds.
+    held: Option<(u64, Moment)>,
+}
+
+impl Row {
+    fn is_of(&self, claim: &Claim) -> bool {
+        self.claim.owner() == claim.owner()
+    }
+}
+
+impl OwnStore {
+    fn number(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Changes the rows of a lock in one step, and rings those whose turn it is then.
+    fn step<T>(&self, lock: &LockName, change: impl FnOnce(&mut Vec<Row>, Moment) -> T) -> T {
+        let now = self.clock.now();
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let rows = table.entry(lock.key().to_owned()).or_default();
+        rows.retain(|row| row.held.map_or(!row.claim.is_over(), |(_, until)| until > now));
+        let result = change(rows, now);
+        let mut rung = Vec::new();
+        for at in turns(rows, now) {
+            if rows[at].called.is_none() {
+                rows[at].called = Some(now);
+                rung.push(rows[at].claim.clone());
+            }
+        }
+        if rows.is_empty() {
+            table.remove(lock.key());
+        }
+        drop(table);
+        for claim in rung {
+            claim.ring();
+        }
+        result
+    }
+}
+
+/// Which waiters' turn it is: in order, up to the first that does not fit.
+fn turns(rows: &[Row], now: Moment) -> Vec<usize> {
+    let mut taken: Vec<Mode> =
+        rows.iter().filter(|row| row.held.is_some()).map(|row| row.claim.mode()).collect();
+    let sleeps = |row: &Row| row.called.is_some_and(|called| called.after(PATIENCE) <= now);
+    let waits = |at: &usize| rows[*at].held.is_none() && !sleeps(&rows[*at]);
+    let fits = |at: &usize| {
+        let fits = rows[*at].claim.mode().fits_beside(taken.iter().copied());
+        taken.push(rows[*at].claim.mode());
+        fits
+    };
+    (0..rows.len()).filter(waits).take_while(fits).collect()
+}
+
+/// When to look again: when a holder could end, or a waiter be asleep.
+fn look_in(rows: &[Row], now: Moment) -> Duration {
+    let ends = rows.iter().filter_map(|row| row.held).map(|(_, until)| until.since(now));
+    ends.fold(PATIENCE, Duration::min)
+}
+
+impl DistributedLock for OwnStore {
+    type Contender = OwnContender;
+
+    fn profile(&self) -> &Profile {
+        &PROFILE
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &self.clock
+    }
+
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> OwnContender {
+        OwnContender { store: self.clone(), claim }
+    }
+
+    async fn renew(&self, held: &OwnContender) -> Result<Renewal> {
+        let claim = &held.claim;
+        Ok(self.step(claim.name(), |rows, now| {
+            let row = rows.iter_mut().find(|row| row.is_of(claim));
+            match row.and_then(|row| row.held.as_mut()) {
+                None => Renewal::Lost,
+                // Still there, and that is all.
+                Some(_) if claim.is_fixed_lease() => Renewal::Renewed { valid_until: now },
+                Some((_, until)) => {
+                    *until = now.after(claim.ttl());
+                    Renewal::Renewed { valid_until: lease_end(now, claim.ttl()) }
+                }
+            }
+        }))
+    }
+
+    async fn look(&self, lock: &LockName, waiting: &[&OwnContender]) -> Result<Vec<Look>> {
+        Ok(self.step(lock, |rows, now| {
+            let waits = |waiter: &&OwnContender| {
+                let row = rows.iter().find(|row| row.is_of(&waiter.claim));
+                // Whose row is gone, or whose turn it is, finds out by an attempt.
+                match row.is_some_and(|row| row.held.is_none() && row.called.is_none()) {
+                    true => Look::Again(look_in(rows, now)),
+                    false => Look::Attempt,
+                }
+            };
+            waiting.iter().map(waits).collect()
+        }))
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
+        Ok(self.step(name, |rows, now| {
+            let mut seen = Snapshot::default();
+            for row in rows.iter() {
+                let id = OccupantId::new(row.ticket.to_string());
+                let occupant = Occupant::new(id, row.claim.mode())
+                    .labelled(row.claim.label().clone())
+                    .since(now.since(row.since));
+                match row.held {
+                    None => seen.waiters.push(occupant),
+                    Some((token, _)) => {
+                        seen.holders.push(occupant.token(FencingToken::new(token)));
+                    }
+                }
+            }
+            seen
+        }))
+    }
+
+    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+        let gone = self.step(name, |rows, _| {
+            let at = rows.iter().position(|row| row.ticket.to_string() == who.as_str());
+            at.map(|at| rows.remove(at))
+        });
+        let Some(row) = gone else { return Ok(Removal::Absent) };
+        // It finds out at once.
+        row.claim.ring();
+        Ok(Removal::Removed)
+    }
+
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct OwnContender {
+    store: Arc<OwnStore>,
+    claim: Arc<Claim>,
+}
+
+impl Contender for OwnContender {
+    fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    async fn attempt(&self) -> Result<Attempt> {
+        let claim = &self.claim;
+        Ok(self.store.step(claim.name(), |rows, now| {
+            // Asked again after a lost reply it finds its row.
+            let known = rows.iter().position(|row| row.is_of(claim));
+            let at = known.unwrap_or_else(|| {
+                let (ticket, claim) = (self.store.number(), claim.clone());
+                rows.push(Row { ticket, claim, since: now, called: None, held: None });
+                rows.len() - 1
+            });
+            rows[at].called = None;
+            if rows[at].held.is_none() && turns(rows, now).contains(&at) {
+                rows[at].held = Some((self.store.number(), now.after(claim.ttl())));
+                rows[at].since = now;
+            }
+            match (rows[at].held, claim.if_busy()) {
+                (Some((token, _)), _) => Attempt::Granted {
+                    token: FencingToken::new(token),
+                    valid_until: lease_end(now, claim.ttl()),
+                },
+                (None, IfBusy::Queue) => Attempt::Waiting { look_in: look_in(rows, now) },
+                (None, IfBusy::Refuse) => {
+                    rows.remove(at);
+                    Attempt::Busy { rest: Rest::Nothing }
+                }
+            }
+        }))
+    }
+
+    async fn release(&self) -> Result<Removal> {
+        Ok(self.store.step(self.claim.name(), |rows, _| {
+            let before = rows.len();
+            rows.retain(|row| !row.is_of(&self.claim));
+            if rows.len() < before { Removal::Removed } else { Removal::Absent }
+        }))
+    }
+}
+
+struct OwnHarness;
+
+/// What one behaviour may use: a store of its own, and the prefix of its names.
+struct OwnPart(Arc<OwnStore>, String);
+
+#[async_trait]
+impl Harness for OwnHarness {
+    fn name(&self) -> &str {
+        "own"
+    }
+
+    async fn open(&self, prefix: &str) -> Result<Box<dyn Store>> {
+        Ok(Box::new(OwnPart(Arc::default(), prefix.to_owned())))
+    }
+}
+
+#[async_trait]
+impl Store for OwnPart {
+    async fn connect(&self, params: &Params) -> Result<Locks> {
+        Locks::new(self.0.clone(), "own://", params.settings()?)
+    }
+
+    fn doors(&self) -> &[Door] {
+        &[Door::Look, Door::Expire]
+    }
+
+    async fn leftovers(&self) -> Result<Vec<String>> {
+        let table = self.0.table.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(table.keys().cloned().collect())
+    }
+
+    async fn is_locked(&self, name: &str) -> Result<bool> {
+        let name = LockName::with_prefix(&self.1, name)?;
+        Ok(self.0.step(&name, |rows, _| rows.iter().any(|row| row.held.is_some())))
+    }
+
+    async fn expire(&self, name: &str) -> Result<()> {
+        let name = LockName::with_prefix(&self.1, name)?;
+        self.0.step(&name, |rows, _| rows.retain(|row| row.held.is_none()));
+        Ok(())
+    }
+}
+
+fn main() {
+    fencelock_conformance::main(OwnHarness);
+}
