@@ -28,7 +28,11 @@ pub(crate) fn renew<'a, S: DistributedLock>(
     told: Told<'a, Renewal>,
 ) -> impl Future<Output = ()> + Send + 'a {
     let renew_one = move |held: &'a S::Contender| -> Answer<'a, ()> {
-        Box::pin(async move { told(held.claim(), caught(store.renew(held)).await) })
+        Box::pin(async move {
+            // A store that answers at once must not let a large batch keep its worker thread.
+            tokio::task::coop::consume_budget().await;
+            told(held.claim(), caught(store.renew(held)).await);
+        })
     };
     let shards = grouped(held, |held| store.shard(held));
     in_parallel(shards.into_iter().map(move |shard| shard.into_iter().map(renew_one).collect()))
@@ -42,6 +46,7 @@ pub(crate) fn look<'a, S: DistributedLock>(
 ) -> impl Future<Output = ()> + Send + 'a {
     let look_at = move |waiting: Vec<&'a S::Contender>| -> Answer<'a, ()> {
         Box::pin(async move {
+            tokio::task::coop::consume_budget().await;
             let lock = waiting[0].claim().name();
             let looks = caught(store.look(lock, &waiting)).await;
             let mut looks = looks.map(Vec::into_iter);
