@@ -115,7 +115,7 @@ fn script(store: &Arc<Scripted>, place: Place, stall: &Arc<Stall>) {
             store.on_renew(move |store, claim, _| match is_a(&claim) && !blocks.has_begun() {
                 true => Step::Blocks(blocks.clone(), Err(unreachable())),
                 false => Step::Now(Ok(store.renewed(&claim))),
-            })
+            });
         }
         Place::Look => {
             store.on_attempt(move |store, claim, n| {

@@ -93,6 +93,8 @@ pub(crate) enum Call {
 }
 
 type Script<T, R> = Arc<dyn Fn(T, u64) -> R + Send + Sync>;
+type Claims = Vec<Arc<Claim>>;
+type Sharded = Arc<dyn Fn(&Claim) -> u64 + Send + Sync>;
 type Entered = Arc<dyn Fn(&Claim) + Send + Sync>;
 
 pub(crate) struct Scripted {
@@ -103,8 +105,8 @@ pub(crate) struct Scripted {
     attempt: Mutex<Script<Arc<Claim>, Step<Attempt>>>,
     release: Mutex<Script<Arc<Claim>, Step<Removal>>>,
     renew: Mutex<Script<Arc<Claim>, Step<Renewal>>>,
-    look: Mutex<Script<Vec<Arc<Claim>>, Step<Vec<Look>>>>,
-    shard: Mutex<Arc<dyn Fn(&Claim) -> u64 + Send + Sync>>,
+    look: Mutex<Script<Claims, Step<Vec<Look>>>>,
+    shard: Mutex<Sharded>,
     seen: Mutex<Seen>,
     changed: Notify,
 }

@@ -29,9 +29,11 @@ pub(crate) struct SessionDriver {
     own: Mutex<Own>,
     opening: tokio::sync::Mutex<()>,
     /// The last heartbeat that was asked for by many, and when.
-    beat: Mutex<Option<(Moment, Shared<BoxFuture<'static, Result<()>>>)>>,
+    beat: Mutex<Option<(Moment, Beat)>>,
     me: Weak<SessionDriver>,
 }
+
+type Beat = Shared<BoxFuture<'static, Result<()>>>;
 
 #[derive(Default)]
 struct Own {
