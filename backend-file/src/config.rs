@@ -7,13 +7,13 @@ use fencelock_core::url::StoreUrl;
 use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
 use tokio::runtime::Handle;
 
-use crate::backend::{Driver, Store};
-use crate::directory::{Directory, REMOVED_AT_MOST};
-use crate::door::Door;
+use crate::backend::{FileBackend, Store};
+use crate::directory::{Directory, MAX_RETRIES};
+use crate::door::WakePipe;
 use crate::error::refused;
 use crate::io;
 use crate::ledger::BootId;
-use crate::place::Ground;
+use crate::place::StoreContext;
 use crate::platform;
 
 /// A file store that is not yet connected.
@@ -28,12 +28,12 @@ use crate::platform;
 /// ```
 #[derive(Clone, Debug)]
 pub struct FileStore {
-    place: Place,
+    location: Location,
     boot: Option<BootId>,
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum Location {
     OfUser,
     At(PathBuf),
 }
@@ -43,7 +43,7 @@ impl FileStore {
     /// there. The users who may write to it share its locks.
     #[must_use]
     pub fn at(directory: impl AsRef<Path>) -> FileStore {
-        FileStore { place: Place::At(directory.as_ref().to_owned()), boot: None }
+        FileStore { location: Location::At(directory.as_ref().to_owned()), boot: None }
     }
 
     /// In `.local/state/fencelock` of this user's home directory in `/etc/passwd`: the same for a
@@ -51,7 +51,7 @@ impl FileStore {
     /// user than root could rename a part of its path.
     #[must_use]
     pub fn of_user() -> FileStore {
-        FileStore { place: Place::OfUser, boot: None }
+        FileStore { location: Location::OfUser, boot: None }
     }
 
     /// As if the machine had booted under another id: for tests.
@@ -99,24 +99,26 @@ impl FileStore {
             let message = "no file descriptor is free for the store's timer";
             Error::new(ErrorKind::Unreachable, message).caused_by(error)
         })?;
-        let (ground, door) = io::detached(move || self.open(&runtime)).await??;
-        let shown = format!("file://{}", ground.directory.path().display());
-        let store = Arc::new(Store::new(ground, door, clock));
-        Locks::new(Arc::new(Driver { store }), &shown, settings)
+        let (context, wake_pipe) = io::detached(move || self.open(&runtime)).await??;
+        let shown = format!("file://{}", context.directory.path().display());
+        let store = Arc::new(Store::new(context, wake_pipe, clock));
+        Locks::new(Arc::new(FileBackend { store }), &shown, settings)
     }
 
-    fn open(self, runtime: &Handle) -> Result<(Ground, Door)> {
+    fn open(self, runtime: &Handle) -> Result<(StoreContext, WakePipe)> {
         let boot = match self.boot {
             Some(boot) => boot,
             None => platform::boot_id().map_err(|error| {
                 refused("the machine's boot id cannot be read; is /proc mounted?").caused_by(error)
             })?,
         };
-        let mut tries = 0..REMOVED_AT_MOST;
+        let mut tries = 0..MAX_RETRIES;
         loop {
-            let directory = self.place.open()?;
-            match Door::take(&directory, runtime) {
-                Ok(door) => return Ok((Ground::new(directory, boot, runtime.clone())?, door)),
+            let directory = self.location.open()?;
+            match WakePipe::take(&directory, runtime) {
+                Ok(wake_pipe) => {
+                    return Ok((StoreContext::new(directory, boot, runtime.clone())?, wake_pipe));
+                }
                 // Another process removes it, or has begun to, while this one makes it.
                 Err(error)
                     if (is_gone(&error) || directory.still_there().is_err())
@@ -127,12 +129,12 @@ impl FileStore {
     }
 }
 
-impl Place {
+impl Location {
     fn open(&self) -> Result<Directory> {
         match self {
-            Place::OfUser => Directory::of_user(),
-            Place::At(path) if path.is_absolute() => Directory::at(path),
-            Place::At(path) => {
+            Location::OfUser => Directory::of_user(),
+            Location::At(path) if path.is_absolute() => Directory::at(path),
+            Location::At(path) => {
                 let path = path.display();
                 Err(refused(format!("{path} is no absolute path; expected file:///DIR")))
             }

@@ -11,41 +11,41 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Poll;
 
 use fencelock_core::{
-    Armed, Attempt, Claim, Contender, Error, FencingToken, IfBusy, Moment, Removal, Renewal, Rest,
-    Result,
+    Acquisition, AttemptOutcome, Claim, Error, FencingToken, IfBusy, Moment, ReleaseOutcome,
+    RenewOutcome, Residue, Result, WatchHandle,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::backend::{LOOK_AGAIN, Store};
+use crate::backend::{CHECK_INTERVAL, Store};
 use crate::error::runtime_ended;
 use crate::inheritance::{self, Inheritance};
-use crate::latch::{Latched, Stop};
+use crate::latch::{QueueGuard, StepError};
 use crate::page::Page;
 use crate::pipe;
-use crate::place::Place;
+use crate::place::FileLock;
 use crate::platform::centiseconds;
-use crate::queue::{EVERY_HOLDER, Entry, NOBODY, Queue};
-use crate::wake::Wake;
+use crate::queue::{EVERY_HOLDER, Entry, NO_SLOT, Queue};
+use crate::wake::Notifications;
 
 /// A claim of this store, shared with what is done for it on another thread.
 #[derive(Debug)]
-pub(crate) struct FileContender(Arc<Shared>);
+pub(crate) struct FileAcquisition(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     store: Arc<Store>,
-    place: Arc<Place>,
+    lock: Arc<FileLock>,
     claim: Arc<Claim>,
-    seat: Mutex<Seat>,
+    claim_state: Mutex<ClaimState>,
     /// What a child is given to keep the lock with, once it was asked for.
-    passed_on: OnceLock<Inheritance>,
+    inherited: OnceLock<Inheritance>,
 }
 
 /// What a claim has in the store. Locked for moments only, and not while a request is with the
 /// disk.
 #[derive(Debug, Default)]
-struct Seat {
+struct ClaimState {
     ticket: Option<u64>,
     /// Open for reading: the sign of life.
     pipe: Option<OwnedFd>,
@@ -53,15 +53,15 @@ struct Seat {
     page: Option<Arc<Page>>,
     /// What it holds with.
     held: Option<Entry>,
-    armed: Option<Armed>,
+    armed: Option<WatchHandle>,
 }
 
 /// What a step under the latch came to.
-enum Step {
+enum StepOutcome {
     Granted(u64),
     Busy,
     /// Whom to watch. Entries of this store are not among them: they ring by themselves.
-    Waits(Vec<OwnedFd>),
+    Waiting(Vec<OwnedFd>),
 }
 
 /// Whom to watch, or who is dead among them.
@@ -70,14 +70,18 @@ enum Ahead {
     Dead(usize),
 }
 
-impl FileContender {
-    pub(crate) fn new(store: Arc<Store>, place: Arc<Place>, claim: Arc<Claim>) -> FileContender {
-        let (seat, passed_on) = (Mutex::default(), OnceLock::new());
-        FileContender(Arc::new(Shared { store, place, claim, seat, passed_on }))
+impl FileAcquisition {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        lock: Arc<FileLock>,
+        claim: Arc<Claim>,
+    ) -> FileAcquisition {
+        let (claim_state, inherited) = (Mutex::default(), OnceLock::new());
+        FileAcquisition(Arc::new(Shared { store, lock, claim, claim_state, inherited }))
     }
 
-    pub(crate) fn place(&self) -> &Arc<Place> {
-        &self.0.place
+    pub(crate) fn lock(&self) -> &Arc<FileLock> {
+        &self.0.lock
     }
 
     pub(crate) fn ticket(&self) -> Option<u64> {
@@ -85,148 +89,152 @@ impl FileContender {
     }
 
     /// Whether the store still has this held claim, for a renewal that somebody rang for.
-    pub(crate) async fn confirm(&self) -> Result<Renewal> {
+    pub(crate) async fn confirm(&self) -> Result<RenewOutcome> {
         let this = self.0.clone();
         this.store.same_process()?;
-        let held = self.0.place.latched_if_there(move |mut latched| {
-            let queue = latched.queue();
+        let held = self.0.lock.with_queue_if_present(move |mut guard| {
+            let queue = guard.queue();
             let at = this.ticket().and_then(|ticket| queue.position(ticket));
             Ok(at.is_some_and(|at| queue.entries[at].held))
         });
         Ok(match held.await? {
-            Some(true) => Renewal::Renewed { valid_until: Moment::NEVER },
-            Some(false) | None => Renewal::Lost,
+            Some(true) => RenewOutcome::Renewed { valid_until: Moment::NEVER },
+            Some(false) | None => RenewOutcome::Lost,
         })
     }
 }
 
 impl Shared {
-    fn seat(&self) -> MutexGuard<'_, Seat> {
-        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    fn claim_state(&self) -> MutexGuard<'_, ClaimState> {
+        self.claim_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ticket(&self) -> Option<u64> {
-        self.seat().ticket
+        self.claim_state().ticket
     }
 
     /// Grants, or joins the queue, or stays in it; then wakes those to whom that matters.
-    fn step(&self, mut latched: Latched<'_>) -> Result<Step, Stop> {
-        let mut wake = Wake::default();
-        let step = self.step_latched(&mut latched, &mut wake)?;
-        drop(latched);
-        wake.send(&self.store.door);
+    fn step(&self, mut guard: QueueGuard<'_>) -> Result<StepOutcome, StepError> {
+        let mut notifications = Notifications::default();
+        let step = self.step_under_latch(&mut guard, &mut notifications)?;
+        drop(guard);
+        notifications.send(&self.store.wake_pipe);
         Ok(step)
     }
 
     /// All or nothing.
-    fn step_latched(&self, latched: &mut Latched<'_>, wake: &mut Wake) -> Result<Step, Stop> {
+    fn step_under_latch(
+        &self,
+        guard: &mut QueueGuard<'_>,
+        notifications: &mut Notifications,
+    ) -> Result<StepOutcome, StepError> {
         let now = centiseconds();
-        let queue = latched.queue();
+        let queue = guard.queue();
         let known = self.ticket().and_then(|ticket| queue.position(ticket));
         let mut at = match known {
             Some(at) if queue.entries[at].held => {
-                return Ok(Step::Granted(queue.entries[at].token));
+                return Ok(StepOutcome::Granted(queue.entries[at].token));
             }
             Some(at) => at,
             None => {
                 // Never there, or its place was taken away: to the end of the queue.
-                self.leave_seat();
-                queue.push(self.claim.mode(), self.store.door.number(), now)
+                self.clear_claim_state();
+                queue.push(self.claim.mode(), self.store.wake_pipe.number(), now)
             }
         };
         let before = queue.entries[at];
         let mut someone_died = false;
         let ahead = loop {
-            if latched.queue().fits(at) {
+            if guard.queue().fits(at) {
                 break None;
             }
-            match self.ahead_of(at, latched)? {
+            match self.ahead_of(at, guard)? {
                 Ahead::Alive(watches) => break Some(watches),
                 Ahead::Dead(dead) => {
-                    latched.queue().entries.remove(dead);
+                    guard.queue().entries.remove(dead);
                     at -= 1;
                     someone_died = true;
                 }
             }
         };
         if ahead.is_some() && self.claim.if_busy() == IfBusy::Refuse {
-            latched.queue().entries.remove(at);
+            guard.queue().entries.remove(at);
             if someone_died {
-                latched.commit()?;
+                guard.commit()?;
             }
-            return Ok(Step::Busy);
+            return Ok(StepOutcome::Busy);
         }
         let pipe = match known {
             Some(_) => None,
             None => {
-                let labelled = match self.store.door.has_label(self.claim.label()) {
+                let labelled = match self.store.wake_pipe.has_label(self.claim.label()) {
                     Some(has_it) => !has_it,
                     None => {
-                        latched.needs_disk()?;
-                        !self.store.door.put_label(self.claim.label())
+                        guard.needs_disk()?;
+                        !self.store.wake_pipe.put_label(self.claim.label())
                     }
                 };
                 if labelled {
-                    latched.needs_disk()?;
+                    guard.needs_disk()?;
                 }
-                let (slot, pipe) = latched.take_slot(before.ticket)?;
+                let (slot, pipe) = guard.take_slot(before.ticket)?;
                 if labelled {
-                    latched.files()?.state()?.write_label(slot, self.claim.label())?;
+                    guard.files()?.state()?.write_label(slot, self.claim.label())?;
                 }
-                let queue = latched.queue();
+                let queue = guard.queue();
                 if queue.spare == slot {
-                    queue.spare = NOBODY;
+                    queue.spare = NO_SLOT;
                 }
                 let entry = &mut queue.entries[at];
                 (entry.slot, entry.labelled) = (slot, labelled);
                 Some(pipe)
             }
         };
-        let queue = latched.queue();
+        let queue = guard.queue();
         let token = match &ahead {
             None => Some(queue.grant(at, now)),
             Some(_) => {
-                queue.entries[at].watch = whom_it_watches(queue, at);
+                queue.entries[at].watch = watched_slot(queue, at);
                 None
             }
         };
         let entry = queue.entries[at];
         if token.is_some() {
-            wake.after_grant(queue, at, &self.place);
+            notifications.after_grant(queue, at, &self.lock);
         }
         if someone_died || entry != before {
-            latched.commit()?;
+            guard.commit()?;
         }
         if let Some(pipe) = pipe {
             {
-                let mut seat = self.seat();
-                (seat.pipe, seat.ticket) = (Some(pipe), Some(entry.ticket));
-                seat.page = Some(latched.files()?.page().clone());
+                let mut claim_state = self.claim_state();
+                (claim_state.pipe, claim_state.ticket) = (Some(pipe), Some(entry.ticket));
+                claim_state.page = Some(guard.files()?.page().clone());
             }
-            self.store.door.callers().add(self.place.caller(entry.ticket), &self.claim);
+            self.store.wake_pipe.registry().add(self.lock.claim_key(entry.ticket), &self.claim);
         }
         if token.is_some() {
-            self.seat().held = Some(entry);
+            self.claim_state().held = Some(entry);
         }
         Ok(match (token, ahead) {
-            (Some(token), _) => Step::Granted(token),
-            (None, watches) => Step::Waits(watches.unwrap_or_default()),
+            (Some(token), _) => StepOutcome::Granted(token),
+            (None, watches) => StepOutcome::Waiting(watches.unwrap_or_default()),
         })
     }
 
     /// Opens the pipes of everybody whom entry `at` has to watch, or finds one that is dead.
-    fn ahead_of(&self, at: usize, latched: &mut Latched<'_>) -> Result<Ahead> {
-        let blockers = latched.queue().blockers(at);
+    fn ahead_of(&self, at: usize, guard: &mut QueueGuard<'_>) -> Result<Ahead> {
+        let blockers = guard.queue().blockers(at);
         let mut watches = Vec::new();
         for index in blockers.rev() {
-            let blocker = latched.queue().entries[index];
+            let blocker = guard.queue().entries[index];
             // It lives as long as this process, and rings whoever watched it when it goes.
-            let own = blocker.door == self.store.door.number()
-                && self.store.door.callers().contains(self.place.caller(blocker.ticket));
+            let own = blocker.wake_pipe == self.store.wake_pipe.number()
+                && self.store.wake_pipe.registry().contains(self.lock.claim_key(blocker.ticket));
             if own {
                 continue;
             }
-            match latched.files()?.watch(blocker.slot)? {
+            match guard.files()?.watch(blocker.slot)? {
                 Some(pipe) => watches.push(pipe),
                 None => return Ok(Ahead::Dead(index)),
             }
@@ -236,114 +244,114 @@ impl Shared {
 
     /// Rings the claim when one of `pipes` loses its last reader.
     fn arm(&self, pipes: Vec<OwnedFd>) -> Result<()> {
-        let _in_runtime = self.store.ground.runtime.enter();
+        let _in_runtime = self.store.context.runtime.enter();
         // The safe constructor is deprecated for types that may not own their descriptor; an
         // OwnedFd does, and the replacement is unsafe code.
         #[allow(deprecated)]
         let watch = |pipe| AsyncFd::with_interest(pipe, Interest::ERROR);
         let pipes: std::io::Result<Vec<_>> = pipes.into_iter().map(watch).collect();
         let pipes = pipes.map_err(|error| runtime_ended().caused_by(error))?;
-        let armed = (!pipes.is_empty()).then(|| self.claim.ring_when(any_gone(pipes)));
-        self.seat().armed = armed;
+        let armed = (!pipes.is_empty()).then(|| self.claim.wake_when(any_closed(pipes)));
+        self.claim_state().armed = armed;
         Ok(())
     }
 
-    fn leave_seat(&self) {
+    fn clear_claim_state(&self) {
         // Closed once the mutex is free.
-        let left = std::mem::take(&mut *self.seat());
+        let left = std::mem::take(&mut *self.claim_state());
         if let Some(ticket) = left.ticket {
-            self.store.door.callers().remove(self.place.caller(ticket));
+            self.store.wake_pipe.registry().remove(self.lock.claim_key(ticket));
         }
     }
 
     /// Takes the entry out of the queue.
-    fn remove(&self, mut latched: Latched<'_>) -> Result<Removal, Stop> {
-        let Some(ticket) = self.ticket() else { return Ok(Removal::Absent) };
-        let queue = latched.queue();
-        let Some(at) = queue.position(ticket) else { return Ok(Removal::Absent) };
+    fn remove(&self, mut guard: QueueGuard<'_>) -> Result<ReleaseOutcome, StepError> {
+        let Some(ticket) = self.ticket() else { return Ok(ReleaseOutcome::Absent) };
+        let queue = guard.queue();
+        let Some(at) = queue.position(ticket) else { return Ok(ReleaseOutcome::Absent) };
         let gone = queue.entries.remove(at);
-        let mut wake = Wake::default();
-        wake.after_removal(queue, &gone, &self.place);
+        let mut notifications = Notifications::default();
+        notifications.after_removal(queue, &gone, &self.lock);
         let extra: Vec<_> = pipe::extra(queue, gone.slot).collect();
         if !extra.is_empty() {
-            latched.needs_disk()?;
+            guard.needs_disk()?;
         }
-        if let Some(inheritance) = self.passed_on.get() {
+        if let Some(inheritance) = self.inherited.get() {
             inheritance.revoke(&gone);
         }
-        latched.commit()?;
-        if self.passed_on.get().is_none() {
-            latched.leave_slot(gone.slot);
+        guard.commit()?;
+        if self.inherited.get().is_none() {
+            guard.leave_slot(gone.slot);
         }
-        let files = latched.files()?;
+        let files = guard.files()?;
         extra.into_iter().for_each(|slot| pipe::retire(files.dir(), slot));
-        drop(latched);
+        drop(guard);
         // For whoever watches this entry, and has no copy of its pipe inherited, the closing is
         // the wake-up.
-        self.leave_seat();
-        wake.after_closing(&gone, &files);
-        wake.send(&self.store.door);
-        Ok(Removal::Removed)
+        self.clear_claim_state();
+        notifications.after_closing(&gone, &files);
+        notifications.send(&self.store.wake_pipe);
+        Ok(ReleaseOutcome::Removed)
     }
 }
 
-impl Contender for FileContender {
+impl Acquisition for FileAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.0.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let this = self.0.clone();
         this.store.same_process()?;
-        let step = self.0.place.latched(move |latched| this.step(latched)).await?;
+        let step = self.0.lock.with_queue(move |guard| this.step(guard)).await?;
         Ok(match step {
-            Step::Granted(token) => {
-                self.0.seat().armed = None;
+            StepOutcome::Granted(token) => {
+                self.0.claim_state().armed = None;
                 let token = FencingToken::new(token);
-                Attempt::Granted { token, valid_until: Moment::NEVER }
+                AttemptOutcome::Granted { token, valid_until: Moment::NEVER }
             }
-            Step::Busy => Attempt::Busy { rest: Rest::Nothing },
-            Step::Waits(pipes) => {
+            StepOutcome::Busy => AttemptOutcome::Busy { rest: Residue::Nothing },
+            StepOutcome::Waiting(pipes) => {
                 self.0.arm(pipes)?;
-                Attempt::Waiting { look_in: LOOK_AGAIN }
+                AttemptOutcome::Waiting { check_after: CHECK_INTERVAL }
             }
         })
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let this = self.0.clone();
         this.store.same_process()?;
         // In line behind an attempt that was given up and may still be carried out.
-        let removed = self.0.place.latched_if_there(move |latched| this.remove(latched)).await;
+        let removed = self.0.lock.with_queue_if_present(move |guard| this.remove(guard)).await;
         match removed {
             Ok(removed) => {
-                self.0.leave_seat();
-                Ok(removed.unwrap_or(Removal::Absent))
+                self.0.clear_claim_state();
+                Ok(removed.unwrap_or(ReleaseOutcome::Absent))
             }
             Err(error) => {
                 // With its pipe closed the entry is dead to everybody, and whoever waits removes
                 // it; the repetition of this release is for those that inherited a copy.
-                let mut seat = self.0.seat();
-                (seat.pipe, seat.armed) = (None, None);
+                let mut claim_state = self.0.claim_state();
+                (claim_state.pipe, claim_state.armed) = (None, None);
                 Err(error)
             }
         }
     }
 
     fn unanswered(&self) -> Option<Error> {
-        self.0.place.trouble().map(|(_, trouble)| trouble)
+        self.0.lock.trouble().map(|(_, trouble)| trouble)
     }
 
     #[cfg(unix)]
     fn keep_alive(&self) -> Option<BorrowedFd<'_>> {
-        if self.0.passed_on.get().is_none() {
-            let seat = self.0.seat();
-            let (pipe, entry) = (seat.pipe.as_ref()?, seat.held?);
-            let inheritance = inheritance::pass_on(self.0.place.path(), pipe, &entry).ok()?;
+        if self.0.inherited.get().is_none() {
+            let claim_state = self.0.claim_state();
+            let (pipe, entry) = (claim_state.pipe.as_ref()?, claim_state.held?);
+            let inheritance = inheritance::pass_on(self.0.lock.path(), pipe, &entry).ok()?;
             // Somebody who asked at the same time may have been first.
-            let _ = self.0.passed_on.set(inheritance);
+            let _ = self.0.inherited.set(inheritance);
         }
-        self.0.passed_on.get().map(AsFd::as_fd)
+        self.0.inherited.get().map(AsFd::as_fd)
     }
 }
 
@@ -352,22 +360,22 @@ impl Drop for Shared {
         // Only a claim that could not be released still has a seat. Its pipe closes now, which
         // frees the lock; claims of this process had no pipe to watch.
         let abandoned = self.ticket().is_some();
-        self.leave_seat();
+        self.clear_claim_state();
         if abandoned {
-            self.store.door.callers().ring_all();
+            self.store.wake_pipe.registry().ring_all();
         }
     }
 }
 
-fn whom_it_watches(queue: &Queue, at: usize) -> u16 {
+fn watched_slot(queue: &Queue, at: usize) -> u16 {
     match queue.watches_every_holder(at) {
         true => EVERY_HOLDER,
-        false => at.checked_sub(1).map_or(NOBODY, |ahead| queue.entries[ahead].slot),
+        false => at.checked_sub(1).map_or(NO_SLOT, |ahead| queue.entries[ahead].slot),
     }
 }
 
 /// Completes when the last reader of one of `pipes` is gone.
-async fn any_gone(pipes: Vec<AsyncFd<OwnedFd>>) {
+async fn any_closed(pipes: Vec<AsyncFd<OwnedFd>>) {
     type Gone<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
     // An error here means that the runtime ends, and with it everybody who could be rung.
     let gone = async |pipe: &AsyncFd<OwnedFd>| drop(pipe.ready(Interest::ERROR).await);

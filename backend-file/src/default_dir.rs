@@ -17,7 +17,7 @@ use rustix::io::{self, Errno};
 
 use crate::directory::{OPEN_DIR, open_or_make};
 use crate::error::{failed, refused};
-use crate::home::{Account, a_directory_for};
+use crate::home::{Account, own_directory_advice};
 
 const PARTS: [&str; 3] = [".local", "state", "fencelock"];
 
@@ -98,7 +98,7 @@ fn check(path: &Path, fd: BorrowedFd<'_>, account: &Account) -> Result<()> {
         return Err(refused(format!(
             "the default directory cannot be used: {shown} belongs to user {}; {}",
             stat.st_uid,
-            a_directory_for(account.uid)
+            own_directory_advice(account.uid)
         )));
     }
     if mode.contains(Mode::SVTX) {
@@ -118,10 +118,10 @@ fn stat_of(path: &Path, fd: BorrowedFd<'_>) -> Result<Stat> {
     rustix::fs::fstat(fd).map_err(|errno| failed("look at", path, errno))
 }
 
-fn no_default(path: &Path, why: &str, mend: &str) -> Error {
+fn no_default(path: &Path, why: &str, fix: &str) -> Error {
     let path = path.display();
     refused(format!(
-        "the default directory cannot be used: {path} {why}; type: {mend} or name another one as \
+        "the default directory cannot be used: {path} {why}; type: {fix} or name another one as \
          file:///DIR"
     ))
 }
@@ -131,7 +131,7 @@ fn unusable(path: &Path, errno: io::Errno, account: &Account) -> Error {
     let (path, error) = (path.display(), std::io::Error::from(errno));
     refused(format!(
         "the default directory cannot be used: {path}: {error}; {}",
-        a_directory_for(account.uid)
+        own_directory_advice(account.uid)
     ))
 }
 
@@ -180,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn it_is_made_for_this_user_alone() {
+    fn the_directory_is_created_for_this_user_alone() {
         let home = Home::new();
         assert_eq!(home.opened(), home.account.home.join(".local/state/fencelock"));
         assert_eq!(fs::metadata(home.base.path().join(".local")).unwrap().mode() & 0o777, 0o700);
     }
 
     #[test]
-    fn a_group_may_write_to_its_path_only_if_nobody_else_is_in_it() {
+    fn a_group_may_write_to_the_path_only_if_it_is_private() {
         let mut home = Home::new();
         let local = home.make(".local", 0o775);
         let said = home.refused("may be written by group");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_counts_as_what_it_leads_to() {
+    fn a_symbolic_link_is_checked_like_its_target() {
         let home = Home::new();
         let target = home.make("data/local", 0o755);
         symlink("data/local", home.account.home.join(".local")).unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_another_user_is_refused_and_what_belongs_to_root_is_not() {
+    fn parts_of_another_user_are_refused_and_parts_of_root_are_not() {
         if !rustix::process::geteuid().is_root() {
             return;
         }

@@ -28,7 +28,7 @@ pub(crate) struct Directory {
 pub(crate) const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 /// How often a directory may be removed while it is made and opened before that is an error: a
 /// fraction of a second, for a process that does nothing else wins most of the races.
-pub(crate) const REMOVED_AT_MOST: usize = 10_000;
+pub(crate) const MAX_RETRIES: usize = 10_000;
 
 impl Directory {
     /// The directory at `path`, which is made, for this user alone, if its parent is there.
@@ -141,7 +141,7 @@ pub(crate) fn refuse_network(fd: BorrowedFd<'_>, path: &Path) -> Result<StatFs> 
 
 /// Opens the directory `path` below `dir`, which is made for this user alone if it is not there.
 pub(crate) fn open_or_make(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    for _ in 0..REMOVED_AT_MOST {
+    for _ in 0..MAX_RETRIES {
         match rustix::fs::openat(dir, path, flags, Mode::empty()) {
             Err(Errno::NOENT) => {}
             opened => return opened,

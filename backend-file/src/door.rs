@@ -19,40 +19,40 @@ use tokio::runtime::Handle;
 use crate::directory::Directory;
 use crate::error::failed;
 use crate::labels::{read_label, write_label};
-use crate::mailbox::{self, Mailbox};
+use crate::mailbox::{self, OwnedPipe};
 use crate::pipe;
 use crate::platform::centiseconds;
-use crate::queue::NO_DOOR;
-use crate::state::LABEL;
+use crate::queue::NO_WAKE_PIPE;
+use crate::state::LABEL_LEN;
 
 /// Begins with a dot, which no lock's directory does.
-const DOORS: &str = ".doors";
+const WAKE_PIPES: &str = ".doors";
 /// The label of each door's process.
 const LABELS: &str = "labels";
 
 /// A claim of this store as others know it: the lock's hash plus the ticket.
-pub(crate) type Caller = u64;
+pub(crate) type ClaimKey = u64;
 
 /// This store's door, and the way to the others.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct WakePipe {
     number: u16,
     dir: Arc<OwnedFd>,
-    callers: Arc<Callers>,
+    registry: Arc<ClaimRegistry>,
     /// When it was taken, as [`queue::Entry::since`](crate::queue::Entry::since).
     taken: u32,
     /// The label that stands at this door, once a claim had one.
     label: OnceLock<Option<Label>>,
-    attendant: tokio::task::AbortHandle,
+    dispatcher: tokio::task::AbortHandle,
 }
 
-impl Door {
+impl WakePipe {
     /// Takes a free door.
-    pub(crate) fn take(directory: &Directory, runtime: &Handle) -> Result<Door> {
-        let path = directory.path().join(DOORS);
+    pub(crate) fn take(directory: &Directory, runtime: &Handle) -> Result<WakePipe> {
+        let path = directory.path().join(WAKE_PIPES);
         let failed = |errno| failed("open a named pipe in", &path, errno);
         let dir = Arc::new(open_or_make(directory).map_err(failed)?);
-        let mailbox = Mailbox::take(&dir, directory.rights()).map_err(failed)?;
+        let mailbox = OwnedPipe::take(&dir, directory.rights()).map_err(failed)?;
         let number = mailbox.number();
         let _in_runtime = runtime.enter();
         // The safe constructor is deprecated for types that may not own their descriptor; a
@@ -60,10 +60,10 @@ impl Door {
         #[allow(deprecated)]
         let mailbox = AsyncFd::with_interest(mailbox, Interest::READABLE)
             .map_err(|error| crate::error::runtime_ended().caused_by(error))?;
-        let callers = Arc::new(Callers::default());
-        let attendant = runtime.spawn(attend(mailbox, callers.clone())).abort_handle();
+        let registry = Arc::new(ClaimRegistry::default());
+        let dispatcher = runtime.spawn(dispatch(mailbox, registry.clone())).abort_handle();
         let taken = centiseconds();
-        Ok(Door { number, dir, callers, taken, label: OnceLock::new(), attendant })
+        Ok(WakePipe { number, dir, registry, taken, label: OnceLock::new(), dispatcher })
     }
 
     pub(crate) fn number(&self) -> u16 {
@@ -71,18 +71,18 @@ impl Door {
     }
 
     /// Rings `caller` at door `number`, if that process lives.
-    pub(crate) fn ring(&self, number: u16, caller: Caller) {
+    pub(crate) fn ring(&self, number: u16, claim_key: ClaimKey) {
         if number == self.number {
-            self.callers.ring(caller);
+            self.registry.ring(claim_key);
             return;
         }
-        if number == NO_DOOR {
+        if number == NO_WAKE_PIPE {
             return;
         }
         // Opened for reading too: a write can then neither fail for want of a reader nor raise
         // SIGPIPE, and nobody takes a reader here for an owner.
         let rung = pipe::open(self.dir.as_fd(), &mailbox::name(number), OFlags::RDWR)
-            .and_then(|pipe| io::write(&pipe, &caller.to_le_bytes()));
+            .and_then(|pipe| io::write(&pipe, &claim_key.to_le_bytes()));
         match rung {
             // Full: whoever reads that much rings everybody.
             Ok(_) | Err(Errno::AGAIN) => {}
@@ -92,8 +92,8 @@ impl Door {
         }
     }
 
-    pub(crate) fn callers(&self) -> &Callers {
-        &self.callers
+    pub(crate) fn registry(&self) -> &ClaimRegistry {
+        &self.registry
     }
 
     /// Whether `label` stands at this door; `None` when none was put there yet.
@@ -126,21 +126,21 @@ impl Door {
 
     /// Takes no more rings.
     pub(crate) fn close(&self) {
-        self.attendant.abort();
+        self.dispatcher.abort();
     }
 }
 
-impl Drop for Door {
+impl Drop for WakePipe {
     fn drop(&mut self) {
         self.close();
     }
 }
 
 fn open_or_make(directory: &Directory) -> io::Result<OwnedFd> {
-    match directory.open_dir(DOORS) {
+    match directory.open_dir(WAKE_PIPES) {
         Err(Errno::NOENT) => {
-            directory.make(DOORS, |draft| draft.file(LABELS).map(drop))?;
-            directory.open_dir(DOORS)
+            directory.make(WAKE_PIPES, |draft| draft.file(LABELS).map(drop))?;
+            directory.open_dir(WAKE_PIPES)
         }
         opened => opened,
     }
@@ -159,61 +159,61 @@ fn open_labels(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// Where the record of door `number` begins: when it was taken, and the label.
 fn record_at(number: u16) -> u64 {
-    u64::from(number) * (TAKEN + LABEL as u64)
+    u64::from(number) * (TAKEN + LABEL_LEN as u64)
 }
 
 const TAKEN: u64 = size_of::<u32>() as u64;
 
 /// Who can be rung here.
 #[derive(Debug, Default)]
-pub(crate) struct Callers {
-    claims: Mutex<HashMap<Caller, Weak<Claim>>>,
+pub(crate) struct ClaimRegistry {
+    claims: Mutex<HashMap<ClaimKey, Weak<Claim>>>,
 }
 
-impl Callers {
-    fn claims(&self) -> MutexGuard<'_, HashMap<Caller, Weak<Claim>>> {
+impl ClaimRegistry {
+    fn claims(&self) -> MutexGuard<'_, HashMap<ClaimKey, Weak<Claim>>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn add(&self, caller: Caller, claim: &Arc<Claim>) {
-        self.claims().insert(caller, Arc::downgrade(claim));
+    pub(crate) fn add(&self, claim_key: ClaimKey, claim: &Arc<Claim>) {
+        self.claims().insert(claim_key, Arc::downgrade(claim));
     }
 
-    pub(crate) fn remove(&self, caller: Caller) {
-        self.claims().remove(&caller);
+    pub(crate) fn remove(&self, claim_key: ClaimKey) {
+        self.claims().remove(&claim_key);
     }
 
-    pub(crate) fn contains(&self, caller: Caller) -> bool {
-        self.claims().contains_key(&caller)
+    pub(crate) fn contains(&self, claim_key: ClaimKey) -> bool {
+        self.claims().contains_key(&claim_key)
     }
 
-    fn ring(&self, caller: Caller) {
+    fn ring(&self, claim_key: ClaimKey) {
         // Not under the mutex: a ring enters core.
-        let claim = self.claims().get(&caller).and_then(Weak::upgrade);
+        let claim = self.claims().get(&claim_key).and_then(Weak::upgrade);
         if let Some(claim) = claim {
-            claim.ring();
+            claim.wake();
         }
     }
 
     pub(crate) fn ring_all(&self) {
         let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
         for claim in claims {
-            claim.ring();
+            claim.wake();
         }
     }
 }
 
 /// Passes on every ring, as long as the runtime lives.
-async fn attend(pipe: AsyncFd<Mailbox>, callers: Arc<Callers>) {
+async fn dispatch(pipe: AsyncFd<OwnedPipe>, registry: Arc<ClaimRegistry>) {
     let mut rings = [0; 4096];
     while let Ok(mut ready) = pipe.readable().await {
         match io::read(pipe.get_ref(), &mut rings) {
             // Even the smallest pipe holds twice as much, so one may have been full.
-            Ok(read) if read == rings.len() => callers.ring_all(),
+            Ok(read) if read == rings.len() => registry.ring_all(),
             Ok(read) => {
-                for ring in rings[..read].chunks_exact(size_of::<Caller>()) {
+                for ring in rings[..read].chunks_exact(size_of::<ClaimKey>()) {
                     let ring = std::array::from_fn(|at| ring[at]);
-                    callers.ring(Caller::from_le_bytes(ring));
+                    registry.ring(ClaimKey::from_le_bytes(ring));
                 }
             }
             Err(Errno::INTR) => {}

@@ -139,7 +139,7 @@ pub(crate) fn latch_is_held(path: &Path, elapsed: Duration) -> Error {
 }
 
 /// Other processes pass through the latch all the time, and this one has not had its turn.
-pub(crate) fn latch_is_sought(path: &Path, elapsed: Duration) -> Error {
+pub(crate) fn latch_is_contended(path: &Path, elapsed: Duration) -> Error {
     let path = path.display();
     Error::new(
         ErrorKind::Busy,
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_pass_is_asked_again_and_the_rest_is_not() {
+    fn only_transient_errors_are_retryable() {
         let of = |errno| failed("open", Path::new("/d"), errno);
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOSPC, Errno::NOMEM, Errno::XDEV] {
             assert!(of(errno).is_retryable(), "{errno:?}");

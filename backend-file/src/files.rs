@@ -18,7 +18,7 @@ use crate::queue::Slot;
 use crate::state::State;
 
 /// How many locks' files a store keeps open between uses.
-const KEPT_OPEN: usize = 128;
+const MAX_OPEN_LOCKS: usize = 128;
 
 /// A lock's open files.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Files {
     dir: OwnedFd,
     page: Arc<Page>,
     path: Arc<Path>,
-    kept: Option<Kept>,
+    kept: Option<OpenFilePermit>,
 }
 
 impl Files {
@@ -37,7 +37,7 @@ impl Files {
         dir_name: &str,
         path: &Arc<Path>,
         key: &str,
-        kept: Option<Kept>,
+        kept: Option<OpenFilePermit>,
         open: &Weak<Page>,
     ) -> Result<Option<Files>> {
         directory.still_there()?;
@@ -129,18 +129,18 @@ fn open_page(directory: &Directory, dir: BorrowedFd<'_>) -> io::Result<Page> {
 
 /// One of the locks whose files a store keeps open.
 #[derive(Debug)]
-pub(crate) struct Kept(Arc<AtomicUsize>);
+pub(crate) struct OpenFilePermit(Arc<AtomicUsize>);
 
-impl Kept {
+impl OpenFilePermit {
     /// One of as many as `count` still allows.
-    pub(crate) fn one_of(count: &Arc<AtomicUsize>) -> Option<Kept> {
-        let more = |count| (count < KEPT_OPEN).then_some(count + 1);
+    pub(crate) fn acquire(count: &Arc<AtomicUsize>) -> Option<OpenFilePermit> {
+        let more = |count| (count < MAX_OPEN_LOCKS).then_some(count + 1);
         let kept = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        kept.is_ok().then(|| Kept(count.clone()))
+        kept.is_ok().then(|| OpenFilePermit(count.clone()))
     }
 }
 
-impl Drop for Kept {
+impl Drop for OpenFilePermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -32,7 +32,7 @@ impl Account {
         let passwd = std::fs::read(PASSWD).map_err(|error| {
             refused(format!(
                 "cannot read {PASSWD} for the default directory; {}",
-                a_directory_for(uid)
+                own_directory_advice(uid)
             ))
             .caused_by(error)
         })?;
@@ -41,7 +41,7 @@ impl Account {
         Account::of(uid, &passwd, &group).ok_or_else(|| {
             refused(format!(
                 "user {uid} has no home directory in {PASSWD}, so there is no default directory; {}",
-                a_directory_for(uid)
+                own_directory_advice(uid)
             ))
         })
     }
@@ -69,7 +69,7 @@ impl Account {
 }
 
 /// What to type for a directory of one's own where there is no default one.
-pub(crate) fn a_directory_for(uid: u32) -> String {
+pub(crate) fn own_directory_advice(uid: u32) -> String {
     format!(
         "make a directory for user {uid}, for example as root: install -d -m 0700 -o {uid} \
          /var/lib/fencelock-{uid} and use file:///var/lib/fencelock-{uid}"

@@ -13,10 +13,10 @@ use rustix::fs::OFlags;
 use rustix::io::{self, Errno};
 
 use crate::directory::OPEN_DIR;
-use crate::page::Scratch;
+use crate::page::PipeReader;
 use crate::pipe::{self, slot_name};
 use crate::platform::identity_of;
-use crate::queue::{ENTRY, Entry, NO_DOOR, NOBODY, Slot};
+use crate::queue::{ENTRY, Entry, NO_SLOT, NO_WAKE_PIPE, Slot};
 
 /// The last byte is the version.
 const MAGIC: [u8; 8] = *b"fencels\x02";
@@ -81,14 +81,14 @@ fn write(buffer: BorrowedFd<'_>, entry: &Entry) {
 /// that has not yet started its program, holds exclusively until it ends.
 pub(crate) fn survivors(
     dir: BorrowedFd<'_>,
-    scratch: &Scratch,
+    pipe_reader: &PipeReader,
     since: u32,
 ) -> io::Result<Vec<Entry>> {
     let mut survivors = Vec::new();
     let mut content = Vec::new();
     for slot in pipe::living(dir)? {
         let own = pipe::open(dir, &slot_name(slot), OFlags::RDONLY)?;
-        scratch.copy(own.as_fd(), &mut content)?;
+        pipe_reader.copy(own.as_fd(), &mut content)?;
         match last(&content, slot) {
             Some(entry) if entry.held => survivors.push(entry),
             Some(_) => {}
@@ -101,8 +101,8 @@ pub(crate) fn survivors(
                 labelled: false,
                 since,
                 slot,
-                watch: NOBODY,
-                door: NO_DOOR,
+                watch: NO_SLOT,
+                wake_pipe: NO_WAKE_PIPE,
             }),
         }
     }
@@ -141,8 +141,8 @@ mod tests {
             labelled: true,
             since: 3,
             slot: 4,
-            watch: NOBODY,
-            door: 1,
+            watch: NO_SLOT,
+            wake_pipe: 1,
         };
         let released = Entry { held: false, ..held };
         let both = [record(&held), record(&released)].concat();

@@ -18,26 +18,26 @@ use tokio::sync::oneshot;
 use crate::error::{no_answer, no_thread};
 
 /// Of the threads.
-pub(crate) const NAME: &str = "fencelock-file";
+pub(crate) const THREAD_NAME: &str = "fencelock-file";
 /// How many threads a store has at most. Each may hang with the disk.
-const MOST: usize = 16;
+const MAX_THREADS: usize = 16;
 /// How long a thread without work stays.
-const STAYS: Duration = Duration::from_secs(1);
+const IDLE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Threads that take work from one queue; they are started when there is work and end when there
 /// is none for long, or when this is dropped.
-pub(crate) struct Workers<T> {
+pub(crate) struct IoThreads<T> {
     shared: Arc<Shared<T>>,
 }
 
 struct Shared<T> {
     run: fn(T),
-    queue: Mutex<Queue<T>>,
+    backlog: Mutex<Backlog<T>>,
     /// Something to do, or the end.
     changed: Condvar,
 }
 
-struct Queue<T> {
+struct Backlog<T> {
     ready: VecDeque<T>,
     /// What is to be done from some time on.
     later: BTreeMap<(Instant, u64), T>,
@@ -47,10 +47,10 @@ struct Queue<T> {
     closed: bool,
 }
 
-impl<T: Send + 'static> Workers<T> {
+impl<T: Send + 'static> IoThreads<T> {
     /// Threads that will `run` what is submitted. None is started yet.
-    pub(crate) fn new(run: fn(T)) -> Workers<T> {
-        let queue = Queue {
+    pub(crate) fn new(run: fn(T)) -> IoThreads<T> {
+        let backlog = Backlog {
             ready: VecDeque::new(),
             later: BTreeMap::new(),
             last_number: 0,
@@ -58,8 +58,8 @@ impl<T: Send + 'static> Workers<T> {
             asleep: 0,
             closed: false,
         };
-        let shared = Shared { run, queue: Mutex::new(queue), changed: Condvar::new() };
-        Workers { shared: Arc::new(shared) }
+        let shared = Shared { run, backlog: Mutex::new(backlog), changed: Condvar::new() };
+        IoThreads { shared: Arc::new(shared) }
     }
 
     /// Has `work` done as soon as a thread is free.
@@ -67,62 +67,62 @@ impl<T: Send + 'static> Workers<T> {
     /// # Errors
     /// When there is no thread and none can be started; then it is not done.
     pub(crate) fn submit(&self, work: T) -> Result<()> {
-        let mut queue = self.shared.queue();
-        if queue.ready.len() >= queue.asleep && queue.threads < MOST {
-            self.start(&mut queue)?;
+        let mut backlog = self.shared.backlog();
+        if backlog.ready.len() >= backlog.asleep && backlog.threads < MAX_THREADS {
+            self.start(&mut backlog)?;
         }
-        queue.ready.push_back(work);
-        drop(queue);
+        backlog.ready.push_back(work);
+        drop(backlog);
         self.shared.changed.notify_one();
         Ok(())
     }
 
     /// As [`submit`](Workers::submit), in `pause`.
     pub(crate) fn submit_in(&self, pause: Duration, work: T) -> Result<()> {
-        let mut queue = self.shared.queue();
+        let mut backlog = self.shared.backlog();
         // The one that submits this may be the only one that does not wait for the disk, and have
         // work of its own.
-        if queue.asleep == 0 && queue.threads < MOST {
-            self.start(&mut queue)?;
+        if backlog.asleep == 0 && backlog.threads < MAX_THREADS {
+            self.start(&mut backlog)?;
         }
-        queue.last_number += 1;
-        let at = (Instant::now() + pause, queue.last_number);
-        queue.later.insert(at, work);
-        drop(queue);
+        backlog.last_number += 1;
+        let at = (Instant::now() + pause, backlog.last_number);
+        backlog.later.insert(at, work);
+        drop(backlog);
         // One that sleeps may have to wake earlier than it was going to.
         self.shared.changed.notify_one();
         Ok(())
     }
 
-    fn start(&self, queue: &mut Queue<T>) -> Result<()> {
+    fn start(&self, backlog: &mut Backlog<T>) -> Result<()> {
         let shared = self.shared.clone();
-        let thread = std::thread::Builder::new().name(NAME.to_owned());
+        let thread = std::thread::Builder::new().name(THREAD_NAME.to_owned());
         match thread.spawn(move || shared.work()) {
-            Ok(_) => queue.threads += 1,
+            Ok(_) => backlog.threads += 1,
             // Those that there are will get to it.
-            Err(_) if queue.threads > 0 => {}
+            Err(_) if backlog.threads > 0 => {}
             Err(error) => return Err(no_thread(error)),
         }
         Ok(())
     }
 }
 
-impl<T> Drop for Workers<T> {
+impl<T> Drop for IoThreads<T> {
     fn drop(&mut self) {
-        self.shared.queue().closed = true;
+        self.shared.backlog().closed = true;
         self.shared.changed.notify_all();
     }
 }
 
-impl<T> fmt::Debug for Workers<T> {
+impl<T> fmt::Debug for IoThreads<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Workers").finish_non_exhaustive()
     }
 }
 
 impl<T> Shared<T> {
-    fn queue(&self) -> MutexGuard<'_, Queue<T>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn backlog(&self) -> MutexGuard<'_, Backlog<T>> {
+        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The whole life of a thread.
@@ -134,27 +134,27 @@ impl<T> Shared<T> {
 
     fn next(&self) -> Option<T> {
         let idle_since = Instant::now();
-        let mut queue = self.queue();
+        let mut backlog = self.backlog();
         loop {
             let now = Instant::now();
-            while let Some(due) = queue.later.first_entry().filter(|due| due.key().0 <= now) {
+            while let Some(due) = backlog.later.first_entry().filter(|due| due.key().0 <= now) {
                 let work = due.remove();
-                queue.ready.push_back(work);
+                backlog.ready.push_back(work);
             }
-            if let Some(work) = queue.ready.pop_front() {
+            if let Some(work) = backlog.ready.pop_front() {
                 return Some(work);
             }
-            let due = queue.later.keys().next().map(|(at, _)| *at);
-            let ends = due.unwrap_or(idle_since + STAYS);
+            let due = backlog.later.keys().next().map(|(at, _)| *at);
+            let ends = due.unwrap_or(idle_since + IDLE_LIMIT);
             let left = ends.saturating_duration_since(now);
-            if queue.closed || due.is_none() && left.is_zero() {
-                queue.threads -= 1;
+            if backlog.closed || due.is_none() && left.is_zero() {
+                backlog.threads -= 1;
                 return None;
             }
-            queue.asleep += 1;
-            let slept = self.changed.wait_timeout(queue, left);
-            queue = slept.unwrap_or_else(PoisonError::into_inner).0;
-            queue.asleep -= 1;
+            backlog.asleep += 1;
+            let slept = self.changed.wait_timeout(backlog, left);
+            backlog = slept.unwrap_or_else(PoisonError::into_inner).0;
+            backlog.asleep -= 1;
         }
     }
 }
@@ -169,7 +169,7 @@ pub(crate) async fn detached<A: Send + 'static>(
     let (tell, answer) = oneshot::channel();
     // Whoever asked may not want the answer any more.
     let work = move || drop(tell.send(work()));
-    let thread = std::thread::Builder::new().name(NAME.to_owned());
+    let thread = std::thread::Builder::new().name(THREAD_NAME.to_owned());
     thread.spawn(work).map_err(no_thread)?;
     answer.await.map_err(|_| no_answer())
 }

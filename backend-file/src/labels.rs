@@ -5,13 +5,13 @@ use std::os::fd::BorrowedFd;
 use fencelock_core::Label;
 use rustix::io::{self, Errno};
 
-use crate::state::LABEL;
+use crate::state::LABEL_LEN;
 
 /// Writes `label` into the record at `at`.
 pub(crate) fn write_label(file: BorrowedFd<'_>, at: u64, label: &Label) -> io::Result<()> {
-    let mut record = [0; LABEL];
+    let mut record = [0; LABEL_LEN];
     let text = label.as_str().as_bytes();
-    let text = &text[..text.len().min(LABEL - 1)];
+    let text = &text[..text.len().min(LABEL_LEN - 1)];
     // A label has 120 bytes at most.
     record[0] = text.len() as u8;
     record[1..=text.len()].copy_from_slice(text);
@@ -23,7 +23,7 @@ pub(crate) fn write_label(file: BorrowedFd<'_>, at: u64, label: &Label) -> io::R
 
 /// The label in the record at `at`, if there is one.
 pub(crate) fn read_label(file: BorrowedFd<'_>, at: u64) -> Option<Label> {
-    let mut record = [0; LABEL];
+    let mut record = [0; LABEL_LEN];
     let read = io::pread(file, &mut record, at).ok()?;
     let text = record[..read].get(1..=usize::from(record[0]))?;
     let label = Label::new(std::str::from_utf8(text).ok()?);

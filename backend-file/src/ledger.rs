@@ -18,7 +18,7 @@ pub(crate) type BootId = [u8; 16];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ledger {
     /// No token above it was given out.
-    promised: u64,
+    reserved: u64,
     note: Option<Note>,
 }
 
@@ -37,7 +37,7 @@ impl Ledger {
 
     /// Of a lock that nobody has used.
     pub(crate) fn new(boot: BootId) -> Ledger {
-        Ledger { promised: 0, note: Some(Note { boot, token: 0, durable: 0 }) }
+        Ledger { reserved: 0, note: Some(Note { boot, token: 0, durable: 0 }) }
     }
 
     /// Of a lock whose file is of format 1, if these are the first bytes of one. That had the queue
@@ -45,13 +45,13 @@ impl Ledger {
     pub(crate) fn of_version_1(bytes: &[u8]) -> Option<Ledger> {
         let (magic, rest) = bytes.split_at_checked(MAGIC.len())?;
         let is_version_1 = magic[..7] == MAGIC[..7] && magic[7] == 1 && rest.len() >= 32;
-        let promised = || number(&rest[16..24]).max(number(&rest[24..32]));
-        is_version_1.then(|| Ledger { promised: promised(), note: None })
+        let reserved = || number(&rest[16..24]).max(number(&rest[24..32]));
+        is_version_1.then(|| Ledger { reserved: reserved(), note: None })
     }
 
     /// Whether no promise was ever made: the lock's directory may not be on the disk either.
     pub(crate) fn is_fresh(&self) -> bool {
-        self.promised == 0
+        self.reserved == 0
     }
 
     /// Whether, as seen in boot `boot`, the queue was left without an entry.
@@ -63,22 +63,22 @@ impl Ledger {
     pub(crate) fn begin(&self, boot: BootId, ticket: u64) -> Queue {
         let (token, durable) = match self.note {
             Some(note) if note.boot == boot => (note.token, note.durable),
-            _ => (self.promised, self.promised),
+            _ => (self.reserved, self.reserved),
         };
         // Another boot's note too: a container with a boot id of its own would believe it later.
-        Queue::after(token, durable, self.note.is_some(), ticket)
+        Queue::starting_after(token, durable, self.note.is_some(), ticket)
     }
 
     /// Promises tokens above those that were given out. They may be given out once this is on the
     /// disk.
-    pub(crate) fn promise(&mut self, token: u64) -> u64 {
+    pub(crate) fn reserve(&mut self, token: u64) -> u64 {
         self.note = None;
-        self.promised = self.promised.max(token).saturating_add(BLOCK);
-        self.promised
+        self.reserved = self.reserved.max(token).saturating_add(BLOCK);
+        self.reserved
     }
 
     /// Strikes out the note, before anything follows it.
-    pub(crate) fn strike_out(&mut self) {
+    pub(crate) fn clear_note(&mut self) {
         self.note = None;
     }
 
@@ -90,7 +90,7 @@ impl Ledger {
     pub(crate) fn encode(&self) -> [u8; Ledger::LEN] {
         let mut bytes = [0; Ledger::LEN];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..16].copy_from_slice(&self.promised.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.reserved.to_le_bytes());
         if let Some(note) = &self.note {
             bytes[16] = 1;
             bytes[24..40].copy_from_slice(&note.boot);
@@ -105,16 +105,16 @@ impl Ledger {
         let Some(bytes) = bytes.first_chunk::<{ Ledger::LEN }>() else {
             return Err(Corrupt("it is too short"));
         };
-        let promised = number(&bytes[8..16]);
+        let reserved = number(&bytes[8..16]);
         let note = Note {
             boot: array(&bytes[24..40]),
             token: number(&bytes[40..48]),
             durable: number(&bytes[48..56]),
         };
         match bytes[16] {
-            0 => Ok(Ledger { promised, note: None }),
-            1 if note.token <= note.durable && note.durable <= promised => {
-                Ok(Ledger { promised, note: Some(note) })
+            0 => Ok(Ledger { reserved, note: None }),
+            1 if note.token <= note.durable && note.durable <= reserved => {
+                Ok(Ledger { reserved, note: Some(note) })
             }
             _ => Err(Corrupt("its header contradicts itself")),
         }
@@ -133,12 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_page_goes_on_where_it_was_left_or_above_the_promise() {
+    fn tokens_of_a_lost_page_continue_after_the_note_or_above_the_reservation() {
         let mut ledger = Ledger::new(BOOT);
         assert!(ledger.is_fresh() && ledger.was_left_empty(BOOT));
         assert_eq!(given(&ledger, BOOT), (0, true));
         let mut queue = ledger.begin(BOOT, 0);
-        queue.durable = ledger.promise(queue.token);
+        queue.durable = ledger.reserve(queue.token);
         assert!(!ledger.is_fresh() && !queue.needs_tokens());
         queue.token = 5;
         assert_eq!(given(&ledger, BOOT), (BLOCK, true), "killed");
@@ -147,18 +147,18 @@ mod tests {
         assert_eq!(given(&ledger, BOOT), (5, false), "left");
         assert_eq!(given(&ledger, [8; 16]), (BLOCK, true), "rebooted");
         assert!(ledger.begin([8; 16], 0).noted, "it must not be believed later");
-        ledger.strike_out();
+        ledger.clear_note();
         assert_eq!(given(&ledger, BOOT), (BLOCK, true), "killed again");
         assert_eq!(Ledger::decode(&ledger.encode()), Ok(ledger));
     }
 
     #[test]
-    fn a_promise_that_may_not_be_on_the_disk_is_not_used() {
+    fn a_reservation_that_may_not_be_on_the_disk_is_not_used() {
         let mut ledger = Ledger::new(BOOT);
-        let first = ledger.promise(0);
+        let first = ledger.reserve(0);
         // A process was killed between writing it and knowing that it is on the disk.
         assert!(ledger.begin(BOOT, 0).needs_tokens());
-        assert!(ledger.promise(first - 1) > first);
+        assert!(ledger.reserve(first - 1) > first);
     }
 
     #[test]

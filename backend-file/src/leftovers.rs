@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 
 use crate::inheritance;
-use crate::page::{Page, Scratch};
+use crate::page::{Page, PipeReader};
 use crate::pipe;
 use crate::queue::{Corrupt, Queue, last_record};
 use crate::state::State;
@@ -18,7 +18,7 @@ use crate::state::State;
 /// # Errors
 /// When the directory or a queue in it cannot be read.
 pub fn leftovers(directory: impl AsRef<Path>) -> io::Result<Vec<String>> {
-    let scratch = Scratch::new()?;
+    let pipe_reader = PipeReader::new()?;
     let mut left = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
@@ -27,7 +27,7 @@ pub fn leftovers(directory: impl AsRef<Path>) -> io::Result<Vec<String>> {
         if name.starts_with('.') || !entry.file_type()?.is_dir() {
             continue;
         }
-        let queue = match living(&entry.path(), &scratch) {
+        let queue = match living(&entry.path(), &pipe_reader) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             queue => queue?,
         };
@@ -41,14 +41,14 @@ pub fn leftovers(directory: impl AsRef<Path>) -> io::Result<Vec<String>> {
 }
 
 /// The queue of the lock in directory `path`, as far as its owners live.
-fn living(path: &Path, scratch: &Scratch) -> io::Result<Queue> {
+fn living(path: &Path, pipe_reader: &PipeReader) -> io::Result<Queue> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::DIRECTORY;
     let dir = rustix::fs::open(path, flags, Mode::empty())?;
     let invalid = |Corrupt(why)| io::Error::new(io::ErrorKind::InvalidData, why);
     let (mut queue, mut content) = (Queue::default(), Vec::new());
-    Page::open(dir.as_fd())?.read(scratch, &mut content)?;
+    Page::open(dir.as_fd())?.read(pipe_reader, &mut content)?;
     match last_record(&content).map_err(invalid)? {
-        None => queue.adopt(inheritance::survivors(dir.as_fd(), scratch, 0)?),
+        None => queue.adopt(inheritance::survivors(dir.as_fd(), pipe_reader, 0)?),
         Some(last) => {
             let area = |which, len, bytes: &mut Vec<u8>| {
                 let read = State::open(dir.as_fd(), path)

@@ -31,6 +31,8 @@ mod door;
 mod draft;
 mod error;
 mod files;
+#[doc(hidden)]
+pub mod fuzzing;
 mod home;
 mod inheritance;
 mod io;
@@ -39,8 +41,6 @@ mod latch;
 mod ledger;
 mod leftovers;
 mod mailbox;
-#[doc(hidden)]
-pub mod outside;
 mod page;
 mod path;
 mod pipe;
@@ -75,7 +75,7 @@ fn connect(url: StoreUrl) -> Connecting {
 
 /// A disk that hangs is the store's fault; that no processor is free is not.
 fn unanswered() -> Option<Error> {
-    (!platform::waits_for_disk(io::NAME)).then(error::machine_is_busy_to_connect)
+    (!platform::waits_for_disk(io::THREAD_NAME)).then(error::machine_is_busy_to_connect)
 }
 
 fn settings_of(url: &StoreUrl) -> Result<Settings> {

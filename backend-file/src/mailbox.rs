@@ -8,22 +8,22 @@ use rustix::fs::{AtFlags, FlockOperation, OFlags, flock};
 use rustix::io::{self, Errno};
 
 use crate::draft::{Draft, Rights};
-use crate::pipe::{self, KEPT, PipeName};
-use crate::queue::MOST;
+use crate::pipe::{self, KEPT_PIPES, PipeName};
+use crate::queue::MAX_ENTRIES;
 
 /// How many numbers are drawn before there is no free door.
 const DRAWS: u32 = 256;
 
 /// A door's pipe. This process is its only owner until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Mailbox {
+pub(crate) struct OwnedPipe {
     pipe: OwnedFd,
     number: u16,
     dir: Arc<OwnedFd>,
     process: u32,
 }
 
-impl Mailbox {
+impl OwnedPipe {
     /// Takes a pipe that no process has, in the directory `dir` of the doors.
     ///
     /// Its owner has the pipe locked, and every copy of the descriptor shares that lock: a pipe
@@ -31,7 +31,7 @@ impl Mailbox {
     /// locked, so no process can hold up another one here. The k-th number is drawn below 2^k:
     /// few processes use few doors, and a crowd of n finds one after about log n draws, however
     /// many there have ever been.
-    pub(crate) fn take(dir: &Arc<OwnedFd>, rights: &Rights) -> io::Result<Mailbox> {
+    pub(crate) fn take(dir: &Arc<OwnedFd>, rights: &Rights) -> io::Result<OwnedPipe> {
         let mut spare = None;
         for draw in 0..DRAWS {
             let number = draw_below(1_u64.checked_shl(draw).unwrap_or(u64::MAX));
@@ -44,7 +44,7 @@ impl Mailbox {
             };
             if let Some(pipe) = taken {
                 let (dir, process) = (dir.clone(), std::process::id());
-                return Ok(Mailbox { pipe, number, dir, process });
+                return Ok(OwnedPipe { pipe, number, dir, process });
             }
         }
         Err(Errno::NFILE)
@@ -55,23 +55,23 @@ impl Mailbox {
     }
 }
 
-impl AsFd for Mailbox {
+impl AsFd for OwnedPipe {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pipe.as_fd()
     }
 }
 
-impl std::os::fd::AsRawFd for Mailbox {
+impl std::os::fd::AsRawFd for OwnedPipe {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.pipe.as_raw_fd()
     }
 }
 
-impl Drop for Mailbox {
+impl Drop for OwnedPipe {
     fn drop(&mut self) {
         // While it is still locked: a process that has opened it and locks it afterwards sees that
         // it has no name any more. A forked child is not its owner.
-        if self.number >= KEPT && self.process == std::process::id() {
+        if self.number >= KEPT_PIPES && self.process == std::process::id() {
             let _ = rustix::fs::unlinkat(&self.dir, name(self.number).as_str(), AtFlags::empty());
         }
     }
@@ -125,7 +125,7 @@ fn draw_below(limit: u64) -> u16 {
     // Seeded by the system, and anew for each use.
     let random = RandomState::new().build_hasher().finish();
     // Less than MOST, which fits.
-    (random % limit.clamp(1, MOST as u64)) as u16
+    (random % limit.clamp(1, MAX_ENTRIES as u64)) as u16
 }
 
 #[cfg(test)]
@@ -139,6 +139,6 @@ mod tests {
         drawn.sort_unstable();
         drawn.dedup();
         assert_eq!(drawn, [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert!((0..99).all(|_| usize::from(draw_below(u64::MAX)) < MOST));
+        assert!((0..99).all(|_| usize::from(draw_below(u64::MAX)) < MAX_ENTRIES));
     }
 }

@@ -15,7 +15,7 @@ use rustix::io::{self, Errno};
 
 use crate::draft::Draft;
 use crate::platform::{Identity, identity_of};
-use crate::queue::PAGE;
+use crate::queue::MAX_RECORD;
 
 /// The name of a lock's page, in its directory.
 pub(crate) const QUEUE: &str = "q";
@@ -77,7 +77,7 @@ impl Page {
     }
 
     /// Reads what is in it: nothing, or records of which the last counts.
-    pub(crate) fn read(&self, scratch: &Scratch, content: &mut Vec<u8>) -> io::Result<()> {
+    pub(crate) fn read(&self, scratch: &PipeReader, content: &mut Vec<u8>) -> io::Result<()> {
         scratch.copy(self.fd.as_fd(), content)
     }
 
@@ -96,7 +96,7 @@ impl Page {
 /// What a store needs to read pages. It takes two system calls that wait for nothing; who reads at
 /// the same time as another has pipes of its own for it, if there are descriptors.
 #[derive(Debug)]
-pub(crate) struct Scratch {
+pub(crate) struct PipeReader {
     first: Mutex<Option<system::Copier>>,
     spare: Mutex<Vec<system::Copier>>,
 }
@@ -104,25 +104,25 @@ pub(crate) struct Scratch {
 /// How many are kept beside the first.
 const SPARE: usize = 7;
 
-impl Scratch {
-    pub(crate) fn new() -> io::Result<Scratch> {
+impl PipeReader {
+    pub(crate) fn new() -> io::Result<PipeReader> {
         let first = Mutex::new(Some(system::Copier::new()?));
-        Ok(Scratch { first, spare: Mutex::default() })
+        Ok(PipeReader { first, spare: Mutex::default() })
     }
 
     /// Reads what is in the buffer of `pipe`, which stays there.
     pub(crate) fn copy(&self, pipe: BorrowedFd<'_>, content: &mut Vec<u8>) -> io::Result<()> {
         match self.first.try_lock() {
-            Ok(first) => return Scratch::copy_by(first, pipe, content),
+            Ok(first) => return PipeReader::copy_by(first, pipe, content),
             Err(TryLockError::Poisoned(first)) => {
-                return Scratch::copy_by(first.into_inner(), pipe, content);
+                return PipeReader::copy_by(first.into_inner(), pipe, content);
             }
             Err(TryLockError::WouldBlock) => {}
         }
         let spare = self.spare().pop();
         let Ok(mut copier) = spare.map_or_else(system::Copier::new, Ok) else {
             let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-            return Scratch::copy_by(first, pipe, content);
+            return PipeReader::copy_by(first, pipe, content);
         };
         // One that failed may have something left in it, and is not used again.
         copier.copy(pipe, content)?;
@@ -153,16 +153,18 @@ impl Scratch {
 }
 
 /// The most that a page can have: two of the longest records.
-const MOST: usize = 2 * PAGE;
+const MAX_CONTENT: usize = 2 * MAX_RECORD;
 const OPEN: OFlags =
     OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 #[cfg(target_os = "linux")]
 mod system {
-    use super::{AsFd, BorrowedFd, Draft, Errno, MOST, OPEN, OwnedFd, PAGE, QUEUE, io};
+    use super::{
+        AsFd, BorrowedFd, Draft, Errno, MAX_CONTENT, MAX_RECORD, OPEN, OwnedFd, QUEUE, io,
+    };
     use crate::pipe::{LARGEST, checked};
     use crate::platform::open_quietly;
-    use crate::queue::SHORT;
+    use crate::queue::COMPACT_ABOVE;
     use std::mem::MaybeUninit;
 
     use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, pipe_with, tee};
@@ -182,7 +184,7 @@ mod system {
         old: usize,
         record: &[u8],
     ) -> io::Result<usize> {
-        let stays = left + old + record.len() <= SHORT;
+        let stays = left + old + record.len() <= COMPACT_ABOVE;
         let left = match stays {
             true => left,
             false => consume(pipe, left).map(|()| 0)?,
@@ -209,7 +211,7 @@ mod system {
     }
 
     fn consume(pipe: BorrowedFd<'_>, mut len: usize) -> io::Result<()> {
-        let mut room = [MaybeUninit::<u8>::uninit(); PAGE];
+        let mut room = [MaybeUninit::<u8>::uninit(); MAX_RECORD];
         while len > 0 {
             let part = len.min(room.len());
             match io::read(pipe, &mut room[..part]) {
@@ -250,7 +252,7 @@ mod system {
             pipe: BorrowedFd<'_>,
             content: &mut Vec<u8>,
         ) -> io::Result<()> {
-            let len = match tee(pipe, self.to.as_fd(), MOST, SpliceFlags::NONBLOCK) {
+            let len = match tee(pipe, self.to.as_fd(), MAX_CONTENT, SpliceFlags::NONBLOCK) {
                 Ok(len) => len,
                 Err(Errno::AGAIN) => 0,
                 Err(errno) => return Err(errno),
@@ -269,7 +271,7 @@ mod system {
 /// file, which one call replaces.
 #[cfg(not(target_os = "linux"))]
 mod system {
-    use super::{BorrowedFd, Draft, Errno, MOST, OPEN, OwnedFd, QUEUE, io};
+    use super::{BorrowedFd, Draft, Errno, MAX_CONTENT, OPEN, OwnedFd, QUEUE, io};
     use crate::platform::open_quietly;
     use rustix::fs::{FileType, fstat};
 
@@ -293,7 +295,7 @@ mod system {
         record: &[u8],
     ) -> io::Result<usize> {
         // Padded, so that what is behind a shorter record is not taken for another.
-        let mut page = vec![0; MOST / 2];
+        let mut page = vec![0; MAX_CONTENT / 2];
         page[..record.len()].copy_from_slice(record);
         match io::pwrite(file, &page, 0)? {
             written if written == page.len() => Ok(0),
@@ -320,7 +322,7 @@ mod system {
             file: BorrowedFd<'_>,
             content: &mut Vec<u8>,
         ) -> io::Result<()> {
-            content.resize(MOST / 2, 0);
+            content.resize(MAX_CONTENT / 2, 0);
             let read = match io::pread(file, &mut content[..], 0) {
                 // The pipe of a slot, which cannot be read without being consumed.
                 Err(Errno::SPIPE) => 0,
@@ -338,7 +340,7 @@ mod system {
 mod tests {
     use super::*;
     use crate::draft::Rights;
-    use crate::queue::SHORT;
+    use crate::queue::COMPACT_ABOVE;
     use rustix::fs::{Mode, OFlags, fstat};
     use rustix::pipe::fcntl_setpipe_size;
 
@@ -360,15 +362,16 @@ mod tests {
         let page = opened(&dir);
         let pages = rustix::param::page_size();
         assert_eq!(fcntl_setpipe_size(&page.fd, 2 * pages).unwrap(), 2 * pages);
-        let scratch = Scratch::new().unwrap();
+        let scratch = PipeReader::new().unwrap();
         let mut content = Vec::new();
         let (mut left, mut old) = (0, 0);
         for step in 0..20_000_usize {
             // Long ones among crowds of short ones.
-            let longest = [PAGE, 40, 300, SHORT][step / 50 % 4];
+            let longest = [MAX_RECORD, 40, 300, COMPACT_ABOVE][step / 50 % 4];
             let len = 1 + step * 7919 % longest;
             let record = vec![b'0' + (step % 10) as u8; len];
-            let consumes = left + old + len > SHORT && (left == 0 || left + len > SHORT);
+            let consumes =
+                left + old + len > COMPACT_ABOVE && (left == 0 || left + len > COMPACT_ABOVE);
             if step % 3 == 0 && consumes {
                 // As of a process that is killed before it consumes the old one.
                 system::commit(page.fd.as_fd(), left, 0, &record).unwrap();
@@ -389,10 +392,10 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_lost_when_nothing_has_it_open_any_more() {
+    fn a_page_is_lost_when_no_process_has_it_open() {
         let dir = tempfile::tempdir().unwrap();
         let page = opened(&dir);
-        let scratch = Scratch::new().unwrap();
+        let scratch = PipeReader::new().unwrap();
         let open_again = || {
             let dir = rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
             Page::open(dir.unwrap().as_fd()).unwrap()

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 /// The longest encoded name that is kept whole; file names have 255 bytes at most.
 const WHOLE: usize = 200;
 /// How much of a longer one is kept, for people.
-const KEPT: usize = 120;
+const PREFIX: usize = 120;
 
 /// The directory name for the lock `key`.
 pub(crate) fn encode(key: &str) -> String {
@@ -23,7 +23,7 @@ pub(crate) fn encode(key: &str) -> String {
         }
     }
     if name.len() > WHOLE {
-        name.truncate(KEPT);
+        name.truncate(PREFIX);
         name.push('~');
         for byte in Sha256::digest(key.as_bytes()) {
             push_hex(&mut name, "", byte, b"0123456789abcdef");

@@ -16,10 +16,10 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, flock, openat}
 use rustix::io::{self, Errno};
 
 use crate::draft::{Draft, Rights};
-use crate::queue::{MOST, NOBODY, Queue, Slot};
+use crate::queue::{MAX_ENTRIES, NO_SLOT, Queue, Slot};
 
 /// How many pipes of one kind stay for those who come next; what a crowd needed beyond them goes.
-pub(crate) const KEPT: u16 = 64;
+pub(crate) const KEPT_PIPES: u16 = 64;
 
 /// The most that a pipe's buffer holds, unless root has raised `fs.pipe-max-size`.
 pub(crate) const LARGEST: usize = 1 << 20;
@@ -104,7 +104,7 @@ pub(crate) fn take(
         return Ok(Some((slot, pipe)));
     }
     let mut slot = queue.free_slot(0);
-    while usize::from(slot) < MOST {
+    while usize::from(slot) < MAX_ENTRIES {
         match open(dir, &slot_name(slot), OFlags::RDONLY) {
             Ok(pipe) => {
                 let locked = flock(&pipe, FlockOperation::NonBlockingLockExclusive);
@@ -149,12 +149,13 @@ fn empty(pipe: &OwnedFd) -> io::Result<bool> {
 /// beyond those that stay goes with it. One is spared for as long as it is a crowd, since the next
 /// that joins it takes that.
 pub(crate) fn extra(queue: &mut Queue, gone: Slot) -> impl Iterator<Item = Slot> + use<> {
-    let mut gone = Some(gone).filter(|gone| *gone >= KEPT);
+    let mut gone = Some(gone).filter(|gone| *gone >= KEPT_PIPES);
     let mut spare = None;
-    if queue.entries.len() < usize::from(KEPT) {
-        spare = Some(std::mem::replace(&mut queue.spare, NOBODY)).filter(|spare| *spare != NOBODY);
-    } else if queue.spare == NOBODY {
-        queue.spare = gone.take().unwrap_or(NOBODY);
+    if queue.entries.len() < usize::from(KEPT_PIPES) {
+        spare =
+            Some(std::mem::replace(&mut queue.spare, NO_SLOT)).filter(|spare| *spare != NO_SLOT);
+    } else if queue.spare == NO_SLOT {
+        queue.spare = gone.take().unwrap_or(NO_SLOT);
     }
     gone.into_iter().chain(spare)
 }
@@ -211,9 +212,9 @@ mod tests {
     use fencelock_core::Mode;
 
     #[test]
-    fn a_crowd_spares_one_pipe_that_goes_with_it() {
-        let mut queue = Queue::after(0, 0, false, 0);
-        for slot in 0..KEPT + 3 {
+    fn many_waiters_keep_one_spare_pipe_until_they_are_gone() {
+        let mut queue = Queue::starting_after(0, 0, false, 0);
+        for slot in 0..KEPT_PIPES + 3 {
             let at = queue.push(Mode::Exclusive, 0, 0);
             queue.entries[at].slot = slot;
         }
@@ -222,10 +223,10 @@ mod tests {
             extra(&mut queue, slot).collect()
         };
         assert_eq!(leaves(1), [], "it stays in any case");
-        assert_eq!(leaves(KEPT + 1), [], "it is spared");
-        assert_eq!(leaves(KEPT), [KEPT], "one is enough");
-        assert_eq!(leaves(2), [KEPT + 1], "no crowd any more");
-        assert_eq!(leaves(KEPT + 2), [KEPT + 2]);
+        assert_eq!(leaves(KEPT_PIPES + 1), [], "it is spared");
+        assert_eq!(leaves(KEPT_PIPES), [KEPT_PIPES], "one is enough");
+        assert_eq!(leaves(2), [KEPT_PIPES + 1], "no crowd any more");
+        assert_eq!(leaves(KEPT_PIPES + 2), [KEPT_PIPES + 2]);
         assert_eq!(leaves(3), []);
     }
 

@@ -20,52 +20,53 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::directory::Directory;
-use crate::door::Caller;
+use crate::door::ClaimKey;
 use crate::error::{failed, foreign};
-use crate::files::{Files, Kept};
-use crate::io::Workers;
-use crate::latch::{Desk, Found, Latched, Stop, Thread};
+use crate::files::{Files, OpenFilePermit};
+use crate::io::IoThreads;
+use crate::latch::{PageContent, QueueCache, QueueGuard, StepError, Thread};
 use crate::ledger::BootId;
-use crate::page::{QUEUE, Scratch};
+use crate::page::{PipeReader, QUEUE};
 use crate::path;
 use crate::platform::{identity, since_boot};
 use crate::queue::Queue;
-use crate::request::{Answer, Asked, Leaves, Peeked};
-use crate::turn::{Changed, Line, go_through, line_up};
+use crate::request::{Answer, CloseRequest, LatchedRequest, PeekRequest};
+use crate::turn::{Changed, RequestLine, enqueue, serve};
 
 /// For how long a lock's page is taken to be where it was.
-const STAYS: Duration = Duration::from_millis(100);
+const RECHECK_AFTER: Duration = Duration::from_millis(100);
 /// How long a request takes at most whose disk answers: a look does not count it as an answer that
 /// an older one has had none.
-const PROMPT: Duration = Duration::from_secs(1);
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// How often a line is tried that a step on another thread has, before its caller sleeps.
 const LINE_TRIES: u32 = 500;
 /// How often a file may be replaced while it is opened before that is an error.
-const REPLACED_AT_MOST: usize = 16;
+const MAX_REPLACEMENTS: usize = 16;
 
 /// What all locks of a connected store have in common.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct StoreContext {
     pub(crate) directory: Directory,
     pub(crate) boot: BootId,
     pub(crate) runtime: Handle,
-    pub(crate) threads: Workers<Arc<Place>>,
-    pub(crate) scratch: Scratch,
-    kept_open: Arc<AtomicUsize>,
+    pub(crate) threads: IoThreads<Arc<FileLock>>,
+    pub(crate) pipe_reader: PipeReader,
+    open_files: Arc<AtomicUsize>,
 }
 
-impl Ground {
-    pub(crate) fn new(directory: Directory, boot: BootId, runtime: Handle) -> Result<Ground> {
-        let scratch = Scratch::new().map_err(|e| failed("read pipes in", directory.path(), e))?;
-        let (threads, kept_open) = (Workers::new(go_through), Arc::default());
-        Ok(Ground { directory, boot, runtime, threads, scratch, kept_open })
+impl StoreContext {
+    pub(crate) fn new(directory: Directory, boot: BootId, runtime: Handle) -> Result<StoreContext> {
+        let pipe_reader =
+            PipeReader::new().map_err(|e| failed("read pipes in", directory.path(), e))?;
+        let (threads, open_files) = (IoThreads::new(serve), Arc::default());
+        Ok(StoreContext { directory, boot, runtime, threads, pipe_reader, open_files })
     }
 }
 
 /// One lock.
 #[derive(Debug)]
-pub(crate) struct Place {
-    ground: Arc<Ground>,
+pub(crate) struct FileLock {
+    context: Arc<StoreContext>,
     key: Arc<str>,
     hash: u64,
     dir_name: String,
@@ -73,25 +74,25 @@ pub(crate) struct Place {
     path: Arc<Path>,
     /// Of its page, as system calls take it.
     page_path: CString,
-    desk: Mutex<Desk>,
-    line: Mutex<Line>,
+    cache: Mutex<QueueCache>,
+    line: Mutex<RequestLine>,
     /// A waiter that could hold but does not, and since when that has been seen.
     stalled: Mutex<Option<(u64, Moment)>>,
 }
 
 /// What to do when the lock has no directory yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Missing {
+pub(crate) enum IfMissing {
     /// Make it: what comes is an acquisition, and may need tokens too.
-    Make,
-    Leave,
+    Create,
+    Skip,
 }
 
 /// How far a thread came at a lock.
-enum Reached<'a> {
-    Latched(Latched<'a>),
+enum LatchOutcome<'a> {
+    Latched(QueueGuard<'a>),
     /// The lock has no directory.
-    Missing,
+    NoDirectory,
     /// Another process has the latch.
     Contended,
 }
@@ -105,33 +106,33 @@ pub(crate) enum Peek {
     Gone,
 }
 
-impl Place {
-    pub(crate) fn new(ground: Arc<Ground>, key: Arc<str>) -> Place {
+impl FileLock {
+    pub(crate) fn new(context: Arc<StoreContext>, key: Arc<str>) -> FileLock {
         let dir_name = path::encode(&key);
-        let path = ground.directory.path().join(&dir_name);
-        Place {
+        let path = context.directory.path().join(&dir_name);
+        FileLock {
             hash: path::hash(&key),
-            ground,
+            context,
             key,
             dir_name,
             // Only a path with a NUL in it, which leads nowhere, has no such form.
             page_path: CString::new(path.join(QUEUE).as_os_str().as_bytes()).unwrap_or_default(),
             path: path.into(),
-            desk: Mutex::default(),
+            cache: Mutex::default(),
             line: Mutex::default(),
             stalled: Mutex::default(),
         }
     }
 
-    pub(crate) fn ground(&self) -> &Ground {
-        &self.ground
+    pub(crate) fn context(&self) -> &StoreContext {
+        &self.context
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn caller(&self, ticket: u64) -> Caller {
+    pub(crate) fn claim_key(&self, ticket: u64) -> ClaimKey {
         self.hash.wrapping_add(ticket)
     }
 
@@ -146,7 +147,7 @@ impl Place {
         let mut stalled = self.stalled.lock().unwrap_or_else(PoisonError::into_inner);
         match (*stalled, ticket) {
             (Some((known, since)), Some(ticket)) if known == ticket => {
-                (now.since(since) >= patience).then_some(ticket)
+                (now.duration_since(since) >= patience).then_some(ticket)
             }
             _ => {
                 *stalled = ticket.map(|ticket| (ticket, now));
@@ -160,63 +161,63 @@ impl Place {
     ///
     /// Dropped at any await, `work` may still be done, once, before anything that is asked of this
     /// lock afterwards.
-    pub(crate) async fn latched<T: Send + 'static>(
+    pub(crate) async fn with_queue<T: Send + 'static>(
         self: &Arc<Self>,
-        work: impl Fn(Latched<'_>) -> Result<T, Stop> + Send + 'static,
+        work: impl Fn(QueueGuard<'_>) -> Result<T, StepError> + Send + 'static,
     ) -> Result<T> {
-        match self.asked(Missing::Make, work).await? {
+        match self.request(IfMissing::Create, work).await? {
             Some(done) => Ok(done),
             None => Err(foreign(&self.path, "it vanishes as soon as it is made")),
         }
     }
 
     /// As [`latched`](Place::latched); `None` when the lock has no directory.
-    pub(crate) async fn latched_if_there<T: Send + 'static>(
+    pub(crate) async fn with_queue_if_present<T: Send + 'static>(
         self: &Arc<Self>,
-        work: impl Fn(Latched<'_>) -> Result<T, Stop> + Send + 'static,
+        work: impl Fn(QueueGuard<'_>) -> Result<T, StepError> + Send + 'static,
     ) -> Result<Option<T>> {
-        self.asked(Missing::Leave, work).await
+        self.request(IfMissing::Skip, work).await
     }
 
-    async fn asked<T: Send + 'static>(
+    async fn request<T: Send + 'static>(
         self: &Arc<Self>,
-        missing: Missing,
-        work: impl Fn(Latched<'_>) -> Result<T, Stop> + Send + 'static,
+        if_missing: IfMissing,
+        work: impl Fn(QueueGuard<'_>) -> Result<T, StepError> + Send + 'static,
     ) -> Result<Option<T>> {
-        self.asked_at_once(missing, work)?.wait().await
+        self.submit(if_missing, work)?.wait().await
     }
 
     /// Carries a request out, or puts it in line.
-    fn asked_at_once<T: Send + 'static>(
+    fn submit<T: Send + 'static>(
         self: &Arc<Self>,
-        missing: Missing,
-        work: impl Fn(Latched<'_>) -> Result<T, Stop> + Send + 'static,
+        if_missing: IfMissing,
+        work: impl Fn(QueueGuard<'_>) -> Result<T, StepError> + Send + 'static,
     ) -> Result<Answer<Option<T>>> {
         // Nothing overtakes it while this has the line.
         let line = self.line();
         if line.is_at_rest() {
-            match self.carry_out(missing, Thread::Caller, &work) {
+            match self.carry_out(if_missing, Thread::Runtime, &work) {
                 Ok(Some(done)) => return Ok(Answer::Now(done)),
-                Ok(None) | Err(Stop::NeedsDisk) => {}
-                Err(Stop::Failed(error)) => return Err(error),
+                Ok(None) | Err(StepError::NeedsDisk) => {}
+                Err(StepError::Failed(error)) => return Err(error),
             }
         }
         let (answer, answered) = oneshot::channel();
-        line_up(self, line, Box::new(Asked { missing, work, answer }))?;
+        enqueue(self, line, Box::new(LatchedRequest { if_missing, work, answer }))?;
         Ok(Answer::Later(answered))
     }
 
     /// `None` when another process has the latch.
     pub(crate) fn carry_out<T>(
         &self,
-        missing: Missing,
+        if_missing: IfMissing,
         thread: Thread,
-        work: impl Fn(Latched<'_>) -> Result<T, Stop>,
-    ) -> Result<Option<Option<T>>, Stop> {
-        match self.reach(missing, thread)? {
-            Reached::Latched(latched) => work(latched).map(|done| Some(Some(done))),
-            Reached::Missing => Ok(Some(None)),
-            Reached::Contended => Ok(None),
+        work: impl Fn(QueueGuard<'_>) -> Result<T, StepError>,
+    ) -> Result<Option<Option<T>>, StepError> {
+        match self.latch(if_missing, thread)? {
+            LatchOutcome::Latched(guard) => work(guard).map(|done| Some(Some(done))),
+            LatchOutcome::NoDirectory => Ok(Some(None)),
+            LatchOutcome::Contended => Ok(None),
         }
     }
 
@@ -225,25 +226,25 @@ impl Place {
     pub(crate) fn leave(self: &Arc<Self>) -> oneshot::Receiver<()> {
         let (answer, left) = oneshot::channel();
         // Without a thread the files close with this lock.
-        let _ = line_up(self, self.line(), Box::new(Leaves { _answer: answer }));
+        let _ = enqueue(self, self.line(), Box::new(CloseRequest { _answer: answer }));
         left
     }
 
     /// Closes the lock's files, on a thread that may wait for the disk.
     pub(crate) fn close(&self) {
-        let mut desk = self.desk();
-        let Some(files) = desk.files.clone() else { return };
+        let mut cache = self.cache();
+        let Some(files) = cache.files.clone() else { return };
         // A process that has the latch has the page open too: this one is not the last.
         if !files.page().try_latch().unwrap_or(false) {
-            desk.files = None;
+            cache.files = None;
             return;
         }
-        let mut latched = Latched::new(desk, self, Thread::Own);
-        latched.note_tokens();
-        latched.abandon();
+        let mut guard = QueueGuard::new(cache, self, Thread::Io);
+        guard.note_tokens();
+        guard.abandon();
     }
 
-    pub(crate) fn line(&self) -> MutexGuard<'_, Line> {
+    pub(crate) fn line(&self) -> MutexGuard<'_, RequestLine> {
         // A step on another thread of this process is done within microseconds. To sleep and be
         // woken takes longer, for both.
         for _ in 0..LINE_TRIES {
@@ -262,44 +263,44 @@ impl Place {
 
     /// When the queue changed last, if it is open. For a thread that may wait for the disk.
     pub(crate) fn changed(&self) -> Option<Changed> {
-        self.desk().files.as_ref()?.page().changed()
+        self.cache().files.as_ref()?.page().changed()
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> MutexGuard<'_, QueueCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The loaded queue, and the latch.
-    fn reach(&self, missing: Missing, thread: Thread) -> Result<Reached<'_>, Stop> {
-        for _ in 0..REPLACED_AT_MOST {
+    fn latch(&self, if_missing: IfMissing, thread: Thread) -> Result<LatchOutcome<'_>, StepError> {
+        for _ in 0..MAX_REPLACEMENTS {
             // Only the request whose turn it is locks this.
-            let mut desk = self.desk();
-            if desk.files.is_none() {
-                if thread == Thread::Caller {
-                    return Err(Stop::NeedsDisk);
+            let mut cache = self.cache();
+            if cache.files.is_none() {
+                if thread == Thread::Runtime {
+                    return Err(StepError::NeedsDisk);
                 }
-                self.open(&mut desk)?;
+                self.open(&mut cache)?;
             }
-            let Some(files) = desk.files.clone() else {
-                if missing == Missing::Leave {
-                    return Ok(Reached::Missing);
+            let Some(files) = cache.files.clone() else {
+                if if_missing == IfMissing::Skip {
+                    return Ok(LatchOutcome::NoDirectory);
                 }
                 self.make()?;
                 continue;
             };
             if !files.page().try_latch().map_err(|e| failed("lock", &self.path, e))? {
-                return Ok(Reached::Contended);
+                return Ok(LatchOutcome::Contended);
             }
-            let mut latched = Latched::new(desk, self, thread);
-            if !self.is_current(latched.desk(), missing)? {
-                latched.abandon();
+            let mut guard = QueueGuard::new(cache, self, thread);
+            if !self.is_current(guard.cache(), if_missing)? {
+                guard.abandon();
                 continue;
             }
-            latched.load()?;
-            if missing == Missing::Make {
-                latched.prepare_tokens()?;
+            guard.load()?;
+            if if_missing == IfMissing::Create {
+                guard.prepare_tokens()?;
             }
-            return Ok(Reached::Latched(latched));
+            return Ok(LatchOutcome::Latched(guard));
         }
         Err(foreign(&self.path, "somebody replaces it again and again").into())
     }
@@ -308,20 +309,20 @@ impl Place {
     /// hand exclude nobody, since whoever comes later goes by the path. Whoever wants to make an
     /// entry sees at once that they were removed; the rest is looked up now and then, which is
     /// enough for a program that slept while somebody moved the directory.
-    fn is_current(&self, desk: &mut Desk, missing: Missing) -> Result<bool> {
-        let Some(files) = &desk.files else { return Ok(false) };
+    fn is_current(&self, cache: &mut QueueCache, if_missing: IfMissing) -> Result<bool> {
+        let Some(files) = &cache.files else { return Ok(false) };
         let now = since_boot();
-        let long_ago = desk.checked.is_none_or(|then| now > then + STAYS);
+        let long_ago = cache.checked.is_none_or(|then| now > then + RECHECK_AFTER);
         let is_linked = || files.page().is_linked().map_err(|e| failed("look at", &self.path, e));
-        if (missing == Missing::Make || long_ago) && !is_linked()? {
+        if (if_missing == IfMissing::Create || long_ago) && !is_linked()? {
             return Ok(false);
         }
-        if missing == Missing::Leave || !long_ago {
+        if if_missing == IfMissing::Skip || !long_ago {
             return Ok(true);
         }
         match identity(&self.page_path) {
             Ok(identity) if identity == files.page().identity() => {
-                desk.checked = Some(now);
+                cache.checked = Some(now);
                 Ok(true)
             }
             Ok(_) | Err(Errno::NOENT) => Ok(false),
@@ -333,63 +334,63 @@ impl Place {
     pub(crate) async fn peek(self: &Arc<Self>) -> Result<Peek> {
         match self.trouble() {
             // It is no answer of the disk's that another request has had none.
-            Some((elapsed, trouble)) if elapsed >= PROMPT => return Err(trouble),
+            Some((elapsed, trouble)) if elapsed >= ANSWER_LIMIT => return Err(trouble),
             Some(_) => return Ok(Peek::Busy),
             None => {}
         }
-        self.peek_at_once()?.wait().await
+        self.submit_peek()?.wait().await
     }
 
-    fn peek_at_once(self: &Arc<Self>) -> Result<Answer<Peek>> {
+    fn submit_peek(self: &Arc<Self>) -> Result<Answer<Peek>> {
         let line = self.line();
         if line.is_at_rest() {
-            match self.peek_on(Thread::Caller) {
+            match self.peek_on(Thread::Runtime) {
                 Ok(seen) => return Ok(Answer::Now(seen)),
-                Err(Stop::NeedsDisk) => {}
-                Err(Stop::Failed(error)) => return Err(error),
+                Err(StepError::NeedsDisk) => {}
+                Err(StepError::Failed(error)) => return Err(error),
             }
         }
         let (answer, answered) = oneshot::channel();
-        line_up(self, line, Box::new(Peeked { answer }))?;
+        enqueue(self, line, Box::new(PeekRequest { answer }))?;
         Ok(Answer::Later(answered))
     }
 
-    pub(crate) fn peek_on(&self, thread: Thread) -> Result<Peek, Stop> {
-        let mut desk = self.desk();
-        if desk.files.is_none() {
-            if thread == Thread::Caller {
-                return Err(Stop::NeedsDisk);
+    pub(crate) fn peek_on(&self, thread: Thread) -> Result<Peek, StepError> {
+        let mut cache = self.cache();
+        if cache.files.is_none() {
+            if thread == Thread::Runtime {
+                return Err(StepError::NeedsDisk);
             }
-            self.open(&mut desk)?;
+            self.open(&mut cache)?;
         }
-        let here = desk.files.as_ref().map(|files| files.page().identity());
+        let here = cache.files.as_ref().map(|files| files.page().identity());
         if here.is_none() || identity(&self.page_path).ok() != here {
             return Ok(Peek::Gone);
         }
-        let read = desk.read(self, thread);
-        desk.let_go();
+        let read = cache.read(self, thread);
+        cache.let_go();
         match read {
-            Ok(Found::Queue) => Ok(Peek::Queue(desk.queue.clone())),
-            Ok(Found::Nothing | Found::Damage) => Ok(Peek::Gone),
-            Err(Stop::NeedsDisk) => Err(Stop::NeedsDisk),
-            Err(Stop::Failed(_)) => Ok(Peek::Busy),
+            Ok(PageContent::Queue) => Ok(Peek::Queue(cache.queue.clone())),
+            Ok(PageContent::Empty | PageContent::Damaged) => Ok(Peek::Gone),
+            Err(StepError::NeedsDisk) => Err(StepError::NeedsDisk),
+            Err(StepError::Failed(_)) => Ok(Peek::Busy),
         }
     }
 
     /// Opens the lock's files, if there are any.
-    fn open(&self, desk: &mut Desk) -> Result<()> {
-        let Ground { directory, kept_open, .. } = &*self.ground;
-        let kept = Kept::one_of(kept_open);
+    fn open(&self, cache: &mut QueueCache) -> Result<()> {
+        let StoreContext { directory, open_files, .. } = &*self.context;
+        let kept = OpenFilePermit::acquire(open_files);
         let (name, path, key) = (&self.dir_name, &self.path, &self.key);
-        desk.files = Files::open(directory, name, path, key, kept, &desk.page)?.map(Arc::new);
-        if let Some(files) = &desk.files {
-            desk.page = Arc::downgrade(files.page());
+        cache.files = Files::open(directory, name, path, key, kept, &cache.page)?.map(Arc::new);
+        if let Some(files) = &cache.files {
+            cache.page = Arc::downgrade(files.page());
         }
         Ok(())
     }
 
     fn make(&self) -> Result<()> {
-        let Ground { directory, boot, .. } = &*self.ground;
+        let StoreContext { directory, boot, .. } = &*self.context;
         Files::make(directory, &self.dir_name, &self.path, &self.key, *boot)
     }
 }

@@ -11,30 +11,30 @@ use std::ops::Range;
 use fencelock_core::{Mode, Permits};
 
 /// The longest record: what a pipe takes as a whole or not at all.
-pub(crate) const PAGE: usize = 4096;
+pub(crate) const MAX_RECORD: usize = 4096;
 /// Up to which length all records together stay in a page: to consume many at once that no longer
 /// count costs as little as one.
 #[cfg(any(target_os = "linux", test))]
-pub(crate) const SHORT: usize = 1024;
+pub(crate) const COMPACT_ABOVE: usize = 1024;
 /// Format version 2. The last byte is the version.
 pub(crate) const MAGIC: [u8; 8] = *b"fencelk\x02";
 const HEADER: usize = 48;
 /// The bytes of one entry.
 pub(crate) const ENTRY: usize = 36;
 /// How many entries a record itself has room for.
-pub(crate) const INLINE: usize = (PAGE - HEADER) / ENTRY;
+pub(crate) const MAX_INLINE: usize = (MAX_RECORD - HEADER) / ENTRY;
 /// How many entries there may be: slot numbers are 16 bits, the last two of which mean others.
-pub(crate) const MOST: usize = 65_534;
+pub(crate) const MAX_ENTRIES: usize = 65_534;
 
 /// The number of a pipe in the lock's directory.
 pub(crate) type Slot = u16;
 /// An entry that watches nobody.
-pub(crate) const NOBODY: Slot = Slot::MAX;
+pub(crate) const NO_SLOT: Slot = Slot::MAX;
 /// The first waiter, for permits: it watches every holder.
 pub(crate) const EVERY_HOLDER: Slot = Slot::MAX - 1;
 
 /// The door of an entry whose process is not known: nobody can be rung there.
-pub(crate) const NO_DOOR: u16 = u16::MAX;
+pub(crate) const NO_WAKE_PIPE: u16 = u16::MAX;
 
 /// One claim in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(crate) struct Entry {
     /// Whom it has open for writing, as of its last attempt.
     pub(crate) watch: Slot,
     /// Where its process can be rung.
-    pub(crate) door: u16,
+    pub(crate) wake_pipe: u16,
 }
 
 /// The queue and the tokens of one lock.
@@ -83,8 +83,8 @@ pub(crate) const OTHER_VERSION: Corrupt = Corrupt("another version of this libra
 
 impl Queue {
     /// Without entries. Its tickets are above `ticket`.
-    pub(crate) fn after(token: u64, durable: u64, noted: bool, ticket: u64) -> Queue {
-        let (next_ticket, which, spare) = (ticket + 1, 0, NOBODY);
+    pub(crate) fn starting_after(token: u64, durable: u64, noted: bool, ticket: u64) -> Queue {
+        let (next_ticket, which, spare) = (ticket + 1, 0, NO_SLOT);
         Queue { token, durable, noted, next_ticket, which, spare, entries: Vec::new() }
     }
 
@@ -113,7 +113,7 @@ impl Queue {
     }
 
     /// Joins the end of the queue.
-    pub(crate) fn push(&mut self, mode: Mode, door: u16, since: u32) -> usize {
+    pub(crate) fn push(&mut self, mode: Mode, wake_pipe: u16, since: u32) -> usize {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.entries.push(Entry {
@@ -123,9 +123,9 @@ impl Queue {
             held: false,
             labelled: false,
             since,
-            slot: NOBODY,
-            watch: NOBODY,
-            door,
+            slot: NO_SLOT,
+            watch: NO_SLOT,
+            wake_pipe,
         });
         self.entries.len() - 1
     }
@@ -140,13 +140,13 @@ impl Queue {
     pub(crate) fn fits(&self, at: usize) -> bool {
         let ahead = &self.entries[..at];
         ahead.iter().all(|entry| entry.held)
-            && self.entries[at].mode.fits_beside(ahead.iter().map(|entry| entry.mode))
+            && self.entries[at].mode.is_compatible_with(ahead.iter().map(|entry| entry.mode))
     }
 
     pub(crate) fn grant(&mut self, at: usize, since: u32) -> u64 {
         self.token += 1;
         let entry = &mut self.entries[at];
-        (entry.held, entry.token, entry.watch, entry.since) = (true, self.token, NOBODY, since);
+        (entry.held, entry.token, entry.watch, entry.since) = (true, self.token, NO_SLOT, since);
         self.token
     }
 
@@ -168,7 +168,7 @@ impl Queue {
 
     /// The first waiter, if it has to be rung because of a grant just given to the entry ahead of
     /// it: it fits as well, or must watch more than that entry from now on.
-    pub(crate) fn rung_by_grant(&self, granted: usize) -> Option<usize> {
+    pub(crate) fn woken_by_grant(&self, granted: usize) -> Option<usize> {
         let next = granted + 1;
         let entry = self.entries.get(next)?;
         let rung = !entry.held && (self.fits(next) || self.watches_every_holder(next));
@@ -212,7 +212,7 @@ impl Queue {
 
     /// Whether a record has room for all entries.
     pub(crate) fn is_inline(&self) -> bool {
-        self.entries.len() <= INLINE
+        self.entries.len() <= MAX_INLINE
     }
 
     /// Writes the record; where it has no room for the entries, they go to `area` and are to be
@@ -304,7 +304,7 @@ impl Header {
         }
         let count = u32::from_le_bytes(array(&bytes[32..36])) as usize;
         let which = u32::from_le_bytes(array(&bytes[36..40]));
-        let most = if which == 0 { INLINE } else { MOST };
+        let most = if which == 0 { MAX_INLINE } else { MAX_ENTRIES };
         match count > most || which > 2 {
             true => Err(Corrupt("its header contradicts itself")),
             false => Ok(Header { count, which }),
@@ -348,7 +348,7 @@ pub(crate) fn first_record(page: &[u8]) -> &[u8] {
 }
 
 /// Whether a record says that its entries are in an area.
-pub(crate) fn is_elsewhere(record: &[u8]) -> bool {
+pub(crate) fn has_area(record: &[u8]) -> bool {
     Header::of(record).is_ok_and(|header| header.which > 0)
 }
 
@@ -369,7 +369,7 @@ impl Entry {
         bytes[20..24].copy_from_slice(&u32::to_le_bytes(limit));
         bytes[24..28].copy_from_slice(&self.since.to_le_bytes());
         bytes[28..30].copy_from_slice(&self.slot.to_le_bytes());
-        bytes[30..32].copy_from_slice(&self.door.to_le_bytes());
+        bytes[30..32].copy_from_slice(&self.wake_pipe.to_le_bytes());
         bytes[32..34].copy_from_slice(&self.watch.to_le_bytes());
         bytes[34] = mode;
         bytes[35] = u8::from(self.held) * HELD + u8::from(self.labelled) * LABELLED;
@@ -399,7 +399,7 @@ impl Entry {
             labelled: bytes[35] & LABELLED != 0,
             since: word(24),
             slot: half(28),
-            door: half(30),
+            wake_pipe: half(30),
             watch: half(32),
         })
     }
@@ -461,11 +461,11 @@ mod tests {
                 let rest = part.split_off(reaches.min(part.len()));
                 *part = [&area[..reaches], &rest].concat();
             }
-            assert!(record.len() <= PAGE);
+            assert!(record.len() <= MAX_RECORD);
             if matches!(dies, Dies::InArea(_) | Dies::AfterArea) {
                 return;
             }
-            let stays = self.page.len() + record.len() <= SHORT;
+            let stays = self.page.len() + record.len() <= COMPACT_ABOVE;
             if !stays {
                 self.page.drain(..last.start);
             }
@@ -473,7 +473,7 @@ mod tests {
                 return;
             }
             self.page.extend_from_slice(&record);
-            assert!(self.page.len() <= 2 * PAGE, "there is room for two records");
+            assert!(self.page.len() <= 2 * MAX_RECORD, "there is room for two records");
             if !stays && !matches!(dies, Dies::BehindNew) {
                 self.page.drain(..last.len());
             }
@@ -492,7 +492,7 @@ mod tests {
     }
 
     fn fresh() -> Queue {
-        Queue::after(0, 1000, false, 0)
+        Queue::starting_after(0, 1000, false, 0)
     }
 
     /// The same but for where it is written, which each commit decides.
@@ -506,7 +506,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_commit_is_there_or_not_wherever_it_was_killed(
+        fn a_commit_is_atomic_wherever_the_process_is_killed(
             steps in prop::collection::vec((0u16..300, 0u8..2, 0usize..12_000, 0u8..8), 1..24),
         ) {
             let mut written = Written::default();
@@ -541,7 +541,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_that_is_read_panics(
+        fn reading_arbitrary_bytes_does_not_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..600), count in 0u32..20, which in 0u32..4,
         ) {
             let mut page = MAGIC.to_vec();
@@ -558,7 +558,7 @@ mod tests {
         }
 
         #[test]
-        fn whoever_may_hold_is_woken_whatever_the_others_do(
+        fn a_waiter_that_may_hold_is_woken_whatever_the_others_do(
             events in prop::collection::vec((0u8..10, any::<u8>(), any::<u8>()), 1..150),
         ) {
             let mut world = World::new();
@@ -629,7 +629,7 @@ mod tests {
                         assert!(token > self.last_exclusive_token);
                         self.last_exclusive_token = token;
                     }
-                    let next = self.queue.rung_by_grant(at);
+                    let next = self.queue.woken_by_grant(at);
                     self.woken.extend(next.map(|next| self.queue.entries[next].ticket));
                     return;
                 }
@@ -640,7 +640,7 @@ mod tests {
                     let ahead = at.checked_sub(1).map(|ahead| self.queue.entries[ahead].slot);
                     self.queue.entries[at].watch = match self.queue.watches_every_holder(at) {
                         true => EVERY_HOLDER,
-                        false => ahead.unwrap_or(NOBODY),
+                        false => ahead.unwrap_or(NO_SLOT),
                     };
                     let watches = self.queue.entries[blockers].iter().map(|entry| entry.ticket);
                     self.claims.get_mut(&ticket).unwrap().watches = watches.collect();
@@ -695,7 +695,7 @@ mod tests {
             assert!(entries.is_sorted_by_key(|entry| entry.ticket), "nobody overtakes");
             let modes: Vec<Mode> = entries[..holders].iter().map(|entry| entry.mode).collect();
             for at in 0..holders {
-                assert!(modes[at].fits_beside(modes[..at].iter().copied()), "{modes:?}");
+                assert!(modes[at].is_compatible_with(modes[..at].iter().copied()), "{modes:?}");
             }
             let slots: BTreeSet<Slot> = entries.iter().map(|entry| entry.slot).collect();
             assert_eq!(slots.len(), entries.len(), "a pipe has one owner");
@@ -709,12 +709,12 @@ mod tests {
     }
 
     #[test]
-    fn holders_that_are_taken_over_keep_their_order_and_their_numbers() {
+    fn adopted_holders_keep_their_order_and_their_numbers() {
         let mut queue = fresh();
         let at = queue.push(Mode::Shared, 0, 0);
         let held = |ticket, token| Entry { ticket, token, held: true, ..queue.entries[at] };
         let holders = vec![held(9, 7), held(4, 3)];
-        let mut queue = Queue::after(5, 1000, true, 6);
+        let mut queue = Queue::starting_after(5, 1000, true, 6);
         queue.adopt(holders);
         let tickets: Vec<u64> = queue.entries.iter().map(|entry| entry.ticket).collect();
         assert_eq!((tickets, queue.token), (vec![4, 9], 7));

@@ -4,9 +4,9 @@ use fencelock_core::{Error, Result};
 use tokio::sync::oneshot;
 
 use crate::error::no_answer;
-use crate::latch::{Latched, Stop, Thread};
-use crate::place::{Missing, Peek, Place};
-use crate::turn::Turn;
+use crate::latch::{QueueGuard, StepError, Thread};
+use crate::place::{FileLock, IfMissing, Peek};
+use crate::turn::Request;
 
 /// The answer to a request that was carried out, or that waits in line.
 pub(crate) enum Answer<T> {
@@ -24,21 +24,21 @@ impl<T> Answer<T> {
 }
 
 /// A request that needs the latch.
-pub(crate) struct Asked<T, W> {
-    pub(crate) missing: Missing,
+pub(crate) struct LatchedRequest<T, W> {
+    pub(crate) if_missing: IfMissing,
     pub(crate) work: W,
     pub(crate) answer: oneshot::Sender<Result<Option<T>>>,
 }
 
-impl<T: Send + 'static, W: Fn(Latched<'_>) -> Result<T, Stop> + Send + 'static> Turn
-    for Asked<T, W>
+impl<T: Send + 'static, W: Fn(QueueGuard<'_>) -> Result<T, StepError> + Send + 'static> Request
+    for LatchedRequest<T, W>
 {
-    fn is_wanted(&self) -> bool {
+    fn is_awaited(&self) -> bool {
         !self.answer.is_closed()
     }
 
-    fn take(self: Box<Self>, place: &Place) -> Result<(), Box<dyn Turn>> {
-        let done = match place.carry_out(self.missing, Thread::Own, &self.work) {
+    fn take(self: Box<Self>, lock: &FileLock) -> Result<(), Box<dyn Request>> {
+        let done = match lock.carry_out(self.if_missing, Thread::Io, &self.work) {
             Ok(None) => return Err(self),
             Ok(Some(done)) => Ok(done),
             Err(stop) => Err(stop.into()),
@@ -50,34 +50,34 @@ impl<T: Send + 'static, W: Fn(Latched<'_>) -> Result<T, Stop> + Send + 'static> 
 }
 
 /// A look.
-pub(crate) struct Peeked {
+pub(crate) struct PeekRequest {
     pub(crate) answer: oneshot::Sender<Result<Peek>>,
 }
 
-impl Turn for Peeked {
-    fn is_wanted(&self) -> bool {
+impl Request for PeekRequest {
+    fn is_awaited(&self) -> bool {
         !self.answer.is_closed()
     }
 
-    fn take(self: Box<Self>, place: &Place) -> Result<(), Box<dyn Turn>> {
-        let _ = self.answer.send(place.peek_on(Thread::Own).map_err(Error::from));
+    fn take(self: Box<Self>, lock: &FileLock) -> Result<(), Box<dyn Request>> {
+        let _ = self.answer.send(lock.peek_on(Thread::Io).map_err(Error::from));
         Ok(())
     }
 }
 
 /// The end of a lock's use.
-pub(crate) struct Leaves {
+pub(crate) struct CloseRequest {
     /// Told by being dropped.
     pub(crate) _answer: oneshot::Sender<()>,
 }
 
-impl Turn for Leaves {
-    fn is_wanted(&self) -> bool {
+impl Request for CloseRequest {
+    fn is_awaited(&self) -> bool {
         true
     }
 
-    fn take(self: Box<Self>, place: &Place) -> Result<(), Box<dyn Turn>> {
-        place.close();
+    fn take(self: Box<Self>, lock: &FileLock) -> Result<(), Box<dyn Request>> {
+        lock.close();
         Ok(())
     }
 }

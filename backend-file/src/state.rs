@@ -25,13 +25,13 @@ pub(crate) const STATE: &str = "L";
 /// Where the lock's full name is, after its length in four bytes.
 const NAME_AT: u64 = 4096;
 /// The longest name with its prefix.
-const NAME_MOST: usize = 60 * 1024;
+const MAX_NAME: usize = 60 * 1024;
 /// Where an entry area begins, times its number.
 const AREA: u64 = 4 << 20;
 /// Where the labels are, one record for each slot.
 const LABELS_AT: u64 = 16 << 20;
 /// Room for one label, and its length in the first byte.
-pub(crate) const LABEL: usize = 128;
+pub(crate) const LABEL_LEN: usize = 128;
 
 /// The open file of one lock.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl<'a> State<'a> {
 
     /// Refuses a name for which there is no room.
     pub(crate) fn check_name(key: &str) -> Result<()> {
-        if key.len() <= NAME_MOST {
+        if key.len() <= MAX_NAME {
             return Ok(());
         }
         let message = format!("the prefix is too long; expected at most {NAME_MOST} bytes");
@@ -131,7 +131,7 @@ impl<'a> State<'a> {
         let mut length = [0; 4];
         read_fully(self.file.as_fd(), &mut length, NAME_AT)?;
         let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
-        let mut name = vec![0; length.min(NAME_MOST)];
+        let mut name = vec![0; length.min(MAX_NAME)];
         let read = read_fully(self.file.as_fd(), &mut name, NAME_AT + 4)?;
         name.truncate(read);
         Ok(name)
@@ -191,7 +191,7 @@ impl<'a> State<'a> {
 }
 
 fn label_at(slot: Slot) -> u64 {
-    LABELS_AT + u64::from(slot) * LABEL as u64
+    LABELS_AT + u64::from(slot) * LABEL_LEN as u64
 }
 
 /// Reads until `bytes` is full or the file ends.

@@ -16,45 +16,45 @@ use std::time::{Duration, Instant};
 
 use fencelock_core::Error;
 
-use crate::error::{disk_hangs, latch_is_held, latch_is_sought, machine_is_busy};
+use crate::error::{disk_hangs, latch_is_contended, latch_is_held, machine_is_busy};
 use crate::io;
 use crate::page::QUEUE;
-use crate::place::Place;
+use crate::place::FileLock;
 use crate::platform::waits_for_disk;
 
 /// How many turns a line takes before another lock's line has its own.
-const TURNS: usize = 16;
+const REQUESTS_PER_RUN: usize = 16;
 /// How soon a contended latch is tried again, at first and at the latest. It is free within
 /// microseconds, unless its holder was interrupted; and where thousands of processes are at it, their
 /// tries must not take the processors from the one that is in it.
-const SOON: Duration = Duration::from_micros(20);
-const AT_LATEST: Duration = Duration::from_millis(160);
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 /// From which length on a line is searched for requests that were given up.
-const LONG: usize = 64;
+const PURGE_AT: usize = 64;
 
 /// One request.
-pub(crate) trait Turn: Send {
+pub(crate) trait Request: Send {
     /// Whether its answer is still waited for.
-    fn is_wanted(&self) -> bool;
+    fn is_awaited(&self) -> bool;
 
     /// Carries it out on a thread of the store's and tells its caller, or gives it back: another
     /// process has the latch.
-    fn take(self: Box<Self>, place: &Place) -> Result<(), Box<dyn Turn>>;
+    fn take(self: Box<Self>, lock: &FileLock) -> Result<(), Box<dyn Request>>;
 }
 
 /// The requests that wait for their turn at one lock.
 #[derive(Default)]
-pub(crate) struct Line {
-    turns: VecDeque<Box<dyn Turn>>,
+pub(crate) struct RequestLine {
+    requests: VecDeque<Box<dyn Request>>,
     /// A thread goes through them, or is going to.
-    under_way: Option<UnderWay>,
+    in_progress: Option<InProgress>,
     /// The first could not have its turn before.
-    given_back: bool,
-    long: usize,
+    was_put_back: bool,
+    purge_at: usize,
 }
 
 #[derive(Clone, Copy)]
-struct UnderWay {
+struct InProgress {
     /// When the turn that is under way, or the next, could begin.
     since: Instant,
     /// How often it met another process in the latch.
@@ -68,89 +68,89 @@ struct UnderWay {
 /// When the queue changed last, in s and ns.
 pub(crate) type Changed = (i64, i64);
 
-impl UnderWay {
-    fn now() -> UnderWay {
-        UnderWay { since: Instant::now(), contended: 0, met: None, others_pass: false }
+impl InProgress {
+    fn now() -> InProgress {
+        InProgress { since: Instant::now(), contended: 0, met: None, others_pass: false }
     }
 }
 
-impl Line {
+impl RequestLine {
     /// Whether no request is in it, nor under way.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.under_way.is_none()
+        self.in_progress.is_none()
     }
 
     /// Joins the end. `true` when a thread must be sent.
-    fn push(&mut self, turn: Box<dyn Turn>) -> bool {
-        self.turns.push_back(turn);
-        if self.turns.len() >= self.long.max(LONG) {
-            self.turns.retain(|turn| turn.is_wanted());
-            self.long = self.turns.len() * 2;
+    fn push(&mut self, request: Box<dyn Request>) -> bool {
+        self.requests.push_back(request);
+        if self.requests.len() >= self.purge_at.max(PURGE_AT) {
+            self.requests.retain(|request| request.is_awaited());
+            self.purge_at = self.requests.len() * 2;
         }
-        let at_rest = self.under_way.is_none();
-        self.under_way.get_or_insert_with(UnderWay::now);
+        let at_rest = self.in_progress.is_none();
+        self.in_progress.get_or_insert_with(InProgress::now);
         at_rest
     }
 
     /// The next turn; the line is at rest when there is none.
-    fn next(&mut self) -> Option<Box<dyn Turn>> {
-        let given_up = self.turns.iter().take_while(|turn| !turn.is_wanted()).count();
-        drop(self.turns.drain(..given_up));
-        let next = self.turns.pop_front();
-        let again = std::mem::take(&mut self.given_back) && given_up == 0;
+    fn next(&mut self) -> Option<Box<dyn Request>> {
+        let given_up = self.requests.iter().take_while(|request| !request.is_awaited()).count();
+        drop(self.requests.drain(..given_up));
+        let next = self.requests.pop_front();
+        let again = std::mem::take(&mut self.was_put_back) && given_up == 0;
         match (&next, again) {
-            (None, _) => self.under_way = None,
+            (None, _) => self.in_progress = None,
             (Some(_), true) => {}
-            (Some(_), false) => self.under_way = Some(UnderWay::now()),
+            (Some(_), false) => self.in_progress = Some(InProgress::now()),
         }
         next
     }
 
     /// Takes back the turn that [`next`](Line::next) gave.
-    fn give_back(&mut self, turn: Box<dyn Turn>) {
-        self.turns.push_front(turn);
-        self.given_back = true;
+    fn put_back(&mut self, request: Box<dyn Request>) {
+        self.requests.push_front(request);
+        self.was_put_back = true;
     }
 
     /// When to try the latch again, at which another process is. The queue was `changed` then.
     fn pause(&mut self, changed: Option<Changed>) -> Duration {
-        let under_way = self.under_way.get_or_insert_with(UnderWay::now);
-        under_way.contended += 1;
-        under_way.others_pass |= under_way.met.is_some() && under_way.met != changed;
-        under_way.met = under_way.met.or(changed);
-        SOON.saturating_mul(1 << under_way.contended.min(16)).min(AT_LATEST)
+        let in_progress = self.in_progress.get_or_insert_with(InProgress::now);
+        in_progress.contended += 1;
+        in_progress.others_pass |= in_progress.met.is_some() && in_progress.met != changed;
+        in_progress.met = in_progress.met.or(changed);
+        FIRST_PAUSE.saturating_mul(1 << in_progress.contended.min(16)).min(LONGEST_PAUSE)
     }
 
     /// For how long the turn that is under way has been, and why, as far as can be seen.
-    pub(crate) fn trouble(&self, place: &Place) -> Option<(Duration, Error)> {
-        let under_way = self.under_way?;
-        let elapsed = under_way.since.elapsed();
-        let error = match under_way.contended {
-            0 if waits_for_disk(io::NAME) => disk_hangs(place.path(), elapsed),
-            0 => machine_is_busy(place.path(), elapsed),
-            _ if under_way.others_pass => latch_is_sought(&place.path().join(QUEUE), elapsed),
-            _ => latch_is_held(&place.path().join(QUEUE), elapsed),
+    pub(crate) fn trouble(&self, lock: &FileLock) -> Option<(Duration, Error)> {
+        let in_progress = self.in_progress?;
+        let elapsed = in_progress.since.elapsed();
+        let error = match in_progress.contended {
+            0 if waits_for_disk(io::THREAD_NAME) => disk_hangs(lock.path(), elapsed),
+            0 => machine_is_busy(lock.path(), elapsed),
+            _ if in_progress.others_pass => latch_is_contended(&lock.path().join(QUEUE), elapsed),
+            _ => latch_is_held(&lock.path().join(QUEUE), elapsed),
         };
         Some((elapsed, error))
     }
 }
 
-impl std::fmt::Debug for Line {
+impl std::fmt::Debug for RequestLine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Line").field("turns", &self.turns.len()).finish_non_exhaustive()
+        f.debug_struct("Line").field("turns", &self.requests.len()).finish_non_exhaustive()
     }
 }
 
 /// Has `turn` its turn at `place`, whose line this is, on a thread of the store's.
-pub(crate) fn line_up(
-    place: &Arc<Place>,
-    mut line: MutexGuard<'_, Line>,
-    turn: Box<dyn Turn>,
+pub(crate) fn enqueue(
+    lock: &Arc<FileLock>,
+    mut line: MutexGuard<'_, RequestLine>,
+    request: Box<dyn Request>,
 ) -> fencelock_core::Result<()> {
-    let send = line.push(turn);
+    let send = line.push(request);
     drop(line);
     match send {
-        true => place.ground().threads.submit(place.clone()).inspect_err(|_| give_up(place)),
+        true => lock.context().threads.submit(lock.clone()).inspect_err(|_| fail_all(lock)),
         false => Ok(()),
     }
 }
@@ -158,36 +158,36 @@ pub(crate) fn line_up(
 /// For a thread of the store's: what is in line at `place`.
 // What a thread takes from its queue is its own.
 #[allow(clippy::needless_pass_by_value)]
-pub(crate) fn go_through(place: Arc<Place>) {
-    for _ in 0..TURNS {
-        let next = place.line().next();
-        let Some(turn) = next else { return };
+pub(crate) fn serve(lock: Arc<FileLock>) {
+    for _ in 0..REQUESTS_PER_RUN {
+        let next = lock.line().next();
+        let Some(request) = next else { return };
         // A panic ends this turn, whose answer is then missing, and not the line.
-        let taken = catch_unwind(AssertUnwindSafe(|| turn.take(&place)));
-        if let Ok(Err(turn)) = taken {
-            return step_aside(&place, turn);
+        let taken = catch_unwind(AssertUnwindSafe(|| request.take(&lock)));
+        if let Ok(Err(request)) = taken {
+            return retry_later(&lock, request);
         }
     }
-    if place.ground().threads.submit(place.clone()).is_err() {
-        give_up(&place);
+    if lock.context().threads.submit(lock.clone()).is_err() {
+        fail_all(&lock);
     }
 }
 
 /// Lets the line go on with `turn` later.
-fn step_aside(place: &Arc<Place>, turn: Box<dyn Turn>) {
-    let changed = place.changed();
+fn retry_later(lock: &Arc<FileLock>, request: Box<dyn Request>) {
+    let changed = lock.changed();
     let pause = {
-        let mut line = place.line();
-        line.give_back(turn);
+        let mut line = lock.line();
+        line.put_back(request);
         line.pause(changed)
     };
-    if place.ground().threads.submit_in(pause, place.clone()).is_err() {
-        give_up(place);
+    if lock.context().threads.submit_in(pause, lock.clone()).is_err() {
+        fail_all(lock);
     }
 }
 
 /// No thread can be had: each request ends without an answer.
-fn give_up(place: &Place) {
-    let line = std::mem::take(&mut *place.line());
+fn fail_all(lock: &FileLock) {
+    let line = std::mem::take(&mut *lock.line());
     drop(line);
 }

@@ -1,7 +1,7 @@
 //! The public conformance suite on the file store, each behaviour in a directory of its own.
 
 use async_trait::async_trait;
-use fencelock_conformance::{Door, Harness, Params, Store};
+use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Error, ErrorKind, Locks, Result};
 use fencelock_file::FileStore;
 use tempfile::TempDir;
@@ -44,16 +44,17 @@ impl Store for Directory {
         connect(&self.peer_address(), params).await
     }
 
-    fn doors(&self) -> &[Door] {
-        &[Door::Look, Door::Processes]
+    fn backdoors(&self) -> &[Backdoor] {
+        &[Backdoor::Inspect, Backdoor::Processes]
     }
 
-    fn why_not(&self, door: Door) -> String {
-        match door {
-            Door::Expire => "the file store's locks end with their process, not with time",
-            Door::CutOff | Door::SlowReplies | Door::LoseReply | Door::Trouble => {
-                "nothing lies between the file store and its clients"
-            }
+    fn why_not(&self, backdoor: Backdoor) -> String {
+        match backdoor {
+            Backdoor::Expire => "the file store's locks end with their process, not with time",
+            Backdoor::CutOff
+            | Backdoor::SlowReplies
+            | Backdoor::LoseReply
+            | Backdoor::NetworkFaults => "nothing lies between the file store and its clients",
             _ => "deleting the directory in use is outside what the file store promises",
         }
         .to_owned()

@@ -13,8 +13,8 @@ use fencelock_core::Locks;
 use rustix::fs::inotify;
 
 #[test]
-fn part() {
-    play(no_other);
+fn child_process() {
+    run_child(unknown_command);
 }
 
 /// More than stay.
@@ -52,7 +52,7 @@ async fn connect_many(dir: &Path) -> Vec<Locks> {
 }
 
 #[tokio::test]
-async fn a_connect_costs_the_same_however_many_there_are_and_were() {
+async fn the_cost_of_a_connect_does_not_grow_with_the_number_of_stores() {
     let dir = directory();
     let doors = dir.path().join(".doors");
     let crowd = connect_many(dir.path()).await;
@@ -72,19 +72,19 @@ async fn a_connect_costs_the_same_however_many_there_are_and_were() {
 }
 
 #[tokio::test]
-async fn doors_of_killed_processes_are_taken_again() {
+async fn wake_pipes_of_killed_processes_are_reused() {
     let dir = directory();
     let doors = dir.path().join(".doors");
     for _ in 0..8 {
-        let mut actor = Actor::start(dir.path(), "hold x exclusive");
-        actor.expect("asks");
-        actor.kill();
+        let mut process = TestProcess::start(dir.path(), "hold x exclusive");
+        process.expect("asks");
+        process.kill();
     }
     assert_eq!(pipes(&doors, 'p'), 1, "one at a time needs one door");
 }
 
 #[tokio::test]
-async fn no_file_that_another_process_has_locked_holds_up_a_connect() {
+async fn files_locked_by_another_process_do_not_delay_a_connect() {
     use rustix::fs::{FlockOperation, flock};
     let dir = directory();
     let crowd = connect_many(dir.path()).await;
@@ -106,7 +106,7 @@ async fn no_file_that_another_process_has_locked_holds_up_a_connect() {
 }
 
 #[tokio::test]
-async fn the_pipes_of_a_crowd_of_waiters_go_with_it() {
+async fn the_pipes_of_many_waiters_are_removed_with_them() {
     let dir = directory();
     let stores = [connect(dir.path()).await, connect(dir.path()).await];
     let held = stores[0].lock("x").acquire().await.unwrap();
@@ -118,7 +118,7 @@ async fn the_pipes_of_a_crowd_of_waiters_go_with_it() {
             guard.release().await.unwrap();
         });
     }
-    until_queue(&stores[0], "x", 1, MANY).await;
+    until_queue_is(&stores[0], "x", 1, MANY).await;
     assert_eq!(pipes(&dir.path().join("lock%3Ax"), 's'), MANY + 1);
     held.release().await.unwrap();
     while let Some(served) = waiting.join_next().await {
@@ -131,9 +131,9 @@ async fn the_pipes_of_a_crowd_of_waiters_go_with_it() {
         let locks = stores[1].clone();
         waiting.spawn(async move { drop(locks.lock("x").acquire().await) });
     }
-    until_queue(&stores[0], "x", 1, MANY).await;
+    until_queue_is(&stores[0], "x", 1, MANY).await;
     waiting.abort_all();
-    until_queue(&stores[0], "x", 1, 0).await;
+    until_queue_is(&stores[0], "x", 1, 0).await;
     assert_eq!(pipes(&dir.path().join("lock%3Ax"), 's'), STAY);
     held.release().await.unwrap();
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());

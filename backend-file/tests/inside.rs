@@ -17,10 +17,10 @@ use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 #[test]
-fn part() {
-    play(|dir, words| match words {
+fn child_process() {
+    run_child(|dir, line| match line {
         ["many"] => many(dir),
-        other => no_other(dir, other),
+        other => unknown_command(dir, other),
     });
 }
 
@@ -39,7 +39,7 @@ fn many(dir: &Path) {
                 Err(error) => break error,
             }
         };
-        say(format_args!("{:?} {error:?}", error.kind()));
+        report(format_args!("{:?} {error:?}", error.kind()));
         let some = held.len();
         for guard in held.drain(some / 2..) {
             guard.release().await.unwrap();
@@ -50,7 +50,7 @@ fn many(dir: &Path) {
             assert!(guard.is_held());
             guard.release().await.unwrap();
         }
-        say(format_args!("held {some}"));
+        report(format_args!("held {some}"));
         locks.close().await.unwrap();
     });
 }
@@ -58,12 +58,12 @@ fn many(dir: &Path) {
 #[test]
 fn without_a_free_descriptor_the_error_says_so_and_what_is_held_stays() {
     let dir = directory();
-    let mut actor = Actor::start(dir.path(), "many");
-    let error = actor.expect("Unreachable");
+    let mut process = TestProcess::start(dir.path(), "many");
+    let error = process.expect("Unreachable");
     assert!(error.contains("ulimit -n"), "{error}");
-    let held: usize = actor.expect("held").parse().unwrap();
+    let held: usize = process.expect("held").parse().unwrap();
     assert!(held > 10, "{held}");
-    actor.end();
+    process.end();
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
 }
 
@@ -82,7 +82,7 @@ async fn two_connected_stores_of_one_process_exclude_each_other() {
     assert!(two.lock("x").try_acquire().await.unwrap().is_none());
     assert!(one.lock("x").try_acquire().await.unwrap().is_none());
     let waiting = tokio::spawn(async move { two.lock("x").acquire().await.unwrap() });
-    until_queue(&one, "x", 1, 1).await;
+    until_queue_is(&one, "x", 1, 1).await;
     let first = held.fencing_token();
     held.release().await.unwrap();
     let second = waiting.await.unwrap();
@@ -129,7 +129,7 @@ async fn tasks_on_several_threads_exclude_each_other_in_every_mode() {
 }
 
 /// Polls `future` that often, then drops it.
-async fn poll_times<T>(future: impl Future<Output = T>, times: u32) {
+async fn poll_and_drop<T>(future: impl Future<Output = T>, times: u32) {
     let mut future = std::pin::pin!(future);
     for _ in 0..times {
         let done =
@@ -167,7 +167,7 @@ async fn acquisitions_dropped_at_any_point_leave_nothing() {
     for round in 0..1000 {
         let locks = if round % 2 == 0 { &one } else { &two };
         let lock = lock(locks, "x", modes[dice(4) as usize]);
-        poll_times(lock.acquire(), dice(6)).await;
+        poll_and_drop(lock.acquire(), dice(6)).await;
     }
     for other in others {
         other.abort();
@@ -181,19 +181,19 @@ async fn acquisitions_dropped_at_any_point_leave_nothing() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_gives_up_wakes_nobody_wrongly_and_leaves_no_gap() {
+async fn a_waiter_that_gives_up_causes_no_wrong_wake_up_and_leaves_no_gap() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let held = locks.lock("x").acquire().await.unwrap();
     let gives_up = locks.lock("x").wait_at_most(Duration::from_millis(200));
     let gives_up = tokio::spawn(async move { gives_up.acquire().await });
-    until_queue(&locks, "x", 1, 1).await;
+    until_queue_is(&locks, "x", 1, 1).await;
     let stays = locks.lock("x");
     let stays = tokio::spawn(async move { stays.acquire().await });
-    until_queue(&locks, "x", 1, 2).await;
+    until_queue_is(&locks, "x", 1, 2).await;
     let error = gives_up.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WaitTimedOut);
-    until_queue(&locks, "x", 1, 1).await;
+    until_queue_is(&locks, "x", 1, 1).await;
     held.release().await.unwrap();
     stays.await.unwrap().unwrap().release().await.unwrap();
     until_empty(dir.path()).await;
@@ -215,7 +215,7 @@ async fn three_hundred_waiters_are_served_in_order() {
             guard.release().await.unwrap();
         });
         // The queue outgrows its page on the way, and comes back.
-        until_queue(&one, "x", 1, number + 1).await;
+        until_queue_is(&one, "x", 1, number + 1).await;
     }
     held.release().await.unwrap();
     let mut last = None;
@@ -229,7 +229,7 @@ async fn three_hundred_waiters_are_served_in_order() {
 }
 
 #[test]
-fn a_latch_that_another_keeps_holds_up_neither_other_locks_nor_the_end_of_the_runtime() {
+fn a_latch_that_another_process_holds_blocks_neither_other_locks_nor_the_end_of_the_runtime() {
     let dir = directory();
     let path = dir.path().to_owned();
     let (ended, end) = std::sync::mpsc::channel();
@@ -276,7 +276,7 @@ fn a_latch_that_another_keeps_holds_up_neither_other_locks_nor_the_end_of_the_ru
 /// In a crowd of thousands of processes a claim may have no turn at the queue within its wait limit.
 /// The store answers, and the lock is busy.
 #[tokio::test]
-async fn a_claim_that_has_no_turn_in_a_crowd_finds_the_lock_busy() {
+async fn a_claim_that_never_gets_the_contended_latch_finds_the_lock_busy() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
@@ -305,7 +305,7 @@ async fn a_claim_that_has_no_turn_in_a_crowd_finds_the_lock_busy() {
 }
 
 #[tokio::test]
-async fn a_future_that_nobody_polls_is_passed_over() {
+async fn a_future_that_is_not_polled_is_passed_over() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let held = locks.lock("x").acquire().await.unwrap();
@@ -316,10 +316,10 @@ async fn a_future_that_nobody_polls_is_passed_over() {
         Poll::Ready(())
     })
     .await;
-    until_queue(&locks, "x", 1, 1).await;
+    until_queue_is(&locks, "x", 1, 1).await;
     let next = locks.lock("x");
     let next = tokio::spawn(async move { next.acquire().await.unwrap() });
-    until_queue(&locks, "x", 1, 2).await;
+    until_queue_is(&locks, "x", 1, 2).await;
     held.release().await.unwrap();
     let next = tokio::time::timeout(Duration::from_secs(20), next).await.unwrap().unwrap();
     next.release().await.unwrap();
@@ -328,7 +328,7 @@ async fn a_future_that_nobody_polls_is_passed_over() {
 }
 
 #[tokio::test]
-async fn a_label_of_its_own_is_seen() {
+async fn a_custom_label_is_shown() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let plain = locks.rw_lock("x").read().acquire().await.unwrap();

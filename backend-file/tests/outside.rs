@@ -1,15 +1,15 @@
 //! Names and URLs, whatever they are. The fuzz targets in `fuzz/` ask the same of far more inputs;
 //! what a queue file may hold is asked beside its reader.
 
-use fencelock_conformance::outside::{
+use fencelock_file::fuzzing::{directory, url};
+use fencelock_testkit::fuzzing::{
     a_url_keeps_its_secret, names_are_kept_apart, no_parameter_is_overlooked,
 };
-use fencelock_file::outside::{directory, url};
 use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn names_have_directories_of_their_own(one in ".{1,120}", two in ".{1,120}", odd in "[.%~]{1,4}") {
+    fn names_have_separate_directories(one in ".{1,120}", two in ".{1,120}", odd in "[.%~]{1,4}") {
         names_are_kept_apart(&one, &two, directory);
         names_are_kept_apart(&one, &format!("{one}{odd}"), directory);
     }

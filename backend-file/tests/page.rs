@@ -17,19 +17,19 @@ use fencelock_file::FileStore;
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
-fn part() {
-    play(|dir, words| match words {
+fn child_process() {
+    run_child(|dir, line| match line {
         ["many", count] => many(dir, count.parse().unwrap()),
-        other => no_other(dir, other),
+        other => unknown_command(dir, other),
     });
 }
 
 /// A child that alone keeps `x`, in `mode`: no process has the page open. Its pid, and the token.
 fn orphan(dir: &Path, mode: &str) -> (Pid, u64) {
-    let mut holder = Actor::start(dir, &format!("hold x {mode}"));
+    let mut holder = TestProcess::start(dir, &format!("hold x {mode}"));
     holder.expect("asks");
     let token = holder.expect("held").parse().unwrap();
-    holder.tell("pass on");
+    holder.send("pass on");
     let child = holder.expect("child").parse().unwrap();
     holder.kill();
     (Pid::from_raw(child).unwrap(), token)
@@ -43,7 +43,7 @@ async fn is_free(locks: &Locks, mode: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_child_that_alone_outlives_its_parent_keeps_the_lock_as_it_had_it() {
+async fn a_child_that_outlives_its_parent_keeps_the_lock_in_the_same_mode() {
     let two_of_three = Mode::Permits(Permits::new(2, 3).unwrap());
     for (mode, expected, beside) in [
         ("exclusive", Mode::Exclusive, None),
@@ -72,7 +72,7 @@ async fn a_child_that_alone_outlives_its_parent_keeps_the_lock_as_it_had_it() {
         let locks = connect(dir.path()).await;
         let waits = locks.lock("x");
         let waits = tokio::spawn(async move { waits.acquire().await.unwrap() });
-        until_queue(&locks, "x", 1, 1).await;
+        until_queue_is(&locks, "x", 1, 1).await;
         kill_process(child, Signal::KILL).unwrap();
         let next = waits.await.unwrap();
         assert!(next.fencing_token().get() > token);
@@ -82,13 +82,13 @@ async fn a_child_that_alone_outlives_its_parent_keeps_the_lock_as_it_had_it() {
 }
 
 #[tokio::test]
-async fn a_child_keeps_nothing_that_was_released_or_taken_away() {
+async fn a_child_does_not_keep_a_released_or_evicted_lock() {
     for evicts in [false, true] {
         let dir = directory();
-        let mut holder = Actor::start(dir.path(), "hold x exclusive");
+        let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
         holder.expect("asks");
         holder.expect("held");
-        holder.tell("pass on");
+        holder.send("pass on");
         let child: i32 = holder.expect("child").parse().unwrap();
         if evicts {
             holder.kill();
@@ -97,7 +97,7 @@ async fn a_child_keeps_nothing_that_was_released_or_taken_away() {
             assert!(locks.evict("x", &seen.holders[0].id).await.unwrap());
             locks.close().await.unwrap();
         } else {
-            holder.tell("release");
+            holder.send("release");
             holder.expect("released");
             holder.end();
         }
@@ -123,7 +123,7 @@ fn empty(dir: &Path) -> bool {
 }
 
 #[tokio::test]
-async fn what_an_earlier_owner_of_a_pipe_left_to_a_child_is_not_taken_for_the_next_one_s() {
+async fn a_record_that_an_earlier_owner_left_in_a_pipe_is_not_the_next_owner_s() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     for _ in 0..2 {
@@ -142,17 +142,17 @@ async fn what_an_earlier_owner_of_a_pipe_left_to_a_child_is_not_taken_for_the_ne
 }
 
 #[tokio::test]
-async fn whoever_holds_a_lock_whose_page_is_lost_is_in_the_way_until_it_ends() {
+async fn a_holder_whose_page_is_lost_excludes_others_until_it_ends() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut holder = Actor::start(dir.path(), "hold x shared");
+    let mut holder = TestProcess::start(dir.path(), "hold x shared");
     holder.expect("asks");
     holder.expect("held");
     empty(dir.path());
     assert!(!is_free(&locks, "exclusive").await && !is_free(&locks, "shared").await);
     assert_eq!(locks.inspect("x").await.unwrap().holders[0].token, None);
     // It is told that nobody knows it any more, and nobody held beside it.
-    holder.tell("release");
+    holder.send("release");
     holder.expect("not held");
     holder.end();
     let next = locks.lock("x").acquire().await.unwrap();
@@ -166,7 +166,7 @@ async fn whoever_holds_a_lock_whose_page_is_lost_is_in_the_way_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_page_that_was_removed_is_made_anew_and_who_holds_stays_in_the_way() {
+async fn a_removed_page_is_recreated_and_its_holder_still_excludes_others() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let held = locks.lock("x").acquire().await.unwrap();
@@ -183,7 +183,7 @@ async fn a_page_that_was_removed_is_made_anew_and_who_holds_stays_in_the_way() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stray_reader_of_the_page_never_makes_two_holders() {
+async fn a_stray_reader_of_the_page_never_causes_two_holders() {
     const TIMES: u32 = 300;
     let dir = directory();
     let stores = [connect(dir.path()).await, connect(dir.path()).await];
@@ -246,31 +246,31 @@ fn many(dir: &Path, count: usize) {
             held.push(locks.lock(format!("lock {number}")).acquire().await.unwrap());
         }
         let open = fs::read_dir("/proc/self/fd").unwrap().count();
-        say(format_args!("held {open}"));
+        report(format_args!("held {open}"));
         for (number, guard) in held.into_iter().enumerate() {
             let other = locks.lock(format!("lock {number}"));
             assert!(other.try_acquire().await.unwrap().is_none());
             guard.release().await.unwrap();
         }
         locks.close().await.unwrap();
-        say("done");
+        report("done");
     });
 }
 
 #[test]
-fn a_user_whose_pipes_are_small_holds_a_thousand_locks_with_two_descriptors_each() {
+fn a_user_with_small_pipes_holds_hundreds_of_locks_with_two_descriptors_each() {
     const COUNT: usize = 700;
     let dir = directory();
-    let mut actor = if is_root() {
+    let mut process = if is_root() {
         rustix::fs::chown(dir.path(), Some(rustix::fs::Uid::from_raw(65_534)), None).unwrap();
-        Actor::start_as(dir.path(), &format!("many {COUNT}"), 65_534, &[])
+        TestProcess::start_as(dir.path(), &format!("many {COUNT}"), 65_534, &[])
     } else {
-        Actor::start(dir.path(), &format!("many {COUNT}"))
+        TestProcess::start(dir.path(), &format!("many {COUNT}"))
     };
-    let open: usize = actor.expect("held").parse().unwrap();
+    let open: usize = process.expect("held").parse().unwrap();
     // The files of 128 locks are kept open, and a few are the store's own.
     assert!(open < 2 * COUNT + 2 * 128 + 40, "{open}");
-    actor.expect("done");
-    actor.end();
+    process.expect("done");
+    process.end();
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
 }

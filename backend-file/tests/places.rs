@@ -16,10 +16,10 @@ use fencelock_core::{Error, ErrorKind, Settings};
 use fencelock_file::{FileStore, SCHEME};
 
 #[test]
-fn part() {
-    play(|dir, words| match words {
+fn child_process() {
+    run_child(|dir, line| match line {
         ["make", "and", "remove"] => make_and_remove(dir),
-        other => no_other(dir, other),
+        other => unknown_command(dir, other),
     });
 }
 
@@ -32,7 +32,7 @@ fn chmod(path: &Path, mode: u32) {
 }
 
 #[tokio::test]
-async fn urls_are_strict_and_say_what_they_mean() {
+async fn invalid_urls_are_refused_with_a_reason() {
     for (url, says) in [
         ("file://host/dir", "three slashes"),
         ("file://locks", "three slashes"),
@@ -50,7 +50,7 @@ async fn urls_are_strict_and_say_what_they_mean() {
 }
 
 #[tokio::test]
-async fn a_url_leads_to_a_lock() {
+async fn a_url_connects_a_store_whose_locks_work() {
     let dir = directory();
     let made = dir.path().join("with space");
     let url = format!("file://{}?prefix=app:", made.to_str().unwrap().replace(' ', "%20"));
@@ -62,7 +62,7 @@ async fn a_url_leads_to_a_lock() {
 }
 
 #[tokio::test]
-async fn what_cannot_carry_locks_is_refused_with_a_way_out() {
+async fn unusable_directories_are_refused_with_advice() {
     let dir = directory();
     fs::write(dir.path().join("file"), "").unwrap();
     let open = dir.path().join("open");
@@ -86,14 +86,14 @@ async fn what_cannot_carry_locks_is_refused_with_a_way_out() {
 }
 
 #[tokio::test]
-async fn a_file_system_of_another_kind_is_refused() {
+async fn an_unsuitable_file_system_is_refused() {
     // The kernel's own, present everywhere, on which nothing can be made.
     let error = refusal("file:///proc/self").await;
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
 }
 
 #[tokio::test]
-async fn what_is_made_has_the_directory_s_rights_whatever_the_umask() {
+async fn files_get_the_directory_s_permissions_whatever_the_umask() {
     for (mode, dirs, files) in [
         (0o700, 0o700, 0o600),
         (0o755, 0o700, 0o600),
@@ -122,7 +122,7 @@ async fn what_is_made_has_the_directory_s_rights_whatever_the_umask() {
 }
 
 #[tokio::test]
-async fn a_queue_that_is_none_is_left_alone() {
+async fn a_queue_of_another_version_is_left_alone() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let held = locks.lock("x").acquire().await.unwrap();
@@ -147,7 +147,7 @@ async fn a_queue_that_is_none_is_left_alone() {
 
 /// That version had no page, but the queue and its latch in the state.
 #[tokio::test]
-async fn a_lock_of_format_1_is_taken_over_when_nobody_uses_it() {
+async fn a_lock_of_format_1_is_migrated_when_it_is_unused() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
@@ -180,7 +180,7 @@ async fn a_lock_of_format_1_is_taken_over_when_nobody_uses_it() {
 }
 
 #[tokio::test]
-async fn a_damaged_queue_is_made_anew_and_who_holds_stays_in_the_way() {
+async fn a_damaged_queue_is_rebuilt_and_its_holder_still_excludes_others() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     for what in
@@ -198,7 +198,7 @@ async fn a_damaged_queue_is_made_anew_and_who_holds_stays_in_the_way() {
 }
 
 #[tokio::test]
-async fn a_state_that_is_none_is_left_alone() {
+async fn an_invalid_state_file_is_left_alone() {
     for (spoilt, says) in [
         ("no state at all", "does not begin as"),
         ("fencelk\u{3}", "another version"),
@@ -233,7 +233,7 @@ async fn a_state_that_is_none_is_left_alone() {
 }
 
 #[tokio::test]
-async fn foreign_things_in_the_way_are_typed_errors() {
+async fn foreign_files_in_the_way_are_typed_errors() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let is = |error: Error, kind: ErrorKind| assert_eq!(error.kind(), kind, "{error}");
@@ -258,7 +258,7 @@ async fn foreign_things_in_the_way_are_typed_errors() {
 }
 
 #[tokio::test]
-async fn odd_and_long_names_are_locks_of_their_own() {
+async fn odd_and_long_names_are_separate_locks() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let long = "ü/".repeat(170);
@@ -277,13 +277,13 @@ async fn odd_and_long_names_are_locks_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_lock_whose_directory_was_removed_is_made_anew_and_the_old_grant_is_not_ours() {
+async fn a_removed_lock_directory_is_recreated_and_the_old_grant_is_lost() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let held = locks.lock("x").acquire().await.unwrap();
     let waiting = locks.lock("x");
     let waiting = tokio::spawn(async move { waiting.acquire().await.unwrap() });
-    until_queue(&locks, "x", 1, 1).await;
+    until_queue_is(&locks, "x", 1, 1).await;
     // Longer than what was looked up counts.
     tokio::time::sleep(Duration::from_millis(150)).await;
     fs::remove_dir_all(dir.path().join("lock%3Ax")).unwrap();
@@ -297,7 +297,7 @@ async fn a_lock_whose_directory_was_removed_is_made_anew_and_the_old_grant_is_no
 }
 
 #[tokio::test]
-async fn a_store_whose_directory_was_removed_or_replaced_says_so() {
+async fn a_removed_or_replaced_store_directory_is_reported() {
     let base = directory();
     let dir = base.path().join("locks");
     let locks = connect(&dir).await;
@@ -320,38 +320,38 @@ async fn a_store_whose_directory_was_removed_or_replaced_says_so() {
 }
 
 #[tokio::test]
-async fn every_local_file_system_carries_locks() {
+async fn local_file_systems_can_carry_locks() {
     for base in ["/dev/shm", "/var/tmp"] {
         let Ok(dir) = tempfile::tempdir_in(base) else { continue };
         let locks = connect(dir.path()).await;
         let held = locks.lock("x").acquire().await.unwrap();
-        let mut waiter = Actor::start(dir.path(), "hold x exclusive");
+        let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
         waiter.expect("asks");
-        until_queue(&locks, "x", 1, 1).await;
+        until_queue_is(&locks, "x", 1, 1).await;
         held.release().await.unwrap();
         waiter.expect("held");
-        waiter.tell("release");
+        waiter.send("release");
         waiter.expect("released");
     }
 }
 
 #[tokio::test]
-async fn a_store_in_memory_says_that_its_tokens_end_with_a_reboot() {
-    use fencelock_core::Tokens;
-    for (base, tokens) in [("/dev/shm", Tokens::Boot), ("/var/tmp", Tokens::Data)] {
+async fn a_store_in_memory_reports_that_its_tokens_end_with_a_reboot() {
+    use fencelock_core::TokenOrder;
+    for (base, tokens) in [("/dev/shm", TokenOrder::Boot), ("/var/tmp", TokenOrder::Data)] {
         let Ok(dir) = tempfile::tempdir_in(base) else { continue };
         let fs = rustix::fs::statfs(dir.path()).unwrap();
-        if (fs.f_type == 0x0102_1994) == (tokens == Tokens::Boot) {
+        if (fs.f_type == 0x0102_1994) == (tokens == TokenOrder::Boot) {
             assert_eq!(connect(dir.path()).await.profile().tokens, tokens, "{base}");
         }
     }
 }
 
 #[test]
-fn a_store_connects_while_another_process_makes_and_removes_its_directory() {
+fn a_store_connects_while_another_process_creates_and_removes_its_directory() {
     let base = directory();
     let dir = base.path().join("locks");
-    let mut other = Actor::start(&dir, "make and remove");
+    let mut other = TestProcess::start(&dir, "make and remove");
     other.expect("begins");
     for _ in 0..40 {
         in_runtime(async {
@@ -366,7 +366,7 @@ fn a_store_connects_while_another_process_makes_and_removes_its_directory() {
 
 /// Makes and removes the directory for as long as this process lives.
 fn make_and_remove(dir: &Path) {
-    say("begins");
+    report("begins");
     loop {
         let _ = fs::create_dir(dir);
         // Succeeds until there is something in it.
@@ -375,7 +375,7 @@ fn make_and_remove(dir: &Path) {
 }
 
 #[tokio::test]
-async fn looking_at_a_lock_makes_none() {
+async fn inspecting_a_lock_does_not_create_it() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     assert!(locks.inspect("x").await.unwrap().holders.is_empty());
@@ -383,7 +383,7 @@ async fn looking_at_a_lock_makes_none() {
 }
 
 #[test]
-fn without_rights_the_error_says_what_to_do() {
+fn without_permissions_the_error_says_what_to_do() {
     if !is_root() {
         return;
     }

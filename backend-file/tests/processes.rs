@@ -13,12 +13,12 @@ use common::*;
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
-fn part() {
-    play(|dir, words| match words {
+fn child_process() {
+    run_child(|dir, line| match line {
         ["count", times] => count(dir, times.parse().unwrap()),
         ["order", number] => note_order(dir, number),
         ["share", mode, times] => share(dir, mode, times.parse().unwrap()),
-        other => no_other(dir, other),
+        other => unknown_command(dir, other),
     });
 }
 
@@ -27,7 +27,7 @@ fn count(dir: &Path, times: u32) {
     in_runtime(async {
         let locks = connect(dir).await;
         let data = dir.join(".data");
-        say("runs");
+        report("runs");
         let read = |file: &str| -> u64 {
             fs::read_to_string(data.join(file)).map_or(0, |text| text.trim().parse().unwrap_or(0))
         };
@@ -51,7 +51,7 @@ fn count(dir: &Path, times: u32) {
                 (token, counter + 1),
                 "somebody else held"
             );
-            say("counted");
+            report("counted");
             guard.release().await.unwrap();
         }
         locks.close().await.unwrap();
@@ -72,12 +72,13 @@ fn no_update_is_lost_while_processes_are_killed() {
             std::thread::spawn(move || {
                 let (mut counted, mut kills) = (0, 0);
                 while counted < TIMES {
-                    let mut actor = Actor::start(&dir, &format!("count {}", TIMES - counted));
-                    actor.expect("runs");
+                    let mut process =
+                        TestProcess::start(&dir, &format!("count {}", TIMES - counted));
+                    process.expect("runs");
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let live = (random >> 33) % 40;
                     for _ in 0..live {
-                        match actor.hear() {
+                        match process.read_line() {
                             Some(said) => assert_eq!(said, "counted"),
                             None => break,
                         }
@@ -85,14 +86,14 @@ fn no_update_is_lost_while_processes_are_killed() {
                     }
                     if counted < TIMES {
                         // Wherever it is: in the queue, at the latch, holding, between.
-                        actor.signal(Signal::KILL);
+                        process.signal(Signal::KILL);
                         kills += 1;
                     }
-                    while actor.hear().is_some() {
+                    while process.read_line().is_some() {
                         counted += 1;
                     }
                     if kills == 0 && counted >= TIMES {
-                        actor.end();
+                        process.end();
                     }
                 }
                 (counted, kills)
@@ -123,7 +124,7 @@ fn share(dir: &Path, mode: &str, times: u32) {
             "shared" => 100,
             _ => 1,
         };
-        say("runs");
+        report("runs");
         for _ in 0..times {
             let guard = lock(&locks, "all", mode).acquire().await.unwrap();
             fs::write(&file, "").unwrap();
@@ -155,10 +156,12 @@ fn readers_writers_and_permits_exclude_each_other_across_processes() {
     let dir = directory();
     fs::create_dir(dir.path().join(".data")).unwrap();
     let modes = ["exclusive", "shared", "permits:1:3", "shared", "permits:1:3", "permits:1:3"];
-    let actors: Vec<_> =
-        modes.iter().map(|mode| Actor::start(dir.path(), &format!("share {mode} 120"))).collect();
-    for actor in actors {
-        actor.end();
+    let processes: Vec<_> = modes
+        .iter()
+        .map(|mode| TestProcess::start(dir.path(), &format!("share {mode} 120")))
+        .collect();
+    for process in processes {
+        process.end();
     }
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
 }
@@ -180,13 +183,13 @@ async fn processes_are_served_in_the_order_of_their_arrival() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let first = locks.lock("turn").acquire().await.unwrap();
-    let mut actors = Vec::new();
+    let mut processes = Vec::new();
     for number in 0..MANY {
-        actors.push(Actor::start(dir.path(), &format!("order {number}")));
-        until_queue(&locks, "turn", 1, number + 1).await;
+        processes.push(TestProcess::start(dir.path(), &format!("order {number}")));
+        until_queue_is(&locks, "turn", 1, number + 1).await;
     }
     first.release().await.unwrap();
-    actors.into_iter().for_each(Actor::end);
+    processes.into_iter().for_each(TestProcess::end);
     let order: Vec<usize> = fs::read_to_string(dir.path().join(".log"))
         .unwrap()
         .lines()
@@ -208,13 +211,13 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
     let locks = connect(dir.path()).await;
     let mut took = Vec::new();
     for _ in 0..9 {
-        let mut holder = Actor::start(dir.path(), "hold x exclusive");
+        let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
         holder.expect("asks");
         holder.expect("held");
         let mut waiters = Vec::new();
         for number in 1..=3 {
-            waiters.push(Actor::start(dir.path(), "hold x exclusive"));
-            until_queue(&locks, "x", 1, number).await;
+            waiters.push(TestProcess::start(dir.path(), "hold x exclusive"));
+            until_queue_is(&locks, "x", 1, number).await;
         }
         let mut last = waiters.pop().unwrap();
         last.expect("asks");
@@ -226,7 +229,7 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
         holder.kill();
         last.expect("held");
         took.push(killed.elapsed());
-        last.tell("release");
+        last.send("release");
         last.expect("released");
         last.end();
     }
@@ -238,33 +241,33 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
 async fn a_stopped_holder_keeps_its_lock() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut holder = Actor::start(dir.path(), "hold x exclusive");
+    let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
     holder.expect("asks");
     holder.expect("held");
     holder.stop().await;
-    let mut waiter = Actor::start(dir.path(), "hold x exclusive");
+    let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
     waiter.expect("asks");
-    until_queue(&locks, "x", 1, 1).await;
+    until_queue_is(&locks, "x", 1, 1).await;
     // Several safety looks, none of which may take it away.
     let waited = locks.lock("x").wait_at_most(Duration::from_secs(4)).try_acquire().await.unwrap();
     assert!(waited.is_none(), "two holders");
     holder.signal(Signal::CONT);
-    holder.tell("release");
+    holder.send("release");
     holder.expect("released");
     waiter.expect("held");
-    waiter.tell("release");
+    waiter.send("release");
     waiter.expect("released");
 }
 
 #[tokio::test]
-async fn a_stopped_waiter_is_passed_over_and_finds_its_way_back() {
+async fn a_stopped_waiter_is_passed_over_and_queues_again() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let held = locks.lock("x").acquire().await.unwrap();
-    let mut stopped = Actor::start(dir.path(), "hold x exclusive");
-    until_queue(&locks, "x", 1, 1).await;
-    let mut next = Actor::start(dir.path(), "hold x exclusive");
-    until_queue(&locks, "x", 1, 2).await;
+    let mut stopped = TestProcess::start(dir.path(), "hold x exclusive");
+    until_queue_is(&locks, "x", 1, 1).await;
+    let mut next = TestProcess::start(dir.path(), "hold x exclusive");
+    until_queue_is(&locks, "x", 1, 2).await;
     stopped.stop().await;
     held.release().await.unwrap();
     let start = Instant::now();
@@ -273,12 +276,12 @@ async fn a_stopped_waiter_is_passed_over_and_finds_its_way_back() {
     println!("passed over after {:?}", start.elapsed());
     assert!(start.elapsed() < Duration::from_secs(20));
     stopped.signal(Signal::CONT);
-    until_queue(&locks, "x", 1, 1).await;
-    next.tell("release");
+    until_queue_is(&locks, "x", 1, 1).await;
+    next.send("release");
     next.expect("released");
     stopped.expect("asks");
     stopped.expect("held");
-    stopped.tell("release");
+    stopped.send("release");
     stopped.expect("released");
 }
 
@@ -286,14 +289,14 @@ async fn a_stopped_waiter_is_passed_over_and_finds_its_way_back() {
 async fn a_child_that_inherited_the_descriptor_keeps_the_lock() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut holder = Actor::start(dir.path(), "hold x exclusive");
+    let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
     holder.expect("asks");
     holder.expect("held");
-    holder.tell("pass on");
+    holder.send("pass on");
     let child: i32 = holder.expect("child").parse().unwrap();
-    let mut waiter = Actor::start(dir.path(), "hold x exclusive");
+    let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
     waiter.expect("asks");
-    until_queue(&locks, "x", 1, 1).await;
+    until_queue_is(&locks, "x", 1, 1).await;
     holder.kill();
     // The holder is dead, its child is not: longer than several looks.
     let waited = locks.lock("x").wait_at_most(Duration::from_secs(3)).try_acquire().await.unwrap();
@@ -301,7 +304,7 @@ async fn a_child_that_inherited_the_descriptor_keeps_the_lock() {
     assert_eq!(locks.inspect("x").await.unwrap().holders.len(), 1);
     kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
     waiter.expect("held");
-    waiter.tell("release");
+    waiter.send("release");
     waiter.expect("released");
 }
 
@@ -311,51 +314,51 @@ async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
     let locks = connect(dir.path()).await;
     let mut took = Vec::new();
     for _ in 0..9 {
-        let mut holder = Actor::start(dir.path(), "hold x exclusive");
+        let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
         holder.expect("asks");
         holder.expect("held");
-        holder.tell("pass on");
+        holder.send("pass on");
         let child: i32 = holder.expect("child").parse().unwrap();
-        let mut waiter = Actor::start(dir.path(), "hold x exclusive");
+        let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
         waiter.expect("asks");
-        until_queue(&locks, "x", 1, 1).await;
+        until_queue_is(&locks, "x", 1, 1).await;
         let start = Instant::now();
-        holder.tell("release");
+        holder.send("release");
         holder.expect("released");
         waiter.expect("held");
         took.push(start.elapsed());
         kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
-        waiter.tell("release");
+        waiter.send("release");
         waiter.expect("released");
     }
     assert_rung(took);
 }
 
 #[tokio::test]
-async fn an_evicted_holder_is_told_and_the_next_is_served() {
+async fn an_evicted_holder_is_notified_and_the_next_waiter_is_served() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut holder = Actor::start(dir.path(), "hold x exclusive");
+    let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
     holder.expect("asks");
     let token = holder.expect("held");
-    let mut waiter = Actor::start(dir.path(), "hold x exclusive");
+    let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
     waiter.expect("asks");
-    until_queue(&locks, "x", 1, 1).await;
+    until_queue_is(&locks, "x", 1, 1).await;
     let seen = locks.inspect("x").await.unwrap();
-    let occupant = &seen.holders[0];
-    assert_eq!(occupant.token.unwrap().to_string(), token);
-    let label = occupant.label.as_ref().unwrap().as_str();
+    let participant = &seen.holders[0];
+    assert_eq!(participant.token.unwrap().to_string(), token);
+    let label = participant.label.as_ref().unwrap().as_str();
     assert!(label.contains(&format!("pid {}", holder.pid().as_raw_nonzero())), "{label}");
-    assert!(locks.evict("x", &occupant.id).await.unwrap());
+    assert!(locks.evict("x", &participant.id).await.unwrap());
     holder.expect("lost taken_away");
     holder.end();
     waiter.expect("held");
-    assert!(!locks.evict("x", &occupant.id).await.unwrap(), "it is gone already");
+    assert!(!locks.evict("x", &participant.id).await.unwrap(), "it is gone already");
     // An evicted waiter queues again, behind everybody.
-    let mut second = Actor::start(dir.path(), "hold x exclusive");
-    until_queue(&locks, "x", 1, 1).await;
-    let mut third = Actor::start(dir.path(), "hold x exclusive");
-    until_queue(&locks, "x", 1, 2).await;
+    let mut second = TestProcess::start(dir.path(), "hold x exclusive");
+    until_queue_is(&locks, "x", 1, 1).await;
+    let mut third = TestProcess::start(dir.path(), "hold x exclusive");
+    until_queue_is(&locks, "x", 1, 2).await;
     let seen = locks.inspect("x").await.unwrap();
     assert!(locks.evict("x", &seen.waiters[0].id).await.unwrap());
     until("the evicted waiter is the last", async || {
@@ -363,62 +366,63 @@ async fn an_evicted_holder_is_told_and_the_next_is_served() {
         (now.waiters.len() == 2 && now.waiters[0].id == seen.waiters[1].id).then_some(())
     })
     .await;
-    waiter.tell("release");
+    waiter.send("release");
     waiter.expect("released");
-    for actor in [&mut third, &mut second] {
-        actor.expect("asks");
-        actor.expect("held");
-        actor.tell("release");
-        actor.expect("released");
+    for process in [&mut third, &mut second] {
+        process.expect("asks");
+        process.expect("held");
+        process.send("release");
+        process.expect("released");
     }
 }
 
 #[tokio::test]
-async fn a_waiting_writer_stops_new_readers_and_they_follow_together() {
+async fn a_waiting_writer_blocks_new_readers_which_then_hold_together() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut reader = Actor::start(dir.path(), "hold x shared");
+    let mut reader = TestProcess::start(dir.path(), "hold x shared");
     reader.expect("asks");
     reader.expect("held");
-    let mut writer = Actor::start(dir.path(), "hold x exclusive");
-    until_queue(&locks, "x", 1, 1).await;
-    let mut later: Vec<_> = (2..5).map(|_| Actor::start(dir.path(), "hold x shared")).collect();
-    until_queue(&locks, "x", 1, 4).await;
+    let mut writer = TestProcess::start(dir.path(), "hold x exclusive");
+    until_queue_is(&locks, "x", 1, 1).await;
+    let mut later: Vec<_> =
+        (2..5).map(|_| TestProcess::start(dir.path(), "hold x shared")).collect();
+    until_queue_is(&locks, "x", 1, 4).await;
     assert!(locks.rw_lock("x").read().try_acquire().await.unwrap().is_none());
-    reader.tell("release");
+    reader.send("release");
     reader.expect("released");
     writer.expect("asks");
     writer.expect("held");
-    until_queue(&locks, "x", 1, 3).await;
-    writer.tell("release");
+    until_queue_is(&locks, "x", 1, 3).await;
+    writer.send("release");
     writer.expect("released");
-    for actor in &mut later {
-        actor.expect("asks");
-        actor.expect("held");
+    for process in &mut later {
+        process.expect("asks");
+        process.expect("held");
     }
-    until_queue(&locks, "x", 3, 0).await;
-    for actor in &mut later {
-        actor.tell("release");
-        actor.expect("released");
+    until_queue_is(&locks, "x", 3, 0).await;
+    for process in &mut later {
+        process.send("release");
+        process.expect("released");
     }
 }
 
 #[tokio::test]
-async fn permits_of_killed_processes_come_back() {
+async fn permits_of_killed_processes_are_freed() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let mut holders: Vec<_> = (0..3)
         .map(|_| {
-            let mut actor = Actor::start(dir.path(), "hold x permits:1:3");
-            actor.expect("asks");
-            actor.expect("held");
-            actor
+            let mut process = TestProcess::start(dir.path(), "hold x permits:1:3");
+            process.expect("asks");
+            process.expect("held");
+            process
         })
         .collect();
     let mut waiters = Vec::new();
     for number in 1..=3 {
-        waiters.push(Actor::start(dir.path(), "hold x permits:1:3"));
-        until_queue(&locks, "x", 3, number).await;
+        waiters.push(TestProcess::start(dir.path(), "hold x permits:1:3"));
+        until_queue_is(&locks, "x", 3, number).await;
     }
     // Whichever holder goes, the oldest or the youngest, the next waiter has to hear of it.
     for (at, waiter) in [0, 1, 0].into_iter().zip(&mut waiters) {
@@ -427,7 +431,7 @@ async fn permits_of_killed_processes_come_back() {
         waiter.expect("held");
     }
     for waiter in &mut waiters {
-        waiter.tell("release");
+        waiter.send("release");
         waiter.expect("released");
     }
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());

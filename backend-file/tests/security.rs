@@ -22,14 +22,14 @@ const ALICE: u32 = 54_322;
 const GROUP: u32 = 54_399;
 
 #[test]
-fn part() {
-    play(|dir, words| match words {
+fn child_process() {
+    run_child(|dir, line| match line {
         ["attack", victim] => attack(dir, Path::new(victim)),
         ["connect"] => in_runtime(async {
             let error = FileStore::at(dir).locks(Settings::default()).await.unwrap_err();
-            say(format_args!("refused {error}"));
+            report(format_args!("refused {error}"));
         }),
-        other => no_other(dir, other),
+        other => unknown_command(dir, other),
     });
 }
 
@@ -88,7 +88,7 @@ fn attack(store: &Path, victim: &Path) {
         }
         let _ = symlink(victim, &evil);
     };
-    say("ready");
+    report("ready");
     std::thread::scope(|scope| {
         // A draft whose name can be foreseen need not be looked for.
         scope.spawn(|| {
@@ -119,16 +119,20 @@ fn attack(store: &Path, victim: &Path) {
                 }
             }
         });
-        listen();
+        read_command();
         END.store(true, Ordering::Relaxed);
     });
-    say(format_args!("swapped {}", SWAPS.load(Ordering::Relaxed)));
+    report(format_args!("swapped {}", SWAPS.load(Ordering::Relaxed)));
 }
 
 /// Root acquires and releases in a directory in which another user renames what he can.
 fn under_attack(store: &Path, attacker: &[u32], victims: &Victims, bound: Duration) {
-    let mut mallory =
-        Actor::start_as(store, &format!("attack {}", victims.file.display()), MALLORY, attacker);
+    let mut mallory = TestProcess::start_as(
+        store,
+        &format!("attack {}", victims.file.display()),
+        MALLORY,
+        attacker,
+    );
     mallory.expect("ready");
     let start = Instant::now();
     let mut round = 0;
@@ -149,7 +153,7 @@ fn under_attack(store: &Path, attacker: &[u32], victims: &Victims, bound: Durati
         });
         remove_all_but(&store.join(".doors"), "labels");
     }
-    mallory.tell("end");
+    mallory.send("end");
     let swaps: u64 = mallory.expect("swapped").parse().unwrap();
     println!("{round} rounds, {swaps} swaps in {}", store.display());
     assert!(swaps > 0 && round > 0, "the attack bites");
@@ -171,24 +175,24 @@ fn attack_time() -> Duration {
 }
 
 #[test]
-fn a_user_whose_lock_directory_it_is_cannot_have_root_change_a_file() {
+fn the_owner_of_a_lock_directory_cannot_make_root_change_a_file() {
     if !is_root() {
         return;
     }
     let victims = Victims::new();
     let store = directory_of(0, 0, 0o1777);
     // He was the first to use the lock.
-    let mut first = Actor::start_as(store.path(), "hold x exclusive", MALLORY, &[]);
+    let mut first = TestProcess::start_as(store.path(), "hold x exclusive", MALLORY, &[]);
     first.expect("asks");
     first.expect("held");
-    first.tell("release");
+    first.send("release");
     first.expect("released");
     assert_eq!(fs::metadata(store.path().join("lock%3Ax")).unwrap().uid(), MALLORY);
     under_attack(store.path(), &[], &victims, attack_time());
 }
 
 #[test]
-fn a_member_of_the_group_cannot_have_root_change_a_file() {
+fn a_group_member_cannot_make_root_change_a_file() {
     if !is_root() {
         return;
     }
@@ -202,7 +206,7 @@ fn a_member_of_the_group_cannot_have_root_change_a_file() {
 }
 
 #[tokio::test]
-async fn what_leads_to_another_file_is_not_written() {
+async fn hard_links_to_other_files_are_not_written() {
     // Hard links, which the kernel may or may not let other users make.
     let dir = directory();
     let locks = connect(dir.path()).await;
@@ -256,16 +260,16 @@ fn a_shared_directory_of_another_user_is_refused() {
     }
     let store = directory_of(MALLORY, 0, 0o1777);
     let says = |uid: u32| {
-        let mut actor = Actor::start_as(store.path(), "connect", uid, &[]);
-        actor.expect("refused")
+        let mut process = TestProcess::start_as(store.path(), "connect", uid, &[]);
+        process.expect("refused")
     };
     let said = says(ALICE);
     assert!(said.contains("chown root") && said.contains("file:///DIR"), "{said}");
     assert!(says(0).contains("chown root"));
     chown(store.path(), Some(0), None).unwrap();
-    let mut actor = Actor::start_as(store.path(), "hold x exclusive", ALICE, &[]);
-    actor.expect("asks");
-    actor.expect("held");
+    let mut process = TestProcess::start_as(store.path(), "hold x exclusive", ALICE, &[]);
+    process.expect("asks");
+    process.expect("held");
 }
 
 fn is_owned(path: &Path, owner: u32) {
@@ -285,28 +289,28 @@ fn root_in_a_user_s_private_directory_does_not_lock_the_user_out() {
         return;
     }
     let store = directory_of(ALICE, GROUP, 0o700);
-    let alice = |words: &str| Actor::start_as(store.path(), words, ALICE, &[]);
-    let held = |mut actor: Actor| {
-        actor.expect("asks");
-        actor.expect("held");
-        actor
+    let alice = |line: &str| TestProcess::start_as(store.path(), line, ALICE, &[]);
+    let held = |mut process: TestProcess| {
+        process.expect("asks");
+        process.expect("held");
+        process
     };
-    let released = |mut actor: Actor| {
-        actor.tell("release");
-        actor.expect("released");
-        actor.end();
+    let released = |mut process: TestProcess| {
+        process.send("release");
+        process.expect("released");
+        process.end();
     };
     // Root is the first to use the directory and the lock.
-    released(held(Actor::start(store.path(), "hold first exclusive")));
+    released(held(TestProcess::start(store.path(), "hold first exclusive")));
     is_owned(store.path(), ALICE);
     let first = held(alice("hold first exclusive"));
     // Root waits, in a slot that it makes.
-    let waiting = Actor::start(store.path(), "hold first exclusive");
+    let waiting = TestProcess::start(store.path(), "hold first exclusive");
     in_runtime(async {
         let locks = connect(store.path()).await;
-        until_queue(&locks, "first", 1, 1).await;
+        until_queue_is(&locks, "first", 1, 1).await;
         let third = alice("hold first exclusive");
-        until_queue(&locks, "first", 1, 2).await;
+        until_queue_is(&locks, "first", 1, 2).await;
         is_owned(store.path(), ALICE);
         released(first);
         released(held(waiting));
@@ -314,7 +318,7 @@ fn root_in_a_user_s_private_directory_does_not_lock_the_user_out() {
     });
     // The other way round.
     released(held(alice("hold second exclusive")));
-    released(held(Actor::start(store.path(), "hold second exclusive")));
+    released(held(TestProcess::start(store.path(), "hold second exclusive")));
     released(held(alice("hold second exclusive")));
     is_owned(store.path(), ALICE);
     assert!(fencelock_file::leftovers(store.path()).unwrap().is_empty());

@@ -13,8 +13,8 @@ use fencelock_core::{FencingToken, Settings};
 use fencelock_file::FileStore;
 
 #[test]
-fn part() {
-    play(no_other);
+fn child_process() {
+    run_child(unknown_command);
 }
 
 async fn token_in_boot(dir: &Path, boot: u8) -> FencingToken {
@@ -38,7 +38,7 @@ fn number_at(dir: &Path, at: u64) -> u64 {
 }
 
 /// Where the state has what was promised; whether there is a note of the last token; the note.
-const PROMISED: u64 = 8;
+const RESERVED: u64 = 8;
 const NOTED: u64 = 16;
 const NOTE: u64 = 40;
 
@@ -61,48 +61,48 @@ async fn tokens_rise_across_processes_and_kills() {
     }
     locks.close().await.unwrap();
     // Without another process it is lost with the last one, as by a reboot.
-    let mut promised = number_at(dir.path(), PROMISED);
+    let mut reserved = number_at(dir.path(), RESERVED);
     for _ in 0..3 {
         let token = killed_holder(dir.path());
-        assert!(token > last && token <= number_at(dir.path(), PROMISED));
+        assert!(token > last && token <= number_at(dir.path(), RESERVED));
         last = token;
-        assert!(number_at(dir.path(), PROMISED) >= promised);
-        promised = number_at(dir.path(), PROMISED);
+        assert!(number_at(dir.path(), RESERVED) >= reserved);
+        reserved = number_at(dir.path(), RESERVED);
     }
-    assert!(token_in_boot(dir.path(), 1).await.get() > promised, "as after a reboot");
+    assert!(token_in_boot(dir.path(), 1).await.get() > reserved, "as after a reboot");
 }
 
 /// A process that holds `x` and is killed: its entry stays until somebody meets it.
 fn killed_holder(dir: &Path) -> u64 {
-    let mut actor = Actor::start(dir, "hold x exclusive");
-    actor.expect("asks");
-    let token = actor.expect("held").parse().unwrap();
-    actor.kill();
+    let mut process = TestProcess::start(dir, "hold x exclusive");
+    process.expect("asks");
+    let token = process.expect("held").parse().unwrap();
+    process.kill();
     token
 }
 
 #[tokio::test]
-async fn a_reboot_voids_the_queue_and_tokens_go_on_above_what_was_promised() {
+async fn a_reboot_voids_the_queue_and_tokens_continue_above_the_reservation() {
     let dir = directory();
     let before = killed_holder(dir.path());
-    let promised = number_at(dir.path(), PROMISED);
+    let reserved = number_at(dir.path(), RESERVED);
     let token = token_in_boot(dir.path(), 2).await;
-    assert!(token.get() > before && token.get() > promised);
+    assert!(token.get() > before && token.get() > reserved);
     // What was noted in another boot may be older than what was given out since.
-    let promised = number_at(dir.path(), PROMISED);
+    let reserved = number_at(dir.path(), RESERVED);
     let again = token_in_boot(dir.path(), 3).await;
-    assert!(again > token && again.get() > promised);
+    assert!(again > token && again.get() > reserved);
 }
 
 #[tokio::test]
-async fn who_leaves_a_lock_notes_where_its_tokens_are_and_who_comes_strikes_that_out() {
+async fn the_last_process_notes_the_last_token_and_the_next_one_clears_the_note() {
     let dir = directory();
     for expected in 1..6 {
         assert_eq!(token_in_boot(dir.path(), 1).await.get(), expected);
         assert!(is_noted(dir.path()));
         assert_eq!(number_at(dir.path(), NOTE), expected);
     }
-    let promised = number_at(dir.path(), PROMISED);
+    let reserved = number_at(dir.path(), RESERVED);
     // A second one that stays gives out tokens after the first has left and noted its own.
     let boot = async || {
         let store = FileStore::at(dir.path()).booted_as([1; 16]);
@@ -119,12 +119,12 @@ async fn who_leaves_a_lock_notes_where_its_tokens_are_and_who_comes_strikes_that
     drop(held);
     drop(stays);
     until("it is noted", async || is_noted(dir.path()).then_some(())).await;
-    assert_eq!(number_at(dir.path(), PROMISED), promised, "nothing had to be promised");
+    assert_eq!(number_at(dir.path(), RESERVED), reserved, "nothing had to be promised");
     assert_eq!(token_in_boot(dir.path(), 1).await.get(), 9);
 }
 
 #[tokio::test]
-async fn more_locks_than_are_kept_open_go_on_where_they_were() {
+async fn tokens_continue_for_more_locks_than_stay_open() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     for expected in 1..4 {
@@ -137,7 +137,7 @@ async fn more_locks_than_are_kept_open_go_on_where_they_were() {
 }
 
 #[tokio::test]
-async fn boot_ids_of_their_own_do_not_part_containers() {
+async fn containers_with_different_boot_ids_share_locks() {
     let dir = directory();
     let boot = async |boot| {
         let store = FileStore::at(dir.path()).booted_as([boot; 16]);
@@ -151,7 +151,7 @@ async fn boot_ids_of_their_own_do_not_part_containers() {
         assert!(two.lock("x").try_acquire().await.unwrap().is_none());
         let waits = two.lock("x");
         let waits = tokio::spawn(async move { waits.acquire().await.unwrap() });
-        until_queue(&one, "x", 1, 1).await;
+        until_queue_is(&one, "x", 1, 1).await;
         let token = held.fencing_token();
         held.release().await.unwrap();
         let next = waits.await.unwrap();
@@ -163,32 +163,32 @@ async fn boot_ids_of_their_own_do_not_part_containers() {
 }
 
 #[tokio::test]
-async fn a_promise_that_may_not_be_on_the_disk_is_not_used() {
+async fn a_reservation_that_may_not_be_on_the_disk_is_not_used() {
     let dir = directory();
     token_in_boot(dir.path(), 1).await;
     // A process was killed between writing a promise and knowing that it is on the disk.
-    let written = number_at(dir.path(), PROMISED) + 1000;
-    state(dir.path()).write_all_at(&written.to_le_bytes(), PROMISED).unwrap();
+    let written = number_at(dir.path(), RESERVED) + 1000;
+    state(dir.path()).write_all_at(&written.to_le_bytes(), RESERVED).unwrap();
     state(dir.path()).write_all_at(&[0], NOTED).unwrap();
     let token = token_in_boot(dir.path(), 1).await;
     assert_eq!(token.get(), written + 1);
-    assert!(number_at(dir.path(), PROMISED) > written, "promised anew before it was used");
+    assert!(number_at(dir.path(), RESERVED) > written, "promised anew before it was used");
 }
 
 #[tokio::test]
-async fn tokens_go_on_over_the_end_of_a_block() {
+async fn tokens_continue_across_the_end_of_a_block() {
     let dir = directory();
     token_in_boot(dir.path(), 1).await;
-    let promised = number_at(dir.path(), PROMISED);
-    state(dir.path()).write_all_at(&(promised - 2).to_le_bytes(), NOTE).unwrap();
-    for expected in promised - 1..promised + 3 {
+    let reserved = number_at(dir.path(), RESERVED);
+    state(dir.path()).write_all_at(&(reserved - 2).to_le_bytes(), NOTE).unwrap();
+    for expected in reserved - 1..reserved + 3 {
         assert_eq!(token_in_boot(dir.path(), 1).await.get(), expected);
     }
-    assert!(number_at(dir.path(), PROMISED) > promised + 3);
+    assert!(number_at(dir.path(), RESERVED) > reserved + 3);
 }
 
 #[tokio::test]
-async fn shared_and_permit_grants_have_tokens_of_their_own() {
+async fn shared_and_permit_grants_get_distinct_tokens() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let mut tokens = Vec::new();

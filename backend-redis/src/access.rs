@@ -9,9 +9,9 @@ use std::time::Duration;
 use fencelock_core::url::{Params, StoreUrl, hosts_in};
 use fencelock_core::{Error, ErrorKind, Result};
 
-use crate::login::{Credentials, Login};
-use crate::route::Host;
-use crate::tls::Tls;
+use crate::connection::HostPort;
+use crate::connection::Tls;
+use crate::connection::{Credentials, Login};
 
 pub(crate) const PORT: u16 = 6379;
 
@@ -113,11 +113,11 @@ impl AddressMap {
     }
 
     /// Where the host is reached that a server named.
-    pub(crate) fn reach(&self, host: Host) -> Host {
+    pub(crate) fn reach(&self, host: HostPort) -> HostPort {
         match &self.0 {
             Some(translate) => {
                 let (name, port) = translate(&host.name, host.port);
-                Host { name, port }
+                HostPort { name, port }
             }
             None => host,
         }
@@ -154,13 +154,13 @@ pub(crate) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
-pub(crate) fn hosts<'a>(list: impl IntoIterator<Item = (&'a str, u16)>) -> Vec<Host> {
-    list.into_iter().map(|(name, port)| Host { name: name.to_owned(), port }).collect()
+pub(crate) fn hosts<'a>(list: impl IntoIterator<Item = (&'a str, u16)>) -> Vec<HostPort> {
+    list.into_iter().map(|(name, port)| HostPort { name: name.to_owned(), port }).collect()
 }
 
-pub(crate) fn hosts_of(url: &StoreUrl, port: u16) -> Result<Vec<Host>> {
+pub(crate) fn hosts_of(url: &StoreUrl, port: u16) -> Result<Vec<HostPort>> {
     let hosts = url.hosts(port)?;
-    Ok(hosts.into_iter().map(|(name, port)| Host { name, port }).collect())
+    Ok(hosts.into_iter().map(|(name, port)| HostPort { name, port }).collect())
 }
 
 fn login_of(url: &StoreUrl, params: Params<'_>) -> Result<Login> {
@@ -250,9 +250,9 @@ mod tests {
     fn addresses_are_translated_by_the_map() {
         let map = "10.0.0.1:7000=lb.example:17000,[fd00::2]=[::1]:2";
         let addresses = access(&format!("h?address_map={map}")).unwrap().addresses;
-        let reach = |name: &str, port| addresses.reach(Host { name: name.to_owned(), port });
+        let reach = |name: &str, port| addresses.reach(HostPort { name: name.to_owned(), port });
         assert_eq!(reach("10.0.0.1", 7000).to_string(), "lb.example:17000");
-        assert_eq!(reach("fd00::2", 6379), Host { name: "::1".to_owned(), port: 2 });
+        assert_eq!(reach("fd00::2", 6379), HostPort { name: "::1".to_owned(), port: 2 });
         assert_eq!(reach("10.0.0.1", 7001).to_string(), "10.0.0.1:7001");
     }
 

@@ -2,55 +2,55 @@
 
 use std::sync::Arc;
 
-use fencelock_core::crowd::{Carrier, Crowd, Leaving, Limits, Way};
+use fencelock_core::batching::{BatchTransport, Batcher, Dispatch, Limits, SendOrderGuard};
 use fencelock_core::{Error, Result};
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::error::{closed, code_of, explain, strange_answer};
-use crate::node::{By, Node, Step, command};
-use crate::script::Script;
-use crate::sharing::Sharing;
+use crate::protocol::error::{closed, code_of, explain, protocol_error};
+use crate::protocol::script::Script;
+use crate::server::node::{By, Node, ScriptCall, command};
+use crate::server::sharing::Sharing;
 
-const LIMITS: Limits = Limits { alone: 16, calls: 2, most: 64 };
+const LIMITS: Limits = Limits { direct: 16, calls: 2, per_call: 64 };
 
 /// One server, and the calls to it.
 #[derive(Debug)]
-pub(crate) struct Batches {
+pub(crate) struct BatchingNode {
     node: Node,
     runtime: Handle,
     /// Does many steps in one call.
     script: &'static Script,
-    crowd: Crowd<Waiting>,
+    batcher: Batcher<Waiting>,
     sharing: Sharing,
 }
 
-impl Carrier for Batches {
-    type Step = Waiting;
+impl BatchTransport for BatchingNode {
+    type Request = Waiting;
 
-    fn crowd(&self) -> &Crowd<Waiting> {
-        &self.crowd
+    fn batcher(&self) -> &Batcher<Waiting> {
+        &self.batcher
     }
 
     fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    async fn carry(self: Arc<Self>, steps: Vec<Waiting>, leaving: Leaving<Self>) {
+    async fn send(self: Arc<Self>, steps: Vec<Waiting>, leaving: SendOrderGuard<Self>) {
         let (shared, apart) = self.sharing.split(steps, Waiting::lock, Instant::now());
-        let mut calls = vec![Call { steps: shared, by: By::Digest }];
+        let mut calls = vec![Call { steps: shared, by: EvalBy::Digest }];
         calls.extend(apart.into_iter().map(Call::alone));
         let mut leaving = Some(leaving);
         loop {
-            let leaving = leaving.take().unwrap_or_else(|| self.leaving());
+            let leaving = leaving.take().unwrap_or_else(|| self.hold_order());
             calls.retain_mut(Call::is_wanted);
             if calls.is_empty() {
                 return;
             }
             let commands = self.commands(&calls);
-            match self.node.link().send_all_leaving(&commands, leaving).await {
+            match self.node.connection().send_all_leaving(&commands, leaving).await {
                 Ok(answers) => {
                     let answered = calls.into_iter().zip(answers);
                     calls = answered.flat_map(|(call, answer)| self.settle(call, answer)).collect();
@@ -58,7 +58,7 @@ impl Carrier for Batches {
                 Err(error) => {
                     calls.into_iter().for_each(|call| tell_all(call.steps, &error));
                     // They have waited for the same.
-                    tell_all(self.crowd.take_waiting(), &error);
+                    tell_all(self.batcher.take_waiting(), &error);
                     return;
                 }
             }
@@ -66,13 +66,13 @@ impl Carrier for Batches {
     }
 }
 
-impl Batches {
-    pub(crate) fn new(node: Node, runtime: Handle, script: &'static Script) -> Arc<Batches> {
-        Arc::new(Batches {
+impl BatchingNode {
+    pub(crate) fn new(node: Node, runtime: Handle, script: &'static Script) -> Arc<BatchingNode> {
+        Arc::new(BatchingNode {
             node,
             runtime,
             script,
-            crowd: Crowd::new(LIMITS),
+            batcher: Batcher::new(LIMITS),
             sharing: Sharing::new(),
         })
     }
@@ -83,18 +83,18 @@ impl Batches {
 
     /// Does one step. Dropped half-way, it may or may not be done, but not later than what is asked
     /// for behind it.
-    pub(crate) async fn step(self: &Arc<Self>, step: Step<'_>) -> Result<Value> {
+    pub(crate) async fn step(self: &Arc<Self>, step: ScriptCall<'_>) -> Result<Value> {
         let waiting = || {
             let (answer, answered) = oneshot::channel();
             (Waiting::new(step, answer), answered)
         };
-        match self.enter(waiting) {
+        match self.dispatch(waiting) {
             // In a box, so that those who wait in a crowd stay small.
-            Way::Alone(_place) => {
-                Box::pin(self.node.step(step)).await?.map_err(|error| explain(&error))
+            Dispatch::Direct(_permit) => {
+                Box::pin(self.node.call(step)).await?.map_err(|error| explain(&error))
             }
             // Only the end of the runtime drops an answer.
-            Way::Together(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
+            Dispatch::Batched(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
         }
     }
 
@@ -119,8 +119,8 @@ impl Batches {
                 return Vec::new();
             }
         };
-        if matches!(call.by, By::Digest) && self.node.wants_text(&error) {
-            call.by = By::Text;
+        if matches!(call.by, EvalBy::Digest) && self.node.wants_text(&error) {
+            call.by = EvalBy::Text;
             return vec![call];
         }
         let explained = explain(&error);
@@ -154,8 +154,8 @@ impl Batches {
             }
             // Nobody knows whose answers they are.
             _ => {
-                self.node.link().distrust("it gave an answer that cannot be");
-                tell_all(steps, &strange_answer("a batch"));
+                self.node.connection().mark_broken("it gave an unexpected reply");
+                tell_all(steps, &protocol_error("a batch"));
             }
         }
     }
@@ -169,7 +169,7 @@ struct Call {
 
 impl Call {
     fn alone(step: Waiting) -> Call {
-        Call { steps: vec![step], by: By::Digest }
+        Call { steps: vec![step], by: EvalBy::Digest }
     }
 
     /// Whether somebody still waits for it. The steps that nobody waits for need not be asked.
@@ -191,7 +191,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    fn new(step: Step<'_>, answer: oneshot::Sender<Result<Value>>) -> Waiting {
+    fn new(step: ScriptCall<'_>, answer: oneshot::Sender<Result<Value>>) -> Waiting {
         let mut bytes = Vec::with_capacity(step.words().map(<[u8]>::len).sum());
         let ends = step.words().map(|word| {
             bytes.extend_from_slice(word);

@@ -7,12 +7,12 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use fencelock_core::{
-    Error, ErrorKind, Liveness, Modes, Order, Profile, Reach, RenewalPlan, Result, Tokens, Ttl,
+    Error, ErrorKind, Liveness, Modes, Order, Profile, Reach, RenewalPlan, Result, TokenOrder, Ttl,
 };
 use redis::Value;
 
-use crate::error::{meaning_of, strange_answer};
-use crate::link::Link;
+use crate::connection::SupervisedConnection;
+use crate::protocol::error::{meaning_of, protocol_error};
 
 /// The oldest server whose commands the scripts use: `SET … KEEPTTL GET` is of 6.2.
 const OLDEST: (u32, u32) = (6, 2);
@@ -22,37 +22,37 @@ const EARLIEST_US: u64 = 1_000_000_000_000_000;
 
 /// What the server said about itself.
 #[derive(Debug, Default)]
-pub(crate) struct Checkup {
+pub(crate) struct ServerInfo {
     facts: HashMap<String, String>,
 }
 
-impl Checkup {
+impl ServerInfo {
     /// Asks over `link`.
-    pub(crate) async fn of(link: &Link) -> Result<Checkup> {
+    pub(crate) async fn of(link: &SupervisedConnection) -> Result<ServerInfo> {
         match link.send(&redis::cmd("INFO")).await? {
             Ok(info @ (Value::BulkString(_) | Value::VerbatimString { .. })) => {
-                Ok(Checkup::read(&info))
+                Ok(ServerInfo::read(&info))
             }
             // What says OK to everything is no Redis, and would never grant a lock.
-            Ok(_) => Err(Error::new(ErrorKind::Refused, strange_answer("INFO").message())),
+            Ok(_) => Err(Error::new(ErrorKind::Refused, protocol_error("INFO").message())),
             // The ACL may deny INFO and allow all that locks need; a server that is not ready yet
             // will be asked for locks soon enough.
             Err(error) => {
                 let meaning = meaning_of(&error);
                 tracing::debug!(?meaning, "the server does not tell its settings");
-                Ok(Checkup::default())
+                Ok(ServerInfo::default())
             }
         }
     }
 
     /// What an answer to `INFO` says.
-    pub(crate) fn read(info: &Value) -> Checkup {
+    pub(crate) fn read(info: &Value) -> ServerInfo {
         let facts = match info {
             Value::BulkString(text) => read(&String::from_utf8_lossy(text)),
             Value::VerbatimString { text, .. } => read(text),
             _ => HashMap::new(),
         };
-        Checkup { facts }
+        ServerInfo { facts }
     }
 
     /// Which run of the server this is.
@@ -195,7 +195,7 @@ impl Checkup {
             longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
-            tokens: Tokens::BeyondData,
+            tokens: TokenOrder::BeyondData,
             exclusion_fails_when: Cow::Owned(self.dangers(failover, replicas)),
         }
     }
@@ -215,8 +215,8 @@ fn version_of(text: &str) -> Option<(u32, u32)> {
 mod tests {
     use super::*;
 
-    fn checkup(info: &str) -> Checkup {
-        Checkup { facts: read(info) }
+    fn server_info(info: &str) -> ServerInfo {
+        ServerInfo { facts: read(info) }
     }
 
     #[test]
@@ -235,28 +235,28 @@ mod tests {
             // KeyDB.
             ("redis_version:6.3.4\r\nrole:active-replica\r\n", false, "without active-replica"),
         ] {
-            let error = checkup(info).require(cluster).unwrap_err();
+            let error = server_info(info).require(cluster).unwrap_err();
             assert!(error.to_string().contains(says), "{error}");
         }
-        checkup("redis_version:6.2.0\r\nrole:master\r\nredis_mode:standalone\r\n")
+        server_info("redis_version:6.2.0\r\nrole:master\r\nredis_mode:standalone\r\n")
             .require(false)
             .unwrap();
-        checkup("").require(false).unwrap();
+        server_info("").require(false).unwrap();
     }
 
     #[test]
     fn dangers_follow_from_the_settings() {
         let safe = "maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\naof_enabled:1\r\n\
                     connected_slaves:0\r\n";
-        let safe = checkup(safe).dangers(false, 0);
+        let safe = server_info(safe).dangers(false, 0);
         assert_eq!(safe.len(), 2, "{safe:?}");
         let bad = "maxmemory:100\r\nmaxmemory_policy:volatile-lru\r\naof_enabled:0\r\n\
                    connected_slaves:1\r\n";
-        let bad = checkup(bad).dangers(false, 0);
+        let bad = server_info(bad).dangers(false, 0);
         assert_eq!(bad.len(), 4, "{bad:?}");
-        let enterprise = checkup("rlec_version:7.4.2-54\r\naof_enabled:1\r\nmaxmemory:0\r\n");
+        let enterprise = server_info("rlec_version:7.4.2-54\r\naof_enabled:1\r\nmaxmemory:0\r\n");
         let dangers = enterprise.dangers(false, 0);
         assert!(dangers.iter().any(|danger| danger.contains("Active-Active")), "{dangers:?}");
-        assert_eq!(checkup("").dangers(false, 0).len(), 3, "what is unknown counts");
+        assert_eq!(server_info("").dangers(false, 0).len(), 3, "what is unknown counts");
     }
 }

@@ -20,10 +20,10 @@ use rand::seq::SliceRandom;
 use redis::Value;
 use tokio::time::Instant;
 
-use crate::error::{closed, explain, strange_answer};
-use crate::link::{Audience, Link};
-use crate::node::{Node, Step};
-use crate::route::{Caller, Host, Route};
+use crate::connection::{ConnectOptions, HostPort, Target};
+use crate::connection::{Subscription, SupervisedConnection};
+use crate::protocol::error::{closed, explain, protocol_error};
+use crate::server::node::{Node, ScriptCall};
 
 pub(crate) use map::{Range, Redirection, read_map, redirection};
 
@@ -39,15 +39,15 @@ const KEPT: Duration = Duration::from_secs(15);
 /// A connected cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    caller: Arc<Caller>,
+    caller: Arc<ConnectOptions>,
     replicas: u32,
-    /// Hears of the keys at each node, not of the hand-overs, which `any` hears of.
-    nodes_audience: Audience,
+    /// Hears of the keys at each node, not of the hand-offs, which `any` hears of.
+    nodes_subscription: Subscription,
     /// Those that the user named, and behind them in `known` those of the last map.
-    seeds: Vec<Host>,
-    known: Arc<Mutex<Vec<Host>>>,
+    seeds: Vec<HostPort>,
+    known: Arc<Mutex<Vec<HostPort>>>,
     /// To any node: carries the pushes, which every node gets, and tells the first map of slots.
-    any: Link,
+    any: SupervisedConnection,
     map: Mutex<Map>,
     /// When the map was last asked for; held while it is.
     asking: tokio::sync::Mutex<Option<Instant>>,
@@ -57,7 +57,7 @@ pub(crate) struct Cluster {
 struct Map {
     /// In order.
     ranges: Vec<Range>,
-    nodes: HashMap<Host, Known>,
+    nodes: HashMap<HostPort, Known>,
     closed: bool,
 }
 
@@ -70,20 +70,25 @@ struct Known {
 
 impl Cluster {
     pub(crate) fn start(
-        seeds: Vec<Host>,
-        caller: Arc<Caller>,
-        audience: Audience,
+        seeds: Vec<HostPort>,
+        caller: Arc<ConnectOptions>,
+        subscription: Subscription,
         replicas: u32,
     ) -> Cluster {
-        let nodes_audience = Audience { channel: None, ..audience.clone() };
+        let nodes_subscription = Subscription { channel: None, ..subscription.clone() };
         let known = Arc::new(Mutex::new(seeds.clone()));
         let patience = caller.timeouts.answer;
-        let any = Link::start(Route::Any(known.clone()), caller.clone(), audience, patience);
+        let any = SupervisedConnection::start(
+            Target::Any(known.clone()),
+            caller.clone(),
+            subscription,
+            patience,
+        );
         let (map, asking) = (Mutex::default(), tokio::sync::Mutex::default());
-        Cluster { caller, replicas, nodes_audience, seeds, known, any, map, asking }
+        Cluster { caller, replicas, nodes_subscription, seeds, known, any, map, asking }
     }
 
-    pub(crate) fn any(&self) -> &Link {
+    pub(crate) fn any(&self) -> &SupervisedConnection {
         &self.any
     }
 
@@ -92,7 +97,7 @@ impl Cluster {
     }
 
     /// The master that has `key`, as far as is known.
-    pub(crate) fn host_of(&self, key: &str) -> Option<Host> {
+    pub(crate) fn host_of(&self, key: &str) -> Option<HostPort> {
         let slot = map::slot(key);
         let map = self.map();
         let at = map.ranges.partition_point(|range| range.last < slot);
@@ -104,15 +109,19 @@ impl Cluster {
         self.host_of(key).map(|host| self.node(&host))
     }
 
-    fn node(&self, host: &Host) -> Arc<Node> {
+    fn node(&self, host: &HostPort) -> Arc<Node> {
         let mut map = self.map();
         if let Some(known) = map.nodes.get_mut(host) {
             known.used = Instant::now();
             return known.node.clone();
         }
-        let route = Route::To(host.clone());
-        let node =
-            Arc::new(Node::start(&route, &self.caller, self.nodes_audience.clone(), self.replicas));
+        let route = Target::To(host.clone());
+        let node = Arc::new(Node::start(
+            &route,
+            &self.caller,
+            self.nodes_subscription.clone(),
+            self.replicas,
+        ));
         if map.closed {
             node.close();
         }
@@ -121,7 +130,7 @@ impl Cluster {
     }
 
     /// Does `step` where its slot is, following it if it moves.
-    pub(crate) async fn step(self: &Arc<Self>, step: Step<'_>) -> Result<Value> {
+    pub(crate) async fn step(self: &Arc<Self>, step: ScriptCall<'_>) -> Result<Value> {
         let mut host = match self.host_of(step.keys[0]) {
             Some(host) => host,
             None => {
@@ -130,7 +139,7 @@ impl Cluster {
             }
         };
         for _ in 0..REDIRECTIONS {
-            let error = match self.node(&host).step(step).await {
+            let error = match self.node(&host).call(step).await {
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(error)) => error,
                 Err(error) => {
@@ -147,7 +156,7 @@ impl Cluster {
                     self.refresh();
                     host = to;
                 }
-                Some(Redirection::Ask(to)) => return self.node(&to).asked_step(step).await,
+                Some(Redirection::Ask(to)) => return self.node(&to).asking_call(step).await,
                 None => {
                     if matches!(error.code(), Some("CLUSTERDOWN" | "READONLY" | "MASTERDOWN")) {
                         let _ = self.ask_for_map().await;
@@ -208,7 +217,7 @@ impl Cluster {
         let mut asking = FuturesUnordered::new();
         asking.push(Either::Left(any));
         for (host, node) in &nodes {
-            let asked = async { (false, Ok(host.clone()), Self::slots(node.link()).await) };
+            let asked = async { (false, Ok(host.clone()), Self::slots(node.connection()).await) };
             asking.push(Either::Right(asked));
         }
         let mut maps: Vec<Vec<Range>> = Vec::new();
@@ -216,14 +225,14 @@ impl Cluster {
         while let Some((is_any, host, answer)) = asking.next().await {
             let map = match (host, answer) {
                 (Ok(host), Ok(answer)) => read_map(&answer, &host, &self.caller.addresses)
-                    .ok_or_else(|| strange_answer("CLUSTER SLOTS")),
+                    .ok_or_else(|| protocol_error("CLUSTER SLOTS")),
                 (Err(error), _) | (_, Err(error)) => Err(error),
             };
             match map {
                 // A node that was removed from the cluster goes on by itself, with nothing.
                 Ok(map) if map.is_empty() => {
                     if is_any {
-                        self.any.distrust("it is a node without a cluster");
+                        self.any.mark_broken("it is a node without a cluster");
                     }
                 }
                 Ok(map) => {
@@ -245,18 +254,19 @@ impl Cluster {
         };
         // It may be cut off from the others, and so from their pushes.
         if others > 2 && of_any.is_some_and(|map| !map::agree(&map, &found)) {
-            self.any.distrust("most nodes of the cluster tell another map of slots");
+            self.any.mark_broken("most nodes of the cluster tell another map of slots");
         }
         Ok(found)
     }
 
     /// Some masters besides the one that `any` is with: a node has one vote. Those that there are
     /// connections to come first.
-    fn some_masters(&self) -> Vec<(Host, Arc<Node>)> {
+    fn some_masters(&self) -> Vec<(HostPort, Arc<Node>)> {
         let peer = self.any.peer();
-        let mut masters: Vec<(bool, Host)> = {
+        let mut masters: Vec<(bool, HostPort)> = {
             let map = self.map();
-            let masters: HashSet<&Host> = map.ranges.iter().map(|range| &range.master).collect();
+            let masters: HashSet<&HostPort> =
+                map.ranges.iter().map(|range| &range.master).collect();
             let others = masters.into_iter().filter(|host| peer.as_ref() != Some(*host));
             others.map(|host| (!map.nodes.contains_key(host), host.clone())).collect()
         };
@@ -269,19 +279,19 @@ impl Cluster {
     /// All masters that have slots, by a map that is as new as can be.
     pub(crate) async fn masters(&self) -> Result<Vec<Arc<Node>>> {
         self.ask_for_map().await?;
-        let masters: HashSet<Host> =
+        let masters: HashSet<HostPort> =
             self.map().ranges.iter().map(|range| range.master.clone()).collect();
         Ok(masters.iter().map(|host| self.node(host)).collect())
     }
 
-    async fn slots(link: &Link) -> Result<Value> {
+    async fn slots(link: &SupervisedConnection) -> Result<Value> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         link.send(&command).await?.map_err(|error| explain(&error))
     }
 
     fn adopt(&self, ranges: Vec<Range>) {
-        let masters: Vec<&Host> = ranges.iter().map(|range| &range.master).collect();
+        let masters: Vec<&HostPort> = ranges.iter().map(|range| &range.master).collect();
         let mut known = self.seeds.clone();
         for host in masters.iter().copied().chain(ranges.iter().flat_map(|range| &range.replicas)) {
             if !known.contains(host) {

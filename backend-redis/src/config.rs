@@ -7,16 +7,18 @@ use std::time::Duration;
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
 
-use crate::access::{self, Access, AddressMap, PORT, database_in, hosts, hosts_of, invalid};
-use crate::backend::Store;
-use crate::checkup::Checkup;
-use crate::identity::Process;
-use crate::link::Audience;
-use crate::listeners::Listeners;
-use crate::login::{Credentials, Login};
-use crate::route::{Caller, Host, Route};
-use crate::server::Server;
-use crate::tls::Tls;
+use crate::connection::Subscription;
+use crate::connection::Tls;
+use crate::connection::access::{
+    self, Access, AddressMap, PORT, database_in, hosts, hosts_of, invalid,
+};
+use crate::connection::{ConnectOptions, HostPort, Target};
+use crate::connection::{Credentials, Login};
+use crate::protocol::identity::ClientId;
+use crate::server::server_info::ServerInfo;
+use crate::server::topology::Server;
+use crate::single::backend::Store;
+use crate::single::notifications::Notifications;
 
 /// A Redis store that is not yet connected.
 ///
@@ -39,10 +41,10 @@ pub struct RedisStore {
 
 #[derive(Clone, Debug)]
 enum Topology {
-    Server(Host),
+    Server(HostPort),
     Socket(PathBuf),
-    Sentinel { sentinels: Vec<Host>, service: String },
-    Cluster(Vec<Host>),
+    Sentinel { sentinels: Vec<HostPort>, service: String },
+    Cluster(Vec<HostPort>),
 }
 
 const SENTINEL_PORT: u16 = 26379;
@@ -64,7 +66,7 @@ impl RedisStore {
     /// On one server.
     #[must_use]
     pub fn server(host: &str, port: u16) -> RedisStore {
-        RedisStore::of(Topology::Server(Host { name: host.to_owned(), port }))
+        RedisStore::of(Topology::Server(HostPort { name: host.to_owned(), port }))
     }
 
     /// On the server of a Unix socket.
@@ -230,40 +232,41 @@ impl RedisStore {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
-        let shown = self.shown();
-        let caller = Caller::new(self.access)?;
-        let process = Process::fresh(settings.key_prefix());
-        let listeners = Arc::new(Listeners::default());
-        let audience = Audience { channel: Some(process.clone()), ear: Some(listeners.clone()) };
+        let shown = self.redacted_url();
+        let caller = ConnectOptions::new(self.access)?;
+        let process = ClientId::fresh(settings.key_prefix());
+        let notifications = Arc::new(Notifications::default());
+        let subscription =
+            Subscription { channel: Some(process.clone()), handler: Some(notifications.clone()) };
         let failover = !matches!(self.topology, Topology::Server(_) | Topology::Socket(_));
         let is_cluster = matches!(self.topology, Topology::Cluster(_));
-        let one = async |route: Route| {
-            Server::one(&route, &caller, audience.clone(), self.replicas).await
+        let one = async |route: Target| {
+            Server::one(&route, &caller, subscription.clone(), self.replicas).await
         };
         let server = match self.topology {
-            Topology::Server(host) => one(Route::To(host)).await?,
-            Topology::Socket(path) => one(Route::Socket(path)).await?,
+            Topology::Server(host) => one(Target::To(host)).await?,
+            Topology::Socket(path) => one(Target::Socket(path)).await?,
             Topology::Sentinel { sentinels, service } => {
                 let login = self.sentinel_login;
-                one(Route::Sentinels { sentinels, service, login }).await?
+                one(Target::Sentinels { sentinels, service, login }).await?
             }
             Topology::Cluster(seeds) => {
-                Server::cluster(seeds, caller.clone(), audience.clone(), self.replicas).await?
+                Server::cluster(seeds, caller.clone(), subscription.clone(), self.replicas).await?
             }
         };
-        let checkup = Checkup::of(server.any()).await?;
-        checkup.require(is_cluster)?;
+        let server_info = ServerInfo::of(server.any()).await?;
+        server_info.require(is_cluster)?;
         server.get_ready().await?;
-        checkup.warn(&shown);
+        server_info.warn(&shown);
         let clock = start_clock()?;
-        let profile = checkup.profile(failover, self.replicas);
-        let store = Arc::new(Store { server, clock, process, listeners, profile });
+        let profile = server_info.profile(failover, self.replicas);
+        let store = Arc::new(Store { server, clock, process, notifications, profile });
         Locks::new(store, &shown, settings)
     }
 
     /// The store's name in errors and logs.
-    fn shown(&self) -> String {
-        let list = |hosts: &[Host]| {
+    fn redacted_url(&self) -> String {
+        let list = |hosts: &[HostPort]| {
             let hosts = hosts.iter().map(|host| format!("{}:{}", host.name, host.port));
             hosts.collect::<Vec<_>>().join(",")
         };
@@ -361,7 +364,7 @@ mod tests {
             ("valkey-cluster://a", "redis-cluster://a:6379"),
         ] {
             let store = store(url).unwrap();
-            assert_eq!(store.shown(), shown);
+            assert_eq!(store.redacted_url(), shown);
             assert!(!format!("{store:?}").contains("secret"));
         }
     }
@@ -369,7 +372,7 @@ mod tests {
     #[test]
     fn what_cannot_be_meant_says_what_was_expected() {
         for (url, says) in [
-            ("redis://", "no host is named"),
+            ("redis://", "no host given"),
             ("redis://h:port", "HOST:PORT"),
             ("redis://h:", "HOST:PORT"),
             ("redis://a,b", "redis-cluster://"),

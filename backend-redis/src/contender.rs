@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, Error, ErrorKind, FencingToken, IfBusy, Moment, Removal,
-    Renewal, Rest, Result, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, Error, ErrorKind, FencingToken, IfBusy, Moment,
+    ReleaseOutcome, RenewOutcome, Residue, Result, lease_end,
 };
 use redis::Value;
 
-use crate::backend::Store;
-use crate::identity::{Keys, identity, ttl_of};
-use crate::node::Step;
-use crate::script::SCRIPTS;
+use crate::protocol::call::ScriptCall;
+use crate::protocol::identity::{Keys, identity, ttl_of};
+use crate::protocol::script::SCRIPTS;
+use crate::single::backend::Store;
 
 /// The token's key lives for most of an hour at least; a hold longer than that prolongs it this often.
 const FENCE_PERIOD: Duration = Duration::from_secs(20 * 60);
 
-pub(crate) struct RedisContender {
+pub(crate) struct RedisAcquisition {
     store: Arc<Store>,
     claim: Arc<Claim>,
     keys: Keys,
@@ -28,10 +28,10 @@ pub(crate) struct RedisContender {
     fence_renewed: AtomicU64,
 }
 
-impl RedisContender {
-    pub(crate) fn new(store: Arc<Store>, claim: Arc<Claim>) -> RedisContender {
-        store.listeners.enter(&claim);
-        RedisContender {
+impl RedisAcquisition {
+    pub(crate) fn new(store: Arc<Store>, claim: Arc<Claim>) -> RedisAcquisition {
+        store.notifications.enter(&claim);
+        RedisAcquisition {
             keys: Keys::of(claim.name().key()),
             identity: identity(&claim, &store.process),
             fence_renewed: AtomicU64::new(0),
@@ -49,19 +49,19 @@ impl RedisContender {
     }
 
     /// Extends what is held.
-    pub(crate) async fn renew(&self) -> Result<Renewal> {
+    pub(crate) async fn renew(&self) -> Result<RenewOutcome> {
         let sent = self.store.clock.now();
         let fixed = self.claim.is_fixed_lease();
         let since = Moment::from_nanos(self.fence_renewed.load(Ordering::Relaxed));
-        let old = sent.since(since) > FENCE_PERIOD;
+        let old = sent.duration_since(since) > FENCE_PERIOD;
         let ttl = if fixed { "0" } else { ttl_of(&self.identity) };
         let values = [self.identity.as_str(), ttl, if old { "old" } else { "" }];
         // One key alone is served also while its slot moves from server to server.
         let keys = self.keys.all();
         let keys = if old { &keys[..] } else { &keys[..1] };
         let values = values.map(str::as_bytes);
-        let step = Step { script: &SCRIPTS.renew, keys, values: &values };
-        match self.store.server.step(step).await? {
+        let step = ScriptCall { script: &SCRIPTS.renew, keys, values: &values };
+        match self.store.server.call(step).await? {
             Value::Int(1) => {
                 if old {
                     self.fence_renewed.store(sent.as_nanos(), Ordering::Relaxed);
@@ -71,10 +71,10 @@ impl RedisContender {
                     true => sent,
                     false => lease_end(sent, self.claim.ttl()),
                 };
-                Ok(Renewal::Renewed { valid_until })
+                Ok(RenewOutcome::Renewed { valid_until })
             }
-            Value::Int(0) => Ok(Renewal::Lost),
-            _ => Err(self.strange_answer("renew")),
+            Value::Int(0) => Ok(RenewOutcome::Lost),
+            _ => Err(self.protocol_error("renew")),
         }
     }
 
@@ -82,45 +82,46 @@ impl RedisContender {
     ///
     /// What they confirm is a renewal: it travels on a connection of its own, and must not acquire
     /// when it arrives behind this claim's release.
-    async fn replicated(&self, token: FencingToken) -> Result<Attempt> {
+    async fn replicated(&self, token: FencingToken) -> Result<AttemptOutcome> {
         let sent = self.store.clock.now();
         let values = [self.identity.as_str(), ttl_of(&self.identity), ""];
         let values = values.map(str::as_bytes);
-        let step = Step { script: &SCRIPTS.renew, keys: &self.keys.all()[..1], values: &values };
+        let step =
+            ScriptCall { script: &SCRIPTS.renew, keys: &self.keys.all()[..1], values: &values };
         match self.store.server.confirm(step).await {
             Ok(Value::Int(1)) => {
                 let valid_until = lease_end(sent, self.claim.ttl());
-                Ok(Attempt::Granted { token, valid_until })
+                Ok(AttemptOutcome::Granted { token, valid_until })
             }
             Ok(Value::Int(0)) => {
                 let message = "the grant was gone before the replicas had it";
                 Err(Error::new(ErrorKind::Unreachable, message))
             }
-            Ok(_) => Err(self.strange_answer("renew")),
+            Ok(_) => Err(self.protocol_error("renew")),
             // Asked again, or given back by this claim's one release, which is its last step: a
             // release between two attempts could arrive behind the second.
             Err(error) => Err(error),
         }
     }
 
-    fn strange_answer(&self, script: &str) -> Error {
-        self.store.server.strange_answer(self.keys.lock(), script)
+    fn protocol_error(&self, script: &str) -> Error {
+        self.store.server.protocol_error(self.keys.lock(), script)
     }
 }
 
 /// What an attempt that was sent at `sent` for a lease of `ttl` was answered.
-pub(crate) fn read_attempt(answer: &Value, sent: Moment, ttl: Duration) -> Option<Attempt> {
+pub(crate) fn read_attempt(answer: &Value, sent: Moment, ttl: Duration) -> Option<AttemptOutcome> {
     match answer {
-        Value::Int(0) => Some(Attempt::Busy { rest: Rest::Nothing }),
+        Value::Int(0) => Some(AttemptOutcome::Busy { rest: Residue::Nothing }),
         Value::BulkString(token) => {
             let token = std::str::from_utf8(token).ok()?.parse().ok()?;
             let valid_until = lease_end(sent, ttl);
-            Some(Attempt::Granted { token: FencingToken::new(token), valid_until })
+            Some(AttemptOutcome::Granted { token: FencingToken::new(token), valid_until })
         }
         Value::Array(values) => match values.as_slice() {
-            [Value::Int(look_in)] => {
-                let look_in = Duration::from_millis(u64::try_from(*look_in).ok()?);
-                Some(Attempt::Waiting { look_in })
+            [Value::Int(check_after)] => {
+                let check_after = Duration::from_millis(u64::try_from(*check_after).ok()?);
+                Some(AttemptOutcome::Waiting { check_after })
             }
             _ => None,
         },
@@ -128,40 +129,40 @@ pub(crate) fn read_attempt(answer: &Value, sent: Moment, ttl: Duration) -> Optio
     }
 }
 
-impl Contender for RedisContender {
+impl Acquisition for RedisAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let values = [self.identity.as_str(), ttl_of(&self.identity), "try"].map(str::as_bytes);
         let values = match self.claim.if_busy() {
             IfBusy::Refuse => &values[..],
             IfBusy::Queue => &values[..2],
         };
         let keys = self.keys.all();
-        let step = Step { script: &SCRIPTS.attempt, keys: &keys, values };
+        let step = ScriptCall { script: &SCRIPTS.attempt, keys: &keys, values };
         let sent = self.store.clock.now();
-        let answer = self.store.server.step(step).await?;
+        let answer = self.store.server.call(step).await?;
         let answer = read_attempt(&answer, sent, self.claim.ttl());
-        let answer = answer.ok_or_else(|| self.strange_answer("attempt"))?;
-        if matches!(answer, Attempt::Granted { .. }) {
+        let answer = answer.ok_or_else(|| self.protocol_error("attempt"))?;
+        if matches!(answer, AttemptOutcome::Granted { .. }) {
             self.fence_renewed.store(sent.as_nanos(), Ordering::Relaxed);
         }
         match answer {
-            Attempt::Granted { token, .. } if self.store.server.wants_replicas() => {
+            AttemptOutcome::Granted { token, .. } if self.store.server.wants_replicas() => {
                 Box::pin(self.replicated(token)).await
             }
-            Attempt::Waiting { look_in: Duration::ZERO } => {
+            AttemptOutcome::Waiting { check_after: Duration::ZERO } => {
                 let watching = self.store.watch_foreign(&self.keys, &self.claim);
-                let look_in = Box::pin(watching).await;
-                Ok(Attempt::Waiting { look_in })
+                let check_after = Box::pin(watching).await;
+                Ok(AttemptOutcome::Waiting { check_after })
             }
             answer => Ok(answer),
         }
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         self.store.release(&self.keys, &[self.identity.as_bytes()]).await
     }
 
@@ -170,8 +171,8 @@ impl Contender for RedisContender {
     }
 }
 
-impl Drop for RedisContender {
+impl Drop for RedisAcquisition {
     fn drop(&mut self) {
-        self.store.listeners.leave(&self.claim);
+        self.store.notifications.leave(&self.claim);
     }
 }

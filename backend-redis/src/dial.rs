@@ -19,15 +19,15 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-use crate::error::explain;
-use crate::frames::{Followed, Refused, Wire};
-use crate::login::Credentials;
-use crate::route::{Caller, Host};
+use crate::connection::Credentials;
+use crate::connection::frames::{Followed, Refused, Wire};
+use crate::connection::{ConnectOptions, HostPort};
+use crate::protocol::error::explain;
 
 /// Where a server listens.
 #[derive(Clone, Debug)]
 pub(crate) enum Address {
-    Tcp(Host),
+    Tcp(HostPort),
     Unix(PathBuf),
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Dialled {
     pub(crate) connection: MultiplexedConnection,
     pub(crate) driver: Driver,
     /// Unless it is by a Unix socket.
-    pub(crate) peer: Option<Host>,
+    pub(crate) peer: Option<HostPort>,
 }
 
 /// The task that reads and writes. Without it a connection would live on until what was asked of
@@ -60,7 +60,7 @@ impl Drop for Driver {
     }
 }
 
-impl Caller {
+impl ConnectOptions {
     /// Connects to `address` within the time that a connection may take.
     pub(crate) async fn dial(
         &self,
@@ -112,7 +112,7 @@ impl Caller {
 
 /// What is sent first on a connection.
 struct Login<'a> {
-    caller: &'a Caller,
+    caller: &'a ConnectOptions,
     settings: RedisConnectionInfo,
     config: &'a AsyncConnectionConfig,
     deadline: Instant,
@@ -120,7 +120,7 @@ struct Login<'a> {
 }
 
 impl Login<'_> {
-    async fn over<S>(self, stream: S, peer: Option<&Host>) -> Result<Dialled>
+    async fn over<S>(self, stream: S, peer: Option<&HostPort>) -> Result<Dialled>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -171,7 +171,7 @@ impl Login<'_> {
 /// as `answer` is dropped, with its connection: nobody waits for the answer any more. Else the
 /// kernel would go on sending it, behind a connection that was given up and closed, and a request
 /// for a lock could arrive when its claim was long over.
-async fn tcp(host: &Host, answer: Duration) -> io::Result<TcpStream> {
+async fn tcp(host: &HostPort, answer: Duration) -> io::Result<TcpStream> {
     let addresses = tokio::net::lookup_host((host.name.as_str(), host.port)).await?;
     let connecting: Vec<_> =
         addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();

@@ -195,7 +195,7 @@ fn foreign(error: &RedisError) -> Option<&str> {
 }
 
 /// An answer that no script of ours gives: the connection is out of step, or not with a Redis.
-pub(crate) fn strange_answer(to: &str) -> Error {
+pub(crate) fn protocol_error(to: &str) -> Error {
     let message = format!("the server gave {to} an answer that cannot be; is it a Redis?");
     Error::new(ErrorKind::Unreachable, message)
 }

@@ -15,15 +15,15 @@ use crate::redlock::marker;
 /// One connected store among all: the channel that its claims are told on, and its name in the
 /// queues. It begins with the prefix of the keys, so that one ACL pattern covers both.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Process(String);
+pub(crate) struct ClientId(String);
 
-impl Process {
-    pub(crate) fn fresh(prefix: &str) -> Process {
+impl ClientId {
+    pub(crate) fn fresh(prefix: &str) -> ClientId {
         // Lua's %S ends at white space, which a prefix may have.
         const SPACES: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
         let prefix = utf8_percent_encode(prefix, SPACES);
         let random = Uuid::new_v4().simple().to_string();
-        Process(format!("{prefix}@{}", &random[..16]))
+        ClientId(format!("{prefix}@{}", &random[..16]))
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -32,7 +32,7 @@ impl Process {
 }
 
 /// Writes down `claim` of `process`.
-pub(crate) fn identity(claim: &Claim, process: &Process) -> String {
+pub(crate) fn identity(claim: &Claim, process: &ClientId) -> String {
     let (process, label) = (process.as_str(), claim.label().as_str());
     let mut buffer = Uuid::encode_buffer();
     let owner = claim.owner().reveal().simple().encode_lower(&mut buffer);
@@ -178,9 +178,9 @@ mod tests {
 
     #[test]
     fn a_process_is_one_word_with_the_prefix_in_front() {
-        let process = Process::fresh("my locks:\t");
+        let process = ClientId::fresh("my locks:\t");
         assert!(process.as_str().starts_with("my%20locks:%09@"), "{process:?}");
-        assert_ne!(process, Process::fresh("my locks:\t"));
+        assert_ne!(process, ClientId::fresh("my locks:\t"));
     }
 
     proptest! {

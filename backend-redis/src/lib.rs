@@ -10,7 +10,7 @@
 //!
 //! What a lease on such a server cannot promise stands in
 //! [`Profile::exclusion_fails_when`](fencelock_core::Profile), by the settings that the server had
-//! at connect. The steps are small Lua files in `src/scripts`, called by `EVALSHA`.
+//! at connect. The steps are small Lua files in `src/protocol/lua`, called by `EVALSHA`.
 //!
 //! `redis://HOST:PORT/DB`, `rediss://…` (TLS), `redis+unix:///SOCKET`,
 //! `redis+sentinel://H1,H2/SERVICE/DB`, `redis-cluster://H1,H2`; a user and password stand in
@@ -19,7 +19,6 @@
 mod access;
 mod backend;
 mod batch;
-mod checkup;
 mod cluster;
 mod config;
 mod contender;
@@ -28,9 +27,9 @@ mod error;
 mod frames;
 mod identity;
 mod link;
-mod listeners;
 mod login;
 mod node;
+mod notifications;
 #[doc(hidden)]
 pub mod outside;
 #[doc(hidden)]
@@ -41,6 +40,7 @@ mod sample;
 mod scratch;
 mod script;
 mod server;
+mod server_info;
 mod sharing;
 mod snapshot;
 mod tls;

@@ -20,14 +20,14 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::dial::{Dialled, Driver};
-use crate::error::{Remedy, closed, explain, is_loading, meaning_of};
-use crate::identity::Process;
-use crate::route::{Caller, Host, Route};
+use crate::connection::{ConnectOptions, HostPort, Target};
+use crate::connection::{Dialled, Driver};
+use crate::protocol::error::{Remedy, closed, explain, is_loading, meaning_of};
+use crate::protocol::identity::ClientId;
 
 /// A supervised connection. Dropping it ends the connection.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct SupervisedConnection {
     line: Arc<watch::Sender<Line>>,
     patience: Duration,
     supervisor: AbortHandle,
@@ -51,7 +51,7 @@ struct Live {
     connection: MultiplexedConnection,
     health: Arc<Health>,
     /// Unless it is by a Unix socket.
-    peer: Option<Host>,
+    peer: Option<HostPort>,
     _driver: Arc<Driver>,
 }
 
@@ -68,43 +68,43 @@ const SILENCES: u32 = 2;
 
 /// Who hears the pushes of a link.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Audience {
-    /// Where hand-overs are told, if they are to be heard here.
-    pub(crate) channel: Option<Process>,
+pub(crate) struct Subscription {
+    /// Where hand-offs are told, if they are to be heard here.
+    pub(crate) channel: Option<ClientId>,
     /// None hears nothing at all.
-    pub(crate) ear: Option<Arc<dyn Ear>>,
+    pub(crate) handler: Option<Arc<dyn PushHandler>>,
 }
 
 /// Hears what the connections of a link push, on the connection's own task: it must not block.
 #[async_trait]
-pub(crate) trait Ear: Debug + Send + Sync {
+pub(crate) trait PushHandler: Debug + Send + Sync {
     /// A new connection, which nobody has used yet. An error gives it up.
-    async fn meet(&self, connection: &mut MultiplexedConnection) -> Result<()>;
+    async fn on_connect(&self, connection: &mut MultiplexedConnection) -> Result<()>;
 
     /// A message to the channel.
-    fn told(&self, message: &[u8]);
+    fn on_message(&self, message: &[u8]);
 
     /// The server has tracked this key, and it has changed.
-    fn changed(&self, key: &Value);
+    fn on_invalidate(&self, key: &Value);
 
     /// Any number of pushes may have been lost.
-    fn missed(&self);
+    fn on_gap(&self);
 }
 
-impl Link {
+impl SupervisedConnection {
     /// Begins to connect, on the runtime that the store was connected on. A request waits for a
     /// connection for as long as `patience`.
     pub(crate) fn start(
-        route: Route,
-        caller: Arc<Caller>,
-        audience: Audience,
+        route: Target,
+        caller: Arc<ConnectOptions>,
+        subscription: Subscription,
         patience: Duration,
-    ) -> Link {
+    ) -> SupervisedConnection {
         let line = Arc::new(watch::Sender::new(Line::Starting));
         let runtime = caller.runtime.clone();
-        let supervising = supervise(route, caller, audience, line.clone());
+        let supervising = supervise(route, caller, subscription, line.clone());
         let supervisor = runtime.spawn(supervising).abort_handle();
-        Link { line, patience, supervisor }
+        SupervisedConnection { line, patience, supervisor }
     }
 
     /// Waits for the first connection, or for the first reason why there is none that trying again
@@ -124,7 +124,7 @@ impl Link {
     }
 
     /// The server that the present connection is with.
-    pub(crate) fn peer(&self) -> Option<Host> {
+    pub(crate) fn peer(&self) -> Option<HostPort> {
         self.line.borrow().live().ok().and_then(|live| live.peer.clone())
     }
 
@@ -170,7 +170,7 @@ impl Link {
     }
 
     /// Gives up the present connection.
-    pub(crate) fn distrust(&self, why: &str) {
+    pub(crate) fn mark_broken(&self, why: &str) {
         if let Line::Up(live) = &*self.line.borrow() {
             tracing::warn!(why, "the connection to redis is replaced");
             live.health.broken.notify_one();
@@ -216,7 +216,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for SupervisedConnection {
     fn drop(&mut self) {
         self.close();
     }
@@ -284,9 +284,9 @@ impl Health {
 /// Connects again and again, with a growing pause and some jitter, so that a fleet does not come
 /// back in one instant.
 async fn supervise(
-    route: Route,
-    caller: Arc<Caller>,
-    audience: Audience,
+    route: Target,
+    caller: Arc<ConnectOptions>,
+    subscription: Subscription,
     line: Arc<watch::Sender<Line>>,
 ) {
     const SHORTEST: Duration = Duration::from_millis(10);
@@ -295,12 +295,12 @@ async fn supervise(
     let mut was_up = false;
     loop {
         let started = Instant::now();
-        match open(&route, &caller, &audience).await {
+        match open(&route, &caller, &subscription).await {
             Ok(live) => {
                 tracing::debug!(?route, again = was_up, "connected to redis");
                 set(&line, Line::Up(live.clone()));
-                if let (true, Some(ear)) = (was_up, &audience.ear) {
-                    ear.missed();
+                if let (true, Some(handler)) = (was_up, &subscription.handler) {
+                    handler.on_gap();
                 }
                 was_up = true;
                 live.health.broken.notified().await;
@@ -337,41 +337,45 @@ fn set(line: &watch::Sender<Line>, now: Line) {
 }
 
 /// One connection, subscribed if somebody listens.
-async fn open(route: &Route, caller: &Caller, audience: &Audience) -> Result<Live> {
+async fn open(
+    route: &Target,
+    caller: &ConnectOptions,
+    subscription: &Subscription,
+) -> Result<Live> {
     let health = Arc::new(Health::default());
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(Some(caller.timeouts.answer))
         // The default of 50 makes a crowd wait for places in the channel.
         .set_pipeline_buffer_size(1024)
-        .set_push_sender(push_sender(audience.ear.clone(), health.clone()));
+        .set_push_sender(push_sender(subscription.handler.clone(), health.clone()));
     let Dialled { mut connection, driver, peer } = route.connect(caller, &config).await?;
-    if let Some(channel) = &audience.channel {
+    if let Some(channel) = &subscription.channel {
         let subscribed = connection.subscribe(channel.as_str()).await;
         subscribed.map_err(|error| explain(&error))?;
     }
-    if let Some(ear) = &audience.ear {
-        ear.meet(&mut connection).await?;
+    if let Some(handler) = &subscription.handler {
+        handler.on_connect(&mut connection).await?;
     }
     Ok(Live { connection, health, peer, _driver: Arc::new(driver) })
 }
 
 /// Takes the pushes.
 fn push_sender(
-    ear: Option<Arc<dyn Ear>>,
+    handler: Option<Arc<dyn PushHandler>>,
     health: Arc<Health>,
 ) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static {
     move |push| {
-        match (push.kind, &ear, push.data.as_slice()) {
+        match (push.kind, &handler, push.data.as_slice()) {
             (PushKind::Disconnection, ..) => health.broken.notify_one(),
-            (PushKind::Message, Some(ear), [_channel, Value::BulkString(message)]) => {
-                ear.told(message);
+            (PushKind::Message, Some(handler), [_channel, Value::BulkString(message)]) => {
+                handler.on_message(message);
             }
-            (PushKind::Invalidate, Some(ear), [Value::Array(keys)]) => {
-                keys.iter().for_each(|key| ear.changed(key));
+            (PushKind::Invalidate, Some(handler), [Value::Array(keys)]) => {
+                keys.iter().for_each(|key| handler.on_invalidate(key));
             }
             // All of them: FLUSHALL.
-            (PushKind::Invalidate, Some(ear), _) => ear.missed(),
+            (PushKind::Invalidate, Some(handler), _) => handler.on_gap(),
             _ => {}
         }
         Ok(())

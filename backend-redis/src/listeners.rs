@@ -9,19 +9,19 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
 
-use crate::link::Ear;
+use crate::connection::PushHandler;
 
 /// The claims by their owner, and those that wait for a key to change.
 ///
 /// A claim is entered before its first attempt is sent, since a push can overtake the answer.
 #[derive(Debug, Default)]
-pub(crate) struct Listeners {
+pub(crate) struct Notifications {
     claims: Mutex<HashMap<Uuid, Weak<Claim>>>,
     /// By the key of a lock that a foreign client holds: the first in its queue.
     watchers: Mutex<HashMap<String, Weak<Claim>>>,
 }
 
-impl Listeners {
+impl Notifications {
     fn claims(&self) -> MutexGuard<'_, HashMap<Uuid, Weak<Claim>>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -31,7 +31,7 @@ impl Listeners {
     }
 
     pub(crate) fn leave(&self, claim: &Claim) {
-        strike_out(&mut self.claims(), claim);
+        forget(&mut self.claims(), claim);
     }
 
     /// Whether the claim of `owner` still has a seat, whose release is then core's.
@@ -50,8 +50,8 @@ impl Listeners {
 }
 
 #[async_trait]
-impl Ear for Listeners {
-    async fn meet(&self, connection: &mut MultiplexedConnection) -> Result<()> {
+impl PushHandler for Notifications {
+    async fn on_connect(&self, connection: &mut MultiplexedConnection) -> Result<()> {
         // Only keys that are asked about one by one. Without the right to it, those are looked at
         // more often.
         let mut tracking = redis::cmd("CLIENT");
@@ -64,18 +64,18 @@ impl Ear for Listeners {
 
     /// Rings the claim that a push names: `owner token`. The token is for people who watch the
     /// channel; the claim asks for its own.
-    fn told(&self, message: &[u8]) {
+    fn on_message(&self, message: &[u8]) {
         let owner = message.split(|byte| *byte == b' ').next().unwrap_or_default();
         let Ok(owner) = Uuid::try_parse_ascii(owner) else { return };
         let claim = self.claims().get(&owner).and_then(Weak::upgrade);
         if let Some(claim) = claim {
             // A claim that is over is being released by core.
-            claim.ring();
+            claim.wake();
         }
     }
 
     /// It is told once.
-    fn changed(&self, key: &Value) {
+    fn on_invalidate(&self, key: &Value) {
         let Value::BulkString(key) = key else { return };
         let Ok(key) = std::str::from_utf8(key) else { return };
         let watcher = {
@@ -83,21 +83,21 @@ impl Ear for Listeners {
             watchers.remove(key)
         };
         if let Some(claim) = watcher.and_then(|watcher| watcher.upgrade()) {
-            claim.ring();
+            claim.wake();
         }
     }
 
-    /// Rings everybody: hand-overs are lost, and perhaps places in queues.
-    fn missed(&self) {
+    /// Rings everybody: hand-offs are lost, and perhaps places in queues.
+    fn on_gap(&self) {
         let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
         for claim in claims {
-            claim.ring();
+            claim.wake();
         }
     }
 }
 
 /// Takes a claim out of those that are known by their owner.
-pub(crate) fn strike_out<T>(claims: &mut HashMap<Uuid, T>, claim: &Claim) {
+pub(crate) fn forget<T>(claims: &mut HashMap<Uuid, T>, claim: &Claim) {
     claims.remove(&claim.owner().reveal());
     // Not for ever as large as the largest crowd.
     if claims.capacity() > 4096 && claims.len() < claims.capacity() / 8 {

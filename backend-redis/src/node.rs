@@ -6,22 +6,22 @@ use std::time::Duration;
 use fencelock_core::Result;
 use redis::{Cmd, Pipeline, RedisError, Value};
 
-use crate::error::explain;
-use crate::link::{Audience, Link};
-use crate::replicas::Replicas;
-use crate::route::{Caller, Route};
-use crate::script::Script;
+use crate::connection::{ConnectOptions, Target};
+use crate::connection::{Subscription, SupervisedConnection};
+use crate::protocol::error::explain;
+use crate::protocol::script::Script;
+use crate::server::wait_replicas::Replicas;
 
 /// One step: a script, its keys and its values.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step<'a> {
+pub(crate) struct ScriptCall<'a> {
     pub(crate) script: &'static Script,
     /// In one slot. The first one is the lock's.
     pub(crate) keys: &'a [&'a str],
     pub(crate) values: &'a [&'a [u8]],
 }
 
-impl Step<'_> {
+impl ScriptCall<'_> {
     /// As a command: by digest, or with the text for a server that does not know the digest.
     pub(crate) fn command(&self, by: By) -> Cmd {
         command(self.script, by, self.keys.len(), self.words())
@@ -41,8 +41,8 @@ pub(crate) fn command<'a>(
     words: impl Iterator<Item = &'a [u8]> + Clone,
 ) -> Cmd {
     let (name, script) = match by {
-        By::Digest => ("EVALSHA", &script.digest),
-        By::Text => ("EVAL", &script.text),
+        EvalBy::Digest => ("EVALSHA", &script.digest),
+        EvalBy::Text => ("EVAL", &script.text),
     };
     let (count, room) =
         words.clone().fold((0, 0), |(count, room), word| (count + 1, room + word.len()));
@@ -76,7 +76,7 @@ pub(crate) enum Watched {
 /// One server.
 #[derive(Debug)]
 pub(crate) struct Node {
-    link: Link,
+    link: SupervisedConnection,
     replicas: Option<Replicas>,
     unknown_scripts: UnknownScripts,
 }
@@ -94,34 +94,40 @@ pub(crate) enum UnknownScripts {
 impl Node {
     /// Begins to connect. With `replicas` above 0 grants can be confirmed by that many.
     pub(crate) fn start(
-        route: &Route,
-        caller: &Arc<Caller>,
-        audience: Audience,
+        route: &Target,
+        caller: &Arc<ConnectOptions>,
+        subscription: Subscription,
         replicas: u32,
     ) -> Node {
         let answer = caller.timeouts.answer;
-        let start = |audience| Link::start(route.clone(), caller.clone(), audience, answer);
-        let link = start(audience);
-        let waits = || start(Audience::default());
+        let start = |subscription| {
+            SupervisedConnection::start(route.clone(), caller.clone(), subscription, answer)
+        };
+        let link = start(subscription);
+        let waits = || start(Subscription::default());
         let replicas = (replicas > 0).then(|| Replicas::new(waits(), replicas, answer));
         Node { link, replicas, unknown_scripts: UnknownScripts::Sent }
     }
 
     /// The same for one of several that do without any of them: nobody waits until it is there.
-    pub(crate) fn start_one_of_many(route: Route, caller: Arc<Caller>, audience: Audience) -> Node {
-        let link = Link::start(route, caller, audience, Duration::ZERO);
+    pub(crate) fn start_one_of_many(
+        route: Target,
+        caller: Arc<ConnectOptions>,
+        subscription: Subscription,
+    ) -> Node {
+        let link = SupervisedConnection::start(route, caller, subscription, Duration::ZERO);
         Node { link, replicas: None, unknown_scripts: UnknownScripts::Missing }
     }
 
-    pub(crate) fn link(&self) -> &Link {
+    pub(crate) fn connection(&self) -> &SupervisedConnection {
         &self.link
     }
 
     /// Does one step. The inner error is the server's own.
-    pub(crate) async fn step(&self, step: Step<'_>) -> Result<Result<Value, RedisError>> {
-        match self.link.send(&step.command(By::Digest)).await? {
+    pub(crate) async fn step(&self, step: ScriptCall<'_>) -> Result<Result<Value, RedisError>> {
+        match self.link.send(&step.command(EvalBy::Digest)).await? {
             Err(error) if self.wants_text(&error) => {
-                Box::pin(self.link.send(&step.command(By::Text))).await
+                Box::pin(self.link.send(&step.command(EvalBy::Text))).await
             }
             answer => Ok(answer),
         }
@@ -131,17 +137,17 @@ impl Node {
     pub(crate) fn wants_text(&self, error: &RedisError) -> bool {
         let is_unknown = error.code() == Some(UNKNOWN_SCRIPT);
         if is_unknown && self.unknown_scripts == UnknownScripts::Missing {
-            self.link.distrust("the server has forgotten the scripts");
+            self.link.mark_broken("the server has forgotten the scripts");
             return false;
         }
         is_unknown
     }
 
     /// The same for a slot that is moving here: the server takes it only right behind `ASKING`.
-    pub(crate) async fn asked_step(&self, step: Step<'_>) -> Result<Value> {
+    pub(crate) async fn asking_call(&self, step: ScriptCall<'_>) -> Result<Value> {
         let mut pipeline = Pipeline::with_capacity(2);
         // With its text, since a second try would have to ask again.
-        pipeline.cmd("ASKING").add_command(step.command(By::Text));
+        pipeline.cmd("ASKING").add_command(step.command(EvalBy::Text));
         let answers = self.link.send_all(&pipeline).await?;
         let mut last = Value::Nil;
         for answer in answers {

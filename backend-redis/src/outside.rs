@@ -4,24 +4,24 @@
 use std::time::Duration;
 
 use fencelock_core::url::StoreUrl;
-use fencelock_core::{Attempt, Error, Moment, Result};
+use fencelock_core::{AttemptOutcome, Error, Moment, Result};
 use redis::{RedisError, Value};
 
-use crate::access::AddressMap;
-use crate::backend;
-use crate::checkup::Checkup;
-use crate::cluster::{read_map, redirection};
-use crate::contender::read_attempt;
-use crate::error::explain;
-use crate::identity::{Identity, Keys};
-use crate::link::Ear;
-use crate::listeners::Listeners;
-use crate::redlock::marker::{Deployment, standing};
-use crate::redlock::refusals::{Refusal, Refusals};
+use crate::connection::HostPort;
+use crate::connection::PushHandler;
+use crate::connection::access::AddressMap;
+use crate::protocol::error::explain;
+use crate::protocol::identity::{Identity, Keys};
+use crate::protocol::snapshot;
+use crate::redlock::incarnation::{Deployment, verdict};
+use crate::redlock::rejections::{Rejection, Rejections};
 use crate::redlock::waiters::Waiters;
 use crate::redlock::{self, RedlockStore};
-use crate::route::Host;
-use crate::snapshot;
+use crate::server::cluster::{read_map, redirection};
+use crate::server::server_info::ServerInfo;
+use crate::single::acquisition::read_attempt;
+use crate::single::backend;
+use crate::single::notifications::Notifications;
 use crate::{REDLOCK_SCHEME, RedisStore};
 
 /// The keys of the lock `key`: its own, its queue's and its token's.
@@ -67,32 +67,33 @@ pub fn reply(bytes: &[u8]) -> Granted {
     let _ = read_map(&value, &asked(), &AddressMap::default());
     if let Some(seen) = snapshot::read(value.clone()) {
         let again = snapshot::read(value.clone());
-        let _ = snapshot::Seen::merge([seen].into_iter().chain(again).collect(), 2).into_snapshot();
+        let _ = snapshot::LockContents::merge([seen].into_iter().chain(again).collect(), 2)
+            .into_snapshot();
     }
-    if let Some(refusal) = Refusal::read(&value) {
-        let mut refusals = Refusals::default();
-        refusals.add(refusal);
-        let _ = refusals.look_in(2, 0);
+    if let Some(rejection) = Rejection::read(&value) {
+        let mut rejections = Rejections::default();
+        rejections.add(rejection);
+        let _ = rejections.check_after(2, 0);
     }
     if let Value::Array(values) = &value
         && let Some((text, now_us)) = redlock::read_sight(values)
     {
         let ours = Deployment { nodes: 3, epoch: 1, delay: Duration::from_secs(60) };
-        let _ = standing(text.as_deref(), "run", now_us, ours);
+        let _ = verdict(text.as_deref(), "run", now_us, ours);
     }
     let attempt = read_attempt(&value, Moment::from_nanos(1), Duration::from_secs(1));
     Granted {
         attempt: match attempt {
-            Some(Attempt::Granted { token, .. }) => Some(token.get()),
+            Some(AttemptOutcome::Granted { token, .. }) => Some(token.get()),
             _ => None,
         },
-        vote: redlock::read_fence(&value),
+        vote: redlock::read_token(&value),
     }
 }
 
 /// The node that a reply is taken to be of.
-fn asked() -> Host {
-    Host { name: "h".to_owned(), port: 6379 }
+fn asked() -> HostPort {
+    HostPort { name: "h".to_owned(), port: 6379 }
 }
 
 fn refused(error: &RedisError) -> Error {
@@ -101,17 +102,17 @@ fn refused(error: &RedisError) -> Error {
 }
 
 fn settings(info: &Value) {
-    let checkup = Checkup::read(info);
-    let _ = checkup.require(true).and(checkup.require(false));
-    let _ = checkup.profile(true, 1);
+    let server_info = ServerInfo::read(info);
+    let _ = server_info.require(true).and(server_info.require(false));
+    let _ = server_info.profile(true, 1);
 }
 
 fn pushed(value: &Value) {
-    let listeners = Listeners::default();
-    listeners.changed(value);
+    let notifications = Notifications::default();
+    notifications.on_invalidate(value);
     if let Value::BulkString(text) = value {
-        listeners.told(text);
-        Waiters::at(3).told(0, text);
+        notifications.on_message(text);
+        Waiters::at(3).on_message(0, text);
         let _ = Identity::parse(text);
     }
 }

@@ -2,28 +2,28 @@
 //! its data is kept out until nothing of before can be held, and fencing tokens rise over
 //! majorities.
 //!
-//! What decides is pure, in `votes`, `fence`, `clocks` and `marker`, and checked by a model in
+//! What decides is pure, in `votes`, `token`, `clocks` and `record`, and checked by a model in
 //! `redlock-model`. docs/guarantees.md has the timelines.
 //! <https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>
 
 mod backend;
-mod circle;
 pub mod clocks;
 mod config;
 mod contender;
 mod debts;
 mod deployment;
-mod desk;
 mod extension;
-mod fan;
-pub mod fence;
-mod freeing;
-pub mod marker;
+mod fan_out;
 mod member;
+mod monitor;
 mod quorum;
-pub(crate) mod refusals;
+pub mod record;
+pub(crate) mod rejections;
+mod release;
 mod round;
-mod sight;
+mod shared;
+pub mod token;
+mod view;
 pub mod votes;
 pub(crate) mod waiters;
 
@@ -32,11 +32,11 @@ use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 pub(crate) use backend::read_look;
 pub use config::RedlockStore;
 pub use deployment::{
-    LockSeen, NodeSeen, NodeStatus, Part, Replaced, init, open_when_due, replace, status,
+    LockSeen, Membership, NodeSeen, NodeStatus, Replaced, init, open_when_due, replace, status,
 };
-pub use marker::Deployment;
-pub(crate) use round::read_fence;
-pub(crate) use sight::read as read_sight;
+pub use incarnation::Deployment;
+pub(crate) use monitor::read as read_sight;
+pub(crate) use round::read_token;
 
 /// `redlock://`.
 pub const SCHEME: Scheme = Scheme {

@@ -11,9 +11,9 @@ use fencelock_core::{Error, ErrorKind, Result};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::oneshot;
 
-use crate::error::{explain, strange_answer};
-use crate::link::Link;
-use crate::node::{By, Step, UNKNOWN_SCRIPT};
+use crate::connection::SupervisedConnection;
+use crate::protocol::error::{explain, protocol_error};
+use crate::server::node::{By, ScriptCall, UNKNOWN_SCRIPT};
 
 /// How long the replicas may take, and at most half of the time that an answer may.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
@@ -21,7 +21,7 @@ const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
 /// The connection for confirmations, and those that wait for it.
 #[derive(Debug)]
 pub(crate) struct Replicas {
-    link: Link,
+    link: SupervisedConnection,
     wanted: u32,
     within: Duration,
     waiting: Mutex<Vec<Confirmation>>,
@@ -36,7 +36,7 @@ struct Confirmation {
 }
 
 impl Replicas {
-    pub(crate) fn new(link: Link, wanted: u32, answer: Duration) -> Replicas {
+    pub(crate) fn new(link: SupervisedConnection, wanted: u32, answer: Duration) -> Replicas {
         let (waiting, sending) = (Mutex::default(), tokio::sync::Mutex::default());
         let within = REPLICAS_WITHIN.min(answer / 2);
         Replicas { link, wanted, within, waiting, sending }
@@ -44,11 +44,11 @@ impl Replicas {
 
     /// Does the step, and answers once enough replicas have it. Cancel safe: others may have to ask
     /// again.
-    pub(crate) async fn confirm(&self, step: Step<'_>) -> Result<Value> {
+    pub(crate) async fn confirm(&self, step: ScriptCall<'_>) -> Result<Value> {
         // With its text when the digest is unknown: replicas that became masters know none.
-        match self.confirm_by(step, By::Digest).await? {
+        match self.confirm_by(step, EvalBy::Digest).await? {
             Value::ServerError(error) if error.code() == UNKNOWN_SCRIPT => {
-                self.confirm_by(step, By::Text).await
+                self.confirm_by(step, EvalBy::Text).await
             }
             answer => Ok(answer),
         }?
@@ -56,7 +56,7 @@ impl Replicas {
         .map_err(|error| explain(&error))
     }
 
-    async fn confirm_by(&self, step: Step<'_>, by: By) -> Result<Value> {
+    async fn confirm_by(&self, step: ScriptCall<'_>, by: By) -> Result<Value> {
         let (answer, mut answered) = oneshot::channel();
         let confirmation = Confirmation { command: step.command(by), answer };
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(confirmation);
@@ -115,13 +115,13 @@ impl Replicas {
                 );
                 Err(Error::new(ErrorKind::Unreachable, message))
             }
-            Ok(_) => Err(strange_answer("WAIT")),
+            Ok(_) => Err(protocol_error("WAIT")),
             Err(error) => {
                 let explained = explain(&error);
                 // A demoted server says so in several ways, none of them final.
                 let denied = error.code() == Some("NOPERM");
                 if !denied {
-                    self.link.distrust("WAIT failed");
+                    self.link.mark_broken("WAIT failed");
                 }
                 Err(explained.retryable(!denied))
             }

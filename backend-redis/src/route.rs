@@ -15,20 +15,20 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::runtime::Handle;
 
-use crate::access::{Access, AddressMap, Timeouts};
-use crate::dial::{Address, Dialled};
-use crate::error::explain;
-use crate::login::Login;
-use crate::tls::{Secured, Tls};
+use crate::connection::Login;
+use crate::connection::access::{Access, AddressMap, Timeouts};
+use crate::connection::{Address, Dialled};
+use crate::connection::{Secured, Tls};
+use crate::protocol::error::explain;
 
 /// The name and port of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Host {
+pub(crate) struct HostPort {
     pub(crate) name: String,
     pub(crate) port: u16,
 }
 
-impl std::fmt::Display for Host {
+impl std::fmt::Display for HostPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.name, self.port)
     }
@@ -36,7 +36,7 @@ impl std::fmt::Display for Host {
 
 /// Who is asking, and how: the same for every server of a store.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller {
+pub(crate) struct ConnectOptions {
     pub(crate) login: Login,
     pub(crate) database: u16,
     pub(crate) tls: Option<Secured>,
@@ -48,28 +48,28 @@ pub(crate) struct Caller {
 
 /// The way to a server.
 #[derive(Clone, Debug)]
-pub(crate) enum Route {
+pub(crate) enum Target {
     /// To this one.
-    To(Host),
+    To(HostPort),
     /// To this socket.
     Socket(PathBuf),
     /// To one of these nodes of a cluster, the first that can tell the way; more may become known.
-    Any(Arc<Mutex<Vec<Host>>>),
+    Any(Arc<Mutex<Vec<HostPort>>>),
     /// To the master of `service`, as these sentinels know it.
-    Sentinels { sentinels: Vec<Host>, service: String, login: Login },
+    Sentinels { sentinels: Vec<HostPort>, service: String, login: Login },
 }
 
-impl Route {
+impl Target {
     /// A connection along this route.
     pub(crate) async fn connect(
         &self,
-        caller: &Caller,
+        caller: &ConnectOptions,
         config: &AsyncConnectionConfig,
     ) -> Result<Dialled> {
         match self {
-            Route::To(host) => caller.dial(&address(host), config).await,
-            Route::Socket(path) => caller.dial(&Address::Unix(path.clone()), config).await,
-            Route::Any(hosts) => {
+            Target::To(host) => caller.dial(&address(host), config).await,
+            Target::Socket(path) => caller.dial(&Address::Unix(path.clone()), config).await,
+            Target::Any(hosts) => {
                 let hosts = hosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 first_of(&hosts, "no host is named", |host| async move {
                     let mut dialled = caller.dial(&address(host), config).await?;
@@ -78,7 +78,7 @@ impl Route {
                 })
                 .await
             }
-            Route::Sentinels { sentinels, service, login } => {
+            Target::Sentinels { sentinels, service, login } => {
                 let master = ask_sentinels(sentinels, service, login, caller).await?;
                 let mut dialled = caller.dial(&address(&master), config).await?;
                 require_master(&mut dialled.connection).await?;
@@ -88,12 +88,12 @@ impl Route {
     }
 }
 
-fn address(host: &Host) -> Address {
+fn address(host: &HostPort) -> Address {
     Address::Tcp(host.clone())
 }
 
 /// Spreads the load of many processes, and does not ask a dead one first each time.
-fn in_any_order(hosts: &[Host]) -> impl Iterator<Item = &Host> {
+fn in_any_order(hosts: &[HostPort]) -> impl Iterator<Item = &HostPort> {
     let start = rand::random_range(0..hosts.len().max(1));
     hosts.iter().cycle().skip(start).take(hosts.len())
 }
@@ -104,9 +104,9 @@ const HEAD_START: Duration = Duration::from_millis(250);
 
 /// What the first of `hosts` says that has an answer; the last error if none has.
 async fn first_of<'a, T, Asking: Future<Output = Result<T>>>(
-    hosts: &'a [Host],
+    hosts: &'a [HostPort],
     if_none: &str,
-    ask: impl Fn(&'a Host) -> Asking,
+    ask: impl Fn(&'a HostPort) -> Asking,
 ) -> Result<T> {
     let mut error = none_answered(if_none);
     let mut hosts = in_any_order(hosts);
@@ -134,9 +134,9 @@ fn none_answered(why: &str) -> Error {
     Error::new(ErrorKind::Unreachable, why)
 }
 
-impl Caller {
+impl ConnectOptions {
     /// On the current runtime. An error is of what cannot become right by trying again.
-    pub(crate) fn new(access: Access) -> Result<Arc<Caller>> {
+    pub(crate) fn new(access: Access) -> Result<Arc<ConnectOptions>> {
         let runtime = Handle::try_current().map_err(|cause| {
             let message = "a store is connected inside a tokio runtime; there is none here";
             Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
@@ -145,7 +145,7 @@ impl Caller {
         timeouts.check()?;
         login.warn();
         let tls = tls.map(Tls::load).transpose()?;
-        Ok(Arc::new(Caller { login, database, tls, timeouts, addresses, runtime }))
+        Ok(Arc::new(ConnectOptions { login, database, tls, timeouts, addresses, runtime }))
     }
 }
 
@@ -153,12 +153,12 @@ impl Caller {
 ///
 /// <https://redis.io/docs/latest/develop/reference/sentinel-clients/>
 async fn ask_sentinels(
-    sentinels: &[Host],
+    sentinels: &[HostPort],
     service: &str,
     login: &Login,
-    caller: &Caller,
-) -> Result<Host> {
-    let asking = Caller { login: login.clone(), database: 0, ..caller.clone() };
+    caller: &ConnectOptions,
+) -> Result<HostPort> {
+    let asking = ConnectOptions { login: login.clone(), database: 0, ..caller.clone() };
     let config = AsyncConnectionConfig::new().set_response_timeout(Some(caller.timeouts.answer));
     let (asking, config) = (&asking, &config);
     first_of(sentinels, "no sentinel is named", |sentinel| async move {
@@ -166,13 +166,13 @@ async fn ask_sentinels(
         let mut command = redis::cmd("SENTINEL");
         command.arg("get-master-addr-by-name").arg(service);
         match command.query_async::<Option<(String, u16)>>(&mut dialled.connection).await {
-            Ok(Some((name, port))) => Ok(caller.addresses.reach(Host { name, port })),
+            Ok(Some((name, port))) => Ok(caller.addresses.reach(HostPort { name, port })),
             Ok(None) => Err(none_answered(&format!(
                 "no sentinel that answered knows the service {service:?}"
             ))),
             // Sure of it, and not a refusal: it does not know the command.
             Err(failed) if failed.code() == Some("ERR") => {
-                let Host { name, port } = sentinel;
+                let HostPort { name, port } = sentinel;
                 Err(none_answered(&format!("{name}:{port} is no sentinel; use redis://")))
             }
             Err(failed) => Err(explain(&failed)),
@@ -206,8 +206,8 @@ async fn require_data(connection: &mut MultiplexedConnection) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn hosts(count: u16) -> Vec<Host> {
-        (0..count).map(|port| Host { name: "h".to_owned(), port }).collect()
+    fn hosts(count: u16) -> Vec<HostPort> {
+        (0..count).map(|port| HostPort { name: "h".to_owned(), port }).collect()
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,9 +3,9 @@
 use fencelock_core::{Result, Scratch};
 use redis::{Pipeline, Value};
 
-use crate::error::{explain, strange_answer};
-use crate::identity::Keys;
-use crate::link::Link;
+use crate::connection::SupervisedConnection;
+use crate::protocol::error::{explain, protocol_error};
+use crate::protocol::identity::Keys;
 
 /// So many keys a server looks at in one call: less than a millisecond of its time.
 const PAGE: usize = 1000;
@@ -34,20 +34,20 @@ impl Leftovers {
     }
 
     /// Removes them from the server of `link`, until there are none.
-    pub(crate) async fn clear(&self, link: &Link) -> Result<()> {
+    pub(crate) async fn clear(&self, link: &SupervisedConnection) -> Result<()> {
         // A key that comes while the server is searched need not be found.
         while self.clear_once(link).await? > 0 {}
         Ok(())
     }
 
     /// Removes those that are there; how many there were.
-    async fn clear_once(&self, link: &Link) -> Result<usize> {
+    async fn clear_once(&self, link: &SupervisedConnection) -> Result<usize> {
         let (mut cursor, mut found) = (b"0".to_vec(), 0);
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(&cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(PAGE);
             let page = link.send(&scan).await?.map_err(|error| explain(&error))?;
-            let (next, keys) = read_page(page).ok_or_else(|| strange_answer("SCAN"))?;
+            let (next, keys) = read_page(page).ok_or_else(|| protocol_error("SCAN"))?;
             found += delete(link, keys.iter().filter(|key| self.have(key))).await?;
             cursor = next;
             if cursor == b"0" {
@@ -59,7 +59,10 @@ impl Leftovers {
 
 /// Deletes keys one by one, since those of a cluster are in different slots. With `DEL`: the keys
 /// are small, and every user of locks may use it, but not `UNLINK`.
-async fn delete<'a>(link: &Link, keys: impl Iterator<Item = &'a Vec<u8>>) -> Result<usize> {
+async fn delete<'a>(
+    link: &SupervisedConnection,
+    keys: impl Iterator<Item = &'a Vec<u8>>,
+) -> Result<usize> {
     let mut deletes = Pipeline::new();
     for key in keys {
         deletes.cmd("DEL").arg(key);

@@ -20,7 +20,7 @@ const PARTS: [(&str, &str); 7] = [
     ("--<alive.lua>\n", include_str!("scripts/alive.lua")),
     ("--<mint.lua>\n", include_str!("scripts/mint.lua")),
     ("--<queue.lua>\n", include_str!("scripts/queue.lua")),
-    ("--<fence.lua>\n", include_str!("scripts/redlock/fence.lua")),
+    ("--<fencing_token.lua>\n", include_str!("scripts/redlock/fencing_token.lua")),
     ("--<hint.lua>\n", include_str!("scripts/redlock/hint.lua")),
     ("--<lock.lua>\n", include_str!("scripts/lock.lua")),
     ("--<foreign.lua>\n", include_str!("scripts/foreign.lua")),

@@ -4,22 +4,22 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use fencelock_core::{FencingToken, Label, Mode, Occupant, OccupantId, Result, Snapshot};
+use fencelock_core::{FencingToken, Label, Mode, Participant, ParticipantId, Result, Snapshot};
 use redis::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::identity::{Identity, Keys};
-use crate::node::Step;
-use crate::script::SCRIPTS;
-use crate::server::Server;
+use crate::protocol::call::ScriptCall;
+use crate::protocol::identity::{Identity, Keys};
+use crate::protocol::script::SCRIPTS;
+use crate::server::topology::Server;
 
 /// So many holders and waiters at most are shown: the script stops the server meanwhile.
 pub(crate) const MOST: &str = "1000";
 
 /// What the store has of one lock.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct LockContents {
     now_us: u64,
     holders: Vec<Holder>,
     waiters: Vec<Waiter>,
@@ -38,13 +38,14 @@ struct Waiter {
 }
 
 /// Asks.
-pub(crate) async fn of(server: &Server, keys: &Keys) -> Result<Seen> {
-    let step = Step { script: &SCRIPTS.inspect, keys: &keys.all(), values: &[MOST.as_bytes()] };
-    let answer = server.step(step).await?;
-    read(answer).ok_or_else(|| server.strange_answer(keys.lock(), "inspect"))
+pub(crate) async fn of(server: &Server, keys: &Keys) -> Result<LockContents> {
+    let step =
+        ScriptCall { script: &SCRIPTS.inspect, keys: &keys.all(), values: &[MOST.as_bytes()] };
+    let answer = server.call(step).await?;
+    read(answer).ok_or_else(|| server.protocol_error(keys.lock(), "inspect"))
 }
 
-pub(crate) fn read(answer: Value) -> Option<Seen> {
+pub(crate) fn read(answer: Value) -> Option<LockContents> {
     let Value::Array(parts) = answer else { return None };
     let [now, Value::Array(holders), Value::Array(waiters)] = parts.as_slice() else { return None };
     let holder = |row: &[Value]| match row {
@@ -59,7 +60,7 @@ pub(crate) fn read(answer: Value) -> Option<Seen> {
         }
         _ => None,
     };
-    Some(Seen {
+    Some(LockContents {
         now_us: number(now)?,
         holders: holders.chunks(3).map(holder).collect::<Option<_>>()?,
         waiters: waiters.chunks(2).map(waiter).collect::<Option<_>>()?,
@@ -80,10 +81,10 @@ fn number(value: &Value) -> Option<u64> {
 }
 
 /// A name for the owner of `value` that does not prove its ownership.
-fn id(value: &[u8]) -> OccupantId {
+fn id(value: &[u8]) -> ParticipantId {
     let digest = Sha256::digest(value);
     let short: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    OccupantId::new(short)
+    ParticipantId::new(short)
 }
 
 /// Whose claim it is, unless another program wrote it.
@@ -91,10 +92,10 @@ fn owner(value: &[u8]) -> Option<Uuid> {
     Identity::parse(value).map(|identity| identity.owner)
 }
 
-impl Seen {
+impl LockContents {
     /// What several nodes have of one lock: the holders whom at least `needed` of them know, and
     /// whoever waits at any of them.
-    pub(crate) fn merge(all: Vec<Seen>, needed: usize) -> Seen {
+    pub(crate) fn merge(all: Vec<LockContents>, needed: usize) -> LockContents {
         let now_us = all.iter().map(|seen| seen.now_us).max().unwrap_or_default();
         let mut holders: Vec<(usize, Holder)> = Vec::new();
         let mut waiters: Vec<Waiter> = Vec::new();
@@ -124,23 +125,26 @@ impl Seen {
         // A holder still waits at nodes that were not of the majority that granted it.
         waiters.retain(|waiter| owner(&waiter.value).is_none_or(|owner| !owners.contains(&owner)));
         waiters.sort_by_key(|waiter| waiter.arrival_us);
-        Seen { now_us, holders: holders.into_iter().map(|(_, holder)| holder).collect(), waiters }
+        LockContents {
+            now_us,
+            holders: holders.into_iter().map(|(_, holder)| holder).collect(),
+            waiters,
+        }
     }
 
     /// For people, without owner tokens.
     pub(crate) fn into_snapshot(self) -> Snapshot {
         let holder = |holder: Holder| {
             let foreign = "a client of another library";
-            let occupant = match Identity::parse(&holder.value) {
-                Some(own) => Occupant::new(id(&holder.value), own.mode).labelled(own.label),
-                None => {
-                    Occupant::new(id(&holder.value), Mode::Exclusive).labelled(Label::new(foreign))
-                }
+            let participant = match Identity::parse(&holder.value) {
+                Some(own) => Participant::new(id(&holder.value), own.mode).labelled(own.label),
+                None => Participant::new(id(&holder.value), Mode::Exclusive)
+                    .labelled(Label::new(foreign)),
             };
             // A token of ours is the time of its grant, but for ties.
             match (holder.token, Identity::parse(&holder.value)) {
-                (0, _) | (_, None) => occupant,
-                (token, Some(_)) => occupant
+                (0, _) | (_, None) => participant,
+                (token, Some(_)) => participant
                     .token(FencingToken::new(token))
                     .since(Duration::from_micros(self.now_us.saturating_sub(token))),
             }
@@ -148,7 +152,7 @@ impl Seen {
         let waiter = |waiter: Waiter| {
             let own = Identity::parse(&waiter.value)?;
             let since = Duration::from_micros(self.now_us.saturating_sub(waiter.arrival_us));
-            Some(Occupant::new(id(&waiter.value), own.mode).labelled(own.label).since(since))
+            Some(Participant::new(id(&waiter.value), own.mode).labelled(own.label).since(since))
         };
         Snapshot::new(
             self.holders.into_iter().map(holder).collect(),
@@ -157,7 +161,7 @@ impl Seen {
     }
 
     /// The value that `who` of an earlier snapshot stands for, if it is still there.
-    pub(crate) fn value_of(&self, who: &OccupantId) -> Option<&[u8]> {
+    pub(crate) fn value_of(&self, who: &ParticipantId) -> Option<&[u8]> {
         let holders = self.holders.iter().map(|holder| &holder.value);
         let mut all = holders.chain(self.waiters.iter().map(|waiter| &waiter.value));
         all.find(|value| id(value) == *who).map(Vec::as_slice)
@@ -168,22 +172,22 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn seen(holders: &[(&str, u64)], waiters: &[&str]) -> Seen {
+    fn seen(holders: &[(&str, u64)], waiters: &[&str]) -> LockContents {
         let value = |mode: &str| match mode.starts_with("foreign") {
             true => mode.into(),
             false => format!("{mode} 30000 @1 {} host", "0a".repeat(16)).into_bytes(),
         };
         let holder = |(mode, token): &(&str, u64)| Holder { value: value(mode), token: *token };
         let waiter = |mode: &&str| Waiter { value: value(mode), arrival_us: 1 };
-        Seen {
+        LockContents {
             now_us: 1,
             holders: holders.iter().map(holder).collect(),
             waiters: waiters.iter().map(waiter).collect(),
         }
     }
 
-    fn shown(all: Vec<Seen>, needed: usize) -> (Vec<u64>, usize) {
-        let merged = Seen::merge(all, needed);
+    fn shown(all: Vec<LockContents>, needed: usize) -> (Vec<u64>, usize) {
+        let merged = LockContents::merge(all, needed);
         (merged.holders.iter().map(|holder| holder.token).collect(), merged.waiters.len())
     }
 

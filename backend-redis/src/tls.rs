@@ -61,7 +61,7 @@ mod secured {
     use tokio_rustls::client::TlsStream;
 
     use super::{Tls, invalid};
-    use crate::route::Host;
+    use crate::connection::HostPort;
 
     /// [`Tls`] with its files read.
     #[derive(Clone)]
@@ -113,7 +113,7 @@ mod secured {
         /// Encrypts a connection to `host`, and checks the server's certificate.
         pub(crate) async fn handshake(
             &self,
-            host: &Host,
+            host: &HostPort,
             stream: TcpStream,
         ) -> Result<TlsStream<TcpStream>> {
             let name = match &self.name {
@@ -203,7 +203,7 @@ impl Secured {
     #[expect(clippy::unused_async, reason = "the same as with TLS")]
     pub(crate) async fn handshake(
         &self,
-        _: &crate::route::Host,
+        _: &crate::connection::HostPort,
         _: tokio::net::TcpStream,
     ) -> fencelock_core::Result<tokio::net::TcpStream> {
         match *self {}

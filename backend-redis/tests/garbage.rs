@@ -8,12 +8,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fencelock_conformance::acts::{give_back, hold, ms, soon, within, words};
-use fencelock_conformance::outside::Harm;
-use fencelock_conformance::proxy::{Proxy, framing};
-use fencelock_conformance::servers::{Babbler, TestRedis};
 use fencelock_core::{Error, ErrorKind, Locks, Result, url};
 use fencelock_redis::{REDLOCK_SCHEME, SCHEME};
+use fencelock_testkit::fuzzing::Harm;
+use fencelock_testkit::helpers::{acquire, error_chain, ms, release, soon, within};
+use fencelock_testkit::proxy::{Proxy, framing};
+use fencelock_testkit::servers::{ScriptedServer, TestRedis};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -68,12 +68,12 @@ fn assert_in_vain(error: &Error, bytes: &[u8]) {
 
 /// Connecting says so within its bound; whoever connects all the same is granted nothing.
 async fn meet(nodes: usize, bytes: Vec<u8>) {
-    let mut babblers = Vec::new();
+    let mut servers = Vec::new();
     for _ in 0..nodes {
         let bytes = bytes.clone();
-        babblers.push(Babbler::start(move |_| bytes.clone()).await.unwrap());
+        servers.push(ScriptedServer::start(move |_| bytes.clone()).await.unwrap());
     }
-    let hosts: Vec<String> = babblers.iter().map(|one| one.addr().to_string()).collect();
+    let hosts: Vec<String> = servers.iter().map(|one| one.addr().to_string()).collect();
     let scheme = if nodes == 1 { "redis" } else { "redlock" };
     let url = format!("{scheme}://{}/?unreachable_after=5s", hosts.join(","));
     let locks = match within(ms(9000), "connecting ends", connect(&url)).await {
@@ -102,7 +102,7 @@ async fn go_on(server: Arc<TestRedis>, name: String, bytes: Vec<u8>) {
         Err(error) => assert_in_vain(&error, &bytes),
     }
     soon("a reply was replaced", proxy.mangled_reply()).await;
-    give_back(hold(&locks, &name).await).await;
+    release(acquire(&locks, &name).await).await;
     soon("it closes", locks.close()).await.unwrap();
 }
 
@@ -121,7 +121,7 @@ async fn garbage_is_an_error_in_time_and_grants_nothing() {
     }
     harm.assert_none();
     let locks = connect(&format!("redis://{}", server.addr())).await.unwrap();
-    give_back(hold(&locks, "good").await).await;
+    release(acquire(&locks, "good").await).await;
 }
 
 /// Sends the same without end, for as long as the client takes it.
@@ -163,7 +163,7 @@ async fn flood(greeting: &'static str, head: &'static str, rest: Vec<u8>) -> Flo
 /// A server that announces a gigabyte, or never ends a reply, is left before that is read. What is
 /// counted is what the kernel took over besides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reply_without_measure_is_not_read() {
+async fn a_reply_of_excessive_size_is_not_read() {
     const HELLO: &str = "%1\r\n+proto\r\n:3\r\n";
     const MUCH: u64 = 256 << 20;
     let harm = Harm::watch();
@@ -192,7 +192,7 @@ async fn a_reply_without_measure_is_not_read() {
 
 /// What listens there is named, if it can be told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_protocol_is_named() {
+async fn another_protocol_is_recognized() {
     for (bytes, kind, says) in [
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], ErrorKind::Refused, "speaks HTTP"),
         (&[0x15, 3, 1, 0, 2, 2, 80], ErrorKind::Refused, "speaks TLS; use rediss://"),
@@ -200,11 +200,11 @@ async fn another_protocol_is_named() {
         (b"+OK\r\n", ErrorKind::Refused, "is it a Redis?"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", ErrorKind::Unreachable, "not speak the Redis protocol"),
     ] {
-        let babbler = Babbler::start(move |_| bytes.to_vec()).await.unwrap();
-        let url = format!("redis://{}?unreachable_after=1s", babbler.addr());
+        let server = ScriptedServer::start(move |_| bytes.to_vec()).await.unwrap();
+        let url = format!("redis://{}?unreachable_after=1s", server.addr());
         let error = connect(&url).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
-        assert!(words(&error).contains(says), "{error}");
+        assert!(error_chain(&error).contains(says), "{error}");
     }
     // As a ZooKeeper does, and a server that wants TLS.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -217,11 +217,11 @@ async fn another_protocol_is_named() {
     });
     let error = connect(&format!("redis://{addr}?unreachable_after=1s")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    let text = words(&error);
+    let text = error_chain(&error);
     assert!(text.contains("is it a Redis server? If it speaks TLS, use rediss://"), "{text}");
     // A plain server is silent, waiting for the end of a line.
     let server = TestRedis::start().await.unwrap();
     let url = format!("rediss://{}?connect_timeout=300ms&unreachable_after=2s", server.addr());
-    let text = words(&connect(&url).await.unwrap_err());
+    let text = error_chain(&connect(&url).await.unwrap_err());
     assert!(text.contains("redis:// is without"), "{text}");
 }

@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use fencelock_conformance::outside::{
+use fencelock_redis::fuzzing::{Granted, keys, reply, url};
+use fencelock_testkit::fuzzing::{
     a_slip_keeps_the_secret, a_url_keeps_its_secret, grants_are_stated, names_are_kept_apart,
     no_parameter_is_overlooked,
 };
-use fencelock_redis::outside::{Granted, keys, reply, url};
 use proptest::prelude::*;
 
 /// One of each scheme, with most that it takes.

@@ -7,12 +7,12 @@ use fencelock_core::{BootClock, Clock, Error, ErrorKind, Result};
 use futures_util::future::join_all;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, Error as ZkError};
 
-use crate::error::{Asked, Trouble};
+use crate::error::{RequestError, ZkResult};
 use crate::probe::{Found, probe};
 use crate::session::Session;
 
 /// So many servers are asked what they are, when none gives a session.
-const MOST_PROBED: usize = 8;
+const MAX_PROBED: usize = 8;
 
 /// A node that every ClickHouse Keeper has (unless it was compiled in its ZooKeeper mode) and no
 /// ZooKeeper:
@@ -20,7 +20,7 @@ const MOST_PROBED: usize = 8;
 const CLICKHOUSE_KEEPER: &str = "/keeper/api_version";
 
 /// So long the first session takes at most, usually.
-const USUAL: Duration = Duration::from_millis(300);
+const USUAL_OPEN_TIME: Duration = Duration::from_millis(300);
 
 /// What every session of one store has in common: it has secrets, and is not for `Debug`.
 pub(crate) struct Access {
@@ -32,7 +32,7 @@ pub(crate) struct Access {
     pub(crate) root: Arc<str>,
     pub(crate) acls: Acls<'static>,
     /// Of the root and what is above it: the paths that this client made, the uppermost first.
-    pub(crate) made: Mutex<Vec<String>>,
+    pub(crate) created: Mutex<Vec<String>>,
 }
 
 impl Access {
@@ -48,10 +48,10 @@ impl Access {
             sent = clock.now();
             client = self.connect(negotiated).await?;
         }
-        if client.check_stat(CLICKHOUSE_KEEPER).await.map_err(Trouble::from)?.is_some() {
+        if client.check_stat(CLICKHOUSE_KEEPER).await.map_err(RequestError::from)?.is_some() {
             return Err(is_clickhouse_keeper());
         }
-        self.make_root(&client).await.map_err(Trouble::from)?;
+        self.create_root(&client).await.map_err(RequestError::from)?;
         Ok(Session::new(client, self.root.clone(), clock.clone(), sent))
     }
 
@@ -66,7 +66,7 @@ impl Access {
     ) -> Result<Session> {
         let foreign = async {
             loop {
-                clock.sleep_until(clock.now().after(USUAL)).await;
+                clock.sleep_until(clock.now() + USUAL_OPEN_TIME).await;
                 let found = self.probe_all().await;
                 if found.iter().all(|found| found.is_foreign(self.is_secure)) {
                     return found;
@@ -90,7 +90,7 @@ impl Access {
     }
 
     async fn probe_all(&self) -> Vec<Found> {
-        join_all(self.hosts.iter().take(MOST_PROBED).map(probe)).await
+        join_all(self.hosts.iter().take(MAX_PROBED).map(probe)).await
     }
 
     fn explain(&self, found: &[Found]) -> Error {
@@ -118,11 +118,11 @@ impl Access {
             true => Err(ZkError::Unimplemented),
             false => connector.connect(&self.cluster).await,
         };
-        Ok(connected.map_err(Trouble::from)?)
+        Ok(connected.map_err(RequestError::from)?)
     }
 
     /// The root and what is above it. It stays: only locks come and go.
-    pub(crate) async fn make_root(&self, client: &Client) -> Result<(), ZkError> {
+    pub(crate) async fn create_root(&self, client: &Client) -> Result<(), ZkError> {
         let options = CreateMode::Persistent.with_acls(self.acls);
         let ends = self.root.char_indices().skip(1).filter(|(_, c)| *c == '/').map(|(at, _)| at);
         for end in ends.chain([self.root.len()]) {
@@ -132,7 +132,7 @@ impl Access {
                 continue;
             }
             match client.create(path, b"", &options).await {
-                Ok(_) => self.made().push(path.to_owned()),
+                Ok(_) => self.created().push(path.to_owned()),
                 Err(ZkError::NodeExists) => {}
                 Err(error) => return Err(error),
             }
@@ -140,21 +140,21 @@ impl Access {
         Ok(())
     }
 
-    fn made(&self) -> MutexGuard<'_, Vec<String>> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    fn created(&self) -> MutexGuard<'_, Vec<String>> {
+        self.created.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes what [`make_root`](Access::make_root) made, as far as nothing else is below it.
-    pub(crate) async fn remove_root(&self, session: &Arc<Session>) -> Asked<()> {
-        let made = std::mem::take(&mut *self.made());
-        for path in made.iter().rev() {
+    pub(crate) async fn remove_root(&self, session: &Arc<Session>) -> ZkResult<()> {
+        let created = std::mem::take(&mut *self.created());
+        for path in created.iter().rev() {
             match session.delete(path).await {
                 Ok(()) => {}
                 // Removed by another client, or in use by one.
-                Err(trouble) if trouble.is_no_node() || trouble.is_not_empty() => {}
-                Err(trouble) => {
-                    *self.made() = made;
-                    return Err(trouble);
+                Err(error) if error.is_no_node() || error.is_not_empty() => {}
+                Err(error) => {
+                    *self.created() = created;
+                    return Err(error);
                 }
             }
         }
@@ -163,11 +163,11 @@ impl Access {
 
     /// The node of a lock, which the servers remove some time after its last child. With the root
     /// gone, that too.
-    pub(crate) async fn make_lock(&self, client: &Client, lock: &str) -> Result<(), ZkError> {
+    pub(crate) async fn create_lock(&self, client: &Client, lock: &str) -> Result<(), ZkError> {
         let options = CreateMode::Container.with_acls(self.acls);
         match client.create(lock, b"", &options).await {
             Ok(_) | Err(ZkError::NodeExists) => Ok(()),
-            Err(ZkError::NoNode) => self.make_root(client).await,
+            Err(ZkError::NoNode) => self.create_root(client).await,
             Err(error) => Err(error),
         }
     }

@@ -5,12 +5,13 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use fencelock_core::{
-    Claim, Clock, Contender, DistributedLock, Liveness, LockName, Look, Modes, OccupantId, Order,
-    Profile, Reach, Removal, Renewal, RenewalPlan, Result, Scratch, Snapshot, Tokens, Ttl,
+    Acquisition, Claim, Clock, DistributedLock, Liveness, LockName, Modes, Order, ParticipantId,
+    Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan, Result, Scratch, Snapshot,
+    TokenOrder, Ttl, WaiterCheck,
 };
 use futures_util::future::join_all;
 
-use crate::contender::{Upkeep, ZkContender};
+use crate::contender::{MissedWatches, ZkAcquisition};
 use crate::pool::Pool;
 use crate::scratch;
 use crate::session::heartbeat;
@@ -26,31 +27,31 @@ const FAILS_WHEN: &[&str] = &[
 
 /// The store as core drives it.
 #[derive(Debug)]
-pub(crate) struct Driver {
+pub(crate) struct ZkBackend {
     pool: Arc<Pool>,
     profile: Profile,
 }
 
-impl Driver {
-    pub(crate) fn new(pool: Arc<Pool>) -> Driver {
+impl ZkBackend {
+    pub(crate) fn new(pool: Arc<Pool>) -> ZkBackend {
         let timeout = pool.timeout();
         let profile = Profile {
             store: "zookeeper",
             reach: Reach::Network,
             liveness: Liveness::Session(timeout),
-            renewal: RenewalPlan::Every(heartbeat(timeout)),
+            renewal: RenewalPlan::Every(heartbeat_interval(timeout)),
             longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
-            tokens: Tokens::Data,
+            tokens: TokenOrder::Data,
             exclusion_fails_when: Cow::Borrowed(FAILS_WHEN),
         };
-        Driver { pool, profile }
+        ZkBackend { pool, profile }
     }
 }
 
-impl DistributedLock for Driver {
-    type Contender = ZkContender;
+impl DistributedLock for ZkBackend {
+    type Acquisition = ZkAcquisition;
 
     fn profile(&self) -> &Profile {
         &self.profile
@@ -60,50 +61,50 @@ impl DistributedLock for Driver {
         &*self.pool.clock
     }
 
-    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> ZkContender {
-        ZkContender::new(self.pool.clone(), claim)
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> ZkAcquisition {
+        ZkAcquisition::new(self.pool.clone(), claim)
     }
 
     /// The session that it lives by.
-    fn shard(&self, contender: &ZkContender) -> impl Eq + Hash + Send {
-        contender.lives_by().map(|session| session.id())
+    fn shard(&self, acquisition: &ZkAcquisition) -> impl Eq + Hash + Send {
+        acquisition.live_session().map(|session| session.id())
     }
 
     /// By the heartbeat of its session, which all that are renewed at the same time share.
-    async fn renew(&self, held: &ZkContender) -> Result<Renewal> {
-        let Some(session) = held.lives_by() else { return Ok(Renewal::Lost) };
-        let beat = session.beat().await;
+    async fn renew(&self, held: &ZkAcquisition) -> Result<RenewOutcome> {
+        let Some(session) = held.live_session() else { return Ok(RenewOutcome::Lost) };
+        let heartbeat = session.send_heartbeat().await;
         // Looked at again: its node may have gone meanwhile, or all of them.
-        let valid_until = session.deadline().filter(|_| held.lives_by().is_some());
-        match (beat, valid_until) {
-            (_, None) => Ok(Renewal::Lost),
-            (Ok(()), Some(valid_until)) => Ok(Renewal::Renewed { valid_until }),
-            (Err(trouble), Some(_)) => Err(trouble.into()),
+        let valid_until = session.deadline().filter(|_| held.live_session().is_some());
+        match (send_heartbeat, valid_until) {
+            (_, None) => Ok(RenewOutcome::Lost),
+            (Ok(()), Some(valid_until)) => Ok(RenewOutcome::Renewed { valid_until }),
+            (Err(error), Some(_)) => Err(error.into()),
         }
     }
 
-    async fn look(&self, _: &LockName, waiting: &[&ZkContender]) -> Result<Vec<Look>> {
-        let Some(session) = waiting.iter().find_map(|waiter| waiter.lives_by()) else {
-            return Ok(vec![Look::Attempt; waiting.len()]);
+    async fn look(&self, _: &LockName, waiting: &[&ZkAcquisition]) -> Result<Vec<WaiterCheck>> {
+        let Some(session) = waiting.iter().find_map(|waiter| waiter.live_session()) else {
+            return Ok(vec![WaiterCheck::Attempt; waiting.len()]);
         };
-        let beat = session.beat().await;
+        let heartbeat = session.send_heartbeat().await;
         let now = self.pool.clock.now();
         join_all(waiting.iter().map(|waiter| waiter.pass_over(now))).await;
-        let upkeep = Upkeep::of(&session, waiting).await;
-        let must_attempt = |waiter: &&ZkContender| upkeep.must_attempt(waiter);
-        match beat {
+        let missed = MissedWatches::of(&session, waiting).await;
+        let must_attempt = |waiter: &&ZkAcquisition| missed.must_attempt(waiter);
+        match send_heartbeat {
             // Those that are not to wait for another look need not.
-            Err(trouble) if !waiting.iter().all(must_attempt) => {
+            Err(error) if !waiting.iter().all(must_attempt) => {
                 waiting.iter().copied().filter(must_attempt).for_each(|waiter| {
-                    waiter.claim().ring();
+                    waiter.claim().wake();
                 });
-                Err(trouble.into())
+                Err(error.into())
             }
             _ => Ok(waiting
                 .iter()
                 .map(|waiter| match must_attempt(waiter) {
-                    true => Look::Attempt,
-                    false => Look::Again(session.heartbeat()),
+                    true => WaiterCheck::Attempt,
+                    false => WaiterCheck::Again(session.heartbeat_interval()),
                 })
                 .collect()),
         }
@@ -115,7 +116,7 @@ impl DistributedLock for Driver {
         Ok(snapshot::of(&session, &lock).await?.into_snapshot())
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let session = self.pool.session().await?;
         let lock = self.pool.path_of(name)?;
         snapshot::evict(&session, &lock, who).await

@@ -7,47 +7,49 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fencelock_core::crowd::{Carrier, Crowd, Leaving, Limits, Way};
+use fencelock_core::batching::{BatchTransport, Batcher, Dispatch, Limits, SendOrderGuard};
 use futures_util::future::{OptionFuture, join, join_all};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use zookeeper_client::{Error as ZkError, MultiReadResult};
 
-use crate::error::{Asked, Fate, Trouble};
+use crate::error::{Certainty, RequestError, ZkResult};
 use crate::order::Listing;
 use crate::session::Session;
 
-pub(crate) const LIMITS: Limits = Limits { alone: 6, calls: 2, most: 64 };
+pub(crate) const LIMITS: Limits = Limits { direct: 6, calls: 2, per_call: 64 };
 
 /// A lock's nodes, for all who asked at the same time.
 pub(crate) type Names = Arc<Listing>;
 
-type Answer<T> = oneshot::Sender<Asked<T>>;
+type Answer<T> = oneshot::Sender<ZkResult<T>>;
 
 /// A request that may go with others.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum BatchedRequest {
     List(String, Answer<Names>),
     Delete(String, Answer<()>),
 }
 
-impl Step {
-    fn fail(self, trouble: Trouble) {
+impl BatchedRequest {
+    fn fail(self, error: RequestError) {
         // Nobody may listen any more: its claim's release follows.
         match self {
-            Step::List(_, answer) => drop(answer.send(Err(trouble))),
-            Step::Delete(_, answer) => drop(answer.send(Err(trouble))),
+            BatchedRequest::List(_, answer) => drop(answer.send(Err(error))),
+            BatchedRequest::Delete(_, answer) => drop(answer.send(Err(error))),
         }
     }
 }
 
 /// A step, and where its answer will be.
-fn waiting<T>(step: impl FnOnce(Answer<T>) -> Step) -> (Step, oneshot::Receiver<Asked<T>>) {
+fn waiting<T>(
+    step: impl FnOnce(Answer<T>) -> BatchedRequest,
+) -> (BatchedRequest, oneshot::Receiver<ZkResult<T>>) {
     let (answer, answered) = oneshot::channel();
     (step(answer), answered)
 }
 
-async fn answer_of<T>(answered: oneshot::Receiver<Asked<T>>) -> Asked<T> {
+async fn answer_of<T>(answered: oneshot::Receiver<ZkResult<T>>) -> ZkResult<T> {
     // Only the end of the runtime drops an answer: nobody knows what became of the request.
     let ended = || ZkError::UnexpectedError("the runtime of the connection ended".to_owned());
     answered.await.unwrap_or_else(|_| Err(ended().into()))
@@ -55,36 +57,36 @@ async fn answer_of<T>(answered: oneshot::Receiver<Asked<T>>) -> Asked<T> {
 
 impl Session {
     /// The names of the children of `lock`, all of those whose creation was sent before.
-    pub(crate) async fn list(self: &Arc<Self>, lock: &str) -> Asked<Names> {
-        match self.enter(|| waiting(|answer| Step::List(lock.to_owned(), answer))) {
-            Way::Alone(_place) => self.list_alone(lock).await,
-            Way::Together(answered) => answer_of(answered).await,
+    pub(crate) async fn list(self: &Arc<Self>, lock: &str) -> ZkResult<Names> {
+        match self.dispatch(|| waiting(|answer| BatchedRequest::List(lock.to_owned(), answer))) {
+            Dispatch::Direct(_permit) => self.list_alone(lock).await,
+            Dispatch::Batched(answered) => answer_of(answered).await,
         }
     }
 
     /// Deletes a node.
-    pub(crate) async fn delete(self: &Arc<Self>, path: &str) -> Asked<()> {
-        match self.enter(|| waiting(|answer| Step::Delete(path.to_owned(), answer))) {
-            Way::Alone(_place) => self.delete_alone(path).await,
-            Way::Together(answered) => answer_of(answered).await,
+    pub(crate) async fn delete(self: &Arc<Self>, path: &str) -> ZkResult<()> {
+        match self.dispatch(|| waiting(|answer| BatchedRequest::Delete(path.to_owned(), answer))) {
+            Dispatch::Direct(_permit) => self.delete_alone(path).await,
+            Dispatch::Batched(answered) => answer_of(answered).await,
         }
     }
 
     /// The same in a request that is sent at once.
-    pub(crate) async fn list_alone(&self, lock: &str) -> Asked<Names> {
+    pub(crate) async fn list_alone(&self, lock: &str) -> ZkResult<Names> {
         let client = self.client()?;
         let names = self.read(client.list_children(lock)).await?;
         Ok(Arc::new(Listing::new(names)))
     }
 
-    async fn delete_alone(&self, path: &str) -> Asked<()> {
+    async fn delete_alone(&self, path: &str) -> ZkResult<()> {
         let client = self.client()?;
-        let sent = self.sending();
+        let sent = self.mark_sent();
         self.write(sent, client.delete(path, None)).await
     }
 
     async fn list_all(&self, lists: HashMap<String, Vec<Answer<Names>>>) {
-        let tell = |answers: Vec<Answer<Names>>, names: Asked<Names>| {
+        let tell = |answers: Vec<Answer<Names>>, names: ZkResult<Names>| {
             answers.into_iter().for_each(|answer| drop(answer.send(names.clone())));
         };
         let listed = match self.has_multi_read() {
@@ -95,8 +97,8 @@ impl Session {
             Ok(all) => {
                 lists.into_values().zip(all).for_each(|(answers, names)| tell(answers, names));
             }
-            Err(trouble) if trouble.fate() == Fate::Declined => {
-                if trouble.is_unimplemented() {
+            Err(error) if error.certainty() == Certainty::Declined => {
+                if error.is_unimplemented() {
                     self.set_no_multi_read();
                 }
                 let lists = lists.into_iter();
@@ -105,14 +107,17 @@ impl Session {
                 )
                 .await;
             }
-            Err(trouble) => {
-                lists.into_values().for_each(|answers| tell(answers, Err(trouble.clone())));
-                self.fail_waiting(&trouble);
+            Err(error) => {
+                lists.into_values().for_each(|answers| tell(answers, Err(error.clone())));
+                self.fail_waiting(&error);
             }
         }
     }
 
-    async fn try_list_all(&self, locks: impl Iterator<Item = &String>) -> Asked<Vec<Asked<Names>>> {
+    async fn try_list_all(
+        &self,
+        locks: impl Iterator<Item = &String>,
+    ) -> ZkResult<Vec<ZkResult<Names>>> {
         let client = self.client()?;
         let mut reader = client.new_multi_reader();
         for lock in locks {
@@ -131,50 +136,50 @@ impl Session {
         match self.try_delete_all(&deletes).await {
             Ok(()) => deletes.into_iter().for_each(|(_, answer)| drop(answer.send(Ok(())))),
             // One of them is gone, and none was deleted.
-            Err(trouble) if trouble.fate() == Fate::Declined => {
+            Err(error) if error.certainty() == Certainty::Declined => {
                 let deletes = deletes.into_iter();
                 join_all(deletes.map(async |(path, answer)| {
                     let _ = answer.send(self.delete_alone(&path).await);
                 }))
                 .await;
             }
-            Err(trouble) => {
+            Err(error) => {
                 let deletes = deletes.into_iter();
-                deletes.for_each(|(_, answer)| drop(answer.send(Err(trouble.clone()))));
-                self.fail_waiting(&trouble);
+                deletes.for_each(|(_, answer)| drop(answer.send(Err(error.clone()))));
+                self.fail_waiting(&error);
             }
         }
     }
 
     /// Of one at least: no request would be no sign of life.
-    async fn try_delete_all(&self, deletes: &[(String, Answer<()>)]) -> Asked<()> {
+    async fn try_delete_all(&self, deletes: &[(String, Answer<()>)]) -> ZkResult<()> {
         let client = self.client()?;
         let mut writer = client.new_multi_writer();
         for (path, _) in deletes {
             writer.add_delete(path, None)?;
         }
-        let sent = self.sending();
+        let sent = self.mark_sent();
         self.write(sent, writer.commit()).await.map(drop)
     }
 
     /// They have waited for the same.
-    fn fail_waiting(&self, trouble: &Trouble) {
-        self.crowd.take_waiting().into_iter().for_each(|step| step.fail(trouble.clone()));
+    fn fail_waiting(&self, error: &RequestError) {
+        self.batcher.take_waiting().into_iter().for_each(|step| step.fail(error.clone()));
     }
 }
 
-impl Carrier for Session {
-    type Step = Step;
+impl BatchTransport for Session {
+    type Request = BatchedRequest;
 
-    fn crowd(&self) -> &Crowd<Step> {
-        &self.crowd
+    fn batcher(&self) -> &Batcher<BatchedRequest> {
+        &self.batcher
     }
 
     fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    async fn carry(self: Arc<Self>, steps: Vec<Step>, leaving: Leaving<Self>) {
+    async fn send(self: Arc<Self>, steps: Vec<BatchedRequest>, leaving: SendOrderGuard<Self>) {
         // Nothing overtakes them to anybody's harm: a claim's list and delete are asked for after
         // its create was sent.
         drop(leaving);
@@ -183,10 +188,10 @@ impl Carrier for Session {
         for step in steps {
             match step {
                 // Nobody listens any more: its claim's release follows.
-                Step::List(_, answer) if answer.is_closed() => {}
-                Step::Delete(_, answer) if answer.is_closed() => {}
-                Step::List(lock, answer) => lists.entry(lock).or_default().push(answer),
-                Step::Delete(path, answer) => deletes.push((path, answer)),
+                BatchedRequest::List(_, answer) if answer.is_closed() => {}
+                BatchedRequest::Delete(_, answer) if answer.is_closed() => {}
+                BatchedRequest::List(lock, answer) => lists.entry(lock).or_default().push(answer),
+                BatchedRequest::Delete(path, answer) => deletes.push((path, answer)),
             }
         }
         join(

@@ -18,7 +18,7 @@ use crate::session::Session;
 
 /// In bytes of paths. The transport's limit is 128 KiB; the rest is for watches that are given up
 /// in a moment in which their tasks have not yet ended.
-pub(crate) const LIMIT: usize = 96 * 1024;
+pub(crate) const MAX_PATH_BYTES: usize = 96 * 1024;
 
 /// What the claims of one session have reserved of it.
 #[derive(Default)]
@@ -44,7 +44,7 @@ struct State {
 
 impl State {
     fn has_room_for(&self, bytes: usize) -> bool {
-        self.reserved + self.shared_bytes + bytes <= LIMIT
+        self.reserved + self.shared_bytes + bytes <= MAX_PATH_BYTES
     }
 
     /// Counts `paths` as watched once more each, if there is room for those that are new.
@@ -105,7 +105,7 @@ pub(crate) struct Reservation {
     /// The path of the claim's own node, at most.
     own: usize,
     /// For what is in its way, while it may have to wait.
-    ahead: Mutex<usize>,
+    predecessor: Mutex<usize>,
 }
 
 impl Reservation {
@@ -117,12 +117,12 @@ impl Reservation {
         own: usize,
         may_wait: bool,
     ) -> Option<Arc<Reservation>> {
-        let ahead = if may_wait { own } else { 0 };
+        let predecessor = if may_wait { own } else { 0 };
         let mut state = session.budget.state();
-        if state.is_closed || !state.has_room_for(own + ahead) {
+        if state.is_closed || !state.has_room_for(own + predecessor) {
             return None;
         }
-        state.reserved += own + ahead;
+        state.reserved += own + predecessor;
         state.count += 1;
         let number = state.count;
         state.claims.insert(number, Arc::downgrade(claim));
@@ -130,7 +130,7 @@ impl Reservation {
             session: session.clone(),
             number,
             own,
-            ahead: Mutex::new(ahead),
+            predecessor: Mutex::new(predecessor),
         }))
     }
 
@@ -138,13 +138,13 @@ impl Reservation {
         &self.session
     }
 
-    fn ahead(&self) -> MutexGuard<'_, usize> {
-        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    fn predecessor(&self) -> MutexGuard<'_, usize> {
+        self.predecessor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The claim does not wait any more.
-    pub(crate) fn settle(&self) {
-        let freed = std::mem::take(&mut *self.ahead());
+    pub(crate) fn stop_waiting(&self) {
+        let freed = std::mem::take(&mut *self.predecessor());
         self.session.budget.state().reserved -= freed;
     }
 
@@ -152,7 +152,7 @@ impl Reservation {
     pub(crate) fn watch(&self, paths: &[String]) -> Option<WatchedPaths> {
         let paths = match paths {
             // It has been reserved.
-            [path] if path.len() <= *self.ahead() => Vec::new(),
+            [path] if path.len() <= *self.predecessor() => Vec::new(),
             paths => self.session.budget.state().watch(paths)?,
         };
         Some(WatchedPaths { session: self.session.clone(), paths })
@@ -161,9 +161,9 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let ahead = std::mem::take(&mut *self.ahead());
+        let predecessor = std::mem::take(&mut *self.predecessor());
         let mut state = self.session.budget.state();
-        state.reserved -= self.own + ahead;
+        state.reserved -= self.own + predecessor;
         state.claims.remove(&self.number);
         // Not for ever as large as the largest crowd.
         if state.claims.capacity() > 4096 && state.claims.len() < state.claims.capacity() / 8 {
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_has_no_room_takes_none() {
-        let mut state = State { reserved: LIMIT - 1_000, ..State::default() };
+        let mut state = State { reserved: MAX_PATH_BYTES - 1_000, ..State::default() };
         assert!(state.watch(&paths(0, 11)).is_none());
         assert_eq!((state.shared_bytes, state.shared.len()), (0, 0));
         assert!(state.watch(&paths(0, 10)).is_some());

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use zookeeper_client::{Acls, Client};
 
 use crate::access::Access;
-use crate::backend::Driver;
+use crate::backend::ZkBackend;
 use crate::login::Login;
 use crate::pool::Pool;
 use crate::tls::Tls;
@@ -49,9 +49,9 @@ pub enum Rights {
 const PORT: u16 = 2181;
 /// With the servers' default tick of 2 s it is granted as it is, and `fencelock run` keeps its job
 /// through an outage of the servers of 5 s (docs/decisions/0021).
-const SESSION: Duration = Duration::from_secs(20);
+const DEFAULT_SESSION: Duration = Duration::from_secs(20);
 /// What a session timeout may be; the servers have bounds of their own within.
-const SESSIONS: std::ops::RangeInclusive<Duration> =
+const SESSION_RANGE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(500)..=Duration::from_secs(600);
 
 /// The parameters of these URLs besides the common ones.
@@ -64,7 +64,7 @@ impl ZkStore {
         ZkStore {
             hosts: servers.into_iter().map(|(name, port)| (name.to_owned(), port)).collect(),
             root: "/".to_owned(),
-            session: SESSION,
+            session: DEFAULT_SESSION,
             login: None,
             rights: None,
             tls: None,
@@ -189,10 +189,10 @@ impl ZkStore {
                 Rights::Open => Acls::anyone_all(),
                 Rights::Creator => Acls::creator_all(),
             },
-            made: Mutex::default(),
+            created: Mutex::default(),
         };
         let pool = Pool::connect(access, self.session, Arc::new(clock), runtime).await?;
-        Locks::new(Arc::new(Driver::new(pool)), &self.shown(), settings)
+        Locks::new(Arc::new(ZkBackend::new(pool)), &self.redacted_url(), settings)
     }
 
     /// The path of the node by which `guard` holds its lock, as `client`, a connection of the
@@ -237,7 +237,7 @@ impl ZkStore {
         if self.hosts.is_empty() {
             return Err(invalid("no host is named; expected HOST or HOST:PORT"));
         }
-        if !SESSIONS.contains(&self.session) {
+        if !SESSION_RANGE.contains(&self.session) {
             return Err(invalid("session must be 500ms to 10m"));
         }
         if self.rights == Some(Rights::Creator) && self.login.is_none() {
@@ -255,7 +255,7 @@ impl ZkStore {
     }
 
     /// The store's name in errors and logs.
-    fn shown(&self) -> String {
+    fn redacted_url(&self) -> String {
         let hosts: Vec<_> = self.hosts.iter().map(address).collect();
         format!("zk://{}{}", hosts.join(","), self.root)
     }
@@ -277,8 +277,8 @@ fn hosts_of(url: &StoreUrl) -> Result<Vec<(String, u16)>> {
     let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:".contains(c);
     let hosts = url.hosts(PORT)?;
     for ((name, port), text) in hosts.iter().zip(url.authority().split(',')) {
-        let odd = text.starts_with('[') && name.parse::<std::net::Ipv6Addr>().is_err();
-        if odd || *port == 0 || !name.chars().all(plain) {
+        let is_invalid = text.starts_with('[') && name.parse::<std::net::Ipv6Addr>().is_err();
+        if is_invalid || *port == 0 || !name.chars().all(plain) {
             return Err(invalid(format!("{text:?} is not HOST or HOST:PORT")));
         }
     }
@@ -303,7 +303,7 @@ fn tls_of(params: Params<'_>) -> Result<Option<Tls>> {
 }
 
 fn check_root(root: &str) -> Result<()> {
-    let odd = |part: &str| {
+    let is_invalid = |part: &str| {
         part.is_empty() || part == "." || part == ".." || part.contains(char::is_control)
     };
     match root.strip_prefix('/') {
@@ -312,7 +312,7 @@ fn check_root(root: &str) -> Result<()> {
         Some(rest) if rest == "zookeeper" || rest.starts_with("zookeeper/") => {
             Err(invalid("/zookeeper is the servers' own; name another root"))
         }
-        Some(rest) if !rest.split('/').any(odd) => Ok(()),
+        Some(rest) if !rest.split('/').any(is_invalid) => Ok(()),
         // Not with the text: the rest of a password with a / in it may stand there.
         _ => Err(invalid(
             "the path is not one for locks; expected one such as /app/locks, without empty parts, \
@@ -337,13 +337,16 @@ mod tests {
             "zk://h1:2182,h2,[::1]/app/locks/?session=4s&auth=digest:me:hunter2&acl=creator&ttl=2s",
         )
         .unwrap();
-        assert_eq!(store.shown(), "zk://h1:2182,h2:2181,[::1]:2181/app/locks");
+        assert_eq!(store.redacted_url(), "zk://h1:2182,h2:2181,[::1]:2181/app/locks");
         assert_eq!(store.cluster().split(',').count(), 9);
         assert_eq!(store.session, Duration::from_secs(4));
         assert_eq!(store.rights, Some(Rights::Creator));
         assert!(!format!("{store:?}").contains("hunter2"));
         let plain = parse("zookeeper://h").unwrap();
-        assert_eq!((plain.shown().as_str(), plain.session), ("zk://h:2181/", SESSION));
+        assert_eq!(
+            (plain.redacted_url().as_str(), plain.session),
+            ("zk://h:2181/", DEFAULT_SESSION)
+        );
         assert_eq!(plain.cluster().split(',').count(), 8);
         let tls = parse("zk://h?tls_ca=/ca.pem&tls_cert=/c.pem&tls_key=/k.pem").unwrap();
         assert!(tls.tls.is_some());

@@ -11,7 +11,7 @@ use zookeeper_client::{Error as ZkError, MultiWriteError};
 
 /// Why a request has no answer that is of use.
 #[derive(Clone, Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum RequestError {
     /// As the transport says.
     Zk(ZkError),
     /// Nothing within this time.
@@ -25,11 +25,11 @@ pub(crate) enum Trouble {
 const EPHEMERAL_ON_LOCAL_SESSION: i32 = -120;
 
 /// What a request came to.
-pub(crate) type Asked<T> = Result<T, Trouble>;
+pub(crate) type ZkResult<T> = Result<T, RequestError>;
 
 /// What became of the request itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Certainty {
     /// The server looked at it and did nothing.
     Declined,
     /// Nobody knows, until the store is read again.
@@ -38,53 +38,53 @@ pub(crate) enum Fate {
     SessionOver,
 }
 
-impl Trouble {
+impl RequestError {
     /// What became of the request.
-    pub(crate) fn fate(&self) -> Fate {
+    pub(crate) fn certainty(&self) -> Certainty {
         match self {
-            Trouble::Zk(error) => meaning_of(error).fate,
-            Trouble::Silent(_) => Fate::Unknown,
-            Trouble::Over => Fate::SessionOver,
+            RequestError::Zk(error) => meaning_of(error).certainty,
+            RequestError::TimedOut(_) => Certainty::Unknown,
+            RequestError::SessionOver => Certainty::SessionOver,
         }
     }
 
     /// The node, or one above it, is not there.
     pub(crate) fn is_no_node(&self) -> bool {
-        matches!(self, Trouble::Zk(ZkError::NoNode))
+        matches!(self, RequestError::Zk(ZkError::NoNode))
     }
 
     /// The server does not know the request.
     pub(crate) fn is_unimplemented(&self) -> bool {
-        matches!(self, Trouble::Zk(ZkError::Unimplemented))
+        matches!(self, RequestError::Zk(ZkError::Unimplemented))
     }
 
     /// The node has children.
     pub(crate) fn is_not_empty(&self) -> bool {
-        matches!(self, Trouble::Zk(ZkError::NotEmpty))
+        matches!(self, RequestError::Zk(ZkError::NotEmpty))
     }
 }
 
-impl From<ZkError> for Trouble {
-    fn from(error: ZkError) -> Trouble {
-        Trouble::Zk(error)
+impl From<ZkError> for RequestError {
+    fn from(error: ZkError) -> RequestError {
+        RequestError::Zk(error)
     }
 }
 
-impl From<MultiWriteError> for Trouble {
-    fn from(error: MultiWriteError) -> Trouble {
-        Trouble::Zk(error.into())
+impl From<MultiWriteError> for RequestError {
+    fn from(error: MultiWriteError) -> RequestError {
+        RequestError::Zk(error.into())
     }
 }
 
-impl From<Trouble> for Error {
-    fn from(trouble: Trouble) -> Error {
-        match trouble {
-            Trouble::Zk(error) => explain(&error),
-            Trouble::Silent(bound) => {
+impl From<RequestError> for Error {
+    fn from(error: RequestError) -> Error {
+        match error {
+            RequestError::Zk(error) => explain(&error),
+            RequestError::TimedOut(bound) => {
                 let message = format!("the server gave no answer within {bound:?}");
                 Error::new(ErrorKind::Unreachable, message)
             }
-            Trouble::Over => {
+            RequestError::SessionOver => {
                 let message = "the session with the servers was lost; a new one is being made";
                 Error::new(ErrorKind::Unreachable, message)
             }
@@ -94,7 +94,7 @@ impl From<Trouble> for Error {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Meaning {
-    fate: Fate,
+    certainty: Certainty,
     kind: ErrorKind,
     retryable: bool,
     /// What to say besides the transport's words.
@@ -103,9 +103,9 @@ struct Meaning {
 
 /// The table.
 fn meaning_of(error: &ZkError) -> Meaning {
+    use Certainty::{Declined, SessionOver, Unknown};
     use ErrorKind::{Foreign, InvalidArgument, Refused, Unreachable};
-    use Fate::{Declined, SessionOver, Unknown};
-    let row = |fate, kind, retryable, advice| Meaning { fate, kind, retryable, advice };
+    let row = |certainty, kind, retryable, advice| Meaning { certainty, kind, retryable, advice };
     match error {
         // Certain, and another attempt finds another state.
         ZkError::NoNode => row(Declined, Unreachable, true, "a node has just gone"),
@@ -181,7 +181,7 @@ mod tests {
     fn only_the_servers_own_word_is_certain() {
         for declined in [ZkError::NoNode, ZkError::NoAuth, ZkError::NodeExists, ZkError::InvalidAcl]
         {
-            assert_eq!(Trouble::from(declined).fate(), Fate::Declined);
+            assert_eq!(RequestError::from(declined).certainty(), Certainty::Declined);
         }
         for unknown in [
             ZkError::ConnectionLoss,
@@ -189,14 +189,18 @@ mod tests {
             ZkError::UnexpectedErrorCode(-99),
             ZkError::RuntimeInconsistent,
         ] {
-            assert_eq!(Trouble::from(unknown.clone()).fate(), Fate::Unknown, "{unknown}");
-            assert!(Error::from(Trouble::from(unknown)).is_retryable());
+            assert_eq!(
+                RequestError::from(unknown.clone()).certainty(),
+                Certainty::Unknown,
+                "{unknown}"
+            );
+            assert!(Error::from(RequestError::from(unknown)).is_retryable());
         }
-        assert_eq!(Trouble::Silent(Duration::from_secs(1)).fate(), Fate::Unknown);
+        assert_eq!(RequestError::TimedOut(Duration::from_secs(1)).certainty(), Certainty::Unknown);
         for over in [ZkError::SessionExpired, ZkError::ClientClosed] {
-            assert_eq!(Trouble::from(over).fate(), Fate::SessionOver);
+            assert_eq!(RequestError::from(over).certainty(), Certainty::SessionOver);
         }
-        assert_eq!(Trouble::Over.fate(), Fate::SessionOver);
+        assert_eq!(RequestError::SessionOver.certainty(), Certainty::SessionOver);
     }
 
     #[test]
@@ -208,7 +212,7 @@ mod tests {
             (ZkError::NoChildrenForEphemerals, ErrorKind::Foreign),
             (ZkError::UnexpectedErrorCode(-120), ErrorKind::Refused),
         ] {
-            let error = Error::from(Trouble::from(refused));
+            let error = Error::from(RequestError::from(refused));
             assert!(!error.is_retryable() && error.kind() == kind, "{error}");
         }
     }

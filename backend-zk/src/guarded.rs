@@ -3,7 +3,7 @@
 use fencelock_core::{Error, ErrorKind, Guard, Result};
 use zookeeper_client::{Client, Error as ZkError};
 
-use crate::error::Trouble;
+use crate::error::RequestError;
 use crate::names;
 use crate::path::below;
 
@@ -18,14 +18,14 @@ pub(crate) async fn held_node(client: &Client, lock: &str, guard: &Guard) -> Res
         return Err(lost());
     }
     // The client's server may be behind the one that made the node.
-    client.sync(lock).await.map_err(Trouble::from)?;
+    client.sync(lock).await.map_err(RequestError::from)?;
     let children = match client.list_children(lock).await {
         Err(ZkError::NoNode) => return Err(lost()),
-        children => children.map_err(Trouble::from)?,
+        children => children.map_err(RequestError::from)?,
     };
     for name in children.iter().filter(|name| names::read(name).is_some()) {
         let path = below(lock, name);
-        match client.check_stat(&path).await.map_err(Trouble::from)? {
+        match client.check_stat(&path).await.map_err(RequestError::from)? {
             Some(stat) if u64::try_from(stat.czxid) == Ok(token) => return Ok(path),
             Some(_) | None => {}
         }

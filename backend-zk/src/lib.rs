@@ -19,11 +19,11 @@
 //! [`rw_lock`]: fencelock_core::Locks::rw_lock
 
 mod access;
+mod acquisition;
 mod backend;
 mod batch;
 mod budget;
 mod config;
-mod contender;
 mod error;
 mod guarded;
 mod life;

@@ -15,11 +15,11 @@ use crate::node::Node;
 use crate::session::Session;
 
 /// How long a node has been there before it is watched.
-pub(crate) const LATER: Duration = Duration::from_millis(50);
+pub(crate) const WATCH_DELAY: Duration = Duration::from_millis(50);
 
 /// What was granted a moment ago.
 #[derive(Default)]
-pub(crate) struct Lookout {
+pub(crate) struct HeldNodeWatcher {
     recent: Mutex<VecDeque<Recent>>,
     filled: Notify,
 }
@@ -30,13 +30,13 @@ struct Recent {
     claim: Weak<Claim>,
 }
 
-impl Lookout {
+impl HeldNodeWatcher {
     fn recent(&self) -> MutexGuard<'_, VecDeque<Recent>> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the node of a holder watched, if it is still wanted [`LATER`].
-    pub(crate) fn expect(&self, claim: &Arc<Claim>, node: &Arc<Node>, since: Moment) {
+    pub(crate) fn schedule(&self, claim: &Arc<Claim>, node: &Arc<Node>, since: Moment) {
         let entry = Recent { since, node: Arc::downgrade(node), claim: Arc::downgrade(claim) };
         let mut recent = self.recent();
         recent.push_back(entry);
@@ -46,12 +46,12 @@ impl Lookout {
     }
 
     /// Arms the watches, for ever.
-    pub(crate) async fn keep(&self, clock: &BootClock) {
+    pub(crate) async fn run(&self, clock: &BootClock) {
         loop {
             self.filled.notified().await;
             loop {
-                tokio::time::sleep(LATER).await;
-                let due = clock.now().before(LATER);
+                tokio::time::sleep(WATCH_DELAY).await;
+                let due = clock.now() - WATCH_DELAY;
                 let mut recent = self.recent();
                 while recent.front().is_some_and(|first| first.since <= due) {
                     recent.pop_front().as_ref().and_then(Recent::watch);
@@ -72,8 +72,8 @@ impl Recent {
         let (node, claim) = (self.node.upgrade()?, self.claim.upgrade()?);
         let (session, path, held) = (node.session.clone(), node.path.clone(), self.node.clone());
         let reservation = node.reservation.clone();
-        node.keep(claim.ring_when(async move {
-            end_of(&session, &path, |_| ()).await;
+        node.run(claim.wake_when(async move {
+            until_deleted(&session, &path, |_| ()).await;
             // The node may have gone while it was still watched.
             drop(reservation);
             if let Some(node) = held.upgrade() {
@@ -85,7 +85,7 @@ impl Recent {
 }
 
 /// Watches a node to its end, or that of the session; says when it is watched, and when it is not.
-pub(crate) async fn end_of(session: &Session, path: &str, watched: impl Fn(bool)) {
+pub(crate) async fn until_deleted(session: &Session, path: &str, watched: impl Fn(bool)) {
     while let Ok(client) = session.client() {
         match session.read(client.get_and_watch_data(path)).await {
             Ok((_, _, watcher)) => {
@@ -97,9 +97,9 @@ pub(crate) async fn end_of(session: &Session, path: &str, watched: impl Fn(bool)
                 // Somebody wrote into it.
                 watched(false);
             }
-            Err(trouble) if trouble.is_no_node() => return,
+            Err(error) if error.is_no_node() => return,
             Err(_) => {}
         }
-        tokio::time::sleep(LATER).await;
+        tokio::time::sleep(WATCH_DELAY).await;
     }
 }

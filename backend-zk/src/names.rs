@@ -5,7 +5,7 @@
 //! `InterProcessReadWriteLock` does, so that each excludes ours on the same path. Curator sorts
 //! what it does not know behind its own, so no name serves both. Permits are our own.
 
-use fencelock_core::{Claim, Family, Mode, Permits};
+use fencelock_core::{Claim, LockKind, Mode, Permits};
 use uuid::Uuid;
 
 const LOCK: &str = "lock-";
@@ -17,16 +17,16 @@ const PERMITS: &str = "permits-";
 pub(crate) const LONGEST_SEQUENCE: usize = "-2147483648".len();
 
 /// What stands before the mode: nobody else's node begins so.
-pub(crate) fn owner_part(owner: Uuid) -> String {
+pub(crate) fn owner_prefix(owner: Uuid) -> String {
     format!("_c_{}-", owner.as_hyphenated())
 }
 
 /// The name of `claim`'s node, up to its sequence number.
-pub(crate) fn stem(claim: &Claim) -> String {
-    let mut name = owner_part(claim.owner().reveal());
-    match (claim.mode(), claim.family()) {
-        (Mode::Exclusive, Family::ReadWrite) => name.push_str(WRITE),
-        (Mode::Exclusive, Family::Lock | Family::Semaphore) => name.push_str(LOCK),
+pub(crate) fn prefix(claim: &Claim) -> String {
+    let mut name = owner_prefix(claim.owner().reveal());
+    match (claim.mode(), claim.kind()) {
+        (Mode::Exclusive, LockKind::ReadWrite) => name.push_str(WRITE),
+        (Mode::Exclusive, LockKind::Lock | LockKind::Semaphore) => name.push_str(LOCK),
         (Mode::Shared, _) => name.push_str(READ),
         (Mode::Permits(permits), _) => {
             name.push_str(&format!("{PERMITS}{}-{}-", permits.n(), permits.limit()));
@@ -37,7 +37,7 @@ pub(crate) fn stem(claim: &Claim) -> String {
 
 /// What the name of a node says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Written {
+pub(crate) struct NodeName {
     pub(crate) mode: Mode,
     /// Negative after 2^31 nodes: only [`is_before`] compares them.
     pub(crate) sequence: i32,
@@ -53,21 +53,21 @@ pub(crate) fn is_before(one: i32, other: i32) -> bool {
 /// The servers document that numbers go on below zero after the largest. ZooKeeper 3.8.0 gives the
 /// largest again and again, and numbers below zero, again and again too, to nodes that are asked
 /// for before the one before them is there.
-pub(crate) fn is_spent(sequence: i32) -> bool {
+pub(crate) fn is_exhausted(sequence: i32) -> bool {
     sequence == i32::MAX || sequence < 0
 }
 
 /// Reads a node's name. One that no sequence number ends is nobody's place in a queue; any other
 /// that is not known counts as exclusive, whatever library wrote it.
-pub(crate) fn read(name: &str) -> Option<Written> {
+pub(crate) fn read(name: &str) -> Option<NodeName> {
     let modes = [(LOCK, Mode::Exclusive), (READ, Mode::Shared), (WRITE, Mode::Exclusive)];
     for (marker, mode) in modes {
-        if let Some(sequence) = behind(name, marker).and_then(number) {
-            return Some(Written { mode, sequence });
+        if let Some(sequence) = after_marker(name, marker).and_then(number) {
+            return Some(NodeName { mode, sequence });
         }
     }
-    if let Some(written) = behind(name, PERMITS).and_then(permits) {
-        return Some(written);
+    if let Some(parsed) = after_marker(name, PERMITS).and_then(permits) {
+        return Some(parsed);
     }
     let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
     let sequence = match digits {
@@ -77,10 +77,10 @@ pub(crate) fn read(name: &str) -> Option<Written> {
         9 => number(name.get(name.len().checked_sub(10)?..)?),
         _ => None,
     }?;
-    Some(Written { mode: Mode::Exclusive, sequence })
+    Some(NodeName { mode: Mode::Exclusive, sequence })
 }
 
-fn behind<'a>(name: &'a str, marker: &str) -> Option<&'a str> {
+fn after_marker<'a>(name: &'a str, marker: &str) -> Option<&'a str> {
     name.rfind(marker).map(|at| &name[at + marker.len()..])
 }
 
@@ -91,11 +91,11 @@ fn number(text: &str) -> Option<i32> {
     if plain { text.parse().ok() } else { None }
 }
 
-fn permits(text: &str) -> Option<Written> {
+fn permits(text: &str) -> Option<NodeName> {
     let (n, rest) = text.split_once('-')?;
     let (limit, sequence) = rest.split_once('-')?;
     let permits = Permits::new(n.parse().ok()?, limit.parse().ok()?).ok()?;
-    Some(Written { mode: Mode::Permits(permits), sequence: number(sequence)? })
+    Some(NodeName { mode: Mode::Permits(permits), sequence: number(sequence)? })
 }
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ mod tests {
             ("n_0000000003", Mode::Exclusive, 3),
             ("n_-000000003", Mode::Exclusive, -3),
         ] {
-            let expected = Some(Written { mode, sequence });
+            let expected = Some(NodeName { mode, sequence });
             assert_eq!(read(&format!("{OWNER}{name}")), expected, "{name}");
             assert_eq!(read(name), expected, "{name}");
         }
@@ -151,7 +151,7 @@ mod tests {
             let later = first.wrapping_add(by);
             prop_assert!(is_before(first, later) && !is_before(later, first));
             let name = format!("{OWNER}lock-{first:010}");
-            prop_assert_eq!(read(&name).map(|written| written.sequence), Some(first));
+            prop_assert_eq!(read(&name).map(|parsed| parsed.sequence), Some(first));
         }
     }
 }

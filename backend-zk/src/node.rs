@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use fencelock_core::{Armed, FencingToken, Removal};
+use fencelock_core::{FencingToken, ReleaseOutcome, WatchHandle};
 use futures_util::future::join;
 use uuid::Uuid;
 use zookeeper_client::{CreateMode, Stat};
@@ -12,8 +12,8 @@ use zookeeper_client::{CreateMode, Stat};
 use crate::access::Access;
 use crate::batch::Names;
 use crate::budget::Reservation;
-use crate::error::{Asked, Fate, Trouble};
-use crate::names::{self, Written};
+use crate::error::{Certainty, RequestError, ZkResult};
+use crate::names::{self, NodeName};
 use crate::path::below;
 use crate::session::Session;
 
@@ -22,7 +22,7 @@ pub(crate) struct Node {
     pub(crate) session: Arc<Session>,
     pub(crate) name: String,
     pub(crate) path: String,
-    pub(crate) written: Written,
+    pub(crate) parsed: NodeName,
     czxid: i64,
     /// It was seen that it is gone.
     gone: AtomicBool,
@@ -33,28 +33,33 @@ pub(crate) struct Node {
     /// Others may look for it.
     introduced: AtomicBool,
     /// While it is held.
-    watch: OnceLock<Armed>,
+    watch: OnceLock<WatchHandle>,
     /// For the watches on it and for it.
     pub(crate) reservation: Arc<Reservation>,
 }
 
 impl Node {
-    fn new(reservation: &Arc<Reservation>, lock: &str, name: String, stat: &Stat) -> Asked<Node> {
+    fn new(
+        reservation: &Arc<Reservation>,
+        lock: &str,
+        name: String,
+        stat: &Stat,
+    ) -> ZkResult<Node> {
         let session = reservation.session();
-        let Some(written) = names::read(&name) else {
+        let Some(parsed) = names::read(&name) else {
             let what = "a node of ours has no sequence number".to_owned();
             return Err(zookeeper_client::Error::UnexpectedError(what).into());
         };
         if stat.ephemeral_owner != session.id() {
             // The transport came back with another session and did not say so.
             session.end();
-            return Err(Trouble::Over);
+            return Err(RequestError::SessionOver);
         }
         Ok(Node {
             session: session.clone(),
             path: below(lock, &name),
             name,
-            written,
+            parsed,
             czxid: stat.czxid,
             gone: AtomicBool::new(false),
             watched: AtomicBool::new(false),
@@ -105,17 +110,17 @@ impl Node {
     }
 
     /// Keeps a watch on it for as long as it is wanted.
-    pub(crate) fn keep(&self, watch: Armed) {
+    pub(crate) fn keep(&self, watch: WatchHandle) {
         // A second one is not needed.
         let _ = self.watch.set(watch);
     }
 
     /// Deletes it.
-    pub(crate) async fn delete(&self) -> Asked<Removal> {
+    pub(crate) async fn delete(&self) -> ZkResult<ReleaseOutcome> {
         match self.session.delete(&self.path).await {
-            Ok(()) => Ok(Removal::Removed),
-            Err(trouble) if trouble.is_no_node() => Ok(Removal::Absent),
-            Err(trouble) => Err(trouble),
+            Ok(()) => Ok(ReleaseOutcome::Removed),
+            Err(error) if error.is_no_node() => Ok(ReleaseOutcome::Absent),
+            Err(error) => Err(error),
         }
     }
 }
@@ -136,9 +141,9 @@ impl Drop for Node {
 
 /// What came of making a node.
 pub(crate) struct Made {
-    pub(crate) node: Asked<Node>,
+    pub(crate) node: ZkResult<Node>,
     /// The lock's nodes just after it.
-    pub(crate) names: Asked<Names>,
+    pub(crate) names: ZkResult<Names>,
 }
 
 /// Makes a node for a claim and lists the lock's, neither waiting for the other: the servers take
@@ -147,14 +152,14 @@ pub(crate) async fn make(
     reservation: &Arc<Reservation>,
     access: &Access,
     lock: &str,
-    stem: &str,
+    prefix: &str,
     label: &str,
-) -> Asked<Made> {
+) -> ZkResult<Made> {
     let session = reservation.session();
     let client = session.client()?;
-    let prefix = below(lock, stem);
+    let prefix = below(lock, prefix);
     let options = CreateMode::EphemeralSequential.with_acls(access.acls);
-    let sent = session.sending();
+    let sent = session.mark_sent();
     let create = client.create(&prefix, label.as_bytes(), &options);
     let (created, names) = join(session.write(sent, create), session.list(lock)).await;
     let node = created.and_then(|(stat, sequence)| {
@@ -164,13 +169,13 @@ pub(crate) async fn make(
 }
 
 /// The names of a lock's nodes; none when it has not even a node of its own.
-pub(crate) async fn list(session: &Arc<Session>, lock: &str) -> Asked<Names> {
+pub(crate) async fn list(session: &Arc<Session>, lock: &str) -> ZkResult<Names> {
     none_without_lock(session.list(lock).await)
 }
 
 /// The same, with all that any session was answered before: the server of this one may be behind
 /// the one that answered.
-pub(crate) async fn list_in_sync(session: &Arc<Session>, lock: &str) -> Asked<Names> {
+pub(crate) async fn list_in_sync(session: &Arc<Session>, lock: &str) -> ZkResult<Names> {
     let client = session.client()?;
     let sync = session.read(client.sync(lock));
     let (synced, names) = join(sync, session.list_alone(lock)).await;
@@ -178,9 +183,9 @@ pub(crate) async fn list_in_sync(session: &Arc<Session>, lock: &str) -> Asked<Na
     none_without_lock(names)
 }
 
-fn none_without_lock(listed: Asked<Names>) -> Asked<Names> {
+fn none_without_lock(listed: ZkResult<Names>) -> ZkResult<Names> {
     match listed {
-        Err(trouble) if trouble.is_no_node() => Ok(Names::default()),
+        Err(error) if error.is_no_node() => Ok(Names::default()),
         listed => listed,
     }
 }
@@ -191,40 +196,40 @@ pub(crate) async fn find(
     reservation: &Arc<Reservation>,
     lock: &str,
     owner: Uuid,
-) -> Asked<Option<Node>> {
+) -> ZkResult<Option<Node>> {
     let session = reservation.session();
     let client = session.client()?;
     let names = list_in_sync(session, lock).await?;
-    let own = names::owner_part(owner);
+    let own = names::owner_prefix(owner);
     for name in names.names().iter().filter(|name| name.starts_with(&own)) {
         let path = below(lock, name);
         match session.read(client.get_data(&path)).await {
             // One of an older session goes with that.
             Ok((_, stat)) if stat.ephemeral_owner != session.id() => {}
             Ok((_, stat)) => return Node::new(reservation, lock, name.clone(), &stat).map(Some),
-            Err(trouble) if trouble.is_no_node() => {}
-            Err(trouble) => return Err(trouble),
+            Err(error) if error.is_no_node() => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(None)
 }
 
 /// Makes the node of the lock itself.
-pub(crate) async fn make_lock(session: &Session, access: &Access, lock: &str) -> Asked<()> {
+pub(crate) async fn create_lock(session: &Session, access: &Access, lock: &str) -> ZkResult<()> {
     let client = session.client()?;
-    session.read(access.make_lock(&client, lock)).await
+    session.read(access.create_lock(&client, lock)).await
 }
 
 /// Removes the node of the lock itself, unless somebody is in its queue.
-pub(crate) async fn remove_lock(session: &Arc<Session>, lock: &str) -> Asked<bool> {
+pub(crate) async fn remove_lock(session: &Arc<Session>, lock: &str) -> ZkResult<bool> {
     match session.delete(lock).await {
-        Err(trouble) if trouble.is_not_empty() => Ok(false),
-        Err(trouble) if !trouble.is_no_node() => Err(trouble),
+        Err(error) if error.is_not_empty() => Ok(false),
+        Err(error) if !error.is_no_node() => Err(error),
         _ => Ok(true),
     }
 }
 
 /// Whether a request with this answer may have made a node.
-pub(crate) fn may_have_made(trouble: &Trouble) -> bool {
-    trouble.fate() == Fate::Unknown
+pub(crate) fn may_have_created(error: &RequestError) -> bool {
+    error.certainty() == Certainty::Unknown
 }

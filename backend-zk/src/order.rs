@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use fencelock_core::Mode;
 
-use crate::names::{Written, is_before, read};
+use crate::names::{NodeName, is_before, read};
 
 /// Where a claim stands.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,10 +18,10 @@ pub(crate) enum Standing<'a> {
     /// Nothing is in its way.
     Free,
     /// Not before one of these is gone.
-    Behind {
+    Blocked {
         watch: Vec<&'a str>,
         /// Nothing else is in its way: when it goes, the claim is granted without another look.
-        alone: bool,
+        is_sole: bool,
     },
 }
 
@@ -37,17 +37,17 @@ pub(crate) struct Listing {
 /// The places in the queue of a lock, in order.
 #[derive(Debug)]
 struct Queue {
-    places: Vec<Place>,
+    entries: Vec<Entry>,
     /// All numbers are of one time, so that the order is the same seen from each of them. Servers
     /// give no others.
     is_sound: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Entry {
     /// The index of its name.
     at: usize,
-    written: Written,
+    parsed: NodeName,
 }
 
 impl Listing {
@@ -61,97 +61,97 @@ impl Listing {
 
     fn queue(&self) -> &Queue {
         self.queue.get_or_init(|| {
-            let read = |(at, name): (usize, &String)| Some(Place { at, written: read(name)? });
+            let read = |(at, name): (usize, &String)| Some(Entry { at, parsed: read(name)? });
             Queue::of(self.names.iter().enumerate().filter_map(read).collect())
         })
     }
 
     /// Where the node `own`, one of the names, stands.
-    pub(crate) fn standing(&self, own: &str, written: Written) -> Standing<'_> {
-        let (ahead, same) = self.queue().split(written.sequence);
-        if !same.iter().any(|place| self.names[place.at] == own) {
+    pub(crate) fn standing(&self, own: &str, parsed: NodeName) -> Standing<'_> {
+        let (ahead, same) = self.queue().split(parsed.sequence);
+        if !same.iter().any(|entry| self.names[entry.at] == own) {
             return Standing::Missing;
         }
-        self.behind(&ahead, written.mode)
+        self.behind(&ahead, parsed.mode)
     }
 
     /// Whether a claim in `mode` that comes last would be granted.
     pub(crate) fn is_free(&self, mode: Mode) -> bool {
-        self.behind(&self.queue().places, mode) == Standing::Free
+        self.behind(&self.queue().entries, mode) == Standing::Free
     }
 
     /// The nodes in the order of the queue, each with whether it is granted.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = (&str, Mode, bool)> {
-        let places = &self.queue().places;
-        let granted = granted(places);
-        let node = move |(index, place): (usize, &Place)| {
-            (self.names[place.at].as_str(), place.written.mode, index < granted)
+        let entries = &self.queue().entries;
+        let granted = granted(entries);
+        let node = move |(index, entry): (usize, &Entry)| {
+            (self.names[entry.at].as_str(), entry.parsed.mode, index < granted)
         };
-        places.iter().enumerate().map(node)
+        entries.iter().enumerate().map(node)
     }
 
     /// Where a claim in `mode` stands that has these ahead of it.
-    fn behind(&self, ahead: &[Place], mode: Mode) -> Standing<'_> {
-        let name = |place: &Place| self.names[place.at].as_str();
+    fn behind(&self, ahead: &[Entry], mode: Mode) -> Standing<'_> {
+        let name = |entry: &Entry| self.names[entry.at].as_str();
         let Mode::Permits(wanted) = mode else {
             // The nearest of those that it cannot be held beside.
-            let is_in_the_way = |place: &&Place| !mode.fits_beside([place.written.mode]);
+            let is_in_the_way = |entry: &&Entry| !mode.is_compatible_with([entry.parsed.mode]);
             let mut in_the_way = ahead.iter().rev().filter(is_in_the_way);
             return match in_the_way.next() {
                 None => Standing::Free,
-                Some(nearest) => Standing::Behind {
+                Some(nearest) => Standing::Blocked {
                     watch: vec![name(nearest)],
-                    alone: in_the_way.next().is_none(),
+                    is_sole: in_the_way.next().is_none(),
                 },
             };
         };
-        let no_permits = |place: &&Place| !matches!(place.written.mode, Mode::Permits(_));
+        let no_permits = |entry: &&Entry| !matches!(entry.parsed.mode, Mode::Permits(_));
         if let Some(nearest) = ahead.iter().rfind(no_permits) {
             // It may hide permits that are in the way as well.
-            return Standing::Behind { watch: vec![name(nearest)], alone: false };
+            return Standing::Blocked { watch: vec![name(nearest)], is_sole: false };
         }
-        let mut watch = enough(ahead, wanted.n(), wanted.limit());
+        let mut watch = blocking_permits(ahead, wanted.n(), wanted.limit());
         if watch.is_empty() {
             // There is room, but perhaps for somebody ahead who has not got it.
             let first = granted(ahead);
             let Some(waiter) = ahead.get(first) else { return Standing::Free };
-            if let Mode::Permits(wanted) = waiter.written.mode {
-                watch = enough(&ahead[..first], wanted.n(), wanted.limit());
+            if let Mode::Permits(wanted) = waiter.parsed.mode {
+                watch = blocking_permits(&ahead[..first], wanted.n(), wanted.limit());
             }
             watch.push(*waiter);
         }
-        Standing::Behind { watch: watch.iter().map(name).collect(), alone: false }
+        Standing::Blocked { watch: watch.iter().map(name).collect(), is_sole: false }
     }
 }
 
 impl Queue {
-    fn of(mut places: Vec<Place>) -> Queue {
-        let Some(base) = places.first().map(|place| place.written.sequence) else {
-            return Queue { places, is_sound: true };
+    fn of(mut entries: Vec<Entry>) -> Queue {
+        let Some(base) = entries.first().map(|entry| entry.parsed.sequence) else {
+            return Queue { entries, is_sound: true };
         };
         // Numbers of one time are near each other, on whichever side of the largest.
-        let key = |place: &Place| place.written.sequence.wrapping_sub(base);
-        places.sort_unstable_by_key(key);
-        let spread = match &places[..] {
+        let key = |entry: &Entry| entry.parsed.sequence.wrapping_sub(base);
+        entries.sort_unstable_by_key(key);
+        let spread = match &entries[..] {
             [first, .., last] => i64::from(key(last)) - i64::from(key(first)),
             _ => 0,
         };
-        Queue { places, is_sound: i32::try_from(spread).is_ok() }
+        Queue { entries, is_sound: i32::try_from(spread).is_ok() }
     }
 
     /// The places ahead of a number, in order, and those that have it.
-    fn split(&self, sequence: i32) -> (Cow<'_, [Place]>, Cow<'_, [Place]>) {
-        let is_ahead = |place: &Place| is_before(place.written.sequence, sequence);
-        let is_same = |place: &Place| place.written.sequence == sequence;
+    fn split(&self, sequence: i32) -> (Cow<'_, [Entry]>, Cow<'_, [Entry]>) {
+        let is_ahead = |entry: &Entry| is_before(entry.parsed.sequence, sequence);
+        let is_same = |entry: &Entry| entry.parsed.sequence == sequence;
         if !self.is_sound {
-            let of = |wanted: &dyn Fn(&Place) -> bool| -> Vec<Place> {
-                self.places.iter().copied().filter(|place| wanted(place)).collect()
+            let of = |wanted: &dyn Fn(&Entry) -> bool| -> Vec<Entry> {
+                self.entries.iter().copied().filter(|entry| wanted(entry)).collect()
             };
             let mut ahead = of(&is_ahead);
-            ahead.sort_unstable_by_key(|place| place.written.sequence.wrapping_sub(sequence));
+            ahead.sort_unstable_by_key(|entry| entry.parsed.sequence.wrapping_sub(sequence));
             return (ahead.into(), of(&is_same).into());
         }
-        let (ahead, rest) = self.places.split_at(self.places.partition_point(is_ahead));
+        let (ahead, rest) = self.entries.split_at(self.entries.partition_point(is_ahead));
         let same = &rest[..rest.partition_point(is_same)];
         (ahead.into(), same.into())
     }
@@ -159,13 +159,13 @@ impl Queue {
 
 /// The nearest of `ahead`, all permits, that leave no room for `n` of `limit` together; nothing
 /// when there is room.
-fn enough(ahead: &[Place], n: u32, limit: u32) -> Vec<Place> {
+fn blocking_permits(ahead: &[Entry], n: u32, limit: u32) -> Vec<Entry> {
     let mut out = u64::from(n);
     let mut nearest = Vec::new();
-    for place in ahead.iter().rev() {
-        let Mode::Permits(taken) = place.written.mode else { continue };
+    for entry in ahead.iter().rev() {
+        let Mode::Permits(taken) = entry.parsed.mode else { continue };
         out += u64::from(taken.n());
-        nearest.push(*place);
+        nearest.push(*entry);
         if out > u64::from(limit) {
             return nearest;
         }
@@ -174,9 +174,9 @@ fn enough(ahead: &[Place], n: u32, limit: u32) -> Vec<Place> {
 }
 
 /// How many at the head of the queue are granted.
-fn granted(queue: &[Place]) -> usize {
-    let modes = |count: usize| queue[..count].iter().map(|place| place.written.mode);
-    let fits = |at: &usize| queue[*at].written.mode.fits_beside(modes(*at));
+fn granted(queue: &[Entry]) -> usize {
+    let modes = |count: usize| queue[..count].iter().map(|entry| entry.parsed.mode);
+    let fits = |at: &usize| queue[*at].parsed.mode.is_compatible_with(modes(*at));
     (0..queue.len()).take_while(fits).count()
 }
 
@@ -214,7 +214,7 @@ mod tests {
 
     fn watches(all: &Listing, at: usize) -> Vec<&str> {
         match standing_of(all, at) {
-            Standing::Behind { watch, .. } => watch,
+            Standing::Blocked { watch, .. } => watch,
             other => panic!("{other:?}"),
         }
     }
@@ -226,11 +226,11 @@ mod tests {
         assert_eq!(standing_of(&all, 0), Standing::Free);
         assert_eq!(
             standing_of(&all, 1),
-            Standing::Behind { watch: vec![&all.names()[0]], alone: true }
+            Standing::Blocked { watch: vec![&all.names()[0]], is_sole: true }
         );
         assert_eq!(
             standing_of(&all, 2),
-            Standing::Behind { watch: vec![&all.names()[1]], alone: false }
+            Standing::Blocked { watch: vec![&all.names()[1]], is_sole: false }
         );
         assert_eq!(watches(&all, 3), [&all.names()[1]]);
         assert_eq!(watches(&all, 4), [&all.names()[3]]);
@@ -304,7 +304,7 @@ mod tests {
             let len = all.len();
             all.rotate_left(usize::try_from(seed % len as u64).unwrap());
             let granted = (0..len)
-                .take_while(|at| modes[*at].fits_beside(modes[..*at].iter().copied()))
+                .take_while(|at| modes[*at].is_compatible_with(modes[..*at].iter().copied()))
                 .count();
             let all = Listing::new(all);
             let queue = |names: &[String]| -> Vec<bool> {
@@ -318,18 +318,18 @@ mod tests {
                 match all.standing(own, read(own).unwrap()) {
                     Standing::Free => prop_assert!(at < granted),
                     Standing::Missing => prop_assert!(false),
-                    Standing::Behind { watch, alone } => {
+                    Standing::Blocked { watch, is_sole } => {
                         prop_assert!(at >= granted);
                         // With the watched alone ahead of it, it is not granted either.
-                        let place = |name: &str| ordered.iter().position(|n| n == name).unwrap();
-                        prop_assert!(watch.iter().all(|name| place(name) < at));
+                        let entry = |name: &str| ordered.iter().position(|n| n == name).unwrap();
+                        prop_assert!(watch.iter().all(|name| entry(name) < at));
                         let left: Vec<String> = ordered[..=at]
                             .iter()
                             .filter(|name| watch.contains(&name.as_str()) || *name == own)
                             .cloned()
                             .collect();
                         prop_assert_eq!(queue(&left).last().copied(), Some(false));
-                        if alone {
+                        if is_sole {
                             let left: Vec<String> = ordered[..=at]
                                 .iter()
                                 .filter(|name| !watch.contains(&name.as_str()))

@@ -7,7 +7,7 @@ use fencelock_core::{Result, Snapshot};
 use crate::names;
 use crate::order::{Listing, Standing};
 use crate::path;
-use crate::snapshot::{Entry, Seen};
+use crate::snapshot::{LockContents, QueuedNode};
 use crate::{ZkStore, path::below};
 
 /// The path of the lock `key`.
@@ -29,16 +29,16 @@ pub fn url(url: &StoreUrl) -> Result<()> {
 /// Whether the claim of the node `own` holds the lock whose nodes have these names.
 #[must_use]
 pub fn is_granted(names: &[String], own: &str) -> bool {
-    let written = names::read(own);
+    let parsed = names::read(own);
     let all = Listing::new(names.to_vec());
-    written.is_some_and(|written| all.standing(own, written) == Standing::Free)
+    parsed.is_some_and(|parsed| all.standing(own, parsed) == Standing::Free)
 }
 
 /// What people are shown of a lock whose nodes have these names, and each this data and stat.
 #[must_use]
 pub fn snapshot(names: &[String], data: &[u8], czxid: i64, ctime: i64) -> Snapshot {
     let entry = |(name, mode, holds): (&str, _, _)| {
-        Entry::read(below("/lock", name), mode, holds, data, czxid, ctime)
+        QueuedNode::read(below("/lock", name), mode, holds, data, czxid, ctime)
     };
-    Seen(Listing::new(names.to_vec()).in_order().map(entry).collect()).into_snapshot()
+    LockContents(Listing::new(names.to_vec()).in_order().map(entry).collect()).into_snapshot()
 }

@@ -8,7 +8,7 @@ use fencelock_core::{Error, ErrorKind, Result};
 
 /// The longest path of a lock. A server answers a request that is too large by closing the
 /// connection, which looks like a failure that will pass.
-const LONGEST: usize = 8 * 1024;
+const MAX_PATH: usize = 8 * 1024;
 
 /// The path of the lock `key` under `root`, which is `/` or has no `/` at its end.
 ///
@@ -32,7 +32,7 @@ pub(crate) fn of_lock(root: &str, key: &str) -> Result<String> {
             path.push(char::from(DIGITS[usize::from(byte & 15)]));
         }
     }
-    match path.len() <= LONGEST {
+    match path.len() <= MAX_PATH {
         true => Ok(path),
         false => Err(Error::new(
             ErrorKind::InvalidArgument,

@@ -20,7 +20,7 @@ use crate::path;
 use crate::session::Session;
 
 /// For connecting, whatever the session timeout is.
-const CONNECTING: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Pool {
     pub(crate) access: Access,
@@ -33,7 +33,7 @@ pub(crate) struct Pool {
     sessions: Mutex<Vec<Arc<Session>>>,
     opening: tokio::sync::Mutex<Option<Error>>,
     /// How often it was tried to open a session.
-    openings: AtomicU64,
+    attempts: AtomicU64,
     is_closed: AtomicBool,
 }
 
@@ -53,7 +53,7 @@ impl Pool {
             timeout: session.timeout(),
             sessions: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
-            openings: AtomicU64::new(0),
+            attempts: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
         });
         pool.add(session);
@@ -115,7 +115,7 @@ impl Pool {
             return Ok(found);
         }
         let pool = self.clone();
-        let since = self.openings.load(Ordering::Acquire);
+        let since = self.attempts.load(Ordering::Acquire);
         // On the store's own runtime, and to its end: the session is for all claims.
         let opening = self.runtime.spawn(async move { pool.open(since, find).await });
         opening.await.unwrap_or_else(|_| Err(closed()))
@@ -133,11 +133,11 @@ impl Pool {
             if let Some(found) = find(&self) {
                 return Ok(found);
             }
-            if let (true, Some(error)) = (self.openings.load(Ordering::Acquire) > since, &*failed) {
+            if let (true, Some(error)) = (self.attempts.load(Ordering::Acquire) > since, &*failed) {
                 return Err(error.clone());
             }
             let opened = self.open_one().await;
-            self.openings.fetch_add(1, Ordering::AcqRel);
+            self.attempts.fetch_add(1, Ordering::AcqRel);
             *failed = opened.as_ref().err().cloned();
             self.add(opened?);
         }
@@ -147,8 +147,8 @@ impl Pool {
     }
 
     async fn open_one(&self) -> Result<Session> {
-        let bound = self.timeout.max(CONNECTING);
-        let until = self.clock.now().after(bound);
+        let bound = self.timeout.max(CONNECT_TIMEOUT);
+        let until = self.clock.now() + bound;
         tokio::select! {
             biased;
             opened = self.access.open(&self.clock, self.timeout) => opened,
@@ -170,7 +170,7 @@ impl Pool {
         let pool = Arc::downgrade(self);
         self.runtime.spawn(async move {
             tokio::select! {
-                () = session.clone().accompany() => {}
+                () = session.clone().run() => {}
                 () = retire(&pool, &session) => {}
             }
             if let Some(pool) = pool.upgrade() {

@@ -10,10 +10,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// For one address.
-const BOUND: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// So much of an answer tells what it is.
-const ENOUGH: u64 = 128;
+const MAX_REPLY: u64 = 128;
 
 /// What is found at one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +37,14 @@ pub(crate) enum Found {
 
 /// Asks at an address.
 pub(crate) async fn probe((host, port): &(String, u16)) -> Found {
-    let connecting = tokio::time::timeout(BOUND, TcpStream::connect((host.as_str(), *port)));
+    let connecting = tokio::time::timeout(TIMEOUT, TcpStream::connect((host.as_str(), *port)));
     let Ok(Ok(mut stream)) = connecting.await else { return Found::Nothing };
     let mut answer = Vec::new();
     let asking = async {
         stream.write_all(b"srvr\r\n\r\n").await?;
-        stream.take(ENOUGH).read_to_end(&mut answer).await
+        stream.take(MAX_REPLY).read_to_end(&mut answer).await
     };
-    let ended = tokio::time::timeout(BOUND, asking).await;
+    let ended = tokio::time::timeout(TIMEOUT, asking).await;
     match &answer[..] {
         [] if ended.is_err() => Found::Silence,
         [] => Found::Closed,

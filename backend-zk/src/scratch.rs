@@ -6,13 +6,13 @@ use fencelock_core::{Result, Scratch};
 use futures_util::StreamExt;
 use futures_util::stream;
 
-use crate::error::Asked;
+use crate::error::ZkResult;
 use crate::path::{self, below};
 use crate::pool::Pool;
 use crate::session::Session;
 
 /// So many locks are removed at a time.
-const TOGETHER: usize = 32;
+const CONCURRENCY: usize = 32;
 
 /// Removes them until there are none, and then the root, if this client made it and it is empty.
 pub(crate) async fn clear(pool: &Arc<Pool>, scratch: &Scratch) -> Result<()> {
@@ -26,7 +26,7 @@ pub(crate) async fn clear(pool: &Arc<Pool>, scratch: &Scratch) -> Result<()> {
 }
 
 /// Removes those that are there; how many there were.
-async fn clear_once(session: &Arc<Session>, root: &str, beginning: &str) -> Asked<usize> {
+async fn clear_once(session: &Arc<Session>, root: &str, beginning: &str) -> ZkResult<usize> {
     let client = session.client()?;
     // What was made last, by way of another server, is to be seen here.
     session.read(client.sync(root)).await?;
@@ -36,28 +36,28 @@ async fn clear_once(session: &Arc<Session>, root: &str, beginning: &str) -> Aske
     let locks: Vec<String> = locks.filter(|lock| lock.starts_with(beginning)).collect();
     let found = locks.len();
     let removing = stream::iter(locks).map(async |lock: String| remove(session, &lock).await);
-    let removed: Vec<Asked<()>> = removing.buffer_unordered(TOGETHER).collect().await;
-    removed.into_iter().collect::<Asked<()>>()?;
+    let removed: Vec<ZkResult<()>> = removing.buffer_unordered(CONCURRENCY).collect().await;
+    removed.into_iter().collect::<ZkResult<()>>()?;
     Ok(found)
 }
 
 /// Removes a lock's node with all claims below it.
-async fn remove(session: &Arc<Session>, lock: &str) -> Asked<()> {
+async fn remove(session: &Arc<Session>, lock: &str) -> ZkResult<()> {
     let client = session.client()?;
     let claims = match session.read(client.list_children(lock)).await {
-        Err(trouble) if trouble.is_no_node() => return Ok(()),
+        Err(error) if error.is_no_node() => return Ok(()),
         claims => claims?,
     };
     for claim in claims {
-        gone(session.delete(&below(lock, &claim)).await)?;
+        ignore_absent(session.delete(&below(lock, &claim)).await)?;
     }
-    gone(session.delete(lock).await)
+    ignore_absent(session.delete(lock).await)
 }
 
 /// The servers remove nodes by themselves, too; and a late claim is for the next pass.
-fn gone(deleted: Asked<()>) -> Asked<()> {
+fn ignore_absent(deleted: ZkResult<()>) -> ZkResult<()> {
     match deleted {
-        Err(trouble) if trouble.is_no_node() || trouble.is_not_empty() => Ok(()),
+        Err(error) if error.is_no_node() || error.is_not_empty() => Ok(()),
         deleted => deleted,
     }
 }

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use fencelock_conformance::acts::{give_back, hold, ms, soon, within};
-use fencelock_conformance::outside::Harm;
-use fencelock_conformance::proxy::{Proxy, framing};
-use fencelock_conformance::servers::{Babbler, TestZooKeeper, ZooKeeperOptions};
 use fencelock_core::{Error, ErrorKind, Locks, Result, url};
+use fencelock_testkit::fuzzing::Harm;
+use fencelock_testkit::helpers::{acquire, ms, release, soon, within};
+use fencelock_testkit::proxy::{Proxy, framing};
+use fencelock_testkit::servers::{ScriptedServer, TestZooKeeper, ZooKeeperOptions};
 use fencelock_zk::SCHEME;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -62,8 +62,8 @@ fn assert_in_vain(error: &Error, bytes: &[u8]) {
 /// Connecting says so within its bound; whoever connects all the same is granted nothing.
 async fn meet(bytes: Vec<u8>) {
     let answer = bytes.clone();
-    let babbler = Babbler::start(move |_| answer.clone()).await.unwrap();
-    let url = format!("zk://{}/locks?session=4s&unreachable_after=5s", babbler.addr());
+    let server = ScriptedServer::start(move |_| answer.clone()).await.unwrap();
+    let url = format!("zk://{}/locks?session=4s&unreachable_after=5s", server.addr());
     let locks = match within(ms(9000), "connecting ends", connect(&url)).await {
         Ok(locks) => locks,
         Err(error) => return assert_in_vain(&error, &bytes),
@@ -95,7 +95,7 @@ async fn go_on(server: Arc<TestZooKeeper>, name: String, bytes: Vec<u8>, keeps_h
         Err(error) => assert_in_vain(&error, &bytes),
     }
     soon("a reply was replaced", proxy.mangled_reply()).await;
-    give_back(hold(&locks, &name).await).await;
+    release(acquire(&locks, &name).await).await;
     soon("it closes", locks.close()).await.unwrap();
 }
 
@@ -116,5 +116,5 @@ async fn garbage_is_an_error_in_time_and_grants_nothing() {
     }
     harm.assert_none();
     let locks = connect(&format!("zk://{}/locks", server.connect_string())).await.unwrap();
-    give_back(hold(&locks, "good").await).await;
+    release(acquire(&locks, "good").await).await;
 }

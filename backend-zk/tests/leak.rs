@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use fencelock_conformance::acts::{connected, give_back, hold, soon, until};
-use fencelock_conformance::servers::TestZooKeeper;
 use fencelock_core::url;
+use fencelock_testkit::helpers::{acquire, connect_retrying, release, soon, until};
+use fencelock_testkit::servers::TestZooKeeper;
 use fencelock_zk::SCHEME;
 
 fn count(what: &str) -> usize {
@@ -17,8 +17,8 @@ async fn connecting_and_closing_leaves_neither_descriptors_nor_threads() {
     let server = TestZooKeeper::standalone().await.unwrap();
     let url = format!("zk://{}/leak?session=4s", server.connect_string());
     let round = async |closes: bool| {
-        let locks = connected(|| url::connect(&[SCHEME], &url)).await;
-        give_back(hold(&locks, "one").await).await;
+        let locks = connect_retrying(|| url::connect(&[SCHEME], &url)).await;
+        release(acquire(&locks, "one").await).await;
         if closes {
             soon("it closes", locks.close()).await.unwrap();
         }

@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use fencelock_conformance::outside::{
+use fencelock_testkit::fuzzing::{
     a_slip_keeps_the_secret, a_url_keeps_its_secret, names_are_kept_apart,
     no_parameter_is_overlooked,
 };
-use fencelock_zk::outside::{is_granted, lock, snapshot, url};
+use fencelock_zk::fuzzing::{is_granted, lock, snapshot, url};
 use proptest::prelude::*;
 
 const URL: &str =
@@ -27,7 +27,7 @@ fn number(name: &str) -> Option<i32> {
 
 proptest! {
     #[test]
-    fn names_have_nodes_of_their_own(one in ".{1,60}", two in ".{1,60}", odd in "[.%z/]{1,4}") {
+    fn different_names_have_different_nodes(one in ".{1,60}", two in ".{1,60}", odd in "[.%z/]{1,4}") {
         let lock = |key: &str| lock(key).unwrap();
         names_are_kept_apart(&one, &two, lock);
         names_are_kept_apart(&one, &format!("{one}{odd}"), lock);
@@ -39,12 +39,12 @@ proptest! {
     }
 
     #[test]
-    fn a_slip_in_a_url_shows_no_password(password in "[A-Z][a-zA-Z0-9!+*~^]{8,30}") {
+    fn a_mistyped_url_shows_no_password(password in "[A-Z][a-zA-Z0-9!+*~^]{8,30}") {
         a_slip_keeps_the_secret(&URL.replace("://", "://me:$@"), &password, url);
     }
 
     #[test]
-    fn a_secret_in_a_parameter_is_kept_too(
+    fn a_secret_in_a_parameter_is_not_shown(
         scheme in "(digest|sasl-digest-md5|x|)", user in "[a-z:]{0,4}", rest in "[ -%'-~]{0,20}",
     ) {
         let text = format!("zk://h/locks?auth={scheme}:{user}:hunter2{rest}");
@@ -54,12 +54,12 @@ proptest! {
     }
 
     #[test]
-    fn parameters_are_taken_or_refused(more in "[a-z_]{0,6}") {
+    fn parameters_are_accepted_or_refused(more in "[a-z_]{0,6}") {
         no_parameter_is_overlooked(URL, &more, url);
     }
 
     #[test]
-    fn any_nodes_are_shown(
+    fn a_snapshot_shows_at_most_the_listed_nodes(
         names in prop::collection::vec(child(), 0..12), data: Vec<u8>, czxid: i64, ctime: i64,
     ) {
         let shown = snapshot(&names, &data, czxid, ctime);
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_granted_who_is_not_listed_or_comes_later(
+    fn a_claim_that_is_not_listed_or_not_first_is_not_granted(
         mut names in prop::collection::vec(child(), 0..12), own in 0..1_000_000_000i32,
     ) {
         let name = format!("_c_ours-lock-{own:010}");

@@ -9,7 +9,7 @@ mod interrupt;
 mod leftovers;
 mod redlock;
 mod run;
-mod subject;
+mod store_spec;
 mod torture;
 
 use std::process::ExitCode;

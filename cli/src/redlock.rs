@@ -7,7 +7,7 @@ mod report;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use fencelock::redlock::{NodeStatus, Part, init, open_when_due, replace, status};
+use fencelock::redlock::{Membership, NodeStatus, init, open_when_due, replace, status};
 use fencelock::url::StoreUrl;
 use fencelock::{Error, ErrorKind, Operation, Result};
 
@@ -123,7 +123,10 @@ fn no_majority(nodes: &[NodeStatus]) -> Option<Error> {
         return None;
     }
     let is_final = |node: &&NodeStatus| match &node.seen {
-        Ok(seen) => matches!(seen.part, Part::Closed(_) | Part::OfAnotherSet(_) | Part::Foreign),
+        Ok(seen) => matches!(
+            seen.membership,
+            Membership::Closed(_) | Membership::OfAnotherSet(_) | Membership::Foreign
+        ),
         Err(error) => !error.is_retryable(),
     };
     let kind = match nodes.len() - nodes.iter().filter(is_final).count() < majority {

@@ -3,7 +3,7 @@
 //! Three processes: this one, the wrapper, holds the lock and follows the command; the
 //! [`watchdog`], the same program in a process group of its own, starts the command and
 //! kills it when the wrapper is gone or out of time; the command leads a third group. They talk over
-//! one socket pair, the [`wire`]. Both kill not only that group but the command's [`family`]: all
+//! one socket pair, the [`ipc`]. Both kill not only that group but the command's [`process_tree`]: all
 //! [`processes`] that descend from it.
 //!
 //! [`job`] is the story of one run, [`supervise`] its middle: from the command's start to its end.
@@ -13,10 +13,11 @@
 mod child;
 mod environment;
 mod exit;
-mod family;
+mod ipc;
 mod job;
 mod options;
 mod orphans;
+mod process_tree;
 mod processes;
 mod signals;
 mod status;
@@ -25,7 +26,6 @@ mod supervise;
 mod terminal;
 mod waiting;
 mod watchdog;
-mod wire;
 
 use std::process::ExitCode;
 

@@ -13,11 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::{Door, Harness, Params, Store};
+use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, DistributedLock, FencingToken, IfBusy, Liveness, LockName,
-    Locks, Look, Mode, Modes, Moment, Occupant, OccupantId, Order, Profile, Reach, Removal,
-    Renewal, RenewalPlan, Rest, Result, Snapshot, Tokens, TokioClock, Ttl, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, FencingToken, IfBusy, Liveness,
+    LockName, Locks, Mode, Modes, Moment, Order, Participant, ParticipantId, Profile, Reach,
+    ReleaseOutcome, RenewOutcome, RenewalPlan, Residue, Result, Snapshot, TokenOrder, TokioClock,
+    Ttl, WaiterCheck, lease_end,
 };
 
 static PROFILE: Profile = Profile {
@@ -28,7 +29,7 @@ static PROFILE: Profile = Profile {
     longest_ttl: Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
-    tokens: Tokens::Process,
+    tokens: TokenOrder::Process,
     exclusion_fails_when: Cow::Borrowed(&[]),
 };
 
@@ -85,7 +86,7 @@ impl OwnStore {
         }
         drop(table);
         for claim in rung {
-            claim.ring();
+            claim.wake();
         }
         result
     }
@@ -95,10 +96,10 @@ impl OwnStore {
 fn turns(rows: &[Row], now: Moment) -> Vec<usize> {
     let mut taken: Vec<Mode> =
         rows.iter().filter(|row| row.held.is_some()).map(|row| row.claim.mode()).collect();
-    let sleeps = |row: &Row| row.called.is_some_and(|called| called.after(PATIENCE) <= now);
+    let sleeps = |row: &Row| row.called.is_some_and(|called| called + PATIENCE <= now);
     let waits = |at: &usize| rows[*at].held.is_none() && !sleeps(&rows[*at]);
     let fits = |at: &usize| {
-        let fits = rows[*at].claim.mode().fits_beside(taken.iter().copied());
+        let fits = rows[*at].claim.mode().is_compatible_with(taken.iter().copied());
         taken.push(rows[*at].claim.mode());
         fits
     };
@@ -106,13 +107,13 @@ fn turns(rows: &[Row], now: Moment) -> Vec<usize> {
 }
 
 /// When to look again: when a holder could end, or a waiter be asleep.
-fn look_in(rows: &[Row], now: Moment) -> Duration {
-    let ends = rows.iter().filter_map(|row| row.held).map(|(_, until)| until.since(now));
+fn check_after(rows: &[Row], now: Moment) -> Duration {
+    let ends = rows.iter().filter_map(|row| row.held).map(|(_, until)| until.duration_since(now));
     ends.fold(PATIENCE, Duration::min)
 }
 
 impl DistributedLock for OwnStore {
-    type Contender = OwnContender;
+    type Acquisition = OwnContender;
 
     fn profile(&self) -> &Profile {
         &PROFILE
@@ -126,30 +127,30 @@ impl DistributedLock for OwnStore {
         OwnContender { store: self.clone(), claim }
     }
 
-    async fn renew(&self, held: &OwnContender) -> Result<Renewal> {
+    async fn renew(&self, held: &OwnContender) -> Result<RenewOutcome> {
         let claim = &held.claim;
         Ok(self.step(claim.name(), |rows, now| {
             let row = rows.iter_mut().find(|row| row.is_of(claim));
             match row.and_then(|row| row.held.as_mut()) {
-                None => Renewal::Lost,
+                None => RenewOutcome::Lost,
                 // Still there, and that is all.
-                Some(_) if claim.is_fixed_lease() => Renewal::Renewed { valid_until: now },
+                Some(_) if claim.is_fixed_lease() => RenewOutcome::Renewed { valid_until: now },
                 Some((_, until)) => {
-                    *until = now.after(claim.ttl());
-                    Renewal::Renewed { valid_until: lease_end(now, claim.ttl()) }
+                    *until = now + claim.ttl();
+                    RenewOutcome::Renewed { valid_until: lease_end(now, claim.ttl()) }
                 }
             }
         }))
     }
 
-    async fn look(&self, lock: &LockName, waiting: &[&OwnContender]) -> Result<Vec<Look>> {
+    async fn look(&self, lock: &LockName, waiting: &[&OwnContender]) -> Result<Vec<WaiterCheck>> {
         Ok(self.step(lock, |rows, now| {
             let waits = |waiter: &&OwnContender| {
                 let row = rows.iter().find(|row| row.is_of(&waiter.claim));
                 // Whose row is gone, or whose turn it is, finds out by an attempt.
                 match row.is_some_and(|row| row.held.is_none() && row.called.is_none()) {
-                    true => Look::Again(look_in(rows, now)),
-                    false => Look::Attempt,
+                    true => WaiterCheck::Again(check_after(rows, now)),
+                    false => WaiterCheck::Attempt,
                 }
             };
             waiting.iter().map(waits).collect()
@@ -160,14 +161,14 @@ impl DistributedLock for OwnStore {
         Ok(self.step(name, |rows, now| {
             let mut seen = Snapshot::default();
             for row in rows.iter() {
-                let id = OccupantId::new(row.ticket.to_string());
-                let occupant = Occupant::new(id, row.claim.mode())
+                let id = ParticipantId::new(row.ticket.to_string());
+                let participant = Participant::new(id, row.claim.mode())
                     .labelled(row.claim.label().clone())
-                    .since(now.since(row.since));
+                    .since(now.duration_since(row.since));
                 match row.held {
-                    None => seen.waiters.push(occupant),
+                    None => seen.waiters.push(participant),
                     Some((token, _)) => {
-                        seen.holders.push(occupant.token(FencingToken::new(token)));
+                        seen.holders.push(participant.token(FencingToken::new(token)));
                     }
                 }
             }
@@ -175,15 +176,15 @@ impl DistributedLock for OwnStore {
         }))
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let gone = self.step(name, |rows, _| {
             let at = rows.iter().position(|row| row.ticket.to_string() == who.as_str());
             at.map(|at| rows.remove(at))
         });
-        let Some(row) = gone else { return Ok(Removal::Absent) };
+        let Some(row) = gone else { return Ok(ReleaseOutcome::Absent) };
         // It finds out at once.
-        row.claim.ring();
-        Ok(Removal::Removed)
+        row.claim.wake();
+        Ok(ReleaseOutcome::Removed)
     }
 
     async fn close(&self) -> Result<()> {
@@ -196,12 +197,12 @@ struct OwnContender {
     claim: Arc<Claim>,
 }
 
-impl Contender for OwnContender {
+impl Acquisition for OwnContender {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let claim = &self.claim;
         Ok(self.store.step(claim.name(), |rows, now| {
             // Asked again after a lost reply it finds its row.
@@ -213,28 +214,30 @@ impl Contender for OwnContender {
             });
             rows[at].called = None;
             if rows[at].held.is_none() && turns(rows, now).contains(&at) {
-                rows[at].held = Some((self.store.number(), now.after(claim.ttl())));
+                rows[at].held = Some((self.store.number(), now + claim.ttl()));
                 rows[at].since = now;
             }
             match (rows[at].held, claim.if_busy()) {
-                (Some((token, _)), _) => Attempt::Granted {
+                (Some((token, _)), _) => AttemptOutcome::Granted {
                     token: FencingToken::new(token),
                     valid_until: lease_end(now, claim.ttl()),
                 },
-                (None, IfBusy::Queue) => Attempt::Waiting { look_in: look_in(rows, now) },
+                (None, IfBusy::Queue) => {
+                    AttemptOutcome::Waiting { check_after: check_after(rows, now) }
+                }
                 (None, IfBusy::Refuse) => {
                     rows.remove(at);
-                    Attempt::Busy { rest: Rest::Nothing }
+                    AttemptOutcome::Busy { rest: Residue::Nothing }
                 }
             }
         }))
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         Ok(self.store.step(self.claim.name(), |rows, _| {
             let before = rows.len();
             rows.retain(|row| !row.is_of(&self.claim));
-            if rows.len() < before { Removal::Removed } else { Removal::Absent }
+            if rows.len() < before { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent }
         }))
     }
 }
@@ -261,8 +264,8 @@ impl Store for OwnPart {
         Locks::new(self.0.clone(), "own://", params.settings()?)
     }
 
-    fn doors(&self) -> &[Door] {
-        &[Door::Look, Door::Expire]
+    fn backdoors(&self) -> &[Backdoor] {
+        &[Backdoor::Inspect, Backdoor::Expire]
     }
 
     async fn leftovers(&self) -> Result<Vec<String>> {

@@ -20,11 +20,11 @@ use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::checker::{Rules, assert_clean, check};
+use crate::clock::ServerClock;
+use crate::frozen_runtime::FrozenRuntime;
 use crate::harness::{Harness, Params, Store};
 use crate::history::Event;
-use crate::island::Island;
 use crate::peer::Peer;
-use crate::servers::ServerClock;
 
 /// One behaviour's run on one store.
 pub struct Context {
@@ -37,7 +37,7 @@ pub struct Context {
     names: Mutex<BTreeSet<String>>,
     clients: Mutex<Vec<Locks>>,
     step: Mutex<String>,
-    condemned: AtomicBool,
+    failed_finally: AtomicBool,
 }
 
 /// How often a condition is looked at that no event announces.
@@ -70,7 +70,7 @@ impl Context {
             names: Mutex::default(),
             clients: Mutex::new(vec![first]),
             step: Mutex::default(),
-            condemned: AtomicBool::new(false),
+            failed_finally: AtomicBool::new(false),
         })
     }
 
@@ -94,11 +94,11 @@ impl Context {
         connected.expect("the store connects")
     }
 
-    /// A client that lives on `island`, and stands still when that does.
-    pub async fn client_on(&self, island: &Island) -> Locks {
+    /// A client that lives on `frozen_runtime`, and stands still when that does.
+    pub async fn client_on(&self, frozen_runtime: &FrozenRuntime) -> Locks {
         let (store, params) = (self.store.clone(), self.base.clone());
-        let connecting = island.run(async move { store.connect(&params).await });
-        let connected = self.soon("a client connects on an island", connecting).await;
+        let connecting = frozen_runtime.run(async move { store.connect(&params).await });
+        let connected = self.soon("a client connects on an frozen_runtime", connecting).await;
         connected.expect("the store connects")
     }
 
@@ -234,19 +234,19 @@ impl Context {
     ///
     /// # Panics
     /// When it does not.
-    pub async fn queued(&self, locks: &Locks, name: &str, count: usize) {
+    pub async fn until_queued(&self, locks: &Locks, name: &str, count: usize) {
         let what = format!("{count} claims wait for {name:?}");
-        self.sees(&what, locks, name, |seen| seen.waiters.len() == count).await;
+        self.until_seen(&what, locks, name, |seen| seen.waiters.len() == count).await;
     }
 
     /// Awaits that `name` is free: neither holder nor waiter.
     ///
     /// # Panics
     /// When it is not.
-    pub async fn free(&self, locks: &Locks, name: &str) {
+    pub async fn until_free(&self, locks: &Locks, name: &str) {
         let what = format!("{name:?} is free and nobody waits");
         let is_free = |seen: Snapshot| seen.holders.is_empty() && seen.waiters.is_empty();
-        self.sees(&what, locks, name, is_free).await;
+        self.until_seen(&what, locks, name, is_free).await;
     }
 
     /// Awaits that `locks` see this of `name`. A look that fails is made again: a connection may be
@@ -254,7 +254,7 @@ impl Context {
     ///
     /// # Panics
     /// When they do not.
-    pub async fn sees(
+    pub async fn until_seen(
         &self,
         what: &str,
         locks: &Locks,
@@ -272,7 +272,7 @@ impl Context {
     ///
     /// # Panics
     /// When that fails.
-    pub async fn hold(&self, locks: &Locks, name: &str) -> Guard {
+    pub async fn acquire(&self, locks: &Locks, name: &str) -> Guard {
         let lock = locks.lock(name);
         self.soon(&format!("{name:?} is acquired"), lock.acquire()).await.expect("acquired")
     }
@@ -281,20 +281,20 @@ impl Context {
     ///
     /// # Panics
     /// When that fails.
-    pub async fn give_back(&self, guard: Guard) {
+    pub async fn release(&self, guard: Guard) {
         let what = format!("{} is released", guard.name());
         self.soon(&what, guard.release()).await.expect("released");
     }
 
     /// Sleeps until `moment` on the clock of `locks`' store.
-    pub async fn pass(&self, locks: &Locks, moment: Moment) {
+    pub async fn sleep_until(&self, locks: &Locks, moment: Moment) {
         self.step("time passes");
         loop {
             let now = locks.now();
             if now >= moment {
                 return;
             }
-            sleep(moment.since(now)).await;
+            sleep(moment.duration_since(now)).await;
         }
     }
 
@@ -302,26 +302,26 @@ impl Context {
     ///
     /// # Panics
     /// When it does not.
-    pub fn insist(&self, is_kept: bool, what: impl FnOnce() -> String) {
+    pub fn assert_final(&self, is_kept: bool, what: impl FnOnce() -> String) {
         if !is_kept {
-            self.condemned.store(true, Ordering::Relaxed);
+            self.failed_finally.store(true, Ordering::Relaxed);
             panic!("{}", what());
         }
     }
 
-    pub(crate) fn is_condemned(&self) -> bool {
-        self.condemned.load(Ordering::Relaxed)
+    pub(crate) fn has_failed_finally(&self) -> bool {
+        self.failed_finally.load(Ordering::Relaxed)
     }
 
     /// Judges a history.
     ///
     /// # Panics
     /// When anything is wrong with it.
-    pub fn judge(&self, events: Vec<Event>, rules: Rules) {
+    pub fn assert_history(&self, events: Vec<Event>, rules: Rules) {
         // Who stands still loses a place in a queue, too.
         let at_any_pace = Rules { granted_within: None, arrival_order: false, ..rules };
         if !check(events.clone(), at_any_pace).is_empty() {
-            self.condemned.store(true, Ordering::Relaxed);
+            self.failed_finally.store(true, Ordering::Relaxed);
         }
         assert_clean(events, rules);
     }
@@ -369,7 +369,7 @@ impl Context {
             left.extend(seen.holders.iter().map(|it| format!("a holder of {name:?}: {it:?}")));
             left.extend(seen.waiters.iter().map(|it| format!("a waiter for {name:?}: {it:?}")));
         }
-        if self.store.doors().contains(&crate::Door::Look) {
+        if self.store.backdoors().contains(&crate::Backdoor::Inspect) {
             left.extend(self.store.leftovers().await?);
         }
         Ok(left)

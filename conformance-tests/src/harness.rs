@@ -2,7 +2,7 @@
 //! the store's own tests have.
 //!
 //! Back doors act on one behaviour's part of the store, under its fresh random prefix. The one
-//! that harms a whole server, [`Door::LoseData`], can only be offered by a harness that started
+//! that harms a whole server, [`Backdoor::LoseData`], can only be offered by a harness that started
 //! the server itself; the harness for a user's URL has no code for it.
 
 use async_trait::async_trait;
@@ -10,7 +10,7 @@ use fencelock_core::{Error, ErrorKind, Locks, Result, Settings, TokenEpoch, Ttl}
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-use crate::proxy::Trouble;
+use crate::harness::network_fault::NetworkFault;
 
 pub(crate) mod memory;
 pub(crate) mod scratch;
@@ -20,7 +20,7 @@ pub(crate) mod url;
 ///
 /// ```no_run
 /// use async_trait::async_trait;
-/// use fencelock_conformance::{Door, Harness, Params, Store};
+/// use fencelock_conformance::{Backdoor, Harness, Params, Store};
 /// use fencelock_core::{Locks, Result, memory::Memory};
 ///
 /// struct MyHarness;
@@ -41,8 +41,8 @@ pub(crate) mod url;
 ///     async fn connect(&self, params: &Params) -> Result<Locks> {
 ///         self.0.locks(params.settings()?) // a new connection each time
 ///     }
-///     fn doors(&self) -> &[Door] {
-///         &[Door::Look]
+///     fn backdoors(&self) -> &[Backdoor] {
+///         &[Backdoor::Inspect]
 ///     }
 ///     async fn leftovers(&self) -> Result<Vec<String>> {
 ///         Ok((0..self.0.len()).map(|_| "a lock in use".to_owned()).collect())
@@ -75,15 +75,15 @@ pub trait Harness: Send + Sync + 'static {
     /// Connects from another process to what [`Store::peer_address`] named.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] unless [`Door::Processes`] is offered.
+    /// [`ErrorKind::Unsupported`] unless [`Backdoor::Processes`] is offered.
     async fn connect_peer(&self, _address: &str, _params: &Params) -> Result<Locks> {
-        Err(not_written(Door::Processes))
+        Err(not_written(Backdoor::Processes))
     }
 }
 
 /// The part of a store that one behaviour may use, and its back doors.
 ///
-/// Only what [`doors`](Store::doors) lists is called.
+/// Only what [`backdoors`](Store::backdoors) lists is called.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// Connects a new, independent client, as another service would.
@@ -93,13 +93,13 @@ pub trait Store: Send + Sync + 'static {
     async fn connect(&self, params: &Params) -> Result<Locks>;
 
     /// The back doors there are.
-    fn doors(&self) -> &[Door] {
+    fn backdoors(&self) -> &[Backdoor] {
         &[]
     }
 
     /// Why a door is not there, for the report.
-    fn why_not(&self, door: Door) -> String {
-        format!("this harness {}", door.absent())
+    fn why_not(&self, backdoor: Backdoor) -> String {
+        format!("this harness {}", backdoor.absent())
     }
 
     /// What must never be seen in an error: passwords.
@@ -107,21 +107,21 @@ pub trait Store: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// [`Door::Look`]: everything under the prefix that a holder or waiter left, as keys, nodes
+    /// [`Backdoor::Inspect`]: everything under the prefix that a holder or waiter left, as keys, nodes
     /// and subscriptions, seen without this library. Not what may stay: a fencing counter.
     ///
     /// # Errors
     /// When the store cannot be asked.
     async fn leftovers(&self) -> Result<Vec<String>> {
-        Err(not_written(Door::Look))
+        Err(not_written(Backdoor::Inspect))
     }
 
-    /// [`Door::Look`]: whether `name` is held, seen without this library.
+    /// [`Backdoor::Inspect`]: whether `name` is held, seen without this library.
     ///
     /// # Errors
     /// When the store cannot be asked.
     async fn is_locked(&self, _name: &str) -> Result<bool> {
-        Err(not_written(Door::Look))
+        Err(not_written(Backdoor::Inspect))
     }
 
     /// How many connections clients have to the store now, if the harness can count them.
@@ -129,87 +129,87 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// [`Door::Expire`]: makes the store forget the holders of `name`, without telling them, as
+    /// [`Backdoor::Expire`]: makes the store forget the holders of `name`, without telling them, as
     /// the end of a lease or session would.
     ///
     /// # Errors
     /// When the store cannot be asked.
     async fn expire(&self, _name: &str) -> Result<()> {
-        Err(not_written(Door::Expire))
+        Err(not_written(Backdoor::Expire))
     }
 
-    /// [`Door::CutOff`]: neither requests nor replies of any client pass until
+    /// [`Backdoor::CutOff`]: neither requests nor replies of any client pass until
     /// [`heal`](Store::heal).
     ///
     /// # Errors
     /// When it cannot be done.
     async fn cut_off(&self) -> Result<()> {
-        Err(not_written(Door::CutOff))
+        Err(not_written(Backdoor::CutOff))
     }
 
     /// Undoes [`cut_off`](Store::cut_off), [`delay_replies`](Store::delay_replies),
-    /// [`trouble`](Store::trouble), and a [`lose_next_reply`](Store::lose_next_reply) that has not
+    /// [`inject_fault`](Store::inject_fault), and a [`lose_next_reply`](Store::lose_next_reply) that has not
     /// struck.
     ///
     /// # Errors
     /// When it cannot be done.
     async fn heal(&self) -> Result<()> {
-        Err(not_written(Door::CutOff))
+        Err(not_written(Backdoor::CutOff))
     }
 
-    /// [`Door::SlowReplies`]: each reply reaches its client this much later.
+    /// [`Backdoor::SlowReplies`]: each reply reaches its client this much later.
     ///
     /// # Errors
     /// When it cannot be done.
     async fn delay_replies(&self, _by: Duration) -> Result<()> {
-        Err(not_written(Door::SlowReplies))
+        Err(not_written(Backdoor::SlowReplies))
     }
 
-    /// [`Door::LoseReply`]: the reply to the next request never arrives, though the store did what
+    /// [`Backdoor::LoseReply`]: the reply to the next request never arrives, though the store did what
     /// was asked.
     ///
     /// # Errors
     /// When it cannot be done.
     async fn lose_next_reply(&self) -> Result<()> {
-        Err(not_written(Door::LoseReply))
+        Err(not_written(Backdoor::LoseReply))
     }
 
-    /// [`Door::Trouble`]: all connections meet this until [`heal`](Store::heal).
+    /// [`Backdoor::NetworkFaults`]: all connections meet this until [`heal`](Store::heal).
     ///
     /// # Errors
     /// When it cannot be done.
-    async fn trouble(&self, _with: Trouble) -> Result<()> {
-        Err(not_written(Door::Trouble))
+    async fn inject_fault(&self, _fault: NetworkFault) -> Result<()> {
+        Err(not_written(Backdoor::NetworkFaults))
     }
 
-    /// [`Door::LoseData`]: the whole server forgets everything. Only for a server that the
+    /// [`Backdoor::LoseData`]: the whole server forgets everything. Only for a server that the
     /// harness itself started.
     ///
     /// # Errors
     /// When it cannot be done.
     async fn lose_data(&self) -> Result<()> {
-        Err(not_written(Door::LoseData))
+        Err(not_written(Backdoor::LoseData))
     }
 
-    /// [`Door::Processes`]: what [`Harness::connect_peer`] takes in another process.
+    /// [`Backdoor::Processes`]: what [`Harness::connect_peer`] takes in another process.
     fn peer_address(&self) -> String {
         String::new()
     }
 }
 
-fn not_written(door: Door) -> Error {
+fn not_written(backdoor: Backdoor) -> Error {
     Error::new(
         ErrorKind::Unsupported,
-        format!("the harness offers {door:?} but has no code for it"),
+        format!("the harness offers {backdoor:?} but has no code for it"),
     )
 }
 
 /// A way to a store from behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Door {
+pub enum Backdoor {
     /// See what is in the store without this library.
-    Look,
+    Inspect,
     /// Make the store forget a grant.
     Expire,
     /// Cut all clients off, and heal.
@@ -218,25 +218,27 @@ pub enum Door {
     SlowReplies,
     /// Lose one reply.
     LoseReply,
-    /// Break connections in every way that a [`Trouble`] names.
-    Trouble,
+    /// Break connections in every way that a [`NetworkFault`] names.
+    NetworkFaults,
     /// Make the server lose its data.
     LoseData,
     /// Connect from other processes.
     Processes,
 }
 
-impl Door {
+impl Backdoor {
     fn absent(self) -> &'static str {
         match self {
-            Door::Look => "cannot look into the store from behind",
-            Door::Expire => "cannot make the store forget a grant",
-            Door::CutOff => "cannot cut clients off from the store",
-            Door::SlowReplies => "cannot delay the store's replies",
-            Door::LoseReply => "cannot lose a reply of the store",
-            Door::Trouble => "cannot break the store's connections",
-            Door::LoseData => "did not start the server, so its data is not the suite's to lose",
-            Door::Processes => "cannot connect from other processes",
+            Backdoor::Inspect => "cannot look into the store from behind",
+            Backdoor::Expire => "cannot make the store forget a grant",
+            Backdoor::CutOff => "cannot cut clients off from the store",
+            Backdoor::SlowReplies => "cannot delay the store's replies",
+            Backdoor::LoseReply => "cannot lose a reply of the store",
+            Backdoor::NetworkFaults => "cannot break the store's connections",
+            Backdoor::LoseData => {
+                "did not start the server, so its data is not the suite's to lose"
+            }
+            Backdoor::Processes => "cannot connect from other processes",
         }
     }
 }
@@ -328,7 +330,7 @@ mod tests {
     use fencelock_core::url::StoreUrl;
 
     #[test]
-    fn a_url_keeps_what_is_the_users_own() {
+    fn a_url_keeps_the_users_parameters() {
         let params = Params { token_epoch: 3, ..Params::under("a b&c=ü:") };
         let url = params.on_url("redis://u:p%40@h/1?ttl=1s&db=2&prefix=mine");
         assert!(url.starts_with("redis://u:p%40@h/1?db=2&prefix="), "{url}");

@@ -10,41 +10,41 @@
 //! the store from behind or break it; [`BEHAVIOURS`] is the list of what is demanded. Each pair of
 //! store and behaviour is a test of its own, which passes, fails, or is ignored with a reason.
 //! [`checker`] judges recorded histories, [`proxy`] breaks connections, [`servers`] are real servers
-//! on demand, and [`polls`] drops futures where they await; all four are of use without the suite,
-//! and so are the [`acts`] of a fault test, and tests that need a machine [`apart`].
-//! [`torture`] runs for as long as one likes, on servers that [`rigs`] start and break.
+//! on demand, and [`cancel_points`] drops futures where they await; all four are of use without the suite,
+//! and so are the [`helpers`] of a fault test, and tests that need a machine [`netns`].
+//! [`torture`] runs for as long as one likes, on servers that [`deployments`] start and break.
 
-pub mod acts;
-pub mod apart;
 pub mod behaviours;
+pub mod cancel_points;
 pub mod checker;
 mod context;
+pub mod deployments;
+mod frozen_runtime;
+pub mod fuzzing;
 mod harness;
+pub mod helpers;
 pub mod history;
-mod island;
 mod needs;
-pub mod outside;
+pub mod netns;
 mod panics;
 mod peer;
-pub mod polls;
 pub mod proxy;
-mod pulse;
 mod register;
-pub mod rigs;
 mod run;
 mod seed;
 pub mod servers;
+mod stall_detector;
 mod stopping;
 mod suite;
 pub mod torture;
 
 pub use behaviours::BEHAVIOURS;
 pub use context::Context;
+pub use frozen_runtime::FrozenRuntime;
 pub use harness::memory::MemoryHarness;
 pub use harness::scratch::{Connect, ScratchStore};
 pub use harness::url::UrlHarness;
-pub use harness::{Door, Harness, Params, Store};
-pub use island::Island;
+pub use harness::{Backdoor, Harness, Params, Store};
 pub use needs::Need;
 pub use peer::process::peer_main_if_asked;
 pub use peer::protocol::{How, Want};

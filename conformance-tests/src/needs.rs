@@ -1,9 +1,9 @@
 //! What a behaviour needs of a store and of its harness. Whoever lacks it is not tested for that
 //! behaviour, and the report says why; a lack is never a pass.
 
-use fencelock_core::{Liveness, Order, Profile, RenewalPlan, Tokens};
+use fencelock_core::{Liveness, Order, Profile, RenewalPlan, TokenOrder};
 
-use crate::harness::{Door, Store};
+use crate::harness::{Backdoor, Store};
 
 /// Something that not every store, or not every harness, has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ pub enum Need {
     /// A process whose wall clock can be moved.
     ClientClock,
     /// A back door.
-    Door(Door),
+    Backdoor(Backdoor),
 }
 
 impl Need {
@@ -39,9 +39,9 @@ impl Need {
             Need::Silence => profile.liveness != Liveness::Process,
             Need::Lease => profile.liveness == Liveness::Lease,
             Need::Renewal => profile.renewal != RenewalPlan::None,
-            Need::TokensBeyondData => profile.tokens == Tokens::BeyondData,
-            Need::ClientClock => crate::servers::ServerClock::is_possible(),
-            Need::Door(door) => store.doors().contains(&door),
+            Need::TokensBeyondData => profile.tokens == TokenOrder::BeyondData,
+            Need::ClientClock => crate::clock::ServerClock::is_possible(),
+            Need::Backdoor(backdoor) => store.backdoors().contains(&backdoor),
         };
         if has {
             return None;
@@ -58,7 +58,7 @@ impl Need {
                 format!("the {name} store's tokens rise only while it keeps its data")
             }
             Need::ClientClock => "this machine has no C compiler for the clock's shim".to_owned(),
-            Need::Door(door) => store.why_not(door),
+            Need::Backdoor(backdoor) => store.why_not(backdoor),
         })
     }
 }

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_a_run_goes_on_or_begins_nothing_more() {
+    fn after_a_failure_a_run_continues_or_starts_nothing_more() {
         let failed = || Outcome::Failed("two holders".to_owned());
         let passes_after_a_failure = |after| {
             let state = RunState { after_failure: after, ..RunState::default() };

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::context::Context;
 use crate::harness::Harness;
 use crate::needs::Need;
-use crate::pulse::Pulse;
+use crate::stall_detector::StallDetector;
 
 /// Something every store must do, or must do if it meets the needs.
 #[derive(Clone, Copy)]
@@ -116,9 +116,9 @@ pub(crate) fn run_fairly(
     stop: &CancellationToken,
 ) -> Outcome {
     fairly(|| {
-        let pulse = Pulse::feel();
+        let stalls = StallDetector::start();
         let run = run(harness, behaviour, bounds, seed, stop);
-        (run, pulse.stood_still())
+        (run, stalls.stood_still())
     })
 }
 
@@ -203,7 +203,7 @@ async fn judged(
         }
     };
     context.close().await;
-    let is_final = context.is_condemned();
+    let is_final = context.has_failed_finally();
     match outcome {
         Outcome::Failed(why) if is_final => {
             Run { outcome: Outcome::Failed(format!("a promise is broken: {why}")), is_final }

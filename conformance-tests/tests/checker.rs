@@ -103,7 +103,7 @@ fn an_open_claim_lasts_for_its_validity() {
 
 /// Where validity has no end, only the kill ends the belief of a killed process.
 #[test]
-fn a_killed_process_believes_in_nothing() {
+fn a_killed_process_holds_nothing() {
     let mut open = vec![
         event(10, 1, 1, What::Invoked { how: X }),
         event(11, 1, 1, What::Granted { token: 1, valid_until: u64::MAX }),
@@ -144,7 +144,7 @@ fn tokens_that_do_not_rise_are_found() {
 /// Between the return of acquire and the note of it the machine can stand still for longer than the
 /// hold, and others have held the lock by then.
 #[test]
-fn a_hold_that_was_over_before_it_was_told_counts_from_its_end() {
+fn a_hold_that_ended_before_it_was_reported_counts_from_its_end() {
     let rules = Rules { arrival_order: true, ..Rules::default() };
     let told_late = |token, ended| {
         vec![
@@ -174,7 +174,7 @@ fn a_stale_write_is_found() {
 }
 
 #[test]
-fn a_free_lock_that_nobody_gets_is_found() {
+fn a_free_lock_that_is_never_granted_is_found() {
     let rules = Rules { granted_within: Some(Duration::from_nanos(100)), ..Rules::default() };
     let waiter = |granted| {
         vec![
@@ -207,7 +207,7 @@ fn overtaking_is_found() {
 }
 
 #[test]
-fn who_asked_much_later_and_was_granted_first_is_found() {
+fn a_much_later_request_that_was_granted_first_is_found() {
     let rules = Rules { asked_later: Some(Duration::from_nanos(5)), ..Rules::default() };
     let early = vec![
         event(1, 1, 1, What::Invoked { how: X }),
@@ -221,7 +221,7 @@ fn who_asked_much_later_and_was_granted_first_is_found() {
 
 /// A grant of before the store lost its data may be told after one of afterwards.
 #[test]
-fn where_overlaps_are_admitted_only_a_grant_told_first_has_the_smaller_token() {
+fn where_overlaps_are_admitted_only_a_grant_reported_first_has_the_smaller_token() {
     let rules = Rules { overlaps_are_admitted: true, ..Rules::default() };
     let told_late = |invoked| {
         vec![
@@ -238,7 +238,7 @@ fn where_overlaps_are_admitted_only_a_grant_told_first_has_the_smaller_token() {
 }
 
 #[test]
-fn locks_are_judged_apart() {
+fn locks_are_checked_separately() {
     let mut other = held(2, X, 1, 12, 30);
     for event in &mut other {
         event.lock = "other".to_owned();

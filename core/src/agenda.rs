@@ -132,11 +132,11 @@ impl Agenda {
                     (Asked::No, Some(period)) => period / 8,
                     _ => Duration::ZERO,
                 };
-                if entry.due < until && entry.due.before(early) <= now {
+                if entry.due < until && entry.due - early <= now {
                     due.renew.push(hold.seat().contender().clone());
                     due.meters.get_or_insert_with(|| hold.meters().clone());
                     let again = hold.period().map_or(ASK_AGAIN, |period| period / 2);
-                    self.move_to(id, until.min(now.after(again)), Asked::Yes);
+                    self.move_to(id, until.min(now + again), Asked::Yes);
                 } else if entry.due <= now {
                     // What it waited for was an end that has been moved since.
                     let asked = entry.asked;
@@ -152,7 +152,7 @@ impl Agenda {
             Asked::No => {
                 wait.asked(now);
                 due.look.push(wait.seat().contender().clone());
-                self.move_to(id, wait.silence_ends().max(now.after(GRID)), Asked::Yes);
+                self.move_to(id, wait.silence_ends().max(now + GRID), Asked::Yes);
             }
             Asked::Yes | Asked::YesAndAgain => {
                 self.move_to(id, Moment::NEVER, Asked::Yes);
@@ -166,7 +166,7 @@ impl Agenda {
         let mut horizon = now;
         for (_, id) in self.by_due.range(..=(now, u64::MAX)) {
             if let Some(Entry { what: What::Hold(hold), .. }) = self.entries.get(id) {
-                horizon = horizon.max(now.after(hold.period().map_or(Duration::ZERO, |it| it / 8)));
+                horizon = horizon.max(now + hold.period().map_or(Duration::ZERO, |it| it / 8));
             }
         }
         horizon
@@ -178,31 +178,31 @@ impl Agenda {
 pub(crate) fn next_renewal(hold: &Hold, sent: Moment, now: Moment) -> Moment {
     match hold.period() {
         None => hold.valid_until().unwrap_or(now),
-        Some(period) => in_time(hold, sent.after(period), now),
+        Some(period) => in_time(hold, sent + period, now),
     }
 }
 
 /// When to ask again after no useful answer.
 pub(crate) fn renewal_again(hold: &Hold, now: Moment) -> Moment {
-    in_time(hold, now.after(hold.period().map_or(ASK_AGAIN, |period| period / 4)), now)
+    in_time(hold, now + hold.period().map_or(ASK_AGAIN, |period| period / 4), now)
 }
 
 /// `due`, or half-way to the end of a hold that would be over by then.
 fn in_time(hold: &Hold, due: Moment, now: Moment) -> Moment {
     let until = hold.valid_until().unwrap_or(now);
-    let left = until.since(now);
+    let left = until.duration_since(now);
     if due < until || until == hold.limit() || left < TOO_LATE {
         return due.min(until);
     }
-    now.after(left / 2)
+    now + left / 2
 }
 
-/// When to look, `look_in` from now.
-pub(crate) fn next_look(look_in: Duration, now: Moment) -> Moment {
-    let at = now.after(look_in.max(LOOK_AT_LEAST));
+/// When to look, `check_after` from now.
+pub(crate) fn next_look(check_after: Duration, now: Moment) -> Moment {
+    let at = now + check_after.max(LOOK_AT_LEAST);
     let beyond = Duration::from_nanos(at.as_nanos() % 1_000_000_000);
-    match look_in >= GRID && at != Moment::NEVER {
-        true => at.before(beyond).max(now.after(LOOK_AT_LEAST)),
+    match check_after >= GRID && at != Moment::NEVER {
+        true => (at - beyond).max(now + LOOK_AT_LEAST),
         false => at,
     }
 }
@@ -213,14 +213,14 @@ mod tests {
 
     #[test]
     fn looks_a_second_ahead_meet_at_whole_seconds() {
-        let second = Moment::from_nanos(0).after(Duration::from_secs(100));
+        let second = Moment::from_nanos(0) + Duration::from_secs(100);
         for ms in [1, 300, 999] {
-            let now = second.after(Duration::from_millis(ms));
+            let now = second + Duration::from_millis(ms);
             let look = next_look(Duration::from_secs(1), now);
-            assert_eq!(look, second.after(Duration::from_secs(1)), "at {ms} ms");
+            assert_eq!(look, second + Duration::from_secs(1), "at {ms} ms");
         }
         let exact = next_look(Duration::from_millis(700), second);
-        assert_eq!(exact, second.after(Duration::from_millis(700)));
+        assert_eq!(exact, second + Duration::from_millis(700));
         assert_eq!(next_look(Duration::MAX, second), Moment::NEVER);
         assert!(next_look(Duration::ZERO, second) > second);
     }

@@ -29,7 +29,7 @@ use crate::validity::{Clock, Moment};
 /// The methods that return a future are written as `async fn`.
 pub trait DistributedLock: Send + Sync + 'static {
     /// One claim in this store.
-    type Contender: Contender;
+    type Acquisition: Acquisition;
 
     /// What this store promises, and when it cannot.
     fn profile(&self) -> &Profile;
@@ -51,11 +51,11 @@ pub trait DistributedLock: Send + Sync + 'static {
     ///
     /// # Errors
     /// Unknown: it is asked again, and the old deadline stands.
-    fn renew(&self, held: &Self::Contender) -> impl Future<Output = Result<Renewal>> + Send;
+    fn renew(&self, held: &Self::Contender) -> impl Future<Output = Result<RenewOutcome>> + Send;
 
-    /// The safety look for claims that wait for `lock` and whose `look_in` has passed: has a
+    /// The safety look for claims that wait for `lock` and whose `check_after` has passed: has a
     /// wake-up been missed, has a holder expired? One answer for each of `waiting`, in its order,
-    /// by one request for all of them. Waiters whose `look_in` is a second or more look together,
+    /// by one request for all of them. Waiters whose `check_after` is a second or more look together,
     /// at whole seconds. They are never none, and all of one [`shard`](Self::shard).
     ///
     /// # Errors
@@ -64,7 +64,7 @@ pub trait DistributedLock: Send + Sync + 'static {
         &self,
         lock: &LockName,
         waiting: &[&Self::Contender],
-    ) -> impl Future<Output = Result<Vec<Look>>> + Send;
+    ) -> impl Future<Output = Result<Vec<WaiterCheck>>> + Send;
 
     /// Who holds `name` and who waits for it, as far as the store knows.
     ///
@@ -79,8 +79,8 @@ pub trait DistributedLock: Send + Sync + 'static {
     fn evict(
         &self,
         name: &LockName,
-        who: &OccupantId,
-    ) -> impl Future<Output = Result<Removal>> + Send;
+        who: &ParticipantId,
+    ) -> impl Future<Output = Result<ReleaseOutcome>> + Send;
 
     /// Removes all that locks under the names of `scratch` have left in the store, their fencing
     /// tokens and what is still held included, and what this client made to hold locks at all, if
@@ -109,7 +109,7 @@ pub trait DistributedLock: Send + Sync + 'static {
 /// `attempt` never after `release`; `release` may run beside `renew` and `look`.
 ///
 /// As in [`DistributedLock`], the methods that return a future are written as `async fn`.
-pub trait Contender: Send + Sync + 'static {
+pub trait Acquisition: Send + Sync + 'static {
     /// The claim this seat is for.
     fn claim(&self) -> &Arc<Claim>;
 
@@ -118,13 +118,13 @@ pub trait Contender: Send + Sync + 'static {
     ///
     /// # Errors
     /// Anything; only [retryable](crate::Error::is_retryable) ones are tried again.
-    fn attempt(&self) -> impl Future<Output = Result<Attempt>> + Send;
+    fn attempt(&self) -> impl Future<Output = Result<AttemptOutcome>> + Send;
 
     /// Gives the lock back, or leaves the queue. Repeatable; may be dropped at any await.
     ///
     /// # Errors
     /// Anything; core repeats it until it is `Removed` or `Absent`, in the background.
-    fn release(&self) -> impl Future<Output = Result<Removal>> + Send;
+    fn release(&self) -> impl Future<Output = Result<ReleaseOutcome>> + Send;
 
     /// Why the last request is still unanswered, where the driver knows more than that: the cause
     /// of the error when core gives it up. An error of the kind [`Busy`](crate::ErrorKind::Busy)
@@ -144,7 +144,7 @@ pub trait Contender: Send + Sync + 'static {
 
 /// The answer to one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attempt {
+pub enum AttemptOutcome {
     /// The lock is the claim's.
     Granted {
         /// The token of this grant: the same however often it is asked for.
@@ -157,18 +157,18 @@ pub enum Attempt {
     Waiting {
         /// When to look whether the bell was missed; [`Duration::MAX`] for a store whose bell
         /// cannot be.
-        look_in: Duration,
+        check_after: Duration,
     },
     /// The claim was not to queue, and the lock is not free for it.
     Busy {
         /// What it left behind.
-        rest: Rest,
+        rest: Residue,
     },
 }
 
 /// What a refused claim may have left in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum Residue {
     /// Certainly nothing.
     Nothing,
     /// Perhaps something: core releases it in the background.
@@ -178,10 +178,10 @@ pub enum Rest {
 /// What became of one renewal. An error means unknown: it is retried, and the old deadline
 /// stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Renewal {
+pub enum RenewOutcome {
     /// Still held.
     Renewed {
-        /// As in [`Attempt::Granted`].
+        /// As in [`AttemptOutcome::Granted`].
         valid_until: Moment,
     },
     /// The store says that the lock is not, or no longer, this claim's.
@@ -190,7 +190,7 @@ pub enum Renewal {
 
 /// What a safety look found for one claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum WaiterCheck {
     /// It should attempt now.
     Attempt,
     /// Nothing; look again after this long.
@@ -199,7 +199,7 @@ pub enum Look {
 
 /// What a release saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removal {
+pub enum ReleaseOutcome {
     /// It was there, and this call removed it.
     Removed,
     /// It was not there.
@@ -216,15 +216,15 @@ pub enum Removal {
 #[non_exhaustive]
 pub struct Snapshot {
     /// Holders, in the order of their grants where the store knows it.
-    pub holders: Vec<Occupant>,
+    pub holders: Vec<Participant>,
     /// Waiters, in queue order where there is one.
-    pub waiters: Vec<Occupant>,
+    pub waiters: Vec<Participant>,
 }
 
 impl Snapshot {
     /// Of these holders and waiters.
     #[must_use]
-    pub fn new(holders: Vec<Occupant>, waiters: Vec<Occupant>) -> Snapshot {
+    pub fn new(holders: Vec<Participant>, waiters: Vec<Participant>) -> Snapshot {
         Snapshot { holders, waiters }
     }
 }
@@ -232,9 +232,9 @@ impl Snapshot {
 /// One holder or waiter, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Occupant {
+pub struct Participant {
     /// Names it in [`DistributedLock::evict`].
-    pub id: OccupantId,
+    pub id: ParticipantId,
     /// How it holds, or wants to.
     pub mode: Mode,
     /// Its own words; foreign clients have none.
@@ -245,43 +245,43 @@ pub struct Occupant {
     pub token: Option<FencingToken>,
 }
 
-impl Occupant {
-    /// An occupant of which only this much is known.
+impl Participant {
+    /// A participant of which only this much is known.
     #[must_use]
-    pub fn new(id: OccupantId, mode: Mode) -> Occupant {
-        Occupant { id, mode, label: None, since: None, token: None }
+    pub fn new(id: ParticipantId, mode: Mode) -> Participant {
+        Participant { id, mode, label: None, since: None, token: None }
     }
 
     /// The same with its label.
     #[must_use]
-    pub fn labelled(mut self, label: Label) -> Occupant {
+    pub fn labelled(mut self, label: Label) -> Participant {
         self.label = Some(label);
         self
     }
 
     /// The same with how long it has held or waited.
     #[must_use]
-    pub fn since(mut self, since: Duration) -> Occupant {
+    pub fn since(mut self, since: Duration) -> Participant {
         self.since = Some(since);
         self
     }
 
     /// The same with its fencing token.
     #[must_use]
-    pub fn token(mut self, token: FencingToken) -> Occupant {
+    pub fn token(mut self, token: FencingToken) -> Participant {
         self.token = Some(token);
         self
     }
 }
 
-/// Names one occupant of one lock within a store. Never the owner token, which proves ownership.
+/// Names one participant of one lock within a store. Never the owner token, which proves ownership.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct OccupantId(String);
+pub struct ParticipantId(String);
 
-impl OccupantId {
+impl ParticipantId {
     /// `id`, in the store's own form.
-    pub fn new(id: impl Into<String>) -> OccupantId {
-        OccupantId(id.into())
+    pub fn new(id: impl Into<String>) -> ParticipantId {
+        ParticipantId(id.into())
     }
 
     /// The store's own form.
@@ -291,13 +291,13 @@ impl OccupantId {
     }
 }
 
-impl fmt::Display for OccupantId {
+impl fmt::Display for ParticipantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl fmt::Debug for OccupantId {
+impl fmt::Debug for ParticipantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
     }

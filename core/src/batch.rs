@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
 
-use crate::backend::{Contender, DistributedLock, Look, Renewal};
+use crate::backend::{Acquisition, DistributedLock, RenewOutcome, WaiterCheck};
 use crate::erased::{Answer, Told};
 use crate::error::{Error, ErrorKind};
 use crate::seat::caught;
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 100;
 pub(crate) fn renew<'a, S: DistributedLock>(
     store: &'a S,
     held: Vec<&'a S::Contender>,
-    told: Told<'a, Renewal>,
+    told: Told<'a, RenewOutcome>,
 ) -> impl Future<Output = ()> + Send + 'a {
     let renew_one = move |held: &'a S::Contender| -> Answer<'a, ()> {
         Box::pin(async move {
@@ -42,7 +42,7 @@ pub(crate) fn renew<'a, S: DistributedLock>(
 pub(crate) fn look<'a, S: DistributedLock>(
     store: &'a S,
     waiting: Vec<&'a S::Contender>,
-    told: Told<'a, Look>,
+    told: Told<'a, WaiterCheck>,
 ) -> impl Future<Output = ()> + Send + 'a {
     let look_at = move |waiting: Vec<&'a S::Contender>| -> Answer<'a, ()> {
         Box::pin(async move {

@@ -1,6 +1,6 @@
 //! One request for a lock, as core and the store's driver both see it.
 //!
-//! The driver wakes a claim by [ringing](Claim::ring) it. A ring is a hint: it may come from any
+//! The driver wakes a claim by [ringing](Claim::wake) it. A ring is a hint: it may come from any
 //! thread, too often or too late, and only an attempt or a renewal finds out what happened.
 
 use std::fmt;
@@ -52,7 +52,7 @@ pub enum IfBusy {
 /// By which call a lock was asked for. They are one lock on every store; a driver whose names in
 /// the store are shared with other libraries writes each as these do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Family {
+pub enum LockKind {
     /// [`Locks::lock`](crate::Locks::lock).
     Lock,
     /// [`Locks::rw_lock`](crate::Locks::rw_lock).
@@ -65,7 +65,7 @@ pub enum Family {
 pub struct Claim {
     pub(crate) id: u64,
     name: LockName,
-    family: Family,
+    family: LockKind,
     mode: Mode,
     owner: OwnerToken,
     ttl: Duration,
@@ -86,7 +86,7 @@ const OVER: u8 = 2;
 /// What a new claim asks for.
 pub(crate) struct Wanted {
     pub(crate) name: LockName,
-    pub(crate) family: Family,
+    pub(crate) family: LockKind,
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
     pub(crate) renewed: bool,
@@ -132,7 +132,7 @@ impl Claim {
 
     /// By which call it was asked for.
     #[must_use]
-    pub fn family(&self) -> Family {
+    pub fn family(&self) -> LockKind {
         self.family
     }
 
@@ -196,15 +196,18 @@ impl Claim {
 
     /// Rings when `event` ends: a watch that fired, a pipe that closed. The claim is held weakly;
     /// dropping what this returns ends the watching.
-    pub fn ring_when(self: &Arc<Self>, event: impl Future<Output = ()> + Send + 'static) -> Armed {
+    pub fn wake_when(
+        self: &Arc<Self>,
+        event: impl Future<Output = ()> + Send + 'static,
+    ) -> WatchHandle {
         let claim = Arc::downgrade(self);
         let task = self.runtime.spawn(async move {
             event.await;
             if let Some(claim) = claim.upgrade() {
-                claim.ring();
+                claim.wake();
             }
         });
-        Armed(task.abort_handle())
+        WatchHandle(task.abort_handle())
     }
 
     /// Whether nobody wants this claim any more.
@@ -241,9 +244,9 @@ impl fmt::Debug for Claim {
 /// A watch that will ring a claim; dropping it disarms it.
 #[derive(Debug)]
 #[must_use = "dropping it ends the watching"]
-pub struct Armed(tokio::task::AbortHandle);
+pub struct WatchHandle(tokio::task::AbortHandle);
 
-impl Drop for Armed {
+impl Drop for WatchHandle {
     fn drop(&mut self) {
         self.0.abort();
     }

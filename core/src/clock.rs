@@ -268,7 +268,7 @@ mod timer {
         pub(super) async fn fired(&self) {
             loop {
                 let at = *self.at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                let left = at.since(now());
+                let left = at.duration_since(now());
                 if left.is_zero() {
                     *self.at.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
                         Moment::NEVER;
@@ -297,7 +297,7 @@ mod tests {
             .into_iter()
             .map(|ms| {
                 let clock = clock.clone();
-                let at = start.after(Duration::from_millis(ms));
+                let at = start + Duration::from_millis(ms);
                 tokio::spawn(async move {
                     clock.sleep_until(at).await;
                     assert!(clock.now() >= at);
@@ -314,7 +314,7 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_sleep_leaves_nothing_and_a_past_one_ends_at_once() {
         let clock = BootClock::start().unwrap();
-        let far = clock.now().after(Duration::from_secs(3600));
+        let far = clock.now() + Duration::from_secs(3600);
         tokio::select! {
             () = clock.sleep_until(far) => panic!("an hour passed"),
             () = clock.sleep_until(clock.now()) => {}

@@ -58,7 +58,7 @@ impl Connected {
     /// Bounds one request to the store that no claim's life cycle bounds.
     pub(crate) async fn bounded<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         let bound = self.settings.unreachable_after;
-        let answer = self.until(self.now().after(bound), request).await;
+        let answer = self.until(self.now() + bound, request).await;
         answer.unwrap_or_else(|| Err(silent(bound, None)))
     }
 

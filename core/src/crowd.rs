@@ -23,12 +23,12 @@ pub struct Limits {
 }
 
 /// What takes the steps of a crowd to the store: one connection to it.
-pub trait Carrier: Send + Sync + Sized + 'static {
+pub trait BatchTransport: Send + Sync + Sized + 'static {
     /// A step that waits for a place, or for its answer.
-    type Step: Send + 'static;
+    type Request: Send + 'static;
 
     /// Those who go by it.
-    fn crowd(&self) -> &Crowd<Self::Step>;
+    fn batcher(&self) -> &Batcher<Self::Step>;
 
     /// Where calls are awaited, to their end: nobody's cancellation may keep the others from their
     /// answers.
@@ -39,34 +39,34 @@ pub trait Carrier: Send + Sync + Sized + 'static {
     fn carry(
         self: Arc<Self>,
         steps: Vec<Self::Step>,
-        leaving: Leaving<Self>,
+        leaving: SendOrderGuard<Self>,
     ) -> impl Future<Output = ()> + Send;
 
     /// Takes up one step: what `wait` makes of it, if it has to, is a step and where its answer
     /// will be.
-    fn enter<A>(self: &Arc<Self>, wait: impl FnOnce() -> (Self::Step, A)) -> Way<Self, A> {
-        let crowd = self.crowd();
+    fn enter<A>(self: &Arc<Self>, wait: impl FnOnce() -> (Self::Step, A)) -> Dispatch<Self, A> {
+        let crowd = self.batcher();
         let mut queue = crowd.queue();
         let is_early = queue.steps < crowd.limits.alone;
         if is_early && queue.leaving == 0 && queue.waiting.is_empty() {
             queue.steps += 1;
-            return Way::Alone(Place { of: self.clone(), steps: 1, calls: 0 });
+            return Dispatch::Direct(Place { of: self.clone(), steps: 1, calls: 0 });
         }
         let (step, answer) = wait();
         queue.waiting.push(step);
-        Way::Together(answer)
+        Dispatch::Batched(answer)
     }
 
     /// Has everybody else wait until steps that are sent now are on the connection.
-    fn leaving(self: &Arc<Self>) -> Leaving<Self> {
-        self.crowd().queue().leaving += 1;
-        Leaving(self.clone())
+    fn leaving(self: &Arc<Self>) -> SendOrderGuard<Self> {
+        self.batcher().queue().leaving += 1;
+        SendOrderGuard(self.clone())
     }
 }
 
 /// How a step is done.
 #[derive(Debug)]
-pub enum Way<C: Carrier, A> {
+pub enum Dispatch<C: BatchTransport, A> {
     /// By its caller, in a call of its own, who keeps the place until then.
     Alone(Place<C>),
     /// With others: the answer comes.
@@ -75,7 +75,7 @@ pub enum Way<C: Carrier, A> {
 
 /// The steps at one connection.
 #[derive(Debug)]
-pub struct Crowd<S> {
+pub struct Batcher<S> {
     limits: Limits,
     queue: Mutex<Queue<S>>,
 }
@@ -94,13 +94,13 @@ struct Queue<S> {
     is_departing: bool,
 }
 
-impl<S> Crowd<S> {
+impl<S> Batcher<S> {
     /// Nobody yet.
     #[must_use]
-    pub fn new(limits: Limits) -> Crowd<S> {
+    pub fn new(limits: Limits) -> Batcher<S> {
         let queue =
             Queue { steps: 0, calls: 0, leaving: 0, waiting: Vec::new(), is_departing: false };
-        Crowd { limits, queue: Mutex::new(queue) }
+        Batcher { limits, queue: Mutex::new(queue) }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue<S>> {
@@ -117,7 +117,7 @@ impl<S> Crowd<S> {
 ///
 /// On a runtime that has ended a call is dropped as it is spawned, and its place calls this again:
 /// that call returns at once, for a crowd must not become a recursion as deep as it is long.
-fn depart<C: Carrier>(carrier: &Arc<C>) {
+fn depart<C: BatchTransport>(carrier: &Arc<C>) {
     let mut departs = false;
     while let Some(Call { steps, place, leaving }) = next_call(carrier, departs) {
         departs = true;
@@ -130,14 +130,14 @@ fn depart<C: Carrier>(carrier: &Arc<C>) {
 }
 
 /// Steps that go together, with their place.
-struct Call<C: Carrier> {
+struct Call<C: BatchTransport> {
     steps: Vec<C::Step>,
     place: Place<C>,
-    leaving: Leaving<C>,
+    leaving: SendOrderGuard<C>,
 }
 
 /// The next call, for the caller that `departs` already, or while there is none.
-fn next_call<C: Carrier>(carrier: &Arc<C>, departs: bool) -> Option<Call<C>> {
+fn next_call<C: BatchTransport>(carrier: &Arc<C>, departs: bool) -> Option<Call<C>> {
     let crowd = carrier.crowd();
     let mut queue = crowd.queue();
     if queue.is_departing && !departs {
@@ -154,18 +154,18 @@ fn next_call<C: Carrier>(carrier: &Arc<C>, departs: bool) -> Option<Call<C>> {
     queue.leaving += 1;
     let steps = queue.waiting.drain(..count).collect();
     let place = Place { of: carrier.clone(), steps: count, calls: 1 };
-    Some(Call { steps, place, leaving: Leaving(carrier.clone()) })
+    Some(Call { steps, place, leaving: SendOrderGuard(carrier.clone()) })
 }
 
 /// Room for a call, until it is dropped.
 #[derive(Debug)]
-pub struct Place<C: Carrier> {
+pub struct Place<C: BatchTransport> {
     of: Arc<C>,
     steps: usize,
     calls: usize,
 }
 
-impl<C: Carrier> Drop for Place<C> {
+impl<C: BatchTransport> Drop for Place<C> {
     fn drop(&mut self) {
         {
             let mut queue = self.of.crowd().queue();
@@ -178,9 +178,9 @@ impl<C: Carrier> Drop for Place<C> {
 
 /// Steps that are not on the connection yet.
 #[derive(Debug)]
-pub struct Leaving<C: Carrier>(Arc<C>);
+pub struct SendOrderGuard<C: BatchTransport>(Arc<C>);
 
-impl<C: Carrier> Drop for Leaving<C> {
+impl<C: BatchTransport> Drop for SendOrderGuard<C> {
     fn drop(&mut self) {
         self.0.crowd().queue().leaving -= 1;
         depart(&self.0);
@@ -192,37 +192,40 @@ mod tests {
     use super::*;
 
     struct Line {
-        crowd: Crowd<()>,
+        batcher: Batcher<()>,
         runtime: Handle,
     }
 
-    impl Carrier for Line {
-        type Step = ();
+    impl BatchTransport for Line {
+        type Request = ();
 
-        fn crowd(&self) -> &Crowd<()> {
-            &self.crowd
+        fn batcher(&self) -> &Batcher<()> {
+            &self.batcher
         }
 
         fn runtime(&self) -> &Handle {
             &self.runtime
         }
 
-        async fn carry(self: Arc<Self>, _steps: Vec<()>, _leaving: Leaving<Self>) {}
+        async fn send(self: Arc<Self>, _steps: Vec<()>, _leaving: SendOrderGuard<Self>) {}
     }
 
     /// A process with 10,000 waiters ended by a stack overflow when its runtime did.
     #[test]
     fn a_crowd_on_a_runtime_that_has_ended_is_dropped_in_a_row() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let limits = Limits { alone: 1, calls: 1, most: 1 };
-        let line = Arc::new(Line { crowd: Crowd::new(limits), runtime: runtime.handle().clone() });
-        let Way::Alone(place) = line.enter(|| ((), ())) else { panic!("nobody else is there") };
+        let limits = Limits { direct: 1, calls: 1, per_call: 1 };
+        let line =
+            Arc::new(Line { batcher: Batcher::new(limits), runtime: runtime.handle().clone() });
+        let Dispatch::Direct(place) = line.enter(|| ((), ())) else {
+            panic!("nobody else is there")
+        };
         for _ in 0..200_000 {
-            assert!(matches!(line.enter(|| ((), ())), Way::Together(())));
+            assert!(matches!(line.enter(|| ((), ())), Dispatch::Batched(())));
         }
         drop(runtime);
         drop(place);
         assert!(line.crowd.take_waiting().is_empty());
-        assert!(matches!(line.enter(|| ((), ())), Way::Alone(_)));
+        assert!(matches!(line.enter(|| ((), ())), Dispatch::Direct(_)));
     }
 }

@@ -9,7 +9,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::backend::{
-    Attempt, Contender, DistributedLock, Look, OccupantId, Removal, Renewal, Snapshot,
+    Acquisition, AttemptOutcome, DistributedLock, ParticipantId, ReleaseOutcome, RenewOutcome,
+    Snapshot, WaiterCheck,
 };
 use crate::batch;
 use crate::claim::Claim;
@@ -27,28 +28,32 @@ pub(crate) type Told<'a, T> = &'a (dyn Fn(&Arc<Claim>, Result<T>) + Send + Sync)
 pub(crate) trait Store: Send + Sync {
     fn profile(&self) -> &Profile;
     fn clock(&self) -> &dyn Clock;
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn AnyContender>;
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn AnyContender>;
     fn renew<'a>(
         &'a self,
         held: &'a [Arc<dyn AnyContender>],
-        told: Told<'a, Renewal>,
+        told: Told<'a, RenewOutcome>,
     ) -> Answer<'a, ()>;
     fn look<'a>(
         &'a self,
         waiting: &'a [Arc<dyn AnyContender>],
-        told: Told<'a, Look>,
+        told: Told<'a, WaiterCheck>,
     ) -> Answer<'a, ()>;
     fn inspect<'a>(&'a self, name: &'a LockName) -> Answer<'a, Result<Snapshot>>;
-    fn evict<'a>(&'a self, name: &'a LockName, who: &'a OccupantId) -> Answer<'a, Result<Removal>>;
+    fn evict<'a>(
+        &'a self,
+        name: &'a LockName,
+        who: &'a ParticipantId,
+    ) -> Answer<'a, Result<ReleaseOutcome>>;
     fn clear<'a>(&'a self, scratch: &'a Scratch) -> Answer<'a, Result<()>>;
     fn close(&self) -> Answer<'_, Result<()>>;
 }
 
-/// As [`Contender`].
+/// As [`Acquisition`].
 pub(crate) trait AnyContender: Any + Send + Sync {
     fn claim(&self) -> &Arc<Claim>;
-    fn attempt(&self) -> Answer<'_, Result<Attempt>>;
-    fn release(&self) -> Answer<'_, Result<Removal>>;
+    fn attempt(&self) -> Answer<'_, Result<AttemptOutcome>>;
+    fn release(&self) -> Answer<'_, Result<ReleaseOutcome>>;
     fn unanswered(&self) -> Option<Error>;
     #[cfg(unix)]
     fn keep_alive(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
@@ -78,14 +83,14 @@ impl<S: DistributedLock> Store for Erased<S> {
         self.0.clock()
     }
 
-    fn enter(&self, claim: Arc<Claim>) -> Arc<dyn AnyContender> {
-        Arc::new(self.0.enter(claim))
+    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn AnyContender> {
+        Arc::new(self.0.begin(claim))
     }
 
     fn renew<'a>(
         &'a self,
         held: &'a [Arc<dyn AnyContender>],
-        told: Told<'a, Renewal>,
+        told: Told<'a, RenewOutcome>,
     ) -> Answer<'a, ()> {
         Box::pin(batch::renew(&*self.0, own::<S>(held), told))
     }
@@ -93,7 +98,7 @@ impl<S: DistributedLock> Store for Erased<S> {
     fn look<'a>(
         &'a self,
         waiting: &'a [Arc<dyn AnyContender>],
-        told: Told<'a, Look>,
+        told: Told<'a, WaiterCheck>,
     ) -> Answer<'a, ()> {
         Box::pin(batch::look(&*self.0, own::<S>(waiting), told))
     }
@@ -102,7 +107,11 @@ impl<S: DistributedLock> Store for Erased<S> {
         Box::pin(self.0.inspect(name))
     }
 
-    fn evict<'a>(&'a self, name: &'a LockName, who: &'a OccupantId) -> Answer<'a, Result<Removal>> {
+    fn evict<'a>(
+        &'a self,
+        name: &'a LockName,
+        who: &'a ParticipantId,
+    ) -> Answer<'a, Result<ReleaseOutcome>> {
         Box::pin(self.0.evict(name, who))
     }
 
@@ -115,25 +124,25 @@ impl<S: DistributedLock> Store for Erased<S> {
     }
 }
 
-impl<C: Contender> AnyContender for C {
+impl<C: Acquisition> AnyContender for C {
     fn claim(&self) -> &Arc<Claim> {
-        Contender::claim(self)
+        Acquisition::claim(self)
     }
 
-    fn attempt(&self) -> Answer<'_, Result<Attempt>> {
-        Box::pin(Contender::attempt(self))
+    fn attempt(&self) -> Answer<'_, Result<AttemptOutcome>> {
+        Box::pin(Acquisition::attempt(self))
     }
 
-    fn release(&self) -> Answer<'_, Result<Removal>> {
-        Box::pin(Contender::release(self))
+    fn release(&self) -> Answer<'_, Result<ReleaseOutcome>> {
+        Box::pin(Acquisition::release(self))
     }
 
     fn unanswered(&self) -> Option<Error> {
-        Contender::unanswered(self)
+        Acquisition::unanswered(self)
     }
 
     #[cfg(unix)]
     fn keep_alive(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        Contender::keep_alive(self)
+        Acquisition::keep_alive(self)
     }
 }

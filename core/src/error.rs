@@ -80,7 +80,7 @@ pub enum LostReason {
 impl LostReason {
     /// The word for metrics and logs.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             LostReason::Expired => "expired",
             LostReason::TakenAway => "taken_away",
@@ -95,7 +95,7 @@ impl fmt::Display for LostReason {
         f.write_str(match self {
             LostReason::Expired => "its validity ended before a renewal was confirmed",
             LostReason::TakenAway => "the store says it is no longer ours",
-            LostReason::HoldLimit => "its hold_at_most was over",
+            LostReason::HoldLimit => "hold_at_most elapsed",
             LostReason::Closed => "the store was closed",
         })
     }
@@ -264,7 +264,7 @@ impl fmt::Display for Inner {
             }
             write!(f, ": ")?;
         }
-        write!(f, "{}: {}", self.kind.words(), self.message)
+        write!(f, "{}: {}", self.kind.message(), self.message)
     }
 }
 

@@ -67,7 +67,7 @@ impl Guard {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match self.is_held() {
-            true => self.valid_until().since(self.core.now()),
+            true => self.valid_until().duration_since(self.core.now()),
             false => Duration::ZERO,
         }
     }
@@ -88,7 +88,7 @@ impl Guard {
         loop {
             let changed = self.hold.changed();
             let Some(until) = self.hold.valid_until() else { return };
-            let at = until.before(margin);
+            let at = until - margin;
             if self.core.now() >= at {
                 return;
             }
@@ -168,7 +168,7 @@ impl Guard {
     /// - [`ErrorKind::Refused`] and others that the store answers for good.
     ///
     /// # Cancel safety
-    /// Dropped half-way, the release goes on in the background.
+    /// Dropped half-way, the release continues in the background.
     pub async fn release(self) -> Result<()> {
         let name = self.name().clone();
         let store = self.core.store.profile().store;

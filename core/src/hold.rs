@@ -175,7 +175,7 @@ impl Hold {
             Ending::Released => None,
             Ending::Lost(reason) => Some(reason),
         };
-        self.meters.ended(self.claim(), now.since(self.since), lost);
+        self.meters.ended(self.claim(), now.duration_since(self.since), lost);
         self.changed.notify_waiters();
         if let Some(reason) = lost {
             self.span.in_scope(|| observe::lost(self.claim(), self.token, reason));

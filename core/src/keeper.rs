@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
 use crate::agenda::{Agenda, Asked, Due, Entry, What, next_look, next_renewal, renewal_again};
-use crate::backend::{Look, Renewal};
+use crate::backend::{RenewOutcome, WaiterCheck};
 use crate::claim::Claim;
 use crate::erased::Store;
 use crate::error::{LostReason, Result};
@@ -67,9 +67,9 @@ impl Keeper {
         self.insert(hold.claim().id, due, What::Hold(hold))
     }
 
-    /// Sends `wait` to look in `look_in`. `false` when the keeper has stopped.
-    pub(crate) fn watch(&self, wait: Arc<Wait>, look_in: Duration, now: Moment) -> bool {
-        self.insert(wait.seat().claim().id, next_look(look_in, now), What::Wait(wait))
+    /// Sends `wait` to look in `check_after`. `false` when the keeper has stopped.
+    pub(crate) fn watch(&self, wait: Arc<Wait>, check_after: Duration, now: Moment) -> bool {
+        self.insert(wait.seat().claim().id, next_look(check_after, now), What::Wait(wait))
     }
 
     pub(crate) fn remove(&self, id: u64) {
@@ -129,7 +129,7 @@ impl Keeper {
                 self.renew_now(id);
             }
             let now = store.clock().now();
-            let at_latest = if busy { now.after(LINGER) } else { Moment::NEVER };
+            let at_latest = if busy { now + LINGER } else { Moment::NEVER };
             let (due, next) = self.agenda().take_due(now, at_latest);
             self.carry_out(due, &store, now);
             tokio::select! {
@@ -146,7 +146,7 @@ impl Keeper {
             hold.expire(until, now);
         }
         for wait in due.find_out {
-            wait.seat().claim().ring();
+            wait.seat().claim().wake();
         }
         if !due.renew.is_empty() {
             let (keeper, store) = (self.clone(), store.clone());
@@ -156,7 +156,7 @@ impl Keeper {
                 };
                 store.renew(&due.renew, &told).await;
                 if let Some(meters) = due.meters {
-                    meters.renewed(store.clock().now().since(now));
+                    meters.renewed(store.clock().now().duration_since(now));
                 }
             });
         }
@@ -172,19 +172,19 @@ impl Keeper {
     }
 
     /// The answer, read `now`, to a renewal in a batch that was sent at `sent`.
-    fn renewed(&self, id: u64, answer: Result<Renewal>, sent: Moment, now: Moment) {
+    fn renewed(&self, id: u64, answer: Result<RenewOutcome>, sent: Moment, now: Moment) {
         let ended = {
             let mut agenda = self.agenda();
             let Some(entry) = agenda.get_mut(id) else { return };
             let What::Hold(hold) = &entry.what else { return };
             let (asked, hold) = (entry.asked, hold.clone());
             let due = match &answer {
-                Ok(Renewal::Renewed { valid_until }) => match hold.extend(*valid_until, now) {
+                Ok(RenewOutcome::Renewed { valid_until }) => match hold.extend(*valid_until, now) {
                     true if asked == Asked::YesAndAgain => Some(now),
                     true => Some(next_renewal(&hold, sent, now)),
                     false => None,
                 },
-                Ok(Renewal::Lost) => None,
+                Ok(RenewOutcome::Lost) => None,
                 // A later batch has answered meanwhile.
                 Err(_) if asked == Asked::No => return,
                 Err(_) => Some(renewal_again(&hold, now)),
@@ -202,7 +202,7 @@ impl Keeper {
             }
         };
         match (ended, answer) {
-            (Some(hold), Ok(Renewal::Lost)) => {
+            (Some(hold), Ok(RenewOutcome::Lost)) => {
                 hold.end(Ending::Lost(LostReason::TakenAway), now);
             }
             // Extended too late: whoever asks first ends it as expired.
@@ -216,20 +216,20 @@ impl Keeper {
         }
     }
 
-    fn looked(&self, claim: &Claim, answer: Result<Look>, now: Moment) {
-        let mut find_out = matches!(answer, Ok(Look::Attempt));
+    fn looked(&self, claim: &Claim, answer: Result<WaiterCheck>, now: Moment) {
+        let mut find_out = matches!(answer, Ok(WaiterCheck::Attempt));
         {
             let mut agenda = self.agenda();
             if let Some(Entry { asked: Asked::Yes, what: What::Wait(wait), .. }) =
                 agenda.get_mut(claim.id)
             {
-                let look_in = match &answer {
+                let check_after = match &answer {
                     Ok(look) => {
                         wait.answered();
                         match look {
                             // The claim's own attempt sets the next look.
-                            Look::Attempt => LOOK_AGAIN,
-                            Look::Again(after) => *after,
+                            WaiterCheck::Attempt => LOOK_AGAIN,
+                            WaiterCheck::Again(after) => *after,
                         }
                     }
                     Err(error) => {
@@ -239,14 +239,14 @@ impl Keeper {
                         LOOK_AGAIN
                     }
                 };
-                let due = next_look(look_in, now);
+                let due = next_look(check_after, now);
                 agenda.move_to(claim.id, due, Asked::No);
                 self.wake_if_earlier(&agenda, due);
             }
         }
         // Also a claim whose own attempt is under way: that may be older than the look.
         if find_out {
-            claim.ring();
+            claim.wake();
         }
         if let Err(error) = answer {
             tracing::debug!(target: "fencelock", %error, "the safety look had no answer");

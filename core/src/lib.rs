@@ -35,10 +35,10 @@ mod validity;
 mod wait;
 
 pub use backend::{
-    Attempt, Contender, DistributedLock, Look, Occupant, OccupantId, Removal, Renewal, Rest,
-    Snapshot,
+    Acquisition, AttemptOutcome, DistributedLock, Participant, ParticipantId, ReleaseOutcome,
+    RenewOutcome, Residue, Snapshot, WaiterCheck,
 };
-pub use claim::{Armed, Claim, Family, IfBusy, OwnerToken};
+pub use claim::{Claim, IfBusy, LockKind, OwnerToken, WatchHandle};
 pub use clock::BootClock;
 pub use error::{Error, ErrorKind, LostReason, Operation, Result};
 pub use guard::Guard;
@@ -47,7 +47,7 @@ pub use locks::Locks;
 pub use mode::{Mode, Permits};
 pub use name::LockName;
 pub use options::{Label, Settings, Ttl, parse_duration};
-pub use profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, Tokens};
+pub use profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
 pub use scratch::Scratch;
 pub use token::{FencingToken, TokenEpoch};
 pub use validity::{Clock, Moment, TokioClock, lease_end};

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tracing::{Instrument, Span};
 
-use crate::backend::{Attempt, Rest};
-use crate::claim::{Claim, Family, IfBusy, Wanted};
+use crate::backend::{AttemptOutcome, Residue};
+use crate::claim::{Claim, IfBusy, LockKind, Wanted};
 use crate::connected::{Connected, closed, silent};
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::guard::Guard;
@@ -31,7 +31,7 @@ use crate::wait::{Said, Wait};
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) name: LockName,
-    pub(crate) family: Family,
+    pub(crate) family: LockKind,
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
     pub(crate) renewed: bool,
@@ -98,7 +98,7 @@ async fn contend(
         core.rung.clone(),
     ));
     let mut outcome = Counted { meters: &core.meters, claim: &claim, outcome: Outcome::Cancelled };
-    let seat = Arc::new(Seat::take(core.store.enter(claim.clone()), core.yard.clone()));
+    let seat = Arc::new(Seat::take(core.store.begin(claim.clone()), core.yard.clone()));
     let result = match core.closing.is_cancelled() || core.keeper.has_stopped() {
         // Looked at only now: `close` waits for every seat that was taken before.
         true => {
@@ -151,7 +151,7 @@ impl<'a> Contention<'a> {
     ) -> Contention<'a> {
         let started = core.now();
         let gives_up = match patience {
-            Patience::AtMost { left, .. } => started.after(left),
+            Patience::AtMost { left, .. } => started + left,
             Patience::None | Patience::Unlimited => Moment::NEVER,
         };
         let wait = Arc::new(Wait::new(seat.clone(), request.unreachable_after));
@@ -163,27 +163,27 @@ impl<'a> Contention<'a> {
         let mut asked = self.started;
         loop {
             match self.attempt(asked).await? {
-                Ok(Attempt::Granted { token, valid_until }) => {
+                Ok(AttemptOutcome::Granted { token, valid_until }) => {
                     let token = token.in_epoch(self.core.settings.token_epoch);
                     let since = self.core.now();
                     let limit = hold_limit(self.request, asked, since);
                     let period = self.period();
                     return self.grant(&Grant { token, asked, since, valid_until, limit, period });
                 }
-                Ok(Attempt::Busy { rest }) => {
-                    if rest == Rest::Nothing {
+                Ok(AttemptOutcome::Busy { rest }) => {
+                    if rest == Residue::Nothing {
                         self.seat.nothing_left();
                     }
                     return Err(self.busy());
                 }
                 // A driver that queued a claim that was not to be: the seat's drop undoes it.
-                Ok(Attempt::Waiting { .. }) if self.patience == Patience::None => {
+                Ok(AttemptOutcome::Waiting { .. }) if self.patience == Patience::None => {
                     return Err(self.busy());
                 }
-                Ok(Attempt::Waiting { look_in }) => {
+                Ok(AttemptOutcome::Waiting { check_after }) => {
                     self.wait.answered();
                     pace = Pace::start();
-                    self.wait_for_bell(look_in).await?;
+                    self.wait_for_bell(check_after).await?;
                 }
                 Err(error) if error.is_retryable() => {
                     self.wait.troubled(error);
@@ -206,7 +206,7 @@ impl<'a> Contention<'a> {
     }
 
     /// One attempt and its answer, unless the wait limit or the store's silence ends it.
-    async fn attempt(&self, asked: Moment) -> Result<Result<Attempt>> {
+    async fn attempt(&self, asked: Moment) -> Result<Result<AttemptOutcome>> {
         self.wait.asked(asked);
         let contender = self.seat.contender();
         let mut attempt = contender.attempt();
@@ -235,10 +235,10 @@ impl<'a> Contention<'a> {
     }
 
     /// Waits for the bell, which the driver or the keeper's look rings.
-    async fn wait_for_bell(&self, look_in: Duration) -> Result<()> {
+    async fn wait_for_bell(&self, check_after: Duration) -> Result<()> {
         let (core, claim) = (self.core, self.seat.claim());
         self.wait.park();
-        if !core.keeper.watch(self.wait.clone(), look_in, core.now()) {
+        if !core.keeper.watch(self.wait.clone(), check_after, core.now()) {
             return Err(closed());
         }
         let _watched = Watched { core, claim };
@@ -265,7 +265,7 @@ impl<'a> Contention<'a> {
         if now >= self.gives_up {
             return Err(self.timed_out());
         }
-        let again = now.after(pause).min(self.gives_up).min(silence_ends);
+        let again = (now + pause).min(self.gives_up).min(silence_ends);
         tokio::select! {
             biased;
             () = self.core.closing.cancelled() => Err(closed()),
@@ -298,7 +298,7 @@ impl<'a> Contention<'a> {
         let span = observe::hold_span(&self.spans.caller, claim, store, grant.token);
         let hold = Hold::new(self.seat.clone(), grant, span, core.meters.clone());
         let hold = Arc::new(hold);
-        core.meters.granted(claim, grant.since.since(self.started));
+        core.meters.granted(claim, grant.since.duration_since(self.started));
         // From here on the guard's drop ends the hold.
         let guard = Guard::new(core.clone(), hold.clone());
         if !core.keeper.keep(hold, grant.asked, grant.since) {
@@ -308,7 +308,7 @@ impl<'a> Contention<'a> {
         // answer and now meant the hold, and lies in the bell.
         claim.held();
         if pin!(claim.bell.notified()).enable() {
-            claim.ring();
+            claim.wake();
         }
         Ok(guard)
     }
@@ -366,7 +366,7 @@ fn hold_limit(request: &Request, asked: Moment, granted: Moment) -> Limit {
         true => Moment::NEVER,
         false => lease_end(asked, request.ttl),
     };
-    let at_most = request.hold_at_most.map_or(Moment::NEVER, |limit| granted.after(limit));
+    let at_most = request.hold_at_most.map_or(Moment::NEVER, |limit| granted + limit);
     match at_most < lease {
         true => Limit { at: at_most, reason: LostReason::HoldLimit },
         false => Limit { at: lease, reason: LostReason::Expired },

@@ -60,7 +60,7 @@ impl Link {
     }
 
     /// The store's name in errors.
-    pub(crate) fn shown(&self) -> &Arc<str> {
+    pub(crate) fn redacted_url(&self) -> &Arc<str> {
         match self {
             Link::Connected(core) => &core.shown,
             Link::Later(later) => later.get().map_or(&later.shown, |core| &core.shown),

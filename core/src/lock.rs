@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::claim::Family;
+use crate::claim::LockKind;
 use crate::connect::Bound;
 use crate::connected::Connected;
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -27,12 +27,12 @@ pub struct RwLock {
 impl RwLock {
     /// To be held together with other readers.
     pub fn read(&self) -> Lock {
-        self.locks.in_mode(Family::ReadWrite, &self.name, Ok(Mode::Shared))
+        self.locks.in_mode(LockKind::ReadWrite, &self.name, Ok(Mode::Shared))
     }
 
     /// To be held alone.
     pub fn write(&self) -> Lock {
-        self.locks.in_mode(Family::ReadWrite, &self.name, Ok(Mode::Exclusive))
+        self.locks.in_mode(LockKind::ReadWrite, &self.name, Ok(Mode::Exclusive))
     }
 }
 
@@ -189,7 +189,7 @@ impl Lock {
             Ok(request) => request,
             Err(error) => {
                 let error = error.clone().during(Operation::Acquire);
-                return Err(error.with_store(self.link.shown()));
+                return Err(error.with_store(self.link.redacted_url()));
             }
         };
         let (core, since) = match self.link.get() {
@@ -221,7 +221,7 @@ impl Lock {
             Some(limit) => silence.min(Bound::limit(limit, left(limit, Some(since)))),
         };
         let connected = self.link.wait(bound).await;
-        let (doing, name, shown) = (Operation::Acquire, &request.name, self.link.shown());
+        let (doing, name, shown) = (Operation::Acquire, &request.name, self.link.redacted_url());
         connected.map_err(|error| not_connected(error, doing, name, shown))
     }
 }
@@ -234,7 +234,7 @@ fn left(limit: Duration, since: Option<Instant>) -> Duration {
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
-            .field("store", self.link.shown())
+            .field("store", self.link.redacted_url())
             .field("request", &self.request)
             .field("wait", &self.wait)
             .finish()

@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backend::{DistributedLock, OccupantId, Removal, Snapshot};
-use crate::claim::Family;
+use crate::backend::{DistributedLock, ParticipantId, ReleaseOutcome, Snapshot};
+use crate::claim::LockKind;
 use crate::connect::Bound;
 use crate::connected::{Connected, silent};
 use crate::erased::{self, Store};
@@ -24,7 +24,7 @@ use crate::name::LockName;
 use crate::observe::Meters;
 use crate::options::{Settings, Ttl, in_words};
 use crate::pace::Pace;
-use crate::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, Tokens};
+use crate::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
 use crate::scratch::Scratch;
 use crate::seat::Yard;
 use crate::validity::Moment;
@@ -47,7 +47,7 @@ static NOT_CONNECTED: Profile = Profile {
     longest_ttl: Ttl::MAX,
     order: Order::Any,
     modes: Modes { shared: false, permits: false },
-    tokens: Tokens::Process,
+    tokens: TokenOrder::Process,
     exclusion_fails_when: Cow::Borrowed(&["the store is not connected yet"]),
 };
 
@@ -126,14 +126,15 @@ impl Locks {
     /// Cancel safe.
     pub async fn ready(&self) -> Result<()> {
         let connected = self.connected().await;
-        let explain = |error: Error| error.during(Operation::Connect).with_store(self.link.shown());
+        let explain =
+            |error: Error| error.during(Operation::Connect).with_store(self.link.redacted_url());
         connected.map(drop).map_err(explain)
     }
 
     /// The lock `name`, to be held by one at a time. A name that cannot be is an error of the
     /// acquisition.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        self.in_mode(Family::Lock, name.as_ref(), Ok(Mode::Exclusive))
+        self.in_mode(LockKind::Lock, name.as_ref(), Ok(Mode::Exclusive))
     }
 
     /// The lock `name`, for many readers or one writer.
@@ -145,10 +146,10 @@ impl Locks {
     /// one, unless [`permits`](Lock::permits) says otherwise.
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Lock {
         let mode = Permits::new(1, limit).map(Mode::Permits);
-        self.in_mode(Family::Semaphore, name.as_ref(), mode)
+        self.in_mode(LockKind::Semaphore, name.as_ref(), mode)
     }
 
-    pub(crate) fn in_mode(&self, family: Family, name: &str, mode: Result<Mode>) -> Lock {
+    pub(crate) fn in_mode(&self, family: LockKind, name: &str, mode: Result<Mode>) -> Lock {
         let settings = self.link.settings();
         let request = LockName::with_prefix(&settings.prefix, name).and_then(|name| {
             Ok(Request {
@@ -192,12 +193,12 @@ impl Locks {
     ///
     /// # Cancel safety
     /// Dropped half-way, it may or may not have happened.
-    pub async fn evict(&self, name: impl AsRef<str>, who: &OccupantId) -> Result<bool> {
+    pub async fn evict(&self, name: impl AsRef<str>, who: &ParticipantId) -> Result<bool> {
         let name = self.name(name.as_ref(), Operation::Evict)?;
         let core = self.for_a_person(Operation::Evict, &name).await?;
         let asked = core.ask(core.store.evict(&name, who)).await;
         let removal = asked.map_err(|error| core.explain(error, Operation::Evict, &name))?;
-        Ok(removal != Removal::Absent)
+        Ok(removal != ReleaseOutcome::Absent)
     }
 
     /// Removes what locks under the names of `scratch` have left in the store, within `limit`. For
@@ -210,7 +211,8 @@ impl Locks {
     /// May be dropped and called again.
     #[doc(hidden)]
     pub async fn clear(&self, scratch: &Scratch, limit: Duration) -> Result<()> {
-        let explain = |error: Error| error.during(Operation::Clear).with_store(self.link.shown());
+        let explain =
+            |error: Error| error.during(Operation::Clear).with_store(self.link.redacted_url());
         let core = self.connected().await.map_err(explain)?;
         let mut trouble = None;
         let clearing = async {
@@ -221,10 +223,10 @@ impl Locks {
                     cleared => return cleared,
                 }
                 let pause = pace.next(&core.settings.label, 0);
-                core.store.clock().sleep_until(core.now().after(pause)).await;
+                core.store.clock().sleep_until(core.now() + pause).await;
             }
         };
-        let cleared = core.until(core.now().after(limit), clearing).await;
+        let cleared = core.until(core.now() + limit, clearing).await;
         let cleared = cleared.unwrap_or_else(|| {
             let message = format!("not everything was removed within {}", in_words(limit));
             let late = Error::new(ErrorKind::Unreachable, message);
@@ -238,12 +240,12 @@ impl Locks {
 
     fn name(&self, name: &str, doing: Operation) -> Result<LockName> {
         let name = LockName::with_prefix(&self.link.settings().prefix, name);
-        name.map_err(|error| error.during(doing).with_store(self.link.shown()))
+        name.map_err(|error| error.during(doing).with_store(self.link.redacted_url()))
     }
 
     async fn for_a_person(&self, doing: Operation, name: &LockName) -> Result<&Arc<Connected>> {
         let connected = self.connected().await;
-        connected.map_err(|error| not_connected(error, doing, name, self.link.shown()))
+        connected.map_err(|error| not_connected(error, doing, name, self.link.redacted_url()))
     }
 
     /// What the store promises: nothing, before the first connection of `connect_lazy`. To go by
@@ -278,7 +280,7 @@ impl Locks {
         core.keeper.stop(core.now());
         core.yard.tasks.close();
         let unreachable_after = core.settings.unreachable_after;
-        let bound = core.now().after(unreachable_after);
+        let bound = core.now() + unreachable_after;
         let drained = core.until(bound, core.yard.tasks.wait()).await.ok_or_else(|| {
             let bound = in_words(unreachable_after);
             Error::new(
@@ -287,7 +289,7 @@ impl Locks {
             )
         });
         // A store that has been silent for so long is not waited for as long again.
-        let bound = bound.max(core.now().after(LAST_WORDS));
+        let bound = bound.max(core.now() + LAST_WORDS);
         let closed = core.until(bound, core.store.close()).await;
         let closed = closed.unwrap_or_else(|| Err(silent(unreachable_after, None)));
         let result = drained.and(closed);
@@ -311,6 +313,6 @@ pub(crate) fn not_connected(
 
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks").field("store", self.link.shown()).finish_non_exhaustive()
+        f.debug_struct("Locks").field("store", self.link.redacted_url()).finish_non_exhaustive()
     }
 }

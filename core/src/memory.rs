@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::backend::{
-    Attempt, Contender, DistributedLock, Look, Occupant, OccupantId, Removal, Renewal, Rest,
-    Snapshot,
+    Acquisition, AttemptOutcome, DistributedLock, Participant, ParticipantId, ReleaseOutcome,
+    RenewOutcome, Residue, Snapshot, WaiterCheck,
 };
 use crate::claim::{Claim, IfBusy, OwnerToken};
 use crate::error::{Error, ErrorKind, Result};
@@ -20,7 +20,7 @@ use crate::locks::Locks;
 use crate::mode::Mode;
 use crate::name::LockName;
 use crate::options::{Label, Settings};
-use crate::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, Tokens};
+use crate::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
 use crate::token::FencingToken;
 use crate::url::{Connecting, Scheme, StoreUrl};
 use crate::validity::{Clock, Moment, TokioClock, lease_end};
@@ -92,7 +92,7 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// How long a waiter may take to confirm what a hand-over gave it, before it is passed over until
+/// How long a waiter may take to confirm what a hand-off gave it, before it is passed over until
 /// it asks again: a future that nobody polls must not hold up the queue.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
 
@@ -104,7 +104,7 @@ static PROFILE: Profile = Profile {
     longest_ttl: crate::options::Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
-    tokens: Tokens::Process,
+    tokens: TokenOrder::Process,
     exclusion_fails_when: Cow::Borrowed(&[]),
 };
 
@@ -145,7 +145,7 @@ impl Shelf {
             (result, ring)
         };
         for claim in ring {
-            claim.ring();
+            claim.wake();
         }
         result
     }
@@ -168,7 +168,7 @@ struct Entry {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Waits,
-    /// Granted by a hand-over that was not confirmed in time; keeps its place, but is passed over.
+    /// Granted by a hand-off that was not confirmed in time; keeps its place, but is passed over.
     Lapsed,
     /// Granted until then, unless it confirms.
     Granted {
@@ -227,19 +227,19 @@ impl Turn<'_> {
         while let Some(next) = self.queue.0.iter().position(|entry| entry.stage == Stage::Waits) {
             let mode = self.queue.0[next].mode;
             let held = self.queue.0.iter().filter(|entry| entry.stage.until().is_some());
-            if !mode.fits_beside(held.map(|entry| entry.mode)) {
+            if !mode.is_compatible_with(held.map(|entry| entry.mode)) {
                 break;
             }
             *self.last_token += 1;
             let token = FencingToken::new(*self.last_token);
-            let until = self.now.after(CONFIRM_WITHIN);
+            let until = self.now + CONFIRM_WITHIN;
             let entry = &mut self.queue.0[next];
             entry.stage = Stage::Granted { token, until };
             self.ring.extend(entry.claim.upgrade());
         }
     }
 
-    fn attempt(&mut self, claim: &Arc<Claim>) -> Attempt {
+    fn attempt(&mut self, claim: &Arc<Claim>) -> AttemptOutcome {
         if self.find(claim).is_none() {
             *self.last_ticket += 1;
             self.queue.0.push_back(Entry {
@@ -261,31 +261,36 @@ impl Turn<'_> {
         // It hears of its own grant by this answer; ringing it would renew what it just got.
         self.ring.retain(|other| other.id() != claim.id());
         let now = self.now;
-        let look_in = self.look_in();
-        let Some(entry) = self.find(claim) else { return Attempt::Busy { rest: Rest::Nothing } };
+        let check_after = self.check_after();
+        let Some(entry) = self.find(claim) else {
+            return AttemptOutcome::Busy { rest: Residue::Nothing };
+        };
         match entry.stage {
             Stage::Granted { token, .. } | Stage::Held { token, .. } => {
                 if let Stage::Granted { .. } = entry.stage {
                     entry.since = now;
                 }
-                entry.stage = Stage::Held { token, until: now.after(claim.ttl()) };
-                Attempt::Granted { token, valid_until: lease_end(now, claim.ttl()) }
+                entry.stage = Stage::Held { token, until: now + claim.ttl() };
+                AttemptOutcome::Granted { token, valid_until: lease_end(now, claim.ttl()) }
             }
             Stage::Waits | Stage::Lapsed => match claim.if_busy() {
-                IfBusy::Queue => Attempt::Waiting { look_in },
+                IfBusy::Queue => AttemptOutcome::Waiting { check_after },
                 IfBusy::Refuse => {
                     self.queue.0.retain(|entry| entry.owner != *claim.owner());
-                    Attempt::Busy { rest: Rest::Nothing }
+                    AttemptOutcome::Busy { rest: Residue::Nothing }
                 }
             },
         }
     }
 
     /// When to look again: as soon as a holder could expire, and soon enough to pass over whoever a
-    /// later hand-over finds asleep.
-    fn look_in(&self) -> Duration {
+    /// later hand-off finds asleep.
+    fn check_after(&self) -> Duration {
         let ends = self.queue.0.iter().filter_map(|entry| entry.stage.until());
-        ends.map(|end| end.since(self.now)).min().unwrap_or(CONFIRM_WITHIN).min(CONFIRM_WITHIN)
+        ends.map(|end| end.duration_since(self.now))
+            .min()
+            .unwrap_or(CONFIRM_WITHIN)
+            .min(CONFIRM_WITHIN)
     }
 
     fn remove(&mut self, which: impl Fn(&Entry) -> bool) -> Option<Entry> {
@@ -295,7 +300,7 @@ impl Turn<'_> {
 }
 
 impl DistributedLock for Shelf {
-    type Contender = MemoryContender;
+    type Acquisition = MemoryContender;
 
     fn profile(&self) -> &Profile {
         &PROFILE
@@ -309,32 +314,36 @@ impl DistributedLock for Shelf {
         MemoryContender { shelf: self.clone(), claim }
     }
 
-    async fn renew(&self, held: &MemoryContender) -> Result<Renewal> {
+    async fn renew(&self, held: &MemoryContender) -> Result<RenewOutcome> {
         let claim = &held.claim;
         Ok(self.change(claim.name().shared_key(), |turn| {
             let now = turn.now;
             match turn.find(claim).map(|entry| &mut entry.stage) {
                 // Still there, and that is all: an earlier end than is known moves nothing.
                 Some(Stage::Held { .. }) if claim.is_fixed_lease() => {
-                    Renewal::Renewed { valid_until: now }
+                    RenewOutcome::Renewed { valid_until: now }
                 }
                 Some(Stage::Held { until, .. }) => {
-                    *until = now.after(claim.ttl());
-                    Renewal::Renewed { valid_until: lease_end(now, claim.ttl()) }
+                    *until = now + claim.ttl();
+                    RenewOutcome::Renewed { valid_until: lease_end(now, claim.ttl()) }
                 }
-                _ => Renewal::Lost,
+                _ => RenewOutcome::Lost,
             }
         }))
     }
 
-    async fn look(&self, lock: &LockName, waiting: &[&MemoryContender]) -> Result<Vec<Look>> {
+    async fn look(
+        &self,
+        lock: &LockName,
+        waiting: &[&MemoryContender],
+    ) -> Result<Vec<WaiterCheck>> {
         let (asleep, again) = self.change(lock.shared_key(), |turn| {
             let waits = turn.queue.0.iter().filter(|entry| entry.stage == Stage::Waits);
-            (waits.map(|entry| entry.owner).collect::<HashSet<_>>(), turn.look_in())
+            (waits.map(|entry| entry.owner).collect::<HashSet<_>>(), turn.check_after())
         });
         let look = |waiter: &&MemoryContender| match asleep.contains(waiter.claim.owner()) {
-            true => Look::Again(again),
-            false => Look::Attempt,
+            true => WaiterCheck::Again(again),
+            false => WaiterCheck::Attempt,
         };
         Ok(waiting.iter().map(look).collect())
     }
@@ -342,11 +351,11 @@ impl DistributedLock for Shelf {
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
         Ok(self.change(name.shared_key(), |turn| {
             let now = turn.now;
-            let occupant = |entry: &Entry| {
-                let id = OccupantId::new(entry.ticket.to_string());
-                let known = Occupant::new(id, entry.mode)
+            let participant = |entry: &Entry| {
+                let id = ParticipantId::new(entry.ticket.to_string());
+                let known = Participant::new(id, entry.mode)
                     .labelled(entry.label.clone())
-                    .since(now.since(entry.since));
+                    .since(now.duration_since(entry.since));
                 match entry.stage {
                     Stage::Held { token, .. } | Stage::Granted { token, .. } => known.token(token),
                     Stage::Waits | Stage::Lapsed => known,
@@ -355,21 +364,21 @@ impl DistributedLock for Shelf {
             let (holders, waiters): (Vec<&Entry>, Vec<&Entry>) =
                 turn.queue.0.iter().partition(|entry| entry.stage.until().is_some());
             Snapshot::new(
-                holders.into_iter().map(occupant).collect(),
-                waiters.into_iter().map(occupant).collect(),
+                holders.into_iter().map(participant).collect(),
+                waiters.into_iter().map(participant).collect(),
             )
         }))
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let evicted = self.change(name.shared_key(), |turn| {
             turn.remove(|entry| entry.ticket.to_string() == who.as_str())
         });
-        let Some(entry) = evicted else { return Ok(Removal::Absent) };
+        let Some(entry) = evicted else { return Ok(ReleaseOutcome::Absent) };
         if let Some(claim) = entry.claim.upgrade() {
-            claim.ring();
+            claim.wake();
         }
-        Ok(Removal::Removed)
+        Ok(ReleaseOutcome::Removed)
     }
 
     async fn close(&self) -> Result<()> {
@@ -382,20 +391,20 @@ struct MemoryContender {
     claim: Arc<Claim>,
 }
 
-impl Contender for MemoryContender {
+impl Acquisition for MemoryContender {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let key = self.claim.name().shared_key();
         Ok(self.shelf.change(key, |turn| turn.attempt(&self.claim)))
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let key = self.claim.name().shared_key();
         let removed =
             self.shelf.change(key, |turn| turn.remove(|entry| entry.owner == *self.claim.owner()));
-        Ok(if removed.is_some() { Removal::Removed } else { Removal::Absent })
+        Ok(if removed.is_some() { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent })
     }
 }

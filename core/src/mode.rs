@@ -61,7 +61,7 @@ impl Permits {
 impl Mode {
     /// The word for metrics and logs: `exclusive`, `shared` or `permits`.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Mode::Exclusive => "exclusive",
             Mode::Shared => "shared",
@@ -77,13 +77,13 @@ impl Mode {
     /// ```
     /// use fencelock_core::{Mode, Permits};
     /// let two_of_three = Mode::Permits(Permits::new(2, 3)?);
-    /// assert!(Mode::Shared.fits_beside([Mode::Shared, Mode::Shared]));
-    /// assert!(two_of_three.fits_beside([]));
-    /// assert!(!two_of_three.fits_beside([two_of_three]));
+    /// assert!(Mode::Shared.is_compatible_with([Mode::Shared, Mode::Shared]));
+    /// assert!(two_of_three.is_compatible_with([]));
+    /// assert!(!two_of_three.is_compatible_with([two_of_three]));
     /// # Ok::<(), fencelock_core::Error>(())
     /// ```
     #[must_use]
-    pub fn fits_beside(self, held: impl IntoIterator<Item = Mode>) -> bool {
+    pub fn is_compatible_with(self, held: impl IntoIterator<Item = Mode>) -> bool {
         let mut held = held.into_iter();
         match self {
             Mode::Exclusive => held.next().is_none(),
@@ -109,7 +109,7 @@ impl fmt::Display for Mode {
             Mode::Permits(permits) => {
                 write!(f, "{} of {} permits", permits.n(), permits.limit())
             }
-            other => f.write_str(other.word()),
+            other => f.write_str(other.as_str()),
         }
     }
 }
@@ -126,14 +126,24 @@ mod tests {
     fn who_fits_beside_whom() {
         let (x, s, p) = (Mode::Exclusive, Mode::Shared, permits(1, 2));
         for mode in [x, s, p] {
-            assert!(mode.fits_beside([]));
-            assert!(!x.fits_beside([mode]));
-            assert!(!mode.fits_beside([x]));
+            assert!(mode.is_compatible_with([]));
+            assert!(!x.is_compatible_with([mode]));
+            assert!(!mode.is_compatible_with([x]));
         }
-        assert!(s.fits_beside([s, s]) && !s.fits_beside([p]) && !p.fits_beside([s]));
-        assert!(p.fits_beside([p]) && !p.fits_beside([p, p]));
-        assert!(permits(1, 5).fits_beside([permits(2, 2), permits(2, 2)]), "its own limit counts");
-        assert!(!permits(2, u32::MAX).fits_beside([permits(u32::MAX, u32::MAX)]), "no overflow");
+        assert!(
+            s.is_compatible_with([s, s])
+                && !s.is_compatible_with([p])
+                && !p.is_compatible_with([s])
+        );
+        assert!(p.is_compatible_with([p]) && !p.is_compatible_with([p, p]));
+        assert!(
+            permits(1, 5).is_compatible_with([permits(2, 2), permits(2, 2)]),
+            "its own limit counts"
+        );
+        assert!(
+            !permits(2, u32::MAX).is_compatible_with([permits(u32::MAX, u32::MAX)]),
+            "no overflow"
+        );
     }
 
     #[test]

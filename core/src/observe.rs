@@ -134,7 +134,7 @@ impl Meters {
     /// The keys for a claim: shared ones, or, where the name is a label, made for it.
     fn with(&self, claim: &Claim, record: impl FnOnce(&ModeKeys)) {
         if self.by_lock {
-            let word = claim.mode().word();
+            let word = claim.mode().as_str();
             return record(&ModeKeys::of_lock(self.store, word, claim.name()));
         }
         let at = match claim.mode() {
@@ -169,7 +169,7 @@ impl ModeKeys {
             waiting: key("fencelock_waiting"),
             outcomes: OUTCOMES
                 .map(|(_, word)| with("fencelock_acquisitions_total", "outcome", word)),
-            losses: LOSSES.map(|reason| with("fencelock_lost_total", "reason", reason.word())),
+            losses: LOSSES.map(|reason| with("fencelock_lost_total", "reason", reason.as_str())),
         }
     }
 }
@@ -201,7 +201,7 @@ pub(crate) fn release_span(claim: &Claim, store: &'static str, token: FencingTok
 /// A loss is worth a line in every log.
 pub(crate) fn lost(claim: &Claim, token: FencingToken, reason: LostReason) {
     let (lock, token) = (claim.name(), token.get());
-    tracing::warn!(target: "fencelock", %lock, token, reason = reason.word(), "lock lost");
+    tracing::warn!(target: "fencelock", %lock, token, reason = reason.as_str(), "lock lost");
 }
 
 /// So is a lock that may stay in the store.

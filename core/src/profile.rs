@@ -27,7 +27,7 @@ pub struct Profile {
     /// Which modes it has.
     pub modes: Modes,
     /// How long its fencing tokens rise.
-    pub tokens: Tokens,
+    pub tokens: TokenOrder,
     /// When exclusion does not hold; empty where it always does.
     pub exclusion_fails_when: Cow<'static, [&'static str]>,
 }
@@ -102,7 +102,7 @@ impl Modes {
 
 /// How long fencing tokens rise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tokens {
+pub enum TokenOrder {
     /// While the store's process lives.
     Process,
     /// Across restarts of processes, until the machine reboots: the data are in its memory.
@@ -146,13 +146,13 @@ impl fmt::Display for Order {
 }
 
 /// How long they rise.
-impl fmt::Display for Tokens {
+impl fmt::Display for TokenOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Tokens::Process => "while the process lives",
-            Tokens::Boot => "across crashes, until the machine reboots",
-            Tokens::Data => "across crashes and reboots, with its data",
-            Tokens::BeyondData => "even if the store loses its data",
+            TokenOrder::Process => "while the process lives",
+            TokenOrder::Boot => "across crashes, until the machine reboots",
+            TokenOrder::Data => "across crashes and reboots, with its data",
+            TokenOrder::BeyondData => "even if the store loses its data",
         })
     }
 }
@@ -173,7 +173,7 @@ impl Profile {
             format!(
                 "the {} store has no {} locks; see docs/guarantees.md",
                 self.store,
-                mode.word()
+                mode.as_str()
             ),
         ))
     }

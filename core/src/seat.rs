@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::backend::Removal;
+use crate::backend::ReleaseOutcome;
 use crate::claim::Claim;
 use crate::erased::{AnyContender, Store};
 use crate::error::{Error, ErrorKind, Result};
@@ -93,7 +93,7 @@ impl Seat {
         let Some(debt) = self.debt() else { return Ok(false) };
         let mut debt = Debt { seat: self, unpaid: Some(debt) };
         let clock = self.yard.store.clock();
-        let bound = clock.now().after(self.yard.unreachable_after);
+        let bound = clock.now() + self.yard.unreachable_after;
         let mut pace = Pace::start();
         // A repeat that finds nothing removed it the first time, or the reply was lost: the
         // validity had not ended when it was first sent.
@@ -106,20 +106,20 @@ impl Seat {
                 () = clock.sleep_until(bound) => return Err(self.silent(trouble)),
             };
             trouble = match answer {
-                Ok(Removal::Removed) => {
+                Ok(ReleaseOutcome::Removed) => {
                     debt.unpaid = None;
                     return Ok(true);
                 }
-                Ok(Removal::Absent) => {
+                Ok(ReleaseOutcome::Absent) => {
                     debt.unpaid = None;
                     return Ok(repeated);
                 }
-                Ok(Removal::Partly { was_held }) => return Ok(was_held || repeated),
+                Ok(ReleaseOutcome::Partly { was_held }) => return Ok(was_held || repeated),
                 Err(error) if !error.is_retryable() => return Err(error),
                 Err(error) => Some(error),
             };
             repeated = true;
-            let again = clock.now().after(pace.next(self.claim().label(), self.claim().id()));
+            let again = clock.now() + pace.next(self.claim().label(), self.claim().id());
             clock.sleep_until(again.min(bound)).await;
             // Past the bound, or the clock has ended with the runtime that connected, and paces
             // nothing any more.
@@ -133,7 +133,7 @@ impl Seat {
         Error::new(
             ErrorKind::given_up_after(cause.as_ref()),
             format!(
-                "no useful answer within unreachable_after={}; the release goes on in the background",
+                "no useful answer within unreachable_after={}; the release continues in the background",
                 crate::options::in_words(self.yard.unreachable_after)
             ),
         )
@@ -177,7 +177,7 @@ async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn AnyContender>) {
     let claim = contender.claim();
     let give_up = match yard.store.profile().liveness {
         // The store forgets a lease by itself.
-        Liveness::Lease => clock.now().after(claim.ttl()).after(yard.unreachable_after),
+        Liveness::Lease => clock.now() + claim.ttl() + yard.unreachable_after,
         // A session keeps what it has for as long as it lives, so its driver answers Absent only
         // when the node or the session is gone; giving up earlier leaked nodes.
         Liveness::Session(_) | Liveness::Process => Moment::NEVER,
@@ -185,15 +185,15 @@ async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn AnyContender>) {
     let mut pace = Pace::start();
     loop {
         // Each request has an end of its own: one that a driver lost would keep the next for ever.
-        let bound = give_up.min(clock.now().after(yard.unreachable_after));
+        let bound = give_up.min(clock.now() + yard.unreachable_after);
         let answer = tokio::select! {
             biased;
             answer = caught(contender.release()) => answer,
             () = clock.sleep_until(bound) => Err(unanswered()),
         };
         let rest = match answer {
-            Ok(Removal::Removed | Removal::Absent) => return,
-            Ok(Removal::Partly { .. }) => None,
+            Ok(ReleaseOutcome::Removed | ReleaseOutcome::Absent) => return,
+            Ok(ReleaseOutcome::Partly { .. }) => None,
             Err(error) if error.is_retryable() => Some(error),
             Err(error) => return observe::left_behind(claim, &error),
         };
@@ -201,7 +201,7 @@ async fn clean_up(yard: Arc<Yard>, contender: Arc<dyn AnyContender>) {
             // What a silent minority of a quorum still has ends with its lease too.
             return rest.iter().for_each(|error| observe::left_behind(claim, error));
         }
-        clock.sleep_until(clock.now().after(pace.next(claim.label(), claim.id()))).await;
+        clock.sleep_until(clock.now() + pace.next(claim.label(), claim.id())).await;
     }
 }
 

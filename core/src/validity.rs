@@ -105,7 +105,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 impl Clock for TokioClock {
     fn now(&self) -> Moment {
-        Moment(0).after(DAY).after(self.origin.elapsed())
+        Moment(0) + DAY + self.origin.elapsed()
     }
 
     fn sleep_until(&self, at: Moment) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
@@ -113,7 +113,7 @@ impl Clock for TokioClock {
             if at == Moment::NEVER {
                 return std::future::pending().await;
             }
-            let since_origin = at.since(Moment(0)).saturating_sub(DAY);
+            let since_origin = at.duration_since(Moment(0)).saturating_sub(DAY);
             match self.origin.checked_add(since_origin) {
                 Some(instant) => tokio::time::sleep_until(instant).await,
                 None => std::future::pending().await,
@@ -130,7 +130,7 @@ impl Clock for TokioClock {
 #[must_use]
 pub fn lease_end(sent: Moment, ttl: Duration) -> Moment {
     let margin = ttl / 100 + Duration::from_millis(2);
-    sent.after(ttl.saturating_sub(margin))
+    sent + ttl.saturating_sub(margin)
 }
 
 #[cfg(test)]
@@ -140,18 +140,18 @@ mod tests {
 
     #[test]
     fn never_is_absorbing() {
-        assert_eq!(Moment::NEVER.after(Duration::from_secs(1)), Moment::NEVER);
-        assert_eq!(Moment::NEVER.before(Duration::from_secs(1)), Moment::NEVER);
-        assert_eq!(Moment::NEVER.since(Moment::from_nanos(5)), Duration::MAX);
-        assert_eq!(Moment::from_nanos(1).after(Duration::MAX), Moment::NEVER);
+        assert_eq!(Moment::NEVER + Duration::from_secs(1), Moment::NEVER);
+        assert_eq!(Moment::NEVER - Duration::from_secs(1), Moment::NEVER);
+        assert_eq!(Moment::NEVER.duration_since(Moment::from_nanos(5)), Duration::MAX);
+        assert_eq!(Moment::from_nanos(1) + Duration::MAX, Moment::NEVER);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_tokio_clock_follows_paused_time() {
         let clock = TokioClock::new();
         let start = clock.now();
-        clock.sleep_until(start.after(Duration::from_secs(5))).await;
-        assert_eq!(clock.now().since(start), Duration::from_secs(5));
+        clock.sleep_until(start + Duration::from_secs(5)).await;
+        assert_eq!(clock.now().duration_since(start), Duration::from_secs(5));
     }
 
     proptest! {
@@ -160,7 +160,7 @@ mod tests {
             let sent = Moment::from_nanos(sent);
             let ttl = Duration::from_millis(ms);
             prop_assert!(lease_end(sent, ttl) >= sent);
-            prop_assert!(ttl.is_zero() || lease_end(sent, ttl) < sent.after(ttl));
+            prop_assert!(ttl.is_zero() || lease_end(sent, ttl) < sent + ttl);
         }
     }
 }

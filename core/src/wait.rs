@@ -78,7 +78,7 @@ impl Wait {
     /// Until when the store may stay silent.
     pub(crate) fn silence_ends(&self) -> Moment {
         let since = Moment::from_nanos(self.unanswered_since.load(Ordering::Acquire));
-        since.after(self.unreachable_after)
+        since + self.unreachable_after
     }
 
     pub(crate) fn park(&self) {
@@ -98,7 +98,7 @@ impl Wait {
         match sent {
             Ok(_) => self.seat.leave(),
             Err(_) => {
-                self.seat.claim().ring();
+                self.seat.claim().wake();
             }
         }
     }

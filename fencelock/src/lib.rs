@@ -38,8 +38,8 @@ pub const SCHEMES: &[Scheme] = &[
 #[cfg(feature = "redis")]
 pub mod redlock {
     pub use fencelock_redis::redlock::{
-        Deployment, LockSeen, NodeSeen, NodeStatus, Part, Replaced, init, open_when_due, replace,
-        status,
+        Deployment, LockSeen, Membership, NodeSeen, NodeStatus, Replaced, init, open_when_due,
+        replace, status,
     };
 }
 

@@ -71,7 +71,7 @@ fn a_url_from_the_environment_is_never_shown() {
     for (url, says) in [
         (&b"redis://:hunter2\xff@host"[..], "FENCELOCK_URL is not UTF-8"),
         (b"mme://me:hunter2@host", "no store for mme://"),
-        (b"me:hunter2@host", "a store URL is scheme://"),
+        (b"me:hunter2@host", "expected scheme://"),
     ] {
         let this = std::env::current_exe().unwrap();
         let output = std::process::Command::new(this)

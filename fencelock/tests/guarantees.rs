@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fencelock::{Liveness, Locks, Profile};
-use fencelock_conformance::servers::{RedisOptions, ZooKeeperOptions};
+use fencelock_testkit::servers::{RedisOptions, ZooKeeperOptions};
 
 const BEGIN: &str = "<!-- guarantees: made by `cargo test -p fencelock --test guarantees` -->\n";
 const END: &str = "<!-- end of guarantees -->";

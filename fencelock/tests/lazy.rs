@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use fencelock::{Locks, Result, connect_lazy};
-use fencelock_conformance::servers::TestRedis;
 use fencelock_conformance::{Harness, Params, RunOptions, Store, run_suite};
+use fencelock_testkit::servers::TestRedis;
 
 /// A store whose clients are handed out before they are connected.
 struct Lazy {

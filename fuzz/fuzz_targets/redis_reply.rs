@@ -2,8 +2,8 @@
 
 #![no_main]
 
-use fencelock_conformance::outside::grants_are_stated;
-use fencelock_redis::outside::{Granted, reply};
+use fencelock_redis::fuzzing::{Granted, reply};
+use fencelock_testkit::fuzzing::grants_are_stated;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

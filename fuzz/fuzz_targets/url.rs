@@ -2,11 +2,11 @@
 
 #![no_main]
 
-use fencelock_conformance::outside::a_url_keeps_its_secret;
+use fencelock_testkit::fuzzing::a_url_keeps_its_secret;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    a_url_keeps_its_secret(text, fencelock_file::outside::url);
-    a_url_keeps_its_secret(text, fencelock_redis::outside::url);
-    a_url_keeps_its_secret(text, fencelock_zk::outside::url);
+    a_url_keeps_its_secret(text, fencelock_file::fuzzing::url);
+    a_url_keeps_its_secret(text, fencelock_redis::fuzzing::url);
+    a_url_keeps_its_secret(text, fencelock_zk::fuzzing::url);
 });

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use fencelock_zk::outside::{is_granted, snapshot};
+use fencelock_zk::fuzzing::{is_granted, snapshot};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|listed: (Vec<String>, String, Vec<u8>, i64, i64)| {

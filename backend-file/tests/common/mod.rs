@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Longer than anything takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
 
-const PART: &str = "FENCELOCK_TEST_PART";
+const COMMAND: &str = "FENCELOCK_TEST_PART";
 
 /// A directory for one test's locks.
 pub fn directory() -> tempfile::TempDir {
@@ -32,20 +32,20 @@ pub async fn connect(dir: &Path) -> Locks {
 }
 
 /// A process that plays a part.
-pub struct Actor {
+pub struct TestProcess {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
 
-impl Actor {
+impl TestProcess {
     /// Starts the test `part` of this binary with `words`.
-    pub fn start(dir: &Path, words: &str) -> Actor {
-        Actor::spawn(&mut Command::new(std::env::current_exe().unwrap()), dir, words)
+    pub fn start(dir: &Path, line: &str) -> TestProcess {
+        TestProcess::spawn(&mut Command::new(std::env::current_exe().unwrap()), dir, line)
     }
 
     /// The same as user `uid`, in the first of `groups` or a group of that user's own number.
-    pub fn start_as(dir: &Path, words: &str, uid: u32, groups: &[u32]) -> Actor {
+    pub fn start_as(dir: &Path, line: &str, uid: u32, groups: &[u32]) -> TestProcess {
         // The path to this binary may be closed to that user.
         static COPY: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
         let (_, exe) = COPY.get_or_init(|| {
@@ -59,24 +59,24 @@ impl Actor {
         });
         let gid = groups.first().copied().unwrap_or(uid);
         // Started by root, it gives up root's other groups with its user.
-        Actor::spawn(Command::new(exe).current_dir("/").uid(uid).gid(gid), dir, words)
+        TestProcess::spawn(Command::new(exe).current_dir("/").uid(uid).gid(gid), dir, line)
     }
 
-    fn spawn(command: &mut Command, dir: &Path, words: &str) -> Actor {
+    fn spawn(command: &mut Command, dir: &Path, line: &str) -> TestProcess {
         let mut child = command
-            .args(["--exact", "part", "--nocapture", "--test-threads=1"])
-            .env(PART, format!("{}\n{words}", dir.display()))
+            .args(["--exact", "child_process", "--nocapture", "--test-threads=1"])
+            .env(COMMAND, format!("{}\n{words}", dir.display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let stdin = child.stdin.take().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        Actor { child, stdin, stdout }
+        TestProcess { child, stdin, stdout }
     }
 
     /// The next thing it says, or `None` when it has ended.
-    pub fn hear(&mut self) -> Option<String> {
+    pub fn read_line(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
             if self.stdout.read_line(&mut line).unwrap() == 0 {
@@ -90,14 +90,14 @@ impl Actor {
     }
 
     pub fn expect(&mut self, word: &str) -> String {
-        let said = self.hear().unwrap_or_else(|| panic!("ended before it said {word}"));
+        let said = self.read_line().unwrap_or_else(|| panic!("ended before it said {word}"));
         match said.strip_prefix(word) {
             Some(rest) => rest.trim().to_owned(),
             None => panic!("said {said:?}, not {word}"),
         }
     }
 
-    pub fn tell(&mut self, word: &str) {
+    pub fn send(&mut self, word: &str) {
         writeln!(self.stdin, "{word}").unwrap();
         self.stdin.flush().unwrap();
     }
@@ -111,7 +111,7 @@ impl Actor {
     }
 
     pub async fn stop(&self) {
-        fencelock_conformance::acts::stop(&self.child).await;
+        fencelock_testkit::helpers::stop_process(&self.child).await;
     }
 
     pub fn kill(mut self) {
@@ -130,7 +130,7 @@ impl Actor {
     }
 }
 
-impl Drop for Actor {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -139,28 +139,28 @@ impl Drop for Actor {
 
 /// Plays the part that this process was started for, if it was: to `hold NAME MODE`, or one of the
 /// test file's `own`.
-pub fn play(own: impl FnOnce(&Path, &[&str])) {
-    let Ok(part) = std::env::var(PART) else { return };
-    let (dir, words) = part.split_once('\n').unwrap();
-    let (dir, words) = (Path::new(dir), words.split(' ').collect::<Vec<_>>());
-    match words[..] {
+pub fn run_child(own: impl FnOnce(&Path, &[&str])) {
+    let Ok(child_process) = std::env::var(COMMAND) else { return };
+    let (dir, line) = child_process.split_once('\n').unwrap();
+    let (dir, line) = (Path::new(dir), line.split(' ').collect::<Vec<_>>());
+    match line[..] {
         ["hold", name, mode] => hold(dir, name, mode),
-        _ => own(dir, &words),
+        _ => own(dir, &line),
     }
 }
 
 /// Of a test file that has no part of its own, or not this one.
-pub fn no_other(_: &Path, words: &[&str]) {
+pub fn unknown_command(_: &Path, line: &[&str]) {
     panic!("no part {words:?}");
 }
 
-pub fn say(words: impl std::fmt::Display) {
+pub fn report(line: impl std::fmt::Display) {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "@{words}").unwrap();
     stdout.flush().unwrap();
 }
 
-pub fn listen() -> Option<String> {
+pub fn read_command() -> Option<String> {
     let mut line = String::new();
     match std::io::stdin().read_line(&mut line).unwrap() {
         0 => None,
@@ -189,18 +189,18 @@ pub fn lock(locks: &Locks, name: &str, mode: &str) -> Lock {
 pub fn hold(dir: &Path, name: &str, mode: &str) {
     in_runtime(async {
         let locks = connect(dir).await;
-        say("asks");
+        report("asks");
         let guard = lock(&locks, name, mode).acquire().await.unwrap();
-        say(format_args!("held {}", guard.fencing_token()));
-        obey(guard).await;
+        report(format_args!("held {}", guard.fencing_token()));
+        follow_commands(guard).await;
         locks.close().await.unwrap();
     });
 }
 
-async fn obey(guard: Guard) {
+async fn follow_commands(guard: Guard) {
     let (told, mut orders) = tokio::sync::mpsc::unbounded_channel();
     std::thread::spawn(move || {
-        while let Some(order) = listen() {
+        while let Some(order) = read_command() {
             if told.send(order).is_err() {
                 return;
             }
@@ -209,14 +209,14 @@ async fn obey(guard: Guard) {
     loop {
         tokio::select! {
             reason = guard.lost() => {
-                say(format_args!("lost {}", reason.word()));
+                report(format_args!("lost {}", reason.as_str()));
                 return;
             }
             order = orders.recv() => match order.as_deref() {
                 Some("pass on") => pass_on(&guard),
                 Some("release") => {
                     let released = guard.release().await;
-                    say(if released.is_ok() { "released" } else { "not held" });
+                    report(if released.is_ok() { "released" } else { "not held" });
                     return;
                 }
                 _ => return,
@@ -232,7 +232,7 @@ fn pass_on(guard: &Guard) {
     let copy = rustix::io::dup(guard.keep_alive().unwrap()).unwrap();
     let child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
     drop(copy);
-    say(format_args!("child {}", child.id()));
+    report(format_args!("child {}", child.id()));
 }
 
 /// Asks again until `done`: for what only another process changes.
@@ -248,7 +248,7 @@ pub async fn until<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T
 }
 
 /// Waits until `name` has that many holders and waiters.
-pub async fn until_queue(locks: &Locks, name: &str, holders: usize, waiters: usize) {
+pub async fn until_queue_is(locks: &Locks, name: &str, holders: usize, waiters: usize) {
     until(&format!("{holders} holders and {waiters} waiters"), async || {
         let seen = locks.inspect(name).await.unwrap();
         (seen.holders.len() == holders && seen.waiters.len() == waiters).then_some(())

@@ -6,8 +6,8 @@
 use crc::{CRC_16_XMODEM, Crc};
 use redis::{RedisError, Value};
 
-use crate::access::AddressMap;
-use crate::route::Host;
+use crate::connection::HostPort;
+use crate::connection::access::AddressMap;
 
 const SLOTS: u16 = 16384;
 const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
@@ -22,21 +22,21 @@ pub(super) fn slot(key: &str) -> u16 {
 pub(crate) struct Range {
     pub(super) first: u16,
     pub(super) last: u16,
-    pub(super) master: Host,
-    pub(super) replicas: Vec<Host>,
+    pub(super) master: HostPort,
+    pub(super) replicas: Vec<HostPort>,
 }
 
 /// A node to ask again instead, by a redirection that another one gave.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Redirection {
-    Moved(Host),
-    Ask(Host),
+    Moved(HostPort),
+    Ask(HostPort),
 }
 
 /// What `error` of the node `asked` redirects to.
 pub(crate) fn redirection(
     error: &RedisError,
-    asked: &Host,
+    asked: &HostPort,
     addresses: &AddressMap,
 ) -> Option<Redirection> {
     let (address, _slot) = error.redirect_node()?;
@@ -50,7 +50,11 @@ pub(crate) fn redirection(
 
 /// The answer of the node `asked` to `CLUSTER SLOTS`: first, last, master, replicas... for each
 /// range.
-pub(crate) fn read_map(answer: &Value, asked: &Host, addresses: &AddressMap) -> Option<Vec<Range>> {
+pub(crate) fn read_map(
+    answer: &Value,
+    asked: &HostPort,
+    addresses: &AddressMap,
+) -> Option<Vec<Range>> {
     let Value::Array(rows) = answer else { return None };
     let mut ranges = Vec::with_capacity(rows.len());
     for row in rows {
@@ -70,7 +74,7 @@ pub(crate) fn read_map(answer: &Value, asked: &Host, addresses: &AddressMap) -> 
     Some(ranges)
 }
 
-fn read_node(node: &Value, asked: &Host, addresses: &AddressMap) -> Option<Host> {
+fn read_node(node: &Value, asked: &HostPort, addresses: &AddressMap) -> Option<HostPort> {
     let Value::Array(node) = node else { return None };
     let name = match node.first()? {
         Value::BulkString(name) => std::str::from_utf8(name).ok()?,
@@ -83,10 +87,10 @@ fn read_node(node: &Value, asked: &Host, addresses: &AddressMap) -> Option<Host>
 
 /// The node that `asked` called so. A node that does not know its address, or is not to say it,
 /// means the one at which it was asked.
-fn named(name: &str, port: u16, asked: &Host, addresses: &AddressMap) -> Host {
+fn named(name: &str, port: u16, asked: &HostPort, addresses: &AddressMap) -> HostPort {
     match name {
-        "" | "?" => Host { name: asked.name.clone(), port },
-        name => addresses.reach(Host { name: name.to_owned(), port }),
+        "" | "?" => HostPort { name: asked.name.clone(), port },
+        name => addresses.reach(HostPort { name: name.to_owned(), port }),
     }
 }
 
@@ -111,8 +115,8 @@ pub(super) fn agree(one: &[Range], other: &[Range]) -> bool {
 mod tests {
     use super::*;
 
-    fn host(name: &str, port: u16) -> Host {
-        Host { name: name.to_owned(), port }
+    fn host(name: &str, port: u16) -> HostPort {
+        HostPort { name: name.to_owned(), port }
     }
 
     fn range(first: u16, last: u16, port: u16) -> Range {

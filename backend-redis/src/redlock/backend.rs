@@ -4,52 +4,52 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::{
-    Claim, Clock, DistributedLock, Error, LockName, Look, OccupantId, Profile, Removal, Renewal,
-    Result, Scratch, Snapshot,
+    Claim, Clock, DistributedLock, Error, LockName, ParticipantId, Profile, ReleaseOutcome,
+    RenewOutcome, Result, Scratch, Snapshot, WaiterCheck,
 };
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::contender::RedlockContender;
-use super::debts::{By, free};
+use super::contender::RedlockAcquisition;
+use super::debts::{ReleaseKind, free};
 use super::member::Member;
-use super::quorum::{Quorum, Slate};
-use super::refusals::{LOOK_AGAIN, nth_change};
-use crate::error::strange_answer;
-use crate::identity::{Keys, Process};
-use crate::node::Step;
+use super::quorum::{Electorate, Quorum};
+use super::rejections::{LOOK_AGAIN, nth_change};
+use crate::protocol::call::ScriptCall;
+use crate::protocol::error::protocol_error;
+use crate::protocol::identity::{ClientId, Keys};
+use crate::protocol::script::{QUORUM, SCRIPTS};
+use crate::protocol::snapshot::{self, LockContents};
 use crate::sample::in_turn;
-use crate::scratch::Leftovers;
-use crate::script::{QUORUM, SCRIPTS};
-use crate::snapshot::{self, Seen};
+use crate::server::scratch::Leftovers;
 
 /// One connected store.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct QuorumStore {
     pub(crate) quorum: Quorum,
-    pub(crate) process: Process,
+    pub(crate) client: ClientId,
     pub(crate) profile: Profile,
 }
 
-impl Store {
+impl QuorumStore {
     /// What each node that answers has of a lock.
-    async fn inspect_all(&self, keys: &Keys) -> Result<Vec<Seen>> {
-        let step = Step {
+    async fn inspect_all(&self, keys: &Keys) -> Result<Vec<LockContents>> {
+        let call = ScriptCall {
             script: &SCRIPTS.inspect,
             keys: &keys.all(),
             values: &[snapshot::MOST.as_bytes()],
         };
         let question = async |member: &Member| {
-            let answer = member.batches.step(step).await?;
-            snapshot::read(answer).ok_or_else(|| strange_answer("inspect"))
+            let answer = member.batches.call(call).await?;
+            snapshot::read(answer).ok_or_else(|| protocol_error("inspect"))
         };
         self.quorum.ask_all(question).await
     }
 }
 
 /// What one node said to a look.
-pub(crate) struct Seeing {
-    look_in: Duration,
+pub(crate) struct WaiterCheckReply {
+    check_after: Duration,
     missing: bool,
     /// Empty if it is of another process.
     first: Vec<u8>,
@@ -57,7 +57,7 @@ pub(crate) struct Seeing {
     turns: Vec<Vec<u8>>,
 }
 
-impl Seeing {
+impl WaiterCheckReply {
     fn is_turn_of(&self, waiter: &[u8]) -> bool {
         self.turns.iter().any(|turn| turn == waiter)
     }
@@ -69,7 +69,7 @@ impl Seeing {
 
     /// Whether more of the dead come first than one look may pass over: the living are not known yet.
     fn is_unfinished(&self) -> bool {
-        self.first.is_empty() && self.look_in < LOOK_AGAIN
+        self.first.is_empty() && self.check_after < LOOK_AGAIN
     }
 
     /// When the node may have something else to say to `waiter`.
@@ -77,7 +77,7 @@ impl Seeing {
         if self.is_turn_of(waiter) {
             Duration::ZERO
         } else if self.first == waiter || self.is_unfinished() {
-            self.look_in
+            self.check_after
         } else if self.missing {
             // It may be the first there as soon as it asks.
             Duration::ZERO
@@ -87,9 +87,9 @@ impl Seeing {
     }
 }
 
-pub(crate) fn read_look(answer: &Value) -> Option<Seeing> {
+pub(crate) fn read_look(answer: &Value) -> Option<WaiterCheckReply> {
     let Value::Array(values) = answer else { return None };
-    let [Value::Int(look_in), Value::Int(missing), Value::BulkString(first), turns @ ..] =
+    let [Value::Int(check_after), Value::Int(missing), Value::BulkString(first), turns @ ..] =
         values.as_slice()
     else {
         return None;
@@ -98,60 +98,64 @@ pub(crate) fn read_look(answer: &Value) -> Option<Seeing> {
         Value::BulkString(identity) => Some(identity.clone()),
         _ => None,
     });
-    let look_in = Duration::from_millis(u64::try_from(*look_in).ok()?);
+    let check_after = Duration::from_millis(u64::try_from(*check_after).ok()?);
     let (missing, first) = (*missing != 0, first.clone());
-    Some(Seeing { look_in, missing, first, turns: turns.collect::<Option<_>>()? })
+    Some(WaiterCheckReply { check_after, missing, first, turns: turns.collect::<Option<_>>()? })
 }
 
-impl DistributedLock for Store {
-    type Contender = RedlockContender;
+impl DistributedLock for QuorumStore {
+    type Contender = RedlockAcquisition;
 
     fn profile(&self) -> &Profile {
         &self.profile
     }
 
     fn clock(&self) -> &dyn Clock {
-        &*self.quorum.circle.clock
+        &*self.quorum.view.clock
     }
 
-    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> RedlockContender {
-        RedlockContender::new(self.clone(), claim)
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> RedlockAcquisition {
+        RedlockAcquisition::new(self.clone(), claim)
     }
 
-    async fn renew(&self, held: &RedlockContender) -> Result<Renewal> {
+    async fn renew(&self, held: &RedlockAcquisition) -> Result<RenewOutcome> {
         held.renew().await
     }
 
-    async fn look(&self, lock: &LockName, waiting: &[&RedlockContender]) -> Result<Vec<Look>> {
+    async fn look(
+        &self,
+        lock: &LockName,
+        waiting: &[&RedlockAcquisition],
+    ) -> Result<Vec<WaiterCheck>> {
         let keys = Keys::of(lock.key());
         let quorum = &self.quorum;
-        let mut values = vec![self.process.as_str().as_bytes()];
+        let mut values = vec![self.client.as_str().as_bytes()];
         values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
-        let step = Step { script: &QUORUM.look, keys: &keys.all(), values: &values };
-        let Slate { ballots, words, .. } = quorum.slate(quorum.now())?;
+        let call = ScriptCall { script: &QUORUM.check_waiters, keys: &keys.all(), values: &values };
+        let Electorate { eligible, words, .. } = quorum.electorate(quorum.now())?;
         let question = async |member: &Member| {
-            let answer = member.batches.step(step).await?;
-            read_look(&answer).ok_or_else(|| strange_answer("look"))
+            let answer = member.batches.call(call).await?;
+            read_look(&answer).ok_or_else(|| protocol_error("look"))
         };
-        let asked = ballots.asked().map(|(node, _)| node);
+        let asked = eligible.asked().map(|(node, _)| node);
         let seen = quorum.ask(asked, words, question).await?;
         let missing = seen.iter().filter(|look| look.missing).count();
         // One of them is enough to go on with what nodes had to leave undone.
         let unfinished = seen.iter().filter(|look| look.is_unfinished());
-        let sweep_in = unfinished.map(|look| look.look_in).min().unwrap_or(LOOK_AGAIN);
-        let look = |(index, waiter): (usize, &&RedlockContender)| {
+        let sweep_in = unfinished.map(|look| look.check_after).min().unwrap_or(LOOK_AGAIN);
+        let look = |(index, waiter): (usize, &&RedlockAcquisition)| {
             if missing >= quorum.majority() {
-                return Look::Attempt;
+                return WaiterCheck::Attempt;
             }
             let waiter = waiter.waiter().as_bytes();
             let at_latest = if index == 0 { sweep_in } else { LOOK_AGAIN };
             if !seen.iter().any(|look| look.concerns(waiter)) {
-                return Look::Again(at_latest);
+                return WaiterCheck::Again(at_latest);
             }
             let changes = seen.iter().map(|look| look.change_for(waiter));
             match nth_change(changes.collect(), quorum.majority()) {
-                Duration::ZERO => Look::Attempt,
-                again => Look::Again(again.min(at_latest)),
+                Duration::ZERO => WaiterCheck::Attempt,
+                again => WaiterCheck::Again(again.min(at_latest)),
             }
         };
         Ok(waiting.iter().enumerate().map(look).collect())
@@ -162,22 +166,24 @@ impl DistributedLock for Store {
         let quorum = &self.quorum;
         // Who is not seen by those that do not answer may be held by them.
         let silent = quorum.members.len() - seen.len();
-        Ok(Seen::merge(seen, quorum.majority().saturating_sub(silent).max(1)).into_snapshot())
+        Ok(LockContents::merge(seen, quorum.majority().saturating_sub(silent).max(1))
+            .into_snapshot())
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
         let seen = self.inspect_all(&keys).await?;
         let Some(value) = seen.iter().find_map(|seen| seen.value_of(who)) else {
-            return Ok(Removal::Absent);
+            return Ok(ReleaseOutcome::Absent);
         };
         let quorum = &self.quorum;
-        let freeing = quorum.ask_all(|member| free(&member.batches, &keys, value, "", By::Order));
-        let removed = freeing.await?;
+        let release =
+            quorum.ask_all(|member| free(&member.batches, &keys, value, "", ReleaseKind::Evict));
+        let removed = release.await?;
         match (removed.contains(&true), removed.len() == quorum.members.len()) {
-            (false, _) => Ok(Removal::Absent),
-            (true, true) => Ok(Removal::Removed),
-            (true, false) => Ok(Removal::Partly { was_held: true }),
+            (false, _) => Ok(ReleaseOutcome::Absent),
+            (true, true) => Ok(ReleaseOutcome::Removed),
+            (true, false) => Ok(ReleaseOutcome::Partly { was_held: true }),
         }
     }
 
@@ -185,7 +191,7 @@ impl DistributedLock for Store {
     async fn clear(&self, scratch: &Scratch) -> Result<()> {
         let leftovers = &Leftovers::of(scratch);
         let clearing = self.quorum.members.iter().map(async |member| {
-            let cleared = leftovers.clear(member.link()).await;
+            let cleared = leftovers.clear(member.connection()).await;
             cleared.map_err(|error| {
                 let message = format!("node {} keeps some of it", member.host);
                 Error::new(error.kind(), message).retryable(error.is_retryable()).caused_by(error)

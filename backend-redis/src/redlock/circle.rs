@@ -8,12 +8,12 @@ use fencelock_core::{BootClock, Error, ErrorKind};
 use tokio::sync::watch;
 
 use super::clocks::{Agreement, Offset, agreement};
-use super::marker::Deployment;
+use super::incarnation::Deployment;
 use super::waiters::Waiters;
 
 /// What is known of all nodes, and must be the same for all of them.
 #[derive(Debug)]
-pub(crate) struct Circle {
+pub(crate) struct QuorumView {
     pub(crate) deployment: Deployment,
     /// How far two clocks may be apart.
     pub(crate) tolerance: Duration,
@@ -23,7 +23,7 @@ pub(crate) struct Circle {
     /// The epochs that the nodes show, 0 for what shows none.
     epochs: Vec<AtomicU32>,
     /// Counts what has become known, for those who wait at connect.
-    pub(crate) news: watch::Sender<u64>,
+    pub(crate) updates: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -32,21 +32,21 @@ struct Clocks {
     agreement: Option<Arc<Agreement>>,
 }
 
-impl Circle {
+impl QuorumView {
     pub(crate) fn new(
         deployment: Deployment,
         tolerance: Duration,
         clock: Arc<BootClock>,
-    ) -> Circle {
+    ) -> QuorumView {
         let clocks = Clocks { offsets: vec![None; deployment.nodes], agreement: None };
-        Circle {
+        QuorumView {
             deployment,
             tolerance,
             clock,
             waiters: Waiters::at(deployment.nodes),
             clocks: Mutex::new(clocks),
             epochs: (0..deployment.nodes).map(|_| AtomicU32::new(0)).collect(),
-            news: watch::Sender::new(0),
+            updates: watch::Sender::new(0),
         }
     }
 
@@ -73,15 +73,15 @@ impl Circle {
     }
 
     /// Why nothing more is to be written to the nodes, if a later set has taken the place of this
-    /// one: it must not come back to life by nodes that lost their data.
-    pub(super) fn replaced(&self) -> Option<Error> {
+    /// one: it must not come back to incarnation by nodes that lost their data.
+    pub(super) fn superseded(&self) -> Option<Error> {
         let epochs = self.epochs.iter().map(|epoch| epoch.load(Ordering::Relaxed));
         let epoch = epochs.max().filter(|epoch| *epoch > self.deployment.epoch)?;
         let message = format!("its set of nodes was changed, to set_epoch={epoch}");
         Some(Error::new(ErrorKind::Refused, message))
     }
 
-    pub(super) fn tell_news(&self) {
-        self.news.send_modify(|count| *count += 1);
+    pub(super) fn publish_update(&self) {
+        self.updates.send_modify(|count| *count += 1);
     }
 }

@@ -7,31 +7,31 @@ use std::time::Duration;
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{
     ErrorKind, Liveness, Locks, Modes, Order, Profile, Reach, RenewalPlan, Result, Settings,
-    Tokens, Ttl,
+    TokenOrder, Ttl,
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::backend::Store;
-use super::circle::Circle;
-use super::fence::MOST_NODES;
-use super::marker::Deployment;
+use super::backend::QuorumStore;
+use super::incarnation::Deployment;
 use super::member::Member;
 use super::quorum::Quorum;
-use crate::access::{self, Access, PORT, database_in, hosts, hosts_of, invalid};
-use crate::config::start_clock;
-use crate::identity::Process;
-use crate::login::{Credentials, Login};
-use crate::route::{Caller, Host};
-use crate::tls::Tls;
+use super::token::MAX_NODES;
+use super::view::QuorumView;
+use crate::connection::Tls;
+use crate::connection::access::{self, Access, PORT, database_in, hosts, hosts_of, invalid};
+use crate::connection::{ConnectOptions, HostPort};
+use crate::connection::{Credentials, Login};
+use crate::protocol::identity::ClientId;
+use crate::single::config::start_clock;
 
 /// No time that a user gives is longer, so that no arithmetic overflows: a week.
-const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+const MAX_DURATION: Duration = Duration::from_secs(7 * 86_400);
 /// Between the longest TTL and the shortest `restart_delay`, besides twice the clocks' tolerance: a
 /// hundredth of the TTL and this, as in [`lease_end`](fencelock_core::lease_end).
 const GRANULARITY: Duration = Duration::from_millis(2);
 /// How long connecting waits for nodes at least, and for the last ones once a majority is there.
-const MEET_WITHIN: Duration = Duration::from_secs(4);
-const LAST_WITHIN: Duration = Duration::from_millis(200);
+const CONNECT_WITHIN: Duration = Duration::from_secs(4);
+const STRAGGLERS_WITHIN: Duration = Duration::from_millis(200);
 
 /// The parameters of these URLs besides those of [`access`].
 const PARAMETERS: [&str; 4] = ["restart_delay", "clock_tolerance", "node_timeout", "set_epoch"];
@@ -49,7 +49,7 @@ const PARAMETERS: [&str; 4] = ["restart_delay", "clock_tolerance", "node_timeout
 /// ```
 #[derive(Clone, Debug)]
 pub struct RedlockStore {
-    nodes: Vec<Host>,
+    nodes: Vec<HostPort>,
     access: Access,
     restart_delay: Duration,
     clock_tolerance: Duration,
@@ -64,7 +64,7 @@ impl RedlockStore {
         RedlockStore::of(hosts(nodes))
     }
 
-    fn of(nodes: Vec<Host>) -> RedlockStore {
+    fn of(nodes: Vec<HostPort>) -> RedlockStore {
         RedlockStore {
             nodes,
             access: Access::default(),
@@ -181,9 +181,9 @@ impl RedlockStore {
 
     fn check(&self) -> Result<()> {
         let count = self.nodes.len();
-        if count < 3 || count.is_multiple_of(2) || count > MOST_NODES {
+        if count < 3 || count.is_multiple_of(2) || count > MAX_NODES {
             return Err(invalid(format!(
-                "{count} nodes; expected an odd number from 3 to {MOST_NODES}, as \
+                "{count} nodes; expected an odd number from 3 to {MAX_NODES}, as \
                  redlock://H1,H2,H3"
             )));
         }
@@ -197,7 +197,7 @@ impl RedlockStore {
             ("clock_tolerance", self.clock_tolerance),
             ("node_timeout", self.node_timeout),
         ] {
-            if given > LONGEST {
+            if given > MAX_DURATION {
                 return Err(invalid(format!("{name} must be no longer than 7 days")));
             }
         }
@@ -229,7 +229,7 @@ impl RedlockStore {
             longest_ttl: self.longest_ttl(),
             order: Order::Any,
             modes: Modes { shared: true, permits: false },
-            tokens: Tokens::BeyondData,
+            tokens: TokenOrder::BeyondData,
             exclusion_fails_when: Cow::Borrowed(&[
                 "the clock of a node jumps forward while a lock or a restart_delay runs",
                 "a node's maxmemory-policy evicts locks",
@@ -246,13 +246,13 @@ impl RedlockStore {
         u64::try_from(self.clock_tolerance.as_micros()).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn hosts(&self) -> &[Host] {
+    pub(crate) fn hosts(&self) -> &[HostPort] {
         &self.nodes
     }
 
     /// Who asks, and how.
-    pub(crate) fn caller(&self) -> Result<Arc<Caller>> {
-        Caller::new(self.access.clone())
+    pub(crate) fn options(&self) -> Result<Arc<ConnectOptions>> {
+        ConnectOptions::new(self.access.clone())
     }
 
     /// Connects, on the current runtime. Nodes that are away or too young do not matter as long as
@@ -271,29 +271,30 @@ impl RedlockStore {
         self.check()?;
         let profile = self.profile();
         profile.require_ttl(settings.default_ttl())?;
-        let caller = self.caller()?;
+        let options = self.options()?;
         let clock = Arc::new(start_clock()?);
-        let circle = Arc::new(Circle::new(self.deployment(), self.clock_tolerance, clock));
-        let process = Process::fresh(settings.key_prefix());
+        let view = Arc::new(QuorumView::new(self.deployment(), self.clock_tolerance, clock));
+        let client = ClientId::fresh(settings.key_prefix());
         let members = self.nodes.iter().enumerate().map(|(index, host)| {
-            let (host, process) = (host.clone(), process.clone());
-            Arc::new(Member::start(index, host, &caller, process, circle.clone()))
+            let (host, client) = (host.clone(), client.clone());
+            Arc::new(Member::start(index, host, &options, client, view.clone()))
         });
         let quorum = Quorum {
             members: members.collect(),
-            circle,
+            view,
             node_timeout: self.node_timeout,
-            runtime: caller.runtime.clone(),
+            runtime: options.runtime.clone(),
         };
-        meet(&quorum, MEET_WITHIN.max(caller.timeouts.connect + caller.timeouts.answer)).await?;
-        let store = Store { quorum, process, profile };
-        Locks::new(Arc::new(store), &self.shown(), settings)
+        meet(&quorum, CONNECT_WITHIN.max(options.timeouts.connect + options.timeouts.answer))
+            .await?;
+        let store = QuorumStore { quorum, client, profile };
+        Locks::new(Arc::new(store), &self.redacted_url(), settings)
     }
 
     /// The store's name in errors and logs.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn redacted_url(&self) -> String {
         let secure = if self.access.tls.is_some() { "rediss+" } else { "" };
-        let nodes: Vec<String> = self.nodes.iter().map(Host::to_string).collect();
+        let nodes: Vec<String> = self.nodes.iter().map(HostPort::to_string).collect();
         format!("{secure}redlock://{}/{}", nodes.join(","), self.access.database)
     }
 }
@@ -301,22 +302,23 @@ impl RedlockStore {
 /// Waits until every node has said whether it takes part, or a majority has and the others are slow.
 async fn meet(quorum: &Quorum, within: Duration) -> Result<()> {
     let started = Instant::now();
-    let mut news = quorum.circle.news.subscribe();
+    let mut updates = quorum.view.updates.subscribe();
     loop {
-        if let Some(error) = quorum.circle.replaced() {
+        if let Some(error) = quorum.view.superseded() {
             return Err(error);
         }
-        let is_enough = quorum.slate(quorum.now()).is_ok();
-        let deadline = started + if is_enough { LAST_WITHIN } else { within };
-        let is_complete = !quorum.members.iter().any(|member| member.is_being_met());
+        let is_enough = quorum.electorate(quorum.now()).is_ok();
+        let deadline = started + if is_enough { STRAGGLERS_WITHIN } else { within };
+        let is_complete = !quorum.members.iter().any(|member| member.is_undecided());
         if is_complete || Instant::now() >= deadline {
             break;
         }
-        // The sender is ours: this ends with news or in time.
-        let _ = timeout_at(deadline, news.changed()).await;
+        // The sender is ours: this ends with updates or in time.
+        let _ = timeout_at(deadline, updates.changed()).await;
     }
-    let connected = quorum.members.iter().filter(|member| member.link().state().is_ok()).count();
-    match quorum.slate(quorum.now()) {
+    let connected =
+        quorum.members.iter().filter(|member| member.connection().state().is_ok()).count();
+    match quorum.electorate(quorum.now()) {
         // Nodes that are too young will not be for ever; who asks for a lock is told.
         Err(error) if connected < quorum.majority() || error.kind() != ErrorKind::Unreachable => {
             Err(error)
@@ -338,7 +340,7 @@ mod tests {
         let url =
             "redlock://:secret@a,b:2,c/1?restart_delay=10s&clock_tolerance=1s&set_epoch=3&ttl=5s";
         let parsed = store(url).unwrap();
-        assert_eq!(parsed.shown(), "redlock://a:6379,b:2,c:6379/1");
+        assert_eq!(parsed.redacted_url(), "redlock://a:6379,b:2,c:6379/1");
         assert_eq!(parsed.deployment().epoch, 3);
         assert_eq!(parsed.deployment().delay, Duration::from_secs(10));
         assert!(!format!("{parsed:?}").contains("secret"));

@@ -7,17 +7,17 @@ use fencelock_core::{Moment, Result};
 use futures_util::{StreamExt, stream};
 use redis::Value;
 
-use crate::batch::Batches;
-use crate::identity::Keys;
-use crate::node::Step;
-use crate::script::QUORUM;
+use crate::protocol::call::ScriptCall;
+use crate::protocol::identity::Keys;
+use crate::protocol::script::QUORUM;
+use crate::server::batch::BatchingNode;
 
 /// Requests of one node under way: enough to keep it busy, not so many that others wait for them.
 const AT_ONCE: usize = 100;
 
 /// What was asked for at a node, and is to be taken back when it can be reached again.
 #[derive(Debug)]
-pub(crate) struct Debt {
+pub(crate) struct PendingRelease {
     pub(crate) keys: Keys,
     pub(crate) identity: Arc<str>,
     pub(crate) waiter: Arc<str>,
@@ -27,20 +27,20 @@ pub(crate) struct Debt {
 
 /// Those of one node.
 #[derive(Debug, Default)]
-pub(crate) struct Debts(Mutex<Vec<Debt>>);
+pub(crate) struct PendingReleases(Mutex<Vec<PendingRelease>>);
 
-impl Debts {
-    pub(super) fn push(&self, debt: Debt) {
+impl PendingReleases {
+    pub(super) fn push(&self, debt: PendingRelease) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(debt);
     }
 
     /// Frees what could not be freed when it was time to.
-    pub(super) async fn pay(&self, batches: &Arc<Batches>, now: Moment) {
+    pub(super) async fn pay(&self, batches: &Arc<BatchingNode>, now: Moment) {
         let debts = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let open = debts.into_iter().filter(|debt| now < debt.ends);
         let paying = stream::iter(open).map(async |debt| {
-            let Debt { keys, identity, waiter, .. } = &debt;
-            if free(batches, keys, identity.as_bytes(), waiter, By::Itself).await.is_err() {
+            let PendingRelease { keys, identity, waiter, .. } = &debt;
+            if free(batches, keys, identity.as_bytes(), waiter, ReleaseKind::Leave).await.is_err() {
                 self.push(debt);
             }
         });
@@ -50,7 +50,7 @@ impl Debts {
 
 /// By whose will a round is freed, and what becomes of its waiter.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum By<'a> {
+pub(crate) enum ReleaseKind<'a> {
     /// Its own; it leaves the queue.
     Itself,
     /// Its own; it waits on, by the time when it arrived.
@@ -61,18 +61,18 @@ pub(crate) enum By<'a> {
 
 /// Takes a round out of a node, and its waiter, if that does not wait on; whether it was there.
 pub(crate) async fn free(
-    batches: &Arc<Batches>,
+    batches: &Arc<BatchingNode>,
     keys: &Keys,
     identity: &[u8],
     waiter: &str,
-    by: By<'_>,
+    by: ReleaseKind<'_>,
 ) -> Result<bool> {
     let waiter = waiter.as_bytes();
     let values: &[&[u8]] = match by {
-        By::Itself => &[identity, waiter, b""],
-        By::Waiter(arrival) => &[identity, waiter, arrival.as_bytes()],
-        By::Order => &[identity, waiter, b"", b"tell"],
+        ReleaseKind::Leave => &[identity, waiter, b""],
+        ReleaseKind::KeepWaiting(arrival) => &[identity, waiter, arrival.as_bytes()],
+        ReleaseKind::Evict => &[identity, waiter, b"", b"tell"],
     };
-    let step = Step { script: &QUORUM.free, keys: &keys.all(), values };
-    Ok(batches.step(step).await? == Value::Int(1))
+    let call = ScriptCall { script: &QUORUM.free, keys: &keys.all(), values };
+    Ok(batches.call(call).await? == Value::Int(1))
 }

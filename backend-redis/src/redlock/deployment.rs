@@ -1,6 +1,6 @@
 //! What an operator does with a set of nodes: declare it new, look at it, change it.
 //!
-//! Each node is asked over a connection of its own, by one who holds no locks. What a node's marker
+//! Each node is asked over a connection of its own, by one who holds no locks. What a node's record
 //! means is decided in [`part`] and [`change`], which are pure.
 
 mod change;
@@ -18,15 +18,15 @@ use fencelock_core::{Error, ErrorKind, Operation, Result, Settings};
 use futures_util::future::join_all;
 
 use super::config::RedlockStore;
-use crate::route::{Caller, Host};
+use crate::connection::{ConnectOptions, HostPort};
 
 pub use init::init;
 pub use open::open_when_due;
-pub use part::Part;
+pub use part::Membership;
 pub use replace::{Replaced, replace};
 pub use status::{LockSeen, NodeSeen, NodeStatus, status};
 
-use node::{Node, Watch};
+use node::{NodeConnection, WallClock};
 
 /// The set that `url` names.
 fn parse(url: &str) -> Result<(RedlockStore, Settings)> {
@@ -43,25 +43,25 @@ fn parse(url: &str) -> Result<(RedlockStore, Settings)> {
 
 /// The same error with the set's name in it, never its password.
 fn explain_at(store: &RedlockStore) -> impl Fn(Error) -> Error {
-    let shown: Arc<str> = store.shown().into();
+    let shown: Arc<str> = store.redacted_url().into();
     move |error| error.during(Operation::Connect).with_store(&shown)
 }
 
 /// Every node as it answers now, in the order of the URL.
 async fn reach_all(
     store: &RedlockStore,
-    caller: &Arc<Caller>,
-    watch: Watch,
-) -> Vec<(Host, Result<Node>)> {
+    options: &Arc<ConnectOptions>,
+    watch: WallClock,
+) -> Vec<(HostPort, Result<NodeConnection>)> {
     let asking = store
         .hosts()
         .iter()
-        .map(|host| async { (host.clone(), Node::reach(host, caller, watch).await) });
+        .map(|host| async { (host.clone(), NodeConnection::reach(host, options, watch).await) });
     join_all(asking).await
 }
 
 /// One server under two names has one vote, and would be counted twice.
-fn refuse_twins(nodes: &[Node]) -> Result<()> {
+fn refuse_twins(nodes: &[NodeConnection]) -> Result<()> {
     for (index, node) in nodes.iter().enumerate() {
         if let Some(twin) = nodes[..index].iter().find(|twin| twin.run_id == node.run_id) {
             let message =
@@ -73,6 +73,6 @@ fn refuse_twins(nodes: &[Node]) -> Result<()> {
 }
 
 /// An error of one node.
-fn at(host: &Host, error: &Error) -> Error {
+fn at(host: &HostPort, error: &Error) -> Error {
     Error::new(error.kind(), format!("{host}: {}", error.message())).retryable(error.is_retryable())
 }

@@ -9,22 +9,22 @@ use fencelock_core::{Claim, IfBusy, Mode, Result};
 use redis::Value;
 use tokio::time::Instant;
 
-use super::backend::Store;
-use super::fan::Fan;
-use super::freeing::{Freed, Freeing};
+use super::backend::QuorumStore;
+use super::fan_out::FanOut;
 use super::member::Member;
-use super::quorum::{Ballots, Word, Words};
+use super::monitor::VoteRequest;
+use super::quorum::{EligibleNodes, NodeReport, NodeReports};
+use super::release::{ReleaseInFlight, ReleaseTally};
 use super::round::Round;
-use super::sight::Ballot;
 use super::votes::Vote;
-use crate::error::strange_answer;
-use crate::identity::{Keys, ttl_of};
-use crate::node::Step;
-use crate::script::QUORUM;
+use crate::protocol::call::ScriptCall;
+use crate::protocol::error::protocol_error;
+use crate::protocol::identity::{Keys, ttl_of};
+use crate::protocol::script::QUORUM;
 
 /// What the seat shares with the tasks that finish its work.
-pub(crate) struct Desk {
-    pub(super) store: Arc<Store>,
+pub(crate) struct QuorumClaim {
+    pub(super) store: Arc<QuorumStore>,
     pub(super) claim: Arc<Claim>,
     pub(super) keys: Keys,
     /// As it stands in the nodes' queues.
@@ -43,17 +43,17 @@ pub(super) struct State {
     /// Rounds in a row that nobody won.
     pub(super) splits: u32,
     pub(super) grant: Option<Arc<Grant>>,
-    pub(super) owed: Vec<Owed>,
+    pub(super) residues: Vec<RoundResidue>,
     /// The nodes in whose queues the waiter may stand, as bits.
     pub(super) queued_at: u16,
-    pub(super) freeing: Option<Freeing>,
+    pub(super) release: Option<ReleaseInFlight>,
     /// A task repeats what nodes did not hear of rounds that are over.
-    pub(super) retreating: bool,
-    pub(super) freed: Freed,
+    pub(super) is_rolling_back: bool,
+    pub(super) tally: ReleaseTally,
 }
 
 /// A round that nodes may still have something of.
-pub(super) struct Owed {
+pub(super) struct RoundResidue {
     pub(super) identity: Arc<str>,
     /// As bits.
     pub(super) nodes: u16,
@@ -64,58 +64,60 @@ pub(super) struct Owed {
 /// What was granted.
 pub(super) struct Grant {
     pub(super) identity: Arc<str>,
-    pub(super) fence: String,
+    pub(super) token: String,
     /// By node.
-    pub(super) had: Mutex<Vec<Had>>,
+    pub(super) possession: Mutex<Vec<Possession>>,
 }
 
-/// Whether a node has what was granted, as far as is known. Where it was in this life of the node's
-/// data it is not planted again: a person may have taken it away.
-pub(super) enum Had {
+/// Whether a node has what was granted, as far as is known. Where it was in this incarnation of the node's
+/// data it is not reinstalled again: a person may have taken it away.
+pub(super) enum Possession {
     Never,
-    /// It was asked for it in this life, and its answer was not waited for.
+    /// It was asked for it in this incarnation, and its answer was not waited for.
     Perhaps(Arc<str>),
-    /// It has said so in this life.
+    /// It has said so in this incarnation.
     Surely(Arc<str>),
 }
 
-/// A fan's index: which identity, at which node.
+/// A fan_out's index: which identity, at which node.
 pub(super) const NODES: usize = 16;
 
 impl State {
     /// These nodes may have something of the round.
     pub(super) fn owe(&mut self, identity: &Arc<str>, nodes: u16) {
-        match self.owed.iter_mut().find(|owed| owed.identity == *identity) {
-            Some(owed) => owed.nodes |= nodes,
+        match self.residues.iter_mut().find(|residue| residue.identity == *identity) {
+            Some(residue) => residue.nodes |= nodes,
             None => {
                 let identity = identity.clone();
-                self.owed.push(Owed { identity, nodes, is_over: false });
+                self.residues.push(RoundResidue { identity, nodes, is_over: false });
             }
         }
     }
 }
 
 impl Grant {
-    pub(super) fn had(&self) -> MutexGuard<'_, Vec<Had>> {
+    pub(super) fn possession(&self) -> MutexGuard<'_, Vec<Possession>> {
         self.had.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it may be planted on `node` in this life.
-    pub(super) fn may_be_planted(&self, node: usize, life: &str) -> bool {
-        match &self.had()[node] {
-            Had::Never => true,
-            Had::Perhaps(had) | Had::Surely(had) => &**had != life,
+    /// Whether it may be reinstalled on `node` in this incarnation.
+    pub(super) fn may_reinstall(&self, node: usize, incarnation: &str) -> bool {
+        match &self.possession()[node] {
+            Possession::No => true,
+            Possession::Unconfirmed(had) | Possession::Confirmed(had) => {
+                &**possession != incarnation
+            }
         }
     }
 }
 
-impl Desk {
+impl QuorumClaim {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Unless the claim gives back what it has; while this is kept it does not begin to.
-    pub(super) fn not_over(&self) -> Option<MutexGuard<'_, State>> {
+    pub(super) fn unless_releasing(&self) -> Option<MutexGuard<'_, State>> {
         let state = self.state();
         (!state.is_over).then_some(state)
     }
@@ -132,47 +134,49 @@ impl Desk {
     pub(super) fn vote(
         self: &Arc<Self>,
         member: &Arc<Member>,
-        ballot: &Ballot,
+        vote_request: &VoteRequest,
         round: &Arc<Round>,
         node: usize,
     ) -> impl Future<Output = Result<Value>> + Send + use<> {
-        let (desk, member, round) = (self.clone(), member.clone(), round.clone());
-        let marker = ballot.marker.clone();
+        let (shared, member, round) = (self.clone(), member.clone(), round.clone());
+        let record = vote_request.record.clone();
         async move {
-            let number = match desk.claim.mode() {
+            let number = match shared.claim.mode() {
                 Mode::Shared => (node + 1).to_string(),
                 Mode::Exclusive | Mode::Permits(_) => String::new(),
             };
             let values = [
-                &*marker,
+                &*record,
                 &*round.identity,
-                ttl_of(&desk.waiter),
+                ttl_of(&shared.waiter),
                 &*round.proposal,
                 &*number,
-                if desk.queues() { &*desk.waiter } else { "" },
+                if shared.queues() { &*shared.waiter } else { "" },
                 &*round.arrival,
             ];
             let values = values.map(str::as_bytes);
-            let step = Step { script: &QUORUM.vote, keys: &desk.keys.of_node(), values: &values };
-            member.batches.step(step).await
+            let call =
+                ScriptCall { script: &QUORUM.vote, keys: &shared.keys.of_node(), values: &values };
+            member.batches.call(call).await
         }
     }
 
-    /// Writes the round's largest fence back to one node.
+    /// Writes the round's largest token back to one node.
     pub(super) fn raise(
         self: &Arc<Self>,
         member: &Arc<Member>,
-        ballot: &Ballot,
+        vote_request: &VoteRequest,
         round: &Arc<Round>,
-        fence: u64,
+        token: u64,
     ) -> impl Future<Output = Result<Value>> + Send + use<> {
-        let (desk, member, round) = (self.clone(), member.clone(), round.clone());
-        let marker = ballot.marker.clone();
+        let (shared, member, round) = (self.clone(), member.clone(), round.clone());
+        let record = vote_request.record.clone();
         async move {
-            let fence = fence.to_string();
-            let values = [&*marker, &*round.identity, &*fence].map(str::as_bytes);
-            let step = Step { script: &QUORUM.raise, keys: &desk.keys.of_node(), values: &values };
-            member.batches.step(step).await
+            let token = token.to_string();
+            let values = [&*record, &*round.identity, &*token].map(str::as_bytes);
+            let call =
+                ScriptCall { script: &QUORUM.raise, keys: &shared.keys.of_node(), values: &values };
+            member.batches.call(call).await
         }
     }
 
@@ -180,31 +184,35 @@ impl Desk {
     pub(super) async fn extend(
         &self,
         member: &Arc<Member>,
-        ballot: &Ballot,
+        vote_request: &VoteRequest,
         grant: &Grant,
         ttl: &str,
-        plant: &str,
+        reinstall: &str,
     ) -> Result<Value> {
-        let values = [&*ballot.marker, &*grant.identity, ttl, &*grant.fence, plant];
+        let values = [&*vote_request.record, &*grant.identity, ttl, &*grant.token, reinstall];
         let values = values.map(str::as_bytes);
-        let step = Step { script: &QUORUM.extend, keys: &self.keys.of_node(), values: &values };
-        member.batches.step(step).await
+        let call =
+            ScriptCall { script: &QUORUM.extend, keys: &self.keys.of_node(), values: &values };
+        member.batches.call(call).await
     }
 
-    /// What a node answered, if it is an answer; else `words` says what it is.
+    /// What a node answered, if it is an answer; else `reports` says what it is.
     pub(super) fn read(
         &self,
         node: usize,
         answer: Result<Value>,
-        ballots: &Ballots,
-        words: &mut Words,
+        eligible: &EligibleNodes,
+        reports: &mut NodeReports,
     ) -> Option<Value> {
         let quorum = &self.store.quorum;
         let member = &quorum.members[node];
         match answer {
             Ok(Value::Int(-1)) => {
-                ballots.of(node).into_iter().for_each(|asked| member.is_not(asked));
-                words.set(node, Word::Said("it has lost its data, or is of another set of nodes"));
+                eligible.of(node).into_iter().for_each(|asked| member.incarnation_changed(asked));
+                reports.set(
+                    node,
+                    NodeReport::Answered("it has lost its data, or is of another set of nodes"),
+                );
                 None
             }
             Ok(value) => {
@@ -212,33 +220,42 @@ impl Desk {
                 Some(value)
             }
             Err(error) => {
-                words.set(node, Word::Failed(error));
+                reports.set(node, NodeReport::Failed(error));
                 None
             }
         }
     }
 
     /// An answer that no script gives.
-    pub(super) fn strange(&self, node: usize, script: &str, words: &mut Words) -> Vote {
-        self.store.quorum.members[node].link().distrust("it gave an answer that cannot be");
-        words.set(node, Word::Failed(strange_answer(script)));
+    pub(super) fn reject_reply(
+        &self,
+        node: usize,
+        script: &str,
+        reports: &mut NodeReports,
+    ) -> Vote {
+        self.store.quorum.members[node].connection().mark_broken("it gave an unexpected reply");
+        reports.set(node, NodeReport::Failed(protocol_error(script)));
         Vote::Absent
     }
 
     /// Those who have not answered when others have may have fallen silent.
-    pub(super) fn doubt<F: Future + ?Sized>(&self, fan: &Fan<F>) {
+    pub(super) fn suspect<F: Future + ?Sized>(&self, fan_out: &FanOut<F>) {
         let quorum = &self.store.quorum;
-        fan.pending().for_each(|node| quorum.members[node % NODES].doubt(quorum.now()));
+        fan_out.pending().for_each(|node| quorum.members[node % NODES].suspect(quorum.now()));
     }
 
     /// A node is certain to have nothing of the round.
-    pub(super) fn note_freed(&self, identity: &Arc<str>, node: usize) {
+    pub(super) fn record_freed(&self, identity: &Arc<str>, node: usize) {
         let mut state = self.state();
-        if let Some(owed) = state.owed.iter_mut().find(|owed| owed.identity == *identity) {
-            owed.nodes &= !(1 << node);
+        if let Some(residue) =
+            state.residues.iter_mut().find(|residue| residue.identity == *identity)
+        {
+            residue.nodes &= !(1 << node);
         }
         // The last one stays: the next release is about it.
-        let last = state.owed.last().map(|owed| owed.identity.clone());
-        state.owed.retain(|owed| owed.nodes != 0 || Some(&owed.identity) == last.as_ref());
+        let last = state.residues.last().map(|residue| residue.identity.clone());
+        state
+            .residues
+            .retain(|residue| residue.nodes != 0 || Some(&residue.identity) == last.as_ref());
     }
 }

@@ -8,7 +8,7 @@ use futures_util::stream::{FuturesUnordered, Stream};
 use tokio::task::coop::{Unconstrained, unconstrained};
 
 /// Questions under way, each with the number that its answer comes with.
-pub(crate) struct Fan<F: Future + ?Sized> {
+pub(crate) struct FanOut<F: Future + ?Sized> {
     /// Not asked yet.
     fresh: Vec<Numbered<F>>,
     questions: FuturesUnordered<Numbered<F>>,
@@ -17,7 +17,7 @@ pub(crate) struct Fan<F: Future + ?Sized> {
 }
 
 /// Questions of any kind that can be kept.
-pub(crate) type Kept<T> = Fan<dyn Future<Output = T> + Send>;
+pub(crate) type BoxedFanOut<T> = FanOut<dyn Future<Output = T> + Send>;
 
 struct Numbered<F: ?Sized> {
     number: usize,
@@ -34,9 +34,9 @@ impl<F: Future + ?Sized> Future for Numbered<F> {
     }
 }
 
-impl<F: Future + ?Sized> Fan<F> {
-    pub(crate) fn new() -> Fan<F> {
-        Fan {
+impl<F: Future + ?Sized> FanOut<F> {
+    pub(crate) fn new() -> FanOut<F> {
+        FanOut {
             fresh: Vec::new(),
             questions: FuturesUnordered::new(),
             pending: Vec::new(),

@@ -1,9 +1,9 @@
-//! The birth marker of a node, by which clients keep a node that lost its data out for as long as
+//! The birth record of a node, by which clients keep a node that lost its data out for as long as
 //! a lock of before may be held. Pure: the model in `redlock-model` checks what runs.
 //!
 //! A key without an end, so that it is gone with the data; with the server's `run_id` in it, so
 //! that a restart that kept it does not count as the same server. Each vote is asked for with the
-//! marker's text, and a node that does not have that text does not vote.
+//! record's text, and a node that does not have that text does not vote.
 //!
 //! `<run_id> <born | open | closed> <born, in µs> <nodes> <epoch> <restart_delay, in ms>`
 
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use fencelock_core::Moment;
 
-/// The marker's key, the same for all locks of a node.
-pub const KEY: &str = "fencelock:redlock";
+/// The record's key, the same for all locks of a node.
+pub use crate::protocol::identity::INCARNATION_KEY as KEY;
 
 /// What all clients of a set of nodes must say alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,7 +28,7 @@ pub struct Deployment {
 
 /// Whether a node may vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum RecordState {
     /// Not yet: it may have lost locks that are still held.
     Born,
     /// It may.
@@ -39,28 +39,28 @@ pub enum State {
 
 /// What lies at [`KEY`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Marker {
+pub struct IncarnationRecord {
     /// Which run of the server it was written for.
     pub run_id: String,
     /// Whether the node may vote.
-    pub state: State,
+    pub state: RecordState,
     /// When it was first seen without its data, on its own clock.
     pub born_us: u64,
     /// Of which set it is.
     pub deployment: Deployment,
 }
 
-impl Marker {
-    /// Reads a marker; `None` for any other text.
+impl IncarnationRecord {
+    /// Reads a record; `None` for any other text.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Marker> {
+    pub fn parse(text: &str) -> Option<IncarnationRecord> {
         let mut words = text.split(' ');
-        let marker = Marker {
+        let record = IncarnationRecord {
             run_id: words.next().filter(|run_id| !run_id.is_empty())?.to_owned(),
             state: match words.next()? {
-                "born" => State::Born,
-                "open" => State::Open,
-                "closed" => State::Closed,
+                "born" => RecordState::Born,
+                "open" => RecordState::Open,
+                "closed" => RecordState::Closed,
                 _ => return None,
             },
             born_us: words.next()?.parse().ok()?,
@@ -70,22 +70,22 @@ impl Marker {
                 delay: Duration::from_millis(words.next()?.parse().ok()?),
             },
         };
-        words.next().is_none().then_some(marker)
+        words.next().is_none().then_some(record)
     }
 
-    /// One life of a node with its data: another one has another text.
+    /// One incarnation of a node with its data: another one has another text.
     #[must_use]
-    pub fn life(&self) -> String {
+    pub fn incarnation(&self) -> String {
         format!("{} {}", self.run_id, self.born_us)
     }
 }
 
-impl fmt::Display for Marker {
+impl fmt::Display for IncarnationRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Born => "born",
-            State::Open => "open",
-            State::Closed => "closed",
+            RecordState::Born => "born",
+            RecordState::Open => "open",
+            RecordState::Closed => "closed",
         };
         let Deployment { nodes, epoch, delay } = self.deployment;
         let (run_id, born_us, delay) = (&self.run_id, self.born_us, delay.as_millis());
@@ -95,63 +95,72 @@ impl fmt::Display for Marker {
 
 /// What a client does about a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Puts this marker in the place of the one it saw, if that is still there, and looks again.
-    Write(Marker),
+pub enum IncarnationVerdict {
+    /// Puts this record in the place of the one it saw, if that is still there, and looks again.
+    Write(IncarnationRecord),
     /// Leaves it out for so long, and looks again.
     Young(Duration),
-    /// Asks it for votes with this marker.
-    Open(Marker),
+    /// Asks it for votes with this record.
+    Open(IncarnationRecord),
     /// Leaves it out: it is of another set of nodes, or was closed.
-    OfAnotherSet(Marker),
-    /// Leaves it out: another program wrote what is at the marker's key.
+    OfAnotherSet(IncarnationRecord),
+    /// Leaves it out: another program wrote what is at the record's key.
     Foreign,
 }
 
 /// Judges a node by what it says: the text at [`KEY`], its `run_id` and its clock.
 #[must_use]
-pub fn standing(text: Option<&str>, run_id: &str, now_us: u64, ours: Deployment) -> Standing {
-    let born =
-        |state| Marker { run_id: run_id.to_owned(), state, born_us: now_us, deployment: ours };
-    let Some(text) = text else { return Standing::Write(born(State::Born)) };
-    let Some(marker) = Marker::parse(text) else { return Standing::Foreign };
-    if marker.deployment != ours || marker.state == State::Closed {
-        return Standing::OfAnotherSet(marker);
+pub fn verdict(
+    text: Option<&str>,
+    run_id: &str,
+    now_us: u64,
+    ours: Deployment,
+) -> IncarnationVerdict {
+    let born = |state| IncarnationRecord {
+        run_id: run_id.to_owned(),
+        state,
+        born_us: now_us,
+        deployment: ours,
+    };
+    let Some(text) = text else { return IncarnationVerdict::Write(born(RecordState::Born)) };
+    let Some(record) = IncarnationRecord::parse(text) else { return IncarnationVerdict::Foreign };
+    if record.deployment != ours || record.state == RecordState::Closed {
+        return IncarnationVerdict::OfAnotherSet(record);
     }
     // Another run, with or without its data; or a clock that was set back, on which its age cannot
     // be told.
-    if marker.run_id != run_id || marker.born_us > now_us {
-        return Standing::Write(born(State::Born));
+    if record.run_id != run_id || record.born_us > now_us {
+        return IncarnationVerdict::Write(born(RecordState::Born));
     }
-    let age = Duration::from_micros(now_us - marker.born_us);
-    match (marker.state, ours.delay.checked_sub(age)) {
-        (State::Open, _) => Standing::Open(marker),
+    let age = Duration::from_micros(now_us - record.born_us);
+    match (record.state, ours.delay.checked_sub(age)) {
+        (RecordState::Open, _) => IncarnationVerdict::Open(record),
         (_, None | Some(Duration::ZERO)) => {
-            Standing::Write(Marker { state: State::Open, ..marker })
+            IncarnationVerdict::Write(IncarnationRecord { state: RecordState::Open, ..record })
         }
-        (_, Some(rest)) => Standing::Young(rest),
+        (_, Some(rest)) => IncarnationVerdict::Quarantined(rest),
     }
 }
 
 /// What one client remembers of a node's lives. The node's own clock says how long ago it lost its
 /// data; who was there when it did also waits by its own.
 #[derive(Clone, Debug, Default)]
-pub struct Acquaintance {
-    life: Option<String>,
-    /// When this life was first seen, if another was seen before it.
+pub struct RestartTracker {
+    incarnation: Option<String>,
+    /// When this incarnation was first seen, if another was seen before it.
     since: Option<Moment>,
 }
 
-impl Acquaintance {
-    /// Sees the node in this `life`; how long it is to be left out still.
+impl RestartTracker {
+    /// Sees the node in this `incarnation`; how long it is to be left out still.
     #[must_use]
-    pub fn meet(&mut self, life: &str, now: Moment, delay: Duration) -> Duration {
-        if self.life.as_deref() != Some(life) {
-            self.since = self.life.is_some().then_some(now);
-            self.life = Some(life.to_owned());
+    pub fn meet(&mut self, incarnation: &str, now: Moment, delay: Duration) -> Duration {
+        if self.incarnation.as_deref() != Some(incarnation) {
+            self.since = self.incarnation.is_some().then_some(now);
+            self.incarnation = Some(incarnation.to_owned());
         }
         match self.since {
-            Some(since) => since.after(delay).since(now),
+            Some(since) => (since + delay).duration_since(now),
             None => Duration::ZERO,
         }
     }
@@ -164,71 +173,72 @@ mod tests {
     const OURS: Deployment = Deployment { nodes: 3, epoch: 1, delay: Duration::from_secs(60) };
     const SECOND: u64 = 1_000_000;
 
-    fn marker(state: State, born_us: u64) -> Marker {
-        Marker { run_id: "abc".to_owned(), state, born_us, deployment: OURS }
+    fn record(state: RecordState, born_us: u64) -> IncarnationRecord {
+        IncarnationRecord { run_id: "abc".to_owned(), state, born_us, deployment: OURS }
     }
 
-    fn judge(text: &str, run_id: &str, now_us: u64) -> Standing {
-        standing(Some(text), run_id, now_us, OURS)
+    fn judge(text: &str, run_id: &str, now_us: u64) -> IncarnationVerdict {
+        verdict(Some(text), run_id, now_us, OURS)
     }
 
     #[test]
     fn a_marker_is_read_as_it_is_written() {
         let text = "abc open 5000000 3 1 60000";
-        assert_eq!(Marker::parse(text).unwrap(), marker(State::Open, 5 * SECOND));
-        assert_eq!(marker(State::Open, 5 * SECOND).to_string(), text);
+        assert_eq!(IncarnationRecord::parse(text).unwrap(), record(RecordState::Open, 5 * SECOND));
+        assert_eq!(record(RecordState::Open, 5 * SECOND).to_string(), text);
         for other in ["", " open 5 3 1 6", "abc open 5 3 1", "abc open 5 3 1 6 7", "abc x 5 3 1 6"]
         {
-            assert_eq!(Marker::parse(other), None, "{other:?}");
+            assert_eq!(IncarnationRecord::parse(other), None, "{other:?}");
         }
     }
 
     #[test]
     fn a_node_without_its_data_is_left_out_for_the_delay() {
         let now = 100 * SECOND;
-        let born = marker(State::Born, now);
-        assert_eq!(standing(None, "abc", now, OURS), Standing::Write(born.clone()));
+        let born = record(RecordState::Born, now);
+        assert_eq!(verdict(None, "abc", now, OURS), IncarnationVerdict::Write(born.clone()));
         let text = born.to_string();
         let later = |seconds: u64| judge(&text, "abc", now + seconds * SECOND);
-        assert_eq!(later(0), Standing::Young(Duration::from_secs(60)));
-        assert_eq!(later(59), Standing::Young(Duration::from_secs(1)));
-        let open = Marker { state: State::Open, ..born };
-        assert_eq!(later(60), Standing::Write(open.clone()));
-        assert_eq!(judge(&open.to_string(), "abc", now), Standing::Open(open));
+        assert_eq!(later(0), IncarnationVerdict::Quarantined(Duration::from_secs(60)));
+        assert_eq!(later(59), IncarnationVerdict::Quarantined(Duration::from_secs(1)));
+        let open = IncarnationRecord { state: RecordState::Open, ..born };
+        assert_eq!(later(60), IncarnationVerdict::Write(open.clone()));
+        assert_eq!(judge(&open.to_string(), "abc", now), IncarnationVerdict::Open(open));
     }
 
     #[test]
     fn a_restart_that_kept_the_marker_is_a_new_life() {
-        let old = marker(State::Open, SECOND).to_string();
-        let born = Marker { run_id: "def".to_owned(), ..marker(State::Born, 9 * SECOND) };
-        assert_eq!(judge(&old, "def", 9 * SECOND), Standing::Write(born));
+        let old = record(RecordState::Open, SECOND).to_string();
+        let born =
+            IncarnationRecord { run_id: "def".to_owned(), ..record(RecordState::Born, 9 * SECOND) };
+        assert_eq!(judge(&old, "def", 9 * SECOND), IncarnationVerdict::Write(born));
     }
 
     #[test]
     fn a_clock_that_was_set_back_counts_from_now() {
-        let old = marker(State::Born, 90 * SECOND).to_string();
-        let born = marker(State::Born, 80 * SECOND);
-        assert_eq!(judge(&old, "abc", 80 * SECOND), Standing::Write(born));
+        let old = record(RecordState::Born, 90 * SECOND).to_string();
+        let born = record(RecordState::Born, 80 * SECOND);
+        assert_eq!(judge(&old, "abc", 80 * SECOND), IncarnationVerdict::Write(born));
     }
 
     #[test]
     fn who_says_otherwise_is_of_another_set() {
         let other = Deployment { epoch: 2, ..OURS };
-        let theirs = Marker { deployment: other, ..marker(State::Open, 0) };
-        assert_eq!(judge(&theirs.to_string(), "abc", 0), Standing::OfAnotherSet(theirs));
-        let closed = marker(State::Closed, 0);
-        assert_eq!(judge(&closed.to_string(), "abc", 0), Standing::OfAnotherSet(closed));
-        assert_eq!(judge("something", "abc", 0), Standing::Foreign);
+        let theirs = IncarnationRecord { deployment: other, ..record(RecordState::Open, 0) };
+        assert_eq!(judge(&theirs.to_string(), "abc", 0), IncarnationVerdict::OfAnotherSet(theirs));
+        let closed = record(RecordState::Closed, 0);
+        assert_eq!(judge(&closed.to_string(), "abc", 0), IncarnationVerdict::OfAnotherSet(closed));
+        assert_eq!(judge("something", "abc", 0), IncarnationVerdict::Foreign);
     }
 
     #[test]
     fn who_was_there_waits_by_its_own_clock() {
         let (second, delay) = (Duration::from_secs(1), Duration::from_secs(60));
-        let start = Moment::from_nanos(0).after(second);
-        let mut node = Acquaintance::default();
+        let start = Moment::from_nanos(0) + second;
+        let mut node = RestartTracker::default();
         assert_eq!(node.meet("abc 1", start, delay), Duration::ZERO, "the first one it sees");
         assert_eq!(node.meet("def 2", start, delay), delay);
-        assert_eq!(node.meet("def 2", start.after(second), delay), delay - second);
-        assert_eq!(node.meet("def 2", start.after(delay), delay), Duration::ZERO);
+        assert_eq!(node.meet("def 2", start + second, delay), delay - second);
+        assert_eq!(node.meet("def 2", start + delay, delay), Duration::ZERO);
     }
 }

@@ -1,6 +1,6 @@
 //! One of the nodes: its connection, and the task that looks after it.
 //!
-//! That reads the marker and the clock when a connection is new, now and then, and when somebody
+//! That reads the record and the clock when a connection is new, now and then, and when somebody
 //! doubts the node. Nobody who wants a lock waits for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,115 +10,120 @@ use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::circle::Circle;
-use super::debts::{Debt, Debts};
-use super::marker::Acquaintance;
-use super::sight::{Ballot, Known, LOOK_AGAIN, Place, Sight, young};
-use crate::batch::Batches;
-use crate::identity::Process;
-use crate::link::{Audience, Link};
-use crate::node::Node;
-use crate::route::{Caller, Host, Route};
-use crate::script::QUORUM;
+use super::debts::{PendingRelease, PendingReleases};
+use super::incarnation::RestartTracker;
+use super::monitor::{Eligibility, LOOK_AGAIN, NodeMonitor, NodeState, VoteRequest, quarantined};
+use super::view::QuorumView;
+use crate::connection::{ConnectOptions, HostPort, Target};
+use crate::connection::{Subscription, SupervisedConnection};
+use crate::protocol::identity::ClientId;
+use crate::protocol::script::QUORUM;
+use crate::server::batch::BatchingNode;
+use crate::server::node::Node;
 
 /// One node.
 #[derive(Debug)]
 pub(crate) struct Member {
-    pub(crate) host: Host,
-    pub(crate) batches: Arc<Batches>,
-    sight: Arc<Sight>,
-    minder: AbortHandle,
+    pub(crate) host: HostPort,
+    pub(crate) batches: Arc<BatchingNode>,
+    monitor: Arc<NodeMonitor>,
+    monitor_task: AbortHandle,
 }
 
 impl Member {
     /// Begins to connect to node `index`.
     pub(crate) fn start(
         index: usize,
-        host: Host,
-        caller: &Arc<Caller>,
-        process: Process,
-        circle: Arc<Circle>,
+        host: HostPort,
+        options: &Arc<ConnectOptions>,
+        client: ClientId,
+        view: Arc<QuorumView>,
     ) -> Member {
-        let known = Known {
-            place: Place::Unseen,
+        let known = NodeState {
+            place: Eligibility::Unknown,
             run_id: String::new(),
             client_ids: Vec::new(),
-            acquaintance: Acquaintance::default(),
+            restarts: RestartTracker::default(),
         };
-        let sight = Arc::new(Sight {
+        let monitor = Arc::new(NodeMonitor {
             index,
             name: host.to_string(),
-            circle,
+            view,
             known: Mutex::new(known),
             look: Notify::new(),
-            debts: Debts::default(),
+            debts: PendingReleases::default(),
             heard: AtomicU64::new(0),
         });
-        let audience = Audience { channel: Some(process), ear: Some(sight.clone()) };
-        let node = Node::start_one_of_many(Route::To(host.clone()), caller.clone(), audience);
-        let batches = Batches::new(node, caller.runtime.clone(), &QUORUM.batch);
-        let minding = mind(sight.clone(), batches.clone());
-        let minder = caller.runtime.spawn(minding).abort_handle();
-        Member { host, batches, sight, minder }
+        let subscription = Subscription { channel: Some(client), handler: Some(monitor.clone()) };
+        let node = Node::start_one_of_many(Target::To(host.clone()), options.clone(), subscription);
+        let batches = BatchingNode::new(node, options.runtime.clone(), &QUORUM.batch);
+        let monitoring = mind(monitor.clone(), batches.clone());
+        let monitor_task = options.runtime.spawn(monitoring).abort_handle();
+        Member { host, batches, monitor, monitor_task }
     }
 
-    pub(crate) fn link(&self) -> &Link {
-        self.batches.node().link()
+    pub(crate) fn connection(&self) -> &SupervisedConnection {
+        self.batches.node().connection()
     }
 
     /// What to ask it for a vote with; an error says why it is not asked.
-    pub(crate) fn ballot(&self) -> Result<Ballot> {
-        self.link().state()?;
-        match &self.sight.known().place {
-            Place::Unseen => Err(Error::new(ErrorKind::Unreachable, "its marker is not known yet")),
-            Place::Votes(ballot) => Ok(ballot.clone()),
-            Place::Young(until) => Err(young(until.since(self.sight.circle.clock.now()))),
-            Place::Out(error) => Err(error.clone()),
+    pub(crate) fn vote_request(&self) -> Result<VoteRequest> {
+        self.connection().state()?;
+        match &self.monitor.known().place {
+            Eligibility::Unknown => {
+                Err(Error::new(ErrorKind::Unreachable, "its record is not known yet"))
+            }
+            Eligibility::Eligible(vote_request) => Ok(vote_request.clone()),
+            Eligibility::Quarantined(until) => {
+                Err(quarantined(until.duration_since(self.monitor.view.clock.now())))
+            }
+            Eligibility::Excluded(error) => Err(error.clone()),
         }
     }
 
     /// Whether it is about to say if it may vote.
-    pub(crate) fn is_being_met(&self) -> bool {
-        match self.link().state() {
-            Ok(()) => matches!(self.sight.known().place, Place::Unseen),
-            Err(_) => self.link().is_starting(),
+    pub(crate) fn is_undecided(&self) -> bool {
+        match self.connection().state() {
+            Ok(()) => matches!(self.monitor.known().place, Eligibility::Unknown),
+            Err(_) => self.connection().is_starting(),
         }
     }
 
     /// It answered.
     pub(crate) fn heard(&self, now: Moment) {
-        self.sight.heard.store(now.as_nanos(), Ordering::Relaxed);
+        self.monitor.heard.store(now.as_nanos(), Ordering::Relaxed);
     }
 
     /// Others have answered, and it has not: has it fallen silent?
-    pub(crate) fn doubt(&self, now: Moment) {
-        let heard = Moment::from_nanos(self.sight.heard.load(Ordering::Relaxed));
-        if now.since(heard) > LOOK_AGAIN {
+    pub(crate) fn suspect(&self, now: Moment) {
+        let heard = Moment::from_nanos(self.monitor.heard.load(Ordering::Relaxed));
+        if now.duration_since(heard) > LOOK_AGAIN {
             // Not again for each of a crowd.
             self.heard(now);
-            self.sight.look.notify_one();
+            self.monitor.look.notify_one();
         }
     }
 
     /// It says that it is not the node that was known: it has lost its data, or was replaced.
     /// A later look may have found that out already.
-    pub(crate) fn is_not(&self, asked: &Ballot) {
-        let mut known = self.sight.known();
-        if matches!(&known.place, Place::Votes(ballot) if ballot.marker == asked.marker) {
-            known.place = Place::Unseen;
-            self.sight.look.notify_one();
+    pub(crate) fn incarnation_changed(&self, asked: &VoteRequest) {
+        let mut known = self.monitor.known();
+        if matches!(&known.place, Eligibility::Eligible(vote_request) if vote_request.record == asked.record)
+        {
+            known.place = Eligibility::Unknown;
+            self.monitor.look.notify_one();
         }
     }
 
     /// Takes over what is to be freed there once there is a connection again.
-    pub(crate) fn owe(&self, debt: Debt) {
-        self.sight.debts.push(debt);
+    pub(crate) fn owe(&self, debt: PendingRelease) {
+        self.monitor.debts.push(debt);
         // It may have come back meanwhile.
-        self.sight.look.notify_one();
+        self.monitor.look.notify_one();
     }
 
     pub(crate) fn close(&self) {
-        self.minder.abort();
+        self.monitor_task.abort();
         self.batches.node().close();
     }
 }
@@ -130,25 +135,25 @@ impl Drop for Member {
 }
 
 /// Looks at a node again and again.
-async fn mind(sight: Arc<Sight>, batches: Arc<Batches>) {
-    let link = batches.node().link();
+async fn mind(monitor: Arc<NodeMonitor>, batches: Arc<BatchingNode>) {
+    let connection = batches.node().connection();
     loop {
-        if link.started().await.is_err() {
-            sight.circle.tell_news();
-            if link.up().await.is_err() {
+        if connection.started().await.is_err() {
+            monitor.view.publish_update();
+            if connection.up().await.is_err() {
                 return;
             }
         }
-        sight.debts.pay(&batches, sight.circle.clock.now()).await;
-        let next = match sight.look(link).await {
+        monitor.debts.pay(&batches, monitor.view.clock.now()).await;
+        let next = match monitor.look(connection).await {
             Ok(next) => next,
             Err(error) => {
                 tracing::debug!(%error, "a node could not be looked at");
                 LOOK_AGAIN
             }
         };
-        sight.circle.tell_news();
+        monitor.view.publish_update();
         // Woken by a new connection, or by doubts.
-        let _ = tokio::time::timeout(next, sight.look.notified()).await;
+        let _ = tokio::time::timeout(next, monitor.look.notified()).await;
     }
 }

@@ -8,19 +8,19 @@ use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
-use super::circle::Circle;
 use super::clocks::Offset;
-use super::fan::Fan;
-use super::fence;
+use super::fan_out::FanOut;
 use super::member::Member;
-use super::sight::Ballot;
+use super::monitor::VoteRequest;
+use super::token;
+use super::view::QuorumView;
 use super::votes::majority;
 
 /// The nodes.
 #[derive(Debug)]
 pub(crate) struct Quorum {
     pub(crate) members: Vec<Arc<Member>>,
-    pub(crate) circle: Arc<Circle>,
+    pub(crate) view: Arc<QuorumView>,
     /// How long a round waits for answers.
     pub(crate) node_timeout: Duration,
     pub(crate) runtime: Handle,
@@ -28,11 +28,11 @@ pub(crate) struct Quorum {
 
 /// What there is to say of each node, for errors.
 #[derive(Debug)]
-pub(crate) struct Words(Vec<Word>);
+pub(crate) struct NodeReports(Vec<NodeReport>);
 
 /// Of one node.
 #[derive(Clone, Debug)]
-pub(crate) enum Word {
+pub(crate) enum NodeReport {
     Said(&'static str),
     /// It has not answered within `node_timeout`.
     Late,
@@ -40,19 +40,19 @@ pub(crate) enum Word {
 }
 
 /// Who can be asked, at one moment.
-pub(crate) struct Slate {
-    pub(crate) ballots: Ballots,
-    pub(crate) words: Words,
+pub(crate) struct Electorate {
+    pub(crate) eligible: EligibleNodes,
+    pub(crate) reports: NodeReports,
     /// By how much the nodes' clocks are ahead of ours at most, in µs.
     lead: i64,
     /// Ours.
     now_us: u64,
 }
 
-impl Slate {
-    /// The fence to propose.
+impl Electorate {
+    /// The token to propose.
     pub(crate) fn proposal(&self) -> u64 {
-        fence::proposal(self.now_us, self.lead)
+        token::proposal(self.now_us, self.lead)
     }
 
     /// The time that waiters are ordered by, in µs.
@@ -62,12 +62,12 @@ impl Slate {
 }
 
 /// Whom to ask, and what with.
-pub(crate) struct Ballots(Vec<Option<Ballot>>);
+pub(crate) struct EligibleNodes(Vec<Option<VoteRequest>>);
 
-impl Ballots {
-    pub(crate) fn asked(&self) -> impl Iterator<Item = (usize, &Ballot)> {
-        let ballots = self.0.iter().enumerate();
-        ballots.filter_map(|(node, ballot)| Some((node, ballot.as_ref()?)))
+impl EligibleNodes {
+    pub(crate) fn asked(&self) -> impl Iterator<Item = (usize, &VoteRequest)> {
+        let eligible = self.0.iter().enumerate();
+        eligible.filter_map(|(node, vote_request)| Some((node, vote_request.as_ref()?)))
     }
 
     /// The same nodes, as bits.
@@ -75,7 +75,7 @@ impl Ballots {
         bits(self.asked().map(|(node, _)| node))
     }
 
-    pub(crate) fn of(&self, node: usize) -> Option<&Ballot> {
+    pub(crate) fn of(&self, node: usize) -> Option<&VoteRequest> {
         self.0[node].as_ref()
     }
 }
@@ -86,40 +86,40 @@ impl Quorum {
     }
 
     pub(crate) fn now(&self) -> Moment {
-        self.circle.clock.now()
+        self.view.clock.now()
     }
 
     /// The nodes that can be asked at `now`; an error when they are too few.
-    pub(crate) fn slate(&self, now: Moment) -> Result<Slate> {
-        let agreement = match self.circle.agreement() {
+    pub(crate) fn electorate(&self, now: Moment) -> Result<Electorate> {
+        let agreement = match self.view.agreement() {
             Ok(agreement) => agreement,
-            Err(offsets) => return Err(self.no_clocks(&offsets)),
+            Err(offsets) => return Err(self.clocks_disagree(&offsets)),
         };
-        let mut words = Words(Vec::with_capacity(self.members.len()));
-        let mut ballots = Vec::with_capacity(self.members.len());
+        let mut reports = NodeReports(Vec::with_capacity(self.members.len()));
+        let mut eligible = Vec::with_capacity(self.members.len());
         for (member, agrees) in self.members.iter().zip(&agreement.members) {
-            let ballot = match member.ballot() {
+            let vote_request = match member.vote_request() {
                 Ok(_) if !agrees => Err(Error::new(
                     ErrorKind::Unreachable,
                     format!(
                         "its clock and the others' are more than clock_tolerance={:?} apart",
-                        self.circle.tolerance
+                        self.view.tolerance
                     ),
                 )),
-                ballot => ballot,
+                vote_request => vote_request,
             };
-            words.0.push(match &ballot {
-                Ok(_) => Word::Late,
-                Err(error) => Word::Failed(error.clone()),
+            reports.0.push(match &vote_request {
+                Ok(_) => NodeReport::NoAnswer,
+                Err(error) => NodeReport::Failed(error.clone()),
             });
-            ballots.push(ballot.ok());
+            eligible.push(vote_request.ok());
         }
-        if ballots.iter().flatten().count() < self.majority() {
-            return Err(self.no_majority(&words));
+        if eligible.iter().flatten().count() < self.majority() {
+            return Err(self.no_quorum(&reports));
         }
-        Ok(Slate {
-            ballots: Ballots(ballots),
-            words,
+        Ok(Electorate {
+            eligible: EligibleNodes(eligible),
+            reports,
             lead: agreement.lead,
             now_us: now.as_nanos() / 1000,
         })
@@ -133,52 +133,52 @@ impl Quorum {
     where
         F: Future<Output = Result<T>>,
     {
-        self.ask(0..self.members.len(), self.silence(), question).await
+        self.ask(0..self.members.len(), self.unanswered(), question).await
     }
 
     /// What is to be said of nodes that say nothing.
-    pub(crate) fn silence(&self) -> Words {
-        Words(vec![Word::Late; self.members.len()])
+    pub(crate) fn unanswered(&self) -> NodeReports {
+        NodeReports(vec![NodeReport::NoAnswer; self.members.len()])
     }
 
-    /// What these nodes answer in time; an error, with `words` for those that do not, when that is no
+    /// What these nodes answer in time; an error, with `reports` for those that do not, when that is no
     /// majority.
     pub(crate) async fn ask<'a, T, F>(
         &'a self,
         nodes: impl Iterator<Item = usize>,
-        mut words: Words,
+        mut reports: NodeReports,
         question: impl Fn(&'a Member) -> F,
     ) -> Result<Vec<T>>
     where
         F: Future<Output = Result<T>>,
     {
-        let mut fan = Fan::new();
+        let mut fan_out = FanOut::new();
         for node in nodes {
-            fan.ask(node, Box::pin(question(&self.members[node])));
+            fan_out.ask(node, Box::pin(question(&self.members[node])));
         }
         let deadline = Instant::now() + self.node_timeout;
         let mut answers = Vec::new();
-        while let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await {
+        while let Ok(Some((node, answer))) = timeout_at(deadline, fan_out.next()).await {
             match answer {
                 Ok(answer) => {
                     self.members[node].heard(self.now());
                     answers.push(answer);
                 }
-                Err(error) => words.set(node, Word::Failed(error)),
+                Err(error) => reports.set(node, NodeReport::Failed(error)),
             }
         }
         // They may have fallen silent.
-        fan.pending().for_each(|node| self.members[node].doubt(self.now()));
+        fan_out.pending().for_each(|node| self.members[node].suspect(self.now()));
         match answers.len() >= self.majority() {
             true => Ok(answers),
-            false => Err(self.no_majority(&words)),
+            false => Err(self.no_quorum(&reports)),
         }
     }
 
     /// Too few nodes can take part: for now, or for good if that many are sure of it.
-    pub(crate) fn no_majority(&self, words: &Words) -> Error {
-        let finals = words.0.iter().filter_map(|word| match word {
-            Word::Failed(error) if !error.is_retryable() => Some(error),
+    pub(crate) fn no_quorum(&self, reports: &NodeReports) -> Error {
+        let finals = reports.0.iter().filter_map(|report| match report {
+            NodeReport::Failed(error) if !error.is_retryable() => Some(error),
             _ => None,
         });
         let finals: Vec<&Error> = finals.collect();
@@ -192,35 +192,36 @@ impl Quorum {
             self.majority(),
             self.members.len()
         );
-        for (member, word) in self.members.iter().zip(&words.0) {
+        for (member, report) in self.members.iter().zip(&reports.0) {
             // Writing to a string cannot fail.
-            let _ = match word {
-                Word::Said(said) => write!(text, " {}: {said};", member.host),
-                Word::Late => {
+            let _ = match report {
+                NodeReport::Answered(said) => write!(text, " {}: {said};", member.host),
+                NodeReport::NoAnswer => {
                     let within = self.node_timeout;
                     write!(text, " {}: no answer within node_timeout={within:?};", member.host)
                 }
-                Word::Failed(error) => write!(text, " {}: {};", member.host, error.message()),
+                NodeReport::Failed(error) => write!(text, " {}: {};", member.host, error.message()),
             };
         }
         text.truncate(text.len() - 1);
         Error::new(kind, text)
     }
 
-    fn no_clocks(&self, offsets: &[Option<Offset>]) -> Error {
-        let seen: Vec<Result<Ballot>> = self.members.iter().map(|member| member.ballot()).collect();
-        if seen.iter().filter(|ballot| ballot.is_ok()).count() < self.majority() {
+    fn clocks_disagree(&self, offsets: &[Option<Offset>]) -> Error {
+        let seen: Vec<Result<VoteRequest>> =
+            self.members.iter().map(|member| member.vote_request()).collect();
+        if seen.iter().filter(|vote_request| vote_request.is_ok()).count() < self.majority() {
             // Their clocks are not the trouble.
-            let words = seen.into_iter().map(|ballot| match ballot {
-                Ok(_) => Word::Said("ready"),
-                Err(error) => Word::Failed(error),
+            let reports = seen.into_iter().map(|vote_request| match vote_request {
+                Ok(_) => NodeReport::Answered("ready"),
+                Err(error) => NodeReport::Failed(error),
             });
-            return self.no_majority(&Words(words.collect()));
+            return self.no_quorum(&NodeReports(reports.collect()));
         }
         let mut text = format!(
             "the clocks of a majority are not within clock_tolerance={:?}; seconds ahead of this \
              machine's uptime:",
-            self.circle.tolerance
+            self.view.tolerance
         );
         for (member, offset) in self.members.iter().zip(offsets) {
             let _ = match offset {
@@ -235,8 +236,8 @@ impl Quorum {
     }
 
     /// The nodes that cannot be reached now, as bits.
-    pub(crate) fn away(&self) -> u16 {
-        let is_away = |node: &usize| self.members[*node].link().state().is_err();
+    pub(crate) fn unreachable(&self) -> u16 {
+        let is_away = |node: &usize| self.members[*node].connection().state().is_err();
         bits((0..self.members.len()).filter(is_away))
     }
 
@@ -250,8 +251,8 @@ fn bits(nodes: impl Iterator<Item = usize>) -> u16 {
     nodes.fold(0, |bits, node| bits | 1 << node)
 }
 
-impl Words {
-    pub(crate) fn set(&mut self, node: usize, word: Word) {
-        self.0[node] = word;
+impl NodeReports {
+    pub(crate) fn set(&mut self, node: usize, report: NodeReport) {
+        self.0[node] = report;
     }
 }

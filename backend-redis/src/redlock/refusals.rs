@@ -12,11 +12,11 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const FOREIGN_LOOK: Duration = Duration::from_millis(50);
 /// The first pause after a round that nobody won, on the average; it doubles, to a limit.
 const SPLIT_PAUSE: Duration = Duration::from_millis(10);
-const MOST_DOUBLINGS: u32 = 4;
+const MAX_DOUBLINGS: u32 = 4;
 
 /// What a node said that said no.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct Rejection {
     /// Whose the lock is there.
     whose: Vec<u8>,
     /// When that may change.
@@ -25,9 +25,9 @@ pub(crate) struct Refusal {
     is_first: bool,
 }
 
-impl Refusal {
+impl Rejection {
     /// A node's answer, if it is one.
-    pub(crate) fn read(answer: &Value) -> Option<Refusal> {
+    pub(crate) fn read(answer: &Value) -> Option<Rejection> {
         let Value::Array(values) = answer else { return None };
         let [Value::BulkString(whose), Value::Int(ms), Value::Int(first)] = values.as_slice()
         else {
@@ -38,7 +38,7 @@ impl Refusal {
             b"foreign" => FOREIGN_LOOK,
             _ => Duration::from_millis(ms),
         };
-        Some(Refusal { whose: whose.clone(), change, is_first: *first == 1 })
+        Some(Rejection { whose: whose.clone(), change, is_first: *first == 1 })
     }
 
     /// Whether it is for the sake of `owner`.
@@ -49,7 +49,7 @@ impl Refusal {
 
 /// What the nodes said that said no.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals {
+pub(crate) struct Rejections {
     /// Whose the lock is, by node.
     owners: HashMap<Vec<u8>, usize>,
     /// When it may change, by node.
@@ -58,11 +58,11 @@ pub(crate) struct Refusals {
     first_at: usize,
 }
 
-impl Refusals {
-    pub(crate) fn add(&mut self, refusal: Refusal) {
-        *self.owners.entry(refusal.whose).or_default() += 1;
-        self.changes.push(refusal.change);
-        self.first_at += usize::from(refusal.is_first);
+impl Rejections {
+    pub(crate) fn add(&mut self, rejection: Rejection) {
+        *self.owners.entry(rejection.whose).or_default() += 1;
+        self.changes.push(rejection.change);
+        self.first_at += usize::from(rejection.is_first);
     }
 
     /// Whether nobody has it, as far as the answers say: several have asked at the same time.
@@ -71,9 +71,9 @@ impl Refusals {
     }
 
     /// When to look again: the first in the queue as soon as a majority may be free.
-    pub(crate) fn look_in(&self, majority: usize, splits: u32) -> Duration {
+    pub(crate) fn check_after(&self, majority: usize, splits: u32) -> Duration {
         if splits > 0 {
-            let pause = SPLIT_PAUSE * 2u32.pow((splits - 1).min(MOST_DOUBLINGS));
+            let pause = SPLIT_PAUSE * 2u32.pow((splits - 1).min(MAX_DOUBLINGS));
             return pause.mul_f64(rand::random_range(0.5..1.5));
         }
         match self.first_at {

@@ -6,12 +6,12 @@ use fencelock_core::{Mode, Result};
 use redis::Value;
 use tokio::time::timeout_at;
 
-use super::desk::{Desk, Grant, Had};
-use super::fan::{Fan, Kept};
-use super::quorum::{Ballots, Slate, Word};
-use super::refusals::{Refusal, Refusals};
+use super::fan_out::{BoxedFanOut, FanOut};
+use super::quorum::{Electorate, EligibleNodes, NodeReport};
+use super::rejections::{Rejection, Rejections};
+use super::shared::{Grant, Possession, QuorumClaim};
 use super::votes::{self, Poll, Settled, Vote};
-use crate::identity::of_round;
+use crate::protocol::identity::of_round;
 
 /// One round's own.
 pub(super) struct Round {
@@ -21,171 +21,202 @@ pub(super) struct Round {
 }
 
 /// What a round came to.
-pub(super) struct Outcome {
+pub(super) struct RoundOutcome {
     pub(super) round: Arc<Round>,
     pub(super) votes: Vec<Vote>,
-    pub(super) refusals: Refusals,
+    pub(super) rejections: Rejections,
     /// The nodes whose answers were not waited for, as bits.
-    pub(super) unheard: u16,
+    pub(super) unanswered: u16,
     /// Their questions: dropped, some would not even be sent.
-    pub(super) late: Kept<Result<Value>>,
+    pub(super) late: BoxedFanOut<Result<Value>>,
     /// If it was won.
     pub(super) token: Option<u64>,
 }
 
-impl Outcome {
-    fn new(round: Arc<Round>, nodes: usize) -> Outcome {
+impl RoundOutcome {
+    fn new(round: Arc<Round>, nodes: usize) -> RoundOutcome {
         let votes = vec![Vote::Absent; nodes];
-        Outcome {
+        RoundOutcome {
             round,
             votes,
-            refusals: Refusals::default(),
-            unheard: 0,
-            late: Kept::new(),
+            rejections: Rejections::default(),
+            unanswered: 0,
+            late: BoxedFanOut::new(),
             token: None,
         }
     }
 
     /// Who has it, as far as is known.
-    pub(super) fn had(&self, ballots: &Ballots) -> Vec<Had> {
-        let had = (0..self.votes.len()).map(|node| match ballots.of(node) {
-            Some(ballot) if matches!(self.votes[node], Vote::Yes(_)) => {
-                Had::Surely(ballot.life.clone())
+    pub(super) fn possession(&self, eligible: &EligibleNodes) -> Vec<Possession> {
+        let had = (0..self.votes.len()).map(|node| match eligible.of(node) {
+            Some(vote_request) if matches!(self.votes[node], Vote::Yes(_)) => {
+                Possession::Confirmed(vote_request.incarnation.clone())
             }
-            Some(ballot) if self.unheard & 1 << node != 0 => Had::Perhaps(ballot.life.clone()),
-            _ => Had::Never,
+            Some(vote_request) if self.unanswered & 1 << node != 0 => {
+                Possession::Unconfirmed(vote_request.incarnation.clone())
+            }
+            _ => Possession::No,
         });
         had.collect()
     }
 }
 
-impl Desk {
-    /// Asks all of `slate` for their votes, in a round of its own.
-    pub(super) async fn ask_for_votes(self: &Arc<Self>, slate: &mut Slate) -> Outcome {
+impl QuorumClaim {
+    /// Asks all of `electorate` for their votes, in a round of its own.
+    pub(super) async fn request_votes(
+        self: &Arc<Self>,
+        electorate: &mut Electorate,
+    ) -> RoundOutcome {
         let quorum = &self.store.quorum;
-        let was_sent_away = quorum.circle.waiters.asks(&self.claim);
+        let was_evicted = quorum.view.waiters.begin_round(&self.claim);
         let round = {
             let mut state = self.state();
             state.rounds += 1;
-            if was_sent_away {
+            if was_evicted {
                 // To the end of the queue.
                 state.arrival = None;
             }
-            let arrival = *state.arrival.get_or_insert_with(|| slate.arrival());
+            let arrival = *state.arrival.get_or_insert_with(|| electorate.arrival());
             let identity: Arc<str> = of_round(&self.waiter, state.rounds).into();
-            state.owe(&identity, slate.ballots.bits());
+            state.add_residue(&identity, electorate.eligible.bits());
             if self.queues() {
-                state.queued_at |= slate.ballots.bits();
+                state.queued_at |= electorate.eligible.bits();
             }
-            let (proposal, arrival) = (slate.proposal().to_string(), arrival.to_string());
+            let (proposal, arrival) = (electorate.proposal().to_string(), arrival.to_string());
             Arc::new(Round { identity, proposal, arrival })
         };
-        let mut fan = Kept::new();
-        let mut outcome = Outcome::new(round.clone(), quorum.members.len());
-        for (node, ballot) in slate.ballots.asked() {
+        let mut fan_out = BoxedFanOut::new();
+        let mut outcome = RoundOutcome::new(round.clone(), quorum.members.len());
+        for (node, vote_request) in electorate.eligible.asked() {
             outcome.votes[node] = Vote::Pending;
-            fan.ask(node, Box::pin(self.vote(&quorum.members[node], ballot, &round, node)));
+            fan_out
+                .ask(node, Box::pin(self.vote(&quorum.members[node], vote_request, &round, node)));
         }
         let deadline = self.deadline();
         while votes::is_open(&outcome.votes) {
-            let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await else { break };
-            let Some(value) = self.read(node, answer, &slate.ballots, &mut slate.words) else {
+            let Ok(Some((node, answer))) = timeout_at(deadline, fan_out.next()).await else {
+                break;
+            };
+            let Some(value) =
+                self.read(node, answer, &electorate.eligible, &mut electorate.reports)
+            else {
                 outcome.votes[node] = Vote::Absent;
                 continue;
             };
-            outcome.votes[node] = if let Some(fence) = read_fence(&value) {
-                slate.words.set(node, Word::Said("yes"));
-                Vote::Yes(fence)
-            } else if let Some(refusal) = Refusal::read(&value) {
-                self.refused(refusal, node, slate, &mut outcome)
+            outcome.votes[node] = if let Some(token) = read_token(&value) {
+                electorate.reports.set(node, NodeReport::Answered("yes"));
+                Vote::Yes(token)
+            } else if let Some(rejection) = Rejection::read(&value) {
+                self.count_rejection(rejection, node, electorate, &mut outcome)
             } else {
-                self.strange(node, "vote", &mut slate.words)
+                self.reject_reply(node, "vote", &mut electorate.reports)
             };
         }
-        self.doubt(&fan);
-        for node in fan.pending() {
+        self.suspect(&fan_out);
+        for node in fan_out.pending() {
             outcome.votes[node] = Vote::Absent;
-            outcome.unheard |= 1 << node;
+            outcome.unanswered |= 1 << node;
         }
-        outcome.late = fan;
-        if let Poll::Uneven(fence) = votes::poll(&outcome.votes) {
+        outcome.late = fan_out;
+        if let Poll::Uneven(token) = votes::poll(&outcome.votes) {
             match self.claim.mode() {
                 // A shared grant's token only names it, and a node's own number is in it.
-                Mode::Shared => outcome.token = Some(fence),
-                _ => self.write_back(slate, &mut outcome, fence).await,
+                Mode::Shared => outcome.token = Some(token),
+                _ => self.write_back(electorate, &mut outcome, token).await,
             }
-        } else if let Poll::Won(fence) = votes::poll(&outcome.votes) {
-            outcome.token = Some(fence);
+        } else if let Poll::Won(token) = votes::poll(&outcome.votes) {
+            outcome.token = Some(token);
         }
         outcome
     }
 
-    /// What a node's refusal counts for.
-    fn refused(&self, refusal: Refusal, node: usize, slate: &mut Slate, to: &mut Outcome) -> Vote {
-        self.note_freed(&to.round.identity, node);
-        if refusal.is_for(self.claim.owner().reveal()) {
-            // A round that nobody won, and its retreat has yet to arrive: nobody else has it.
-            slate.words.set(node, Word::Said("an earlier question has yet to be taken back"));
+    /// What a node's rejection counts for.
+    fn count_rejection(
+        &self,
+        rejection: Rejection,
+        node: usize,
+        electorate: &mut Electorate,
+        to: &mut RoundOutcome,
+    ) -> Vote {
+        self.record_freed(&to.round.identity, node);
+        if rejection.is_for(self.claim.owner().reveal()) {
+            // A round that nobody won, and its roll_back has yet to arrive: nobody else has it.
+            electorate
+                .reports
+                .set(node, NodeReport::Answered("an earlier question has yet to be taken back"));
             return Vote::Absent;
         }
-        slate.words.set(node, Word::Said("held by somebody else, or others wait"));
-        to.refusals.add(refusal);
+        electorate.reports.set(node, NodeReport::Answered("held by somebody else, or others wait"));
+        to.rejections.add(rejection);
         Vote::No
     }
 
     /// Listens to the votes that a grant did not wait for: so each is sent, and the lock is at all
     /// nodes, and it is known where it is not.
-    pub(super) fn hear_late(&self, mut votes: Kept<Result<Value>>, grant: Arc<Grant>) {
+    pub(super) fn collect_late_votes(
+        &self,
+        mut votes: BoxedFanOut<Result<Value>>,
+        grant: Arc<Grant>,
+    ) {
         if votes.pending().next().is_none() {
             return;
         }
         self.store.quorum.runtime.spawn(async move {
             while let Some((node, answer)) = votes.next().await {
-                let mut had = grant.had();
+                let mut possession = grant.possession();
                 // A node that has failed may have it.
-                if let (Had::Perhaps(life), Ok(vote)) = (&had[node], answer) {
-                    had[node] = match read_fence(&vote) {
-                        Some(_) => Had::Surely(life.clone()),
-                        None => Had::Never,
+                if let (Possession::Unconfirmed(incarnation), Ok(vote)) = (&had[node], answer) {
+                    had[node] = match read_token(&vote) {
+                        Some(_) => Possession::Confirmed(incarnation.clone()),
+                        None => Possession::No,
                     };
                 }
             }
         });
     }
 
-    /// Has a majority know `fence`, the largest that a node of it gave.
-    async fn write_back(self: &Arc<Self>, slate: &mut Slate, outcome: &mut Outcome, fence: u64) {
+    /// Has a majority know `token`, the largest that a node of it gave.
+    async fn write_back(
+        self: &Arc<Self>,
+        electorate: &mut Electorate,
+        outcome: &mut RoundOutcome,
+        token: u64,
+    ) {
         let quorum = &self.store.quorum;
-        let mut fan = Fan::new();
+        let mut fan_out = FanOut::new();
         let mut votes = outcome.votes.clone();
         for (node, vote) in votes.iter_mut().enumerate() {
-            if let (Vote::Yes(its), Some(ballot)) = (*vote, slate.ballots.of(node))
-                && its < fence
+            if let (Vote::Yes(its), Some(vote_request)) = (*vote, electorate.eligible.of(node))
+                && its < token
             {
                 *vote = Vote::Pending;
                 let member = &quorum.members[node];
-                fan.ask(node, Box::pin(self.raise(member, ballot, &outcome.round, fence)));
+                fan_out
+                    .ask(node, Box::pin(self.raise(member, vote_request, &outcome.round, token)));
             }
         }
         let deadline = self.deadline();
-        while votes::settled(&votes, fence) == Settled::Open {
-            let Ok(Some((node, answer))) = timeout_at(deadline, fan.next()).await else { break };
-            votes[node] = match self.read(node, answer, &slate.ballots, &mut slate.words) {
-                Some(Value::Int(1)) => Vote::Yes(fence),
-                Some(Value::Int(0)) => Vote::No,
-                Some(_) => self.strange(node, "raise", &mut slate.words),
-                None => Vote::Absent,
+        while votes::settled(&votes, token) == Settled::Open {
+            let Ok(Some((node, answer))) = timeout_at(deadline, fan_out.next()).await else {
+                break;
             };
+            votes[node] =
+                match self.read(node, answer, &electorate.eligible, &mut electorate.reports) {
+                    Some(Value::Int(1)) => Vote::Yes(token),
+                    Some(Value::Int(0)) => Vote::No,
+                    Some(_) => self.reject_reply(node, "raise", &mut electorate.reports),
+                    None => Vote::Absent,
+                };
         }
-        self.doubt(&fan);
-        if votes::settled(&votes, fence) == Settled::Yes {
-            outcome.token = Some(fence);
+        self.suspect(&fan_out);
+        if votes::settled(&votes, token) == Settled::Yes {
+            outcome.token = Some(token);
         }
         outcome.votes = votes;
     }
 }
 
-pub(crate) fn read_fence(value: &Value) -> Option<u64> {
+pub(crate) fn read_token(value: &Value) -> Option<u64> {
     match value {
         Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
         _ => None,

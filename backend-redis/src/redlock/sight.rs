@@ -1,4 +1,4 @@
-//! What is known of one node: whether it may vote, by its marker, and its clock.
+//! What is known of one node: whether it may vote, by its record, and its clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,51 +10,53 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Notify;
 
-use super::circle::Circle;
 use super::clocks::Offset;
-use super::debts::Debts;
-use super::marker::{self, Acquaintance, Deployment, Marker, Standing, standing};
-use crate::checkup::Checkup;
-use crate::error::{explain, strange_answer};
-use crate::link::{Ear, Link};
-use crate::script::QUORUM;
+use super::debts::PendingReleases;
+use super::incarnation::{
+    self, Deployment, IncarnationRecord, IncarnationVerdict, RestartTracker, verdict,
+};
+use super::view::QuorumView;
+use crate::connection::{PushHandler, SupervisedConnection};
+use crate::protocol::error::{explain, protocol_error};
+use crate::protocol::script::QUORUM;
+use crate::server::server_info::ServerInfo;
 
 /// How often a node's clock is read.
-const READ_CLOCK: Duration = Duration::from_secs(30);
+const CLOCK_INTERVAL: Duration = Duration::from_secs(30);
 /// How soon after a look that failed another follows, and after a doubt at the earliest.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Writes of one look: others may write at the same time.
-pub(super) const WRITES: usize = 5;
+pub(super) const MAX_WRITES: usize = 5;
 
 /// What is known of one node.
 #[derive(Debug)]
-pub(super) struct Sight {
+pub(super) struct NodeMonitor {
     pub(super) index: usize,
     pub(super) name: String,
-    pub(super) circle: Arc<Circle>,
-    pub(super) known: Mutex<Known>,
+    pub(super) view: Arc<QuorumView>,
+    pub(super) known: Mutex<NodeState>,
     pub(super) look: Notify,
-    pub(super) debts: Debts,
+    pub(super) debts: PendingReleases,
     /// When it last answered, in ns on the store's clock.
     pub(super) heard: AtomicU64,
 }
 
 #[derive(Debug)]
-pub(super) struct Known {
-    pub(super) place: Place,
+pub(super) struct NodeState {
+    pub(super) place: Eligibility,
     /// Of the present connection, or of the last one.
     pub(super) run_id: String,
     /// Of this run's connections, but those that are certain to be gone.
     pub(super) client_ids: Vec<i64>,
-    pub(super) acquaintance: Acquaintance,
+    pub(super) restarts: RestartTracker,
 }
 
 /// Whether a node may be asked for votes.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
-    /// Its marker has not been read, or has changed since.
+pub(super) enum Eligibility {
+    /// Its record has not been read, or has changed since.
     Unseen,
-    Votes(Ballot),
+    Votes(VoteRequest),
     /// It has lost its data, or is new: until then.
     Young(Moment),
     Out(Error),
@@ -62,55 +64,59 @@ pub(super) enum Place {
 
 /// What a vote is asked for with.
 #[derive(Clone, Debug)]
-pub(crate) struct Ballot {
-    /// The marker's text.
-    pub(crate) marker: Arc<str>,
-    /// One life of the node with its data.
-    pub(crate) life: Arc<str>,
+pub(crate) struct VoteRequest {
+    /// The record's text.
+    pub(crate) record: Arc<str>,
+    /// One incarnation of the node with its data.
+    pub(crate) incarnation: Arc<str>,
 }
 
-impl Sight {
-    /// Takes away the marker of an earlier run, which a restart may have kept: before anything else
-    /// is asked over this connection, since the marker's text is what earlier votes were asked with.
-    async fn disown(&self, connection: &mut MultiplexedConnection, run_id: &str) -> Result<()> {
-        let (text, now_us) = marker_and_clock(connection).await?;
-        let is_kept = text.is_some() && self.circle.replaced().is_none();
-        match standing(text.as_deref(), run_id, now_us, self.circle.deployment) {
-            Standing::Write(marker) if is_kept => {
-                let swap = write_command(text.as_deref(), &marker);
+impl NodeMonitor {
+    /// Takes away the record of an earlier run, which a restart may have kept: before anything else
+    /// is asked over this connection, since the record's text is what earlier votes were asked with.
+    async fn invalidate_old_record(
+        &self,
+        connection: &mut MultiplexedConnection,
+        run_id: &str,
+    ) -> Result<()> {
+        let (text, now_us) = record_and_clock(connection).await?;
+        let is_kept = text.is_some() && self.view.superseded().is_none();
+        match verdict(text.as_deref(), run_id, now_us, self.view.deployment) {
+            IncarnationVerdict::Write(record) if is_kept => {
+                let swap = write_command(text.as_deref(), &record);
                 swap.query_async::<()>(connection).await.map_err(|error| explain(&error))
             }
             _ => Ok(()),
         }
     }
 
-    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+    pub(super) fn known(&self) -> MutexGuard<'_, NodeState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads marker and clock, writes what is to be written; when to look again.
-    pub(super) async fn look(&self, link: &Link) -> Result<Duration> {
-        link.state()?;
-        for _ in 0..WRITES {
-            let (text, now_us, offset) = self.ask(link).await?;
+    /// Reads record and clock, writes what is to be written; when to look again.
+    pub(super) async fn look(&self, connection: &SupervisedConnection) -> Result<Duration> {
+        connection.state()?;
+        for _ in 0..MAX_WRITES {
+            let (text, now_us, offset) = self.ask(connection).await?;
             let run_id = self.known().run_id.clone();
-            let deployment = self.circle.deployment;
-            let marker = text.as_deref().and_then(Marker::parse);
-            let epoch = marker.as_ref().map_or(0, |marker| marker.deployment.epoch);
-            self.circle.shows(self.index, epoch);
-            match standing(text.as_deref(), &run_id, now_us, deployment) {
-                Standing::Write(marker) => match self.circle.replaced() {
+            let deployment = self.view.deployment;
+            let record = text.as_deref().and_then(IncarnationRecord::parse);
+            let epoch = record.as_ref().map_or(0, |record| record.deployment.epoch);
+            self.view.shows(self.index, epoch);
+            match verdict(text.as_deref(), &run_id, now_us, deployment) {
+                IncarnationVerdict::Write(record) => match self.view.superseded() {
                     Some(error) => {
-                        self.known().place = Place::Out(error);
-                        return Ok(READ_CLOCK);
+                        self.known().place = Eligibility::Excluded(error);
+                        return Ok(CLOCK_INTERVAL);
                     }
-                    None => write(link, text.as_deref(), &marker).await?,
+                    None => write(connection, text.as_deref(), &record).await?,
                 },
-                standing => {
-                    self.circle.read(self.index, offset);
-                    let agrees = self.circle.agreement().is_ok_and(|all| all.members[self.index]);
-                    let life = marker.map(|marker| marker.life()).unwrap_or_default();
-                    let next = self.conclude(standing, &life, &run_id);
+                verdict => {
+                    self.view.read(self.index, offset);
+                    let agrees = self.view.agreement().is_ok_and(|all| all.members[self.index]);
+                    let incarnation = record.map(|record| record.incarnation()).unwrap_or_default();
+                    let next = self.conclude(verdict, &incarnation, &run_id);
                     // One slow answer must not keep it out for long.
                     return Ok(if agrees { next } else { next.min(LOOK_AGAIN) });
                 }
@@ -119,10 +125,13 @@ impl Sight {
         Err(keeps_changing())
     }
 
-    async fn ask(&self, link: &Link) -> Result<(Option<String>, u64, Offset)> {
-        let clock = &self.circle.clock;
+    async fn ask(
+        &self,
+        connection: &SupervisedConnection,
+    ) -> Result<(Option<String>, u64, Offset)> {
+        let clock = &self.view.clock;
         let sent = micros(clock.now());
-        let answers = link.send_all(&questions()).await?;
+        let answers = connection.send_all(&questions()).await?;
         let now = clock.now();
         let received = micros(now);
         let (text, now_us) = read_answers(answers)?;
@@ -130,65 +139,76 @@ impl Sight {
         Ok((text, now_us, Offset::read(now_us, sent, received)))
     }
 
-    /// What the node's standing in this life of this run means for this client; when to look again.
-    fn conclude(&self, standing: Standing, life: &str, run_id: &str) -> Duration {
-        let (now, delay) = (self.circle.clock.now(), self.circle.deployment.delay);
+    /// What the node's verdict in this incarnation of this run means for this client; when to look again.
+    fn conclude(&self, verdict: IncarnationVerdict, incarnation: &str, run_id: &str) -> Duration {
+        let (now, delay) = (self.view.clock.now(), self.view.deployment.delay);
         let mut known = self.known();
         if known.run_id != run_id {
             // Another connection has met another run meanwhile.
-            known.place = Place::Unseen;
+            known.place = Eligibility::Unknown;
             return Duration::from_millis(1);
         }
-        let (place, next) = match standing {
-            Standing::Open(marker) => match known.acquaintance.meet(life, now, delay) {
-                Duration::ZERO => {
-                    let marker = marker.to_string().into();
-                    (Place::Votes(Ballot { marker, life: life.into() }), READ_CLOCK)
+        let (place, next) = match verdict {
+            IncarnationVerdict::Open(record) => {
+                match known.restarts.meet(incarnation, now, delay) {
+                    Duration::ZERO => {
+                        let record = record.to_string().into();
+                        (
+                            Eligibility::Eligible(VoteRequest {
+                                record,
+                                incarnation: incarnation.into(),
+                            }),
+                            CLOCK_INTERVAL,
+                        )
+                    }
+                    rest => (Eligibility::Quarantined(now + rest), rest),
                 }
-                rest => (Place::Young(now.after(rest)), rest),
-            },
-            Standing::Young(rest) => {
-                let rest = rest.max(known.acquaintance.meet(life, now, delay));
-                (Place::Young(now.after(rest)), rest)
             }
-            Standing::OfAnotherSet(marker) => {
-                let error = other_set(&marker, self.circle.deployment);
-                (Place::Out(error), READ_CLOCK)
+            IncarnationVerdict::Quarantined(rest) => {
+                let rest = rest.max(known.restarts.meet(incarnation, now, delay));
+                (Eligibility::Quarantined(now + rest), rest)
             }
-            Standing::Foreign => {
-                let what = format!("{} holds the text of another program", marker::KEY);
-                (Place::Out(Error::new(ErrorKind::Foreign, what).retryable(false)), READ_CLOCK)
+            IncarnationVerdict::OfAnotherSet(record) => {
+                let error = other_set(&record, self.view.deployment);
+                (Eligibility::Excluded(error), CLOCK_INTERVAL)
             }
-            Standing::Write(_) => (Place::Unseen, LOOK_AGAIN),
+            IncarnationVerdict::Foreign => {
+                let what = format!("{} holds the text of another program", incarnation::KEY);
+                (
+                    Eligibility::Excluded(Error::new(ErrorKind::Foreign, what).retryable(false)),
+                    CLOCK_INTERVAL,
+                )
+            }
+            IncarnationVerdict::Write(_) => (Eligibility::Unknown, LOOK_AGAIN),
         };
         known.place = place;
-        next.clamp(Duration::from_millis(1), READ_CLOCK)
+        next.clamp(Duration::from_millis(1), CLOCK_INTERVAL)
     }
 }
 
 #[async_trait]
-impl Ear for Sight {
-    async fn meet(&self, connection: &mut MultiplexedConnection) -> Result<()> {
+impl PushHandler for NodeMonitor {
+    async fn on_connect(&self, connection: &mut MultiplexedConnection) -> Result<()> {
         let mut questions = Pipeline::with_capacity(2);
         questions.cmd("INFO").cmd("CLIENT").arg("ID");
         let answers = questions.query_async::<(Value, i64)>(connection).await;
         let (info, client_id) = answers.map_err(|error| explain(&error))?;
-        let checkup = Checkup::read(&info);
-        checkup.require(false)?;
-        checkup.warn_of_eviction(&self.name);
+        let server_info = ServerInfo::read(&info);
+        server_info.require(false)?;
+        server_info.warn_of_eviction(&self.name);
         let mut scripts = Pipeline::new();
         for script in QUORUM.all() {
             scripts.cmd("SCRIPT").arg("LOAD").arg(&script.text).ignore();
         }
         scripts.query_async::<()>(connection).await.map_err(|error| explain(&error))?;
-        let run_id = checkup.run_id().ok_or_else(|| {
+        let run_id = server_info.run_id().ok_or_else(|| {
             let message = "the server does not tell its run_id; its ACL must allow INFO";
             Error::new(ErrorKind::Refused, message)
         })?;
         let predecessors = {
             let mut known = self.known();
             if known.run_id != run_id {
-                known.place = Place::Unseen;
+                known.place = Eligibility::Unknown;
                 known.client_ids.clear();
                 run_id.clone_into(&mut known.run_id);
             }
@@ -210,34 +230,34 @@ impl Ear for Sight {
             }
             self.known().client_ids.retain(|id| *id != predecessor);
         }
-        self.disown(connection, run_id).await?;
+        self.invalidate_old_record(connection, run_id).await?;
         self.look.notify_one();
         Ok(())
     }
 
-    fn told(&self, message: &[u8]) {
-        self.circle.waiters.told(self.index, message);
+    fn on_message(&self, message: &[u8]) {
+        self.view.waiters.on_message(self.index, message);
     }
 
-    fn changed(&self, _key: &Value) {}
+    fn on_invalidate(&self, _key: &Value) {}
 
     /// Another node tells the same; what none tells is found by the next look.
-    fn missed(&self) {}
+    fn on_gap(&self) {}
 }
 
 fn micros(moment: Moment) -> u64 {
     moment.as_nanos() / 1000
 }
 
-/// Asks for the marker and the clock.
+/// Asks for the record and the clock.
 fn questions() -> Pipeline {
     let mut questions = Pipeline::with_capacity(2);
-    questions.cmd("GET").arg(marker::KEY).cmd("TIME");
+    questions.cmd("GET").arg(incarnation::KEY).cmd("TIME");
     questions
 }
 
-/// The marker's text, if there is one, and the node's clock, in µs.
-pub(super) async fn marker_and_clock(
+/// The record's text, if there is one, and the node's clock, in µs.
+pub(super) async fn record_and_clock(
     connection: &mut MultiplexedConnection,
 ) -> Result<(Option<String>, u64)> {
     let questions = questions();
@@ -248,14 +268,14 @@ pub(super) async fn marker_and_clock(
 fn read_answers(answers: Vec<Value>) -> Result<(Option<String>, u64)> {
     let answers: Result<Vec<Value>, _> = answers.into_iter().map(Value::extract_error).collect();
     let answers = answers.map_err(|error| explain(&error))?;
-    read(&answers).ok_or_else(|| strange_answer("GET and TIME"))
+    read(&answers).ok_or_else(|| protocol_error("GET and TIME"))
 }
 
 pub(crate) fn read(answers: &[Value]) -> Option<(Option<String>, u64)> {
     let [text, Value::Array(time)] = answers else { return None };
     let text = match text {
         Value::Nil => None,
-        // What is no UTF-8 is no marker either.
+        // What is no UTF-8 is no record either.
         Value::BulkString(text) => Some(String::from_utf8_lossy(text).into_owned()),
         _ => return None,
     };
@@ -267,33 +287,37 @@ pub(crate) fn read(answers: &[Value]) -> Option<(Option<String>, u64)> {
 }
 
 /// Puts `new` in the place of `old`, if that is still there.
-pub(crate) fn write_command(old: Option<&str>, new: &Marker) -> Cmd {
-    const SWAP: &str = "-- Changes the marker only if it is still the one that was seen.
+pub(crate) fn write_command(old: Option<&str>, new: &IncarnationRecord) -> Cmd {
+    const SWAP: &str = "-- Changes the record only if it is still the one that was seen.
         if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
         -- A birth that was seen long ago, by one who stood still since, is not now.
         if ARGV[3] ~= '' and redis.call('TIME')[1] - ARGV[3] > 1 then return 0 end
         redis.call('SET', KEYS[1], ARGV[2])
         return 1";
     let born = match new.state {
-        marker::State::Born => (new.born_us / 1_000_000).to_string(),
-        marker::State::Open | marker::State::Closed => String::new(),
+        incarnation::RecordState::Born => (new.born_us / 1_000_000).to_string(),
+        incarnation::RecordState::Open | incarnation::RecordState::Closed => String::new(),
     };
     let mut swap = redis::cmd("EVAL");
-    swap.arg(SWAP).arg(1).arg(marker::KEY).arg(old.unwrap_or_default()).arg(new.to_string());
+    swap.arg(SWAP).arg(1).arg(incarnation::KEY).arg(old.unwrap_or_default()).arg(new.to_string());
     swap.arg(born);
     swap
 }
 
-async fn write(link: &Link, old: Option<&str>, new: &Marker) -> Result<()> {
-    let answer = link.send(&write_command(old, new)).await?;
+async fn write(
+    connection: &SupervisedConnection,
+    old: Option<&str>,
+    new: &IncarnationRecord,
+) -> Result<()> {
+    let answer = connection.send(&write_command(old, new)).await?;
     answer.map(drop).map_err(|error| explain(&error))
 }
 
 pub(super) fn keeps_changing() -> Error {
-    Error::new(ErrorKind::Unreachable, "its marker keeps changing")
+    Error::new(ErrorKind::Unreachable, "its record keeps changing")
 }
 
-pub(super) fn young(rest: Duration) -> Error {
+pub(super) fn quarantined(rest: Duration) -> Error {
     // Whole seconds, and not one too few.
     let seconds = rest.as_millis().div_ceil(1000);
     let message = format!(
@@ -304,12 +328,14 @@ pub(super) fn young(rest: Duration) -> Error {
 }
 
 /// What to say of a node that other clients use otherwise.
-pub(crate) fn other_set(marker: &Marker, ours: Deployment) -> Error {
-    let Deployment { nodes, epoch, delay } = marker.deployment;
+pub(crate) fn other_set(record: &IncarnationRecord, ours: Deployment) -> Error {
+    let Deployment { nodes, epoch, delay } = record.deployment;
     let theirs =
         format!("{nodes} nodes, set_epoch={epoch}, restart_delay={}s", delay.as_secs_f64());
-    let message = match marker.state {
-        marker::State::Closed => format!("its set of nodes was changed: it is closed ({theirs})"),
+    let message = match record.state {
+        incarnation::RecordState::Closed => {
+            format!("its set of nodes was changed: it is closed ({theirs})")
+        }
         _ => format!(
             "it belongs to a set of {theirs}; the URL says {} nodes, set_epoch={}, \
              restart_delay={}s",

@@ -12,7 +12,7 @@ pub const fn majority(nodes: usize) -> usize {
 pub enum Vote {
     /// Asked, and not heard from yet.
     Pending,
-    /// The lock is the claim's there, with this fence.
+    /// The lock is the claim's there, with this token.
     Yes(u64),
     /// It is somebody else's there, or nobody's where it should be the claim's.
     No,
@@ -25,9 +25,9 @@ pub enum Vote {
 pub enum Poll {
     /// Too few have answered.
     Open,
-    /// A majority says yes, and a majority has this fence.
+    /// A majority says yes, and a majority has this token.
     Won(u64),
-    /// A majority says yes, but this fence, its largest, has to be written back to the others:
+    /// A majority says yes, but this token, its largest, has to be written back to the others:
     /// else a later majority could be told a smaller one.
     Uneven(u64),
     /// There is no majority to come.
@@ -38,9 +38,9 @@ pub enum Poll {
 #[must_use]
 pub fn poll(votes: &[Vote]) -> Poll {
     match largest(votes) {
-        Some(fence) if yes(votes) >= majority(votes.len()) => match settled(votes, fence) {
-            Settled::Yes => Poll::Won(fence),
-            Settled::Open | Settled::No => Poll::Uneven(fence),
+        Some(token) if yes(votes) >= majority(votes.len()) => match settled(votes, token) {
+            Settled::Yes => Poll::Won(token),
+            Settled::Open | Settled::No => Poll::Uneven(token),
         },
         _ if is_possible(votes) => Poll::Open,
         _ => Poll::Failed,
@@ -58,7 +58,7 @@ pub fn is_open(votes: &[Vote]) -> bool {
     }
 }
 
-/// What writing a fence back has come to.
+/// What writing a token back has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Settled {
     /// Too few have acknowledged it.
@@ -69,11 +69,11 @@ pub enum Settled {
     No,
 }
 
-/// Counts who has `fence`. Whoever is being told it is `Pending`; an acknowledgement is `Yes` only
+/// Counts who has `token`. Whoever is being told it is `Pending`; an acknowledgement is `Yes` only
 /// from a node that is open and has the lock still as the claim's.
 #[must_use]
-pub fn settled(votes: &[Vote], fence: u64) -> Settled {
-    let has_it = |vote: &&Vote| matches!(vote, Vote::Yes(its) if *its >= fence);
+pub fn settled(votes: &[Vote], token: u64) -> Settled {
+    let has_it = |vote: &&Vote| matches!(vote, Vote::Yes(its) if *its >= token);
     let pending = votes.iter().filter(|vote| **vote == Vote::Pending).count();
     let have = votes.iter().filter(has_it).count();
     match majority(votes.len()) {
@@ -125,11 +125,11 @@ fn yes(votes: &[Vote]) -> usize {
 }
 
 fn largest(votes: &[Vote]) -> Option<u64> {
-    let fences = votes.iter().filter_map(|vote| match vote {
-        Vote::Yes(fence) => Some(*fence),
+    let tokens = votes.iter().filter_map(|vote| match vote {
+        Vote::Yes(token) => Some(*token),
         _ => None,
     });
-    fences.max()
+    tokens.max()
 }
 
 /// Whether a majority can still say yes.

@@ -24,9 +24,9 @@ if set and set.ok then
     return token
   end
 end
---<mint.lua>
+--<token.lua>
 if token then
-  local done, answer = pcall(risen, token, '', last, TTL)
+  local done, answer = pcall(rising_token, token, '', last, TTL)
   if not done then
     -- The token's key is of another program.
     redis.call('DEL', L)
@@ -45,7 +45,7 @@ end
 require_clock()
 local me = parse(ME)
 TTL = tonumber(TTL)
-look_at_lock()
+read_lock()
 
 -- Leaves the queue with the grant, which lasts the whole TTL from now.
 local function confirm()
@@ -54,20 +54,20 @@ local function confirm()
   local token
   if held.group then
     redis.call('ZADD', L, 'XX', now + TTL, ME)
-    settle(-held.out)
+    update_group(-held.out)
     token = string.format('%.0f', redis.call('ZSCORE', L, '#' .. me.owner) or 0)
   else
     redis.call('PEXPIRE', L, TTL)
     token = string.match(redis.call('GET', F) or '0', '^%d+')
   end
   if was_queued then
-    -- A run of readers that one hand-over could not finish goes on.
-    if held.group then serve() end
-    tidy()
+    -- A run of readers that one hand-off could not finish goes on.
+    if held.group then hand_off() end
+    drop_empty_queue()
   end
   -- Somebody may have deleted the token.
   if token and token ~= '0' then return token end
-  return (mint('q', TTL))
+  return (next_token('q', TTL))
 end
 
 if held then
@@ -78,13 +78,13 @@ end
 
 local score = redis.call('ZSCORE', Q, ME)
 if not score then
-  serve()
+  hand_off()
   if not head() and is_free_for(me) then
     -- Those who have not confirmed yet may come back to their places.
-    return give(me, TTL, tidy())
+    return grant(me, TTL, drop_empty_queue())
   end
   if ARGV[3] == 'try' then
-    tidy()
+    drop_empty_queue()
     return 0
   end
   local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
@@ -93,11 +93,11 @@ elseif tonumber(score) < 0 then
   -- Granted, and too late to confirm it: the old place.
   redis.call('ZADD', Q, -tonumber(score), ME)
 end
-redis.call('ZADD', Q, now + SILENCE, '@' .. me.process)
+redis.call('ZADD', Q, now + SILENCE, '@' .. me.client)
 redis.call('PEXPIRE', Q, QUEUE)
-if score and serve(ME) then return confirm() end
+if score and hand_off(ME) then return confirm() end
 
-announce()
+mark_waiters()
 if is_unfinished() then return {1} end
 local first = head()
-return {first and first.process == me.process and until_change() or 1000}
+return {first and first.client == me.client and until_change() or 1000}

@@ -7,7 +7,7 @@
 -- O(n) in what is answered.
 --<foreign.lua>
 --<lock.lua>
-look_at_lock()
+read_lock()
 local most = tonumber(ARGV[1])
 local holders = {}
 if held and held.text then

@@ -5,13 +5,13 @@
 --         holders: identity -> expiry in ms, `#owner` -> token, `=s` or `=p` -> minus the sum of
 --         what is out
 --       2 {L}:q, a sorted set: identity -> arrival in us (waits) or minus that (granted, but not
---         confirmed yet); `@process` -> deadline in ms. The bands never meet.
+--         confirmed yet); `@client` -> deadline in ms. The bands never meet.
 --       3 {L}:f, a string: the last token, with `q` behind it while somebody may queue
 -- Nobody looks whether there is a queue before taking a free lock, or after giving it back: there
 -- are marks for that. A waiter marks the holder's identity at L by a line's end behind it, and the
 -- token by a `q`.
 -- A mark that is left behind costs one longer step; one that is missing, until the next look, a
 -- waiter's place or a second, never exclusion.
--- An identity is `<mode> <ttl> <process> <owner> <label>`, mode `x`, `s` or `p<n>/<limit>`; the
--- process is the channel that its claims listen to.
+-- An identity is `<mode> <ttl> <client> <owner> <label>`, mode `x`, `s` or `p<n>/<limit>`; the
+-- client is the channel that its claims listen to.
 local L, Q, F = KEYS[1], KEYS[2], KEYS[3]

@@ -7,7 +7,7 @@ local now = math.floor(now_us / 1000)
 
 -- Above every expiry and deadline in ms, below every arrival and token in us.
 local BAND = '1000000000000000'
--- A process that has not looked for this long has no live waiters, in ms; it looks each second.
+-- A client that has not looked for this long has no live waiters, in ms; it looks each second.
 local SILENCE = 3000
 -- The queue's own end when nobody looks any more, in ms: also looks that are late by several seconds,
 -- on a busy server, find the places of those who wait.
@@ -35,13 +35,13 @@ local function require_clock()
 end
 
 local function parse(identity)
-  local mode, share, ttl, process, owner =
+  local mode, share, ttl, client, owner =
     string.match(identity, '^([xsp])(%S*) (%d+) (%S+) (%x+) ')
   if not mode then return nil end
   local n, limit
   if mode == 'p' then n, limit = string.match(share, '^(%d+)/(%d+)$') end
   return {text = identity, mode = mode, n = tonumber(n) or 1, limit = tonumber(limit) or 0,
-    ttl = tonumber(ttl), process = process, owner = owner}
+    ttl = tonumber(ttl), client = client, owner = owner}
 end
 
 -- Who holds: nil for nobody, {text, marked, claim} for a string, without a claim if it is foreign,
@@ -50,7 +50,7 @@ local held
 
 -- The group's own expiry is its longest member's; it goes with the last one. Told an expiry that
 -- has passed, as two that end in the same ms have it, the server would delete the key by itself.
-local function settle(sum)
+local function update_group(sum)
   local last = sum < 0
     and redis.call('ZREVRANGEBYSCORE', L, '(' .. BAND, 1, 'WITHSCORES', 'LIMIT', 0, 1)[2]
   local expiry = tonumber(last) or 0
@@ -63,15 +63,15 @@ local function settle(sum)
   redis.call('PEXPIREAT', L, expiry)
 end
 
-local function take_out(member)
+local function remove_member(member)
   if redis.call('ZREM', L, member.text) == 0 then return false end
   redis.call('ZREM', L, '#' .. member.owner)
-  settle(tonumber(redis.call('ZINCRBY', L, member.n, '=' .. held.group)))
+  update_group(tonumber(redis.call('ZINCRBY', L, member.n, '=' .. held.group)))
   return true
 end
 
 -- Reads who holds, without group members whose time is over.
-local function look_at_lock()
+local function read_lock()
   local kind = redis.call('TYPE', L).ok
   if kind == 'string' then
     local text = redis.call('GET', L)
@@ -85,7 +85,7 @@ local function look_at_lock()
     for _, text in ipairs(redis.call('ZRANGEBYSCORE', L, 1, now, 'LIMIT', 0, MOST)) do
       local member = parse(text)
       if not member then foreign(L, 'is a sorted set') end
-      take_out(member)
+      remove_member(member)
     end
   elseif kind == 'none' then
     held = nil
@@ -101,7 +101,7 @@ local function is_free_for(claim)
 end
 
 -- Writes down that `claim`, for which the lock is free, has it until `ttl` ms from now.
-local function put(claim, ttl, token, marked)
+local function write_holder(claim, ttl, token, marked)
   if claim.mode == 'x' then
     redis.call('SET', L, marked and claim.text .. MARK or claim.text, 'PX', ttl)
     held = {text = claim.text, marked = marked, claim = claim}
@@ -109,7 +109,7 @@ local function put(claim, ttl, token, marked)
   end
   held = held or {group = claim.mode}
   redis.call('ZADD', L, now + ttl, claim.text, token, '#' .. claim.owner)
-  settle(tonumber(redis.call('ZINCRBY', L, -claim.n, '=' .. claim.mode)))
+  update_group(tonumber(redis.call('ZINCRBY', L, -claim.n, '=' .. claim.mode)))
 end
 
 -- The first in the queue, nil when nobody waits.
@@ -123,7 +123,7 @@ local function head()
 end
 
 -- Marks the holder and the token: somebody waits.
-local function announce()
+local function mark_waiters()
   if held and held.claim and not held.marked then
     redis.call('SET', L, held.text .. MARK, 'KEEPTTL')
     held.marked = true
@@ -136,27 +136,27 @@ local function announce()
   end
 end
 
--- Until when `process` is known to live, in ms; nil for a dead one.
-local function lives_until(process)
-  local deadline = tonumber(redis.call('ZSCORE', Q, '@' .. process) or 0)
+-- Until when `client` is known to live, in ms; nil for a dead one.
+local function alive_until(client)
+  local deadline = tonumber(redis.call('ZSCORE', Q, '@' .. client) or 0)
   return deadline >= now and deadline or nil
 end
 
--- Removes the dead at the head of the queue, in runs that become longer, and their processes too, so
+-- Removes the dead at the head of the queue, in runs that become longer, and their clients too, so
 -- that a look of one, should it go on, says that places are missing.
-local function pass_over_the_dead()
+local function remove_dead_waiters()
   local is_dead, length = {}, 4
   while dead_left > 0 do
     length = math.min(2 * length, dead_left)
     local gone, living = {}, nil
     for _, text in ipairs(redis.call('ZRANGEBYSCORE', Q, BAND, '+inf', 'LIMIT', 0, length)) do
-      local process = string.match(text, '^[xsp]%S* %d+ (%S+) ')
-      if not process then foreign(Q, 'is a sorted set') end
-      if not is_dead[process] then
-        living = lives_until(process)
+      local client = string.match(text, '^[xsp]%S* %d+ (%S+) ')
+      if not client then foreign(Q, 'is a sorted set') end
+      if not is_dead[client] then
+        living = alive_until(client)
         if living then break end
-        is_dead[process] = true
-        gone[#gone + 1] = '@' .. process
+        is_dead[client] = true
+        gone[#gone + 1] = '@' .. client
       end
       gone[#gone + 1] = text
       dead_left = dead_left - 1
@@ -166,22 +166,22 @@ local function pass_over_the_dead()
   end
 end
 
--- The first in the queue whose process lives, and until when it is known to. nil when nobody waits, and
+-- The first in the queue whose client lives, and until when it is known to. nil when nobody waits, and
 -- when there were too many dead for one step.
 local function live_head()
   local claim = head()
-  local deadline = claim and lives_until(claim.process)
+  local deadline = claim and alive_until(claim.client)
   if claim and not deadline then
-    pass_over_the_dead()
+    remove_dead_waiters()
     if dead_left <= 0 then return nil end
     claim = head()
-    deadline = claim and lives_until(claim.process)
+    deadline = claim and alive_until(claim.client)
   end
   return claim, deadline
 end
 
--- Removes a queue of nobody but processes. True if there is one left.
-local function tidy()
+-- Removes a queue of nobody but clients. True if there is one left.
+local function drop_empty_queue()
   local last = redis.call('ZRANGE', Q, -1, -1)[1]
   if not last then return false end
   if string.sub(last, 1, 1) ~= '@' then return true end
@@ -200,7 +200,7 @@ local function until_change()
   if held.group then
     local next = redis.call('ZRANGEBYSCORE', L, 1, '(' .. BAND, 'WITHSCORES', 'LIMIT', 0, 1)
     if next[2] then return math.min(1000, math.max(1, next[2] - now + 1)) end
-    settle(-held.out)
+    update_group(-held.out)
     return 1
   end
   if not held.claim then return 0 end

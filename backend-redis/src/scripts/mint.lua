@@ -5,7 +5,7 @@
 -- max(last + 1, server time in us), which rises also when the last one was lost. The key lives for an
 -- hour and the claim's `ttl` at first, so that names that are used once do not fill the memory, and for
 -- a day from the first token on that is not of the same quarter of an hour as the last one.
-local function risen(token, mark, last, ttl)
+local function rising_token(token, mark, last, ttl)
   if type(last) == 'table' then error(last.err, 0) end
   if last and last < token and #last - #token < 2 and last > string.sub(token, 1, 7) then
     return token
@@ -26,9 +26,9 @@ local function risen(token, mark, last, ttl)
   return token
 end
 
-local function mint(mark, ttl)
+local function next_token(mark, ttl)
   local time = redis.call('TIME')
   local us = time[2]
   local token = time[1] .. string.rep('0', 6 - #us) .. us
-  return risen(token, mark, redis.call('SET', F, token .. mark, 'KEEPTTL', 'GET'), ttl)
+  return rising_token(token, mark, redis.call('SET', F, token .. mark, 'KEEPTTL', 'GET'), ttl)
 end

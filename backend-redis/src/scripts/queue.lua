@@ -1,35 +1,35 @@
 -- How one server hands a lock over, in the order of its queue.
 --<lock.lua>
 
--- How long a hand-over waits for its confirmation, in ms, if the lock's own TTL is not shorter.
+-- How long a hand-off waits for its confirmation, in ms, if the lock's own TTL is not shorter.
 local CLAIM = 2000
 
 -- Gives the lock to `claim`, for which it is free, until `ttl` ms from now; `marked` when somebody
 -- may queue.
-local function give(claim, ttl, marked)
-  local token = mint(marked and 'q' or '', ttl)
-  put(claim, ttl, token, marked)
+local function grant(claim, ttl, marked)
+  local token = next_token(marked and 'q' or '', ttl)
+  write_holder(claim, ttl, token, marked)
   return token
 end
 
 -- Hands the lock to the first live waiters whom it is free for, in order. They stay in the queue
 -- until they confirm, so that one who is late keeps the place. No grant outlasts what is known of its
--- process, so that a dead one is granted once at most. `asking` reads its grant from this script's
+-- client, so that a dead one is granted once at most. `asking` reads its grant from this script's
 -- answer and is not told by a push. True if `asking` was granted; and the first for whom it is not
 -- free, if it came to one.
-local function serve(asking)
+local function hand_off(asking)
   local granted = false
   while left > 0 do
     local claim, deadline = live_head()
     if not claim then break end
     if not is_free_for(claim) then return granted, claim end
     left = left - 1
-    local token = give(claim, math.min(CLAIM, claim.ttl, deadline - now + 1), true)
+    local token = grant(claim, math.min(CLAIM, claim.ttl, deadline - now + 1), true)
     redis.call('ZADD', Q, -claim.arrival, claim.text)
     if claim.text == asking then
       granted = true
     else
-      redis.call('PUBLISH', claim.process, claim.owner .. ' ' .. token)
+      redis.call('PUBLISH', claim.client, claim.owner .. ' ' .. token)
     end
     if claim.mode == 'x' then break end
   end

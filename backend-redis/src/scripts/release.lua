@@ -1,4 +1,4 @@
--- Gives the lock back, or leaves the queue, and hands over to whoever is next. Asked again, it
+-- Gives the lock back, or leaves the queue, and hands off to whoever is next. Asked again, it
 -- changes nothing and answers 0.
 --
 -- ARGV  1 identity, or the value of a foreign holder   2 'tell' when it is not the claim's own will
@@ -21,20 +21,20 @@ if value == ME or value == ME .. '\n' then
 elseif not ARGV[2] and string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0 then
   return 0
 end
---<mint.lua>
+--<token.lua>
 --<queue.lua>
 local me = parse(ME)
 if redis.call('ZREM', Q, ME) == 1 then was_there = 1 end
--- What another program put at the lock's key is not ours to release or to hand over.
-if not met_no_foreign(look_at_lock) then
-  tidy()
+-- What another program put at the lock's key is not ours to release or to hand off.
+if not met_only_own(read_lock) then
+  drop_empty_queue()
   return was_there
 end
-if me and held and held.group == me.mode and take_out(me) then was_there = 1 end
+if me and held and held.group == me.mode and remove_member(me) then was_there = 1 end
 if was_there == 1 then
-  if me and ARGV[2] then redis.call('PUBLISH', me.process, me.owner .. ' 0') end
+  if me and ARGV[2] then redis.call('PUBLISH', me.client, me.owner .. ' 0') end
   -- Given back is given back; why nobody can have it is told to those who ask.
-  pcall(serve)
-  tidy()
+  pcall(hand_off)
+  drop_empty_queue()
 end
 return was_there

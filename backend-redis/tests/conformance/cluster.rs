@@ -1,8 +1,8 @@
 //! A cluster of three masters with a replica each.
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::Front;
-use fencelock_conformance::servers::{ServerError, TestCluster, TestRedis};
+use fencelock_testkit::proxy::Front;
+use fencelock_testkit::servers::{ServerError, TestCluster, TestRedis};
 
 use crate::followed::{Topology, hosts};
 

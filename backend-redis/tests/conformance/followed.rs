@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::{Direction, Front, Trouble, framing, lose_one_reply};
-use fencelock_conformance::servers::{ServerError, TestRedis};
-use fencelock_conformance::{Door, Harness, Params, Store};
+use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Locks, Result};
+use fencelock_testkit::proxy::{Direction, Front, NetworkFault, framing, lose_one_reply};
+use fencelock_testkit::servers::{ServerError, TestRedis};
 use tokio::sync::OnceCell;
 
 use crate::keys::{self, cannot, connect};
@@ -91,19 +91,19 @@ impl<T: Topology> Store for Followed<T> {
         connect(&self.peer_address(), params).await
     }
 
-    fn doors(&self) -> &[Door] {
+    fn backdoors(&self) -> &[Backdoor] {
         &[
-            Door::Look,
-            Door::Expire,
-            Door::CutOff,
-            Door::SlowReplies,
-            Door::LoseReply,
-            Door::Trouble,
-            Door::Processes,
+            Backdoor::Inspect,
+            Backdoor::Expire,
+            Backdoor::CutOff,
+            Backdoor::SlowReplies,
+            Backdoor::LoseReply,
+            Backdoor::NetworkFaults,
+            Backdoor::Processes,
         ]
     }
 
-    fn why_not(&self, _: Door) -> String {
+    fn why_not(&self, _: Backdoor) -> String {
         "the servers are shared by all behaviours".to_owned()
     }
 
@@ -151,9 +151,9 @@ impl<T: Topology> Store for Followed<T> {
         lose_one_reply(self.front.proxies()).map_err(|error| cannot("lose a reply", error))
     }
 
-    async fn trouble(&self, with: Trouble) -> Result<()> {
+    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
         for proxy in self.front.proxies().iter() {
-            proxy.meet(with).await.map_err(|error| cannot("break connections", error))?;
+            proxy.apply(fault).await.map_err(|error| cannot("break connections", error))?;
         }
         Ok(())
     }

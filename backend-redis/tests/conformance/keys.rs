@@ -3,9 +3,9 @@
 use std::error::Error as Cause;
 
 use fencelock_conformance::Params;
-use fencelock_conformance::servers::TestRedis;
 use fencelock_core::{Error, ErrorKind, Locks, Result, url};
 use fencelock_redis::SCHEME;
+use fencelock_testkit::servers::TestRedis;
 
 pub(crate) fn cannot(doing: &str, cause: impl Into<Box<dyn Cause + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Refused, format!("cannot {doing}")).caused_by(cause)

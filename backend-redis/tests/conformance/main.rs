@@ -11,7 +11,7 @@ mod single;
 use std::sync::Arc;
 
 use fencelock_conformance::Harness;
-use fencelock_conformance::servers::{TestCluster, TestSentinel};
+use fencelock_testkit::servers::{TestCluster, TestSentinel};
 
 use followed::FollowedHarness;
 

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, Proxy, Trouble, framing};
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
-use fencelock_conformance::{Door, Harness, Params, Store};
+use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Locks, Result, url};
 use fencelock_redis::{REDLOCK_SCHEME, redlock};
+use fencelock_testkit::proxy::{AfterDrop, Direction, DropReply, NetworkFault, Proxy, framing};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::try_join_all;
 
 use crate::keys::{self, cannot};
@@ -79,19 +79,19 @@ impl Store for Nodes {
         connect(&self.peer_address(), params).await
     }
 
-    fn doors(&self) -> &[Door] {
+    fn backdoors(&self) -> &[Backdoor] {
         &[
-            Door::Look,
-            Door::Expire,
-            Door::CutOff,
-            Door::SlowReplies,
-            Door::LoseReply,
-            Door::Trouble,
-            Door::Processes,
+            Backdoor::Inspect,
+            Backdoor::Expire,
+            Backdoor::CutOff,
+            Backdoor::SlowReplies,
+            Backdoor::LoseReply,
+            Backdoor::NetworkFaults,
+            Backdoor::Processes,
         ]
     }
 
-    fn why_not(&self, _door: Door) -> String {
+    fn why_not(&self, _door: Backdoor) -> String {
         "nodes that lost their data take no part for longer than the behaviour waits".to_owned()
     }
 
@@ -156,9 +156,9 @@ impl Store for Nodes {
         Ok(())
     }
 
-    async fn trouble(&self, with: Trouble) -> Result<()> {
+    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
         for node in self.alive() {
-            let met = node.proxy.meet(with).await;
+            let met = node.proxy.apply(fault).await;
             met.map_err(|error| cannot("break connections", error))?;
         }
         Ok(())

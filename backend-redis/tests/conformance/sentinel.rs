@@ -1,8 +1,8 @@
 //! One master with two replicas under three sentinels.
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::Front;
-use fencelock_conformance::servers::{ServerError, TestRedis, TestSentinel};
+use fencelock_testkit::proxy::Front;
+use fencelock_testkit::servers::{ServerError, TestRedis, TestSentinel};
 
 use crate::followed::{Topology, hosts};
 

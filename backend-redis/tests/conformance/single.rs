@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::{AfterDrop, Direction, DropReply, Proxy, Trouble, framing};
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
-use fencelock_conformance::{Door, Harness, Params, Store};
+use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Locks, Result};
+use fencelock_testkit::proxy::{AfterDrop, Direction, DropReply, NetworkFault, Proxy, framing};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
 use crate::keys::{self, cannot, connect};
 
@@ -45,16 +45,16 @@ impl Store for Single {
         connect(&self.peer_address(), params).await
     }
 
-    fn doors(&self) -> &[Door] {
+    fn backdoors(&self) -> &[Backdoor] {
         &[
-            Door::Look,
-            Door::Expire,
-            Door::CutOff,
-            Door::SlowReplies,
-            Door::LoseReply,
-            Door::Trouble,
-            Door::LoseData,
-            Door::Processes,
+            Backdoor::Inspect,
+            Backdoor::Expire,
+            Backdoor::CutOff,
+            Backdoor::SlowReplies,
+            Backdoor::LoseReply,
+            Backdoor::NetworkFaults,
+            Backdoor::LoseData,
+            Backdoor::Processes,
         ]
     }
 
@@ -102,8 +102,8 @@ impl Store for Single {
         keys::lose_data(&self.server).await
     }
 
-    async fn trouble(&self, with: Trouble) -> Result<()> {
-        self.proxy.meet(with).await.map_err(|error| cannot("break connections", error))
+    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
+        self.proxy.apply(fault).await.map_err(|error| cannot("break connections", error))
     }
 
     fn peer_address(&self) -> String {

@@ -1,9 +1,9 @@
 //! What servers really answer when they do not serve: each error means the same of a step that goes
 //! alone, of one among others in a call, at a cluster and at the nodes of a quorum.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Error, ErrorKind, Guard, Locks, url};
 use fencelock_redis::{REDLOCK_SCHEME, redlock};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::join_all;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -57,14 +57,15 @@ impl Fault {
 
     /// Whether this version of the server can be brought to say it of a script.
     pub(crate) async fn can_befall(self, server: &TestRedis) -> bool {
-        let before_7 = ask(server, &["INFO", "server"]).await.contains("redis_version:6.");
+        let before_7 =
+            redis_command(server, &["INFO", "server"]).await.contains("redis_version:6.");
         !(before_7 && self == NoReplicas)
     }
 
     pub(crate) async fn befalls(self, server: &TestRedis) {
         match self {
             // Of a master that is nowhere, so that its data stays.
-            ReadOnly => drop(ask(server, &["REPLICAOF", "127.0.0.1", "1"]).await),
+            ReadOnly => drop(redis_command(server, &["REPLICAOF", "127.0.0.1", "1"]).await),
             NoReplicas => set(server, "min-replicas-to-write", "9").await,
             OutOfMemory => set(server, "maxmemory", "1").await,
             CannotSave => {
@@ -75,9 +76,9 @@ impl Fault {
                 std::fs::create_dir_all(dump.join("x")).expect("made");
                 set(server, "save", "3600 1").await;
                 set(server, "stop-writes-on-bgsave-error", "yes").await;
-                ask(server, &["BGSAVE"]).await;
+                redis_command(server, &["BGSAVE"]).await;
                 until("saving has failed", async || {
-                    let info = ask(server, &["INFO", "persistence"]).await;
+                    let info = redis_command(server, &["INFO", "persistence"]).await;
                     info.contains("rdb_last_bgsave_status:err")
                 })
                 .await;
@@ -92,10 +93,12 @@ impl Fault {
                 })
                 .await;
             }
-            DeniedCommand => drop(ask(server, &["ACL", "SETUSER", "limited", "-set"]).await),
+            DeniedCommand => {
+                drop(redis_command(server, &["ACL", "SETUSER", "limited", "-set"]).await)
+            }
             DeniedKey => {
                 let keys = ["resetkeys", "~fencelock:redlock", "~{*"];
-                ask(server, &[&["ACL", "SETUSER", "limited"], &keys[..]].concat()).await;
+                redis_command(server, &[&["ACL", "SETUSER", "limited"], &keys[..]].concat()).await;
             }
             OtherType => {
                 for n in 0..LOCKS {
@@ -110,16 +113,18 @@ impl Fault {
 
     pub(crate) async fn is_mended(self, server: &TestRedis) {
         match self {
-            ReadOnly => drop(ask(server, &["REPLICAOF", "NO", "ONE"]).await),
+            ReadOnly => drop(redis_command(server, &["REPLICAOF", "NO", "ONE"]).await),
             NoReplicas => set(server, "min-replicas-to-write", "0").await,
             OutOfMemory => set(server, "maxmemory", "0").await,
             CannotSave => set(server, "stop-writes-on-bgsave-error", "no").await,
             Busy => {
-                ask(server, &["SCRIPT", "KILL"]).await;
+                redis_command(server, &["SCRIPT", "KILL"]).await;
                 until("it serves", async || server.command(&["PING"]).await.is_ok()).await;
             }
-            DeniedCommand => drop(ask(server, &["ACL", "SETUSER", "limited", "+set"]).await),
-            DeniedKey => drop(ask(server, &["ACL", "SETUSER", "limited", "~*"]).await),
+            DeniedCommand => {
+                drop(redis_command(server, &["ACL", "SETUSER", "limited", "+set"]).await)
+            }
+            DeniedKey => drop(redis_command(server, &["ACL", "SETUSER", "limited", "~*"]).await),
             OtherType => {
                 for n in 0..LOCKS {
                     let fence = format!("{{lock:{}}}:f", name(n));
@@ -144,33 +149,33 @@ async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, crowd: usize
             async move { lock.acquire().await }
         });
         let answers = within(PATIENCE, "everybody has an answer", join_all(asking)).await;
-        let says = |error: &Error| words(error).contains(fault.says());
+        let says = |error: &Error| error_chain(error).contains(fault.says());
         let mut errors = Vec::new();
         for answer in answers {
             match answer {
                 Err(error) => errors.push(error),
                 // A script that has written, such as for a release, may go on when memory is full.
-                Ok(guard) if fault == OutOfMemory && crowd > 1 => give_back(guard).await,
+                Ok(guard) if fault == OutOfMemory && crowd > 1 => release(guard).await,
                 Ok(_) => panic!("{fault:?}, {crowd}: granted"),
             }
         }
         for error in &errors {
-            assert_eq!(error.kind(), fault.kind(), "{fault:?}, {crowd}: {}", words(error));
+            assert_eq!(error.kind(), fault.kind(), "{fault:?}, {crowd}: {}", error_chain(error));
             // What may pass may also be told as silence, on a busy machine.
             let is_sure = says(error) || fault.kind() == ErrorKind::Unreachable;
-            assert!(is_sure, "{fault:?}, {crowd}: {}", words(error));
+            assert!(is_sure, "{fault:?}, {crowd}: {}", error_chain(error));
         }
         errors.iter().any(says)
     })
     .await;
     join_all(servers.iter().map(|server| fault.is_mended(server))).await;
-    let asking = (0..crowd).map(|n| async move { hold(locks, &name(n)).await });
+    let asking = (0..crowd).map(|n| async move { acquire(locks, &name(n)).await });
     let guards: Vec<Guard> = join_all(asking).await;
-    join_all(guards.into_iter().map(give_back)).await;
+    join_all(guards.into_iter().map(release)).await;
 }
 
 #[tokio::test]
-async fn an_error_of_a_server_means_the_same_alone_and_in_a_crowd() {
+async fn a_server_error_has_the_same_meaning_alone_and_in_a_batch() {
     for fault in Fault::ALL {
         let server = options().start().await.unwrap();
         if !fault.can_befall(&server).await {
@@ -185,7 +190,7 @@ async fn an_error_of_a_server_means_the_same_alone_and_in_a_crowd() {
 }
 
 #[tokio::test]
-async fn an_error_of_a_server_means_the_same_in_a_cluster() {
+async fn a_server_error_has_the_same_meaning_in_a_cluster() {
     let cluster = options().cluster().await.unwrap();
     cluster.never_fail_over().await.unwrap();
     let masters: Vec<&TestRedis> = cluster.nodes()[..3].iter().collect();
@@ -203,7 +208,7 @@ async fn an_error_of_a_server_means_the_same_in_a_cluster() {
 }
 
 #[tokio::test]
-async fn an_error_of_a_server_means_the_same_at_the_nodes_of_a_quorum() {
+async fn a_server_error_has_the_same_meaning_at_the_nodes_of_a_quorum() {
     for fault in Fault::ALL {
         let starting = (0..3).map(|_| options().start());
         let nodes: Vec<TestRedis> =
@@ -215,7 +220,7 @@ async fn an_error_of_a_server_means_the_same_at_the_nodes_of_a_quorum() {
         let url = format!("redlock://limited:pw@{}/0?ttl=20s&clock_tolerance=5s", hosts.join(","));
         redlock::init(&url).await.unwrap();
         for crowd in [1, LOCKS] {
-            let locks = connected(|| url::connect(&[REDLOCK_SCHEME], &url)).await;
+            let locks = connect_retrying(|| url::connect(&[REDLOCK_SCHEME], &url)).await;
             meets(&nodes.iter().collect::<Vec<_>>(), &locks, fault, crowd).await;
         }
     }

@@ -10,39 +10,39 @@ const OTHERS: usize = 5_000;
 const NAMES: usize = 1_500;
 
 /// Locks under the names of `scratch`, each used once.
-async fn use_names(rig: &Rig, scratch: &Scratch) -> fencelock_core::Locks {
-    let locks = rig.direct(&format!("prefix={}", scratch.prefix())).await;
+async fn use_names(testbed: &Testbed, scratch: &Scratch) -> fencelock_core::Locks {
+    let locks = testbed.direct(&format!("prefix={}", scratch.prefix())).await;
     let using = stream::iter(0..NAMES).map(async |n| {
-        give_back(hold(&locks, &format!("order/{n}{{}}*")).await).await;
+        release(acquire(&locks, &format!("order/{n}{{}}*")).await).await;
     });
     using.buffer_unordered(100).collect::<()>().await;
     locks
 }
 
-async fn size(rig: &Rig) -> usize {
-    let size = rig.server.command(&["DBSIZE"]).await.expect("it answers");
+async fn size(testbed: &Testbed) -> usize {
+    let size = testbed.server.command(&["DBSIZE"]).await.expect("it answers");
     size.parse().expect("a number")
 }
 
 #[tokio::test]
 async fn a_run_is_cleared_from_among_many_other_keys_and_other_runs() {
-    let rig = Rig::start().await;
-    rig.server.command(&["DEBUG", "POPULATE", &OTHERS.to_string()]).await.unwrap();
+    let testbed = Testbed::start().await;
+    testbed.server.command(&["DEBUG", "POPULATE", &OTHERS.to_string()]).await.unwrap();
     let (own, other) = (Scratch::fresh("app:", "test"), Scratch::fresh("app:", "test"));
-    let locks = use_names(&rig, &own).await;
-    use_names(&rig, &other).await.close().await.unwrap();
+    let locks = use_names(&testbed, &own).await;
+    use_names(&testbed, &other).await.close().await.unwrap();
     // As a client that was killed leaves it.
-    let _held = hold(&locks, "held").await;
-    let waiter = wait_for(&locks, "held");
-    queued(&locks, "held", 1).await;
+    let _held = acquire(&locks, "held").await;
+    let waiter = spawn_waiter(&locks, "held");
+    until_queued(&locks, "held", 1).await;
     // A lock, its queue and its token.
-    assert_eq!(size(&rig).await, OTHERS + 2 * NAMES + 3);
+    assert_eq!(size(&testbed).await, OTHERS + 2 * NAMES + 3);
 
-    let tool = rig.direct("").await;
+    let tool = testbed.direct("").await;
     waiter.abort();
     let _ = waiter.await;
     soon("it is cleared", tool.clear(&own, PATIENCE)).await.unwrap();
-    assert_eq!(size(&rig).await, OTHERS + NAMES);
+    assert_eq!(size(&testbed).await, OTHERS + NAMES);
     soon("it is cleared", tool.clear(&other, PATIENCE)).await.unwrap();
-    assert_eq!(size(&rig).await, OTHERS);
+    assert_eq!(size(&testbed).await, OTHERS);
 }

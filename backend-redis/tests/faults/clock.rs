@@ -2,9 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fencelock_conformance::proxy::{Direction, Proxy, framing};
-use fencelock_conformance::servers::{RedisOptions, ServerClock, TestRedis};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::proxy::{Direction, Proxy, framing};
+use fencelock_testkit::servers::{RedisOptions, ServerClock, TestRedis};
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -28,7 +28,7 @@ impl Skewed {
         let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later");
         let right = i64::try_from(right.as_secs()).expect("soon");
         until("the clock has jumped", async || {
-            let time = ask(&self.server, &["TIME"]).await;
+            let time = redis_command(&self.server, &["TIME"]).await;
             let shown: i64 = time.lines().next().and_then(|s| s.parse().ok()).expect("a time");
             (shown - right - seconds).abs() < 30
         })
@@ -47,10 +47,10 @@ async fn tokens_rise_whatever_the_servers_clock_does() {
     let (one, other) = (direct(server, "ttl=4s").await, direct(server, "ttl=30s").await);
     let mut last = None;
     for seconds in [0, 40, 0, -40, 3600, -3600, 0] {
-        let held = hold(&one, "lock").await;
+        let held = acquire(&one, "lock").await;
         assert!(last < Some(held.fencing_token()), "before {seconds}");
-        let waiters = [wait_for(&other, "lock"), wait_for(&one, "lock")];
-        queued(&one, "lock", 2).await;
+        let waiters = [spawn_waiter(&other, "lock"), spawn_waiter(&one, "lock")];
+        until_queued(&one, "lock", 2).await;
         skewed.is_ahead_by(seconds).await;
         // Kept or lost, but never a holder without an end.
         drop(held);
@@ -64,28 +64,29 @@ async fn tokens_rise_whatever_the_servers_clock_does() {
 
 /// Row 33: the lock is gone at once, and the one who held it hears of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_jump_ahead_ends_a_lease_and_the_holder_is_told() {
+async fn a_jump_ahead_ends_a_lease_and_its_holder_is_notified() {
     let skewed = Skewed::start().await;
     let (one, other) = (direct(&skewed.server, "ttl=4s").await, direct(&skewed.server, "").await);
-    let lost = hold(&one, "lock").await;
-    let waiter = wait_for(&other, "lock");
-    queued(&one, "lock", 1).await;
+    let lost = acquire(&one, "lock").await;
+    let waiter = spawn_waiter(&other, "lock");
+    until_queued(&one, "lock", 1).await;
     skewed.is_ahead_by(40).await;
-    let next = granted(waiter).await;
+    let next = until_granted(waiter).await;
     assert!(next.fencing_token() > lost.fencing_token());
     soon("the holder is told", lost.lost()).await;
     drop(lost);
     assert!(is_busy(&one, "lock").await);
-    give_back(next).await;
+    release(next).await;
     drained(&skewed.server).await;
 }
 
 /// Row 35: its leases end a hundredth too early. What is believed in is shorter than that, by the
 /// margin of `validity::lease_end`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_clock_runs_a_hundredth_too_fast_frees_nothing_that_is_believed_in() {
+async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts() {
     let Skewed { server, clock } = Skewed::start().await;
-    let rig = Rig { proxy: Proxy::framed(server.addr(), framing::resp).await.unwrap(), server };
+    let testbed =
+        Testbed { proxy: Proxy::framed(server.addr(), framing::resp).await.unwrap(), server };
     let began = Instant::now();
     let ticking = tokio::spawn(async move {
         loop {
@@ -96,35 +97,35 @@ async fn a_server_whose_clock_runs_a_hundredth_too_fast_frees_nothing_that_is_be
     });
     for _ in 0..3 {
         // Each in a connection of its own, since a reset is what heals the other.
-        let (near, far) = (rig.direct("ttl=30s").await, rig.behind("ttl=2500ms").await);
-        let held = hold(&far, "lock").await;
-        let waiter = wait_for(&near, "lock");
-        queued(&near, "lock", 1).await;
-        rig.proxy.black_hole(Direction::ToServer);
-        rig.proxy.black_hole(Direction::ToClient);
-        let next = granted(waiter).await;
+        let (near, far) = (testbed.direct("ttl=30s").await, testbed.behind("ttl=2500ms").await);
+        let held = acquire(&far, "lock").await;
+        let waiter = spawn_waiter(&near, "lock");
+        until_queued(&near, "lock", 1).await;
+        testbed.proxy.black_hole(Direction::ToServer);
+        testbed.proxy.black_hole(Direction::ToClient);
+        let next = until_granted(waiter).await;
         assert!(!held.is_held(), "believed in by {:?} too long", held.remaining());
-        give_back(next).await;
-        rig.proxy.heal().await.unwrap();
+        release(next).await;
+        testbed.proxy.heal().await.unwrap();
     }
-    let ahead = ask(&rig.server, &["TIME"]).await;
+    let ahead = redis_command(&testbed.server, &["TIME"]).await;
     let shown: u128 = ahead
         .lines()
         .fold(0, |sum, part| sum * 1_000_000 + part.parse::<u128>().expect("a number"));
     let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later").as_micros();
     assert!(shown > right + began.elapsed().as_micros() / 200, "its clock was not fast");
     ticking.abort();
-    drained(&rig.server).await;
+    drained(&testbed.server).await;
 }
 
 /// Of a board that has no clock of its own, until it hears of the time. Leases would all end then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_was_never_set_is_refused_by_name() {
+async fn a_clock_that_was_never_set_is_refused_with_a_reason() {
     const MONTH: i64 = 30 * 86_400;
     let skewed = Skewed::start().await;
     let server = &skewed.server;
     let locks = direct(server, "ttl=30s").await;
-    let held = hold(&locks, "lock").await;
+    let held = acquire(&locks, "lock").await;
     let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later").as_secs();
     skewed.is_ahead_by(MONTH - i64::try_from(right).expect("soon")).await;
     let refused = [
@@ -137,11 +138,15 @@ async fn a_clock_that_was_never_set_is_refused_by_name() {
     ];
     for error in refused {
         assert_kind(&error, ErrorKind::Refused);
-        assert!(!error.is_retryable() && words(&error).contains("clock"), "{}", words(&error));
+        assert!(
+            !error.is_retryable() && error_chain(&error).contains("clock"),
+            "{}",
+            error_chain(&error)
+        );
     }
     skewed.is_ahead_by(0).await;
     drop(held);
-    free(&locks, "lock").await;
-    give_back(hold(&locks, "lock").await).await;
+    until_free(&locks, "lock").await;
+    release(acquire(&locks, "lock").await).await;
     drained(server).await;
 }

@@ -1,7 +1,7 @@
 //! A cluster whose slots move, and whose masters fail.
 
-use fencelock_conformance::servers::{TestCluster, TestRedis};
 use fencelock_core::{Guard, Locks};
+use fencelock_testkit::servers::{TestCluster, TestRedis};
 use futures_util::future::join_all;
 
 use crate::server::while_loading;
@@ -27,7 +27,7 @@ fn names(what: &str) -> [String; 3] {
 
 async fn all_drained(servers: &TestCluster) {
     for node in servers.nodes() {
-        if ask(node, &["ROLE"]).await.starts_with("master") {
+        if redis_command(node, &["ROLE"]).await.starts_with("master") {
             drained(node).await;
         }
     }
@@ -41,21 +41,21 @@ async fn elsewhere(servers: &TestCluster, slot: u16) -> &TestRedis {
 
 /// Row 29: MOVED, and back again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_moves_takes_its_holders_and_waiters_along() {
+async fn a_moved_slot_keeps_its_holders_and_waiters() {
     let servers = TestCluster::start().await.unwrap();
     let (one, other) = (client(&servers, "ttl=6s").await, client(&servers, "ttl=6s").await);
-    let held = hold(&one, "lock").await;
-    let waiters = [&other, &one, &other].map(|locks| wait_for(locks, "lock"));
-    queued(&one, "lock", 3).await;
+    let held = acquire(&one, "lock").await;
+    let waiters = [&other, &one, &other].map(|locks| spawn_waiter(locks, "lock"));
+    until_queued(&one, "lock", 3).await;
     for _ in 0..2 {
         let to = elsewhere(&servers, slot("lock")).await;
         servers.migrate_slot(slot("lock"), to).await.unwrap();
         assert!(is_busy(&other, "lock").await);
-        renewed(&one, &held, ms(6000)).await;
-        queued(&other, "lock", 3).await;
+        until_renewed(&one, &held, ms(6000)).await;
+        until_queued(&other, "lock", 3).await;
     }
     let token = held.fencing_token();
-    give_back(held).await;
+    release(held).await;
     let tokens = in_turns(waiters).await;
     assert!(tokens.len() == 3 && tokens.is_sorted() && token < tokens[0], "{tokens:?}");
     all_drained(&servers).await;
@@ -64,19 +64,19 @@ async fn a_slot_that_moves_takes_its_holders_and_waiters_along() {
 /// Row 29. Of the keys of a lock some may be here and others there, or nowhere: then the cluster
 /// says TRYAGAIN until the slot has moved. All of them are served here, or there by ASK.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later() {
+async fn a_moving_slot_serves_locks_in_one_place_and_the_others_later() {
     let servers = TestCluster::start().await.unwrap();
     let (one, other) = (client(&servers, "ttl=6s").await, client(&servers, "ttl=6s").await);
     let to = elsewhere(&servers, slot("lock")).await;
-    let held = hold(&one, "lock").await;
-    let first = wait_for(&other, "lock");
-    queued(&one, "lock", 1).await;
-    let second = wait_for(&one, "lock");
-    queued(&one, "lock", 2).await;
+    let held = acquire(&one, "lock").await;
+    let first = spawn_waiter(&other, "lock");
+    until_queued(&one, "lock", 1).await;
+    let second = spawn_waiter(&one, "lock");
+    until_queued(&one, "lock", 2).await;
     let migration = servers.begin_migration(slot("lock"), to).await.unwrap();
     // All here.
     assert!(is_busy(&other, "lock").await);
-    renewed(&one, &held, ms(6000)).await;
+    until_renewed(&one, &held, ms(6000)).await;
     // Torn apart.
     migration.move_key("lock:lock").await.unwrap();
     let in_between = tokio::spawn(held.release());
@@ -84,52 +84,52 @@ async fn a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later() {
     // All there, where the slot does not yet belong.
     migration.move_keys().await.unwrap();
     soon("the release goes through", in_between).await.unwrap().unwrap();
-    let guard = granted(first).await;
+    let guard = until_granted(first).await;
     assert!(is_busy(&one, "lock").await);
-    renewed(&other, &guard, ms(6000)).await;
-    give_back(guard).await;
-    let guard = granted(second).await;
+    until_renewed(&other, &guard, ms(6000)).await;
+    release(guard).await;
+    let guard = until_granted(second).await;
     // Nobody waits: the queue is nowhere.
-    let waiter = wait_for(&other, "lock");
-    let release = tokio::spawn(guard.release());
+    let waiter = spawn_waiter(&other, "lock");
+    let releasing = tokio::spawn(guard.release());
     told_in_vain(&one, "lock", "moving").await;
     migration.finish().await.unwrap();
-    soon("the release goes through", release).await.unwrap().unwrap();
-    give_back(granted(waiter).await).await;
+    soon("the release goes through", releasing).await.unwrap().unwrap();
+    release(until_granted(waiter).await).await;
     all_drained(&servers).await;
 }
 
 /// Row 29: a migration may take longer than a lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_held_lock_is_renewed_while_its_slot_is_half_way() {
+async fn a_held_lock_is_renewed_while_its_slot_is_moving() {
     let servers = TestCluster::start().await.unwrap();
     let locks = client(&servers, "ttl=2s").await;
     let to = elsewhere(&servers, slot("lock")).await;
-    let held = hold(&locks, "lock").await;
+    let held = acquire(&locks, "lock").await;
     let migration = servers.begin_migration(slot("lock"), to).await.unwrap();
-    renewed(&locks, &held, ms(2000)).await;
+    until_renewed(&locks, &held, ms(2000)).await;
     migration.move_key("lock:lock").await.unwrap();
-    renewed(&locks, &held, ms(2000)).await;
+    until_renewed(&locks, &held, ms(2000)).await;
     migration.move_keys().await.unwrap();
-    renewed(&locks, &held, ms(2000)).await;
+    until_renewed(&locks, &held, ms(2000)).await;
     migration.finish().await.unwrap();
-    renewed(&locks, &held, ms(2000)).await;
-    give_back(held).await;
+    until_renewed(&locks, &held, ms(2000)).await;
+    release(held).await;
     all_drained(&servers).await;
 }
 
 /// Row 26, with the replica in step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holders_and_waiters_go_with_the_master_of_their_slot() {
+async fn holders_and_waiters_survive_a_failover_of_their_slot() {
     let servers = TestCluster::start().await.unwrap();
     let (one, other) = (client(&servers, "ttl=10s").await, client(&servers, "ttl=10s").await);
-    let held = hold(&one, "lock").await;
-    let waiter = wait_for(&other, "lock");
-    queued(&one, "lock", 1).await;
+    let held = acquire(&one, "lock").await;
+    let waiter = spawn_waiter(&other, "lock");
+    until_queued(&one, "lock", 1).await;
     servers.replicas_caught_up().await.unwrap();
     servers.failover(slot("lock")).await.unwrap();
     assert!(is_busy(&other, "lock").await);
-    renewed(&one, &held, ms(10_000)).await;
+    until_renewed(&one, &held, ms(10_000)).await;
     servers.settled().await.unwrap();
     servers.replicas_caught_up().await.unwrap();
     // Shorter leases than the failover takes, on the other masters.
@@ -139,22 +139,22 @@ async fn holders_and_waiters_go_with_the_master_of_their_slot() {
         if servers.master_of(slot(&name)).await.unwrap().port()
             != servers.master_of(slot("lock")).await.unwrap().port()
         {
-            elsewhere.push(hold(&short, &name).await);
+            elsewhere.push(acquire(&short, &name).await);
         }
     }
     let killed = short.now();
     servers.kill_master_of(slot("lock")).await.unwrap();
     assert!(elsewhere.len() == 2 && elsewhere.iter().all(Guard::is_held), "starved");
-    assert!(short.now().since(killed) > ms(1000), "too soon to show anything");
+    assert!(short.now().duration_since(killed) > ms(1000), "too soon to show anything");
     assert!(is_busy(&other, "lock").await);
-    renewed(&one, &held, ms(10_000)).await;
-    give_back(held).await;
-    give_back(granted(waiter).await).await;
+    until_renewed(&one, &held, ms(10_000)).await;
+    release(held).await;
+    release(until_granted(waiter).await).await;
 }
 
 /// Row 20: who comes to the one that loads its data asks another one for the way, if there is one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_master_loads_its_data_newcomers_have_the_locks_of_the_others() {
+async fn while_a_master_loads_its_data_new_clients_get_the_locks_of_the_others() {
     let servers = TestCluster::start().await.unwrap();
     let ill = servers.master_of(slot("lock")).await.unwrap();
     let other = elsewhere(&servers, slot("lock")).await;
@@ -163,7 +163,7 @@ async fn while_a_master_loads_its_data_newcomers_have_the_locks_of_the_others() 
     let straight = format!("redis-cluster://{}", ill.addr());
     let either = format!("{straight},{}", other.addr());
     // Each knocks at either of the two first.
-    let newcomer = async |_| give_back(hold(&connect(&either).await, there).await).await;
+    let newcomer = async |_| release(acquire(&connect(&either).await, there).await).await;
     let mut patient = None;
     while_loading(ill, async {
         let waits = patient.insert(tokio::spawn(async move { connect(&straight).await }));
@@ -172,52 +172,52 @@ async fn while_a_master_loads_its_data_newcomers_have_the_locks_of_the_others() 
     })
     .await;
     let patient = soon("who knows no other is served", patient.unwrap()).await.unwrap();
-    give_back(hold(&patient, there).await).await;
+    release(acquire(&patient, there).await).await;
     all_drained(&servers).await;
 }
 
 /// Lesson 11: for as long as one master is frozen and nobody takes over for it, the
 /// locks of the others are renewed, acquired and handed over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_master_starves_no_lock_of_the_others() {
+async fn a_frozen_master_delays_no_lock_of_the_others() {
     let servers = TestCluster::start().await.unwrap();
     for node in servers.nodes() {
-        ask(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
+        redis_command(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
     }
     for replica in &servers.nodes()[3..] {
-        ask(replica, &["CONFIG", "SET", "cluster-replica-no-failover", "yes"]).await;
+        redis_command(replica, &["CONFIG", "SET", "cluster-replica-no-failover", "yes"]).await;
     }
     let (one, other) = (client(&servers, "ttl=2s").await, client(&servers, "ttl=2s").await);
     let [on_ill, healthy @ ..] = names("kept");
     let [doomed, wanted @ ..] = names("wanted");
-    let ill_held: Vec<Guard> = [hold(&one, &on_ill).await, hold(&one, &doomed).await].into();
+    let ill_held: Vec<Guard> = [acquire(&one, &on_ill).await, acquire(&one, &doomed).await].into();
     let mut kept = Vec::new();
     for name in &healthy {
-        kept.push(hold(&one, name).await);
+        kept.push(acquire(&one, name).await);
     }
-    let waiting_in_vain = wait_for(&other, &on_ill);
-    queued(&one, &on_ill, 1).await;
+    let waiting_in_vain = spawn_waiter(&other, &on_ill);
+    until_queued(&one, &on_ill, 1).await;
     let ill = servers.master_of(slot(&on_ill)).await.unwrap();
     let since = one.now();
     ill.freeze().await.unwrap();
     for held in &ill_held {
-        lost_in_time(&one, held, since, ms(2000)).await;
+        assert_lost_in_time(&one, held, since, ms(2000)).await;
     }
     // Twice a lease, with everything else going on.
-    while one.now().since(since) < ms(4000) {
+    while one.now().duration_since(since) < ms(4000) {
         for name in &wanted {
-            let blocker = hold(&one, name).await;
-            let waiter = wait_for(&other, name);
-            queued(&one, name, 1).await;
-            give_back(blocker).await;
-            give_back(granted(waiter).await).await;
+            let blocker = acquire(&one, name).await;
+            let waiter = spawn_waiter(&other, name);
+            until_queued(&one, name, 1).await;
+            release(blocker).await;
+            release(until_granted(waiter).await).await;
         }
         assert!(kept.iter().all(Guard::is_held), "starved");
     }
     ill.thaw().unwrap();
-    give_back(granted(waiting_in_vain).await).await;
+    release(until_granted(waiting_in_vain).await).await;
     for guard in kept {
-        give_back(guard).await;
+        release(guard).await;
     }
     drop(ill_held);
     all_drained(&servers).await;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fencelock_conformance::proxy::Direction;
-use fencelock_conformance::servers::TestRedis;
 use fencelock_core::{ErrorKind, Guard, Locks, Result};
+use fencelock_testkit::proxy::Direction;
+use fencelock_testkit::servers::TestRedis;
 use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ const CHURN: usize = 400;
 
 /// How often the server did this command.
 async fn done(server: &TestRedis, command: &str) -> u64 {
-    let stats = ask(server, &["INFO", "commandstats"]).await;
+    let stats = redis_command(server, &["INFO", "commandstats"]).await;
     let start = format!("cmdstat_{command}:calls=");
     let count = stats.lines().find_map(|line| line.strip_prefix(&start)?.split(',').next());
     count.map_or(0, |count| count.parse().expect("a number"))
@@ -27,13 +27,13 @@ async fn done(server: &TestRedis, command: &str) -> u64 {
 
 /// All at once, each with a lock of its own.
 async fn acquire_all(locks: &Locks) -> Vec<Result<Guard>> {
-    let acquiring = (0..CROWD).map(|n| wait_for(locks, &format!("lock-{n}")));
+    let acquiring = (0..CROWD).map(|n| spawn_waiter(locks, &format!("lock-{n}")));
     let all = within(PATIENCE, "everybody has an answer", join_all(acquiring)).await;
     all.into_iter().map(|joined| joined.expect("no panic")).collect()
 }
 
 #[tokio::test]
-async fn a_crowd_shares_calls() {
+async fn concurrent_attempts_share_calls() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
     // So that the text of the batches is known, and only they are counted.
@@ -49,19 +49,19 @@ async fn a_crowd_shares_calls() {
     assert!(calls <= alone + together, "{calls} calls");
     for guard in guards {
         assert!(guard.is_held());
-        give_back(guard).await;
+        release(guard).await;
     }
     drained(&server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn script_flush_is_not_noticed_by_a_crowd() {
+async fn script_flush_does_not_disturb_concurrent_attempts() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
     for _ in 0..5 {
-        ask(&server, &["SCRIPT", "FLUSH"]).await;
+        redis_command(&server, &["SCRIPT", "FLUSH"]).await;
         for guard in acquire_all(&locks).await {
-            give_back(guard.unwrap()).await;
+            release(guard.unwrap()).await;
         }
     }
     drained(&server).await;
@@ -70,15 +70,15 @@ async fn script_flush_is_not_noticed_by_a_crowd() {
 /// Lesson 5, in a crowd: a step that waits for its place in a batch is sent, or not, but never
 /// behind the release that undoes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_a_crowd_leaves_nothing() {
-    let rig = Rig::start().await;
+async fn cancelled_attempts_of_a_batch_leave_nothing() {
+    let testbed = Testbed::start().await;
     // What is left behind would stay longer than this test is patient.
-    let locks = rig.behind("ttl=60s").await;
+    let locks = testbed.behind("ttl=60s").await;
     let delay = ms(4);
-    rig.proxy.delay(Direction::ToServer, delay);
+    testbed.proxy.delay(Direction::ToServer, delay);
     for round in 0..20u32 {
         let acquiring: Vec<_> =
-            (0..CROWD).map(|n| wait_for(&locks, &format!("lock-{n}"))).collect();
+            (0..CROWD).map(|n| spawn_waiter(&locks, &format!("lock-{n}"))).collect();
         // From before the first is sent to after the last is answered.
         tokio::time::sleep(delay * round / 4).await;
         acquiring.iter().skip(1).step_by(2).for_each(JoinHandle::abort);
@@ -89,27 +89,31 @@ async fn who_leaves_a_crowd_leaves_nothing() {
             }
         }
     }
-    rig.proxy.heal().await.unwrap();
-    drained(&rig.server).await;
+    testbed.proxy.heal().await.unwrap();
+    drained(&testbed.server).await;
 }
 
 /// One that is wrong is told so, and is the only one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_key_is_no_harm_to_the_crowd_around_it() {
+async fn a_foreign_key_does_not_harm_others_of_its_batch() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
     for n in (0..CROWD).step_by(10) {
-        ask(&server, &["RPUSH", &format!("lock:lock-{n}"), "foreign"]).await;
+        redis_command(&server, &["RPUSH", &format!("lock:lock-{n}"), "foreign"]).await;
     }
     for (n, acquired) in acquire_all(&locks).await.into_iter().enumerate() {
         match acquired {
-            Ok(guard) => give_back(guard).await,
+            Ok(guard) => release(guard).await,
             Err(error) => {
                 assert_kind(&error, ErrorKind::Foreign);
                 assert_eq!(n % 10, 0, "{error}");
                 let key = format!("lock:lock-{n}");
-                assert!(words(&error).contains(&key), "{error}");
-                assert_eq!(ask(&server, &["DEL", &key]).await, "1", "it was left as it was");
+                assert!(error_chain(&error).contains(&key), "{error}");
+                assert_eq!(
+                    redis_command(&server, &["DEL", &key]).await,
+                    "1",
+                    "it was left as it was"
+                );
             }
         }
     }
@@ -118,12 +122,13 @@ async fn a_foreign_key_is_no_harm_to_the_crowd_around_it() {
 
 /// Rows 12 and 19: however many wait for their places, each learns in time that nobody answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_told_in_time_that_the_server_is_frozen() {
+async fn a_frozen_server_is_reported_in_time_to_concurrent_attempts() {
     let server = TestRedis::start().await.unwrap();
     let patient = direct(&server, "ttl=60s&unreachable_after=60s").await;
     let hasty = direct(&server, "ttl=60s&unreachable_after=3s").await;
     server.freeze().await.unwrap();
-    let waiting: Vec<_> = (0..CROWD).map(|n| wait_for(&patient, &format!("lock-{n}"))).collect();
+    let waiting: Vec<_> =
+        (0..CROWD).map(|n| spawn_waiter(&patient, &format!("lock-{n}"))).collect();
     let asked = Instant::now();
     for refused in acquire_all(&hasty).await {
         assert_kind(&refused.unwrap_err(), ErrorKind::Unreachable);
@@ -131,7 +136,7 @@ async fn a_crowd_is_told_in_time_that_the_server_is_frozen() {
     assert!(asked.elapsed() < ms(3000) + 2 * SLACK, "{:?}", asked.elapsed());
     server.thaw().unwrap();
     for guard in within(PATIENCE, "the others are granted", join_all(waiting)).await {
-        give_back(guard.unwrap().unwrap()).await;
+        release(guard.unwrap().unwrap()).await;
     }
     drained(&server).await;
 }
@@ -139,7 +144,7 @@ async fn a_crowd_is_told_in_time_that_the_server_is_frozen() {
 /// Rows 27, 28, 37 and 38: a thousand tasks acquire, wait and release meanwhile. None of them fails,
 /// and nothing is left behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_passes_ends_nothing_of_a_crowd() {
+async fn a_temporary_error_ends_no_attempt_of_a_batch() {
     for fault in [Fault::ReadOnly, Fault::NoReplicas, Fault::OutOfMemory, Fault::CannotSave] {
         let server = TestRedis::start().await.unwrap();
         if !fault.can_befall(&server).await {
@@ -147,9 +152,10 @@ async fn what_passes_ends_nothing_of_a_crowd() {
         }
         let (locks, others) = (direct(&server, "ttl=60s").await, direct(&server, "ttl=60s").await);
         let held = acquire_all(&locks).await.into_iter().map(Result::unwrap).collect::<Vec<_>>();
-        let waiting: Vec<_> = (0..CROWD).map(|n| wait_for(&others, &format!("lock-{n}"))).collect();
+        let waiting: Vec<_> =
+            (0..CROWD).map(|n| spawn_waiter(&others, &format!("lock-{n}"))).collect();
         for n in 0..CROWD {
-            queued(&locks, &format!("lock-{n}"), 1).await;
+            until_queued(&locks, &format!("lock-{n}"), 1).await;
         }
         let is_over = Arc::new(AtomicBool::new(false));
         let churn = |n: usize| {
@@ -157,7 +163,7 @@ async fn what_passes_ends_nothing_of_a_crowd() {
             tokio::spawn(async move {
                 let mut turns = 0;
                 while !is_over.load(Ordering::Relaxed) {
-                    give_back(lock.acquire().await.expect("acquired")).await;
+                    release(lock.acquire().await.expect("acquired")).await;
                     turns += 1;
                 }
                 turns
@@ -165,8 +171,7 @@ async fn what_passes_ends_nothing_of_a_crowd() {
         };
         let churning: Vec<JoinHandle<u32>> = (0..CHURN).map(churn).collect();
         fault.befalls(&server).await;
-        let released: Vec<_> =
-            held.into_iter().map(|guard| tokio::spawn(give_back(guard))).collect();
+        let released: Vec<_> = held.into_iter().map(|guard| tokio::spawn(release(guard))).collect();
         // Long enough that each of them has asked several times.
         tokio::time::sleep(ms(3000)).await;
         fault.is_mended(&server).await;
@@ -176,7 +181,7 @@ async fn what_passes_ends_nothing_of_a_crowd() {
             .into_iter()
             .for_each(|released| released.expect("no error"));
         for granted in within(2 * PATIENCE, "all are granted", join_all(waiting)).await {
-            give_back(granted.unwrap().unwrap()).await;
+            release(granted.unwrap().unwrap()).await;
         }
         is_over.store(true, Ordering::Relaxed);
         let turns = within(2 * PATIENCE, "all end", join_all(churning)).await;

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::servers::TestRedis;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
@@ -49,7 +49,7 @@ impl WaitingProcess {
     async fn end(&mut self, end: End) {
         match end {
             End::Killed => self.kill(),
-            End::Stopped => stop(&self.0).await,
+            End::Stopped => stop_process(&self.0).await,
         }
     }
 
@@ -70,7 +70,7 @@ async fn are_waiting(nodes: &[TestRedis], waiters: usize) -> bool {
     let queue = format!("{{lock:{LOCK}}}:q");
     let mut agreeing = 0;
     for node in nodes {
-        let count = ask(node, &["ZCOUNT", &queue, "1000000000000000", "+inf"]).await;
+        let count = redis_command(node, &["ZCOUNT", &queue, "1000000000000000", "+inf"]).await;
         agreeing += usize::from(count == waiters.to_string());
     }
     agreeing > nodes.len() / 2
@@ -85,7 +85,7 @@ async fn behind_waiters_that_end(end: End, freed_at_once: bool) {
     let wait = async |waiters: usize| {
         until(&format!("{waiters} wait"), async || are_waiting(store.nodes(), waiters).await).await;
     };
-    let held = hold(&locks, LOCK).await;
+    let held = acquire(&locks, LOCK).await;
     let mut process = WaitingProcess::start(&store.url(), waiters);
     let queued = async {
         while !are_waiting(store.nodes(), waiters).await {
@@ -93,7 +93,7 @@ async fn behind_waiters_that_end(end: End, freed_at_once: bool) {
         }
     };
     within(QUEUED_WITHIN, "all of the process wait", queued).await;
-    let waiter = wait_for(&locks, LOCK);
+    let waiter = spawn_waiter(&locks, LOCK);
     wait(waiters + 1).await;
     process.end(end).await;
     if !freed_at_once {
@@ -101,10 +101,10 @@ async fn behind_waiters_that_end(end: End, freed_at_once: bool) {
         wait(1).await;
     }
     let freed = Instant::now();
-    give_back(held).await;
-    let guard = granted(waiter).await;
+    release(held).await;
+    let guard = until_granted(waiter).await;
     println!("{waiters} {end:?}, freed at once: {freed_at_once}: {:?}", freed.elapsed());
-    give_back(guard).await;
+    release(guard).await;
     drop(process);
     store.drained().await;
 }
@@ -133,5 +133,5 @@ async fn child_that_waits() {
         std::process::exit(0);
     });
     let locks = connect(&url).await;
-    join_all((0..waiters).map(|_| wait_for(&locks, LOCK))).await;
+    join_all((0..waiters).map(|_| spawn_waiter(&locks, LOCK))).await;
 }

@@ -1,7 +1,7 @@
 //! One server, for the tests in `dead`.
 
-use fencelock_conformance::servers::TestRedis;
 use fencelock_core::Locks;
+use fencelock_testkit::servers::TestRedis;
 
 use crate::support::*;
 

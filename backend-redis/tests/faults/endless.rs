@@ -1,7 +1,7 @@
 //! Keys that never end, or not for long: after a restore or a migration that dropped their TTL, or
 //! by hand.
 
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::servers::TestRedis;
 
 use crate::support::*;
 
@@ -16,7 +16,7 @@ fn identity(mode: &str, ttl: u32) -> String {
 
 /// How many steps the server has done.
 async fn steps(server: &TestRedis) -> u64 {
-    let stats = ask(server, &["INFO", "commandstats"]).await;
+    let stats = redis_command(server, &["INFO", "commandstats"]).await;
     let calls = |name: &str| -> u64 {
         let line = stats.lines().find_map(|line| line.strip_prefix(name));
         let calls = line.and_then(|line| line.split(',').next());
@@ -26,7 +26,7 @@ async fn steps(server: &TestRedis) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_at_a_locks_key_has_its_first_waiter_ask_in_a_hot_loop() {
+async fn no_value_at_a_locks_key_makes_its_first_waiter_poll_in_a_hot_loop() {
     const LONG: u32 = 600_000;
     let own = identity("x", LONG);
     let marked = format!("{own}\n");
@@ -52,9 +52,9 @@ async fn nothing_at_a_locks_key_has_its_first_waiter_ask_in_a_hot_loop() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
     for put in puts {
-        ask(&server, put).await;
-        let waiter = wait_for(&locks, NAME);
-        queued(&locks, NAME, 1).await;
+        redis_command(&server, put).await;
+        let waiter = spawn_waiter(&locks, NAME);
+        until_queued(&locks, NAME, 1).await;
         let before = steps(&server).await;
         // A window to count in: nothing is awaited.
         tokio::time::sleep(ms(500)).await;
@@ -63,15 +63,15 @@ async fn nothing_at_a_locks_key_has_its_first_waiter_ask_in_a_hot_loop() {
         // Each 50 ms behind another program, else each second.
         assert!(asked < 50, "{asked} steps in half a second behind {put:?}");
         assert!(!waiter.is_finished(), "granted beside {put:?}");
-        ask(&server, &["DEL", L]).await;
-        give_back(granted(waiter).await).await;
+        redis_command(&server, &["DEL", L]).await;
+        release(until_granted(waiter).await).await;
     }
     drained(&server).await;
 }
 
 /// What nobody renews ends with the TTL that it was acquired for, and what has no holder at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_ours_and_has_no_end_is_given_one() {
+async fn a_lock_of_ours_without_an_expiry_is_given_one() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
     let (own, marked) = (identity("x", 1500), format!("{}\n", identity("x", 1500)));
@@ -85,34 +85,34 @@ async fn what_was_ours_and_has_no_end_is_given_one() {
         &["ZADD", L, "-3", "=p"],
     ];
     for put in puts {
-        ask(&server, put).await;
-        give_back(granted(wait_for(&locks, NAME)).await).await;
+        redis_command(&server, put).await;
+        release(until_granted(spawn_waiter(&locks, NAME)).await).await;
         drained(&server).await;
     }
-    ask(&server, &["SET", L, &without_sense[1]]).await;
-    let waiter = wait_for(&locks, NAME);
-    until("it ends", async || ask(&server, &["PTTL", L]).await != "-1").await;
-    ask(&server, &["DEL", L]).await;
-    give_back(granted(waiter).await).await;
+    redis_command(&server, &["SET", L, &without_sense[1]]).await;
+    let waiter = spawn_waiter(&locks, NAME);
+    until("it ends", async || redis_command(&server, &["PTTL", L]).await != "-1").await;
+    redis_command(&server, &["DEL", L]).await;
+    release(until_granted(waiter).await).await;
     drained(&server).await;
 }
 
 /// A holder who lives renews what it holds, whatever end it was given meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_whose_key_lost_its_end_goes_on_holding() {
+async fn a_holder_whose_key_lost_its_expiry_keeps_the_lock() {
     const TTL: u64 = 900;
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=900ms").await;
-    let held = hold(&locks, NAME).await;
-    let waiter = wait_for(&locks, NAME);
-    queued(&locks, NAME, 1).await;
+    let held = acquire(&locks, NAME).await;
+    let waiter = spawn_waiter(&locks, NAME);
+    until_queued(&locks, NAME, 1).await;
     for _ in 0..3 {
-        ask(&server, &["PERSIST", L]).await;
-        until("it has an end", async || ask(&server, &["PTTL", L]).await != "-1").await;
-        renewed(&locks, &held, ms(TTL)).await;
+        redis_command(&server, &["PERSIST", L]).await;
+        until("it has an end", async || redis_command(&server, &["PTTL", L]).await != "-1").await;
+        until_renewed(&locks, &held, ms(TTL)).await;
     }
     assert!(!waiter.is_finished(), "two hold it");
-    give_back(held).await;
-    give_back(granted(waiter).await).await;
+    release(held).await;
+    release(until_granted(waiter).await).await;
     drained(&server).await;
 }

@@ -2,80 +2,80 @@
 //! profile says; the test makes it happen, and the resource tells the two apart.
 
 use fencelock_conformance::ProtectedRegister;
-use fencelock_conformance::proxy::{Direction, Proxy};
-use fencelock_conformance::servers::{RedisOptions, TestCluster, TestRedis};
+use fencelock_testkit::proxy::{Direction, Proxy};
+use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis};
 
 use crate::support::*;
 
 async fn replication(server: &TestRedis, field: &str) -> String {
-    let info = ask(server, &["INFO", "replication"]).await;
+    let info = redis_command(server, &["INFO", "replication"]).await;
     let mut fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
     fields.find(|(name, _)| *name == field).map(|(_, value)| value.to_owned()).unwrap_or_default()
 }
 
 /// Plain replication, and an operator who promotes the replica while the master is still there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_promoted_replica_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected() {
+async fn a_promoted_replica_without_the_lock_grants_it_again_and_stale_writes_are_rejected() {
     let master = TestRedis::start().await.unwrap();
-    ask(&master, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
+    redis_command(&master, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
     let line = Proxy::start(master.addr()).await.unwrap();
     let follow = format!("replicaof 127.0.0.1 {}", line.addr().port());
     let replica = RedisOptions::new().config(&follow).start().await.unwrap();
     let one = direct(&master, "ttl=6s").await;
-    let earlier = hold(&one, "lock").await;
+    let earlier = acquire(&one, "lock").await;
     let first = earlier.fencing_token();
-    give_back(earlier).await;
+    release(earlier).await;
     until("it follows", async || replication(&replica, "master_link_status").await == "up").await;
     master.has_told(&[&replica]).await.unwrap();
     line.stall(Direction::ToClient);
-    let lost = hold(&one, "lock").await;
+    let lost = acquire(&one, "lock").await;
     let register = ProtectedRegister::checking();
     assert!(lost.fencing_token() > first && register.write(lost.fencing_token().get(), 1));
-    ask(&replica, &["REPLICAOF", "NO", "ONE"]).await;
+    redis_command(&replica, &["REPLICAOF", "NO", "ONE"]).await;
     let other = direct(&replica, "ttl=30s").await;
-    let second = hold(&other, "lock").await;
+    let second = acquire(&other, "lock").await;
     // What is allowed: for as long as the old master answers, nobody can tell its holder.
     assert!(lost.is_held() && second.is_held(), "no overlap: this shows nothing");
     the_second_writes_and_the_first_cannot(&register, &second, &lost);
     // The old master comes back as a replica: it renews nothing any more.
     line.heal().await.unwrap();
-    ask(&master, &["REPLICAOF", "127.0.0.1", &replica.port().to_string()]).await;
+    redis_command(&master, &["REPLICAOF", "127.0.0.1", &replica.port().to_string()]).await;
     soon("the holder is told", lost.lost()).await;
     drop(lost);
-    renewed(&other, &second, ms(30_000)).await;
-    give_back(second).await;
+    until_renewed(&other, &second, ms(30_000)).await;
+    release(second).await;
     assert_eq!((register.read(), register.stale_writes()), (2, 0));
     drained(&replica).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slots_new_master_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected() {
+async fn a_slots_new_master_without_the_lock_grants_it_again_and_stale_writes_are_rejected() {
     let servers = TestCluster::start().await.unwrap();
     let slot = TestCluster::slot_of("lock:lock");
     let url = format!("{}?ttl=9s", servers.url());
     let (one, other) = (connect(&url).await, connect(&url).await);
     assert!(one.profile().exclusion_fails_when.join("; ").contains("failover"));
-    let earlier = hold(&one, "lock").await;
+    let earlier = acquire(&one, "lock").await;
     let first = earlier.fencing_token();
-    give_back(earlier).await;
+    release(earlier).await;
     servers.replicas_caught_up().await.unwrap();
     // Its master does not know this password, nor any.
     let replica = servers.replica_of(slot).await.unwrap();
-    ask(replica, &["CONFIG", "SET", "masterauth", "no master"]).await;
-    ask(replica, &["CLIENT", "KILL", "TYPE", "master"]).await;
+    redis_command(replica, &["CONFIG", "SET", "masterauth", "no master"]).await;
+    redis_command(replica, &["CLIENT", "KILL", "TYPE", "master"]).await;
     until("it follows nobody", async || replication(replica, "master_link_status").await == "down")
         .await;
-    let lost = hold(&one, "lock").await;
+    let lost = acquire(&one, "lock").await;
     let register = ProtectedRegister::checking();
     assert!(lost.fencing_token() > first && register.write(lost.fencing_token().get(), 1));
     servers.kill_master_of(slot).await.unwrap();
-    let second = hold(&other, "lock").await;
+    let second = acquire(&other, "lock").await;
     // What is allowed: the new master gives away what is still believed in.
     the_second_writes_and_the_first_cannot(&register, &second, &lost);
     soon("the holder is told", lost.lost()).await;
     drop(lost);
-    renewed(&other, &second, ms(9000)).await;
-    give_back(second).await;
+    until_renewed(&other, &second, ms(9000)).await;
+    release(second).await;
     assert_eq!((register.read(), register.stale_writes()), (2, 0));
     drained(servers.master_of(slot).await.unwrap()).await;
 }

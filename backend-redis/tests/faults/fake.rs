@@ -59,7 +59,7 @@ static NAMES: LazyLock<HashMap<String, &str>> = LazyLock::new(|| {
 fn good(step: &str) -> String {
     match step {
         "attempt" => "$16\r\n1700000000000000\r\n".to_owned(),
-        "look" => "*3\r\n:1000\r\n:0\r\n$0\r\n\r\n".to_owned(),
+        "check_waiters" => "*3\r\n:1000\r\n:0\r\n$0\r\n\r\n".to_owned(),
         _ => ":1\r\n".to_owned(),
     }
 }

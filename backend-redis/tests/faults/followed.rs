@@ -1,8 +1,8 @@
 //! What one server may answer, from the master that Sentinel names and from a cluster's: the way
 //! there is another, the promises are the same.
 
-use fencelock_conformance::servers::{RedisOptions, TestCluster, TestRedis};
 use fencelock_core::{ErrorKind, Locks};
+use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis};
 use tokio::time::Instant;
 
 use crate::refusals::{cannot_save, may_rename_its_file, no_room};
@@ -26,48 +26,48 @@ async fn every_refusal(master: &TestRedis, url: &str, straight: &str) {
 
 /// Row 24.
 async fn scripts_flushed(master: &TestRedis, one: &Locks, other: &Locks) {
-    let flush = async || ask(master, &["SCRIPT", "FLUSH"]).await;
+    let flush = async || redis_command(master, &["SCRIPT", "FLUSH"]).await;
     flush().await;
-    let guard = hold(one, "lock").await;
+    let guard = acquire(one, "lock").await;
     flush().await;
-    let waiter = wait_for(other, "lock");
-    queued(one, "lock", 1).await;
+    let waiter = spawn_waiter(other, "lock");
+    until_queued(one, "lock", 1).await;
     flush().await;
-    give_back(guard).await;
+    release(guard).await;
     flush().await;
-    give_back(granted(waiter).await).await;
+    release(until_granted(waiter).await).await;
 }
 
 /// Row 23.
 async fn clients_killed(master: &TestRedis, one: &Locks, other: &Locks) {
-    let guard = hold(one, "lock").await;
-    let waiter = wait_for(other, "lock");
-    queued(one, "lock", 1).await;
-    ask(master, &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-    give_back(guard).await;
-    give_back(granted(waiter).await).await;
+    let guard = acquire(one, "lock").await;
+    let waiter = spawn_waiter(other, "lock");
+    until_queued(one, "lock", 1).await;
+    redis_command(master, &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    release(guard).await;
+    release(until_granted(waiter).await).await;
 }
 
 /// Row 22.
 async fn writes_paused(master: &TestRedis, one: &Locks, other: &Locks) {
-    let guard = hold(one, "lock").await;
-    let waiter = wait_for(other, "lock");
-    queued(one, "lock", 1).await;
-    ask(master, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
-    let release = tokio::spawn(guard.release());
+    let guard = acquire(one, "lock").await;
+    let waiter = spawn_waiter(other, "lock");
+    until_queued(one, "lock", 1).await;
+    redis_command(master, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
+    let releasing = tokio::spawn(guard.release());
     let asked = Instant::now();
-    assert_kind(&in_vain(other, "lock", ms(200)).await, ErrorKind::Unreachable);
+    assert_kind(&acquire_error(other, "lock", ms(200)).await, ErrorKind::Unreachable);
     assert!(asked.elapsed() < ms(200) + SLACK);
-    ask(master, &["CLIENT", "UNPAUSE"]).await;
-    soon("the release goes through", release).await.expect("no panic").expect("released");
-    give_back(granted(waiter).await).await;
+    redis_command(master, &["CLIENT", "UNPAUSE"]).await;
+    soon("the release goes through", releasing).await.expect("no panic").expect("released");
+    release(until_granted(waiter).await).await;
 }
 
 /// Row 21.
 async fn busy(master: &TestRedis, one: &Locks, other: &Locks) {
-    let guard = hold(one, "lock").await;
-    let waiter = wait_for(other, "lock");
-    queued(one, "lock", 1).await;
+    let guard = acquire(one, "lock").await;
+    let waiter = spawn_waiter(other, "lock");
+    until_queued(one, "lock", 1).await;
     set(master, "busy-reply-threshold", "20").await;
     let endless = master.command(&["EVAL", "while true do end", "0"]);
     let meanwhile = async {
@@ -75,43 +75,43 @@ async fn busy(master: &TestRedis, one: &Locks, other: &Locks) {
             master.command(&["PING"]).await.is_err_and(|error| error.to_string().contains("BUSY"))
         })
         .await;
-        assert_kind(&in_vain(one, "lock", ms(200)).await, ErrorKind::Unreachable);
-        let release = tokio::spawn(guard.release());
-        ask(master, &["SCRIPT", "KILL"]).await;
-        soon("the release goes through", release).await.expect("no panic").expect("released");
+        assert_kind(&acquire_error(one, "lock", ms(200)).await, ErrorKind::Unreachable);
+        let releasing = tokio::spawn(guard.release());
+        redis_command(master, &["SCRIPT", "KILL"]).await;
+        soon("the release goes through", releasing).await.expect("no panic").expect("released");
     };
     let (killed, ()) = tokio::join!(endless, meanwhile);
     assert!(killed.is_err(), "the script was to be killed");
-    give_back(granted(waiter).await).await;
+    release(until_granted(waiter).await).await;
 }
 
 /// Row 37.
 async fn full(master: &TestRedis, one: &Locks, other: &Locks) {
-    let guard = hold(one, "lock").await;
-    let waiter = wait_for(other, "lock");
-    queued(one, "lock", 1).await;
+    let guard = acquire(one, "lock").await;
+    let waiter = spawn_waiter(other, "lock");
+    until_queued(one, "lock", 1).await;
     set(master, "maxmemory", "1").await;
     told_in_vain(one, "lock", "maxmemory").await;
-    give_back(guard).await;
-    give_back(granted(waiter).await).await;
+    release(guard).await;
+    release(until_granted(waiter).await).await;
     set(master, "maxmemory", "0").await;
 }
 
 /// Row 28.
 async fn without_replicas(master: &TestRedis, one: &Locks, other: &Locks) {
-    let guard = hold(one, "lock").await;
-    let waiter = wait_for(other, "lock");
-    queued(one, "lock", 1).await;
+    let guard = acquire(one, "lock").await;
+    let waiter = spawn_waiter(other, "lock");
+    until_queued(one, "lock", 1).await;
     set(master, "min-replicas-to-write", "9").await;
     told_in_vain(one, "lock", "min-replicas-to-write").await;
     drop(guard);
     assert!(!waiter.is_finished());
     set(master, "min-replicas-to-write", "0").await;
-    give_back(granted(waiter).await).await;
+    release(until_granted(waiter).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_master_under_sentinel_refuses_is_waited_for() {
+async fn a_temporary_refusal_by_a_master_under_sentinel_is_waited_for() {
     let servers = may_rename_its_file(RedisOptions::new()).sentinel().await.unwrap();
     servers.never_fail_over().await.unwrap();
     let master = servers.master().await.unwrap();
@@ -121,7 +121,7 @@ async fn what_a_master_under_sentinel_refuses_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_master_of_a_cluster_refuses_is_waited_for() {
+async fn a_temporary_refusal_by_a_master_of_a_cluster_is_waited_for() {
     let servers = may_rename_its_file(RedisOptions::new()).cluster().await.unwrap();
     servers.never_fail_over().await.unwrap();
     let slot = TestCluster::slot_of("lock:lock");

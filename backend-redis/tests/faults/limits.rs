@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::mpsc;
 
-use fencelock_conformance::servers::TestRedis;
 use fencelock_core::{FencingToken, Guard, Locks};
+use fencelock_testkit::servers::TestRedis;
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 
@@ -13,8 +13,8 @@ use crate::support::*;
 
 /// How many clients listen to anything, and how many connections there are beside the asking one.
 async fn traffic(server: &TestRedis) -> (usize, usize) {
-    let channels = ask(server, &["PUBSUB", "CHANNELS"]).await.lines().count();
-    let clients = ask(server, &["CLIENT", "LIST"]).await;
+    let channels = redis_command(server, &["PUBSUB", "CHANNELS"]).await.lines().count();
+    let clients = redis_command(server, &["CLIENT", "LIST"]).await;
     (channels, clients.lines().filter(|client| !client.contains("cmd=client")).count())
 }
 
@@ -30,14 +30,14 @@ async fn thousands_of_contended_locks_need_one_subscription() {
         async move { lock.acquire().await.expect("held") }
     }));
     let held = within(PATIENCE * 2, "all are held", held).await;
-    let waiters = (0..2 * LOCKS).map(|n| wait_for(&crowd, &name(n / 2))).collect::<Vec<_>>();
+    let waiters = (0..2 * LOCKS).map(|n| spawn_waiter(&crowd, &name(n / 2))).collect::<Vec<_>>();
     until("everybody waits", async || {
         let queues = "local n = 0
             for _, key in ipairs(redis.call('KEYS', '*:q')) do
               n = n + redis.call('ZCOUNT', key, '1000000000000000', '+inf')
             end
             return n";
-        ask(&server, &["EVAL", queues, "0"]).await == (2 * LOCKS).to_string()
+        redis_command(&server, &["EVAL", queues, "0"]).await == (2 * LOCKS).to_string()
     })
     .await;
     // A channel and a connection for each of the two clients.
@@ -56,7 +56,7 @@ const CHILD: &str = "FENCELOCK_FAULTS_PORT";
 /// Lessons 2 and 9: what is remembered of a claim goes with it. In a process of its own, whose
 /// memory no other test uses.
 #[test]
-fn memory_does_not_grow_with_the_claims_that_have_been() {
+fn memory_does_not_grow_with_past_claims() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let server = runtime.block_on(TestRedis::start()).unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
@@ -77,27 +77,27 @@ fn memory_does_not_grow_with_the_claims_that_have_been() {
 }
 
 #[tokio::test]
-#[ignore = "is started by memory_does_not_grow_with_the_claims_that_have_been"]
+#[ignore = "is started by memory_does_not_grow_with_past_claims"]
 async fn child_that_measures_itself() {
     let port = std::env::var(CHILD).expect("a port");
     let locks = connect(&format!("redis://127.0.0.1:{port}")).await;
-    let blocker = hold(&locks, "busy").await;
+    let blocker = acquire(&locks, "busy").await;
     let churn = async |locks: &Locks, rounds: usize| {
         for round in 0..rounds {
-            give_back(hold(locks, &format!("lock-{}", round % 7)).await).await;
+            release(acquire(locks, &format!("lock-{}", round % 7)).await).await;
             assert!(is_busy(locks, "busy").await);
             let waiting = locks.lock("busy");
             // Some are dropped before they are queued, some after.
             let waited = tokio::time::timeout(ms(round as u64 % 3), waiting.acquire()).await;
             assert!(waited.is_err());
         }
-        queued(locks, "busy", 0).await;
+        until_queued(locks, "busy", 0).await;
     };
     churn(&locks, 300).await;
     println!("\nbefore: {}", resident());
     churn(&locks, 900).await;
     println!("\nafter: {}", resident());
-    give_back(blocker).await;
+    release(blocker).await;
 }
 
 /// In KiB. Without the pages of the program itself, which come as its parts are first used.
@@ -113,7 +113,7 @@ fn runtime() -> Runtime {
 
 /// Row 46: tasks that hold, wait, acquire and release are dropped by the runtime's end.
 #[test]
-fn a_runtime_that_ends_in_the_middle_of_everything_panics_nowhere() {
+fn the_end_of_the_runtime_during_any_operation_causes_no_panic() {
     let outside = runtime();
     let server = outside.block_on(TestRedis::start()).unwrap();
     let other = outside.block_on(direct(&server, "ttl=2s"));
@@ -149,9 +149,9 @@ fn a_runtime_that_ends_in_the_middle_of_everything_panics_nowhere() {
         }
         outside.block_on(async {
             for n in 0..3 {
-                let guard = hold(&other, &format!("lock-{n}")).await;
+                let guard = acquire(&other, &format!("lock-{n}")).await;
                 assert!(tokens.last() < Some(&guard.fencing_token()) || n > 0);
-                give_back(guard).await;
+                release(guard).await;
             }
         });
     }

@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use fencelock_conformance::proxy::Proxy;
-use fencelock_conformance::servers::{Babbler, RedisOptions, TestRedis};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::proxy::Proxy;
+use fencelock_testkit::servers::{RedisOptions, ScriptedServer, TestRedis};
 
 use crate::support::*;
 
@@ -27,7 +27,7 @@ fn commands(heard: &[u8]) -> Vec<Vec<String>> {
 }
 
 /// A node of a cluster that is made up: whoever asks for a lock is granted it, unless `is_cut_off`.
-async fn node(map: Arc<OnceLock<String>>, is_cut_off: Arc<AtomicBool>) -> Babbler {
+async fn node(map: Arc<OnceLock<String>>, is_cut_off: Arc<AtomicBool>) -> ScriptedServer {
     let answer = move |heard: &[u8]| {
         let one = |command: &Vec<String>| match command[0].as_str() {
             "HELLO" => "%1\r\n+proto\r\n:3\r\n".to_owned(),
@@ -47,10 +47,10 @@ async fn node(map: Arc<OnceLock<String>>, is_cut_off: Arc<AtomicBool>) -> Babble
         };
         commands(heard).iter().map(one).collect::<String>().into_bytes()
     };
-    Babbler::start(answer).await.expect("a port is free")
+    ScriptedServer::start(answer).await.expect("a port is free")
 }
 
-fn map_of(masters: [&Babbler; 3]) -> String {
+fn map_of(masters: [&ScriptedServer; 3]) -> String {
     let mut map = "*3\r\n".to_owned();
     for (index, master) in masters.iter().enumerate() {
         let (first, last) = (index * 5461, if index == 2 { 16383 } else { index * 5461 + 5460 });
@@ -63,7 +63,7 @@ fn map_of(masters: [&Babbler; 3]) -> String {
 /// Row 12, of a cluster: the node that a client asks is cut off from the others, and goes on telling
 /// its old map. The others have agreed on another master of its slots.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_map_of_a_node_that_is_cut_off_is_not_believed() {
+async fn the_map_of_a_node_that_is_cut_off_is_ignored() {
     let (old, new) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let (cut_off, serving) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
     let lone = node(old.clone(), cut_off).await;
@@ -79,7 +79,7 @@ async fn the_map_of_a_node_that_is_cut_off_is_not_believed() {
         let guard = within(ms(10_000), "another node grants", locks.lock(name).acquire()).await;
         let guard = guard.expect("granted");
         assert_eq!(guard.fencing_token().get(), 1_732_212_174_000_001);
-        give_back(guard).await;
+        release(guard).await;
     }
 }
 
@@ -90,16 +90,16 @@ async fn a_cluster_of_one_node_is_used() {
     let server = RedisOptions::new().lone_cluster().await.unwrap();
     let url = server.url().replace("redis:", "redis-cluster:");
     let (one, other) = (connect(&url).await, connect(&url).await);
-    let held = hold(&one, "lock").await;
-    let waiter = wait_for(&other, "lock");
-    queued(&one, "lock", 1).await;
-    give_back(held).await;
-    give_back(granted(waiter).await).await;
+    let held = acquire(&one, "lock").await;
+    let waiter = spawn_waiter(&other, "lock");
+    until_queued(&one, "lock", 1).await;
+    release(held).await;
+    release(until_granted(waiter).await).await;
     drained(&server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_of_another_kind_is_refused_with_the_url_that_fits() {
+async fn a_server_of_another_kind_is_refused_with_the_right_url() {
     let (node, plain) = tokio::join!(RedisOptions::new().lone_cluster(), TestRedis::start());
     let (node, plain) = (node.unwrap(), plain.unwrap());
     let watched = RedisOptions::new().sentinel().await.unwrap();
@@ -132,7 +132,7 @@ async fn a_master_behind_an_address_translation_is_reached() {
     let (sentinels, map) = (sentinels.join(","), map.join(","));
     let url = format!("redis+sentinel://{sentinels}/{}?address_map={map}", watched.service());
     let locks = connect(&url).await;
-    give_back(hold(&locks, "lock").await).await;
+    release(acquire(&locks, "lock").await).await;
     let passed: u64 = proxies.iter().map(|proxy| proxy.stats().accepted).sum();
     assert!(passed > 0, "no connection was made by the map");
 }

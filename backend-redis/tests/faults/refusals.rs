@@ -1,7 +1,7 @@
 //! Servers that answer, and refuse: full, read-only, without replicas, without permission.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -11,44 +11,44 @@ use crate::support::*;
 async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=20s").await;
-    let kept = hold(&locks, "kept").await;
-    let waiter = wait_for(&locks, "kept");
-    queued(&locks, "kept", 1).await;
+    let kept = acquire(&locks, "kept").await;
+    let waiter = spawn_waiter(&locks, "kept");
+    until_queued(&locks, "kept", 1).await;
     // Of a master that is nowhere, so that its data stays.
-    ask(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
+    redis_command(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
     told_in_vain(&locks, "fresh", "became a replica").await;
-    let fresh = wait_for(&locks, "fresh");
-    let release = tokio::spawn(kept.release());
+    let fresh = spawn_waiter(&locks, "fresh");
+    let releasing = tokio::spawn(kept.release());
     told_in_vain(&locks, "other", "became a replica").await;
     let error = try_connect(&format!("redis://{}", server.addr())).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
-    ask(&server, &["REPLICAOF", "NO", "ONE"]).await;
-    soon("the release goes through", release).await.unwrap().unwrap();
-    give_back(granted(fresh).await).await;
-    give_back(granted(waiter).await).await;
+    redis_command(&server, &["REPLICAOF", "NO", "ONE"]).await;
+    soon("the release goes through", releasing).await.unwrap().unwrap();
+    release(until_granted(fresh).await).await;
+    release(until_granted(waiter).await).await;
     drained(&server).await;
 }
 
 /// Row 28: the server refuses the release too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_refused_for_want_of_replicas_goes_on_in_the_background() {
+async fn a_release_refused_for_lack_of_replicas_continues_in_the_background() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s&unreachable_after=1s").await;
-    let (dropped, released) = (hold(&locks, "dropped").await, hold(&locks, "released").await);
+    let (dropped, released) = (acquire(&locks, "dropped").await, acquire(&locks, "released").await);
     let other = direct(&server, "ttl=60s").await;
-    let waiters = [wait_for(&other, "dropped"), wait_for(&other, "released")];
+    let waiters = [spawn_waiter(&other, "dropped"), spawn_waiter(&other, "released")];
     for name in ["dropped", "released"] {
-        queued(&other, name, 1).await;
+        until_queued(&other, name, 1).await;
     }
     set(&server, "min-replicas-to-write", "1").await;
     told_in_vain(&locks, "fresh", "min-replicas-to-write").await;
     drop(dropped);
     let error = soon("a release ends", released.release()).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
-    assert!(error.to_string().contains("goes on in the background"), "{error}");
+    assert!(error.to_string().contains("continues in the background"), "{error}");
     set(&server, "min-replicas-to-write", "0").await;
     for waiter in waiters {
-        give_back(granted(waiter).await).await;
+        release(until_granted(waiter).await).await;
     }
     drained(&server).await;
 }
@@ -58,35 +58,35 @@ async fn a_release_refused_for_want_of_replicas_goes_on_in_the_background() {
 async fn a_full_server_refuses_claims_and_nothing_else() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=2s").await;
-    let held = hold(&locks, "lock").await;
+    let held = acquire(&locks, "lock").await;
     let readers = [locks.rw_lock("doc").read(), locks.rw_lock("doc").read()];
     let reader = readers[0].acquire().await.unwrap();
     let writer = locks.rw_lock("doc").write();
     let writer = tokio::spawn(async move { writer.acquire().await });
-    queued(&locks, "doc", 1).await;
-    let waiter = wait_for(&locks, "lock");
-    queued(&locks, "lock", 1).await;
+    until_queued(&locks, "doc", 1).await;
+    let waiter = spawn_waiter(&locks, "lock");
+    until_queued(&locks, "lock", 1).await;
     set(&server, "maxmemory", "1").await;
     told_in_vain(&locks, "fresh", "maxmemory").await;
-    renewed(&locks, &held, ms(2000)).await;
-    renewed(&locks, &reader, ms(2000)).await;
-    give_back(held).await;
-    let next = granted(waiter).await;
-    renewed(&locks, &next, ms(2000)).await;
-    give_back(next).await;
-    give_back(reader).await;
-    let writer = granted(writer).await;
-    renewed(&locks, &writer, ms(2000)).await;
-    give_back(writer).await;
-    let fresh = wait_for(&locks, "fresh");
+    until_renewed(&locks, &held, ms(2000)).await;
+    until_renewed(&locks, &reader, ms(2000)).await;
+    release(held).await;
+    let next = until_granted(waiter).await;
+    until_renewed(&locks, &next, ms(2000)).await;
+    release(next).await;
+    release(reader).await;
+    let writer = until_granted(writer).await;
+    until_renewed(&locks, &writer, ms(2000)).await;
+    release(writer).await;
+    let fresh = spawn_waiter(&locks, "fresh");
     set(&server, "maxmemory", "0").await;
-    give_back(granted(fresh).await).await;
+    release(until_granted(fresh).await).await;
     drained(&server).await;
 }
 
 /// Row 37: the other policies take locks away; what the store says of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_may_evict_locks_is_told_in_the_profile() {
+async fn a_server_that_may_evict_locks_is_reported_in_the_profile() {
     let server = TestRedis::start().await.unwrap();
     let dangers = async || {
         let profile = direct(&server, "").await.profile().clone();
@@ -115,29 +115,29 @@ pub(crate) fn may_rename_its_file(options: RedisOptions) -> RedisOptions {
 /// The same at a master of several, which those find who connect to `url`.
 pub(crate) async fn cannot_save(server: &TestRedis, url: &str) {
     let locks = connect(url).await;
-    let held = hold(&locks, "lock").await;
+    let held = acquire(&locks, "lock").await;
     // A directory is where the file should be.
     std::fs::create_dir(server.directory().join("taken")).expect("a directory");
     set(server, "dbfilename", "taken").await;
     set(server, "save", "3600 1").await;
-    ask(server, &["BGSAVE"]).await;
+    redis_command(server, &["BGSAVE"]).await;
     until("saving has failed", async || {
-        ask(server, &["INFO", "persistence"]).await.contains("rdb_last_bgsave_status:err")
+        redis_command(server, &["INFO", "persistence"]).await.contains("rdb_last_bgsave_status:err")
     })
     .await;
     told_in_vain(&locks, "lock", "cannot save").await;
-    let fresh = wait_for(&locks, "lock");
-    let release = tokio::spawn(held.release());
+    let fresh = spawn_waiter(&locks, "lock");
+    let releasing = tokio::spawn(held.release());
     told_in_vain(&locks, "lock", "cannot save").await;
-    assert!(!fresh.is_finished() && !release.is_finished(), "it could save");
+    assert!(!fresh.is_finished() && !releasing.is_finished(), "it could save");
     set(server, "save", "").await;
-    soon("the release goes through", release).await.expect("no panic").expect("released");
-    give_back(granted(fresh).await).await;
+    soon("the release goes through", releasing).await.expect("no panic").expect("released");
+    release(until_granted(fresh).await).await;
 }
 
 /// Row 40.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_with_no_room_for_clients_says_so_and_is_waited_for() {
+async fn a_server_at_its_limit_of_clients_is_reported_and_waited_for() {
     let server = TestRedis::start().await.unwrap();
     no_room(&server, &format!("redis://{}?ttl=20s", server.addr())).await;
     drained(&server).await;
@@ -146,7 +146,7 @@ async fn a_server_with_no_room_for_clients_says_so_and_is_waited_for() {
 /// The same at a master of several, which those find who connect to `url`.
 pub(crate) async fn no_room(server: &TestRedis, url: &str) {
     let locks = connect(url).await;
-    let kept = hold(&locks, "lock").await;
+    let kept = acquire(&locks, "lock").await;
     let mut operator = Operator::of(server).await;
     assert_eq!(operator.says("CONFIG SET maxclients 1").await, "+OK\r\n");
     // The server says so and hangs up. Whoever is still writing then learns of that first, and not
@@ -155,7 +155,7 @@ pub(crate) async fn no_room(server: &TestRedis, url: &str) {
     for _ in 0..100 {
         let error = connect_once(url).await.expect_err("there is no room");
         assert_kind(&error, ErrorKind::Unreachable);
-        said = words(&error);
+        said = error_chain(&error);
         if said.contains("no room") {
             break;
         }
@@ -165,14 +165,14 @@ pub(crate) async fn no_room(server: &TestRedis, url: &str) {
     for kind in ["normal", "pubsub"] {
         operator.says(&format!("CLIENT KILL TYPE {kind}")).await;
     }
-    assert_kind(&in_vain(&locks, "lock", ms(200)).await, ErrorKind::Unreachable);
-    let fresh = wait_for(&locks, "lock");
-    assert_kind(&in_vain(&locks, "lock", ms(200)).await, ErrorKind::Unreachable);
+    assert_kind(&acquire_error(&locks, "lock", ms(200)).await, ErrorKind::Unreachable);
+    let fresh = spawn_waiter(&locks, "lock");
+    assert_kind(&acquire_error(&locks, "lock", ms(200)).await, ErrorKind::Unreachable);
     assert_eq!(operator.says("CONFIG SET maxclients 100").await, "+OK\r\n");
-    queued(&locks, "lock", 1).await;
-    renewed(&locks, &kept, ms(20_000)).await;
-    give_back(kept).await;
-    give_back(granted(fresh).await).await;
+    until_queued(&locks, "lock", 1).await;
+    until_renewed(&locks, &kept, ms(20_000)).await;
+    release(kept).await;
+    release(until_granted(fresh).await).await;
 }
 
 /// Row 41, lesson 30.
@@ -185,7 +185,7 @@ async fn a_wrong_password_is_final_at_once() {
         let error = try_connect(&url).await.unwrap_err();
         assert_kind(&error, ErrorKind::Refused);
         assert!(!error.is_retryable());
-        assert!(!format!("{error} {error:?} {}", words(&error)).contains("wr0ng"));
+        assert!(!format!("{error} {error:?} {}", error_chain(&error)).contains("wr0ng"));
     }
     assert!(asked.elapsed() < ms(3000), "three refusals took {:?}", asked.elapsed());
     drained(&server).await;
@@ -198,15 +198,15 @@ async fn a_password_that_is_being_changed_is_waited_for() {
     let server = RedisOptions::new().password("correct").start().await.unwrap();
     let patient = connect(&format!("{}?ttl=60s", server.url())).await;
     let hasty = connect(&format!("{}?ttl=60s&unreachable_after=1s", server.url())).await;
-    let held = hold(&patient, "held").await;
-    let waiter = wait_for(&patient, "held");
-    queued(&patient, "held", 1).await;
+    let held = acquire(&patient, "held").await;
+    let waiter = spawn_waiter(&patient, "held");
+    until_queued(&patient, "held", 1).await;
     set(&server, "requirepass", "changed").await;
     let mut operator = Operator::of(&server).await;
     operator.says("AUTH changed").await;
     operator.says("CLIENT KILL TYPE pubsub").await;
-    let fresh = wait_for(&patient, "fresh");
-    let release = tokio::spawn(held.release());
+    let fresh = spawn_waiter(&patient, "fresh");
+    let releasing = tokio::spawn(held.release());
     // One that waits no longer is told what the server says: the first time perhaps only that the
     // connection broke, and from then on always, also while nobody asks the server.
     let in_vain = async || {
@@ -219,33 +219,42 @@ async fn a_password_that_is_being_changed_is_waited_for() {
     for _ in 0..4 {
         let error = in_vain().await;
         assert_kind(&error, ErrorKind::Refused);
-        assert!(words(&error).contains("check the URL's user and password"), "{}", words(&error));
+        assert!(
+            error_chain(&error).contains("check the URL's user and password"),
+            "{}",
+            error_chain(&error)
+        );
     }
-    assert!(!fresh.is_finished() && !waiter.is_finished() && !release.is_finished());
+    assert!(!fresh.is_finished() && !waiter.is_finished() && !releasing.is_finished());
     operator.says("CONFIG SET requirepass correct").await;
-    soon("the release goes through", release).await.unwrap().unwrap();
-    give_back(granted(fresh).await).await;
-    give_back(granted(waiter).await).await;
+    soon("the release goes through", releasing).await.unwrap().unwrap();
+    release(until_granted(fresh).await).await;
+    release(until_granted(waiter).await).await;
     drained(&server).await;
 }
 
 /// What may not be read is not known to be another's: a release is refused, and says by what.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_that_may_not_look_is_refused() {
+async fn a_release_without_permission_to_read_is_refused() {
     let server = RedisOptions::new().acl_user("limited on >pw ~* &* +@all").start().await.unwrap();
     let locks = connect(&format!("redis://limited:pw@{}/0?ttl=60s", server.addr())).await;
-    let users = async |rule: &str| drop(ask(&server, &["ACL", "SETUSER", "limited", rule]).await);
+    let users =
+        async |rule: &str| drop(redis_command(&server, &["ACL", "SETUSER", "limited", rule]).await);
     for (denied, allowed) in [("-get", "+get"), ("-type", "+type")] {
-        let exclusive = hold(&locks, "exclusive").await;
-        let waiter = wait_for(&locks, "exclusive");
-        queued(&locks, "exclusive", 1).await;
+        let exclusive = acquire(&locks, "exclusive").await;
+        let waiter = spawn_waiter(&locks, "exclusive");
+        until_queued(&locks, "exclusive", 1).await;
         let reader = soon("granted", locks.rw_lock("group").read().acquire()).await.unwrap();
         users(denied).await;
         // A group needs no GET, and an exclusive lock no TYPE.
         let refused = if denied == "-get" { exclusive } else { reader };
         let error = soon("it ends", refused.release()).await.expect_err(denied);
         assert_kind(&error, ErrorKind::Refused);
-        assert!(words(&error).contains("the ACL denies it"), "{denied}: {}", words(&error));
+        assert!(
+            error_chain(&error).contains("the ACL denies it"),
+            "{denied}: {}",
+            error_chain(&error)
+        );
         users(allowed).await;
         waiter.abort();
         for name in ["exclusive", "group"] {

@@ -3,8 +3,8 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -12,47 +12,47 @@ use crate::support::*;
 /// A master and its replica.
 async fn pair() -> (TestRedis, TestRedis) {
     let master = TestRedis::start().await.expect("a master starts");
-    ask(&master, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
+    redis_command(&master, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
     let follow = format!("replicaof 127.0.0.1 {}", master.port());
     let replica = RedisOptions::new().config(&follow).start().await.expect("a replica starts");
     until("the replica is in step", async || {
-        ask(&master, &["INFO", "replication"]).await.contains("state=online")
+        redis_command(&master, &["INFO", "replication"]).await.contains("state=online")
     })
     .await;
     (master, replica)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_is_at_the_replica_when_it_is_told() {
+async fn a_grant_is_at_the_replica_when_it_is_returned() {
     let (master, replica) = pair().await;
     let locks = direct(&master, "replicas=1&ttl=20s").await;
     for round in 0..20 {
         let name = format!("lock-{round}");
-        let (guard, reader) = (hold(&locks, &name).await, locks.rw_lock(format!("doc-{round}")));
+        let (guard, reader) = (acquire(&locks, &name).await, locks.rw_lock(format!("doc-{round}")));
         let reader = soon("a reader is let in", reader.read().acquire()).await.unwrap();
         for key in [format!("lock:{name}"), format!("lock:doc-{round}")] {
-            assert_eq!(ask(&replica, &["EXISTS", &key]).await, "1");
+            assert_eq!(redis_command(&replica, &["EXISTS", &key]).await, "1");
         }
-        let waiter = wait_for(&locks, &name);
-        queued(&locks, &name, 1).await;
-        give_back(guard).await;
-        give_back(granted(waiter).await).await;
-        give_back(reader).await;
+        let waiter = spawn_waiter(&locks, &name);
+        until_queued(&locks, &name, 1).await;
+        release(guard).await;
+        release(until_granted(waiter).await).await;
+        release(reader).await;
     }
     // Many at once share the waiting.
-    let all = (0..200).map(|n| wait_for(&locks, &format!("many-{n}"))).collect::<Vec<_>>();
+    let all = (0..200).map(|n| spawn_waiter(&locks, &format!("many-{n}"))).collect::<Vec<_>>();
     for waiter in all {
-        give_back(granted(waiter).await).await;
+        release(until_granted(waiter).await).await;
     }
     drained(&master).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_live_replicas_grants_are_given_back_and_renewals_go_on() {
+async fn without_live_replicas_grants_are_released_and_renewals_continue() {
     let (master, replica) = pair().await;
     let locks = direct(&master, "replicas=1&ttl=1500ms").await;
     let plain = direct(&master, "ttl=20s").await;
-    let kept = hold(&locks, "kept").await;
+    let kept = acquire(&locks, "kept").await;
     replica.freeze().await.unwrap();
     let since = Instant::now();
     let (first, mut tries) = (kept.fencing_token(), 0);
@@ -65,21 +65,21 @@ async fn without_live_replicas_grants_are_given_back_and_renewals_go_on() {
         assert!(asked.elapsed() < ms(900) + SLACK, "it took {:?}", asked.elapsed());
         // It was given back, so that others need not wait for its lease.
         let other = within(ms(1400), "it is given back", plain.lock("wanted").acquire()).await;
-        give_back(other.unwrap()).await;
+        release(other.unwrap()).await;
         tries += 1;
         assert!(kept.is_held(), "a WAIT has held up the renewals");
     }
     assert!(tries > 1 && kept.fencing_token() == first);
-    let waiter = wait_for(&locks, "wanted");
+    let waiter = spawn_waiter(&locks, "wanted");
     replica.thaw().unwrap();
-    give_back(granted(waiter).await).await;
-    give_back(kept).await;
+    release(until_granted(waiter).await).await;
+    release(kept).await;
     drained(&master).await;
 }
 
 /// There are fewer than that for good.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_replicas_than_there_are_is_an_error_in_time() {
+async fn more_replicas_than_exist_are_an_error_in_time() {
     let (master, _replica) = pair().await;
     let locks = direct(&master, "replicas=2&unreachable_after=1500ms").await;
     let asked = Instant::now();
@@ -103,7 +103,7 @@ async fn an_acquire_dropped_at_any_await_leaves_nothing_while_replicas_confirm()
         }
         for polls in 0..12 {
             let lock = locks.lock("lock");
-            let beside = wait_for(&locks, "beside");
+            let beside = spawn_waiter(&locks, "beside");
             let mut acquiring = Box::pin(lock.acquire());
             for _ in 0..polls {
                 let polled = async {
@@ -120,12 +120,12 @@ async fn an_acquire_dropped_at_any_await_leaves_nothing_while_replicas_confirm()
                 let _ = beside.await;
             } else {
                 // Whose confirmation may have travelled with the dropped one's.
-                give_back(granted(beside).await).await;
+                release(until_granted(beside).await).await;
             }
         }
         drained(&master).await;
     }
     replica.thaw().unwrap();
-    give_back(hold(&locks, "lock").await).await;
+    release(acquire(&locks, "lock").await).await;
     drained(&master).await;
 }

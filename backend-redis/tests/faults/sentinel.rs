@@ -1,8 +1,8 @@
 //! Failovers under Sentinel: what is followed, and what no failover can promise.
 
 use fencelock_conformance::ProtectedRegister;
-use fencelock_conformance::servers::TestSentinel;
 use fencelock_core::Locks;
+use fencelock_testkit::servers::TestSentinel;
 
 use crate::support::*;
 
@@ -12,83 +12,83 @@ async fn client(servers: &TestSentinel, params: &str) -> Locks {
 
 /// Rows 26 and 27: in order, and by a kill, with replicas that have everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holders_and_waiters_go_with_the_master() {
+async fn holders_and_waiters_survive_a_failover() {
     let servers = TestSentinel::start().await.unwrap();
     let (one, other) = (client(&servers, "ttl=9s").await, client(&servers, "ttl=9s").await);
-    let mut held = hold(&one, "lock").await;
-    let kept = hold(&other, "kept").await;
+    let mut held = acquire(&one, "lock").await;
+    let kept = acquire(&other, "kept").await;
     for killed in [false, true] {
-        let waiters = [&other, &one].map(|locks| (locks, wait_for(locks, "lock")));
-        queued(&one, "lock", 2).await;
+        let waiters = [&other, &one].map(|locks| (locks, spawn_waiter(locks, "lock")));
+        until_queued(&one, "lock", 2).await;
         servers.replicas_caught_up().await.unwrap();
         match killed {
             false => servers.failover().await.unwrap(),
             true => servers.kill_master().await.unwrap(),
         };
         assert!(is_busy(&other, "lock").await);
-        renewed(&one, &held, ms(9000)).await;
-        renewed(&other, &kept, ms(9000)).await;
+        until_renewed(&one, &held, ms(9000)).await;
+        until_renewed(&other, &kept, ms(9000)).await;
         let token = held.fencing_token();
-        give_back(held).await;
+        release(held).await;
         let tokens = in_turns(waiters.map(|(_, waiter)| waiter)).await;
         assert!(tokens.len() == 2 && tokens.is_sorted() && token < tokens[0], "{tokens:?}");
-        held = hold(&one, "lock").await;
+        held = acquire(&one, "lock").await;
     }
-    give_back(held).await;
-    give_back(kept).await;
+    release(held).await;
+    release(kept).await;
     drained(servers.master().await.unwrap()).await;
 }
 
 /// Row 26: the promoted replica never heard of the lock. Two may hold it then, as the profile
 /// says, and the resource tells them apart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_a_failover_lost_is_told_and_its_writes_are_rejected() {
+async fn a_lock_lost_in_a_failover_is_reported_and_its_writes_are_rejected() {
     let servers = TestSentinel::start().await.unwrap();
     let (one, other) = (client(&servers, "ttl=9s").await, client(&servers, "ttl=9s").await);
     assert!(one.profile().exclusion_fails_when.join("; ").contains("failover"));
     let register = ProtectedRegister::checking();
-    let earlier = hold(&other, "lock").await;
+    let earlier = acquire(&other, "lock").await;
     let first_token = earlier.fencing_token();
-    give_back(earlier).await;
+    release(earlier).await;
     servers.replicas_caught_up().await.unwrap();
     let master = servers.master().await.unwrap();
     // Replicas cannot come back to it, and who is connected stays.
-    ask(master, &["CONFIG", "SET", "requirepass", "no replicas"]).await;
+    redis_command(master, &["CONFIG", "SET", "requirepass", "no replicas"]).await;
     master.command(&["PING"]).await.unwrap_err();
     let mut operator = Operator::of(master).await;
     operator.says("AUTH 'no replicas'").await;
     assert_eq!(operator.says("CLIENT KILL TYPE replica").await, ":2\r\n");
-    let lost = hold(&one, "lock").await;
+    let lost = acquire(&one, "lock").await;
     assert!(lost.fencing_token() > first_token);
     assert!(register.write(lost.fencing_token().get(), 1));
     servers.kill_master().await.unwrap();
-    let second = hold(&other, "lock").await;
+    let second = acquire(&other, "lock").await;
     the_second_writes_and_the_first_cannot(&register, &second, &lost);
     soon("the holder is told", lost.lost()).await;
     drop(lost);
     // Its release frees nobody else's.
-    renewed(&other, &second, ms(9000)).await;
-    give_back(second).await;
+    until_renewed(&other, &second, ms(9000)).await;
+    release(second).await;
     drained(servers.master().await.unwrap()).await;
 }
 
 /// A frozen master answers nobody and is alive again later, as a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_master_is_left_for_the_next_one() {
+async fn a_frozen_master_is_replaced_by_the_next_one() {
     let servers = TestSentinel::start().await.unwrap();
     let locks = client(&servers, "ttl=10s").await;
-    let held = hold(&locks, "lock").await;
-    let waiter = wait_for(&locks, "lock");
-    queued(&locks, "lock", 1).await;
+    let held = acquire(&locks, "lock").await;
+    let waiter = spawn_waiter(&locks, "lock");
+    until_queued(&locks, "lock", 1).await;
     servers.replicas_caught_up().await.unwrap();
     let before = servers.master().await.unwrap();
     before.freeze().await.unwrap();
     // A sentinel that answers nobody either is passed over.
     servers.sentinels()[2].freeze().await.unwrap();
     servers.next_master(before).await.unwrap();
-    renewed(&locks, &held, ms(10_000)).await;
+    until_renewed(&locks, &held, ms(10_000)).await;
     before.thaw().unwrap();
-    give_back(held).await;
-    give_back(granted(waiter).await).await;
+    release(held).await;
+    release(until_granted(waiter).await).await;
     drained(servers.master().await.unwrap()).await;
 }

@@ -1,8 +1,8 @@
 //! Servers that restart, freeze, load, are stopped by a script, or forget.
 
 use fencelock_conformance::ProtectedRegister;
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{ErrorKind, LostReason};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -13,56 +13,56 @@ async fn after_a_restart_without_persistence_the_token_still_rises() {
     let server = TestRedis::start().await.unwrap();
     let (one, other) = (direct(&server, "ttl=3s").await, direct(&server, "ttl=30s").await);
     let register = ProtectedRegister::checking();
-    let forgotten = hold(&one, "lock").await;
+    let forgotten = acquire(&one, "lock").await;
     assert!(register.write(forgotten.fencing_token().get(), 1));
-    let waiters = [wait_for(&one, "lock"), wait_for(&other, "lock")];
-    queued(&one, "lock", 2).await;
+    let waiters = [spawn_waiter(&one, "lock"), spawn_waiter(&other, "lock")];
+    until_queued(&one, "lock", 2).await;
     server.restart().await.unwrap();
     let tokens = in_turns(waiters).await;
     assert!(tokens.len() == 2 && tokens[0] > forgotten.fencing_token(), "{tokens:?}");
     assert!(register.write(tokens[0].get(), 2));
     soon("the holder is told", forgotten.lost()).await;
     assert!(!register.write(forgotten.fencing_token().get(), 3), "a stale write was taken");
-    let release = soon("its release ends", forgotten.release()).await;
-    assert_kind(&release.unwrap_err(), ErrorKind::NotHeld);
+    let releasing = soon("its release ends", forgotten.release()).await;
+    assert_kind(&releasing.unwrap_err(), ErrorKind::NotHeld);
     drained(&server).await;
 }
 
 /// Row 18, also by SIGKILL: what was answered has been written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_append_only_file_carries_holders_and_waiters_over_a_restart() {
+async fn with_an_append_only_file_holders_and_waiters_survive_a_restart() {
     let server = RedisOptions::new().append_only().start().await.unwrap();
     let (one, other) = (direct(&server, "ttl=8s").await, direct(&server, "ttl=8s").await);
-    let kept = hold(&one, "lock").await;
+    let kept = acquire(&one, "lock").await;
     let mut waiters = Vec::new();
     for locks in [&other, &one, &other] {
-        waiters.push(wait_for(locks, "lock"));
-        queued(locks, "lock", waiters.len()).await;
+        waiters.push(spawn_waiter(locks, "lock"));
+        until_queued(locks, "lock", waiters.len()).await;
     }
     server.kill().unwrap();
     server.restart().await.unwrap();
     assert!(is_busy(&other, "lock").await);
-    renewed(&one, &kept, ms(8000)).await;
+    until_renewed(&one, &kept, ms(8000)).await;
     server.restart().await.unwrap();
     let mut token = kept.fencing_token();
-    give_back(kept).await;
+    release(kept).await;
     for waiter in waiters {
-        let guard = granted(waiter).await;
+        let guard = until_granted(waiter).await;
         assert!(guard.fencing_token() > token);
         token = guard.fencing_token();
-        give_back(guard).await;
+        release(guard).await;
     }
     drained(&server).await;
 }
 
 /// Row 19.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_server_loses_holders_in_time_and_works_again_when_it_thaws() {
+async fn holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwards() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=1s").await;
-    let held = hold(&locks, "lock").await;
-    let waiter = wait_for(&locks, "lock");
-    queued(&locks, "lock", 1).await;
+    let held = acquire(&locks, "lock").await;
+    let waiter = spawn_waiter(&locks, "lock");
+    until_queued(&locks, "lock", 1).await;
     let frozen = locks.now();
     server.freeze().await.unwrap();
     let asked = Instant::now();
@@ -70,12 +70,12 @@ async fn a_frozen_server_loses_holders_in_time_and_works_again_when_it_thaws() {
     let error = soon("a bounded wait ends", lock.acquire()).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(asked.elapsed() < ms(1500) + SLACK);
-    lost_in_time(&locks, &held, frozen, ms(1000)).await;
+    assert_lost_in_time(&locks, &held, frozen, ms(1000)).await;
     server.thaw().unwrap();
-    let next = granted(waiter).await;
+    let next = until_granted(waiter).await;
     assert!(next.fencing_token() > held.fencing_token());
-    renewed(&locks, &next, ms(1000)).await;
-    give_back(next).await;
+    until_renewed(&locks, &next, ms(1000)).await;
+    release(next).await;
     drop(held);
     drained(&server).await;
 }
@@ -91,19 +91,19 @@ async fn while_a_server_loads_its_data_claims_wait_and_holds_stay() {
 /// The same at a master of several, which those find who connect to `url`.
 pub(crate) async fn loading(server: &TestRedis, url: &str) {
     let locks = connect(url).await;
-    let kept = hold(&locks, "lock").await;
-    let waiter = wait_for(&locks, "lock");
-    queued(&locks, "lock", 1).await;
+    let kept = acquire(&locks, "lock").await;
+    let waiter = spawn_waiter(&locks, "lock");
+    until_queued(&locks, "lock", 1).await;
     let (fresh, newcomer) = while_loading(server, async {
-        let fresh = wait_for(&locks, "lock");
+        let fresh = spawn_waiter(&locks, "lock");
         let newcomer = connect(url).await;
         told_in_vain(&newcomer, "lock", "loads its data").await;
         (fresh, newcomer)
     })
     .await;
-    queued(&newcomer, "lock", 2).await;
+    until_queued(&newcomer, "lock", 2).await;
     assert!(kept.is_held());
-    give_back(kept).await;
+    release(kept).await;
     // Places may be lost to a server that loads for longer than it keeps them.
     in_turns([waiter, fresh]).await;
 }
@@ -111,11 +111,12 @@ pub(crate) async fn loading(server: &TestRedis, url: &str) {
 /// The server loads its data until this is done.
 pub(crate) async fn while_loading<T>(server: &TestRedis, meanwhile: impl Future<Output = T>) -> T {
     // At a slot that is here, where there are slots.
-    ask(server, &["DEBUG", "POPULATE", "8000", "{lock:lock}"]).await;
+    redis_command(server, &["DEBUG", "POPULATE", "8000", "{lock:lock}"]).await;
     // 1 ms for each key, and a look at the clients behind a few.
     set(server, "key-load-delay", "1000").await;
     set(server, "loading-process-events-interval-bytes", "1024").await;
-    let loading = async || ask(server, &["INFO", "persistence"]).await.contains("loading:1");
+    let loading =
+        async || redis_command(server, &["INFO", "persistence"]).await.contains("loading:1");
     let mut operator = Operator::of(server).await;
     let reload = operator.says("DEBUG RELOAD");
     let meanwhile = async {
@@ -128,7 +129,7 @@ pub(crate) async fn while_loading<T>(server: &TestRedis, meanwhile: impl Future<
     let (reloaded, done) = tokio::join!(reload, meanwhile);
     assert_eq!(reloaded, "+OK\r\n");
     let ballast = "for i = 0, 7999 do redis.call('DEL', KEYS[1] .. ':' .. i) end";
-    ask(server, &["EVAL", ballast, "1", "{lock:lock}"]).await;
+    redis_command(server, &["EVAL", ballast, "1", "{lock:lock}"]).await;
     done
 }
 
@@ -137,10 +138,10 @@ pub(crate) async fn while_loading<T>(server: &TestRedis, meanwhile: impl Future<
 async fn while_a_long_script_runs_claims_wait_and_holds_stay() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=20s").await;
-    let kept = hold(&locks, "kept").await;
-    let waiter = wait_for(&locks, "kept");
-    queued(&locks, "kept", 1).await;
-    ask(&server, &["CONFIG", "SET", "busy-reply-threshold", "20"]).await;
+    let kept = acquire(&locks, "kept").await;
+    let waiter = spawn_waiter(&locks, "kept");
+    until_queued(&locks, "kept", 1).await;
+    redis_command(&server, &["CONFIG", "SET", "busy-reply-threshold", "20"]).await;
     let endless = server.command(&["EVAL", "while true do end", "0"]);
     let meanwhile = async {
         until("it is busy", async || {
@@ -148,71 +149,71 @@ async fn while_a_long_script_runs_claims_wait_and_holds_stay() {
         })
         .await;
         told_in_vain(&locks, "other", "long script").await;
-        let fresh = wait_for(&locks, "fresh");
-        let release = tokio::spawn(kept.release());
+        let fresh = spawn_waiter(&locks, "fresh");
+        let releasing = tokio::spawn(kept.release());
         told_in_vain(&locks, "other", "long script").await;
-        ask(&server, &["SCRIPT", "KILL"]).await;
-        (fresh, release)
+        redis_command(&server, &["SCRIPT", "KILL"]).await;
+        (fresh, releasing)
     };
-    let (killed, (fresh, release)) = tokio::join!(endless, meanwhile);
+    let (killed, (fresh, releasing)) = tokio::join!(endless, meanwhile);
     assert!(killed.is_err(), "the script was to be killed");
-    soon("the release goes through", release).await.unwrap().unwrap();
-    give_back(granted(fresh).await).await;
-    give_back(granted(waiter).await).await;
+    soon("the release goes through", releasing).await.unwrap().unwrap();
+    release(until_granted(fresh).await).await;
+    release(until_granted(waiter).await).await;
     drained(&server).await;
 }
 
 /// Row 22.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_writes_are_paused_everything_is_bounded_and_then_goes_on() {
+async fn while_writes_are_paused_everything_is_bounded_and_then_continues() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=5s").await;
-    let (kept, given) = (hold(&locks, "kept").await, hold(&locks, "given").await);
-    let waiter = wait_for(&locks, "kept");
-    queued(&locks, "kept", 1).await;
-    ask(&server, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
-    let fresh = wait_for(&locks, "fresh");
-    let release = tokio::spawn(given.release());
+    let (kept, given) = (acquire(&locks, "kept").await, acquire(&locks, "given").await);
+    let waiter = spawn_waiter(&locks, "kept");
+    until_queued(&locks, "kept", 1).await;
+    redis_command(&server, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
+    let fresh = spawn_waiter(&locks, "fresh");
+    let releasing = tokio::spawn(given.release());
     let asked = Instant::now();
     let error = locks.lock("other").wait_at_most(ms(1500)).acquire().await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(asked.elapsed() < ms(1500) + SLACK);
-    ask(&server, &["CLIENT", "UNPAUSE"]).await;
-    soon("the release goes through", release).await.unwrap().unwrap();
-    give_back(granted(fresh).await).await;
-    renewed(&locks, &kept, ms(5000)).await;
-    give_back(kept).await;
-    give_back(granted(waiter).await).await;
+    redis_command(&server, &["CLIENT", "UNPAUSE"]).await;
+    soon("the release goes through", releasing).await.unwrap().unwrap();
+    release(until_granted(fresh).await).await;
+    until_renewed(&locks, &kept, ms(5000)).await;
+    release(kept).await;
+    release(until_granted(waiter).await).await;
     drained(&server).await;
 }
 
 /// Row 24.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn script_flush_is_not_noticed() {
+async fn script_flush_does_no_harm() {
     let server = TestRedis::start().await.unwrap();
     let (one, other) = (direct(&server, "ttl=900ms").await, direct(&server, "").await);
-    let flush = async || ask(&server, &["SCRIPT", "FLUSH"]).await;
+    let flush = async || redis_command(&server, &["SCRIPT", "FLUSH"]).await;
     for name in ["first", "second"] {
         flush().await;
-        let guard = hold(&one, name).await;
+        let guard = acquire(&one, name).await;
         flush().await;
-        let waiter = wait_for(&other, name);
-        queued(&one, name, 1).await;
+        let waiter = spawn_waiter(&other, name);
+        until_queued(&one, name, 1).await;
         flush().await;
-        renewed(&one, &guard, ms(900)).await;
+        until_renewed(&one, &guard, ms(900)).await;
         flush().await;
         assert!(is_busy(&other, name).await);
         flush().await;
-        give_back(guard).await;
+        release(guard).await;
         flush().await;
-        give_back(granted(waiter).await).await;
+        release(until_granted(waiter).await).await;
     }
     drained(&server).await;
 }
 
 /// Row 25; the suite looks at the holder, this at those behind it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_outlive_a_flushall_and_deleted_queues_and_fences() {
+async fn waiters_survive_a_flushall_and_deleted_queues_and_tokens() {
     let server = TestRedis::start().await.unwrap();
     let clients = [direct(&server, "ttl=2s").await, direct(&server, "ttl=2s").await];
     for forget in [
@@ -221,20 +222,23 @@ async fn waiters_outlive_a_flushall_and_deleted_queues_and_fences() {
         &["DEL", "lock:one", "{lock:one}:q"],
         &["DEL", "lock:one", "{lock:one}:q", "{lock:one}:f"],
     ] {
-        let held = hold(&clients[0], "one").await;
+        let held = acquire(&clients[0], "one").await;
         let mut waiters = Vec::new();
         for client in clients.iter().cycle().take(6) {
-            waiters.push(wait_for(client, "one"));
-            queued(client, "one", waiters.len()).await;
+            waiters.push(spawn_waiter(client, "one"));
+            until_queued(client, "one", waiters.len()).await;
         }
-        assert!(ask(&server, &["EXISTS", "lock:one"]).await == "1", "the prefix has changed");
-        ask(&server, forget).await;
+        assert!(
+            redis_command(&server, &["EXISTS", "lock:one"]).await == "1",
+            "the prefix has changed"
+        );
+        redis_command(&server, forget).await;
         let lost = if forget[1..].contains(&"lock:one") || forget[0] == "FLUSHALL" {
             let reason = soon("the holder is told", held.lost()).await;
             assert_eq!(reason, LostReason::TakenAway);
             Some(held)
         } else {
-            give_back(held).await;
+            release(held).await;
             None
         };
         let token = lost.as_ref().map(fencelock_core::Guard::fencing_token);
@@ -248,18 +252,18 @@ async fn waiters_outlive_a_flushall_and_deleted_queues_and_fences() {
 
 /// Lesson 27: "no answer in time" alone sends people to look at the network.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn giving_up_says_what_the_server_said() {
+async fn giving_up_reports_the_servers_error() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "unreachable_after=1s").await;
-    let held = hold(&locks, "held").await;
-    ask(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let held = acquire(&locks, "held").await;
+    redis_command(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
     let errors = [
-        in_vain(&locks, "wanted", ms(200)).await,
+        acquire_error(&locks, "wanted", ms(200)).await,
         soon("patience ends", locks.lock("wanted").acquire()).await.unwrap_err(),
         soon("a release ends", held.release()).await.unwrap_err(),
     ];
     for error in errors {
         assert_kind(&error, ErrorKind::Unreachable);
-        assert!(words(&error).contains("min-replicas-to-write"), "{}", words(&error));
+        assert!(error_chain(&error).contains("min-replicas-to-write"), "{}", error_chain(&error));
     }
 }

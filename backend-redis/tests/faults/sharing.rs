@@ -60,7 +60,7 @@ fn class(error: &Error) -> String {
 
 /// A code means the same of one step that goes alone, of one among others, and of a whole call.
 #[tokio::test]
-async fn an_error_means_the_same_alone_and_in_a_crowd() {
+async fn an_error_has_the_same_meaning_alone_and_in_a_batch() {
     for code in CODES {
         let line = format!("-{code} these are the server's words\r\n");
         let (alone, whole) = (line.clone(), line.clone());
@@ -95,7 +95,7 @@ async fn an_error_means_the_same_alone_and_in_a_crowd() {
 
 /// A proxy that is broken: nobody can know whose answers these are.
 #[tokio::test]
-async fn an_answer_that_is_too_short_is_no_answer() {
+async fn a_reply_that_is_too_short_is_an_error() {
     let short = FakeRedis::start(|call| match call.is_shared() {
         true => "*1\r\n$16\r\n1700000000000000\r\n".to_owned(),
         false => call.good(),
@@ -105,7 +105,7 @@ async fn an_answer_that_is_too_short_is_no_answer() {
     let acquired = acquire_all_within(ms(500), &locks, 0).await;
     for error in acquired.into_iter().filter_map(Result::err) {
         assert_kind(&error, ErrorKind::Unreachable);
-        assert!(!words(&error).contains("closed"), "{}", words(&error));
+        assert!(!error_chain(&error).contains("closed"), "{}", error_chain(&error));
     }
     assert!(short.calls().iter().any(Call::is_shared));
 }
@@ -113,7 +113,7 @@ async fn an_answer_that_is_too_short_is_no_answer() {
 /// One server of a cluster, or a proxy in front of one: every lock is granted, and no more than the
 /// first calls are tried with keys of several slots.
 #[tokio::test]
-async fn a_server_that_takes_no_keys_of_several_slots_is_asked_step_by_step() {
+async fn a_server_that_refuses_keys_of_several_slots_gets_separate_calls() {
     let proxy = FakeRedis::start(|call| match call.is_shared() {
         true => "-CROSSSLOT Keys in request don't hash to the same slot\r\n".to_owned(),
         false => call.good(),
@@ -122,7 +122,7 @@ async fn a_server_that_takes_no_keys_of_several_slots_is_asked_step_by_step() {
     let locks = connect(&proxy.url("ttl=60s")).await;
     for round in 0..5 {
         for acquired in acquire_all(&locks, round).await {
-            give_back(acquired.expect("granted")).await;
+            release(acquired.expect("granted")).await;
         }
     }
     let shared = proxy.calls().iter().filter(|call| call.is_shared()).count();
@@ -145,7 +145,7 @@ async fn beside_denied(locks: &Locks, denied: impl Fn(usize) -> String) {
         let (others, refused) = join(acquire_all(locks, round), wanted.try_acquire()).await;
         assert_kind(&refused.expect_err("it is denied"), ErrorKind::Refused);
         let others: Vec<Guard> = others.into_iter().map(|guard| guard.expect("granted")).collect();
-        let giving_back = join_all(others.into_iter().map(give_back));
+        let giving_back = join_all(others.into_iter().map(release));
         let (_, refused) = join(giving_back, wanted.try_acquire()).await;
         assert_kind(&refused.expect_err("it is denied"), ErrorKind::Refused);
     }
@@ -160,7 +160,7 @@ fn refused_calls(server: &FakeRedis) -> (usize, usize) {
 
 /// What an ACL denies to one goes apart, and the others go on together.
 #[tokio::test]
-async fn a_denied_name_is_refused_by_itself_after_the_first_time() {
+async fn a_denied_name_is_sent_separately_after_the_first_refusal() {
     let server = FakeRedis::start(refuses_denied).await;
     let locks = connect(&server.url("ttl=60s")).await;
     beside_denied(&locks, |_| "denied".to_owned()).await;
@@ -171,7 +171,7 @@ async fn a_denied_name_is_refused_by_itself_after_the_first_time() {
 
 /// Names without end: after some refusals every step goes apart, for a while.
 #[tokio::test]
-async fn ever_new_denied_names_are_few_refused_calls() {
+async fn many_different_denied_names_cause_few_refused_requests() {
     let server = FakeRedis::start(refuses_denied).await;
     let locks = connect(&server.url("ttl=60s")).await;
     beside_denied(&locks, |round| format!("denied-{round}")).await;
@@ -181,7 +181,7 @@ async fn ever_new_denied_names_are_few_refused_calls() {
 
 /// Every step is done once, whoever it shares a call with.
 #[tokio::test]
-async fn what_was_refused_with_others_is_not_done_twice() {
+async fn calls_of_a_refused_request_are_not_executed_twice() {
     let done = std::sync::Arc::new(Mutex::new(Vec::new()));
     let doing = done.clone();
     let server = FakeRedis::start(move |call| {

@@ -1,7 +1,7 @@
 //! Keys of other programs, and permissions that are not given.
 
-use fencelock_conformance::servers::TestRedis;
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::TestRedis;
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -18,26 +18,26 @@ async fn an_acl_that_denies_something_is_final_at_once() {
     let server = TestRedis::start().await.unwrap();
     let user = async |name: &str, more: &str| {
         let rules = format!("ACL SETUSER {name} reset on >pw {NEEDED} {more}");
-        ask(&server, &rules.split_whitespace().collect::<Vec<_>>()).await;
+        redis_command(&server, &rules.split_whitespace().collect::<Vec<_>>()).await;
         try_connect(&format!("redis://{name}:pw@{}/0?ttl=900ms", server.addr())).await
     };
     let locks = user("enough", "").await.unwrap();
-    let held = hold(&locks, "lock").await;
-    let waiter = wait_for(&locks, "lock");
-    queued(&locks, "lock", 1).await;
-    renewed(&locks, &held, ms(900)).await;
-    give_back(held).await;
-    give_back(granted(waiter).await).await;
+    let held = acquire(&locks, "lock").await;
+    let waiter = spawn_waiter(&locks, "lock");
+    until_queued(&locks, "lock", 1).await;
+    until_renewed(&locks, &held, ms(900)).await;
+    release(held).await;
+    release(until_granted(waiter).await).await;
     let readers = locks.rw_lock("doc");
     let reader = readers.read().acquire().await.unwrap();
-    renewed(&locks, &reader, ms(900)).await;
-    give_back(readers.read().acquire().await.unwrap()).await;
-    give_back(reader).await;
-    let blocker = hold(&direct(&server, "").await, "lock").await;
+    until_renewed(&locks, &reader, ms(900)).await;
+    release(readers.read().acquire().await.unwrap()).await;
+    release(reader).await;
+    let blocker = acquire(&direct(&server, "").await, "lock").await;
     for denied in ["-eval", "-evalsha", "-set", "-time", "-zadd", "resetkeys"] {
         let locks = user(&format!("no{denied}"), denied).await.unwrap();
         // Only a server that does not know the scripts is sent their texts.
-        ask(&server, &["SCRIPT", "FLUSH"]).await;
+        redis_command(&server, &["SCRIPT", "FLUSH"]).await;
         let asked = Instant::now();
         let error = soon(denied, locks.lock("lock").acquire()).await;
         let error = error.expect_err(denied);
@@ -48,9 +48,9 @@ async fn an_acl_that_denies_something_is_final_at_once() {
     for denied in ["resetchannels", "-subscribe"] {
         let error = user(&format!("no{denied}"), denied).await.unwrap_err();
         assert_kind(&error, ErrorKind::Refused);
-        assert!(words(&error).contains("ACL"), "{}", words(&error));
+        assert!(error_chain(&error).contains("ACL"), "{}", error_chain(&error));
     }
-    give_back(blocker).await;
+    release(blocker).await;
 }
 
 /// Row 43.
@@ -71,10 +71,13 @@ async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
         (queue, &["ZADD", queue, "9e15", "a"]),
     ];
     for (key, put) in foreign {
-        ask(&server, put).await;
+        redis_command(&server, put).await;
         let dump = async || {
-            ask(&server, &["EVAL", "return redis.sha1hex(redis.call('DUMP', KEYS[1]))", "1", key])
-                .await
+            redis_command(
+                &server,
+                &["EVAL", "return redis.sha1hex(redis.call('DUMP', KEYS[1]))", "1", key],
+            )
+            .await
         };
         let before = dump().await;
         let ways = [locks.lock("x"), locks.rw_lock("x").read(), locks.semaphore("x", 2)];
@@ -83,18 +86,18 @@ async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
                 match soon(&format!("{put:?} has an answer"), way.acquire()).await {
                     Err(error) => assert_eq!(error.kind(), ErrorKind::Foreign, "{put:?}: {error}"),
                     // Where nobody waits, nobody has to look into the queue.
-                    Ok(guard) if key == queue => give_back(guard).await,
+                    Ok(guard) if key == queue => release(guard).await,
                     Ok(guard) => panic!("{put:?} was overlooked: {guard:?}"),
                 }
             }
         }
         if key == queue {
-            ask(&server, &["DEL", key]).await;
-            let held = hold(&locks, "x").await;
-            ask(&server, put).await;
+            redis_command(&server, &["DEL", key]).await;
+            let held = acquire(&locks, "x").await;
+            redis_command(&server, put).await;
             let error = soon("who has to wait is told", locks.lock("x").acquire()).await;
             assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
-            give_back(held).await;
+            release(held).await;
         }
         // What a claim wrote before it met the stranger is taken back in the background.
         until("nothing but the foreign key is left", async || {
@@ -102,9 +105,9 @@ async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
         })
         .await;
         assert_eq!(dump().await, before, "{put:?} was changed");
-        ask(&server, &["FLUSHALL"]).await;
+        redis_command(&server, &["FLUSHALL"]).await;
     }
-    give_back(hold(&locks, "x").await).await;
+    release(acquire(&locks, "x").await).await;
 }
 
 /// Row 43: `SET NX PX` of any client is a holder, and its end wakes nobody.
@@ -112,26 +115,26 @@ async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
 async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "").await;
-    ask(&server, &["SET", "lock:x", "deadbeef", "NX", "PX", "60000"]).await;
-    let waiters = [wait_for(&locks, "x"), wait_for(&locks, "x")];
-    queued(&locks, "x", 2).await;
+    redis_command(&server, &["SET", "lock:x", "deadbeef", "NX", "PX", "60000"]).await;
+    let waiters = [spawn_waiter(&locks, "x"), spawn_waiter(&locks, "x")];
+    until_queued(&locks, "x", 2).await;
     assert!(is_busy(&locks, "x").await);
-    assert_eq!(ask(&server, &["GET", "lock:x"]).await, "deadbeef");
+    assert_eq!(redis_command(&server, &["GET", "lock:x"]).await, "deadbeef");
     let freed = Instant::now();
-    ask(&server, &["DEL", "lock:x"]).await;
+    redis_command(&server, &["DEL", "lock:x"]).await;
     assert_eq!(in_turns(waiters).await.len(), 2);
     assert!(freed.elapsed() < ms(900), "noticed only after {:?}", freed.elapsed());
     // Without a TTL it would never end by itself: that is the other program's business.
-    ask(&server, &["SET", "lock:x", "for ever"]).await;
+    redis_command(&server, &["SET", "lock:x", "for ever"]).await;
     assert!(is_busy(&locks, "x").await);
-    assert_eq!(ask(&server, &["PTTL", "lock:x"]).await, "-1");
-    ask(&server, &["DEL", "lock:x"]).await;
+    assert_eq!(redis_command(&server, &["PTTL", "lock:x"]).await, "-1");
+    redis_command(&server, &["DEL", "lock:x"]).await;
     drained(&server).await;
 }
 
 /// Row 43, of the key that is written last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_fence_is_told_to_everybody_who_asks() {
+async fn a_foreign_token_is_reported_to_every_claim() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "").await;
     let fence = "{lock:x}:f";
@@ -141,38 +144,38 @@ async fn a_foreign_fence_is_told_to_everybody_who_asks() {
         &["SET", fence, "99999999999999999999"],
     ];
     for put in put {
-        ask(&server, put).await;
+        redis_command(&server, put).await;
         for way in [locks.lock("x"), locks.rw_lock("x").read(), locks.semaphore("x", 2)] {
             for way in [way.clone(), way.wait_at_most(ms(0))] {
                 let error = within(ms(5000), "it is an error", way.acquire()).await;
                 assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
             }
         }
-        ask(&server, &["DEL", fence]).await;
-        let held = hold(&locks, "x").await;
-        let waiter = wait_for(&locks, "x");
-        queued(&locks, "x", 1).await;
-        ask(&server, &["DEL", fence]).await;
-        ask(&server, put).await;
+        redis_command(&server, &["DEL", fence]).await;
+        let held = acquire(&locks, "x").await;
+        let waiter = spawn_waiter(&locks, "x");
+        until_queued(&locks, "x", 1).await;
+        redis_command(&server, &["DEL", fence]).await;
+        redis_command(&server, put).await;
         // It is given back, whatever becomes of the next one.
-        give_back(held).await;
+        release(held).await;
         let error = within(ms(5000), "the waiter is told", waiter).await.unwrap();
         assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
-        ask(&server, &["DEL", fence]).await;
+        redis_command(&server, &["DEL", fence]).await;
         drained(&server).await;
     }
 }
 
 /// Row 43, while somebody waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_is_told_at_once_when_its_lock_becomes_foreign() {
+async fn a_waiter_fails_at_once_when_its_lock_becomes_foreign() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "").await;
-    let held = hold(&locks, "x").await;
-    let waiter = wait_for(&locks, "x");
-    queued(&locks, "x", 1).await;
-    ask(&server, &["DEL", "lock:x"]).await;
-    ask(&server, &["RPUSH", "lock:x", "a"]).await;
+    let held = acquire(&locks, "x").await;
+    let waiter = spawn_waiter(&locks, "x");
+    until_queued(&locks, "x", 1).await;
+    redis_command(&server, &["DEL", "lock:x"]).await;
+    redis_command(&server, &["RPUSH", "lock:x", "a"]).await;
     let error = within(ms(5000), "the waiter is told", waiter).await.unwrap();
     assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
     drop(held);
@@ -181,33 +184,33 @@ async fn a_waiter_is_told_at_once_when_its_lock_becomes_foreign() {
 
 /// Row 41, while somebody waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_is_told_at_once_when_it_loses_its_permission() {
+async fn a_waiter_fails_at_once_when_it_loses_its_permission() {
     let server = TestRedis::start().await.unwrap();
     let owner = direct(&server, "").await;
     let rules = format!("ACL SETUSER guest reset on >pw {NEEDED}");
-    ask(&server, &rules.split_whitespace().collect::<Vec<_>>()).await;
+    redis_command(&server, &rules.split_whitespace().collect::<Vec<_>>()).await;
     let guest = connect(&format!("redis://guest:pw@{}", server.addr())).await;
-    let held = hold(&owner, "x").await;
-    let waiter = wait_for(&guest, "x");
-    queued(&owner, "x", 1).await;
-    ask(&server, &["ACL", "SETUSER", "guest", "-evalsha"]).await;
+    let held = acquire(&owner, "x").await;
+    let waiter = spawn_waiter(&guest, "x");
+    until_queued(&owner, "x", 1).await;
+    redis_command(&server, &["ACL", "SETUSER", "guest", "-evalsha"]).await;
     let error = within(ms(5000), "the waiter is told", waiter).await.unwrap();
     assert_kind(&error.expect_err("refused"), ErrorKind::Refused);
-    give_back(held).await;
+    release(held).await;
 }
 
 /// Other libraries write random bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_value_that_is_no_text_is_shown_and_evicted() {
+async fn a_value_that_is_not_text_is_shown_and_evicted() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "").await;
     let set = "return redis.call('SET', KEYS[1], '\\255\\254\\1', 'PX', 60000)";
-    ask(&server, &["EVAL", set, "1", "lock:lock"]).await;
+    redis_command(&server, &["EVAL", set, "1", "lock:lock"]).await;
     let seen = locks.inspect("lock").await.unwrap();
     assert_eq!(seen.holders.len(), 1);
-    let waiter = wait_for(&locks, "lock");
-    queued(&locks, "lock", 1).await;
+    let waiter = spawn_waiter(&locks, "lock");
+    until_queued(&locks, "lock", 1).await;
     locks.evict("lock", &seen.holders[0].id).await.unwrap();
-    give_back(granted(waiter).await).await;
+    release(until_granted(waiter).await).await;
     drained(&server).await;
 }

@@ -5,11 +5,11 @@
 use std::sync::{Mutex, Once, PoisonError};
 
 use fencelock_conformance::ProtectedRegister;
-pub(crate) use fencelock_conformance::acts::*;
-use fencelock_conformance::proxy::{Proxy, framing};
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Result, url};
 use fencelock_redis::SCHEME;
+pub(crate) use fencelock_testkit::helpers::*;
+use fencelock_testkit::proxy::{Proxy, framing};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -27,24 +27,24 @@ pub(crate) async fn connect_once(url: &str) -> Result<Locks> {
 }
 
 pub(crate) async fn connect(url: &str) -> Locks {
-    connected(|| try_connect(url)).await
+    connect_retrying(|| try_connect(url)).await
 }
 
 /// A server, past the proxy and through it.
-pub(crate) struct Rig {
+pub(crate) struct Testbed {
     pub(crate) server: TestRedis,
     pub(crate) proxy: Proxy,
 }
 
-impl Rig {
-    pub(crate) async fn start() -> Rig {
-        Rig::with(RedisOptions::new()).await
+impl Testbed {
+    pub(crate) async fn start() -> Testbed {
+        Testbed::with(RedisOptions::new()).await
     }
 
-    pub(crate) async fn with(options: RedisOptions) -> Rig {
+    pub(crate) async fn with(options: RedisOptions) -> Testbed {
         let server = options.start().await.expect("a redis-server starts");
         let proxy = Proxy::framed(server.addr(), framing::resp).await.expect("a proxy starts");
-        Rig { server, proxy }
+        Testbed { server, proxy }
     }
 
     /// A client behind the proxy, with these URL parameters.
@@ -59,7 +59,7 @@ impl Rig {
 }
 
 pub(crate) async fn set(server: &TestRedis, name: &str, value: &str) {
-    ask(server, &["CONFIG", "SET", name, value]).await;
+    redis_command(server, &["CONFIG", "SET", name, value]).await;
 }
 
 pub(crate) async fn direct(server: &TestRedis, params: &str) -> Locks {
@@ -74,10 +74,10 @@ pub(crate) async fn in_turns(
     for waiter in waiters {
         let report = report.clone();
         tokio::spawn(async move {
-            let guard = granted(waiter).await;
+            let guard = until_granted(waiter).await;
             // Who asked listens until all have said something.
             let _ = report.send(guard.fencing_token());
-            give_back(guard).await;
+            release(guard).await;
         });
     }
     drop(report);
@@ -91,7 +91,7 @@ pub(crate) async fn in_turns(
 /// Asserts that the store was asked in vain, and that the error says why, if it says why.
 pub(crate) fn assert_in_vain(error: &Error, says: &str) {
     assert_kind(error, ErrorKind::Unreachable);
-    let words = words(error);
+    let words = error_chain(error);
     assert!(std::error::Error::source(error).is_none() || words.contains(says), "{words}");
 }
 
@@ -99,9 +99,9 @@ pub(crate) fn assert_in_vain(error: &Error, says: &str) {
 /// nothing.
 pub(crate) async fn told_in_vain(locks: &Locks, name: &str, says: &str) {
     until(&format!("it is told: {says}"), async || {
-        let error = in_vain(locks, name, ms(200)).await;
+        let error = acquire_error(locks, name, ms(200)).await;
         assert_kind(&error, ErrorKind::Unreachable);
-        words(&error).contains(says)
+        error_chain(&error).contains(says)
     })
     .await;
 }
@@ -124,7 +124,7 @@ impl Operator {
 
 /// The keys of holders and waiters. A lock's last token may stay, for an hour or a day.
 pub(crate) async fn leftovers(server: &TestRedis) -> Vec<String> {
-    let keys = ask(server, &["KEYS", "*"]).await;
+    let keys = redis_command(server, &["KEYS", "*"]).await;
     let of_claims = |key: &&str| !key.is_empty() && !key.ends_with("}:f");
     keys.lines().filter(of_claims).map(str::to_owned).collect()
 }

@@ -1,59 +1,59 @@
 //! Wake-ups that come late, and what they cost.
 
-use fencelock_conformance::proxy::Direction;
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::proxy::Direction;
+use fencelock_testkit::servers::TestRedis;
 use tokio::time::Instant;
 
 use crate::support::*;
 
-/// Hand-over rules 1 and 5: a grant lies in a socket while its owner cannot read it, lapses, and
+/// Hand-off rules 1 and 5: a grant lies in a socket while its owner cannot read it, lapses, and
 /// goes to the next one; what is read of it later is asked about, not believed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_is_heard_of_too_late_is_not_believed() {
-    let rig = Rig::start().await;
-    let (near, far) = (rig.direct("ttl=60s").await, rig.behind("ttl=60s").await);
-    let blocker = hold(&near, "lock").await;
-    let late = wait_for(&far, "lock");
-    queued(&near, "lock", 1).await;
-    let next = wait_for(&near, "lock");
-    queued(&near, "lock", 2).await;
-    rig.proxy.stall(Direction::ToClient);
-    let handed_over = Instant::now();
-    give_back(blocker).await;
+async fn a_grant_that_arrives_too_late_is_discarded() {
+    let testbed = Testbed::start().await;
+    let (near, far) = (testbed.direct("ttl=60s").await, testbed.behind("ttl=60s").await);
+    let blocker = acquire(&near, "lock").await;
+    let late = spawn_waiter(&far, "lock");
+    until_queued(&near, "lock", 1).await;
+    let next = spawn_waiter(&near, "lock");
+    until_queued(&near, "lock", 2).await;
+    testbed.proxy.stall(Direction::ToClient);
+    let handed_off = Instant::now();
+    release(blocker).await;
     // Within seconds, although the lease of the one who was passed over is a minute.
-    let guard = granted(next).await;
-    assert!(handed_over.elapsed() < ms(6000), "after {:?}", handed_over.elapsed());
-    rig.proxy.heal().await.unwrap();
+    let guard = until_granted(next).await;
+    assert!(handed_off.elapsed() < ms(6000), "after {:?}", handed_off.elapsed());
+    testbed.proxy.heal().await.unwrap();
     // Its client is there again, and is refused.
     assert!(is_busy(&far, "lock").await);
-    queued(&near, "lock", 1).await;
+    until_queued(&near, "lock", 1).await;
     assert!(!late.is_finished(), "two were granted");
     let token = guard.fencing_token();
-    give_back(guard).await;
-    let late = granted(late).await;
+    release(guard).await;
+    let late = until_granted(late).await;
     assert!(late.fencing_token() > token);
-    give_back(late).await;
-    drained(&rig.server).await;
+    release(late).await;
+    drained(&testbed.server).await;
 }
 
 /// Invariant 6: one release wakes one waiter, and the others cost nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_asks_as_little_of_the_server_however_many_wait() {
+async fn a_hand_off_asks_as_little_of_the_server_however_many_wait() {
     const CROWD: usize = 300;
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
-    let blocker = hold(&locks, "lock").await;
-    let waiters = (0..CROWD).map(|_| wait_for(&locks, "lock")).collect::<Vec<_>>();
-    queued(&locks, "lock", CROWD).await;
-    ask(&server, &["CONFIG", "RESETSTAT"]).await;
+    let blocker = acquire(&locks, "lock").await;
+    let waiters = (0..CROWD).map(|_| spawn_waiter(&locks, "lock")).collect::<Vec<_>>();
+    until_queued(&locks, "lock", CROWD).await;
+    redis_command(&server, &["CONFIG", "RESETSTAT"]).await;
     let asked = Instant::now();
-    give_back(blocker).await;
+    release(blocker).await;
     assert_eq!(in_turns(waiters).await.len(), CROWD);
-    let stats = ask(&server, &["INFO", "commandstats"]).await;
+    let stats = redis_command(&server, &["INFO", "commandstats"]).await;
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
     let calls: usize = line.split(',').next().unwrap().parse().unwrap();
     // A release and a confirmation each, and the looks of the seconds that it took.
     let looks = usize::try_from(asked.elapsed().as_secs()).unwrap() + 2;
-    assert!(calls <= 2 * CROWD + 2 * looks + 10, "{calls} calls for {CROWD} hand-overs");
+    assert!(calls <= 2 * CROWD + 2 * looks + 10, "{calls} calls for {CROWD} hand-offs");
     drained(&server).await;
 }

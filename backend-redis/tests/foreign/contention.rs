@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::peer::{Library, Peer};
-use crate::rig::Rig;
+use crate::testbed::Testbed;
 
 const TRIES: usize = 30;
 const AT_MOST: Duration = Duration::from_secs(1);
@@ -29,19 +29,21 @@ async fn a_redis_py_that_works_under_its_lock_without_a_pause_does_not_starve_us
 /// `FOREIGN_HOLD_MS` has them keep the lock for another time.
 async fn against(processes: usize, hold_ms: u64) {
     let hold = std::env::var("FOREIGN_HOLD_MS").unwrap_or_else(|_| hold_ms.to_string());
-    let rig = Rig::start().await;
+    let testbed = Testbed::start().await;
     let mut peers = Vec::new();
     for _ in 0..processes {
-        let mut peer = Peer::start(Library::RedisPy, &rig.server).await;
+        let mut peer = Peer::start(Library::RedisPy, &testbed.server).await;
         assert_eq!(peer.ask(&format!("hammer lock:a {hold}")).await, "hammering");
         peers.push(peer);
     }
-    let lock = rig.locks.lock("a");
+    let lock = testbed.locks.lock("a");
     let mut waits = Vec::new();
     for _ in 0..TRIES {
         // They are at it again.
-        let before = rig.refused_attempts().await;
-        rig.until("their attempts", async || rig.refused_attempts().await > before + 3).await;
+        let before = testbed.refused_attempts().await;
+        testbed
+            .until("their attempts", async || testbed.refused_attempts().await > before + 3)
+            .await;
         let asked = Instant::now();
         let guard = lock.acquire().await.unwrap();
         waits.push(asked.elapsed());

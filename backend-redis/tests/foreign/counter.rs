@@ -6,14 +6,14 @@ use std::time::Duration;
 use fencelock_core::{FencingToken, Lock};
 
 use crate::peer::{Library, Peer};
-use crate::rig::Rig;
+use crate::testbed::Testbed;
 
 /// Increments of each process.
 const TIMES: u32 = 60;
 
 #[tokio::test]
 async fn no_increment_is_lost_among_three_libraries() {
-    let rig = Rig::start().await;
+    let testbed = Testbed::start().await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("counter");
     std::fs::write(&file, "0").unwrap();
@@ -21,14 +21,14 @@ async fn no_increment_is_lost_among_three_libraries() {
     let mut peers = Vec::new();
     for library in Library::ALL {
         for _ in 0..2 {
-            peers.push(Peer::start(library, &rig.server).await);
+            peers.push(Peer::start(library, &testbed.server).await);
         }
     }
     let order = format!("count lock:counter {} {TIMES}", file.display());
     for peer in &mut peers {
         peer.tell(&order).await;
     }
-    let (one, other) = (rig.locks.lock("counter"), rig.locks.rw_lock("counter").write());
+    let (one, other) = (testbed.locks.lock("counter"), testbed.locks.rw_lock("counter").write());
     tokio::join!(count(&one, &file), count(&other, &file));
     for peer in &mut peers {
         assert_eq!(peer.answer().await, "counted");
@@ -47,7 +47,7 @@ async fn count(lock: &Lock, file: &Path) {
         tokio::time::sleep(Duration::from_millis(1)).await;
         std::fs::write(file, (number + 1).to_string()).unwrap();
         guard.release().await.unwrap();
-        // Ours hand over to each other: without a pause nobody else would have a chance.
+        // Ours hand off to each other: without a pause nobody else would have a chance.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -6,7 +6,7 @@ use fencelock_core::{ErrorKind, Guard, Locks};
 use tokio::time::Instant;
 
 use crate::peer::{Library, Peer};
-use crate::rig::Rig;
+use crate::testbed::Testbed;
 
 const KEY: &str = "lock:a";
 /// From a foreign release, which tells nobody, to our grant.
@@ -15,14 +15,14 @@ const SOON: Duration = Duration::from_secs(1);
 #[tokio::test]
 async fn their_lock_is_busy_for_us_and_ours_soon_after_their_release() {
     for library in Library::ALL {
-        let rig = Rig::start().await;
-        let mut peer = Peer::start(library, &rig.server).await;
+        let testbed = Testbed::start().await;
+        let mut peer = Peer::start(library, &testbed.server).await;
         assert_eq!(peer.ask("try lock:a 30000").await, "held", "{library:?}");
-        assert_busy(&rig.locks).await;
+        assert_busy(&testbed.locks).await;
 
-        let lock = rig.locks.lock("a");
+        let lock = testbed.locks.lock("a");
         let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
-        rig.until_queued(KEY).await;
+        testbed.until_queued(KEY).await;
         assert_eq!(peer.ask("release").await, "released", "{library:?}");
         let released = Instant::now();
         let guard = waiting.await.unwrap();
@@ -40,25 +40,27 @@ async fn assert_busy(locks: &Locks) {
 }
 
 #[tokio::test]
-async fn what_we_hold_in_any_mode_is_theirs_only_after_our_release() {
+async fn a_lock_that_we_hold_in_any_mode_is_theirs_only_after_our_release() {
     for library in Library::ALL {
-        let rig = Rig::start().await;
-        let mut peer = Peer::start(library, &rig.server).await;
-        let (rw, permits) = (rig.locks.rw_lock("a"), rig.locks.semaphore("a", 3));
-        for ours in [rig.locks.lock("a"), rw.read(), rw.write(), permits.permits(2)] {
+        let testbed = Testbed::start().await;
+        let mut peer = Peer::start(library, &testbed.server).await;
+        let (rw, permits) = (testbed.locks.rw_lock("a"), testbed.locks.semaphore("a", 3));
+        for ours in [testbed.locks.lock("a"), rw.read(), rw.write(), permits.permits(2)] {
             let guard = ours.acquire().await.unwrap();
             assert_eq!(peer.ask("try lock:a 30000").await, "busy", "{library:?}, {ours:?}");
-            assert_kept_out(&rig, &mut peer, guard).await;
+            assert_kept_out(&testbed, &mut peer, guard).await;
             assert_eq!(peer.ask("release").await, "released", "{library:?}, {ours:?}");
         }
     }
 }
 
 /// It asks again and again, and is granted after the release and not before.
-async fn assert_kept_out(rig: &Rig, peer: &mut Peer, guard: Guard) {
-    let before = rig.refused_attempts().await;
+async fn assert_kept_out(testbed: &Testbed, peer: &mut Peer, guard: Guard) {
+    let before = testbed.refused_attempts().await;
     peer.tell("acquire lock:a 30000").await;
-    rig.until("a foreign client asking", async || rig.refused_attempts().await >= before + 3).await;
+    testbed
+        .until("a foreign client asking", async || testbed.refused_attempts().await >= before + 3)
+        .await;
     let early = tokio::time::timeout(Duration::ZERO, peer.answer()).await;
     assert!(early.is_err(), "it was told {early:?} beside {guard:?}");
     guard.release().await.unwrap();
@@ -66,48 +68,48 @@ async fn assert_kept_out(rig: &Rig, peer: &mut Peer, guard: Guard) {
 }
 
 #[tokio::test]
-async fn the_end_of_their_lease_lets_us_in_and_their_late_release_does_no_harm() {
+async fn the_lock_is_ours_after_their_lease_and_their_late_release_does_no_harm() {
     for library in Library::ALL {
-        let rig = Rig::start().await;
-        let mut peer = Peer::start(library, &rig.server).await;
+        let testbed = Testbed::start().await;
+        let mut peer = Peer::start(library, &testbed.server).await;
         let lease = Duration::from_millis(400);
         let asked = Instant::now();
         assert_eq!(peer.ask("try lock:a 400").await, "held", "{library:?}");
         let held = Instant::now();
-        let guard = rig.locks.lock("a").acquire().await.unwrap();
+        let guard = testbed.locks.lock("a").acquire().await.unwrap();
         assert!(asked.elapsed() >= lease, "{library:?}: granted while they held it");
         assert!(held.elapsed() < lease + SOON, "{library:?}: {:?}", held.elapsed());
 
         assert_eq!(peer.ask("release").await, "not owned", "{library:?}");
-        assert!(rig.command(&["GET", KEY]).await.starts_with("x "), "{library:?}");
+        assert!(testbed.command(&["GET", KEY]).await.starts_with("x "), "{library:?}");
         guard.release().await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn our_late_release_leaves_what_is_theirs() {
+async fn our_late_release_does_not_touch_their_lock() {
     for library in Library::ALL {
-        let rig = Rig::start().await;
-        let mut peer = Peer::start(library, &rig.server).await;
-        for ours in [rig.locks.lock("a"), rig.locks.rw_lock("a").read()] {
+        let testbed = Testbed::start().await;
+        let mut peer = Peer::start(library, &testbed.server).await;
+        for ours in [testbed.locks.lock("a"), testbed.locks.rw_lock("a").read()] {
             let guard = ours.acquire().await.unwrap();
-            rig.command(&["DEL", KEY]).await;
+            testbed.command(&["DEL", KEY]).await;
             assert_eq!(peer.ask("try lock:a 30000").await, "held", "{library:?}");
             let error = guard.release().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotHeld, "{library:?}: {error}");
-            assert_busy(&rig.locks).await;
+            assert_busy(&testbed.locks).await;
             assert_eq!(peer.ask("release").await, "released", "{library:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_waiter_who_gives_up_leaves_what_is_theirs() {
+async fn a_waiter_that_gives_up_does_not_touch_their_lock() {
     for library in Library::ALL {
-        let rig = Rig::start().await;
-        let mut peer = Peer::start(library, &rig.server).await;
+        let testbed = Testbed::start().await;
+        let mut peer = Peer::start(library, &testbed.server).await;
         assert_eq!(peer.ask("try lock:a 30000").await, "held", "{library:?}");
-        let lock = rig.locks.lock("a").wait_at_most(Duration::from_millis(200));
+        let lock = testbed.locks.lock("a").wait_at_most(Duration::from_millis(200));
         let error = lock.acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WaitTimedOut, "{library:?}: {error}");
         assert_eq!(peer.ask("release").await, "released", "{library:?}");
@@ -116,26 +118,26 @@ async fn a_waiter_who_gives_up_leaves_what_is_theirs() {
 
 #[tokio::test]
 async fn a_foreign_holder_can_be_seen_and_evicted() {
-    let rig = Rig::start().await;
-    rig.command(&["SET", KEY, "somebody"]).await;
-    let seen = rig.locks.inspect("a").await.unwrap();
+    let testbed = Testbed::start().await;
+    testbed.command(&["SET", KEY, "somebody"]).await;
+    let seen = testbed.locks.inspect("a").await.unwrap();
     assert_eq!(seen.holders.len(), 1, "{seen:?}");
-    assert!(rig.locks.evict("a", &seen.holders[0].id).await.unwrap());
-    assert_eq!(rig.command(&["EXISTS", KEY]).await, "0");
+    assert!(testbed.locks.evict("a", &seen.holders[0].id).await.unwrap());
+    assert_eq!(testbed.command(&["EXISTS", KEY]).await, "0");
 }
 
 #[tokio::test]
-async fn a_foreign_key_without_an_end_is_busy_until_it_is_deleted() {
-    let rig = Rig::start().await;
-    rig.command(&["SET", KEY, "somebody"]).await;
-    assert_busy(&rig.locks).await;
-    let lock = rig.locks.lock("a");
+async fn a_foreign_key_without_an_expiry_is_busy_until_it_is_deleted() {
+    let testbed = Testbed::start().await;
+    testbed.command(&["SET", KEY, "somebody"]).await;
+    assert_busy(&testbed.locks).await;
+    let lock = testbed.locks.lock("a");
     let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
-    rig.until_queued(KEY).await;
-    assert_eq!(rig.command(&["GET", KEY]).await, "somebody");
-    assert_eq!(rig.command(&["PTTL", KEY]).await, "-1");
+    testbed.until_queued(KEY).await;
+    assert_eq!(testbed.command(&["GET", KEY]).await, "somebody");
+    assert_eq!(testbed.command(&["PTTL", KEY]).await, "-1");
     let deleted = Instant::now();
-    rig.command(&["DEL", KEY]).await;
+    testbed.command(&["DEL", KEY]).await;
     let guard = waiting.await.unwrap();
     assert!(deleted.elapsed() < SOON, "{:?}", deleted.elapsed());
     guard.release().await.unwrap();

@@ -11,4 +11,4 @@ mod exclusion;
 mod names;
 mod packages;
 mod peer;
-mod rig;
+mod testbed;

@@ -1,7 +1,7 @@
 //! Which key a name is.
 
 use crate::peer::{Library, Peer};
-use crate::rig::Rig;
+use crate::testbed::Testbed;
 
 /// As docs/redis.md says it: braces and the percent sign are encoded, all else is as it is.
 const KEYS: [(&str, &str); 5] = [
@@ -14,16 +14,16 @@ const KEYS: [(&str, &str); 5] = [
 
 #[tokio::test]
 async fn a_name_is_the_documented_key() {
-    let rig = Rig::start().await;
+    let testbed = Testbed::start().await;
     for library in Library::ALL {
-        let mut peer = Peer::start(library, &rig.server).await;
+        let mut peer = Peer::start(library, &testbed.server).await;
         for (name, key) in KEYS {
-            let guard = rig.locks.lock(name).acquire().await.unwrap();
+            let guard = testbed.locks.lock(name).acquire().await.unwrap();
             let ask = format!("try {key} 30000");
             assert_eq!(peer.ask(&ask).await, "busy", "{library:?}: {name}");
             guard.release().await.unwrap();
             assert_eq!(peer.ask(&ask).await, "held", "{library:?}: {name}");
-            assert!(rig.locks.lock(name).try_acquire().await.unwrap().is_none(), "{name}");
+            assert!(testbed.locks.lock(name).try_acquire().await.unwrap().is_none(), "{name}");
             assert_eq!(peer.ask("release").await, "released", "{library:?}: {name}");
         }
     }

@@ -1,101 +1,101 @@
 //! A minority of nodes that are of no use, each in its own way: nothing changes but the count of
 //! those that agree, nobody waits for them, and nothing is left on them when they are back.
 
-use fencelock_conformance::proxy::{Close, Direction, NewConnections};
 use fencelock_core::{Locks, Scratch};
+use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 
 use crate::support::*;
 
 const TTL: std::time::Duration = ms(2000);
 
 /// All that a client does, with the nodes as they are.
-async fn life_goes_on(locks: &Locks, other: &Locks) {
-    let fresh = hold(locks, "fresh").await;
+async fn all_operations_work(locks: &Locks, other: &Locks) {
+    let fresh = acquire(locks, "fresh").await;
     assert!(is_busy(other, "fresh").await);
-    let waiter = wait_for(other, "fresh");
-    queued(locks, "fresh", 1).await;
+    let waiter = spawn_waiter(other, "fresh");
+    until_queued(locks, "fresh", 1).await;
     let before = fresh.fencing_token();
-    give_back(fresh).await;
-    let next = granted(waiter).await;
+    release(fresh).await;
+    let next = until_granted(waiter).await;
     assert!(next.fencing_token() > before);
-    give_back(next).await;
+    release(next).await;
     let reader = soon("a reader", locks.rw_lock("shared").read().acquire()).await.unwrap();
     let second = soon("a reader", other.rw_lock("shared").read().acquire()).await.unwrap();
     assert!(is_busy(other, "shared").await);
-    give_back(reader).await;
-    give_back(second).await;
+    release(reader).await;
+    release(second).await;
 }
 
 /// Breaks nodes, which heal only after everything else was done: so nobody has waited for them.
 pub(crate) async fn with_a_minority(
     sizes: &[(usize, &[usize])],
-    break_it: impl AsyncFn(&Rig, &Lines, usize),
-    heal_it: impl AsyncFn(&Rig, &Lines, usize),
+    break_it: impl AsyncFn(&Testbed, &Lines, usize),
+    heal_it: impl AsyncFn(&Testbed, &Lines, usize),
 ) {
     for (count, broken) in sizes {
-        let rig = Rig::new(*count, LONG).await;
-        with_these(&rig, broken, &break_it, &heal_it).await;
+        let testbed = Testbed::new(*count, LONG).await;
+        with_these(&testbed, broken, &break_it, &heal_it).await;
     }
 }
 
 /// The same, on nodes of a special kind.
 pub(crate) async fn with_these(
-    rig: &Rig,
+    testbed: &Testbed,
     broken: &[usize],
-    break_it: impl AsyncFn(&Rig, &Lines, usize),
-    heal_it: impl AsyncFn(&Rig, &Lines, usize),
+    break_it: impl AsyncFn(&Testbed, &Lines, usize),
+    heal_it: impl AsyncFn(&Testbed, &Lines, usize),
 ) {
-    let lines = rig.lines().await;
+    let lines = testbed.lines().await;
     let (locks, other) = (lines.connect(LONG).await, lines.connect(LONG).await);
     let renewing = locks.lock("renewed").ttl(TTL).acquire().await.unwrap();
-    let held = hold(&locks, "held").await;
-    rig.held_everywhere("renewed", &[]).await;
-    rig.held_everywhere("held", &[]).await;
+    let held = acquire(&locks, "held").await;
+    testbed.held_everywhere("renewed", &[]).await;
+    testbed.held_everywhere("held", &[]).await;
     for node in broken {
-        break_it(rig, &lines, *node).await;
+        break_it(testbed, &lines, *node).await;
     }
-    life_goes_on(&locks, &other).await;
-    renewed(&locks, &renewing, TTL).await;
-    renewed(&locks, &renewing, TTL).await;
-    give_back(held).await;
+    all_operations_work(&locks, &other).await;
+    until_renewed(&locks, &renewing, TTL).await;
+    until_renewed(&locks, &renewing, TTL).await;
+    release(held).await;
     // Whoever comes meanwhile does not need them either.
     let late = lines.connect(LONG).await;
-    life_goes_on(&late, &locks).await;
+    all_operations_work(&late, &locks).await;
     assert!(is_busy(&late, "renewed").await);
-    give_back(renewing).await;
+    release(renewing).await;
     for node in broken {
-        heal_it(rig, &lines, *node).await;
+        heal_it(testbed, &lines, *node).await;
     }
-    rig.drained().await;
-    life_goes_on(&locks, &other).await;
-    rig.drained().await;
+    testbed.drained().await;
+    all_operations_work(&locks, &other).await;
+    testbed.drained().await;
 }
 
 pub(crate) const ONE: (usize, &[usize]) = (3, &[1]);
 const TWO: (usize, &[usize]) = (5, &[0, 3]);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_nodes_are_not_missed() {
+async fn a_minority_of_dead_nodes_is_not_needed() {
     with_a_minority(
         &[ONE, TWO],
-        async |rig, _, node| rig.nodes[node].kill().unwrap(),
-        async |rig, _, node| rig.nodes[node].restart().await.unwrap(),
+        async |testbed, _, node| testbed.nodes[node].kill().unwrap(),
+        async |testbed, _, node| testbed.nodes[node].restart().await.unwrap(),
     )
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_frozen_nodes() {
+async fn frozen_nodes_are_not_waited_for() {
     with_a_minority(
         &[ONE, TWO],
-        async |rig, _, node| rig.nodes[node].freeze().await.unwrap(),
-        async |rig, _, node| rig.nodes[node].thaw().unwrap(),
+        async |testbed, _, node| testbed.nodes[node].freeze().await.unwrap(),
+        async |testbed, _, node| testbed.nodes[node].thaw().unwrap(),
     )
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_nothing_reaches() {
+async fn nodes_that_receive_nothing_are_not_waited_for() {
     with_a_minority(
         &[ONE, TWO],
         async |_, lines, node| lines.lose(&[node]),
@@ -106,7 +106,7 @@ async fn nobody_waits_for_nodes_that_nothing_reaches() {
 
 /// What is asked of them is done there, and nobody hears of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_do_not_answer_and_do_as_they_are_told() {
+async fn nodes_that_execute_without_replying_are_not_waited_for() {
     with_a_minority(
         &[ONE, TWO],
         async |_, lines, node| lines.proxies[node].black_hole(Direction::ToClient),
@@ -117,7 +117,7 @@ async fn nobody_waits_for_nodes_that_do_not_answer_and_do_as_they_are_told() {
 
 /// Held back for longer than all of it takes, as with a delay, but no machine is too slow for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_slow_nodes() {
+async fn slow_nodes_are_not_waited_for() {
     with_a_minority(
         &[ONE],
         async |_, lines, node| lines.proxies[node].stall(Direction::ToClient),
@@ -133,40 +133,42 @@ async fn nobody_waits_for_slow_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_come_and_go() {
-    let rig = Rig::new(3, LONG).await;
-    let lines = rig.lines().await;
+async fn flapping_nodes_are_not_waited_for() {
+    let testbed = Testbed::new(3, LONG).await;
+    let lines = testbed.lines().await;
     let (locks, other) = (lines.connect(LONG).await, lines.connect(LONG).await);
     let renewing = locks.lock("renewed").ttl(TTL).acquire().await.unwrap();
     let flapping = &lines.proxies[2];
     flapping.flap(ms(500), ms(500), Close::Reset, NewConnections::Refused).await.unwrap();
     let mut rounds = 0;
     while flapping.stats().cuts < 5 {
-        life_goes_on(&locks, &other).await;
+        all_operations_work(&locks, &other).await;
         rounds += 1;
     }
     assert!(rounds > 5, "{rounds} rounds in four seconds");
-    renewed(&locks, &renewing, TTL).await;
-    give_back(renewing).await;
+    until_renewed(&locks, &renewing, TTL).await;
+    release(renewing).await;
     flapping.heal().await.unwrap();
-    rig.drained().await;
+    testbed.drained().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_became_replicas_are_not_asked() {
     with_a_minority(
         &[ONE, TWO],
-        async |rig, _, node| {
-            let master = rig.nodes[2].port().to_string();
-            ask(&rig.nodes[node], &["REPLICAOF", "127.0.0.1", &master]).await;
+        async |testbed, _, node| {
+            let master = testbed.nodes[2].port().to_string();
+            redis_command(&testbed.nodes[node], &["REPLICAOF", "127.0.0.1", &master]).await;
             until("it follows", async || {
-                ask(&rig.nodes[node], &["INFO", "replication"])
+                redis_command(&testbed.nodes[node], &["INFO", "replication"])
                     .await
                     .contains("master_link_status:up")
             })
             .await;
         },
-        async |rig, _, node| drop(ask(&rig.nodes[node], &["REPLICAOF", "NO", "ONE"]).await),
+        async |testbed, _, node| {
+            drop(redis_command(&testbed.nodes[node], &["REPLICAOF", "NO", "ONE"]).await)
+        },
     )
     .await;
 }
@@ -176,37 +178,37 @@ async fn nodes_that_became_replicas_are_not_asked() {
 async fn full_nodes_do_not_vote_and_are_freed() {
     with_a_minority(
         &[ONE, TWO],
-        async |rig, _, node| {
-            let node = &rig.nodes[node];
-            ask(node, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
-            ask(node, &["CONFIG", "SET", "maxmemory", "1mb"]).await;
+        async |testbed, _, node| {
+            let node = &testbed.nodes[node];
+            redis_command(node, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
+            redis_command(node, &["CONFIG", "SET", "maxmemory", "1mb"]).await;
             until("it is full", async || {
                 let filled = node.command(&["APPEND", "{filler}:f", &"x".repeat(10_000)]).await;
                 filled.is_err_and(|error| error.to_string().contains("OOM"))
             })
             .await;
         },
-        async |rig, _, node| {
-            until("it is freed", async || leftovers(&rig.nodes[node]).await.is_empty()).await;
-            ask(&rig.nodes[node], &["CONFIG", "SET", "maxmemory", "0"]).await;
+        async |testbed, _, node| {
+            until("it is freed", async || leftovers(&testbed.nodes[node]).await.is_empty()).await;
+            redis_command(&testbed.nodes[node], &["CONFIG", "SET", "maxmemory", "0"]).await;
         },
     )
     .await;
 }
 
 #[tokio::test]
-async fn a_node_that_is_away_keeps_no_other_from_being_cleared() {
-    let rig = Rig::new(3, LONG).await;
+async fn an_unreachable_node_does_not_keep_others_from_being_cleared() {
+    let testbed = Testbed::new(3, LONG).await;
     let scratch = Scratch::fresh("", "test");
-    let locks = rig.direct(&format!("{LONG}&prefix={}", scratch.prefix())).await;
+    let locks = testbed.direct(&format!("{LONG}&prefix={}", scratch.prefix())).await;
     for name in ["a", "b", "c"] {
-        give_back(hold(&locks, name).await).await;
+        release(acquire(&locks, name).await).await;
     }
-    rig.nodes[0].kill().unwrap();
+    testbed.nodes[0].kill().unwrap();
     let error = locks.clear(&scratch, ms(1500)).await.unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
-    assert!(cause.contains(&rig.nodes[0].addr().to_string()), "{cause}");
-    for node in &rig.nodes[1..] {
+    assert!(cause.contains(&testbed.nodes[0].addr().to_string()), "{cause}");
+    for node in &testbed.nodes[1..] {
         assert_eq!(node.command(&["KEYS", "*"]).await.unwrap(), "fencelock:redlock");
     }
 }

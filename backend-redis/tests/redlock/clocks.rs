@@ -2,20 +2,21 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fencelock_conformance::proxy::{Close, Proxy};
-use fencelock_conformance::servers::{RedisOptions, ServerClock, TestRedis};
 use fencelock_core::{ErrorKind, FencingToken};
+use fencelock_testkit::proxy::{Close, Proxy};
+use fencelock_testkit::servers::{RedisOptions, ServerClock, TestRedis};
 use tokio::time::Instant;
 
 use crate::support::*;
 
 /// Three nodes, each with a clock of its own.
-async fn skewed(params: &str) -> (Rig, Vec<ServerClock>) {
+async fn skewed(params: &str) -> (Testbed, Vec<ServerClock>) {
     let clocks: Vec<_> = (0..3).map(|_| ServerClock::of("redis-server").unwrap()).collect();
-    let rig = Rig::of(clocks.iter().map(|clock| RedisOptions::new().program(clock.program())));
-    let rig = rig.await;
-    rig.declare_new(params).await;
-    (rig, clocks)
+    let testbed =
+        Testbed::of(clocks.iter().map(|clock| RedisOptions::new().program(clock.program())));
+    let testbed = testbed.await;
+    testbed.declare_new(params).await;
+    (testbed, clocks)
 }
 
 /// Has each client read the clocks anew, as it does when a connection is new.
@@ -26,51 +27,51 @@ async fn read_again(lines: &Lines) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_whose_clock_is_off_takes_no_part_and_is_not_missed() {
-    let (rig, clocks) = skewed(LONG).await;
-    let lines = rig.lines().await;
+async fn a_node_with_a_wrong_clock_is_excluded_and_not_needed() {
+    let (testbed, clocks) = skewed(LONG).await;
+    let lines = testbed.lines().await;
     let old = lines.connect(LONG).await;
     let mut last: Option<FencingToken> = None;
     for seconds in [40, -40] {
         clocks[1].is_ahead_by(seconds).unwrap();
-        let new = rig.direct(LONG).await;
+        let new = testbed.direct(LONG).await;
         read_again(&lines).await;
         for locks in [&new, &old] {
             // Its first round after the jump may still ask that node.
             until("the node is left out", async || {
-                let guard = hold(locks, "lock").await;
+                let guard = acquire(locks, "lock").await;
                 assert!(last < Some(guard.fencing_token()), "{seconds}");
                 last = Some(guard.fencing_token());
                 until("the others vote", async || {
-                    let values = rig.values("lock").await;
+                    let values = testbed.values("lock").await;
                     !values[0].is_empty() && !values[2].is_empty()
                 })
                 .await;
-                let is_out = value(&rig.nodes[1], "lock").await.is_empty();
+                let is_out = value(&testbed.nodes[1], "lock").await.is_empty();
                 assert!(is_busy(&new, "lock").await && is_busy(&old, "lock").await);
-                give_back(guard).await;
+                release(guard).await;
                 is_out
             })
             .await;
         }
-        rig.drained().await;
+        testbed.drained().await;
     }
-    // With its clock it takes part again, whatever its marker has seen meanwhile.
+    // With its clock it takes part again, whatever its record has seen meanwhile.
     clocks[1].is_ahead_by(0).unwrap();
-    assert!(hold(&rig.direct(LONG).await, "lock").await.fencing_token() > last.unwrap());
+    assert!(acquire(&testbed.direct(LONG).await, "lock").await.fencing_token() > last.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_whose_clocks_disagree_is_refused_by_name() {
-    let (rig, clocks) = skewed(LONG).await;
-    let lines = rig.lines().await;
+    let (testbed, clocks) = skewed(LONG).await;
+    let lines = testbed.lines().await;
     let old = lines.connect(LONG).await;
-    let before = hold(&old, "lock").await;
+    let before = acquire(&old, "lock").await;
     let token = before.fencing_token();
-    give_back(before).await;
+    release(before).await;
     clocks[0].is_ahead_by(40).unwrap();
     clocks[2].is_ahead_by(-40).unwrap();
-    let refused = try_connect(&rig.url(LONG)).await.unwrap_err();
+    let refused = try_connect(&testbed.url(LONG)).await.unwrap_err();
     assert_kind(&refused, ErrorKind::Refused);
     read_again(&lines).await;
     let mut told = None;
@@ -81,10 +82,10 @@ async fn a_majority_whose_clocks_disagree_is_refused_by_name() {
     })
     .await;
     for (error, urls) in [
-        (refused, rig.nodes.iter().map(TestRedis::addr).collect::<Vec<_>>()),
+        (refused, testbed.nodes.iter().map(TestRedis::addr).collect::<Vec<_>>()),
         (told.unwrap(), lines.proxies.iter().map(Proxy::addr).collect()),
     ] {
-        let words = words(&error);
+        let words = error_chain(&error);
         assert!(words.contains("the clocks of a majority are not within"), "{words}");
         assert!(urls.iter().all(|node| words.contains(&format!("{node}: "))), "{words}");
     }
@@ -93,26 +94,26 @@ async fn a_majority_whose_clocks_disagree_is_refused_by_name() {
     }
     read_again(&lines).await;
     // Its own clock was set back: node 0 counts as one that lost its data. Two are left.
-    let after = hold(&old, "lock").await;
+    let after = acquire(&old, "lock").await;
     assert!(after.fencing_token() > token);
-    give_back(after).await;
+    release(after).await;
 }
 
 /// One that is ahead as far as it may be is what tokens are taken from; they rise without it, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_over_clocks_that_differ_within_the_tolerance() {
-    let (rig, clocks) = skewed(LONG).await;
+    let (testbed, clocks) = skewed(LONG).await;
     let mut last = None;
     for (node, seconds) in [(0, 8), (1, 8), (0, 0), (2, -1), (1, 0), (2, 9), (0, 1)] {
         clocks[node].is_ahead_by(seconds).unwrap();
-        let lines = rig.lines().await;
+        let lines = testbed.lines().await;
         let locks = lines.connect(LONG).await;
         for lost in 0..3 {
             lines.lose(&[lost]);
-            let guard = hold(&locks, "lock").await;
+            let guard = acquire(&locks, "lock").await;
             assert!(last < Some(guard.fencing_token()), "{seconds} at {node}, without {lost}");
             last = Some(guard.fencing_token());
-            give_back(guard).await;
+            release(guard).await;
             lines.heal().await;
         }
     }
@@ -120,8 +121,8 @@ async fn tokens_rise_over_clocks_that_differ_within_the_tolerance() {
 
 /// Row 35: leases that end a hundredth too early on every node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_whose_clocks_run_a_hundredth_too_fast_free_nothing_that_is_believed_in() {
-    let (rig, clocks) = skewed(LONG).await;
+async fn clocks_that_run_a_hundredth_too_fast_free_no_held_lock() {
+    let (testbed, clocks) = skewed(LONG).await;
     let began = Instant::now();
     let ticking = tokio::spawn(async move {
         loop {
@@ -133,22 +134,22 @@ async fn nodes_whose_clocks_run_a_hundredth_too_fast_free_nothing_that_is_believ
         }
     });
     for _ in 0..3 {
-        let lines = rig.lines().await;
-        let (near, far) = (rig.direct(LONG).await, lines.connect(LONG).await);
+        let lines = testbed.lines().await;
+        let (near, far) = (testbed.direct(LONG).await, lines.connect(LONG).await);
         let held = soon("acquired", far.lock("lock").ttl(ms(2500)).acquire()).await.unwrap();
-        let waiter = wait_for(&near, "lock");
-        queued(&near, "lock", 1).await;
+        let waiter = spawn_waiter(&near, "lock");
+        until_queued(&near, "lock", 1).await;
         lines.lose(&[0, 1, 2]);
-        let next = granted(waiter).await;
+        let next = until_granted(waiter).await;
         assert!(!held.is_held(), "believed in by {:?} too long", held.remaining());
-        give_back(next).await;
+        release(next).await;
         lines.heal().await;
     }
-    for node in &rig.nodes {
+    for node in &testbed.nodes {
         let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later").as_micros();
         let ahead = u128::from(time_us(node).await).saturating_sub(right);
         assert!(ahead > began.elapsed().as_micros() / 200, "its clock was not fast");
     }
     ticking.abort();
-    rig.drained().await;
+    testbed.drained().await;
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use fencelock_conformance::How;
 use fencelock_conformance::checker::{Rules, assert_clean};
 use fencelock_conformance::history::Worker;
-use fencelock_conformance::proxy::Direction;
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::proxy::Direction;
+use fencelock_testkit::servers::TestRedis;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
@@ -22,7 +22,7 @@ async fn calls(nodes: &[TestRedis]) -> u64 {
 async fn calls_of(nodes: &[TestRedis], command: &str) -> u64 {
     let mut all = 0;
     for node in nodes {
-        let stats = ask(node, &["INFO", "commandstats"]).await;
+        let stats = redis_command(node, &["INFO", "commandstats"]).await;
         let count = |line: &str| {
             let calls = line.strip_prefix(&format!("cmdstat_{command}:calls="))?;
             calls.split(',').next()?.parse::<u64>().ok()
@@ -34,13 +34,13 @@ async fn calls_of(nodes: &[TestRedis], command: &str) -> u64 {
 
 /// A word for each of them, and not for each of them as often as there are others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_of_readers_is_told_once() {
+async fn many_readers_are_notified_once_each() {
     const STORES: usize = 3;
     const READERS: usize = 300;
     // A busy machine serves a crowd slowly.
     let params = &format!("{LONG}&node_timeout=5s&unreachable_after=2m");
-    let rig = Rig::new(3, params).await;
-    let stores = join_all((0..STORES).map(|_| rig.direct(params))).await;
+    let testbed = Testbed::new(3, params).await;
+    let stores = join_all((0..STORES).map(|_| testbed.direct(params))).await;
     for stay in [true, false] {
         let writer = stores[0].rw_lock("doc").write().acquire().await.unwrap();
         let readers: Vec<_> = stores
@@ -58,38 +58,39 @@ async fn a_crowd_of_readers_is_told_once() {
         let waiting = format!("{{{}}}:q", key("doc"));
         until("all wait at all nodes", async || {
             let mut counts = Vec::new();
-            for node in &rig.nodes {
-                let count = ask(node, &["ZCOUNT", &waiting, "1000000000000000", "+inf"]).await;
+            for node in &testbed.nodes {
+                let count =
+                    redis_command(node, &["ZCOUNT", &waiting, "1000000000000000", "+inf"]).await;
                 counts.push(count);
             }
             counts.iter().all(|count| *count == READERS.to_string())
         })
         .await;
-        let before = calls_of(&rig.nodes, "publish").await;
-        give_back(writer).await;
+        let before = calls_of(&testbed.nodes, "publish").await;
+        release(writer).await;
         let guards = within(PATIENCE * 2, "all have read", join_all(readers)).await;
-        let told = calls_of(&rig.nodes, "publish").await - before;
+        let told = calls_of(&testbed.nodes, "publish").await - before;
         let each = told as f64 / (3 * READERS) as f64;
         println!("readers that stay: {stay}: {each:.2} words of a node for each");
         // One, and a few of looks and of rounds that are taken back: `steps` counts exactly. It was 58
         // when each told those who come next.
         assert!(each < 15.0, "{each} words of each node for each reader");
         drop(guards);
-        rig.drained().await;
+        testbed.drained().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_served_without_a_herd() {
+async fn contention_causes_no_thundering_herd() {
     const STORES: usize = 5;
     const EACH: usize = 10;
     const TIMES: usize = 3;
     const GRANTS: u64 = (STORES * EACH * TIMES) as u64;
-    let rig = Rig::new(3, LONG).await;
-    let stores = join_all((0..STORES).map(|_| rig.direct(LONG))).await;
+    let testbed = Testbed::new(3, LONG).await;
+    let stores = join_all((0..STORES).map(|_| testbed.direct(LONG))).await;
     // So that the scripts are known, and no call is counted twice.
-    give_back(hold(&stores[0], "warm").await).await;
-    let (before, started) = (calls(&rig.nodes).await, Instant::now());
+    release(acquire(&stores[0], "warm").await).await;
+    let (before, started) = (calls(&testbed.nodes).await, Instant::now());
     let contenders = stores.iter().cycle().take(STORES * EACH).map(|locks| {
         let locks = locks.clone();
         tokio::spawn(async move {
@@ -106,20 +107,20 @@ async fn a_crowd_is_served_without_a_herd() {
     let contenders: Vec<_> = contenders.collect();
     let all = within(Duration::from_secs(100), "everybody was served", join_all(contenders)).await;
     let took = started.elapsed();
-    let calls = calls(&rig.nodes).await - before;
+    let calls = calls(&testbed.nodes).await - before;
     let rounds = calls as f64 / 3.0 / GRANTS as f64;
     println!("{GRANTS} grants in {took:?}, {rounds:.1} calls of a node for each");
     assert_clean(all.into_iter().flat_map(Result::unwrap).collect(), Rules::default());
     // Two are the least: a vote and its release. A herd would be fifty.
     assert!(rounds < 12.0, "{rounds} calls of each node for each grant");
-    rig.drained().await;
+    testbed.drained().await;
 }
 
 /// Nobody queues: who tries again and again must not keep the others from winning.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tries_do_not_keep_a_waiter_out() {
-    let rig = Rig::new(5, LONG).await;
-    let stores = join_all((0..3).map(|_| rig.direct(LONG))).await;
+    let testbed = Testbed::new(5, LONG).await;
+    let stores = join_all((0..3).map(|_| testbed.direct(LONG))).await;
     let tries = stores[1..].iter().map(|locks| {
         let locks = locks.clone();
         tokio::spawn(async move {
@@ -133,35 +134,35 @@ async fn tries_do_not_keep_a_waiter_out() {
     });
     let tries: Vec<_> = tries.collect();
     for _ in 0..20 {
-        give_back(hold(&stores[0], "lock").await).await;
+        release(acquire(&stores[0], "lock").await).await;
     }
     tries.iter().for_each(tokio::task::JoinHandle::abort);
     join_all(tries).await;
-    rig.drained().await;
+    testbed.drained().await;
 }
 
 /// What a lost answer left behind is the claim's own, even where it has yet to be taken back: a try
 /// that calls the lock busy for its sake would never run a job that nobody else runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_kept_out_by_his_own_earlier_question() {
+async fn no_claim_is_rejected_for_its_own_earlier_round() {
     // The first round waits until the lines are given up, and cannot take back what it asked for.
     let params = &format!("{LONG}&node_timeout=5s");
-    let rig = Rig::new(3, params).await;
-    let lines = rig.lines().await;
+    let testbed = Testbed::new(3, params).await;
+    let lines = testbed.lines().await;
     let locks = lines.connect(params).await;
     lines.proxies.iter().for_each(|proxy| proxy.black_hole(Direction::ToClient));
     let lock = locks.lock("lock");
     let tries = tokio::spawn(async move { lock.try_acquire().await });
-    rig.held_everywhere("lock", &[]).await;
-    for node in &rig.nodes {
+    testbed.held_everywhere("lock", &[]).await;
+    for node in &testbed.nodes {
         let left = value(node, "lock").await;
         // Of a round that is not taken back before it ends by itself.
         let (round, rest) = left.split_once(' ').unwrap();
         assert_eq!(round, "x1");
-        ask(node, &["SET", &key("lock"), &format!("x99 {rest}"), "PX", "2000"]).await;
+        redis_command(node, &["SET", &key("lock"), &format!("x99 {rest}"), "PX", "2000"]).await;
     }
     lines.heal().await;
     let tried = soon("the try ends", tries).await.unwrap();
-    give_back(tried.unwrap().expect("nobody else has it")).await;
-    rig.drained().await;
+    release(tried.unwrap().expect("nobody else has it")).await;
+    testbed.drained().await;
 }

@@ -1,7 +1,7 @@
 //! A quorum, for the tests in `dead`.
 
-use fencelock_conformance::servers::TestRedis;
 use fencelock_core::Locks;
+use fencelock_testkit::servers::TestRedis;
 
 use crate::support::*;
 
@@ -11,11 +11,11 @@ pub(crate) const WAITERS: usize = 10_000;
 /// A busy machine queues for long.
 const NODE_TIMEOUT: &str = "node_timeout=5s";
 
-pub(crate) struct DeadStore(Rig);
+pub(crate) struct DeadStore(Testbed);
 
 impl DeadStore {
     pub(crate) async fn start() -> DeadStore {
-        DeadStore(Rig::new(3, &format!("{LONG}&{NODE_TIMEOUT}")).await)
+        DeadStore(Testbed::new(3, &format!("{LONG}&{NODE_TIMEOUT}")).await)
     }
 
     pub(crate) async fn locks(&self) -> Locks {

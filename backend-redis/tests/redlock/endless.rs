@@ -10,43 +10,43 @@ const GONE: &str = "x3 1500 lock:@0123456789abcdef 67e5504410b1426f9247bb680e5fe
 /// What nobody renews ends with the TTL that it was acquired for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_ours_and_has_no_end_is_given_one() {
-    let rig = Rig::new(3, LONG).await;
-    let locks = rig.direct(LONG).await;
+    let testbed = Testbed::new(3, LONG).await;
+    let locks = testbed.direct(LONG).await;
     for value in [GONE.to_owned(), format!("{GONE}\n")] {
-        for node in &rig.nodes {
-            ask(node, &["SET", &key(NAME), &value]).await;
+        for node in &testbed.nodes {
+            redis_command(node, &["SET", &key(NAME), &value]).await;
         }
-        give_back(granted(wait_for(&locks, NAME)).await).await;
-        rig.drained().await;
+        release(until_granted(spawn_waiter(&locks, NAME)).await).await;
+        testbed.drained().await;
     }
 }
 
 /// A holder who lives renews what it holds, whatever end it was given meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_whose_keys_lost_their_end_goes_on_holding() {
-    let rig = Rig::new(3, QUICK).await;
-    let locks = rig.direct(QUICK).await;
+async fn a_holder_whose_keys_lost_their_ttl_keeps_the_lock() {
+    let testbed = Testbed::new(3, QUICK).await;
+    let locks = testbed.direct(QUICK).await;
     for node in 0..3 {
-        rig.open(node).await;
+        testbed.open(node).await;
     }
-    let held = hold(&locks, NAME).await;
-    let waiter = wait_for(&locks, NAME);
-    queued(&locks, NAME, 1).await;
-    for node in &rig.nodes {
-        ask(node, &["PERSIST", &key(NAME)]).await;
+    let held = acquire(&locks, NAME).await;
+    let waiter = spawn_waiter(&locks, NAME);
+    until_queued(&locks, NAME, 1).await;
+    for node in &testbed.nodes {
+        redis_command(node, &["PERSIST", &key(NAME)]).await;
     }
     until("they have ends", async || {
-        for node in &rig.nodes {
-            if ask(node, &["PTTL", &key(NAME)]).await == "-1" {
+        for node in &testbed.nodes {
+            if redis_command(node, &["PTTL", &key(NAME)]).await == "-1" {
                 return false;
             }
         }
         true
     })
     .await;
-    renewed(&locks, &held, QUICK_TTL).await;
+    until_renewed(&locks, &held, QUICK_TTL).await;
     assert!(!waiter.is_finished(), "two hold it");
-    give_back(held).await;
-    give_back(granted(waiter).await).await;
-    rig.drained().await;
+    release(held).await;
+    release(until_granted(waiter).await).await;
+    testbed.drained().await;
 }

@@ -104,7 +104,7 @@ async fn work(
             }
         }
         if let Err(error) = worker.release(guard, claim).await {
-            *errors.entry(format!("release: {}", error.kind().words())).or_default() += 1;
+            *errors.entry(format!("release: {}", error.kind().message())).or_default() += 1;
         }
     }
     (worker.into_events(), errors)
@@ -112,13 +112,13 @@ async fn work(
 
 /// What kept it from being acquired.
 fn reason(error: &Error) -> String {
-    let words = words(error);
+    let words = error_chain(error);
     for reason in ["the clocks of a majority", "apart", "lost its data or is new", "connection"] {
         if words.contains(reason) {
-            return format!("acquire: {}: {reason}", error.kind().words());
+            return format!("acquire: {}: {reason}", error.kind().message());
         }
     }
-    format!("acquire: {}", error.kind().words())
+    format!("acquire: {}", error.kind().message())
 }
 
 #[derive(Default)]
@@ -135,7 +135,7 @@ impl Count {
 
 /// Restarts majorities until `is_over`, once per `quiet`.
 async fn run(
-    rig: &Rig,
+    testbed: &Testbed,
     clients: Vec<Locks>,
     quiet: Duration,
     is_over: impl Fn(u64, usize) -> bool,
@@ -160,8 +160,8 @@ async fn run(
         let nodes = (0..NODES).sample(&mut random, NODES / 2 + 1);
         let restarting = Instant::now();
         // All are gone before the first is back: what they knew is known to a minority only.
-        nodes.iter().for_each(|node| rig.nodes[*node].kill().unwrap());
-        let back = join_all(nodes.iter().map(|node| rig.nodes[*node].restart())).await;
+        nodes.iter().for_each(|node| testbed.nodes[*node].kill().unwrap());
+        let back = join_all(nodes.iter().map(|node| testbed.nodes[*node].restart())).await;
         back.into_iter().for_each(|started| started.expect("it starts again"));
         slowest = slowest.max(restarting.elapsed());
         cycles += 1;
@@ -188,9 +188,9 @@ async fn no_two_hold_while_majorities_forget() {
     const FEW: u64 = 300;
     let _alone = RUNNING.lock().await;
     let wanted = std::env::var("FENCELOCK_ACQUISITIONS").map_or(FEW, |text| text.parse().unwrap());
-    let rig = Rig::new(NODES, QUICK).await;
-    let clients = join_all((0..CLIENTS).map(|_| rig.direct(QUICK))).await;
-    let run = run(&rig, clients, QUICK_DELAY + QUIET, |grants, _| grants >= wanted).await;
+    let testbed = Testbed::new(NODES, QUICK).await;
+    let clients = join_all((0..CLIENTS).map(|_| testbed.direct(QUICK))).await;
+    let run = run(&testbed, clients, QUICK_DELAY + QUIET, |grants, _| grants >= wanted).await;
     let (grants, cycles, step) = (run.grants(), run.cycles, run.smallest_step());
     let violations = check(run.events, Rules::default());
     println!(
@@ -208,7 +208,7 @@ async fn no_two_hold_while_majorities_forget() {
     if run.slowest > RESTARTED_WITHIN {
         println!("slower than the {RESTARTED_WITHIN:?} that a cycle should take");
     }
-    rig.drained().await;
+    testbed.drained().await;
 }
 
 /// The same nodes without the delay: so the run above can tell.
@@ -216,9 +216,10 @@ async fn no_two_hold_while_majorities_forget() {
 async fn the_same_run_without_the_delay_shows_overlaps() {
     const MOST_CYCLES: usize = 6;
     let _alone = RUNNING.lock().await;
-    let rig = Rig::unknown(NODES).await;
-    let clients = join_all((0..CLIENTS).map(|_| rig.careless(None, QUICK_TTL))).await;
-    let run = run(&rig, clients, QUIET, |_, cycles| cycles >= MOST_CYCLES).await;
+    let testbed = Testbed::unknown(NODES).await;
+    let clients =
+        join_all((0..CLIENTS).map(|_| testbed.without_restart_delay(None, QUICK_TTL))).await;
+    let run = run(&testbed, clients, QUIET, |_, cycles| cycles >= MOST_CYCLES).await;
     let (grants, cycles) = (run.grants(), run.cycles);
     let overlaps = overlaps(&check(run.events, Rules::default()));
     println!("{grants} acquisitions, {cycles} majorities restarted: {overlaps} overlaps");

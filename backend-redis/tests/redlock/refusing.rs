@@ -1,7 +1,7 @@
 //! A minority of nodes that answer, and refuse, or that nobody may write to: rows 20 to 24 and 38 on
 //! a quorum. Nobody waits for them, as for those in `away.rs`.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -16,31 +16,35 @@ async fn order(node: &TestRedis, command: &str) {
 }
 
 async fn says(node: &TestRedis, word: &str) -> bool {
-    let info = ask(node, &["INFO", "persistence"]).await;
+    let info = redis_command(node, &["INFO", "persistence"]).await;
     info.lines().any(|line| line.trim_end() == word)
 }
 
 /// Row 20.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_load_their_data() {
+async fn nodes_that_load_their_data_are_not_waited_for() {
     with_a_minority(
         &[ONE],
-        async |rig, _, node| {
-            let node = &rig.nodes[node];
+        async |testbed, _, node| {
+            let node = &testbed.nodes[node];
             // 1 ms for each key, and a look at the clients behind each.
-            ask(node, &["DEBUG", "POPULATE", "20000", "ballast"]).await;
-            ask(node, &["CONFIG", "SET", "key-load-delay", "1000"]).await;
-            ask(node, &["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]).await;
+            redis_command(node, &["DEBUG", "POPULATE", "20000", "ballast"]).await;
+            redis_command(node, &["CONFIG", "SET", "key-load-delay", "1000"]).await;
+            redis_command(
+                node,
+                &["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"],
+            )
+            .await;
             order(node, "DEBUG RELOAD").await;
             until("it loads", async || says(node, "loading:1").await).await;
         },
-        async |rig, _, node| {
-            let node = &rig.nodes[node];
+        async |testbed, _, node| {
+            let node = &testbed.nodes[node];
             assert!(says(node, "loading:1").await, "it was ready too soon to test anything");
-            ask(node, &["CONFIG", "SET", "key-load-delay", "0"]).await;
+            redis_command(node, &["CONFIG", "SET", "key-load-delay", "0"]).await;
             until("it is ready", async || says(node, "loading:0").await).await;
             let remove = "for i = 0, 19999 do redis.call('DEL', 'ballast:' .. i) end";
-            ask(node, &["EVAL", remove, "0"]).await;
+            redis_command(node, &["EVAL", remove, "0"]).await;
         },
     )
     .await;
@@ -48,22 +52,22 @@ async fn nobody_waits_for_nodes_that_load_their_data() {
 
 /// Row 21.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_run_a_long_script() {
+async fn nodes_that_run_a_long_script_are_not_waited_for() {
     with_a_minority(
         &[ONE],
-        async |rig, _, node| {
-            let node = &rig.nodes[node];
-            ask(node, &["CONFIG", "SET", "busy-reply-threshold", "20"]).await;
+        async |testbed, _, node| {
+            let node = &testbed.nodes[node];
+            redis_command(node, &["CONFIG", "SET", "busy-reply-threshold", "20"]).await;
             order(node, "EVAL \"while true do end\" 0").await;
             until("it is busy", async || {
                 node.command(&["PING"]).await.is_err_and(|error| error.to_string().contains("BUSY"))
             })
             .await;
         },
-        async |rig, _, node| {
-            let node = &rig.nodes[node];
+        async |testbed, _, node| {
+            let node = &testbed.nodes[node];
             // It is marked, and ends a moment later.
-            ask(node, &["SCRIPT", "KILL"]).await;
+            redis_command(node, &["SCRIPT", "KILL"]).await;
             until("it serves", async || node.command(&["PING"]).await.is_ok()).await;
         },
     )
@@ -72,13 +76,15 @@ async fn nobody_waits_for_nodes_that_run_a_long_script() {
 
 /// Row 22.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_whose_writes_are_paused() {
+async fn nodes_whose_writes_are_paused_are_not_waited_for() {
     with_a_minority(
         &[ONE],
-        async |rig, _, node| {
-            ask(&rig.nodes[node], &["CLIENT", "PAUSE", "600000", "WRITE"]).await;
+        async |testbed, _, node| {
+            redis_command(&testbed.nodes[node], &["CLIENT", "PAUSE", "600000", "WRITE"]).await;
         },
-        async |rig, _, node| drop(ask(&rig.nodes[node], &["CLIENT", "UNPAUSE"]).await),
+        async |testbed, _, node| {
+            drop(redis_command(&testbed.nodes[node], &["CLIENT", "UNPAUSE"]).await)
+        },
     )
     .await;
 }
@@ -86,54 +92,54 @@ async fn nobody_waits_for_nodes_whose_writes_are_paused() {
 /// Row 24, on all nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn script_flush_is_not_noticed() {
-    let rig = Rig::new(3, LONG).await;
-    let (one, other) = (rig.direct(LONG).await, rig.direct(LONG).await);
+    let testbed = Testbed::new(3, LONG).await;
+    let (one, other) = (testbed.direct(LONG).await, testbed.direct(LONG).await);
     let flush = async || {
-        for node in &rig.nodes {
-            ask(node, &["SCRIPT", "FLUSH"]).await;
+        for node in &testbed.nodes {
+            redis_command(node, &["SCRIPT", "FLUSH"]).await;
         }
     };
     for _ in 0..2 {
         flush().await;
         let guard = soon("acquired", one.lock("lock").ttl(ms(2000)).acquire()).await.unwrap();
         flush().await;
-        let waiter = wait_for(&other, "lock");
-        queued(&one, "lock", 1).await;
+        let waiter = spawn_waiter(&other, "lock");
+        until_queued(&one, "lock", 1).await;
         flush().await;
-        renewed(&one, &guard, ms(2000)).await;
+        until_renewed(&one, &guard, ms(2000)).await;
         flush().await;
         assert!(is_busy(&other, "lock").await);
         flush().await;
-        give_back(guard).await;
+        release(guard).await;
         flush().await;
-        give_back(granted(waiter).await).await;
+        release(until_granted(waiter).await).await;
     }
-    rig.drained().await;
+    testbed.drained().await;
 }
 
 /// Row 38.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_nodes_that_cannot_save() {
+async fn nodes_that_cannot_save_are_not_waited_for() {
     let node = || RedisOptions::new().arg("--enable-protected-configs").arg("local");
-    let rig = Rig::of([node(), node(), node()]).await;
-    rig.declare_new(LONG).await;
+    let testbed = Testbed::of([node(), node(), node()]).await;
+    testbed.declare_new(LONG).await;
     with_these(
-        &rig,
+        &testbed,
         &[1],
-        async |rig, _, node| {
-            let node = &rig.nodes[node];
+        async |testbed, _, node| {
+            let node = &testbed.nodes[node];
             let gone = node.directory().join("gone");
             std::fs::create_dir(&gone).unwrap();
-            ask(node, &["CONFIG", "SET", "dir", gone.to_str().unwrap()]).await;
-            ask(node, &["CONFIG", "SET", "save", "3600 1"]).await;
+            redis_command(node, &["CONFIG", "SET", "dir", gone.to_str().unwrap()]).await;
+            redis_command(node, &["CONFIG", "SET", "save", "3600 1"]).await;
             std::fs::remove_dir(&gone).unwrap();
-            ask(node, &["BGSAVE"]).await;
+            redis_command(node, &["BGSAVE"]).await;
             until("saving has failed", async || says(node, "rdb_last_bgsave_status:err").await)
                 .await;
         },
-        async |rig, _, node| {
+        async |testbed, _, node| {
             let on = ["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"];
-            ask(&rig.nodes[node], &on).await;
+            redis_command(&testbed.nodes[node], &on).await;
         },
     )
     .await;

@@ -4,28 +4,28 @@ use crate::support::*;
 
 /// Row 17: a majority forgets who holds. Nobody else is granted before the holder has been told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_majority_that_forgot_grants_nothing_before_the_holder_is_told() {
-    let rig = Rig::new(3, QUICK).await;
-    let (locks, other) = (rig.direct(QUICK).await, rig.direct(QUICK).await);
+async fn a_majority_without_its_data_grants_nothing_before_the_holder_is_notified() {
+    let testbed = Testbed::new(3, QUICK).await;
+    let (locks, other) = (testbed.direct(QUICK).await, testbed.direct(QUICK).await);
     let mut last = None;
     for forgetting in [&[0, 1][..], &[1, 2], &[0, 1, 2]] {
-        let held = hold(&locks, "lock").await;
+        let held = acquire(&locks, "lock").await;
         assert!(last < Some(held.fencing_token()), "nodes {forgetting:?}");
-        let waiter = wait_for(&other, "lock");
-        queued(&locks, "lock", 1).await;
+        let waiter = spawn_waiter(&other, "lock");
+        until_queued(&locks, "lock", 1).await;
         for node in forgetting {
-            rig.restart(*node).await;
+            testbed.restart(*node).await;
         }
-        let next = granted(waiter).await;
+        let next = until_granted(waiter).await;
         assert!(!held.is_held(), "two hold at once: nodes {forgetting:?} forgot");
         soon("the holder is told", held.lost()).await;
         assert!(next.fencing_token() > held.fencing_token());
         last = Some(next.fencing_token());
         drop(held);
-        give_back(next).await;
-        rig.drained().await;
+        release(next).await;
+        testbed.drained().await;
         for node in forgetting {
-            rig.open(*node).await;
+            testbed.open(*node).await;
         }
     }
 }
@@ -33,15 +33,15 @@ async fn a_majority_that_forgot_grants_nothing_before_the_holder_is_told() {
 /// The same timeline without the delay: so it is the delay that the test above proves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_delay_two_hold_at_once() {
-    let rig = Rig::unknown(3).await;
-    let lines = rig.lines().await;
-    let locks = rig.careless(Some(&lines), ms(10_000)).await;
-    let other = rig.careless(None, ms(10_000)).await;
-    let held = hold(&locks, "lock").await;
+    let testbed = Testbed::unknown(3).await;
+    let lines = testbed.lines().await;
+    let locks = testbed.without_restart_delay(Some(&lines), ms(10_000)).await;
+    let other = testbed.without_restart_delay(None, ms(10_000)).await;
+    let held = acquire(&locks, "lock").await;
     // It is not to plant anew what the nodes forget.
     lines.lose(&[0, 1, 2]);
-    rig.restart(0).await;
-    rig.restart(1).await;
+    testbed.restart(0).await;
+    testbed.restart(1).await;
     let mut next = None;
     until("the forgetful ones grant it", async || {
         // Anew each time: one who goes on waiting goes by the word of the node that remembers.
@@ -52,23 +52,23 @@ async fn without_the_delay_two_hold_at_once() {
     let next = next.unwrap();
     assert!(held.is_held() && next.is_held());
     drop(held);
-    give_back(next).await;
+    release(next).await;
 }
 
-/// FLUSHALL leaves the server's run as it is. Only the marker tells that its locks are gone.
+/// FLUSHALL leaves the server's run as it is. Only the record tells that its locks are gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_flushed_is_kept_out_as_one_that_restarted() {
-    let rig = Rig::new(3, QUICK).await;
-    let lines = rig.lines().await;
-    let (locks, other) = (lines.connect(QUICK).await, rig.direct(QUICK).await);
+async fn a_flushed_node_is_excluded_like_a_restarted_one() {
+    let testbed = Testbed::new(3, QUICK).await;
+    let lines = testbed.lines().await;
+    let (locks, other) = (lines.connect(QUICK).await, testbed.direct(QUICK).await);
     lines.lose(&[2]);
     let held = locks.lock("lock").fixed_lease(QUICK_TTL).acquire().await.unwrap();
-    ask(&rig.nodes[0], &["FLUSHALL"]).await;
-    let flushed = time_us(&rig.nodes[0]).await;
-    let next = granted(wait_for(&other, "lock")).await;
+    redis_command(&testbed.nodes[0], &["FLUSHALL"]).await;
+    let flushed = time_us(&testbed.nodes[0]).await;
+    let next = until_granted(spawn_waiter(&other, "lock")).await;
     assert!(!held.is_held(), "two hold at once");
-    give_back(next).await;
-    rig.open(0).await;
-    let opened = time_us(&rig.nodes[0]).await;
+    release(next).await;
+    testbed.open(0).await;
+    let opened = time_us(&testbed.nodes[0]).await;
     assert!(u128::from(opened - flushed) >= QUICK_DELAY.as_micros(), "too young");
 }

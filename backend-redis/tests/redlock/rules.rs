@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fencelock_core::{ErrorKind, Locks, LostReason};
-use fencelock_redis::redlock::marker::Marker;
+use fencelock_redis::redlock::incarnation::IncarnationRecord;
 use fencelock_redis::redlock::votes::{self, Settled, Vote};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -22,8 +22,8 @@ const B: usize = 1;
 const C: usize = 2;
 
 /// A client that reaches all nodes but these.
-async fn without(rig: &Rig, nodes: &[usize], params: &str) -> (Lines, Locks) {
-    let lines = rig.lines().await;
+async fn without(testbed: &Testbed, nodes: &[usize], params: &str) -> (Lines, Locks) {
+    let lines = testbed.lines().await;
     let locks = lines.connect(params).await;
     lines.lose(nodes);
     (lines, locks)
@@ -31,24 +31,24 @@ async fn without(rig: &Rig, nodes: &[usize], params: &str) -> (Lines, Locks) {
 
 /// A on a and b; a restarts empty; B would get a and c.
 ///
-/// Kept by `marker::standing`: a marker that is `Born` is `Young` until the delay has passed. A B
-/// that was there before also waits by its own clock, in `Acquaintance::meet`.
+/// Kept by `incarnation::standing`: a record that is `Born` is `Young` until the delay has passed. A B
+/// that was there before also waits by its own clock, in `RestartTracker::meet`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_forgot_does_not_vote_a_second_time() {
-    let rig = Rig::new(3, QUICK).await;
-    let (_lines, one) = without(&rig, &[C], QUICK).await;
-    let old = rig.direct(QUICK).await;
+async fn a_node_that_lost_its_data_does_not_vote_a_second_time() {
+    let testbed = Testbed::new(3, QUICK).await;
+    let (_lines, one) = without(&testbed, &[C], QUICK).await;
+    let old = testbed.direct(QUICK).await;
     for is_new in [false, true] {
-        rig.open(A).await;
+        testbed.open(A).await;
         let lock = one.lock("lock").wait_at_most(PATIENCE).fixed_lease(QUICK_TTL);
         let held = lock.acquire().await.unwrap();
         let until = held.valid_until();
-        rig.restart(A).await;
-        let other = if is_new { rig.direct(QUICK).await } else { old.clone() };
-        let next = granted(wait_for(&other, "lock")).await;
+        testbed.restart(A).await;
+        let other = if is_new { testbed.direct(QUICK).await } else { old.clone() };
+        let next = until_granted(spawn_waiter(&other, "lock")).await;
         assert!(other.now() >= until && !held.is_held(), "two hold at once");
         assert_eq!(soon("told", held.lost()).await, LostReason::Expired);
-        give_back(next).await;
+        release(next).await;
     }
 }
 
@@ -60,43 +60,44 @@ async fn no_lock_outlives_the_delay() {
     /// The longest in whole tenths of a second, of (2000 - 2 * 300 - 2) / 1.01.
     const LONGEST: u64 = 1300;
     const TOO_LONG: u64 = 1385;
-    let rig = Rig::new(3, QUICK).await;
-    let (_lines, one) = without(&rig, &[C], QUICK).await;
-    let other = rig.direct(QUICK).await;
+    let testbed = Testbed::new(3, QUICK).await;
+    let (_lines, one) = without(&testbed, &[C], QUICK).await;
+    let other = testbed.direct(QUICK).await;
     let too_long = one.lock("lock").fixed_lease(ms(TOO_LONG));
     let refused = too_long.acquire().await.expect_err("a TTL that the delay does not cover");
     assert_kind(&refused, ErrorKind::InvalidArgument);
-    let error = try_connect(&rig.url("restart_delay=2s&clock_tolerance=300ms&ttl=1385ms")).await;
+    let error =
+        try_connect(&testbed.url("restart_delay=2s&clock_tolerance=300ms&ttl=1385ms")).await;
     assert_kind(&error.unwrap_err(), ErrorKind::InvalidArgument);
     // About the longest that there can be, and the fastest that a node can forget it.
     let held = soon("granted", one.lock("lock").fixed_lease(ms(LONGEST)).acquire()).await.unwrap();
-    rig.restart(A).await;
-    let next = granted(wait_for(&other, "lock")).await;
+    testbed.restart(A).await;
+    let next = until_granted(spawn_waiter(&other, "lock")).await;
     assert!(!held.is_held(), "two hold at once");
-    give_back(next).await;
+    release(next).await;
 }
 
 /// The same up to a second too early, by an age of which less than a second is known.
 ///
-/// Kept by `marker::standing`, which counts the age in µs from when the node was first seen empty.
+/// Kept by `incarnation::standing`, which counts the age in µs from when the node was first seen empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_is_as_old_as_its_marker_to_the_microsecond() {
-    let rig = Rig::new(3, QUICK).await;
-    let locks = rig.direct(QUICK).await;
+async fn a_node_is_as_old_as_its_record_to_the_microsecond() {
+    let testbed = Testbed::new(3, QUICK).await;
+    let locks = testbed.direct(QUICK).await;
     for round in 0..3 {
         let killed = now_us();
-        rig.restart(A).await;
-        // Somebody else's client, which has not seen the node before: the marker is all it has.
-        let fresh = rig.direct(QUICK).await;
+        testbed.restart(A).await;
+        // Somebody else's client, which has not seen the node before: the record is all it has.
+        let fresh = testbed.direct(QUICK).await;
         until("it votes again", async || {
-            let guard = hold(&fresh, "lock").await;
-            let votes = !value(&rig.nodes[A], "lock").await.is_empty();
-            give_back(guard).await;
+            let guard = acquire(&fresh, "lock").await;
+            let votes = !value(&testbed.nodes[A], "lock").await.is_empty();
+            release(guard).await;
             votes
         })
         .await;
-        let now = time_us(&rig.nodes[A]).await;
-        let born = Marker::parse(&marker(&rig.nodes[A]).await).unwrap().born_us;
+        let now = time_us(&testbed.nodes[A]).await;
+        let born = IncarnationRecord::parse(&record(&testbed.nodes[A]).await).unwrap().born_us;
         assert!(born >= killed, "round {round}: born {} µs before it was killed", killed - born);
         let age = u128::from(now - born);
         assert!(age >= QUICK_DELAY.as_micros(), "round {round}: it voted at {age} µs of age");
@@ -108,52 +109,52 @@ async fn a_node_is_as_old_as_its_marker_to_the_microsecond() {
 ///
 /// Kept by `votes::majority`: of all that are configured, `votes.len()`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_majority_of_those_who_answer_is_none() {
-    let rig = Rig::new(3, LONG).await;
-    let (_one_lines, one) = without(&rig, &[B, C], LONG).await;
-    let (_other_lines, other) = without(&rig, &[A, B], LONG).await;
-    let error = in_vain(&one, "lock", ms(300)).await;
+async fn a_majority_of_those_that_reply_is_not_a_quorum() {
+    let testbed = Testbed::new(3, LONG).await;
+    let (_one_lines, one) = without(&testbed, &[B, C], LONG).await;
+    let (_other_lines, other) = without(&testbed, &[A, B], LONG).await;
+    let error = acquire_error(&one, "lock", ms(300)).await;
     assert_kind(&error, ErrorKind::Unreachable);
-    assert_kind(&in_vain(&other, "lock", ms(300)).await, ErrorKind::Unreachable);
-    rig.drained().await;
-    rig.restart(A).await;
-    rig.restart(C).await;
-    let third = rig.direct(LONG).await;
-    let error = in_vain(&third, "lock", ms(300)).await;
+    assert_kind(&acquire_error(&other, "lock", ms(300)).await, ErrorKind::Unreachable);
+    testbed.drained().await;
+    testbed.restart(A).await;
+    testbed.restart(C).await;
+    let third = testbed.direct(LONG).await;
+    let error = acquire_error(&third, "lock", ms(300)).await;
     assert_kind(&error, ErrorKind::Unreachable);
-    assert!(words(&error).matches("lost its data or is new").count() == 2, "{error}");
-    rig.drained().await;
+    assert!(error_chain(&error).matches("lost its data or is new").count() == 2, "{error}");
+    testbed.drained().await;
 }
 
-/// B is granted the larger fence of b on a and b and releases. A, of a and c, would get less.
+/// B is granted the larger token of b on a and b and releases. A, of a and c, would get less.
 ///
-/// Kept by `Desk::write_back`: a round is won once a majority knows its largest fence.
+/// Kept by `Desk::write_back`: a round is won once a majority knows its largest token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_largest_fence_of_a_round_is_written_back() {
-    let rig = Rig::new(3, LONG).await;
-    let far = time_us(&rig.nodes[B]).await + 3_600_000_000;
-    ask(&rig.nodes[B], &["SET", &fence_key("lock"), &far.to_string()]).await;
-    let (_b_lines, other) = without(&rig, &[C], LONG).await;
-    let (_a_lines, one) = without(&rig, &[B], LONG).await;
-    let first = hold(&other, "lock").await;
+async fn the_largest_token_of_a_round_is_written_back() {
+    let testbed = Testbed::new(3, LONG).await;
+    let far = time_us(&testbed.nodes[B]).await + 3_600_000_000;
+    redis_command(&testbed.nodes[B], &["SET", &token_key("lock"), &far.to_string()]).await;
+    let (_b_lines, other) = without(&testbed, &[C], LONG).await;
+    let (_a_lines, one) = without(&testbed, &[B], LONG).await;
+    let first = acquire(&other, "lock").await;
     assert!(first.fencing_token().get() > far, "b was heard");
     let token = first.fencing_token();
-    give_back(first).await;
+    release(first).await;
     // The next one on a and c.
-    let second = hold(&one, "lock").await;
+    let second = acquire(&one, "lock").await;
     assert!(second.fencing_token() > token, "{:?} after {token:?}", second.fencing_token());
-    give_back(second).await;
+    release(second).await;
 }
 
-/// b's fence is larger from a failed try. A gets a's and b's votes, and its key on a is lost; B
-/// takes a, with less. Were A's fence still acknowledged by a, B would be granted less, after A.
+/// b's token is larger from a failed try. A gets a's and b's votes, and its key on a is lost; B
+/// takes a, with less. Were A's token still acknowledged by a, B would be granted less, after A.
 ///
 /// Kept by `raise.lua`: `if value ~= ARGV[2] … then return 0 end`.
 #[test]
-fn a_fence_counts_only_where_the_lock_is_still_the_claims() {
+fn a_token_counts_only_where_the_claim_still_has_the_lock() {
     let [mut a, mut b, mut c] = [Node::start(), Node::start(), Node::start()];
     let (one, other) = (round(ME, 1), round(OTHER, 1));
-    b.set_fence(3200);
+    b.set_token(3200);
     assert_eq!(a.vote(&one, 1600).int(), Some(1600));
     let largest = b.vote(&one, 1600).int().unwrap();
     assert_eq!(largest, 3216);
@@ -162,8 +163,8 @@ fn a_fence_counts_only_where_the_lock_is_still_the_claims() {
     let smaller = [a.vote(&other, 1616).int(), c.vote(&other, 1616).int()];
     assert_eq!(smaller, [Some(1616), Some(1616)], "B's round");
     let acknowledged = a.raise(&one, 3216).int();
-    assert_eq!(acknowledged, Some(0), "a acknowledges A's fence, and has given B less");
-    assert_eq!(a.fence(), 1616, "and it is B's fence that stands there");
+    assert_eq!(acknowledged, Some(0), "a acknowledges A's token, and has given B less");
+    assert_eq!(a.token(), 1616, "and it is B's token that stands there");
     let votes = [Vote::No, Vote::Yes(3216), Vote::No];
     assert_eq!(votes::settled(&votes, 3216), Settled::No, "A is granted nothing");
 }
@@ -172,26 +173,26 @@ fn a_fence_counts_only_where_the_lock_is_still_the_claims() {
 ///
 /// Kept by `of_round`, and by `ask_for_votes`, which counts rounds up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_given_back_is_never_asked_for_again() {
-    let rig = Rig::new(3, LONG).await;
+async fn a_released_round_is_never_requested_again() {
+    let testbed = Testbed::new(3, LONG).await;
     let mut spies = Vec::new();
-    for node in &rig.nodes {
+    for node in &testbed.nodes {
         spies.push(Spy::on(node.addr()).await);
     }
-    let (one, other) = (rig.direct(LONG).await, rig.direct(LONG).await);
+    let (one, other) = (testbed.direct(LONG).await, testbed.direct(LONG).await);
     // Somebody of another library has b and c, so that rounds fail with a's vote.
     for node in [B, C] {
-        ask(&rig.nodes[node], &["SET", &key("lock"), "foreign", "PX", "400"]).await;
+        redis_command(&testbed.nodes[node], &["SET", &key("lock"), "foreign", "PX", "400"]).await;
     }
     let ttl = ms(900);
     let waiting = one.lock("lock").ttl(ttl);
     let held = soon("granted after the foreign one", waiting.acquire()).await.unwrap();
-    renewed(&one, &held, ttl).await;
+    until_renewed(&one, &held, ttl).await;
     let mut first_rounds = BTreeSet::new();
     for spy in &mut spies {
         let mut freed: BTreeMap<String, usize> = BTreeMap::new();
         for (at, line) in spy.lines().await.into_iter().enumerate() {
-            // `vote` and `extend` name the marker, `free` does not.
+            // `vote` and `extend` name the record, `free` does not.
             let Some(identity) = line.split('"').find(|word| is_round(word)) else { continue };
             match line.contains("fencelock:redlock") {
                 true => assert!(!freed.contains_key(identity), "{line} after its release"),
@@ -204,16 +205,20 @@ async fn what_was_given_back_is_never_asked_for_again() {
     // They arrive once more, as late as can be.
     let free = script("free");
     for identity in &first_rounds {
-        for node in &rig.nodes {
+        for node in &testbed.nodes {
             let keys = ["3", "lock:lock", "{lock:lock}:q", "{lock:lock}:f"];
             let late = [&["EVAL", free][..], &keys, &[identity, "", ""]].concat();
-            assert_eq!(ask(node, &late).await, "0", "a late release had something to delete");
+            assert_eq!(
+                redis_command(node, &late).await,
+                "0",
+                "a late release had something to delete"
+            );
         }
     }
     assert!(held.is_held() && is_busy(&other, "lock").await);
-    rig.held_everywhere("lock", &[]).await;
-    give_back(held).await;
-    rig.drained().await;
+    testbed.held_everywhere("lock", &[]).await;
+    release(held).await;
+    testbed.drained().await;
 }
 
 /// A's release arrives when its lock has expired and is B's.
@@ -221,32 +226,32 @@ async fn what_was_given_back_is_never_asked_for_again() {
 /// Kept by `free.lua`: `if value == ME …`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_release_does_not_free_a_successor() {
-    let rig = Rig::new(3, LONG).await;
-    let (lines, other) = (rig.lines().await, rig.direct(LONG).await);
+    let testbed = Testbed::new(3, LONG).await;
+    let (lines, other) = (testbed.lines().await, testbed.direct(LONG).await);
     let one = lines.connect(LONG).await;
     let held = one.lock("lock").ttl(ms(800)).acquire().await.unwrap();
     lines.lose(&[A, B, C]);
-    let next = hold(&other, "lock").await;
+    let next = acquire(&other, "lock").await;
     assert!(!held.is_held(), "two hold at once");
-    rig.held_everywhere("lock", &[]).await;
-    let theirs = rig.values("lock").await;
+    testbed.held_everywhere("lock", &[]).await;
+    let theirs = testbed.values("lock").await;
     drop(held);
     lines.heal().await;
     // Its releases have arrived when something later has, on each of the lines.
     for _ in 0..3 {
-        give_back(hold(&one, "later").await).await;
+        release(acquire(&one, "later").await).await;
     }
     assert!(is_busy(&one, "lock").await);
     let free = script("free");
-    for node in &rig.nodes {
+    for node in &testbed.nodes {
         let keys = ["3", "lock:lock", "{lock:lock}:q", "{lock:lock}:f"];
         let identity = round(ME, 1);
         let late = [&["EVAL", free][..], &keys, &[&identity, "", ""]].concat();
-        assert_eq!(ask(node, &late).await, "0");
+        assert_eq!(redis_command(node, &late).await, "0");
     }
-    assert_eq!(rig.values("lock").await, theirs, "a late release took it away");
-    give_back(next).await;
-    rig.drained().await;
+    assert_eq!(testbed.values("lock").await, theirs, "a late release took it away");
+    release(next).await;
+    testbed.drained().await;
 }
 
 /// Of this machine, which the nodes' are.

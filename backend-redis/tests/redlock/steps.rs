@@ -5,9 +5,9 @@ pub(crate) mod bench;
 #[path = "../scripts/client.rs"]
 #[allow(dead_code, reason = "the other scripts need more of it")]
 mod client;
-mod fences;
 mod queue;
 mod strangers;
+mod tokens;
 
 use self::bench::{ME, Mode, Node, OTHER, READER, SECOND_READER, round};
 
@@ -20,11 +20,11 @@ fn is_near(ttl: i64, expected: i64) {
 }
 
 #[test]
-fn a_free_node_votes_and_says_the_same_again() {
+fn a_free_node_votes_and_a_repeat_gets_the_same_reply() {
     let mut node = Node::start();
     let me = round(ME, 1);
     assert_eq!(node.vote(&me, 1600).int(), Some(1600));
-    assert_eq!((node.holder(), node.fence()), (me.clone(), 1600));
+    assert_eq!((node.holder(), node.token()), (me.clone(), 1600));
     is_near(node.ttl("lock"), TTL);
     let before = node.state();
     for proposal in [1600, 3200, 16] {
@@ -35,31 +35,31 @@ fn a_free_node_votes_and_says_the_same_again() {
     node.wait(OTHER, Mode::Exclusive, 10);
     assert_eq!(node.vote(&me, 3200).int(), Some(1600));
     assert_eq!(node.vote_as(&me, ME, Mode::Exclusive, 3200, 5).int(), Some(1600));
-    assert_eq!(node.fence(), 1600);
+    assert_eq!(node.token(), 1600);
 }
 
 #[test]
-fn a_held_node_refuses_and_says_for_how_long() {
+fn a_held_node_rejects_and_reports_for_how_long() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     let before = node.state();
     for _ in 0..2 {
-        let (whose, ms, first) = node.vote(&round(OTHER, 1), 3200).refusal();
+        let (whose, ms, first) = node.vote(&round(OTHER, 1), 3200).rejection();
         assert_eq!((whose.as_str(), first), ("aa", 0));
         assert!((1..=1000).contains(&ms), "{ms}");
     }
-    assert_eq!(node.state(), before, "a fence changes only with the lock");
+    assert_eq!(node.state(), before, "a token changes only with the lock");
     for _ in 0..2 {
         let (_, _, first) =
-            node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 10).refusal();
+            node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 10).rejection();
         assert_eq!(first, 1);
     }
-    assert_eq!((node.waiters(), node.fence()), (vec![OTHER.to_owned()], 1600));
+    assert_eq!((node.waiters(), node.token()), (vec![OTHER.to_owned()], 1600));
     is_near(node.ttl("{lock}:q"), 10_000);
 }
 
 #[test]
-fn a_node_with_another_marker_neither_votes_nor_extends() {
+fn a_node_with_another_record_neither_votes_nor_extends() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     node.call(&["SET", "fencelock:redlock", "another"]);
@@ -83,15 +83,15 @@ fn a_node_with_another_marker_neither_votes_nor_extends() {
 }
 
 #[test]
-fn a_fence_is_raised_where_the_lock_is_held_and_never_lowered() {
+fn a_token_is_raised_where_the_lock_is_held_and_never_lowered() {
     let mut node = Node::start();
     let me = round(ME, 1);
     assert_eq!(node.raise(&me, 3200).int(), Some(0), "nobody has it");
-    assert_eq!(node.fence(), 0);
+    assert_eq!(node.token(), 0);
     node.vote(&me, 1600);
     for _ in 0..2 {
         assert_eq!(node.raise(&me, 3200).int(), Some(1));
-        assert_eq!(node.fence(), 3200);
+        assert_eq!(node.token(), 3200);
     }
     assert_eq!(node.raise(&me, 1600).int(), Some(1), "it has more");
     let before = node.state();
@@ -110,13 +110,13 @@ fn an_extension_prolongs_what_is_held() {
         node.call(&["PEXPIRE", "lock", "100"]);
         assert_eq!(node.extend(&me, "30000", 3200, "").int(), Some(1));
         is_near(node.ttl("lock"), TTL);
-        assert_eq!((node.holder(), node.fence()), (me.clone(), 3200));
+        assert_eq!((node.holder(), node.token()), (me.clone(), 3200));
     }
     // Asked only whether it is there, it changes nothing.
     node.call(&["PEXPIRE", "lock", "20000"]);
     assert_eq!(node.extend(&me, "0", 6400, "plant").int(), Some(1));
     is_near(node.ttl("lock"), 20_000);
-    assert_eq!(node.fence(), 3200);
+    assert_eq!(node.token(), 3200);
     let before = node.state();
     for other in [round(ME, 2), round(OTHER, 1)] {
         assert_eq!(node.extend(&other, "60000", 6400, "").int(), Some(0));
@@ -126,22 +126,22 @@ fn an_extension_prolongs_what_is_held() {
 }
 
 #[test]
-fn what_is_gone_is_planted_only_when_asked_to() {
+fn a_lost_lock_is_reinstalled_only_on_request() {
     let mut node = Node::start();
     let me = round(ME, 1);
-    node.set_fence(1600);
+    node.set_token(1600);
     let before = node.state();
     assert_eq!(node.extend(&me, "30000", 3200, "").int(), Some(0));
     assert_eq!(node.extend(&me, "0", 3200, "plant").int(), Some(0));
     assert_eq!(node.state(), before);
     for _ in 0..2 {
         assert_eq!(node.extend(&me, "30000", 3200, "plant").int(), Some(1));
-        assert_eq!((node.holder(), node.fence()), (me.clone(), 3200));
+        assert_eq!((node.holder(), node.token()), (me.clone(), 3200));
         is_near(node.ttl("lock"), TTL);
     }
     assert_eq!(node.free(&me).int(), Some(1));
     assert_eq!(node.free(&me).int(), Some(0), "asked again");
-    assert_eq!((node.holder(), node.fence()), (String::new(), 3200));
+    assert_eq!((node.holder(), node.token()), (String::new(), 3200));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn readers_share_a_node_and_keep_writers_out() {
         assert_eq!(node.vote_shared(&one, 3200).int(), Some(1603), "asked again");
         assert_eq!(node.vote_shared(&other, 3200).int(), Some(1619));
     }
-    assert_eq!(node.vote(&round(ME, 1), 3200).refusal().0, "group");
+    assert_eq!(node.vote(&round(ME, 1), 3200).rejection().0, "group");
     assert_eq!(node.extend(&one, "60000", 1619, "").int(), Some(1));
     is_near(node.ttl("lock"), 60_000);
     assert_eq!(node.extend(&round(ME, 1), "30000", 3200, "plant").int(), Some(0));
@@ -172,7 +172,7 @@ fn readers_share_a_node_and_keep_writers_out() {
 
 /// A full server runs no script that has not written yet: no vote, but all is given back.
 #[test]
-fn a_full_node_frees_and_extends_and_does_not_vote() {
+fn a_full_node_releases_and_extends_and_does_not_vote() {
     let mut node = Node::start();
     let (me, reader) = (round(ME, 1), round(READER, 1));
     node.vote(&me, 1600);

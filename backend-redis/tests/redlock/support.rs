@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-pub(crate) use fencelock_conformance::acts::*;
-use fencelock_conformance::proxy::{Direction, Proxy, framing};
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Locks, Result, Settings, Ttl, url};
 use fencelock_redis::{REDLOCK_SCHEME, RedlockStore, redlock};
+pub(crate) use fencelock_testkit::helpers::*;
+use fencelock_testkit::proxy::{Direction, Proxy, framing};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
@@ -22,31 +22,31 @@ pub(crate) const QUICK_TTL: Duration = ms(1000);
 pub(crate) const QUICK_DELAY: Duration = ms(2000);
 
 /// Independent servers.
-pub(crate) struct Rig {
+pub(crate) struct Testbed {
     pub(crate) nodes: Vec<TestRedis>,
 }
 
-impl Rig {
+impl Testbed {
     /// So many nodes, which nobody knows yet.
-    pub(crate) async fn unknown(count: usize) -> Rig {
-        Rig::of((0..count).map(|_| RedisOptions::new())).await
+    pub(crate) async fn unknown(count: usize) -> Testbed {
+        Testbed::of((0..count).map(|_| RedisOptions::new())).await
     }
 
-    pub(crate) async fn of(options: impl IntoIterator<Item = RedisOptions>) -> Rig {
+    pub(crate) async fn of(options: impl IntoIterator<Item = RedisOptions>) -> Testbed {
         let starting = options.into_iter().map(RedisOptions::start);
         let nodes = join_all(starting).await.into_iter();
-        Rig { nodes: nodes.map(|node| node.expect("a redis-server starts")).collect() }
+        Testbed { nodes: nodes.map(|node| node.expect("a redis-server starts")).collect() }
     }
 
     /// So many nodes that are declared new, for clients with these URL parameters.
-    pub(crate) async fn new(count: usize, params: &str) -> Rig {
-        let rig = Rig::unknown(count).await;
-        rig.declare_new(params).await;
-        rig
+    pub(crate) async fn new(count: usize, params: &str) -> Testbed {
+        let testbed = Testbed::unknown(count).await;
+        testbed.declare_new(params).await;
+        testbed
     }
 
     pub(crate) async fn declare_new(&self, params: &str) {
-        redlock::init(&self.url(params)).await.expect("nodes without a marker are declared new");
+        redlock::init(&self.url(params)).await.expect("nodes without a record are declared new");
     }
 
     /// Past all faults.
@@ -60,7 +60,11 @@ impl Rig {
     }
 
     /// A client that takes nodes that lost their data at their word.
-    pub(crate) async fn careless(&self, lines: Option<&Lines>, ttl: Duration) -> Locks {
+    pub(crate) async fn without_restart_delay(
+        &self,
+        lines: Option<&Lines>,
+        ttl: Duration,
+    ) -> Locks {
         let ports: Vec<u16> = match lines {
             Some(lines) => lines.proxies.iter().map(|proxy| proxy.addr().port()).collect(),
             None => self.nodes.iter().map(TestRedis::port).collect(),
@@ -84,8 +88,8 @@ impl Rig {
         self.nodes[node].restart().await.expect("it starts again");
     }
 
-    /// The keys of holders and waiters, each with its node. The last fences may stay, for hours,
-    /// and the marker for ever.
+    /// The keys of holders and waiters, each with its node. The last tokens may stay, for hours,
+    /// and the record for ever.
     pub(crate) async fn leftovers(&self) -> Vec<(usize, String)> {
         let mut left = Vec::new();
         for (node, server) in self.nodes.iter().enumerate() {
@@ -130,42 +134,42 @@ impl Rig {
     /// Awaits that a node takes part again.
     pub(crate) async fn open(&self, node: usize) {
         until(&format!("node {node} takes part"), async || {
-            marker(&self.nodes[node]).await.contains(" open ")
+            record(&self.nodes[node]).await.contains(" open ")
         })
         .await;
     }
 }
 
-/// What lies at a node's marker.
-pub(crate) async fn marker(node: &TestRedis) -> String {
-    ask(node, &["GET", redlock::marker::KEY]).await
+/// What lies at a node's record.
+pub(crate) async fn record(node: &TestRedis) -> String {
+    redis_command(node, &["GET", redlock::incarnation::KEY]).await
 }
 
 /// Keys of claims on one node.
 pub(crate) async fn leftovers(server: &TestRedis) -> Vec<String> {
-    let keys = ask(server, &["KEYS", "*"]).await;
+    let keys = redis_command(server, &["KEYS", "*"]).await;
     let of_claims =
-        |key: &&str| !key.is_empty() && !key.ends_with("}:f") && *key != redlock::marker::KEY;
+        |key: &&str| !key.is_empty() && !key.ends_with("}:f") && *key != redlock::incarnation::KEY;
     keys.lines().filter(of_claims).map(str::to_owned).collect()
 }
 
-/// A lock's key, and that of its last fence.
+/// A lock's key, and that of its last token.
 pub(crate) fn key(name: &str) -> String {
     format!("lock:{name}")
 }
 
-pub(crate) fn fence_key(name: &str) -> String {
+pub(crate) fn token_key(name: &str) -> String {
     format!("{{lock:{name}}}:f")
 }
 
 /// What a node has at the lock's key: empty for nothing.
 pub(crate) async fn value(node: &TestRedis, name: &str) -> String {
-    ask(node, &["GET", &key(name)]).await
+    redis_command(node, &["GET", &key(name)]).await
 }
 
 /// The node's clock, in µs.
 pub(crate) async fn time_us(node: &TestRedis) -> u64 {
-    let time = ask(node, &["TIME"]).await;
+    let time = redis_command(node, &["TIME"]).await;
     let mut words = time.lines().map(|word| word.parse::<u64>().expect("a number"));
     words.next().unwrap() * 1_000_000 + words.next().unwrap()
 }
@@ -215,5 +219,5 @@ pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
 }
 
 pub(crate) async fn connect(url: &str) -> Locks {
-    connected(|| try_connect(url)).await
+    connect_retrying(|| try_connect(url)).await
 }

@@ -1,9 +1,9 @@
 //! The access rules as docs/redlock.md has them: they suffice, and every command in them is used.
 
-use fencelock_conformance::acts::*;
-use fencelock_conformance::servers::TestRedis;
 use fencelock_core::{Guard, Locks};
 use fencelock_redis::redlock::{NodeStatus, init, open_when_due, replace, status};
+use fencelock_testkit::helpers::*;
+use fencelock_testkit::servers::TestRedis;
 
 use crate::support::*;
 
@@ -43,7 +43,7 @@ async fn the_documented_rules_suffice_and_all_are_used() {
     let told = status(&old, Some("a")).await.unwrap();
     assert!(told.iter().all(NodeStatus::takes_part), "{told:?}");
     let told = told.into_iter().map(|node| node.seen.unwrap().lock.unwrap().unwrap());
-    assert!(told.into_iter().all(|lock| lock.fence.is_some()));
+    assert!(told.into_iter().all(|lock| lock.last_token.is_some()));
     locks.close().await.unwrap();
 
     let new = login(nodes.url(&[0, 1, 3], &format!("{SHORT}&set_epoch=2")));
@@ -60,11 +60,11 @@ async fn the_documented_rules_suffice_and_all_are_used() {
 }
 
 async fn exclusive(locks: &Locks, nodes: &Nodes) {
-    let guard = hold(locks, "a").await;
-    let waiter = wait_for(locks, "a");
+    let guard = acquire(locks, "a").await;
+    let waiter = spawn_waiter(locks, "a");
     until("it queues", async || locks.inspect("a").await.unwrap().waiters.len() == 1).await;
-    give_back(guard).await;
-    let guard = granted(waiter).await;
+    release(guard).await;
+    let guard = until_granted(waiter).await;
     until_renewed(&guard).await;
     // A connection that is lost: the next one ends it, if it is still there.
     let killed = nodes.node(0).command(&["CLIENT", "KILL", "USER", "jobs"]).await.unwrap();
@@ -86,9 +86,9 @@ async fn shared(locks: &Locks) {
     let writer = tokio::spawn(async move { writer.acquire().await });
     until("it queues", async || locks.inspect("b").await.unwrap().waiters.len() == 1).await;
     until_renewed(&one).await;
-    give_back(one).await;
-    give_back(two).await;
-    give_back(granted(writer).await).await;
+    release(one).await;
+    release(two).await;
+    release(until_granted(writer).await).await;
 }
 
 async fn until_renewed(guard: &Guard) {

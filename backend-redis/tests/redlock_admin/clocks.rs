@@ -1,16 +1,16 @@
 //! A node whose clock is wrong.
 
-use fencelock_conformance::acts::*;
-use fencelock_conformance::servers::{RedisOptions, ServerClock};
 use fencelock_core::ErrorKind;
 use fencelock_redis::redlock::{init, replace, status};
+use fencelock_testkit::helpers::*;
+use fencelock_testkit::servers::{RedisOptions, ServerClock};
 
 use crate::support::*;
 
 const AHEAD: i64 = 40;
 
 #[tokio::test]
-async fn a_clock_that_does_not_agree_is_shown_and_no_set_is_changed_to_it() {
+async fn a_clock_that_does_not_agree_is_shown_and_no_set_is_replaced() {
     let nodes = Nodes::start(3).await;
     let clock = ServerClock::of("redis-server").unwrap();
     clock.is_ahead_by(AHEAD).unwrap();
@@ -23,7 +23,7 @@ async fn a_clock_that_does_not_agree_is_shown_and_no_set_is_changed_to_it() {
     assert!(told[0].takes_part() && told[1].takes_part());
     assert!(!told[2].takes_part());
     let seen = told[2].seen.as_ref().unwrap();
-    assert!(seen.part.is_open() && !seen.clock_agrees, "{seen:?}");
+    assert!(seen.membership.is_open() && !seen.clock_agrees, "{seen:?}");
     let (at_least, at_most) = seen.clock_ahead_us;
     let ahead = AHEAD * 1_000_000;
     assert!(at_least < ahead + 5_000_000 && at_most > ahead - 5_000_000, "{seen:?}");
@@ -34,9 +34,9 @@ async fn a_clock_that_does_not_agree_is_shown_and_no_set_is_changed_to_it() {
     nodes.node(1).command(&["FLUSHALL"]).await.unwrap();
     skewed.command(&["FLUSHALL"]).await.unwrap();
     init(&old).await.unwrap();
-    let before = nodes.markers().await;
+    let before = nodes.records().await;
     let error = replace(&old, &with_skewed("set_epoch=7")).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
     assert!(error.to_string().contains("clock_tolerance=10s"), "{error}");
-    assert_eq!(nodes.markers().await, before);
+    assert_eq!(nodes.records().await, before);
 }

@@ -1,8 +1,8 @@
 //! Declaring a set new.
 
-use fencelock_conformance::acts::*;
 use fencelock_core::ErrorKind;
 use fencelock_redis::redlock::init;
+use fencelock_testkit::helpers::*;
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -14,16 +14,16 @@ async fn a_new_set_takes_part_at_once() {
     init(&url).await.unwrap();
     let start = Instant::now();
     let locks = connect(&url).await.unwrap();
-    give_back(hold(&locks, "a").await).await;
+    release(acquire(&locks, "a").await).await;
     assert!(start.elapsed() < PATIENCE / 2, "nobody waited for restart_delay=60s");
     locks.close().await.unwrap();
-    let before = nodes.markers().await;
+    let before = nodes.records().await;
     init(&url).await.unwrap();
-    assert_eq!(nodes.markers().await, before, "again, it does nothing");
+    assert_eq!(nodes.records().await, before, "again, it does nothing");
 }
 
 #[tokio::test]
-async fn without_it_a_new_set_says_what_to_do() {
+async fn without_init_a_new_set_reports_what_to_do() {
     let nodes = Nodes::start(3).await;
     let url = nodes.url(&[0, 1, 2], "");
     let locks = connect(&url).await.unwrap();
@@ -45,37 +45,37 @@ async fn a_used_set_is_not_declared_new() {
     init(&url).await.unwrap();
     // One node loses its data while a lock may be held there.
     nodes.node(1).command(&["FLUSHALL"]).await.unwrap();
-    let before = nodes.markers().await;
+    let before = nodes.records().await;
     let error = init(&url).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
     assert!(error.to_string().contains("locks may be held"), "{error}");
-    assert_eq!(nodes.markers().await, before);
+    assert_eq!(nodes.records().await, before);
     // Another set has the nodes.
     let error = init(&nodes.url(&[0, 1, 2], "set_epoch=2")).await.unwrap_err();
     assert!(error.to_string().contains("fencelock redlock replace"), "{error}");
-    nodes.set_marker(0, "hello").await;
+    nodes.set_record(0, "hello").await;
     assert_kind(&init(&url).await.unwrap_err(), ErrorKind::Foreign);
-    assert_eq!(nodes.marker(0).await, "hello");
+    assert_eq!(nodes.record(0).await, "hello");
 }
 
 #[tokio::test]
-async fn all_nodes_must_answer_before_one_is_written() {
+async fn all_nodes_must_reply_before_one_is_written() {
     let nodes = Nodes::start(3).await;
     nodes.node(1).kill().unwrap();
     let error = init(&nodes.url(&[0, 1, 2], "")).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error.to_string().contains(&nodes.node(1).addr().to_string()), "{error}");
-    assert_eq!((nodes.marker(0).await, nodes.marker(2).await), (String::new(), String::new()));
+    assert_eq!((nodes.record(0).await, nodes.record(2).await), (String::new(), String::new()));
     // One server by two names has one vote.
     let port = nodes.node(0).port();
     let twins = format!("redlock://127.0.0.1:{port},localhost:{port},{}", nodes.node(2).addr());
     let error = init(&twins).await.unwrap_err();
     assert!(error.to_string().contains("are one server"), "{error}");
-    assert_eq!(nodes.marker(0).await, "");
+    assert_eq!(nodes.record(0).await, "");
 }
 
 #[tokio::test]
-async fn who_is_no_set_is_told_so() {
+async fn another_url_is_not_a_set() {
     let error = init("redis://127.0.0.1").await.unwrap_err();
     assert_kind(&error, ErrorKind::InvalidArgument);
     assert!(error.to_string().contains("redlock://H1,H2,H3"), "{error}");

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::acts::*;
 use fencelock_core::{Error, ErrorKind};
 use fencelock_redis::redlock::{init, open_when_due, replace};
+use fencelock_testkit::helpers::*;
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -21,14 +21,14 @@ async fn changes_hands(nodes: &Nodes, old: &[usize], new: &[usize]) {
     let (old_url, new_url) = (nodes.url(old, SHORT), nodes.url(new, &next(SHORT)));
     init(&old_url).await.unwrap();
     let before = connect(&old_url).await.unwrap();
-    let held = hold(&before, "a").await;
+    let held = acquire(&before, "a").await;
     let closing = Instant::now();
     let replaced = replace(&old_url, &new_url).await.unwrap();
     assert!(replaced.opens_in <= DELAY, "{replaced:?}");
     assert!(replaced.not_closed.is_empty(), "{replaced:?}");
 
     let after = connect(&new_url).await.unwrap();
-    let granted = hold(&after, "a").await;
+    let granted = acquire(&after, "a").await;
     assert!(!held.is_held(), "two hold it");
     assert!(closing.elapsed() >= DELAY, "the first grant came before the delay was over");
     assert!(held.valid_until() < granted.valid_until());
@@ -36,7 +36,7 @@ async fn changes_hands(nodes: &Nodes, old: &[usize], new: &[usize]) {
 
     assert_refused(&soon("an answer", before.lock("b").try_acquire()).await.unwrap_err());
     assert_refused(&soon("an answer", connect(&old_url)).await.unwrap_err());
-    give_back(granted).await;
+    release(granted).await;
     for locks in [before, after] {
         locks.close().await.unwrap();
     }
@@ -53,8 +53,8 @@ fn assert_refused(error: &Error) {
 async fn one_node_of_three_is_replaced_while_a_lock_is_held() {
     let nodes = Nodes::start(4).await;
     changes_hands(&nodes, &[0, 1, 2], &[0, 1, 3]).await;
-    let marker = nodes.marker(2).await;
-    assert_eq!((word(&marker, 1), word(&marker, 4)), ("closed", "2"), "told that it is out");
+    let record = nodes.record(2).await;
+    assert_eq!((word(&record, 1), word(&record, 4)), ("closed", "2"), "told that it is out");
 }
 
 #[tokio::test]
@@ -80,15 +80,15 @@ async fn a_set_moves_to_other_servers_without_its_dead_node() {
     assert_eq!(*gone, nodes.node(1).addr().to_string());
     within(DELAY * 5, "it opens", open_when_due(&new_url)).await.unwrap();
     for node in [3, 4, 5] {
-        assert_eq!(word(&nodes.marker(node).await, 1), "open");
+        assert_eq!(word(&nodes.record(node).await, 1), "open");
     }
     let locks = connect(&new_url).await.unwrap();
-    give_back(hold(&locks, "a").await).await;
+    release(acquire(&locks, "a").await).await;
     locks.close().await.unwrap();
-    let before = (nodes.marker(0).await, nodes.marker(4).await);
+    let before = (nodes.record(0).await, nodes.record(4).await);
     let again = replace(&old_url, &new_url).await.unwrap();
     assert_eq!(again.opens_in, Duration::ZERO);
-    assert_eq!((nodes.marker(0).await, nodes.marker(4).await), before, "it is done already");
+    assert_eq!((nodes.record(0).await, nodes.record(4).await), before, "it is done already");
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn nothing_is_written_before_all_can_be() {
     let old_url = nodes.url(&[0, 1, 2], SHORT);
     let new_url = nodes.url(&[0, 1, 3], &next(SHORT));
     init(&old_url).await.unwrap();
-    let before = nodes.markers().await;
+    let before = nodes.records().await;
     // The number must rise by one.
     for params in [SHORT.to_owned(), format!("{SHORT}&set_epoch=3")] {
         let error = replace(&old_url, &nodes.url(&[0, 1, 3], &params)).await.unwrap_err();
@@ -108,9 +108,9 @@ async fn nothing_is_written_before_all_can_be() {
     for (text, kind) in
         [("abc open 5 3 9 60000", ErrorKind::Refused), ("hello", ErrorKind::Foreign)]
     {
-        nodes.set_marker(3, text).await;
+        nodes.set_record(3, text).await;
         assert_kind(&replace(&old_url, &new_url).await.unwrap_err(), kind);
-        assert_eq!(nodes.marker(3).await, text);
+        assert_eq!(nodes.record(3).await, text);
     }
     nodes.node(3).command(&["FLUSHALL"]).await.unwrap();
     // The old URL is wrong.
@@ -126,15 +126,15 @@ async fn nothing_is_written_before_all_can_be() {
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error.to_string().contains(&nodes.node(3).addr().to_string()), "{error}");
     nodes.node(3).thaw().unwrap();
-    assert_eq!(nodes.markers().await, before);
+    assert_eq!(nodes.records().await, before);
     // A majority of the old set is away.
     nodes.node(1).kill().unwrap();
     nodes.node(2).kill().unwrap();
     let error = replace(&old_url, &nodes.url(&[0, 3, 4], &next(SHORT))).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error.to_string().contains("1 of 3 nodes of the old set"), "{error}");
-    assert_eq!(nodes.marker(0).await, before[0]);
-    assert_eq!(nodes.marker(3).await, "");
+    assert_eq!(nodes.record(0).await, before[0]);
+    assert_eq!(nodes.record(3).await, "");
 }
 
 /// What an interruption leaves behind, step by step, is finished by a repeat. `later` are the nodes
@@ -147,10 +147,10 @@ async fn is_finished_from(stages: [(&str, u64, &str); 4], later: &[usize]) {
             nodes.mark(node, state, AGE + age, set).await;
         }
     }
-    let before = nodes.markers().await;
+    let before = nodes.records().await;
     let (old_url, new_url) = (nodes.url(&[0, 1, 2], SHORT), nodes.url(&[0, 1, 3], &next(SHORT)));
     let replaced = replace(&old_url, &new_url).await.unwrap();
-    let after = nodes.markers().await;
+    let after = nodes.records().await;
     for node in [0, 1, 3] {
         assert_eq!(word(&after[node], 4), "2", "{stages:?}: {after:?}");
         let is_later = later.contains(&node);
@@ -164,7 +164,7 @@ async fn is_finished_from(stages: [(&str, u64, &str); 4], later: &[usize]) {
     assert_eq!(replaced.opens_in.is_zero(), later.is_empty(), "{stages:?}: {replaced:?}");
     let again = replace(&old_url, &new_url).await.unwrap();
     assert!(again.opens_in <= replaced.opens_in);
-    assert_eq!(nodes.markers().await, after, "{stages:?}: a repeat changes nothing");
+    assert_eq!(nodes.records().await, after, "{stages:?}: a repeat changes nothing");
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn a_change_that_was_interrupted_is_finished_by_a_repeat() {
     // Closing: one of two, then both.
     is_finished_from([closed, open, open, none], &[0, 1, 3]).await;
     is_finished_from([closed, closed, open, none], &[0, 1, 3]).await;
-    // A client of the new set was early: its marker does not count, whatever its age.
+    // A client of the new set was early: its record does not count, whatever its age.
     is_finished_from([open, open, open, ("born", 0, NEW)], &[0, 1, 3]).await;
     is_finished_from([closed, closed, closed, ("open", 0, NEW)], &[0, 1, 3]).await;
     // Moving: one of the old nodes, then two, who say that the new one was born in time.
@@ -214,7 +214,7 @@ async fn an_interruption_leaves_the_old_set_closed_and_the_new_one_unopened() {
     let quick = "restart_delay=2s&clock_tolerance=500ms&ttl=500ms";
     let new_url = nodes.url(&[0, 1, 3], &next(quick));
     init(&old_url).await.unwrap();
-    let open = nodes.markers().await;
+    let open = nodes.records().await;
     let locks = connect(&old_url).await.unwrap();
     let begin = || {
         let (old_url, new_url) = (old_url.clone(), new_url.clone());
@@ -222,8 +222,8 @@ async fn an_interruption_leaves_the_old_set_closed_and_the_new_one_unopened() {
     };
     let paused = async || {
         until("a majority is closed", async || {
-            let markers = nodes.markers().await;
-            markers.iter().filter(|marker| word(marker, 1) == "closed").count() >= 2
+            let records = nodes.records().await;
+            records.iter().filter(|record| word(record, 1) == "closed").count() >= 2
         })
         .await;
     };
@@ -232,10 +232,10 @@ async fn an_interruption_leaves_the_old_set_closed_and_the_new_one_unopened() {
     replacing.abort();
     let error = soon("an answer", locks.lock("a").try_acquire()).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
-    assert_eq!(nodes.marker(3).await, "");
+    assert_eq!(nodes.record(3).await, "");
 
-    for (node, marker) in open.iter().enumerate().take(3) {
-        nodes.set_marker(node, marker).await;
+    for (node, record) in open.iter().enumerate().take(3) {
+        nodes.set_record(node, record).await;
     }
     let replacing = begin();
     paused().await;
@@ -243,7 +243,7 @@ async fn an_interruption_leaves_the_old_set_closed_and_the_new_one_unopened() {
     let error = soon("it fails", replacing).await.unwrap().unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error.to_string().contains("do it again"), "{error}");
-    assert_eq!(nodes.marker(3).await, "");
+    assert_eq!(nodes.record(3).await, "");
 
     let replaced = replace(&old_url, &new_url).await.unwrap();
     assert!(!replaced.opens_in.is_zero());

@@ -1,8 +1,8 @@
 //! Looking at a set.
 
-use fencelock_conformance::acts::*;
 use fencelock_core::ErrorKind;
-use fencelock_redis::redlock::{NodeSeen, NodeStatus, Part, init, status};
+use fencelock_redis::redlock::{Membership, NodeSeen, NodeStatus, init, status};
+use fencelock_testkit::helpers::*;
 use std::time::Duration;
 
 use crate::support::*;
@@ -12,7 +12,7 @@ fn seen(node: &NodeStatus) -> &NodeSeen {
 }
 
 #[tokio::test]
-async fn every_node_says_how_it_is() {
+async fn every_node_reports_its_status() {
     let nodes = Nodes::start(7).await;
     let all = nodes.url(&[0, 1, 2, 3, 4, 5, 6], "set_epoch=2");
     let ours = "7 2 60000";
@@ -20,27 +20,27 @@ async fn every_node_says_how_it_is() {
     nodes.mark(1, "born", 20, ours).await;
     nodes.mark(2, "open", 100, "3 1 60000").await;
     nodes.mark(3, "closed", 100, ours).await;
-    nodes.set_marker(4, "hello").await;
+    nodes.set_record(4, "hello").await;
     nodes.node(5).kill().unwrap();
-    let before = nodes.marker(1).await;
+    let before = nodes.record(1).await;
     let told = status(&all, None).await.unwrap();
     assert_eq!(told.len(), 7);
     assert_eq!(told[0].address, nodes.node(0).addr().to_string());
 
-    assert_eq!(seen(&told[0]).part, Part::Open);
+    assert_eq!(seen(&told[0]).membership, Membership::Open);
     assert!(told[0].takes_part());
     let age = seen(&told[0]).age.unwrap();
     assert!(age >= Duration::from_secs(100) && age < Duration::from_secs(200), "{age:?}");
-    let Part::Young(rest) = seen(&told[1]).part else { panic!("{:?}", told[1]) };
+    let Membership::Quarantined(rest) = seen(&told[1]).membership else { panic!("{:?}", told[1]) };
     assert!(rest <= Duration::from_secs(40), "{rest:?}");
     assert!(!told[1].takes_part());
-    let Part::OfAnotherSet(set) = seen(&told[2]).part else { panic!("{:?}", told[2]) };
+    let Membership::OfAnotherSet(set) = seen(&told[2]).membership else { panic!("{:?}", told[2]) };
     assert_eq!((set.nodes, set.epoch), (3, 1));
-    assert!(matches!(seen(&told[3]).part, Part::Closed(_)), "{:?}", told[3]);
-    assert_eq!(seen(&told[4]).part, Part::Foreign);
+    assert!(matches!(seen(&told[3]).membership, Membership::Closed(_)), "{:?}", told[3]);
+    assert_eq!(seen(&told[4]).membership, Membership::Foreign);
     let error = told[5].seen.as_ref().unwrap_err();
     assert_kind(error, ErrorKind::Unreachable);
-    assert_eq!((seen(&told[6]).part, seen(&told[6]).age), (Part::Unmarked, None));
+    assert_eq!((seen(&told[6]).membership, seen(&told[6]).age), (Membership::Unmarked, None));
     for node in [0, 1, 2, 3, 4, 6] {
         let seen = seen(&told[node]);
         assert!(seen.clock_agrees);
@@ -48,15 +48,15 @@ async fn every_node_says_how_it_is() {
         assert!(at_least <= at_most && at_least.abs() < 10_000_000, "{seen:?}");
     }
 
-    assert_eq!(nodes.marker(1).await, before, "looking writes nothing");
-    assert_eq!(nodes.marker(6).await, "");
+    assert_eq!(nodes.record(1).await, before, "looking writes nothing");
+    assert_eq!(nodes.record(6).await, "");
     nodes.mark(1, "born", 61, ours).await;
-    // Another run has the marker of this one; and its data is gone.
+    // Another run has the record of this one; and its data is gone.
     nodes.node(0).restart().await.unwrap();
-    nodes.set_marker(0, &before).await;
+    nodes.set_record(0, &before).await;
     let told = status(&all, None).await.unwrap();
-    assert_eq!(seen(&told[0]).part, Part::Restarted);
-    assert_eq!(seen(&told[1]).part, Part::Due);
+    assert_eq!(seen(&told[0]).membership, Membership::Restarted);
+    assert_eq!(seen(&told[1]).membership, Membership::Due);
     assert!(told[1].takes_part());
 }
 
@@ -66,8 +66,8 @@ async fn a_lock_is_shown_as_each_node_has_it() {
     let url = nodes.url(&[0, 1, 2], "token_epoch=3&prefix=mine:&ttl=3s");
     init(&url).await.unwrap();
     let locks = connect(&url).await.unwrap();
-    let guard = hold(&locks, "a").await;
-    let waiter = wait_for(&locks, "a");
+    let guard = acquire(&locks, "a").await;
+    let waiter = spawn_waiter(&locks, "a");
     until("it queues", async || locks.inspect("a").await.unwrap().waiters.len() == 1).await;
     // A majority suffices for both, and the first renewal tells the others of the holder.
     until("all nodes have it", async || {
@@ -76,18 +76,19 @@ async fn a_lock_is_shown_as_each_node_has_it() {
         let waiters = locks.clone().filter(|lock| lock.snapshot.waiters.len() == 1).count();
         let mut held = locks.map(|lock| {
             let tokens: Vec<_> = lock.snapshot.holders.iter().map(|holder| holder.token).collect();
-            tokens == [Some(guard.fencing_token())] && lock.fence == Some(guard.fencing_token())
+            tokens == [Some(guard.fencing_token())]
+                && lock.last_token == Some(guard.fencing_token())
         });
         held.all(|held| held) && waiters >= 2
     })
     .await;
-    give_back(guard).await;
-    give_back(granted(waiter).await).await;
+    release(guard).await;
+    release(until_granted(waiter).await).await;
     nodes.node(2).command(&["DEL", "mine:b"]).await.unwrap();
     nodes.node(2).command(&["LPUSH", "mine:b", "x"]).await.unwrap();
     let told = status(&url, Some("b")).await.unwrap();
     let lock = |node: usize| seen(&told[node]).lock.as_ref().unwrap();
-    assert_eq!(lock(0).as_ref().unwrap().fence, None);
+    assert_eq!(lock(0).as_ref().unwrap().last_token, None);
     assert_kind(lock(2).as_ref().unwrap_err(), ErrorKind::Foreign);
     assert_kind(&status(&url, Some("")).await.unwrap_err(), ErrorKind::InvalidArgument);
     locks.close().await.unwrap();

@@ -1,9 +1,9 @@
-//! Sets of servers, and their markers.
+//! Sets of servers, and their records.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Locks, Result, url};
 use fencelock_redis::REDLOCK_SCHEME;
-use fencelock_redis::redlock::marker::KEY;
+use fencelock_redis::redlock::incarnation::KEY;
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
 /// A short delay, and a TTL nearly as long as it covers.
 pub(crate) const SHORT: &str = "restart_delay=3s&clock_tolerance=1s&ttl=900ms";
@@ -33,35 +33,35 @@ impl Nodes {
         format!("redlock://{}?{params}", hosts.join(","))
     }
 
-    /// The marker's text, empty without one.
-    pub(crate) async fn marker(&self, node: usize) -> String {
+    /// The record's text, empty without one.
+    pub(crate) async fn record(&self, node: usize) -> String {
         self.0[node].command(&["GET", KEY]).await.unwrap()
     }
 
-    pub(crate) async fn markers(&self) -> Vec<String> {
-        let mut markers = Vec::new();
+    pub(crate) async fn records(&self) -> Vec<String> {
+        let mut records = Vec::new();
         for node in 0..self.0.len() {
-            markers.push(self.marker(node).await);
+            records.push(self.record(node).await);
         }
-        markers
+        records
     }
 
-    pub(crate) async fn set_marker(&self, node: usize, text: &str) {
+    pub(crate) async fn set_record(&self, node: usize, text: &str) {
         self.0[node].command(&["SET", KEY, text]).await.unwrap();
     }
 
-    /// A marker of the node's present run, so many seconds old.
+    /// A record of the node's present run, so many seconds old.
     pub(crate) async fn mark(&self, node: usize, state: &str, age: u64, set: &str) {
         let info = self.0[node].command(&["INFO", "server"]).await.unwrap();
         let run_id = info.lines().find_map(|line| line.trim_end().strip_prefix("run_id:"));
         let time = self.0[node].command(&["TIME"]).await.unwrap();
         let seconds: u64 = time.lines().next().unwrap().parse().unwrap();
         let born = (seconds - age) * 1_000_000;
-        self.set_marker(node, &format!("{} {state} {born} {set}", run_id.unwrap())).await;
+        self.set_record(node, &format!("{} {state} {born} {set}", run_id.unwrap())).await;
     }
 }
 
-/// A word of a marker: 1 is its state, 2 its birth, 4 its epoch.
-pub(crate) fn word(marker: &str, index: usize) -> &str {
-    marker.split(' ').nth(index).unwrap_or_default()
+/// A word of a record: 1 is its state, 2 its birth, 4 its epoch.
+pub(crate) fn word(record: &str, index: usize) -> &str {
+    record.split(' ').nth(index).unwrap_or_default()
 }

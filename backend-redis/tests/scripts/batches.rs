@@ -6,7 +6,7 @@ use super::client::Value;
 use super::{driver, server};
 
 #[test]
-fn steps_of_a_batch_see_what_those_before_them_did() {
+fn steps_of_a_batch_see_the_effects_of_earlier_steps() {
     let server = server();
     let mut bench = Bench::new(server.port(), &real_texts()).unwrap();
     bench.client.subscribe(&driver::PROCESSES);
@@ -21,7 +21,7 @@ fn steps_of_a_batch_see_what_those_before_them_did() {
         ("renew", &lock, &[first_text, "30000", ""]),
         ("attempt", &foreign, &[other_text, "30000"]),
         ("attempt", &lock, &[other_text, "30000", "try"]),
-        ("look", &lock, &[driver::PROCESSES[1], next_text]),
+        ("check_waiters", &lock, &[driver::PROCESSES[1], next_text]),
         ("release", &lock, &[first_text]),
         ("release", &lock, &[first_text]),
         ("attempt", &lock, &[next_text, "30000"]),

@@ -101,7 +101,7 @@ impl Bench {
             Op::Release => self.send("release", keys, &[me]),
             Op::Evict => self.send("release", keys, &[me, "tell"]),
             Op::Renew => self.send("renew", keys, &[me, &ttl, ""]),
-            Op::Look => self.send("look", keys, &[&claim.process, me]),
+            Op::Look => self.send("check_waiters", keys, &[&claim.process, me]),
         }
     }
 
@@ -113,7 +113,7 @@ impl Bench {
     pub(crate) fn send_look(&mut self, keys: &Keys, process: &str, samples: &[String]) {
         let samples = samples.iter().map(String::as_str);
         let args: Vec<_> = [process].into_iter().chain(samples).collect();
-        self.send("look", keys, &args);
+        self.send("check_waiters", keys, &args);
     }
 
     pub(crate) fn state(&mut self, keys: &Keys) -> Result<State, String> {

@@ -18,7 +18,7 @@ mod trouble;
 
 use std::time::Instant;
 
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::servers::TestRedis;
 
 use self::bench::{Bench, real_texts};
 
@@ -57,7 +57,7 @@ fn every_step_of_random_clients_keeps_the_rules() {
 }
 
 #[test]
-fn no_trap_is_fallen_into() {
+fn all_traps_are_avoided() {
     let server = server();
     let mut bench = Bench::new(server.port(), &real_texts()).unwrap();
     bench.client.subscribe(&driver::PROCESSES);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
 use tokio::time::Instant;
 
 use crate::document::{more_for, rules};
@@ -27,7 +27,7 @@ fn url(server: &TestRedis, end: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_documented_rules_suffice_and_none_can_go() {
+async fn the_documented_rules_suffice_and_each_is_needed() {
     let server = TestRedis::start().await.unwrap();
     let rules = rules();
     allow(&server, &rules).await;
@@ -42,7 +42,7 @@ async fn the_documented_rules_suffice_and_none_can_go() {
 }
 
 #[tokio::test]
-async fn what_a_parameter_needs_besides_is_documented() {
+async fn the_additional_rules_for_parameters_are_documented() {
     let options = RedisOptions::new().append_only();
     let topology = options.sentinel().await.unwrap();
     let master = topology.master().await.unwrap();
@@ -56,7 +56,7 @@ async fn what_a_parameter_needs_besides_is_documented() {
 }
 
 #[tokio::test]
-async fn the_rules_to_hear_of_foreign_releases_are_optional() {
+async fn the_rules_for_notifications_of_foreign_releases_are_optional() {
     let server = TestRedis::start().await.unwrap();
     for (more, heard) in
         [(Vec::new(), "tracking_clients:0"), (more_for(FOREIGN), "tracking_clients:1")]
@@ -106,7 +106,7 @@ async fn the_rules_for_sentinel_suffice() {
 }
 
 #[tokio::test]
-async fn the_rules_for_a_cluster_suffice_and_none_can_go() {
+async fn the_rules_for_a_cluster_suffice_and_each_is_needed() {
     let cluster = TestCluster::start().await.unwrap();
     let nodes = cluster.nodes().iter().map(|server| server.addr().to_string());
     let nodes = nodes.collect::<Vec<_>>().join(",");
@@ -172,7 +172,7 @@ async fn another_prefix_is_refused_at_once() {
 
 /// Steps that share a call are not refused together.
 #[tokio::test]
-async fn what_one_may_not_do_is_not_denied_to_the_crowd_around_it() {
+async fn a_denied_lock_does_not_fail_others_of_its_batch() {
     let server = TestRedis::start().await.unwrap();
     let mut narrow = rules();
     narrow.retain(|rule| !rule.starts_with('~'));

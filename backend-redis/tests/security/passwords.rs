@@ -4,9 +4,9 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fencelock_conformance::servers::RedisOptions;
 use fencelock_core::ErrorKind;
 use fencelock_redis::RedisStore;
+use fencelock_testkit::servers::RedisOptions;
 use tokio::time::Instant;
 
 use crate::support::{connect, words};

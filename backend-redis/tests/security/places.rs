@@ -1,11 +1,11 @@
 //! Unix sockets, and databases that do not see each other.
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
 use crate::support::{connect, use_all};
 
 #[tokio::test]
-async fn a_unix_socket_is_as_good_as_a_port() {
+async fn a_unix_socket_works_like_a_port() {
     let server = RedisOptions::new().unix_socket().start().await.unwrap();
     let socket = server.unix_socket().unwrap();
     use_all(&format!("redis+unix://{}", socket.display())).await.unwrap();

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Error, ErrorKind, Settings};
 use fencelock_redis::{Credentials, RedisStore};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
 use crate::support::{connect, use_all};
 
@@ -59,7 +59,7 @@ async fn a_password_file_is_read_again_for_each_connection() {
 }
 
 #[tokio::test]
-async fn credentials_are_asked_for_at_each_connection() {
+async fn credentials_are_requested_for_each_connection() {
     let server = server().start().await.unwrap();
     let asked = Arc::new(AtomicU32::new(0));
     let addr = server.addr();

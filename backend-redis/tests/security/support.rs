@@ -32,7 +32,7 @@ pub(crate) async fn use_all(url: &str) -> Result<()> {
 async fn steps(locks: &Locks) -> Result<()> {
     let profile = format!("{:?}", locks.profile().exclusion_fails_when);
     require(!profile.contains("unknown"), "the profile knows the server")?;
-    hand_over(locks).await?;
+    hand_off(locks).await?;
     give_up(locks).await?;
     renew(locks).await?;
     share(locks).await?;
@@ -48,7 +48,7 @@ pub(crate) async fn use_once(url: &str) -> Result<()> {
     locks.close().await
 }
 
-async fn hand_over(locks: &Locks) -> Result<()> {
+async fn hand_off(locks: &Locks) -> Result<()> {
     let guard = locks.lock("a").acquire().await?;
     let lock = locks.lock("a");
     let waiting = tokio::spawn(async move { lock.acquire().await });

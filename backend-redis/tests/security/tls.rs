@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
 use fencelock_core::{Error, ErrorKind};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::time::Instant;
 
 use crate::support::{connect_once, use_all, words};
@@ -33,7 +33,7 @@ async fn a_server_of_the_named_authority_is_used() {
 }
 
 #[tokio::test]
-async fn a_client_with_a_certificate_is_let_in_and_one_without_is_told() {
+async fn a_client_certificate_is_accepted_and_its_absence_is_an_error() {
     let server = RedisOptions::new().tls_for_certified_clients().start().await.unwrap();
     use_all(&format!("{}?{}", server.url(), certified(&server))).await.unwrap();
     let error = fails_soon(&format!("{}?{}", server.url(), trusting(&server))).await;
@@ -51,7 +51,7 @@ async fn a_server_of_another_authority_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn one_side_without_tls_is_an_error_and_no_hang() {
+async fn tls_on_one_side_only_is_an_error_and_not_a_hang() {
     let plain = RedisOptions::new().password(PASSWORD).start().await.unwrap();
     let secure = RedisOptions::new().tls().password(PASSWORD).start().await.unwrap();
     for (server, from, to, says) in [
@@ -68,7 +68,7 @@ async fn one_side_without_tls_is_an_error_and_no_hang() {
 
 /// As behind an address translation: the address that is used stands in no certificate.
 #[tokio::test]
-async fn a_server_is_known_by_the_name_that_is_expected() {
+async fn a_server_is_verified_by_the_expected_name() {
     let server = RedisOptions::new().tls().password(PASSWORD).start().await.unwrap();
     // The same address, in a form that the certificate does not have.
     let other = server.url().replace("127.0.0.1", "127.1");
@@ -81,7 +81,7 @@ async fn a_server_is_known_by_the_name_that_is_expected() {
 }
 
 #[tokio::test]
-async fn a_certificate_file_that_cannot_be_used_is_named() {
+async fn an_unusable_certificate_file_is_named() {
     let server = RedisOptions::new().tls().password(PASSWORD).start().await.unwrap();
     let missing = Path::new("/nonexistent/authority.pem");
     let error = fails_soon(&format!("{}?tls_ca={}", server.url(), missing.display())).await;

@@ -2,8 +2,8 @@
 
 use std::error::Error as Cause;
 
-use fencelock_conformance::servers::TestZooKeeper;
 use fencelock_core::{Error, ErrorKind, Result};
+use fencelock_testkit::servers::TestZooKeeper;
 use fencelock_zk::zookeeper_client::{Client, Error as ZkError};
 
 /// Below which path all locks of the suite lie.

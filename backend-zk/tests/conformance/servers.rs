@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::proxy::{Direction, Proxy, Trouble, framing, lose_one_reply};
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
-use fencelock_conformance::{Door, Harness, Params, Store};
+use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Locks, Result, url};
+use fencelock_testkit::proxy::{Direction, NetworkFault, Proxy, framing, lose_one_reply};
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_zk::SCHEME;
 use fencelock_zk::zookeeper_client::Client;
 use tokio::sync::OnceCell;
@@ -76,19 +76,19 @@ impl Store for Part {
         connect(&self.peer_address(), params).await
     }
 
-    fn doors(&self) -> &[Door] {
+    fn backdoors(&self) -> &[Backdoor] {
         &[
-            Door::Look,
-            Door::Expire,
-            Door::CutOff,
-            Door::SlowReplies,
-            Door::LoseReply,
-            Door::Trouble,
-            Door::Processes,
+            Backdoor::Inspect,
+            Backdoor::Expire,
+            Backdoor::CutOff,
+            Backdoor::SlowReplies,
+            Backdoor::LoseReply,
+            Backdoor::NetworkFaults,
+            Backdoor::Processes,
         ]
     }
 
-    fn why_not(&self, _: Door) -> String {
+    fn why_not(&self, _: Backdoor) -> String {
         "the servers are shared by all behaviours".to_owned()
     }
 
@@ -136,9 +136,9 @@ impl Store for Part {
         lose_one_reply(&self.proxies).map_err(|error| cannot("lose a reply", error))
     }
 
-    async fn trouble(&self, with: Trouble) -> Result<()> {
+    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
         for proxy in &self.proxies {
-            proxy.meet(with).await.map_err(|error| cannot("break connections", error))?;
+            proxy.apply(fault).await.map_err(|error| cannot("break connections", error))?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Futures that are dropped, at any moment, leave neither nodes nor watches.
 
-use fencelock_conformance::proxy::{Close, Direction, NewConnections};
+use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 use tokio::time::{sleep, timeout};
 
 use crate::support::*;
@@ -11,9 +11,9 @@ fn some_time(round: u64) -> std::time::Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_acquisitions_cancelled_on_their_way_leave_nothing() {
-    let rig = Rig::alone().await;
-    let locks = rig.behind().await;
+async fn a_thousand_cancelled_acquisitions_leave_nothing() {
+    let testbed = Testbed::alone().await;
+    let locks = testbed.behind().await;
     let tasks = (0..1000).map(|round| {
         let lock = locks.lock(format!("lock-{}", round % 7));
         tokio::spawn(async move {
@@ -26,61 +26,61 @@ async fn a_thousand_acquisitions_cancelled_on_their_way_leave_nothing() {
         cancelled += u32::from(soon("a task ends", task).await.unwrap());
     }
     assert!(cancelled > 500, "only {cancelled} were on their way");
-    rig.drained(&["lock-0", "lock-1", "lock-2", "lock-3", "lock-4", "lock-5", "lock-6"]).await;
-    rig.bare().await;
-    give_back(hold(&locks, "lock-0").await).await;
+    testbed.drained(&["lock-0", "lock-1", "lock-2", "lock-3", "lock-4", "lock-5", "lock-6"]).await;
+    testbed.bare().await;
+    release(acquire(&locks, "lock-0").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_waiters_cancelled_leave_nothing() {
-    let rig = Rig::alone().await;
-    let (near, far) = (rig.patient().await, rig.behind().await);
-    let guard = hold(&near, "one").await;
+async fn a_thousand_cancelled_waiters_leave_nothing() {
+    let testbed = Testbed::alone().await;
+    let (near, far) = (testbed.patient().await, testbed.behind().await);
+    let guard = acquire(&near, "one").await;
     for batch in 0..10 {
-        let waiters: Vec<_> = (0..100).map(|_| wait_for(&far, "one")).collect();
-        rig.queued("one", 101).await;
+        let waiters: Vec<_> = (0..100).map(|_| spawn_waiter(&far, "one")).collect();
+        testbed.until_queued("one", 101).await;
         if batch % 2 == 0 {
-            until("each watches the one before it", async || rig.watches().await.len() >= 100)
+            until("each watches the one before it", async || testbed.watches().await.len() >= 100)
                 .await;
         }
         for (round, waiter) in (0..).zip(waiters) {
             sleep(some_time(round) / 20).await;
             waiter.abort();
         }
-        rig.queued("one", 1).await;
+        testbed.until_queued("one", 1).await;
     }
     assert!(guard.is_held());
-    give_back(guard).await;
-    rig.drained(&["one"]).await;
-    rig.bare().await;
+    release(guard).await;
+    testbed.drained(&["one"]).await;
+    testbed.bare().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_that_timed_out_leaves_nothing() {
-    let rig = Rig::start().await;
-    let locks = rig.direct().await;
-    let guard = hold(&locks, "one").await;
+    let testbed = Testbed::start().await;
+    let locks = testbed.direct().await;
+    let guard = acquire(&locks, "one").await;
     // Long enough to be in the queue by then on a busy machine.
     let lock = locks.lock("one").wait_at_most(ms(2000));
     let error = soon("the wait ends", lock.acquire()).await.unwrap_err();
     assert_kind(&error, fencelock_core::ErrorKind::WaitTimedOut);
-    rig.queued("one", 1).await;
-    until("only the holder is watched", async || rig.watches().await.len() <= 1).await;
-    give_back(guard).await;
-    rig.drained(&["one"]).await;
+    testbed.until_queued("one", 1).await;
+    until("only the holder is watched", async || testbed.watches().await.len() <= 1).await;
+    release(guard).await;
+    testbed.drained(&["one"]).await;
 }
 
 /// The requests of a dropped future are still carried out when the connection comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_cancelled_while_cut_off_leaves_nothing_when_the_connection_is_back() {
-    let rig = Rig::start().await;
-    let (near, far) = (rig.patient().await, rig.behind_for_long().await);
-    let kept = hold(&far, "kept").await;
-    let held = hold(&near, "held").await;
+async fn requests_cancelled_while_cut_off_leave_nothing_after_the_reconnect() {
+    let testbed = Testbed::start().await;
+    let (near, far) = (testbed.patient().await, testbed.behind_for_long().await);
+    let kept = acquire(&far, "kept").await;
+    let held = acquire(&near, "held").await;
     for cut in [false, true] {
         match cut {
-            true => rig.proxy.cut(Close::Reset, NewConnections::Refused).await.unwrap(),
-            false => rig.proxy.stall(Direction::ToServer),
+            true => testbed.proxy.cut(Close::Reset, NewConnections::Refused).await.unwrap(),
+            false => testbed.proxy.stall(Direction::ToServer),
         }
         for _ in 0..20 {
             for name in ["free", "held"] {
@@ -90,15 +90,15 @@ async fn what_was_cancelled_while_cut_off_leaves_nothing_when_the_connection_is_
                 assert!(timeout(ms(5), lock.try_acquire()).await.is_err(), "nobody answers");
             }
         }
-        rig.proxy.heal().await.unwrap();
+        testbed.proxy.heal().await.unwrap();
         until("nothing but the holder is left", async || {
-            rig.nodes("free").await.is_empty() && rig.nodes("held").await.len() == 1
+            testbed.nodes("free").await.is_empty() && testbed.nodes("held").await.len() == 1
         })
         .await;
         assert!(kept.is_held() && held.is_held());
-        give_back(hold(&far, "free").await).await;
+        release(acquire(&far, "free").await).await;
     }
-    give_back(kept).await;
-    give_back(held).await;
-    rig.drained(&["free", "held", "kept"]).await;
+    release(kept).await;
+    release(held).await;
+    testbed.drained(&["free", "held", "kept"]).await;
 }

@@ -1,13 +1,13 @@
 //! What connecting says about what it found.
 
-use fencelock_conformance::servers::Babbler;
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::ScriptedServer;
 use fencelock_zk::zookeeper_client::{Acls, CreateMode};
 
 use crate::support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_a_zookeeper_server_is_named() {
+async fn a_server_that_is_not_a_zookeeper_is_named() {
     for (answer, params, says) in [
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "", "is an HTTP server"),
         (b"-ERR unknown command\r\n", "", "redis://"),
@@ -16,37 +16,37 @@ async fn what_is_not_a_zookeeper_server_is_named() {
         // A frame that never ends.
         (&[b'p'; 5000], "", "is not a ZooKeeper server"),
     ] {
-        let babbler = Babbler::start(move |_| answer.to_vec()).await.expect("it listens");
-        let url = format!("zk://{}/x?unreachable_after=5s&{params}", babbler.addr());
+        let server = ScriptedServer::start(move |_| answer.to_vec()).await.expect("it listens");
+        let url = format!("zk://{}/x?unreachable_after=5s&{params}", server.addr());
         let error = soon("connecting ends", try_connect(&url)).await.expect_err("not connected");
         assert_kind(&error, ErrorKind::Unreachable);
-        let text = words(&error);
-        let addr = babbler.addr().to_string();
+        let text = error_chain(&error);
+        let addr = server.addr().to_string();
         assert!(text.contains(says) && text.contains(&addr), "{text}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clickhouse_keeper_is_refused() {
-    let rig = Rig::alone().await;
+    let testbed = Testbed::alone().await;
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     for path in ["/keeper", "/keeper/api_version"] {
-        rig.client.create(path, b"2", &options).await.expect("the node is made");
+        testbed.client.create(path, b"2", &options).await.expect("the node is made");
     }
-    let url = format!("zk://{}/x", rig.servers.connect_string());
+    let url = format!("zk://{}/x", testbed.servers.connect_string());
     let error = soon("connecting ends", try_connect(&url)).await.expect_err("not connected");
     assert_kind(&error, ErrorKind::Refused);
-    assert!(words(&error).contains("ClickHouse Keeper"), "{error}");
-    let root = rig.client.check_stat("/x").await.expect("the server answers");
+    assert!(error_chain(&error).contains("ClickHouse Keeper"), "{error}");
+    let root = testbed.client.check_stat("/x").await.expect("the server answers");
     assert!(root.is_none(), "nothing was made there");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_nothing_listens_nothing_is_made_up() {
-    let babbler = Babbler::start(|_| Vec::new()).await.expect("it listens");
-    let url = format!("zk://{}/x?unreachable_after=5s", babbler.addr());
-    drop(babbler);
+async fn without_a_server_no_kind_of_server_is_reported() {
+    let server = ScriptedServer::start(|_| Vec::new()).await.expect("it listens");
+    let url = format!("zk://{}/x?unreachable_after=5s", server.addr());
+    drop(server);
     let error = soon("connecting ends", try_connect(&url)).await.expect_err("not connected");
     assert_kind(&error, ErrorKind::Unreachable);
-    assert!(words(&error).contains("no server takes a connection"), "{error}");
+    assert!(error_chain(&error).contains("no server takes a connection"), "{error}");
 }

@@ -1,8 +1,8 @@
 //! Many claims of one process at once, whose lists and deletes share requests.
 
-use fencelock_conformance::proxy::Direction;
-use fencelock_conformance::servers::TestZooKeeper;
 use fencelock_core::{ErrorKind, Guard, Locks, Result};
+use fencelock_testkit::proxy::Direction;
+use fencelock_testkit::servers::TestZooKeeper;
 use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ const CROWD: usize = 300;
 
 /// All at once, each with a lock of its own.
 async fn acquire_all(locks: &Locks) -> Vec<Guard> {
-    let acquiring = (0..CROWD).map(|n| wait_for(locks, &format!("lock-{n}")));
+    let acquiring = (0..CROWD).map(|n| spawn_waiter(locks, &format!("lock-{n}")));
     let all = within(PATIENCE, "everybody has a lock", join_all(acquiring)).await;
     all.into_iter().map(|joined| joined.expect("no panic").expect("granted")).collect()
 }
@@ -25,25 +25,25 @@ async fn release_all(guards: Vec<Guard>) -> Vec<Result<()>> {
     all.into_iter().map(|joined| joined.expect("no panic")).collect()
 }
 
-async fn all_drained(rig: &Rig) {
+async fn all_drained(testbed: &Testbed) {
     let names: Vec<String> = (0..CROWD).map(|n| format!("lock-{n}")).collect();
-    rig.drained(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    testbed.drained(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
 }
 
 #[tokio::test]
-async fn a_crowd_shares_requests() {
+async fn many_claims_share_requests() {
     // One of its own, whose containers are young enough to stay.
-    let rig = Rig::on(TestZooKeeper::standalone().await.unwrap().into(), 0).await;
-    let far = rig.behind().await;
+    let testbed = Testbed::on(TestZooKeeper::standalone().await.unwrap().into(), 0).await;
+    let far = testbed.behind().await;
     release_all(acquire_all(&far).await).await;
-    let (before, started) = (rig.proxy.stats().requests, Instant::now());
+    let (before, started) = (testbed.proxy.stats().requests, Instant::now());
     let guards = acquire_all(&far).await;
-    until("all are watched", async || rig.watches().await.len() == CROWD).await;
-    let acquired = rig.proxy.stats().requests;
+    until("all are watched", async || testbed.watches().await.len() == CROWD).await;
+    let acquired = testbed.proxy.stats().requests;
     for released in release_all(guards).await {
         released.unwrap();
     }
-    let deletes = rig.proxy.stats().requests - acquired;
+    let deletes = testbed.proxy.stats().requests - acquired;
     // Each was created and watched by itself.
     let lists = acquired - before - 2 * CROWD as u64;
     println!("{lists} requests for {CROWD} lists, {deletes} for the deletes");
@@ -52,18 +52,18 @@ async fn a_crowd_shares_requests() {
     // whose creation is answered together, which a slow disk makes fewer.
     assert!((1..CROWD as u64 / 2 + beats).contains(&lists), "{lists}");
     assert!((1..CROWD as u64 / 5 + beats).contains(&deletes), "{deletes}");
-    all_drained(&rig).await;
+    all_drained(&testbed).await;
 }
 
 /// One that is gone already is told so, and is the only one: a transaction fails as a whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_deleted_by_hand_is_no_harm_to_the_crowd_around_it() {
-    let rig = Rig::start().await;
-    let locks = rig.direct().await;
+async fn a_node_deleted_by_hand_does_not_affect_the_claims_in_its_batch() {
+    let testbed = Testbed::start().await;
+    let locks = testbed.direct().await;
     let guards = acquire_all(&locks).await;
     for n in (0..CROWD).step_by(10) {
-        let [node] = &rig.nodes(&format!("lock-{n}")).await[..] else { panic!("one node") };
-        rig.client.delete(node, None).await.unwrap();
+        let [node] = &testbed.nodes(&format!("lock-{n}")).await[..] else { panic!("one node") };
+        testbed.client.delete(node, None).await.unwrap();
     }
     for (n, released) in release_all(guards).await.into_iter().enumerate() {
         match released {
@@ -74,19 +74,19 @@ async fn a_node_that_was_deleted_by_hand_is_no_harm_to_the_crowd_around_it() {
             }
         }
     }
-    all_drained(&rig).await;
+    all_drained(&testbed).await;
 }
 
 /// Lesson 5, in a crowd.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_a_crowd_leaves_nothing() {
-    let rig = Rig::start().await;
-    let locks = rig.behind().await;
+async fn claims_cancelled_in_a_batch_leave_nothing() {
+    let testbed = Testbed::start().await;
+    let locks = testbed.behind().await;
     let delay = ms(4);
-    rig.proxy.delay(Direction::ToServer, delay);
+    testbed.proxy.delay(Direction::ToServer, delay);
     for round in 0..10u32 {
         let acquiring: Vec<_> =
-            (0..CROWD).map(|n| wait_for(&locks, &format!("lock-{n}"))).collect();
+            (0..CROWD).map(|n| spawn_waiter(&locks, &format!("lock-{n}"))).collect();
         // From before the first is sent to after the last is answered.
         tokio::time::sleep(delay * round).await;
         acquiring.iter().skip(1).step_by(2).for_each(JoinHandle::abort);
@@ -97,30 +97,30 @@ async fn who_leaves_a_crowd_leaves_nothing() {
             }
         }
     }
-    rig.proxy.heal().await.unwrap();
-    all_drained(&rig).await;
+    testbed.proxy.heal().await.unwrap();
+    all_drained(&testbed).await;
 }
 
 /// Rows 10 and 19: however many wait for their places, each learns in time that nobody answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_that_is_cut_off_is_told_in_time_and_leaves_nothing() {
-    let rig = Rig::start().await;
-    let url = rig.url(&rig.proxy.addr().to_string(), "unreachable_after=3s");
+async fn many_claims_that_are_cut_off_fail_in_time_and_leave_nothing() {
+    let testbed = Testbed::start().await;
+    let url = testbed.url(&testbed.proxy.addr().to_string(), "unreachable_after=3s");
     let far = connect(&url).await;
     let guards = acquire_all(&far).await;
-    rig.proxy.black_hole(Direction::ToServer);
+    testbed.proxy.black_hole(Direction::ToServer);
     let cut = Instant::now();
-    let waiting: Vec<_> = (0..CROWD).map(|n| wait_for(&far, &format!("other-{n}"))).collect();
+    let waiting: Vec<_> = (0..CROWD).map(|n| spawn_waiter(&far, &format!("other-{n}"))).collect();
     let lost = join_all(guards.iter().map(Guard::lost));
     within(T, "all holders are told", lost).await;
     for waiter in within(PATIENCE, "all waiters are told", join_all(waiting)).await {
         assert_kind(&waiter.unwrap().unwrap_err(), ErrorKind::Unreachable);
     }
     assert!(cut.elapsed() < ms(3000) + T, "told after {:?}", cut.elapsed());
-    rig.proxy.heal().await.unwrap();
+    testbed.proxy.heal().await.unwrap();
     drop(guards);
     for guard in acquire_all(&far).await {
-        give_back(guard).await;
+        release(guard).await;
     }
-    all_drained(&rig).await;
+    all_drained(&testbed).await;
 }

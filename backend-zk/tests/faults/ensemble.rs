@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use fencelock_conformance::proxy::{Proxy, Stats};
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::proxy::{Proxy, Stats};
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use tokio::time::{Instant, sleep};
 
 use crate::support::*;
@@ -18,30 +18,30 @@ async fn leader_at(servers: &TestZooKeeper) -> usize {
 /// itself: a lock that is kept by them has two owners. Behind a write that it cannot get committed
 /// it leaves even those of the same session unanswered, so it is a bystander that sees them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_whose_follower_is_cut_off_knows_its_loss_before_the_lock_is_given_away() {
+async fn a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_grant() {
     const LOCKS: [&str; 4] = ["zero", "one", "two", "three"];
     let options = ZooKeeperOptions::new().sync_limit(100).peers_through_proxies();
     let servers = Arc::new(options.ensemble(3).await.expect("ZooKeeper starts"));
     for round in 0..rounds(3) {
         let follower = (leader_at(&servers).await + 1) % 3;
-        let rig = Rig::on(servers.clone(), follower).await;
-        let near = rig.patient().await;
+        let testbed = Testbed::on(servers.clone(), follower).await;
+        let near = testbed.patient().await;
         let mut contests = Vec::new();
         let mut holders = Vec::new();
         for lock in LOCKS {
             // Each in a session of its own, whose heartbeats come at other times.
-            let far = rig.behind().await;
-            contests.push(Contest::between(&rig, &far, &near, lock).await);
+            let far = testbed.behind().await;
+            contests.push(Contest::between(&testbed, &far, &near, lock).await);
             holders.push(far);
             sleep(T / 50).await;
         }
         let window = Proxy::start(servers.servers()[follower].connect_string()).await.unwrap();
         let bystander = transport(&window.addr().to_string()).await;
-        let [node, _] = &rig.nodes(LOCKS[0]).await[..] else { panic!("a holder and a waiter") };
+        let [node, _] = &testbed.nodes(LOCKS[0]).await[..] else { panic!("a holder and a waiter") };
         // At some point between two heartbeats, and between two words of follower and leader.
         sleep(T * (round % 10) / 100).await;
         let cut = Instant::now();
-        for wire in servers.wires_of(follower) {
+        for wire in servers.peer_links_of(follower) {
             match round % 2 {
                 0 => both_ways(|direction| wire.stall(direction)),
                 _ => both_ways(|direction| wire.black_hole(direction)),
@@ -56,7 +56,7 @@ async fn a_holder_whose_follower_is_cut_off_knows_its_loss_before_the_lock_is_gi
         assert!(stale.is_some(), "the follower has heard nothing");
         let Stats { accepted, open, .. } = window.stats();
         assert_eq!((accepted, open), (1, 1), "it was there all the time");
-        for wire in servers.wires_of(follower) {
+        for wire in servers.peer_links_of(follower) {
             // Requests of lost sessions arrive late, or the follower has to come back.
             wire.heal().await.unwrap();
         }
@@ -64,28 +64,28 @@ async fn a_holder_whose_follower_is_cut_off_knows_its_loss_before_the_lock_is_gi
             // The expired holder's release frees nobody's lock.
             let error = soon("a late release ends", outcome.loser.release()).await.unwrap_err();
             assert_kind(&error, ErrorKind::NotHeld);
-            assert!(outcome.winner.is_held() && rig.nodes(lock).await.len() == 1);
-            give_back(outcome.winner).await;
+            assert!(outcome.winner.is_held() && testbed.nodes(lock).await.len() == 1);
+            release(outcome.winner).await;
         }
         for (lock, holder) in LOCKS.into_iter().zip(&holders) {
-            give_back(hold(holder, lock).await).await;
+            release(acquire(holder, lock).await).await;
         }
-        rig.drained(&LOCKS).await;
+        testbed.drained(&LOCKS).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_leader_keeps_locks_and_places_and_its_tokens_are_larger() {
+async fn a_new_leader_keeps_locks_and_queue_places_and_gives_larger_tokens() {
     let servers = Arc::new(ZooKeeperOptions::new().ensemble(3).await.expect("ZooKeeper starts"));
-    let rig = Rig::on(servers.clone(), 0).await;
-    let url = format!("zk://{}{}?prefix=&session=4s", servers.connect_string(), rig.root);
+    let testbed = Testbed::on(servers.clone(), 0).await;
+    let url = format!("zk://{}{}?prefix=&session=4s", servers.connect_string(), testbed.root);
     let (one, two) = (connect(&url).await, connect(&url).await);
     let mut last = None;
     for _ in 0..3 {
-        let held = hold(&one, "one").await;
+        let held = acquire(&one, "one").await;
         assert!(Some(held.fencing_token()) > last);
-        let waiter = wait_for(&two, "one");
-        rig.queued("one", 2).await;
+        let waiter = spawn_waiter(&two, "one");
+        testbed.until_queued("one", 2).await;
         sleep(ms(100)).await;
         let leader = leader_at(&servers).await;
         let killed = Instant::now();
@@ -98,19 +98,19 @@ async fn a_new_leader_keeps_locks_and_places_and_its_tokens_are_larger() {
         .await;
         println!("renewed {:?} after the leader was killed", killed.elapsed());
         let token = held.fencing_token();
-        give_back(held).await;
-        let next = granted(waiter).await;
+        release(held).await;
+        let next = until_granted(waiter).await;
         println!("handed over {:?} after the leader was killed", killed.elapsed());
         assert!(next.fencing_token() > token);
         last = Some(next.fencing_token());
-        give_back(next).await;
+        release(next).await;
         servers.servers()[leader].restart().await.unwrap();
     }
-    rig.queued("one", 0).await;
+    testbed.until_queued("one", 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_can_only_be_read_is_refused() {
+async fn a_read_only_server_is_refused() {
     let options = ZooKeeperOptions::new().java_arg("-Dreadonlymode.enabled=true");
     let servers = options.ensemble(3).await.expect("ZooKeeper starts");
     let [one, rest @ ..] = servers.servers() else { panic!("three servers") };

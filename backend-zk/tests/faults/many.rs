@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::proxy::Close;
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_core::{FencingToken, Guard, Locks};
+use fencelock_testkit::proxy::Close;
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::sync::mpsc;
@@ -34,7 +34,7 @@ async fn patient_server() -> TestZooKeeper {
 }
 
 async fn hold_many(locks: &Locks, count: usize) -> Vec<Guard> {
-    let holding = stream::iter(0..count).map(|at| wait_for(locks, &format!("own-{at}")));
+    let holding = stream::iter(0..count).map(|at| spawn_waiter(locks, &format!("own-{at}")));
     let holding = holding.buffered(200).map(|held| held.expect("no panic").expect("granted"));
     within(LONG, "all are held", holding.collect()).await
 }
@@ -56,35 +56,35 @@ fn wait_many(locks: &Locks, count: usize) -> (JoinSet<()>, mpsc::UnboundedReceiv
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousands_of_holds_and_places_survive_every_reset_of_their_connections() {
-    let rig = Rig::on(patient_server().await.into(), 0).await;
-    let url = |host: &str| rig.url(host, "").replace("session=2s", "session=20s");
-    let far = connect(&url(&rig.proxy.addr().to_string())).await;
-    let near = connect(&url(&rig.servers.connect_string())).await;
+async fn thousands_of_holds_and_waiters_survive_every_connection_reset() {
+    let testbed = Testbed::on(patient_server().await.into(), 0).await;
+    let url = |host: &str| testbed.url(host, "").replace("session=2s", "session=20s");
+    let far = connect(&url(&testbed.proxy.addr().to_string())).await;
+    let near = connect(&url(&testbed.servers.connect_string())).await;
     let (holds, waits) = counts();
     let guards = hold_many(&far, holds).await;
-    let blocker = hold(&near, "wanted").await;
+    let blocker = acquire(&near, "wanted").await;
     let (waiters, mut granted) = wait_many(&far, waits);
     let is_queued = async || {
-        while rig.nodes("wanted").await.len() <= waits {
+        while testbed.nodes("wanted").await.len() <= waits {
             sleep(ms(200)).await;
         }
     };
     within(LONG, "all are queued", is_queued()).await;
-    let places = rig.nodes("wanted").await;
-    let watches = async || rig.watches().await.len();
+    let places = testbed.nodes("wanted").await;
+    let watches = async || testbed.watches().await.len();
     let is_watched = async || {
         while watches().await < holds + waits {
             sleep(ms(200)).await;
         }
     };
     within(LONG, "all are watched", is_watched()).await;
-    let connections = rig.proxy.stats().open;
+    let connections = testbed.proxy.stats().open;
     println!("{holds} holds and {waits} waiters by {connections} connections");
     for reset in 0..rounds(4) {
         let ends: Vec<_> = guards.iter().map(Guard::valid_until).collect();
-        let accepted = rig.proxy.stats().accepted;
-        rig.proxy.close_connections(Close::Reset).await;
+        let accepted = testbed.proxy.stats().accepted;
+        testbed.proxy.close_connections(Close::Reset).await;
         let are_renewed = async || {
             while guards.iter().zip(&ends).any(|(guard, end)| guard.valid_until() <= *end) {
                 let lost = guards.iter().filter(|guard| !guard.is_held()).count();
@@ -93,11 +93,11 @@ async fn thousands_of_holds_and_places_survive_every_reset_of_their_connections(
             }
         };
         within(LONG, "all are renewed", are_renewed()).await;
-        let returns = rig.proxy.stats().accepted - accepted;
+        let returns = testbed.proxy.stats().accepted - accepted;
         assert!(returns <= connections * 2, "{returns} connections after reset {reset}");
-        assert_eq!(rig.nodes("wanted").await, places, "places were lost by reset {reset}");
+        assert_eq!(testbed.nodes("wanted").await, places, "places were lost by reset {reset}");
     }
-    give_back(blocker).await;
+    release(blocker).await;
     within(LONG, "all have their turn", waiters.join_all()).await;
     let mut tokens = Vec::new();
     while let Some(token) = granted.recv().await {
@@ -107,7 +107,7 @@ async fn thousands_of_holds_and_places_survive_every_reset_of_their_connections(
     assert!(tokens.is_sorted(), "the queue has kept its order");
     assert!(guards.iter().all(Guard::is_held));
     soon("it closes", far.close()).await.expect("closed");
-    until("no node is left", async || rig.nodes("own-0").await.is_empty()).await;
+    until("no node is left", async || testbed.nodes("own-0").await.is_empty()).await;
 }
 
 /// A name as long as names can be, each character of which takes three bytes of a path.
@@ -117,57 +117,57 @@ fn long(at: usize) -> String {
 
 /// Bytes of paths count, not locks; and what is not needed any more is closed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn long_names_need_more_sessions_which_end_when_nothing_needs_them() {
+async fn long_names_need_more_sessions_which_end_when_unused() {
     const HOLDS: usize = 200;
-    let rig = Rig::start().await;
-    let far = rig.behind().await;
+    let testbed = Testbed::start().await;
+    let far = testbed.behind().await;
     let names: Vec<_> = (0..HOLDS).map(long).collect();
     let guards: Vec<_> =
-        stream::iter(&names).map(|name| hold(&far, name)).buffered(20).collect().await;
-    let connections = rig.proxy.stats().open;
+        stream::iter(&names).map(|name| acquire(&far, name)).buffered(20).collect().await;
+    let connections = testbed.proxy.stats().open;
     println!("{HOLDS} holds by {connections} connections");
     assert!(connections > 2, "{connections} connections");
-    until("all are watched", async || rig.watches().await.len() == HOLDS).await;
+    until("all are watched", async || testbed.watches().await.len() == HOLDS).await;
     let ends: Vec<_> = guards.iter().map(Guard::valid_until).collect();
-    rig.proxy.close_connections(Close::Reset).await;
+    testbed.proxy.close_connections(Close::Reset).await;
     until("all are renewed", async || {
         assert!(guards.iter().all(Guard::is_held), "lost by a reset");
         guards.iter().zip(&ends).all(|(guard, end)| guard.valid_until() > *end)
     })
     .await;
     for guard in guards {
-        give_back(guard).await;
+        release(guard).await;
     }
-    soon("one connection is left", rig.proxy.connections(1)).await;
-    give_back(hold(&far, "short").await).await;
-    assert_eq!(rig.proxy.stats().open, 1);
+    soon("one connection is left", testbed.proxy.connections(1)).await;
+    release(acquire(&far, "short").await).await;
+    assert_eq!(testbed.proxy.stats().open, 1);
     soon("it closes", far.close()).await.expect("closed");
-    soon("no connection is left", rig.proxy.connections(0)).await;
+    soon("no connection is left", testbed.proxy.connections(0)).await;
 }
 
 /// A claim that waits for more permits than one session can watch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_waits_for_many_permits_is_granted_when_any_of_them_is_free() {
     const LIMIT: u32 = 100;
-    let rig = Rig::start().await;
-    let (near, far) = (rig.direct().await, rig.behind().await);
+    let testbed = Testbed::start().await;
+    let (near, far) = (testbed.direct().await, testbed.behind().await);
     let semaphore = |locks: &Locks| locks.semaphore(long(0), LIMIT);
     let holding = stream::iter(0..LIMIT).map(|_| async { semaphore(&near).acquire().await });
     let holding = holding.buffered(20).map(|held| held.expect("granted"));
     let mut guards: Vec<_> = soon("all permits are out", holding.collect()).await;
     for at in [LIMIT / 2, 0, LIMIT - 3] {
-        let (waiting, before) = (semaphore(&far), rig.proxy.stats().requests);
+        let (waiting, before) = (semaphore(&far), testbed.proxy.stats().requests);
         let waiter = tokio::spawn(async move { waiting.acquire().await });
         // Its node, the list, and the watch.
-        soon("it waits", rig.proxy.wait_for(|stats| stats.requests > before + 3)).await;
-        rig.proxy.close_connections(Close::Reset).await;
+        soon("it waits", testbed.proxy.wait_for(|stats| stats.requests > before + 3)).await;
+        testbed.proxy.close_connections(Close::Reset).await;
         sleep(ms(100)).await;
         assert!(!waiter.is_finished());
         let index = usize::try_from(at).expect("small");
-        give_back(guards.swap_remove(index)).await;
-        guards.push(granted(waiter).await);
+        release(guards.swap_remove(index)).await;
+        guards.push(until_granted(waiter).await);
     }
     for guard in guards {
-        give_back(guard).await;
+        release(guard).await;
     }
 }

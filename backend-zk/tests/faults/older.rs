@@ -91,19 +91,19 @@ async fn carry(client: TcpStream, server: &str, refused: &AtomicU64) -> io::Resu
 
 async fn take_turns(locks: &Locks, name: String, turns: usize) {
     for _ in 0..turns {
-        give_back(hold(locks, &name).await).await;
+        release(acquire(locks, &name).await).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_without_multi_read_is_asked_for_it_once() {
-    let rig = Rig::start().await;
-    let older = Older::than(rig.servers.connect_string()).await;
-    let locks = connect(&rig.url(&older.addr.to_string(), "")).await;
+async fn a_server_without_multi_read_is_sent_it_once() {
+    let testbed = Testbed::start().await;
+    let older = Older::than(testbed.servers.connect_string()).await;
+    let locks = connect(&testbed.url(&older.addr.to_string(), "")).await;
     let turns = (0..32).map(|n| take_turns(&locks, format!("lock-{n}"), 20));
     within(PATIENCE * 3, "all have had their turns", join_all(turns)).await;
     let refused = older.refused();
     // Two may be under way before the first is answered.
     assert!((1..=2).contains(&refused), "it was asked {refused} times");
-    rig.drained(&["lock-0", "lock-31"]).await;
+    testbed.drained(&["lock-0", "lock-31"]).await;
 }

@@ -9,43 +9,43 @@ use crate::support::*;
 
 /// One event for each release: each waiter watches the node before it and no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_clients_are_granted_in_order_and_each_watches_the_one_before_it() {
-    let rig = Rig::start().await;
-    let holder = rig.direct().await;
-    let guard = hold(&holder, "one").await;
+async fn fifty_clients_are_granted_in_order_and_each_watches_the_one_ahead() {
+    let testbed = Testbed::start().await;
+    let holder = testbed.direct().await;
+    let guard = acquire(&holder, "one").await;
     let mut waiters = Vec::new();
     for count in 0..50 {
-        let locks = rig.direct().await;
-        waiters.push((wait_for(&locks, "one"), locks));
-        rig.queued("one", count + 2).await;
+        let locks = testbed.direct().await;
+        waiters.push((spawn_waiter(&locks, "one"), locks));
+        testbed.until_queued("one", count + 2).await;
     }
     // Each node has its own claim's watch, and the next one's.
-    until("every node is watched", async || rig.watches().await.len() == 51).await;
-    let watchers = rig.servers.servers()[0].four_letter("wchp").await.unwrap();
-    let last = rig.nodes("one").await[50].clone();
+    until("every node is watched", async || testbed.watches().await.len() == 51).await;
+    let watchers = testbed.servers.servers()[0].four_letter("wchp").await.unwrap();
+    let last = testbed.nodes("one").await[50].clone();
     let of_last = watchers.split(&last).nth(1).unwrap().lines().skip(1);
     assert_eq!(of_last.take_while(|line| line.starts_with('\t')).count(), 1, "the last one's own");
     let mut last = guard.fencing_token();
-    give_back(guard).await;
+    release(guard).await;
     for (waiter, _locks) in waiters {
-        let guard = granted(waiter).await;
+        let guard = until_granted(waiter).await;
         assert!(guard.fencing_token() > last);
         last = guard.fencing_token();
-        give_back(guard).await;
+        release(guard).await;
     }
-    rig.drained(&["one"]).await;
+    testbed.drained(&["one"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_vanishes_from_the_middle_grants_nobody() {
-    let rig = Rig::start().await;
-    let locks = [rig.direct().await, rig.direct().await, rig.direct().await];
+async fn a_waiter_that_vanishes_from_the_middle_grants_no_other() {
+    let testbed = Testbed::start().await;
+    let locks = [testbed.direct().await, testbed.direct().await, testbed.direct().await];
     for kind in 0..3 {
-        let guard = hold(&locks[0], "one").await;
-        let middle = wait_for(&locks[1], "one");
-        rig.queued("one", 2).await;
-        let last = wait_for(&locks[2], "one");
-        rig.queued("one", 3).await;
+        let guard = acquire(&locks[0], "one").await;
+        let middle = spawn_waiter(&locks[1], "one");
+        testbed.until_queued("one", 2).await;
+        let last = spawn_waiter(&locks[2], "one");
+        testbed.until_queued("one", 3).await;
         match kind {
             0 => middle.abort(),
             // By somebody's hand, early and late; it queues again behind the last.
@@ -53,112 +53,114 @@ async fn a_waiter_that_vanishes_from_the_middle_grants_nobody() {
                 if early_or_late == 2 {
                     sleep(ms(100)).await;
                 }
-                let node = rig.nodes("one").await[1].clone();
-                rig.client.delete(&node, None).await.unwrap();
-                rig.queued("one", 3).await;
+                let node = testbed.nodes("one").await[1].clone();
+                testbed.client.delete(&node, None).await.unwrap();
+                testbed.until_queued("one", 3).await;
             }
         }
         sleep(ms(100)).await;
         assert!(!last.is_finished() && guard.is_held());
-        give_back(guard).await;
-        let guard = granted(last).await;
+        release(guard).await;
+        let guard = until_granted(last).await;
         sleep(ms(50)).await;
         assert!(kind == 0 || !middle.is_finished());
-        give_back(guard).await;
+        release(guard).await;
         if kind != 0 {
-            give_back(granted(middle).await).await;
+            release(until_granted(middle).await).await;
         }
-        rig.drained(&["one"]).await;
+        testbed.drained(&["one"]).await;
     }
 }
 
 /// Its session goes on living with its process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_nobody_polls_is_passed_over_and_queues_again() {
-    let rig = Rig::start().await;
-    let locks = [rig.direct().await, rig.direct().await];
-    let guard = hold(&locks[0], "one").await;
+async fn an_unpolled_waiter_is_passed_over_and_queues_again() {
+    let testbed = Testbed::start().await;
+    let locks = [testbed.direct().await, testbed.direct().await];
+    let guard = acquire(&locks[0], "one").await;
     let lock = locks[1].lock("one");
     let mut frozen = Box::pin(lock.acquire());
     assert!(tokio::time::timeout(ms(300), &mut frozen).await.is_err());
-    rig.queued("one", 2).await;
-    let last = wait_for(&locks[0], "one");
-    rig.queued("one", 3).await;
+    testbed.until_queued("one", 2).await;
+    let last = spawn_waiter(&locks[0], "one");
+    testbed.until_queued("one", 3).await;
     let released = Instant::now();
-    give_back(guard).await;
-    let last = granted(last).await;
+    release(guard).await;
+    let last = until_granted(last).await;
     assert!(released.elapsed() < ms(4000), "passed over after {:?}", released.elapsed());
     assert!(tokio::time::timeout(ms(300), &mut frozen).await.is_err(), "two hold it");
-    rig.queued("one", 2).await;
-    give_back(last).await;
-    give_back(soon("granted at last", frozen).await.unwrap()).await;
-    rig.drained(&["one"]).await;
+    testbed.until_queued("one", 2).await;
+    release(last).await;
+    release(soon("granted at last", frozen).await.unwrap()).await;
+    testbed.drained(&["one"]).await;
 }
 
 /// A waiter whose own node was deleted must not take the end of the one before it for its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_without_a_node_is_granted_nothing() {
-    let rig = Rig::start().await;
-    let locks = [rig.direct().await, rig.direct().await, rig.direct().await];
+async fn a_waiter_whose_node_was_deleted_is_not_granted() {
+    let testbed = Testbed::start().await;
+    let locks = [testbed.direct().await, testbed.direct().await, testbed.direct().await];
     for round in 0..20u64 {
-        let guard = hold(&locks[0], "one").await;
-        let evicted = wait_for(&locks[1], "one");
-        rig.queued("one", 2).await;
-        let last = wait_for(&locks[2], "one");
-        rig.queued("one", 3).await;
+        let guard = acquire(&locks[0], "one").await;
+        let evicted = spawn_waiter(&locks[1], "one");
+        testbed.until_queued("one", 2).await;
+        let last = spawn_waiter(&locks[2], "one");
+        testbed.until_queued("one", 3).await;
         // Before and after the own node is watched.
         sleep(ms(round * 7 % 100)).await;
-        let nodes = rig.nodes("one").await;
-        let (own, before) =
-            tokio::join!(rig.client.delete(&nodes[1], None), rig.client.delete(&nodes[0], None),);
+        let nodes = testbed.nodes("one").await;
+        let (own, before) = tokio::join!(
+            testbed.client.delete(&nodes[1], None),
+            testbed.client.delete(&nodes[0], None),
+        );
         own.and(before).unwrap();
-        let last = granted(last).await;
+        let last = until_granted(last).await;
         assert!(!evicted.is_finished(), "round {round}: two hold it");
-        give_back(last).await;
-        give_back(granted(evicted).await).await;
+        release(last).await;
+        release(until_granted(evicted).await).await;
         drop(guard);
-        rig.drained(&["one"]).await;
+        testbed.drained(&["one"]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_whose_node_was_deleted_is_told_at_once() {
-    let rig = Rig::start().await;
-    let locks = rig.direct().await;
+async fn a_holder_whose_node_was_deleted_is_notified_at_once() {
+    let testbed = Testbed::start().await;
+    let locks = testbed.direct().await;
     for pause in [0, 10, 200] {
-        let guard = hold(&locks, "one").await;
+        let guard = acquire(&locks, "one").await;
         sleep(ms(pause)).await;
-        let node = rig.nodes("one").await[0].clone();
+        let node = testbed.nodes("one").await[0].clone();
         let deleted = Instant::now();
-        rig.client.delete(&node, None).await.unwrap();
+        testbed.client.delete(&node, None).await.unwrap();
         let reason = soon("the holder is told", guard.lost()).await;
         assert_eq!(reason, LostReason::TakenAway);
         assert!(deleted.elapsed() < ms(400), "told after {:?}", deleted.elapsed());
     }
-    rig.drained(&["one"]).await;
+    testbed.drained(&["one"]).await;
 }
 
 /// The servers remove the node of an unused lock at any time, and its numbers start again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_whose_own_node_vanishes_goes_on_with_larger_tokens() {
-    let rig = Rig::start().await;
-    let locks = rig.direct().await;
+async fn a_lock_whose_own_node_vanishes_continues_with_larger_tokens() {
+    let testbed = Testbed::start().await;
+    let locks = testbed.direct().await;
     let mut last = None;
     for round in 0..20 {
-        let guard = hold(&locks, "one").await;
-        let node = rig.nodes("one").await[0].clone();
+        let guard = acquire(&locks, "one").await;
+        let node = testbed.nodes("one").await[0].clone();
         assert!(node.ends_with("0000000000"), "{node}");
         assert!(Some(guard.fencing_token()) > last, "round {round}");
         last = Some(guard.fencing_token());
-        give_back(guard).await;
-        rig.client.delete(&format!("{}/one", rig.root), None).await.unwrap();
+        release(guard).await;
+        testbed.client.delete(&format!("{}/one", testbed.root), None).await.unwrap();
         if round == 10 {
-            rig.client.delete(&rig.root, None).await.unwrap();
+            testbed.client.delete(&testbed.root, None).await.unwrap();
         }
     }
     // While it goes and comes, nobody is left behind.
-    let lock = format!("{}/one", rig.root);
-    let remover = rig.client.clone();
+    let lock = format!("{}/one", testbed.root);
+    let remover = testbed.client.clone();
     let removing = tokio::spawn(async move {
         loop {
             let _ = remover.delete(&lock, None).await;
@@ -166,69 +168,69 @@ async fn a_lock_whose_own_node_vanishes_goes_on_with_larger_tokens() {
         }
     });
     for _ in 0..200 {
-        give_back(hold(&locks, "one").await).await;
+        release(acquire(&locks, "one").await).await;
     }
     removing.abort();
-    rig.drained(&["one"]).await;
+    testbed.drained(&["one"]).await;
 }
 
 /// CURATOR-621 and kazoo 649: a reader between two writers, and no way around a waiting writer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writer_reader_writer_take_turns() {
-    let rig = Rig::start().await;
-    let locks = rig.direct().await;
+async fn writer_reader_and_writer_are_granted_in_order() {
+    let testbed = Testbed::start().await;
+    let locks = testbed.direct().await;
     let rw = locks.rw_lock("one");
     let first = soon("written", rw.write().acquire()).await.unwrap();
     let waiting = |lock: fencelock_core::Lock| tokio::spawn(async move { lock.acquire().await });
     let reader = waiting(rw.read());
-    rig.queued("one", 2).await;
+    testbed.until_queued("one", 2).await;
     let second = waiting(rw.write());
-    rig.queued("one", 3).await;
+    testbed.until_queued("one", 3).await;
     let late = waiting(rw.read());
-    rig.queued("one", 4).await;
+    testbed.until_queued("one", 4).await;
     let token = first.fencing_token();
-    give_back(first).await;
-    let reader = granted(reader).await;
+    release(first).await;
+    let reader = until_granted(reader).await;
     sleep(ms(50)).await;
     assert!(!second.is_finished() && !late.is_finished());
-    give_back(reader).await;
-    let second = granted(second).await;
+    release(reader).await;
+    let second = until_granted(second).await;
     assert!(second.fencing_token() > token && !late.is_finished());
-    give_back(second).await;
-    give_back(granted(late).await).await;
-    rig.drained(&["one"]).await;
+    release(second).await;
+    release(until_granted(late).await).await;
+    testbed.drained(&["one"]).await;
 }
 
 /// The reader nearest to a writer was granted, which does not make it the first: others read too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_waits_for_all_readers_of_its_own_process() {
-    let rig = Rig::start().await;
-    let locks = rig.direct().await;
+async fn a_writer_waits_for_all_readers_of_its_own_client() {
+    let testbed = Testbed::start().await;
+    let locks = testbed.direct().await;
     let rw = locks.rw_lock("one");
     let waiting = |lock: fencelock_core::Lock| tokio::spawn(async move { lock.acquire().await });
     let first = soon("written", rw.write().acquire()).await.unwrap();
     let mut waiters = Vec::new();
     for (queued, lock) in (2..).zip([rw.read(), rw.read(), rw.write()]) {
         waiters.push(waiting(lock));
-        rig.queued("one", queued).await;
+        testbed.until_queued("one", queued).await;
     }
     let [far, near, writer] = waiters.try_into().expect("three");
-    until("own nodes are watched", async || rig.watches().await.len() == 4).await;
-    give_back(first).await;
-    let (far, near) = (granted(far).await, granted(near).await);
-    give_back(near).await;
+    until("own nodes are watched", async || testbed.watches().await.len() == 4).await;
+    release(first).await;
+    let (far, near) = (until_granted(far).await, until_granted(near).await);
+    release(near).await;
     sleep(ms(100)).await;
     assert!(!writer.is_finished(), "beside a reader");
-    give_back(far).await;
-    give_back(granted(writer).await).await;
-    rig.drained(&["one"]).await;
+    release(far).await;
+    release(until_granted(writer).await).await;
+    testbed.drained(&["one"]).await;
 }
 
 /// The names that Curator's two classes look for, and that both are one lock here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_are_named_as_curator_names_them() {
-    let rig = Rig::start().await;
-    let locks = rig.direct().await;
+    let testbed = Testbed::start().await;
+    let locks = testbed.direct().await;
     let semaphore = locks.semaphore("one", 3).permits(2);
     for (lock, name) in [
         (locks.lock("one"), "-lock-"),
@@ -237,103 +239,107 @@ async fn nodes_are_named_as_curator_names_them() {
         (semaphore, "-permits-2-3-"),
     ] {
         let guard = soon("acquired", lock.acquire()).await.unwrap();
-        let nodes = rig.nodes("one").await;
+        let nodes = testbed.nodes("one").await;
         let own = nodes[0].rsplit('/').next().unwrap();
         assert!(own.starts_with("_c_") && own.contains(name), "{own}");
         assert_eq!(own.len(), "_c_".len() + 36 + name.len() + 10);
-        let label = rig.client.get_data(&nodes[0]).await.unwrap().0;
+        let label = testbed.client.get_data(&nodes[0]).await.unwrap().0;
         assert!(String::from_utf8(label).unwrap().contains("pid"), "people see who holds it");
-        give_back(guard).await;
+        release(guard).await;
     }
     // Numbers below zero come after the largest, and so before those that follow them.
     let (below, largest) = ("_c_0-lock--000000005", "_c_0-lock-2147483647");
     let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
     for (name, in_the_way) in [(below, true), (largest, false)] {
-        rig.client.delete(&format!("{}/one", rig.root), None).await.unwrap();
-        give_back(hold(&locks, "one").await).await;
-        let path = format!("{}/one/{name}", rig.root);
-        rig.client.create(&path, b"", &options).await.unwrap();
-        let waiter = wait_for(&locks, "one");
-        rig.queued("one", 2).await;
+        testbed.client.delete(&format!("{}/one", testbed.root), None).await.unwrap();
+        release(acquire(&locks, "one").await).await;
+        let path = format!("{}/one/{name}", testbed.root);
+        testbed.client.create(&path, b"", &options).await.unwrap();
+        let waiter = spawn_waiter(&locks, "one");
+        testbed.until_queued("one", 2).await;
         sleep(ms(50)).await;
         assert_eq!(waiter.is_finished(), !in_the_way, "{name}");
-        rig.client.delete(&path, None).await.unwrap();
-        give_back(granted(waiter).await).await;
+        testbed.client.delete(&path, None).await.unwrap();
+        release(until_granted(waiter).await).await;
     }
     // Somebody else's nodes, with no session of ours: whatever ends in a number is in the way.
     for foreign in ["_c_0-lock-", "x__lock__", "_c_0-__WRIT__"] {
-        let path = format!("{}/one/{foreign}", rig.root);
+        let path = format!("{}/one/{foreign}", testbed.root);
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-        let (_, number) = rig.client.create(&path, b"", &options).await.unwrap();
+        let (_, number) = testbed.client.create(&path, b"", &options).await.unwrap();
         assert!(is_busy(&locks, "one").await, "{foreign}");
-        let waiter = wait_for(&locks, "one");
-        rig.queued("one", 2).await;
-        rig.client.delete(&format!("{path}{number}"), None).await.unwrap();
-        give_back(granted(waiter).await).await;
+        let waiter = spawn_waiter(&locks, "one");
+        testbed.until_queued("one", 2).await;
+        testbed.client.delete(&format!("{path}{number}"), None).await.unwrap();
+        release(until_granted(waiter).await).await;
     }
-    rig.drained(&["one"]).await;
+    testbed.drained(&["one"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guarded_write_fails_as_a_whole_when_the_lock_is_gone() {
-    let rig = Rig::start().await;
-    let [server] = rig.servers.servers() else { panic!("one server") };
-    let store = ZkStore::servers([("127.0.0.1", server.port())]).root(&rig.root).session(T);
+    let testbed = Testbed::start().await;
+    let [server] = testbed.servers.servers() else { panic!("one server") };
+    let store = ZkStore::servers([("127.0.0.1", server.port())]).root(&testbed.root).session(T);
     let settings = fencelock_core::Settings::default()
         .token_epoch(fencelock_core::TokenEpoch::new(3).unwrap());
     let locks = store.clone().locks(settings).await.unwrap();
-    let data = format!("{}/data", rig.root);
+    let data = format!("{}/data", testbed.root);
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-    rig.client.create(&data, b"0", &options).await.unwrap();
-    let guard = hold(&locks, "orders").await;
-    let node = store.held_node(&rig.client, &guard).await.unwrap();
+    testbed.client.create(&data, b"0", &options).await.unwrap();
+    let guard = acquire(&locks, "orders").await;
+    let node = store.held_node(&testbed.client, &guard).await.unwrap();
     let write = async |value: &[u8]| {
-        let mut writer = rig.client.new_check_writer(&node, None).unwrap();
+        let mut writer = testbed.client.new_check_writer(&node, None).unwrap();
         writer.add_set_data(&data, value, None).unwrap();
         writer.commit().await
     };
     write(b"1").await.unwrap();
-    give_back(guard).await;
-    let next = hold(&locks, "orders").await;
+    release(guard).await;
+    let next = acquire(&locks, "orders").await;
     let error = write(b"2").await.unwrap_err();
     assert!(matches!(error, CheckWriteError::CheckFailed { .. }), "{error}");
-    assert_eq!(rig.client.get_data(&data).await.unwrap().0, b"1");
-    rig.client.delete(&store.held_node(&rig.client, &next).await.unwrap(), None).await.unwrap();
-    let error = store.held_node(&rig.client, &next).await.unwrap_err();
+    assert_eq!(testbed.client.get_data(&data).await.unwrap().0, b"1");
+    testbed
+        .client
+        .delete(&store.held_node(&testbed.client, &next).await.unwrap(), None)
+        .await
+        .unwrap();
+    let error = store.held_node(&testbed.client, &next).await.unwrap_err();
     assert_kind(&error, ErrorKind::Lost);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_huge_name_is_refused_before_it_reaches_the_servers() {
-    let rig = Rig::start().await;
+    let testbed = Testbed::start().await;
     let prefix = "x".repeat(9000);
-    let url = format!("zk://{}{}?session=2s", rig.servers.connect_string(), rig.root);
+    let url = format!("zk://{}{}?session=2s", testbed.servers.connect_string(), testbed.root);
     let locks = connect(&format!("{url}&prefix={prefix}")).await;
     let error = soon("refused", locks.lock("a").acquire()).await.unwrap_err();
     assert_kind(&error, ErrorKind::InvalidArgument);
     let locks = connect(&format!("{url}&prefix={}", &prefix[..4000])).await;
-    give_back(hold(&locks, &"\u{1}".repeat(512)).await).await;
+    release(acquire(&locks, &"\u{1}".repeat(512)).await).await;
 }
 
 /// A lock's node that another program has made, with data of its own, is neither made nor removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_node_of_another_program_keeps_its_data() {
-    let rig = Rig::start().await;
-    let locks = rig.direct().await;
-    give_back(hold(&locks, "other").await).await;
-    let path = format!("{}/one", rig.root);
+    let testbed = Testbed::start().await;
+    let locks = testbed.direct().await;
+    release(acquire(&locks, "other").await).await;
+    let path = format!("{}/one", testbed.root);
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-    let (made, _) = rig.client.create(&path, b"kept", &options).await.expect("made");
+    let (made, _) = testbed.client.create(&path, b"kept", &options).await.expect("made");
     let waiter = {
-        let guard = hold(&locks, "one").await;
-        let waiter = wait_for(&locks, "one");
-        rig.queued("one", 2).await;
-        give_back(guard).await;
+        let guard = acquire(&locks, "one").await;
+        let waiter = spawn_waiter(&locks, "one");
+        testbed.until_queued("one", 2).await;
+        release(guard).await;
         waiter
     };
-    give_back(granted(waiter).await).await;
+    release(until_granted(waiter).await).await;
     assert!(locks.lock("one").try_acquire().await.expect("an answer").is_some());
-    rig.drained(&["one"]).await;
-    let (data, stat) = rig.client.get_data(&path).await.expect("it is there");
+    testbed.drained(&["one"]).await;
+    let (data, stat) = testbed.client.get_data(&path).await.expect("it is there");
     assert_eq!((&data[..], stat.czxid, stat.mzxid), (&b"kept"[..], made.czxid, made.mzxid));
 }

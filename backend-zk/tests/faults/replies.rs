@@ -1,6 +1,6 @@
 //! Replies that never arrive, though the servers did what was asked.
 
-use fencelock_conformance::proxy::{AfterDrop, DropReply};
+use fencelock_testkit::proxy::{AfterDrop, DropReply};
 
 use crate::support::*;
 
@@ -8,91 +8,91 @@ const WAYS: [AfterDrop; 3] = [AfterDrop::Fin, AfterDrop::Reset, AfterDrop::Black
 
 /// Lesson 17.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_whose_creation_was_not_confirmed_is_adopted_and_not_made_twice() {
-    let rig = Rig::start().await;
-    let locks = rig.behind().await;
-    let kept = hold(&locks, "kept").await;
+async fn a_node_whose_creation_was_not_confirmed_is_adopted_and_not_created_twice() {
+    let testbed = Testbed::start().await;
+    let locks = testbed.behind().await;
+    let kept = acquire(&locks, "kept").await;
     // The node of the lock itself is there from now on.
-    give_back(hold(&locks, "one").await).await;
+    release(acquire(&locks, "one").await).await;
     for (round, way) in WAYS.into_iter().cycle().take(9).enumerate() {
-        rig.proxy.drop_reply(DropReply::first(way).matching(is(Op::Create))).unwrap();
-        let acquiring = wait_for(&locks, "one");
-        soon("a reply is lost", rig.proxy.dropped_reply()).await;
-        let [made] = &rig.nodes("one").await[..] else { panic!("one node is made") };
-        let made = rig.stat(made).await.expect("it is there");
+        testbed.proxy.drop_reply(DropReply::first(way).matching(is(Op::Create))).unwrap();
+        let acquiring = spawn_waiter(&locks, "one");
+        soon("a reply is lost", testbed.proxy.dropped_reply()).await;
+        let [made] = &testbed.nodes("one").await[..] else { panic!("one node is made") };
+        let made = testbed.stat(made).await.expect("it is there");
         if matches!(way, AfterDrop::BlackHole) {
             // For less than half of the session timeout.
             tokio::time::sleep(T / 4).await;
-            rig.proxy.heal().await.unwrap();
+            testbed.proxy.heal().await.unwrap();
         }
-        let guard = granted(acquiring).await;
+        let guard = until_granted(acquiring).await;
         assert_eq!(guard.fencing_token().get(), made.czxid as u64, "round {round}: {way:?}");
-        assert_eq!(rig.nodes("one").await.len(), 1);
-        give_back(guard).await;
-        assert!(rig.nodes("one").await.is_empty());
+        assert_eq!(testbed.nodes("one").await.len(), 1);
+        release(guard).await;
+        assert!(testbed.nodes("one").await.is_empty());
         assert!(kept.is_held(), "the session has survived");
     }
-    give_back(kept).await;
-    rig.drained(&["one", "kept"]).await;
+    release(kept).await;
+    testbed.drained(&["one", "kept"]).await;
 }
 
 /// Lessons 16, 18: it is gone, and the caller is told that it worked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_reply_was_lost_has_worked() {
-    let rig = Rig::start().await;
-    let (far, near) = (rig.behind().await, rig.direct().await);
+    let testbed = Testbed::start().await;
+    let (far, near) = (testbed.behind().await, testbed.direct().await);
     for way in WAYS.into_iter().cycle().take(6) {
-        let guard = hold(&far, "one").await;
-        let next = wait_for(&near, "one");
-        rig.queued("one", 2).await;
-        rig.proxy.drop_reply(DropReply::first(way).matching(is(Op::Delete))).unwrap();
+        let guard = acquire(&far, "one").await;
+        let next = spawn_waiter(&near, "one");
+        testbed.until_queued("one", 2).await;
+        testbed.proxy.drop_reply(DropReply::first(way).matching(is(Op::Delete))).unwrap();
         let releasing = tokio::spawn(guard.release());
-        soon("a reply is lost", rig.proxy.dropped_reply()).await;
-        let next = granted(next).await;
+        soon("a reply is lost", testbed.proxy.dropped_reply()).await;
+        let next = until_granted(next).await;
         if matches!(way, AfterDrop::BlackHole) {
             tokio::time::sleep(T / 4).await;
-            rig.proxy.heal().await.unwrap();
+            testbed.proxy.heal().await.unwrap();
         }
         soon("the release ends", releasing).await.unwrap().expect("released");
         // Repeating it has not freed the next one's.
         assert!(next.is_held() && is_busy(&far, "one").await, "{way:?}");
-        give_back(next).await;
+        release(next).await;
     }
-    rig.drained(&["one"]).await;
+    testbed.drained(&["one"]).await;
 }
 
 /// A queued claim whose reply was lost keeps its place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_in_the_queue_is_kept_when_its_reply_was_lost() {
-    let rig = Rig::start().await;
-    let (far, near) = (rig.behind().await, rig.direct().await);
-    let guard = hold(&near, "one").await;
-    rig.proxy.drop_reply(DropReply::first(AfterDrop::Reset).matching(is(Op::Create))).unwrap();
-    let first = wait_for(&far, "one");
-    soon("a reply is lost", rig.proxy.dropped_reply()).await;
-    rig.queued("one", 2).await;
-    let second = wait_for(&near, "one");
-    rig.queued("one", 3).await;
-    give_back(guard).await;
-    let first = granted(first).await;
+async fn a_queue_place_whose_reply_was_lost_is_kept() {
+    let testbed = Testbed::start().await;
+    let (far, near) = (testbed.behind().await, testbed.direct().await);
+    let guard = acquire(&near, "one").await;
+    testbed.proxy.drop_reply(DropReply::first(AfterDrop::Reset).matching(is(Op::Create))).unwrap();
+    let first = spawn_waiter(&far, "one");
+    soon("a reply is lost", testbed.proxy.dropped_reply()).await;
+    testbed.until_queued("one", 2).await;
+    let second = spawn_waiter(&near, "one");
+    testbed.until_queued("one", 3).await;
+    release(guard).await;
+    let first = until_granted(first).await;
     assert!(!second.is_finished());
-    give_back(first).await;
-    give_back(granted(second).await).await;
-    rig.drained(&["one"]).await;
+    release(first).await;
+    release(until_granted(second).await).await;
+    testbed.drained(&["one"]).await;
 }
 
 /// The heartbeat is one more request whose reply can be lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_heartbeat_costs_no_lock() {
-    let rig = Rig::start().await;
-    let locks = rig.behind().await;
-    let guard = hold(&locks, "one").await;
+    let testbed = Testbed::start().await;
+    let locks = testbed.behind().await;
+    let guard = acquire(&locks, "one").await;
     for way in [AfterDrop::Fin, AfterDrop::Reset, AfterDrop::Fin] {
-        rig.proxy.drop_reply(DropReply::first(way).matching(is(Op::Multi))).unwrap();
-        soon("a heartbeat is lost", rig.proxy.dropped_reply()).await;
+        testbed.proxy.drop_reply(DropReply::first(way).matching(is(Op::Multi))).unwrap();
+        soon("a heartbeat is lost", testbed.proxy.dropped_reply()).await;
         let before = guard.valid_until();
         until("the hold is renewed", async || guard.valid_until() > before).await;
     }
-    give_back(guard).await;
-    rig.drained(&["one"]).await;
+    release(guard).await;
+    testbed.drained(&["one"]).await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencelock_conformance::proxy::Stats;
+use fencelock_testkit::proxy::Stats;
 use tokio::time::sleep;
 
 use crate::support::*;
@@ -12,10 +12,10 @@ fn beats(during: Duration) -> u64 {
     u64::try_from(during.as_millis() / (T / 10).as_millis()).expect("a short time") + 2
 }
 
-async fn counted(rig: &Rig, act: impl AsyncFnOnce()) -> (u64, Duration) {
-    let (before, started) = (rig.proxy.stats(), std::time::Instant::now());
+async fn counted(testbed: &Testbed, act: impl AsyncFnOnce()) -> (u64, Duration) {
+    let (before, started) = (testbed.proxy.stats(), std::time::Instant::now());
     act().await;
-    let all: Stats = rig.proxy.stats();
+    let all: Stats = testbed.proxy.stats();
     (all.requests - before.requests, started.elapsed())
 }
 
@@ -27,95 +27,95 @@ fn assert_costs(what: &str, (requests, during): (u64, Duration), expected: u64) 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn short_holds_cost_three_requests_and_a_try_on_a_held_lock_one() {
-    let rig = Rig::start().await;
-    let (near, far) = (rig.direct().await, rig.behind().await);
-    give_back(hold(&far, "one").await).await;
-    let pairs = counted(&rig, async || {
+async fn a_short_hold_costs_three_requests_and_a_try_on_a_held_lock_one() {
+    let testbed = Testbed::start().await;
+    let (near, far) = (testbed.direct().await, testbed.behind().await);
+    release(acquire(&far, "one").await).await;
+    let pairs = counted(&testbed, async || {
         for _ in 0..50 {
-            give_back(hold(&far, "one").await).await;
+            release(acquire(&far, "one").await).await;
         }
     });
     assert_costs("50 pairs", pairs.await, 150);
-    let guard = hold(&near, "one").await;
-    let before = rig.nodes("one").await;
-    let tries = counted(&rig, async || {
+    let guard = acquire(&near, "one").await;
+    let before = testbed.nodes("one").await;
+    let tries = counted(&testbed, async || {
         for _ in 0..50 {
             assert!(is_busy(&far, "one").await);
         }
     });
     assert_costs("50 tries", tries.await, 50);
-    assert_eq!(rig.nodes("one").await, before);
-    give_back(guard).await;
-    rig.drained(&["one"]).await;
+    assert_eq!(testbed.nodes("one").await, before);
+    release(guard).await;
+    testbed.drained(&["one"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_to_the_next_in_line_costs_no_request_of_the_next() {
-    let rig = Rig::start().await;
-    let (near, far) = (rig.direct().await, rig.behind().await);
+async fn a_hand_off_to_the_next_in_line_costs_it_no_request() {
+    let testbed = Testbed::start().await;
+    let (near, far) = (testbed.direct().await, testbed.behind().await);
     let mut waiters = Vec::new();
     let mut guards = Vec::new();
     for at in 0..20 {
         let name = format!("lock-{at}");
-        guards.push(hold(&near, &name).await);
-        waiters.push(wait_for(&far, &name));
-        rig.queued(&name, 2).await;
+        guards.push(acquire(&near, &name).await);
+        waiters.push(spawn_waiter(&far, &name));
+        testbed.until_queued(&name, 2).await;
     }
-    until("all nodes are watched", async || rig.watches().await.len() == 40).await;
+    until("all nodes are watched", async || testbed.watches().await.len() == 40).await;
     // And known to be.
     sleep(ms(100)).await;
     let mut held = Vec::new();
-    let granting = counted(&rig, async || {
+    let granting = counted(&testbed, async || {
         for guard in guards {
-            give_back(guard).await;
+            release(guard).await;
         }
         for waiter in waiters {
-            held.push(granted(waiter).await);
+            held.push(until_granted(waiter).await);
         }
     });
-    assert_costs("20 hand-overs", granting.await, 0);
+    assert_costs("20 hand-offs", granting.await, 0);
     for guard in held {
-        give_back(guard).await;
+        release(guard).await;
     }
-    until("no watch is left", async || rig.watches().await.is_empty()).await;
+    until("no watch is left", async || testbed.watches().await.is_empty()).await;
 }
 
 /// Who is behind a node of the same process knows when that was granted, and asks nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hand_overs_down_a_queue_of_one_process_cost_its_releases() {
-    let rig = Rig::start().await;
-    let far = rig.behind().await;
-    let mut guard = hold(&far, "one").await;
+async fn hand_offs_along_a_queue_of_one_client_cost_only_its_releases() {
+    let testbed = Testbed::start().await;
+    let far = testbed.behind().await;
+    let mut guard = acquire(&far, "one").await;
     let mut waiters = Vec::new();
     for queued in 2..=20 {
-        waiters.push(wait_for(&far, "one"));
-        rig.queued("one", queued).await;
+        waiters.push(spawn_waiter(&far, "one"));
+        testbed.until_queued("one", queued).await;
     }
-    until("all nodes are watched", async || rig.watches().await.len() == 20).await;
+    until("all nodes are watched", async || testbed.watches().await.len() == 20).await;
     // And known to be.
     sleep(ms(50)).await;
-    let passing = counted(&rig, async || {
+    let passing = counted(&testbed, async || {
         for waiter in waiters {
-            give_back(guard).await;
-            guard = granted(waiter).await;
+            release(guard).await;
+            guard = until_granted(waiter).await;
         }
-        give_back(guard).await;
+        release(guard).await;
     });
-    assert_costs("19 hand-overs and a release", passing.await, 20);
-    rig.drained(&["one"]).await;
+    assert_costs("19 hand-offs and a release", passing.await, 20);
+    testbed.drained(&["one"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_locks_are_kept_by_one_heartbeat() {
-    let rig = Rig::start().await;
-    let far = rig.behind().await;
+async fn one_heartbeat_keeps_many_locks() {
+    let testbed = Testbed::start().await;
+    let far = testbed.behind().await;
     let mut guards = Vec::new();
     for at in 0..300 {
-        guards.push(hold(&far, &format!("lock-{at}")).await);
+        guards.push(acquire(&far, &format!("lock-{at}")).await);
     }
     sleep(ms(500)).await;
-    let (requests, during) = counted(&rig, async || sleep(T).await).await;
+    let (requests, during) = counted(&testbed, async || sleep(T).await).await;
     println!("{requests} requests in {during:?} for 300 locks");
     assert!(requests >= 5 && requests <= 5 * beats(during), "{requests} in {during:?}");
     assert!(guards.iter().all(fencelock_core::Guard::is_held));

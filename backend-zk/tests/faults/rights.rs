@@ -1,24 +1,24 @@
 //! Logins, ACLs and roots.
 
-#[cfg(feature = "sasl")]
-use fencelock_conformance::servers::ZooKeeperOptions;
 use fencelock_core::ErrorKind;
+#[cfg(feature = "sasl")]
+use fencelock_testkit::servers::ZooKeeperOptions;
 use fencelock_zk::zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 use crate::support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_login_the_locks_are_its_own() {
-    let rig = Rig::start().await;
-    let host = rig.servers.connect_string();
-    let own = connect(&rig.url(&host, "auth=digest:me:hunter2")).await;
-    let same = connect(&rig.url(&host, "auth=digest:me:hunter2&acl=creator")).await;
-    let guard = hold(&own, "one").await;
+async fn the_locks_of_a_login_are_closed_to_others() {
+    let testbed = Testbed::start().await;
+    let host = testbed.servers.connect_string();
+    let own = connect(&testbed.url(&host, "auth=digest:me:hunter2")).await;
+    let same = connect(&testbed.url(&host, "auth=digest:me:hunter2&acl=creator")).await;
+    let guard = acquire(&own, "one").await;
     assert!(is_busy(&same, "one").await);
     // Nobody else even sees it.
-    assert!(rig.client.list_children(&format!("{}/one", rig.root)).await.is_err());
+    assert!(testbed.client.list_children(&format!("{}/one", testbed.root)).await.is_err());
     for stranger in ["", "auth=digest:me:wrong", "auth=digest:you:hunter2"] {
-        let stranger = try_connect(&rig.url(&host, stranger)).await;
+        let stranger = try_connect(&testbed.url(&host, stranger)).await;
         let error = match stranger {
             // The root is not theirs either.
             Err(error) => error,
@@ -28,13 +28,13 @@ async fn with_a_login_the_locks_are_its_own() {
         let text = format!("{error} {error:?}");
         assert!(text.contains("ACL") && !text.contains("hunter2"), "{text}");
     }
-    give_back(guard).await;
-    give_back(hold(&same, "one").await).await;
-    let open = format!("zk://{host}{}-open?session=2s&auth=digest:me:pw&acl=open", rig.root);
-    let guard = hold(&connect(&open).await, "one").await;
-    let anybody = format!("zk://{host}{}-open?session=2s", rig.root);
+    release(guard).await;
+    release(acquire(&same, "one").await).await;
+    let open = format!("zk://{host}{}-open?session=2s&auth=digest:me:pw&acl=open", testbed.root);
+    let guard = acquire(&connect(&open).await, "one").await;
+    let anybody = format!("zk://{host}{}-open?session=2s", testbed.root);
     assert!(is_busy(&connect(&anybody).await, "one").await);
-    give_back(guard).await;
+    release(guard).await;
 }
 
 /// A server that knows one login, by SASL.
@@ -54,17 +54,17 @@ async fn a_login_by_sasl_owns_its_locks() {
         .standalone()
         .await
         .expect("ZooKeeper starts");
-    let rig = Rig::on(servers.into(), 0).await;
-    let host = rig.servers.connect_string();
-    let own = connect(&rig.url(&host, "auth=sasl-digest-md5:me:hunter2")).await;
-    let same = connect(&rig.url(&host, "auth=sasl-digest-md5:me:hunter2&acl=creator")).await;
-    let guard = hold(&own, "one").await;
+    let testbed = Testbed::on(servers.into(), 0).await;
+    let host = testbed.servers.connect_string();
+    let own = connect(&testbed.url(&host, "auth=sasl-digest-md5:me:hunter2")).await;
+    let same = connect(&testbed.url(&host, "auth=sasl-digest-md5:me:hunter2&acl=creator")).await;
+    let guard = acquire(&own, "one").await;
     assert!(is_busy(&same, "one").await);
-    assert!(rig.client.list_children(&format!("{}/one", rig.root)).await.is_err());
-    give_back(guard).await;
-    give_back(hold(&same, "one").await).await;
+    assert!(testbed.client.list_children(&format!("{}/one", testbed.root)).await.is_err());
+    release(guard).await;
+    release(acquire(&same, "one").await).await;
     for wrong in ["me:wrong", "you:hunter3"] {
-        let url = rig.url(&host, &format!("auth=sasl-digest-md5:{wrong}"));
+        let url = testbed.url(&host, &format!("auth=sasl-digest-md5:{wrong}"));
         let error = try_connect(&url).await.unwrap_err();
         assert_kind(&error, ErrorKind::Refused);
         let text = format!("{error} {error:?}");
@@ -74,22 +74,23 @@ async fn a_login_by_sasl_owns_its_locks() {
 
 /// A root that somebody else has made is used as it is; one that must not be made is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_root_is_made_or_found() {
-    let rig = Rig::start().await;
-    let host = rig.servers.connect_string();
-    let deep = format!("zk://{host}{}/a/b/c/?session=2s&prefix=", rig.root);
+async fn a_root_is_created_or_found() {
+    let testbed = Testbed::start().await;
+    let host = testbed.servers.connect_string();
+    let deep = format!("zk://{host}{}/a/b/c/?session=2s&prefix=", testbed.root);
     let locks = connect(&deep).await;
-    let guard = hold(&locks, "one").await;
-    let children = rig.client.list_children(&format!("{}/a/b/c/one", rig.root)).await.unwrap();
+    let guard = acquire(&locks, "one").await;
+    let children =
+        testbed.client.list_children(&format!("{}/a/b/c/one", testbed.root)).await.unwrap();
     assert_eq!(children.len(), 1);
     // Other roots are other locks.
-    assert!(!is_busy(&rig.direct().await, "one").await);
-    give_back(guard).await;
+    assert!(!is_busy(&testbed.direct().await, "one").await);
+    release(guard).await;
 
-    let closed = format!("{}/closed", rig.root);
+    let closed = format!("{}/closed", testbed.root);
     let only_read = [Acl::new(Permission::READ, AuthId::anyone())];
     let options = CreateMode::Persistent.with_acls(Acls::new(&only_read));
-    rig.client.create(&closed, b"", &options).await.unwrap();
+    testbed.client.create(&closed, b"", &options).await.unwrap();
     let url = format!("zk://{host}{closed}/below?session=2s");
     assert_kind(&try_connect(&url).await.unwrap_err(), ErrorKind::Refused);
     let url = format!("zk://{host}{closed}?session=2s");
@@ -100,7 +101,7 @@ async fn a_root_is_made_or_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_there_is_said_soon() {
+async fn an_absent_server_is_reported_soon() {
     let started = std::time::Instant::now();
     let error = try_connect("zk://127.0.0.1:1/locks?unreachable_after=1s").await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fencelock_conformance::servers::{ServerClock, ZooKeeperOptions};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::{ServerClock, ZooKeeperOptions};
 use fencelock_zk::zookeeper_client::{Acls, CreateMode};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -12,13 +12,13 @@ use crate::support::*;
 
 /// Row 19. Whoever is longer without an answer than it may be cannot know who holds meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_short_freeze_of_the_server_costs_no_lock_and_a_long_one_is_told_in_time() {
-    let rig = Rig::alone().await;
-    let [server] = rig.servers.servers() else { panic!("one server") };
-    let (one, other) = (rig.direct().await, rig.direct().await);
-    let held = hold(&one, "one").await;
-    let waiter = wait_for(&other, "one");
-    rig.queued("one", 2).await;
+async fn a_short_server_freeze_costs_no_lock_and_a_long_one_is_reported_in_time() {
+    let testbed = Testbed::alone().await;
+    let [server] = testbed.servers.servers() else { panic!("one server") };
+    let (one, other) = (testbed.direct().await, testbed.direct().await);
+    let held = acquire(&one, "one").await;
+    let waiter = spawn_waiter(&other, "one");
+    testbed.until_queued("one", 2).await;
     server.freeze().await.unwrap();
     soon("the holder is warned", held.expiring(T / 4)).await;
     let before = held.valid_until();
@@ -36,12 +36,12 @@ async fn a_short_freeze_of_the_server_costs_no_lock_and_a_long_one_is_told_in_ti
     tokio::time::sleep_until(frozen + T + SLACK).await;
     assert!(!waiter.is_finished(), "granted by nobody");
     server.thaw().unwrap();
-    let next = granted(waiter).await;
+    let next = until_granted(waiter).await;
     assert!(!held.is_held() && next.fencing_token() > held.fencing_token());
     drop(held);
-    give_back(next).await;
-    give_back(hold(&one, "one").await).await;
-    until("no node is left", async || rig.nodes("one").await.is_empty()).await;
+    release(next).await;
+    release(acquire(&one, "one").await).await;
+    until("no node is left", async || testbed.nodes("one").await.is_empty()).await;
 }
 
 /// Row 33: sessions are counted by a clock that nobody sets.
@@ -49,16 +49,16 @@ async fn a_short_freeze_of_the_server_costs_no_lock_and_a_long_one_is_told_in_ti
 async fn a_servers_clock_that_jumps_changes_nothing() {
     let clock = ServerClock::of("java").unwrap();
     let servers = ZooKeeperOptions::new().java(clock.program()).standalone().await.unwrap();
-    let rig = Rig::on(Arc::new(servers), 0).await;
-    let (one, other) = (rig.direct().await, rig.direct().await);
-    let held = hold(&one, "one").await;
-    let waiter = wait_for(&other, "one");
-    rig.queued("one", 2).await;
-    let seen = |name: &str| format!("{}/{name}", rig.root);
+    let testbed = Testbed::on(Arc::new(servers), 0).await;
+    let (one, other) = (testbed.direct().await, testbed.direct().await);
+    let held = acquire(&one, "one").await;
+    let waiter = spawn_waiter(&other, "one");
+    testbed.until_queued("one", 2).await;
+    let seen = |name: &str| format!("{}/{name}", testbed.root);
     let shown = async |name: &str| {
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        rig.client.create(&seen(name), b"", &options).await.unwrap();
-        rig.stat(&seen(name)).await.expect("it is there").ctime / 1000
+        testbed.client.create(&seen(name), b"", &options).await.unwrap();
+        testbed.stat(&seen(name)).await.expect("it is there").ctime / 1000
     };
     let right = shown("right").await;
     for seconds in [40, -40, 3600, 0] {
@@ -72,27 +72,27 @@ async fn a_servers_clock_that_jumps_changes_nothing() {
         }
     }
     let token = held.fencing_token();
-    give_back(held).await;
-    let next = granted(waiter).await;
+    release(held).await;
+    let next = until_granted(waiter).await;
     assert!(next.fencing_token() > token);
-    give_back(next).await;
-    rig.drained(&["one"]).await;
+    release(next).await;
+    testbed.drained(&["one"]).await;
 }
 
 /// Row 40.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_with_no_room_for_clients_is_waited_for() {
+async fn a_server_at_its_connection_limit_is_retried() {
     let servers = ZooKeeperOptions::new().config("maxClientCnxns=6").standalone().await.unwrap();
-    let rig = Rig::on(Arc::new(servers), 0).await;
-    let locks = rig.direct().await;
-    let held = hold(&locks, "one").await;
+    let testbed = Testbed::on(Arc::new(servers), 0).await;
+    let locks = testbed.direct().await;
+    let held = acquire(&locks, "one").await;
     let mut crowd = Vec::new();
     for _ in 0..6 {
         // The last ones are sent away.
-        crowd.extend(TcpStream::connect(rig.servers.connect_string()).await.ok());
+        crowd.extend(TcpStream::connect(testbed.servers.connect_string()).await.ok());
     }
-    let url = rig.url(&rig.servers.connect_string(), "");
-    let impatient = rig.url(&rig.servers.connect_string(), "unreachable_after=3s");
+    let url = testbed.url(&testbed.servers.connect_string(), "");
+    let impatient = testbed.url(&testbed.servers.connect_string(), "unreachable_after=3s");
     let refused = async {
         loop {
             match try_connect(&impatient).await {
@@ -110,7 +110,7 @@ async fn a_server_with_no_room_for_clients_is_waited_for() {
     drop(crowd);
     let newcomer = connect(&url).await;
     assert!(is_busy(&newcomer, "one").await);
-    give_back(held).await;
-    give_back(hold(&newcomer, "one").await).await;
-    rig.drained(&["one"]).await;
+    release(held).await;
+    release(acquire(&newcomer, "one").await).await;
+    testbed.drained(&["one"]).await;
 }

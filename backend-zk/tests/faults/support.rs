@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-pub(crate) use fencelock_conformance::acts::*;
-use fencelock_conformance::proxy::{Direction, Proxy, framing};
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 use fencelock_core::{Guard, Locks, Result, url};
+pub(crate) use fencelock_testkit::helpers::*;
+use fencelock_testkit::proxy::{Direction, Proxy, framing};
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 use fencelock_zk::SCHEME;
 use fencelock_zk::zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, Stat};
 use tokio::sync::Mutex;
@@ -38,7 +38,7 @@ async fn shared_server() -> Arc<TestZooKeeper> {
     match shared.upgrade() {
         Some(server) => server,
         None => {
-            // Twenty ticks otherwise, which is too short for `Rig::behind_for_long`.
+            // Twenty ticks otherwise, which is too short for `Testbed::behind_for_long`.
             let options = ZooKeeperOptions::new().config("maxSessionTimeout=60000");
             let server = Arc::new(options.standalone().await.expect("ZooKeeper starts"));
             *shared = Arc::downgrade(&server);
@@ -48,7 +48,7 @@ async fn shared_server() -> Arc<TestZooKeeper> {
 }
 
 /// Servers, a path to one of them that can be broken, and one that cannot.
-pub(crate) struct Rig {
+pub(crate) struct Testbed {
     pub(crate) servers: Arc<TestZooKeeper>,
     pub(crate) proxy: Proxy,
     /// Where the unbroken path leads: to the other servers, if there are any.
@@ -58,19 +58,19 @@ pub(crate) struct Rig {
     pub(crate) root: String,
 }
 
-impl Rig {
+impl Testbed {
     /// On the server that others use too, under a root of its own.
-    pub(crate) async fn start() -> Rig {
-        Rig::on(shared_server().await, 0).await
+    pub(crate) async fn start() -> Testbed {
+        Testbed::on(shared_server().await, 0).await
     }
 
     /// On a server of its own.
-    pub(crate) async fn alone() -> Rig {
-        Rig::on(Arc::new(TestZooKeeper::standalone().await.expect("ZooKeeper starts")), 0).await
+    pub(crate) async fn alone() -> Testbed {
+        Testbed::on(Arc::new(TestZooKeeper::standalone().await.expect("ZooKeeper starts")), 0).await
     }
 
     /// On these servers; the proxy leads to one of them.
-    pub(crate) async fn on(servers: Arc<TestZooKeeper>, server: usize) -> Rig {
+    pub(crate) async fn on(servers: Arc<TestZooKeeper>, server: usize) -> Testbed {
         static ROOTS: AtomicUsize = AtomicUsize::new(0);
         let root = format!("/faults/{}", ROOTS.fetch_add(1, Ordering::Relaxed));
         let upstream = servers.servers()[server].connect_string();
@@ -88,7 +88,7 @@ impl Rig {
             Ok(_) | Err(ZkError::NodeExists) => {}
             Err(error) => panic!("no root: {error}"),
         }
-        Rig { servers, proxy, past, client, root }
+        Testbed { servers, proxy, past, client, root }
     }
 
     pub(crate) fn url(&self, host: &str, params: &str) -> String {
@@ -175,7 +175,7 @@ impl Rig {
     }
 
     /// Awaits that so many nodes are in the queue of a lock, its holder included.
-    pub(crate) async fn queued(&self, lock: &str, count: usize) {
+    pub(crate) async fn until_queued(&self, lock: &str, count: usize) {
         let what = format!("{count} nodes for {lock}");
         until(&what, async || self.nodes(lock).await.len() == count).await;
     }
@@ -210,17 +210,22 @@ pub(crate) struct Outcome {
 }
 
 impl Contest {
-    pub(crate) async fn between(rig: &Rig, holder: &Locks, waiter: &Locks, lock: &str) -> Contest {
-        let guard = hold(holder, lock).await;
-        let next = wait_for(waiter, lock);
-        rig.queued(lock, 2).await;
+    pub(crate) async fn between(
+        testbed: &Testbed,
+        holder: &Locks,
+        waiter: &Locks,
+        lock: &str,
+    ) -> Contest {
+        let guard = acquire(holder, lock).await;
+        let next = spawn_waiter(waiter, lock);
+        testbed.until_queued(lock, 2).await;
         Contest {
             told: tokio::spawn(async move {
                 guard.lost().await;
                 (Instant::now(), guard)
             }),
             granted: tokio::spawn(async move {
-                let guard = granted(next).await;
+                let guard = until_granted(next).await;
                 (Instant::now(), guard)
             }),
         }
@@ -253,7 +258,7 @@ pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
 }
 
 pub(crate) async fn connect(url: &str) -> Locks {
-    connected(|| try_connect(url)).await
+    connect_retrying(|| try_connect(url)).await
 }
 
 /// The transport alone; tried again like that.

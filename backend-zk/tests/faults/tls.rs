@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use fencelock_conformance::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_core::ErrorKind;
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
 };
@@ -86,7 +86,7 @@ async fn only_servers_of_the_named_authority_are_used() {
     for host in ["127.0.0.1", "localhost"] {
         let url = format!("zk://{host}:{port}/locks?session=2s&{}", certificates.trusting());
         let locks = connect(&url).await;
-        give_back(hold(&locks, "one").await).await;
+        release(acquire(&locks, "one").await).await;
         locks.close().await.unwrap();
     }
     let others = Certificates::new();
@@ -101,12 +101,12 @@ async fn only_servers_of_the_named_authority_are_used() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_ask_for_a_certificate_are_shown_one() {
+async fn servers_that_require_a_certificate_receive_it() {
     let certificates = Certificates::new();
     let (_server, port) = certificates.serve("need").await;
     let url = format!("zk://127.0.0.1:{port}/locks?session=2s&{}", certificates.certified());
     let locks = connect(&url).await;
-    give_back(hold(&locks, "one").await).await;
+    release(acquire(&locks, "one").await).await;
     let plain = format!("session=2s&unreachable_after=2s&{}", certificates.trusting());
     let url = format!("zk://127.0.0.1:{port}/locks?{plain}");
     let error = soon("refused", try_connect(&url)).await.unwrap_err();

@@ -6,8 +6,8 @@ mod peer;
 
 use std::time::Duration;
 
-use fencelock_conformance::servers::TestZooKeeper;
 use fencelock_core::{Guard, Lock, Locks, url};
+use fencelock_testkit::servers::TestZooKeeper;
 use fencelock_zk::SCHEME;
 use peer::Peer;
 use tokio::time::timeout;

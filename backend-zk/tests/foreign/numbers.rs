@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use fencelock_conformance::servers::TestZooKeeper;
 use fencelock_core::{Locks, url};
+use fencelock_testkit::servers::TestZooKeeper;
 use fencelock_zk::SCHEME;
 use fencelock_zk::zookeeper_client::Client;
 
@@ -23,7 +23,7 @@ async fn children(client: &Client) -> Vec<String> {
 /// ZooKeeper 3.8.0 gives its last numbers to one node after the other: whoever compares numbers
 /// finds nobody before any of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_holds_by_a_number_that_others_have_too() {
+async fn no_claim_holds_by_a_number_that_other_nodes_have() {
     let servers = TestZooKeeper::standalone().await.expect("ZooKeeper starts");
     let host = servers.connect_string();
     acquire(connect(&host).await.lock("one")).await.release().await.unwrap();

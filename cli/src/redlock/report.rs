@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use fencelock::redlock::{Deployment, LockSeen, NodeSeen, NodeStatus, Part};
-use fencelock::{FencingToken, Label, Occupant, Snapshot};
+use fencelock::redlock::{Deployment, LockSeen, Membership, NodeSeen, NodeStatus};
+use fencelock::{FencingToken, Label, Participant, Snapshot};
 use serde::Serialize;
 
 /// Aligned columns; the last may be of any length, since errors are.
@@ -71,7 +71,7 @@ fn lock_cells(seen: &NodeSeen) -> [String; 3] {
     }
 }
 
-fn holder(holder: &Occupant) -> String {
+fn holder(holder: &Participant) -> String {
     let id = holder.id.as_str();
     match &holder.label {
         Some(label) => format!("{id} ({})", label.as_str()),
@@ -80,10 +80,12 @@ fn holder(holder: &Occupant) -> String {
 }
 
 fn state(seen: &NodeSeen) -> String {
-    match (seen.clock_agrees, seen.part.is_open()) {
-        (true, _) => seen.part.to_string(),
+    match (seen.clock_agrees, seen.membership.is_open()) {
+        (true, _) => seen.membership.to_string(),
         (false, true) => "is left out: its clock does not agree with a majority's".to_owned(),
-        (false, false) => format!("{}; its clock does not agree with a majority's", seen.part),
+        (false, false) => {
+            format!("{}; its clock does not agree with a majority's", seen.membership)
+        }
     }
 }
 
@@ -176,13 +178,13 @@ fn row_of(node: &NodeStatus) -> Row<'_> {
             Row { state, error: Some(error.message()), ..row }
         }
         Ok(seen) => Row {
-            state: seen.part.word(),
-            takes_part_in_seconds: match seen.part {
-                Part::Young(rest) => Some(rest.as_secs_f64()),
+            state: seen.membership.as_str(),
+            takes_part_in_seconds: match seen.membership {
+                Membership::Quarantined(rest) => Some(rest.as_secs_f64()),
                 _ => None,
             },
-            set: match seen.part {
-                Part::Closed(set) | Part::OfAnotherSet(set) => Some(set_of(set)),
+            set: match seen.membership {
+                Membership::Closed(set) | Membership::OfAnotherSet(set) => Some(set_of(set)),
                 _ => None,
             },
             marker_age_seconds: seen.age.map(|age| age.as_secs_f64()),
@@ -209,7 +211,7 @@ fn holders(snapshot: &Snapshot) -> Vec<HolderRow<'_>> {
     snapshot.holders.iter().map(holder_row).collect()
 }
 
-fn holder_row(holder: &Occupant) -> HolderRow<'_> {
+fn holder_row(holder: &Participant) -> HolderRow<'_> {
     HolderRow {
         id: holder.id.as_str(),
         label: holder.label.as_ref().map(Label::as_str),

@@ -18,21 +18,21 @@ use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
 
 use super::WATCHDOG;
 use super::exit::say;
-use super::family::{Family, Reach, Refused, Sent};
+use super::ipc::{self, Channel, Order, Report};
 use super::orphans;
+use super::process_tree::{ProcessTree, Reach, Refused, Sent};
 use super::processes::{Process, Processes, children};
-use super::wire::{self, Order, Report, Wire};
 
 /// The command and its watchdog.
 #[derive(Debug)]
 pub(super) struct Child {
-    wire: Wire,
+    channel: Channel,
     watchdog: Pid,
     /// Our children that are not the command's: what was started by the program that became this
     /// one, and what that left behind.
     strangers: Vec<Pid>,
     leader: Option<Pid>,
-    family: Family,
+    processes: ProcessTree,
     kill_at: Moment,
     /// What has refused to be ended, and was told of.
     refused: Vec<Refused>,
@@ -51,13 +51,13 @@ impl Child {
         // Should the watchdog be killed, what is left of the command comes to us.
         orphans::adopt()?;
         let strangers = children(getpid());
-        let (ours, theirs) = wire::pair()?;
+        let (ours, theirs) = ipc::pair()?;
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
         let mut files = vec![stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
         files.extend(keep_alive);
-        wire::send_files(&ours, &files)?;
-        let wire = Wire::new(ours)?;
-        wire.order(Order::KillAt(kill_at));
+        ipc::send_files(&ours, &files)?;
+        let channel = Channel::new(ours)?;
+        channel.order(Order::KillAt(kill_at));
         let watchdog = Command::new(this_program()?)
             .arg0("fencelock-watchdog")
             .arg(WATCHDOG)
@@ -72,11 +72,11 @@ impl Child {
             .spawn()?;
         let watchdog = pid(watchdog.id())?;
         Ok(Child {
-            wire,
+            channel,
             watchdog,
             strangers,
             leader: None,
-            family: Family::below(watchdog),
+            processes: ProcessTree::below(watchdog),
             kill_at,
             refused: Vec::new(),
             told_blind: false,
@@ -85,15 +85,15 @@ impl Child {
 
     /// What happened next; `None` when the watchdog is gone. Cancel safe.
     pub(super) async fn report(&mut self) -> io::Result<Option<Report>> {
-        let report = self.wire.next_report().await?;
+        let report = self.channel.next_report().await?;
         match report {
             Some(Report::Started(leader)) => {
                 self.leader = Some(leader);
-                self.family.leads(leader);
+                self.processes.leads(leader);
             }
             Some(_) => {}
             // Perhaps before it told that the command runs.
-            None => self.family.adopt(&self.strangers),
+            None => self.processes.adopt(&self.strangers),
         }
         Ok(report)
     }
@@ -120,7 +120,7 @@ impl Child {
     /// Sends `signal` to what is within `reach`, and says what refuses to be ended by it. How many
     /// processes got it.
     pub(super) fn signal_all(&mut self, signal: Signal, reach: Reach) -> usize {
-        let sent = self.family.signal(signal, reach);
+        let sent = self.processes.signal(signal, reach);
         let reached = sent.reached;
         if signal == Signal::TERM || signal == Signal::KILL {
             self.tell(sent);
@@ -160,7 +160,7 @@ impl Child {
     pub(super) fn kill_at(&mut self, moment: Moment) {
         if moment != self.kill_at {
             self.kill_at = moment;
-            self.wire.order(Order::KillAt(moment));
+            self.channel.order(Order::KillAt(moment));
         }
     }
 
@@ -177,7 +177,7 @@ impl Child {
     /// Waits until nothing within `reach` runs any more.
     pub(super) async fn gone(&self, reach: Reach) {
         let mut pause = Duration::from_millis(1);
-        while self.family.lives(reach) {
+        while self.processes.lives(reach) {
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(Duration::from_millis(50));
         }
@@ -185,7 +185,7 @@ impl Child {
 
     /// Ends the watchdog, which leaves whatever is left of the command alone.
     pub(super) async fn finish(self) {
-        self.wire.order(Order::Done);
+        self.channel.order(Order::Done);
         // It ends at once, unless it was stopped.
         let ended = orphans::ended(self.watchdog);
         let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;

@@ -46,7 +46,7 @@ impl Environment {
         Err(Outcome::usage(format!(
             "{:?} on {} is held already, by the `fencelock run` that this command runs under; \
              it would wait for itself ({HELD} says so)",
-            plan.name, plan.store.shown
+            plan.name, plan.store.redacted_url
         )))
     }
 
@@ -62,7 +62,7 @@ impl Environment {
         let mut variables = vec![
             ("FENCELOCK_NAME", plan.name.clone()),
             ("FENCELOCK_TOKEN", token.to_string()),
-            ("FENCELOCK_STORE", plan.store.shown.clone()),
+            ("FENCELOCK_STORE", plan.store.redacted_url.clone()),
             (HELD, list),
         ];
         variables

@@ -10,7 +10,7 @@ use std::io::{self, Write as _};
 use fencelock::{Error, ErrorKind};
 use rustix::process::Signal;
 
-use super::wire::End;
+use super::ipc::End;
 
 pub(super) const EX_USAGE: u8 = 64;
 const EX_DATAERR: u8 = 65;
@@ -99,7 +99,7 @@ impl Outcome {
     }
 
     /// The word in the status file.
-    pub(super) fn word(&self) -> &'static str {
+    pub(super) fn as_str(&self) -> &'static str {
         match self {
             Outcome::Ended(End::Exited(_)) => "exited",
             Outcome::Ended(End::Killed(_)) => "killed",

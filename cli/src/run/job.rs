@@ -105,7 +105,7 @@ async fn under_lock(
     let granted = Instant::now();
     let waited = status.granted(guard.fencing_token());
     if plan.verbose {
-        let (name, store, token) = (&plan.name, &plan.store.shown, guard.fencing_token());
+        let (name, store, token) = (&plan.name, &plan.store.redacted_url, guard.fencing_token());
         let waited = waited.as_secs_f64();
         say(&format!("got {name:?} on {store} in {waited:.6} seconds, with fencing token {token}"));
     }
@@ -188,7 +188,7 @@ async fn release(plan: &Plan, guard: Guard, signals: &mut Signals, outcome: Outc
         }
         Ok(Ok(Err(error))) => chain(&error),
         Ok(Err(_)) => {
-            let (name, store) = (&plan.name, &plan.store.shown);
+            let (name, store) = (&plan.name, &plan.store.redacted_url);
             format!("release {name:?} on {store}: not confirmed before the lock ended by itself")
         }
     };

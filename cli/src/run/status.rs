@@ -15,8 +15,8 @@ use fencelock::{FencingToken, Snapshot};
 use serde::Serialize;
 
 use super::exit::{Codes, Outcome, say};
-use super::family::Refused;
 use super::options::Plan;
+use super::process_tree::Refused;
 
 /// What is known of a run so far.
 #[derive(Debug, Serialize)]
@@ -62,7 +62,7 @@ impl Status {
     pub(super) fn new(plan: &Plan) -> Status {
         Status {
             name: plan.name.clone(),
-            store: plan.store.shown.clone(),
+            store: plan.store.redacted_url.clone(),
             token: None,
             outcome: "waiting",
             exit_code: None,
@@ -98,9 +98,9 @@ impl Status {
 
     /// It is held by those.
     pub(super) fn held_by(&mut self, others: &Snapshot) {
-        let holder = |occupant: &fencelock::Occupant| Holder {
-            label: occupant.label.as_ref().map(ToString::to_string),
-            since_seconds: occupant.since.map(|since| since.as_secs_f64()),
+        let holder = |participant: &fencelock::Participant| Holder {
+            label: participant.label.as_ref().map(ToString::to_string),
+            since_seconds: participant.since.map(|since| since.as_secs_f64()),
         };
         self.holders = others.holders.iter().map(holder).collect();
     }
@@ -122,7 +122,7 @@ impl Status {
         if self.granted.is_none() {
             self.waited_seconds = self.started.elapsed().as_secs_f64();
         }
-        self.outcome = outcome.word();
+        self.outcome = outcome.as_str();
         self.exit_code = Some(code);
         self.message = outcome.message();
         self.write();

@@ -15,7 +15,7 @@ pub(super) struct Store {
     /// With everything in it; not for people.
     pub(super) url: Secret,
     /// Without password and parameters.
-    pub(super) shown: String,
+    pub(super) redacted_url: String,
     parsed: StoreUrl,
 }
 
@@ -37,8 +37,8 @@ impl std::fmt::Debug for Secret {
 impl Store {
     pub(super) fn new(url: String) -> Result<Store, Outcome> {
         let parsed = StoreUrl::parse(&url).map_err(Outcome::configuration)?;
-        let shown = parsed.to_string();
-        Ok(Store { url: Secret(url), shown, parsed })
+        let redacted_url = parsed.to_string();
+        Ok(Store { url: Secret(url), redacted_url, parsed })
     }
 
     /// What is equal for equal locks of equal names, as far as that can be told from here: a
@@ -51,7 +51,7 @@ impl Store {
             }
             _ => None,
         };
-        let place = place.unwrap_or_else(|| self.shown.clone());
+        let place = place.unwrap_or_else(|| self.redacted_url.clone());
         match parameter(self.url.reveal(), "prefix") {
             Some(prefix) => format!("{place}?prefix={prefix}"),
             None => place,

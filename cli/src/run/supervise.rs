@@ -11,12 +11,12 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::child::Child;
 use super::exit::{Outcome, say};
-use super::family::{Reach, Rounds, until};
+use super::ipc::{End, Report};
 use super::options::{Margins, OnLost, Plan};
+use super::process_tree::{Reach, Rounds, until};
 use super::signals::Signals;
 use super::status::Status;
 use super::terminal::Terminal;
-use super::wire::{End, Report};
 
 /// Runs the command while `guard` is held; how it ended. An error is one of the system.
 pub(super) async fn supervise(
@@ -32,12 +32,12 @@ pub(super) async fn supervise(
     let clock = BootClock::start()?;
     let continued = Signals::of(&[Signal::CONT])?;
     let messages = Signals::messages()?;
-    let hold_ends = plan.hold_at_most.map_or(Moment::NEVER, |limit| locks.now().after(limit));
-    let limit = Limit { plan, margins, locks, guard, clock, hold_ends };
-    let child = Child::start(&plan.command, variables, guard.keep_alive(), limit.kill_at())?;
+    let hold_ends = plan.hold_at_most.map_or(Moment::NEVER, |limit| locks.now() + limit);
+    let deadline = KillDeadline { plan, margins, locks, guard, clock, hold_ends };
+    let child = Child::start(&plan.command, variables, guard.keep_alive(), deadline.kill_at())?;
     let shared = terminal.as_ref().is_none_or(Terminal::is_shared);
-    let mut watch = Watch {
-        limit,
+    let mut supervisor = Supervisor {
+        deadline,
         child,
         signals,
         messages,
@@ -50,9 +50,9 @@ pub(super) async fn supervise(
         end_asked: false,
         told: false,
     };
-    let outcome = watch.until_the_end().await;
-    status.not_ended(&watch.child.survivors());
-    watch.child.finish().await;
+    let outcome = supervisor.until_the_end().await;
+    status.not_ended(&supervisor.child.survivors());
+    supervisor.child.finish().await;
     outcome
 }
 
@@ -71,8 +71,8 @@ enum Stage {
     },
 }
 
-struct Watch<'a> {
-    limit: Limit<'a>,
+struct Supervisor<'a> {
+    deadline: KillDeadline<'a>,
     child: Child,
     signals: &'a mut Signals,
     /// Those that mean something to the command only.
@@ -93,13 +93,13 @@ struct Watch<'a> {
     end_asked: bool,
 }
 
-impl Watch<'_> {
+impl Supervisor<'_> {
     async fn until_the_end(&mut self) -> io::Result<Outcome> {
-        let mut beat = tokio::time::interval(self.limit.beat());
+        let mut beat = tokio::time::interval(self.deadline.beat());
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let margins = self.limit.margins;
-            let on_lost = self.limit.plan.on_lost;
+            let margins = self.deadline.margins;
+            let on_lost = self.deadline.plan.on_lost;
             let kill_at = match &self.stage {
                 Stage::Runs => None,
                 Stage::Ends { kill_at, .. } => Some(*kill_at),
@@ -125,20 +125,20 @@ impl Watch<'_> {
                     self.child.signal(Signal::TSTP);
                 }
                 _ = self.continued.next(), if self.child.group().is_some() => self.go_on(),
-                () = self.limit.guard.expiring(margins.kill), if !killed && on_lost != OnLost::Continue => {
+                () = self.deadline.guard.expiring(margins.kill), if !killed && on_lost != OnLost::Continue => {
                     self.kill().await;
                 }
-                () = self.limit.guard.expiring(margins.grace), if terminates => {
+                () = self.deadline.guard.expiring(margins.grace), if terminates => {
                     self.terminate().await;
                 }
                 () = until(kill_at), if kill_at.is_some() => self.kill().await,
-                reason = self.limit.guard.lost(), if !self.told && on_lost == OnLost::Continue => {
+                reason = self.deadline.guard.lost(), if !self.told && on_lost == OnLost::Continue => {
                     self.tell(&reason.to_string(), "the command goes on");
                 }
                 _ = beat.tick() => {
                     self.child.note_strangers();
-                    if self.limit.is_a_lease() {
-                        self.child.kill_at(self.limit.kill_at());
+                    if self.deadline.is_a_lease() {
+                        self.child.kill_at(self.deadline.kill_at());
                     }
                 }
             }
@@ -159,7 +159,7 @@ impl Watch<'_> {
                 None
             }
             Some(Report::CannotExecute(errno)) => {
-                let command = self.limit.plan.command.first().map(OsString::as_os_str);
+                let command = self.deadline.plan.command.first().map(OsString::as_os_str);
                 let command = command.unwrap_or_default().to_string_lossy().into_owned();
                 Some(Outcome::CannotExecute(command, io::Error::from_raw_os_error(errno)))
             }
@@ -168,7 +168,7 @@ impl Watch<'_> {
                 None
             }
             Some(Report::OutOfTime) => {
-                let why = self.limit.why().await;
+                let why = self.deadline.why().await;
                 self.tell(&why, "the command was killed");
                 self.kill().await;
                 None
@@ -227,7 +227,7 @@ impl Watch<'_> {
                 return;
             }
         }
-        self.child.kill_at(self.limit.kill_at());
+        self.child.kill_at(self.deadline.kill_at());
         let lent = terminal.take_back();
         terminal.stop_our_job(stop_asked && !lent);
         // Here we are continued, perhaps much later. The signal that did it is read at once.
@@ -244,9 +244,9 @@ impl Watch<'_> {
 
     /// Continues the command, unless its lock was lost while we could not renew it.
     async fn resume(&mut self) {
-        let guard = self.limit.guard;
-        if self.limit.plan.on_lost != OnLost::Continue {
-            self.limit.let_it_renew().await;
+        let guard = self.deadline.guard;
+        if self.deadline.plan.on_lost != OnLost::Continue {
+            self.deadline.let_it_renew().await;
             if !guard.is_held() {
                 return self.kill().await;
             }
@@ -254,7 +254,8 @@ impl Watch<'_> {
         if let (Some(terminal), Some(group)) = (&mut self.terminal, self.child.group()) {
             terminal.lend(group);
         }
-        if self.limit.plan.on_lost == OnLost::Term && guard.remaining() <= self.limit.margins.grace
+        if self.deadline.plan.on_lost == OnLost::Term
+            && guard.remaining() <= self.deadline.margins.grace
         {
             return self.terminate().await;
         }
@@ -262,8 +263,8 @@ impl Watch<'_> {
     }
 
     async fn terminate(&mut self) {
-        let margins = self.limit.margins;
-        let why = self.limit.why().await;
+        let margins = self.deadline.margins;
+        let why = self.deadline.why().await;
         let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
         self.tell(&why, "the command gets SIGTERM");
         self.stage = Stage::Ends { why, kill_at };
@@ -277,7 +278,7 @@ impl Watch<'_> {
 
     async fn kill(&mut self) {
         let (why, mut rounds) = match std::mem::replace(&mut self.stage, Stage::Runs) {
-            Stage::Runs => (self.limit.why().await, Rounds::begin()),
+            Stage::Runs => (self.deadline.why().await, Rounds::begin()),
             Stage::Ends { why, .. } => (why, Rounds::begin()),
             Stage::Killed { why, rounds } => (why, rounds),
         };
@@ -289,7 +290,7 @@ impl Watch<'_> {
     /// Kills whatever descends from the command until nothing is left, or until `at_most`.
     async fn kill_all(&mut self, at_most: Moment) {
         let mut rounds = Rounds::begin();
-        while !rounds.is_over() && self.limit.locks.now() < at_most {
+        while !rounds.is_over() && self.deadline.locks.now() < at_most {
             tokio::time::sleep_until(rounds.next()).await;
             rounds.reached(self.child.signal_all(Signal::KILL, Reach::All));
         }
@@ -299,7 +300,7 @@ impl Watch<'_> {
     /// its last words are not all that there is to read.
     fn tell(&mut self, why: &str, then: &str) {
         if !std::mem::replace(&mut self.told, true) {
-            say(&format!("{}; {then}", self.limit.lost(why)));
+            say(&format!("{}; {then}", self.deadline.lost(why)));
         }
     }
 
@@ -308,7 +309,7 @@ impl Watch<'_> {
     async fn ended(&mut self, end: End) -> Outcome {
         let had_terminal = self.release_terminal();
         let why = match std::mem::replace(&mut self.stage, Stage::Runs) {
-            Stage::Runs if self.limit.guard.is_held() => {
+            Stage::Runs if self.deadline.guard.is_held() => {
                 match end {
                     _ if self.end_asked => self.end_the_rest(Reach::All).await,
                     End::Killed(_) => self.end_the_rest(Reach::Session).await,
@@ -319,36 +320,36 @@ impl Watch<'_> {
                     // Ctrl-C meant the job; only the command's group was told.
                     let _ = rustix::process::kill_current_process_group(signal);
                 }
-                if self.limit.guard.is_held() {
+                if self.deadline.guard.is_held() {
                     return outcome;
                 }
-                self.limit.why().await
+                self.deadline.why().await
             }
-            Stage::Runs => self.limit.why().await,
+            Stage::Runs => self.deadline.why().await,
             Stage::Ends { why, kill_at } => {
                 self.gone_until(kill_at, Reach::All).await;
                 why
             }
             Stage::Killed { why, .. } => why,
         };
-        if self.limit.plan.on_lost != OnLost::Continue {
+        if self.deadline.plan.on_lost != OnLost::Continue {
             // No other client shall be granted while some of it are still dying.
-            self.kill_all(self.limit.guard.valid_until()).await;
+            self.kill_all(self.deadline.guard.valid_until()).await;
         }
-        Outcome::Lost { message: self.limit.lost(&why), told: self.told }
+        Outcome::Lost { message: self.deadline.lost(&why), told: self.told }
     }
 
     /// Ends what the command left within `reach`, while the lock is held: politely first, where
     /// that has not been done.
     async fn end_the_rest(&mut self, reach: Reach) {
-        let margins = self.limit.margins;
+        let margins = self.deadline.margins;
         if !self.end_asked {
             self.ask_to_end(reach);
         }
         let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
         self.gone_until(kill_at, reach).await;
         let mut rounds = Rounds::begin();
-        while !rounds.is_over() && self.limit.guard.is_held() {
+        while !rounds.is_over() && self.deadline.guard.is_held() {
             tokio::time::sleep_until(rounds.next()).await;
             rounds.reached(self.child.signal_all(Signal::KILL, reach));
         }
@@ -359,7 +360,7 @@ impl Watch<'_> {
     async fn gone_until(&mut self, kill_at: Instant, reach: Reach) {
         tokio::select! {
             biased;
-            () = self.limit.guard.expiring(self.limit.margins.kill) => {}
+            () = self.deadline.guard.expiring(self.deadline.margins.kill) => {}
             () = until(Some(kill_at)) => {}
             _ = self.signals.next() => {}
             () = self.child.gone(reach) => {}
@@ -372,7 +373,7 @@ impl Watch<'_> {
 }
 
 /// The lock's end, and what it means for the command.
-struct Limit<'a> {
+struct KillDeadline<'a> {
     plan: &'a Plan,
     margins: Margins,
     locks: &'a Locks,
@@ -382,7 +383,7 @@ struct Limit<'a> {
     hold_ends: Moment,
 }
 
-impl Limit<'_> {
+impl KillDeadline<'_> {
     fn is_a_lease(&self) -> bool {
         self.locks.profile().liveness != Liveness::Process
     }
@@ -400,7 +401,7 @@ impl Limit<'_> {
             return Moment::NEVER;
         }
         let now = self.clock.now();
-        now.after(until.since(self.locks.now())).before(self.margins.kill)
+        now + until.duration_since(self.locks.now()) - self.margins.kill
     }
 
     /// After a stop the renewals are overdue, and come as soon as we run again.
@@ -419,9 +420,9 @@ impl Limit<'_> {
             biased;
             reason = self.guard.lost() => reason.to_string(),
             () = std::future::ready(()) => {
-                let nearly = self.hold_ends.before(self.margins.kill);
+                let nearly = self.hold_ends - self.margins.kill;
                 match self.guard.valid_until() >= nearly && self.hold_ends != Moment::NEVER {
-                    true => "its hold_at_most was over",
+                    true => "hold_at_most elapsed",
                     false => "no renewal was confirmed in time",
                 }
                 .to_owned()
@@ -430,6 +431,6 @@ impl Limit<'_> {
     }
 
     fn lost(&self, why: &str) -> String {
-        format!("lock lost: {:?} on {}: {why}", self.plan.name, self.plan.store.shown)
+        format!("lock lost: {:?} on {}: {why}", self.plan.name, self.plan.store.redacted_url)
     }
 }

@@ -4,7 +4,7 @@
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use fencelock::{Locks, Occupant, Snapshot};
+use fencelock::{Locks, Participant, Snapshot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::exit::say;
@@ -23,7 +23,7 @@ pub(super) async fn tell_of_connecting<T>(plan: &Plan, connected: impl Future<Ou
     let Some(mut teller) = teller(plan) else { return connected.await };
     let telling = async {
         tokio::time::sleep(EVERY).await;
-        teller(format!("waiting for {}, which cannot be reached yet", plan.store.shown));
+        teller(format!("waiting for {}, which cannot be reached yet", plan.store.redacted_url));
         std::future::pending().await
     };
     tokio::select! {
@@ -81,7 +81,7 @@ async fn tell_on(
         pause = EVERY;
         let holders = look(plan, locks).await.map(|snapshot| describe(&snapshot, precise));
         let holders = holders.flatten().unwrap_or_else(|| "its holder is not known".to_owned());
-        teller(format!("waiting for {:?} on {}: {holders}", plan.name, plan.store.shown));
+        teller(format!("waiting for {:?} on {}: {holders}", plan.name, plan.store.redacted_url));
     }
 }
 
@@ -101,7 +101,7 @@ pub(super) fn describe(snapshot: &Snapshot, precise: bool) -> Option<String> {
     Some(format!("held by {}{more}", one(first, precise)))
 }
 
-fn one(holder: &Occupant, precise: bool) -> String {
+fn one(holder: &Participant, precise: bool) -> String {
     let who = holder.label.as_ref().map_or("somebody without a label", |label| label.as_str());
     match holder.since {
         Some(since) if precise => {

@@ -20,10 +20,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::child::pid;
 use super::exit::{EX_OSERR, EX_USAGE, say};
-use super::family::{Family, Reach, Rounds, until};
+use super::ipc::{self, Channel, End, Order, Report};
 use super::orphans;
+use super::process_tree::{ProcessTree, Reach, Rounds, until};
 use super::signals::Signals;
-use super::wire::{self, End, Order, Report, Wire};
 
 /// Not for people: `fencelock run` calls it.
 #[derive(clap::Args, Debug)]
@@ -34,23 +34,23 @@ pub(crate) struct Options {
 
 /// Starts the command and watches until its wrapper is done with it, or gone.
 pub(super) async fn watch(options: Options) -> u8 {
-    let Ok((wire, files)) = inherit().await else {
+    let Ok((channel, files)) = inherit().await else {
         say("this subcommand is a part of `fencelock run`, and of no use alone");
         return EX_USAGE;
     };
-    match guard(&options.command, &wire, files).await {
+    match guard(&options.command, &channel, files).await {
         Ok(()) => 0,
         Err(_) => EX_OSERR,
     }
 }
 
-async fn inherit() -> io::Result<(Wire, Vec<OwnedFd>)> {
-    let wire = Wire::new(io::stdin().as_fd().try_clone_to_owned()?)?;
-    let files = wire::receive_files(&wire).await?;
-    Ok((wire, files))
+async fn inherit() -> io::Result<(Channel, Vec<OwnedFd>)> {
+    let channel = Channel::new(io::stdin().as_fd().try_clone_to_owned()?)?;
+    let files = ipc::receive_files(&channel).await?;
+    Ok((channel, files))
 }
 
-async fn guard(command: &[OsString], wire: &Wire, files: Vec<OwnedFd>) -> io::Result<()> {
+async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> io::Result<()> {
     // A service manager ends all processes of a unit politely, and us too early: the wrapper
     // decides. Caught and left unread is as good as ignored, but the command does not inherit it.
     let _deaf = Signals::all()?;
@@ -60,13 +60,13 @@ async fn guard(command: &[OsString], wire: &Wire, files: Vec<OwnedFd>) -> io::Re
     let leader = match spawn(command, files) {
         Ok(leader) => leader,
         Err(error) => {
-            wire.report(Report::CannotExecute(error.raw_os_error().unwrap_or(0)));
+            channel.report(Report::CannotExecute(error.raw_os_error().unwrap_or(0)));
             return Ok(());
         }
     };
-    wire.report(Report::Started(leader));
-    let mut family = Family::below(getpid());
-    family.leads(leader);
+    channel.report(Report::Started(leader));
+    let mut processes = ProcessTree::below(getpid());
+    processes.leads(leader);
     let mut kill_at = Moment::NEVER;
     let mut killing: Option<Rounds> = None;
     let mut ended = false;
@@ -74,7 +74,7 @@ async fn guard(command: &[OsString], wire: &Wire, files: Vec<OwnedFd>) -> io::Re
         let next_round = killing.as_ref().map(Rounds::next);
         tokio::select! {
             biased;
-            order = wire.next_order() => match order {
+            order = channel.next_order() => match order {
                 Ok(Some(Order::KillAt(moment))) => kill_at = moment,
                 Ok(Some(Order::Done)) => break,
                 // Gone, or talking nonsense, which is no better.
@@ -82,23 +82,23 @@ async fn guard(command: &[OsString], wire: &Wire, files: Vec<OwnedFd>) -> io::Re
                     let mut rounds = Rounds::begin();
                     while !rounds.is_over() {
                         tokio::time::sleep_until(rounds.next()).await;
-                        rounds.reached(family.signal(Signal::KILL, Reach::All).reached);
+                        rounds.reached(processes.signal(Signal::KILL, Reach::All).reached);
                     }
                     break;
                 }
             },
             () = clock.sleep_until(kill_at) => {
-                wire.report(Report::OutOfTime);
+                channel.report(Report::OutOfTime);
                 killing = Some(Rounds::begin());
                 kill_at = Moment::NEVER;
             }
             () = until(next_round), if next_round.is_some() => {
-                let reached = family.signal(Signal::KILL, Reach::All).reached;
+                let reached = processes.signal(Signal::KILL, Reach::All).reached;
                 killing.iter_mut().for_each(|rounds| rounds.reached(reached));
             }
             Some(()) = changes.recv() => {
                 orphans::reap_all_but(leader);
-                ended = ended || tell(leader, wire);
+                ended = ended || tell(leader, channel);
             }
         }
     }
@@ -125,14 +125,14 @@ fn spawn(command: &[OsString], files: Vec<OwnedFd>) -> io::Result<Pid> {
 }
 
 /// Reports what became of the leader. `true` when it has ended; it stays unreaped.
-fn tell(leader: Pid, wire: &Wire) -> bool {
+fn tell(leader: Pid, channel: &Channel) -> bool {
     let changed = |what| waitid(WaitId::Pid(leader), what | WaitIdOptions::NOHANG).ok().flatten();
     if let Some(signal) = changed(WaitIdOptions::STOPPED).and_then(|it| it.stopping_signal()) {
-        wire.report(Report::Stopped(signal));
+        channel.report(Report::Stopped(signal));
     }
     let ended = changed(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
     if let Some(end) = ended.as_ref().and_then(end_of) {
-        wire.report(Report::Ended(end));
+        channel.report(Report::Ended(end));
     }
     ended.is_some()
 }

@@ -3,7 +3,7 @@
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-use fencelock_conformance::servers::{RedisOptions, TestRedis};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -42,7 +42,7 @@ fn said(output: Output) -> (i32, String, String) {
 }
 
 #[tokio::test]
-async fn a_set_is_declared_new_looked_at_and_changed() {
+async fn a_set_is_initialized_shown_and_changed() {
     let nodes = servers(&RedisOptions::new(), 4).await;
     let old = url("", &nodes[..3], SHORT);
     let new = url("", [&nodes[0], &nodes[1], &nodes[3]], &format!("{SHORT}&set_epoch=2"));
@@ -99,7 +99,7 @@ async fn a_set_is_declared_new_looked_at_and_changed() {
 }
 
 #[tokio::test]
-async fn exit_codes_tell_what_is_wrong() {
+async fn exit_codes_say_what_is_wrong() {
     let nodes = servers(&RedisOptions::new(), 4).await;
     let old = url("", &nodes[..3], SHORT);
     for usage in

@@ -5,7 +5,7 @@
 #[allow(dead_code, reason = "the driver's own tests use the rest")]
 mod peer;
 
-use fencelock_conformance::servers::TestZooKeeper;
+use fencelock_testkit::servers::TestZooKeeper;
 
 use crate::support::Scratch;
 use peer::Peer;

@@ -220,7 +220,7 @@ fn a_keyboard_interrupt_ends_what_left_the_group_but_no_daemon() {
 }
 
 #[test]
-fn a_crowd_in_sessions_of_their_own_ends_with_the_wrapper() {
+fn many_processes_in_their_own_sessions_end_with_the_wrapper() {
     let here = Scratch::new();
     let script = "for i in $(seq 200); do setsid sleep 1000 & done; echo up; wait";
     let mut job = here.start(&["job", "--", "bash", "-c", script]);

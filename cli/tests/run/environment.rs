@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::Scratch;
 
 #[test]
-fn tells_the_command_which_lock_it_holds() {
+fn the_command_sees_which_lock_it_holds() {
     let here = Scratch::new();
     let script = "echo $FENCELOCK_NAME; echo $FENCELOCK_TOKEN; echo $FENCELOCK_STORE; echo ${FENCELOCK_DEADLINE-none}";
     let url = format!("{}?unreachable_after=20s", here.url());
@@ -50,7 +50,7 @@ fn a_lock_within_itself_is_an_error_and_no_deadlock() {
 }
 
 #[test]
-fn the_status_file_tells_monitoring() {
+fn the_status_file_is_for_monitoring() {
     let here = Scratch::new();
     let status = |arguments: &[&str]| {
         let mut all = vec!["--status-json", "status"];
@@ -145,7 +145,7 @@ fn the_status_goes_through_a_pipe_whose_reader_gets_all_of_it() {
 }
 
 #[test]
-fn the_status_goes_to_our_own_output_beside_the_commands() {
+fn the_status_can_go_to_the_standard_output() {
     let here = Scratch::new();
     let script = "echo working; exit 3";
     let arguments = ["--status-json", "/dev/stdout", "job", "--", "sh", "-c", script];

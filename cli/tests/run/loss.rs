@@ -31,7 +31,7 @@ fn at_its_deadline_a_command_gets_term() {
 }
 
 #[test]
-fn who_does_not_listen_is_killed_before_the_lock_ends() {
+fn a_command_that_ignores_term_is_killed_before_the_lock_ends() {
     let here = Scratch::new();
     let mut job = here.start(&[
         "--hold-at-most",
@@ -89,7 +89,7 @@ fn kill_means_no_warning() {
 }
 
 #[test]
-fn continue_only_tells() {
+fn continue_only_reports() {
     let here = Scratch::new();
     let mut job = here.start(&[
         "--hold-at-most",
@@ -125,7 +125,7 @@ fn a_lock_taken_away_kills_at_once() {
     assert_eq!(job.code(), 79);
     assert_eq!(job.silence(), [""; 0]);
     let said = job.complaints();
-    assert!(said.contains("no longer ours"), "{said}");
+    assert!(said.contains("taken or deleted"), "{said}");
 }
 
 #[test]

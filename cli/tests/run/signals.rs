@@ -134,7 +134,7 @@ fn a_stop_by_hand_leaves_the_wrapper_at_work() {
 }
 
 #[test]
-fn that_are_messages_reach_the_command_alone_and_end_nobody() {
+fn that_are_messages_reach_only_the_command_and_end_no_process() {
     let here = Scratch::new();
     let messages = [
         (Signal::USR1, "USR1"),

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fencelock_conformance::servers::{Babbler, RedisOptions, TestRedis, TestZooKeeper};
+use fencelock_testkit::servers::{RedisOptions, ScriptedServer, TestRedis, TestZooKeeper};
 
 use crate::support::{Job, Scratch};
 
@@ -116,15 +116,15 @@ async fn a_store_that_dies_while_a_job_waits_is_no_busy_lock() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_does_not_wait_for_a_server_that_talks_nonsense() {
     let here = Scratch::new();
-    let server = Babbler::start(|_| b"+OK\r\n".to_vec()).await.expect("it listens");
+    let server = ScriptedServer::start(|_| b"+OK\r\n".to_vec()).await.expect("it listens");
     let url = format!("redis://{}", server.addr());
     let (said, took) = in_vain(&here, &["-n"], &url, 78);
-    assert!(said.contains("is it a Redis?"), "{said}");
+    assert!(said.contains("is this a Redis server?"), "{said}");
     assert!(took < SOON, "{took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loss_is_told_before_the_command_hears_of_it() {
+async fn a_loss_is_reported_before_the_command_is_signalled() {
     let here = Scratch::new();
     let server = redis().await;
     let url = server.url();

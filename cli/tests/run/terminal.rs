@@ -107,7 +107,7 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
 }
 
 #[test]
-fn in_the_background_it_stops_when_it_reads_and_goes_on_in_the_foreground() {
+fn in_the_background_it_stops_when_it_reads_and_continues_in_the_foreground() {
     let here = Scratch::new();
     let mut shell = Shell::start(&here);
     shell.line("fencelock run job -- sh -c 'read x; echo got:$x' &");

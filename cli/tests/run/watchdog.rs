@@ -31,7 +31,7 @@ fn a_killed_wrapper_takes_the_whole_group() {
 }
 
 #[test]
-fn a_wrapper_killed_at_any_moment_leaves_nobody() {
+fn a_wrapper_killed_at_any_moment_leaves_no_process() {
     let here = Scratch::new();
     let seed = rand::random();
     println!("seed {seed}");
@@ -76,7 +76,7 @@ fn a_killed_watchdog_ends_the_command() {
 }
 
 #[test]
-fn the_watchdog_is_deaf_to_polite_signals_and_ends_with_the_command() {
+fn the_watchdog_ignores_polite_signals_and_ends_with_the_command() {
     let here = Scratch::new();
     let mut job = here.hold(&[], "job");
     let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };

@@ -5,18 +5,18 @@
 //! cell may be empty, and a test that is named must have run and passed: so nothing is said of a
 //! store that its tests have ceased to show. `./test` runs it at its end.
 
-mod judge;
 mod log;
 mod page;
 mod rows;
 mod table;
+mod verdict;
 
 use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 
-use judge::Judgement;
 use log::Log;
+use verdict::Judgement;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/faults.md");
 
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
 /// The page that a run deserves.
 fn run(log: &Path) -> Result<String, Box<dyn Error>> {
     let log = Log::read(log)?;
-    let Judgement { rows, errors, not_shown } = judge::judge(rows::GROUPS, &log);
+    let Judgement { rows, errors, not_shown } = verdict::verdict(rows::GROUPS, &log);
     for what in not_shown {
         println!("fault-matrix: not shown by this run: {what}");
     }

@@ -1,7 +1,7 @@
 //! The matrix in words: docs/faults.md.
 
-use crate::judge::{Cell, Judged};
 use crate::table::{ALL, Store};
+use crate::verdict::{Cell, Judged};
 
 const BEGINNING: &str = "\
 # Faults

@@ -139,8 +139,8 @@ pub(crate) const fn ignored(stores: &'static [Store], why: &'static str) -> Entr
 }
 
 /// Targets with fault tests.
-pub(crate) const FILE_INSIDE: &str = "backend-file/tests/inside";
-pub(crate) const FILE_PLACES: &str = "backend-file/tests/places";
+pub(crate) const FILE_SINGLE_PROCESS: &str = "backend-file/tests/single_process";
+pub(crate) const FILE_DIRECTORIES: &str = "backend-file/tests/directories";
 pub(crate) const FILE_PROCESSES: &str = "backend-file/tests/processes";
 pub(crate) const FILE_TOKENS: &str = "backend-file/tests/tokens";
 pub(crate) const REDIS_FAULTS: &str = "backend-redis/tests/faults";

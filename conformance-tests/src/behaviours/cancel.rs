@@ -11,11 +11,11 @@ use tokio::time::{Instant, timeout};
 
 use super::behaviour;
 use super::work::{self, SHORT_WAIT};
+use crate::cancel_points::{DroppedAfter, at_every_await};
 use crate::context::Context;
-use crate::harness::Door;
+use crate::harness::Backdoor;
 use crate::needs::Need;
 use crate::peer::protocol::How;
-use crate::polls::{DroppedAfter, at_every_await};
 use crate::suite::Behaviour;
 
 mod acquiring;
@@ -25,7 +25,7 @@ mod store;
 const GROUP: &str = "cancel";
 
 /// What breaks on the way to the store is mended again.
-const MENDED: Need = Need::Door(Door::CutOff);
+const MENDED: Need = Need::Backdoor(Backdoor::CutOff);
 
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "an_acquire_dropped_anywhere_leaves_nothing", &[], |c| {
@@ -43,34 +43,34 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_try_dropped_anywhere_leaves_nothing", &[], |c| {
         Box::pin(acquiring::busy(c, Duration::ZERO))
     }),
-    behaviour(GROUP, "a_try_in_vain_dropped_anywhere_leaves_nothing", &[], |c| {
+    behaviour(GROUP, "a_failed_try_dropped_anywhere_leaves_nothing", &[], |c| {
         Box::pin(acquiring::busy(c, SHORT_WAIT))
     }),
     behaviour(
         GROUP,
-        "an_acquire_dropped_anywhere_before_slow_replies_leaves_nothing",
-        &[Need::Door(Door::SlowReplies), MENDED],
-        |c| Box::pin(acquiring::troubled(c, Door::SlowReplies)),
+        "an_acquire_dropped_anywhere_with_slow_replies_leaves_nothing",
+        &[Need::Backdoor(Backdoor::SlowReplies), MENDED],
+        |c| Box::pin(acquiring::troubled(c, Backdoor::SlowReplies)),
     ),
     behaviour(
         GROUP,
         "an_acquire_dropped_anywhere_around_a_lost_reply_leaves_nothing",
-        &[Need::Door(Door::LoseReply), MENDED],
-        |c| Box::pin(acquiring::troubled(c, Door::LoseReply)),
+        &[Need::Backdoor(Backdoor::LoseReply), MENDED],
+        |c| Box::pin(acquiring::troubled(c, Backdoor::LoseReply)),
     ),
     behaviour(GROUP, "an_acquire_dropped_anywhere_while_cut_off_leaves_nothing", &[MENDED], |c| {
-        Box::pin(acquiring::troubled(c, Door::CutOff))
+        Box::pin(acquiring::troubled(c, Backdoor::CutOff))
     }),
     behaviour(GROUP, "a_release_dropped_anywhere_still_releases", &[], |c| {
         Box::pin(holding::release(c))
     }),
-    behaviour(GROUP, "a_dropped_look_out_for_a_loss_leaves_the_guard_as_it_is", &[], |c| {
+    behaviour(GROUP, "a_dropped_wait_for_the_loss_leaves_the_guard_unchanged", &[], |c| {
         Box::pin(holding::lost(c))
     }),
-    behaviour(GROUP, "a_dropped_look_out_for_the_end_leaves_the_guard_as_it_is", &[], |c| {
+    behaviour(GROUP, "a_dropped_wait_for_the_expiry_leaves_the_guard_unchanged", &[], |c| {
         Box::pin(holding::expiring(c))
     }),
-    behaviour(GROUP, "dropped_work_ends_and_leaves_the_guard_as_it_is", &[], |c| {
+    behaviour(GROUP, "dropped_work_ends_and_leaves_the_guard_unchanged", &[], |c| {
         Box::pin(holding::work(c))
     }),
     behaviour(GROUP, "work_dropped_around_a_loss_hides_no_loss", &[], |c| {
@@ -82,10 +82,12 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_dropped_connect_leaves_nothing_running", &[], |c| {
         Box::pin(store::connect(c))
     }),
-    behaviour(GROUP, "a_cancelled_waiter_frees_nobody", &[], |c| Box::pin(frees_nobody(c))),
+    behaviour(GROUP, "a_cancelled_waiter_releases_no_other_hold", &[], |c| {
+        Box::pin(frees_nobody(c))
+    }),
     behaviour(GROUP, "a_cancelled_waiter_passes_its_turn_on", &[], |c| Box::pin(passes_on(c))),
-    behaviour(GROUP, "waiters_cancelled_at_the_hand_over_lose_no_turn", &[], |c| {
-        Box::pin(at_hand_over(c))
+    behaviour(GROUP, "waiters_cancelled_at_the_hand_off_lose_no_turn", &[], |c| {
+        Box::pin(at_hand_off(c))
     }),
     behaviour(GROUP, "a_thousand_random_drops_leave_nothing", &[], |c| Box::pin(thousand(c))),
     behaviour(GROUP, "a_timeout_around_acquire_leaves_nothing", &[], |c| Box::pin(timeouts(c))),
@@ -110,55 +112,55 @@ fn ways(context: &Context) -> Vec<How> {
 
 /// The lock can be had at once, and is as free as if nothing had happened.
 async fn assert_clean(context: &Context, locks: &Locks, name: &str) {
-    context.free(locks, name).await;
-    let guard = context.hold(locks, name).await;
-    context.give_back(guard).await;
+    context.until_free(locks, name).await;
+    let guard = context.acquire(locks, name).await;
+    context.release(guard).await;
 }
 
 /// A clean-up that deletes whatever is there would free the holder.
 async fn frees_nobody(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let holder = context.hold(&one, &name).await;
+    let holder = context.acquire(&one, &name).await;
     for locks in [&one, &two] {
-        let waiter = work::wait_for(locks, &name, How::Exclusive);
-        context.queued(&one, &name, 1).await;
+        let waiter = work::spawn_waiter(locks, &name, How::Exclusive);
+        context.until_queued(&one, &name, 1).await;
         waiter.abort();
-        context.queued(&one, &name, 0).await;
+        context.until_queued(&one, &name, 0).await;
         work::assert_busy(&context, &two, &name).await;
         assert!(holder.is_held());
     }
-    context.give_back(holder).await;
+    context.release(holder).await;
 }
 
 async fn passes_on(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let holder = context.hold(&one, &name).await;
-    let first = work::wait_for(&two, &name, How::Exclusive);
-    context.queued(&one, &name, 1).await;
-    let second = work::wait_for(&one, &name, How::Exclusive);
-    context.queued(&one, &name, 2).await;
+    let holder = context.acquire(&one, &name).await;
+    let first = work::spawn_waiter(&two, &name, How::Exclusive);
+    context.until_queued(&one, &name, 1).await;
+    let second = work::spawn_waiter(&one, &name, How::Exclusive);
+    context.until_queued(&one, &name, 2).await;
     first.abort();
-    context.queued(&one, &name, 1).await;
-    context.give_back(holder).await;
-    let second = work::granted(&context, "the second waiter is granted", second).await;
-    context.give_back(second).await;
+    context.until_queued(&one, &name, 1).await;
+    context.release(holder).await;
+    let second = work::until_granted(&context, "the second waiter is granted", second).await;
+    context.release(second).await;
 }
 
 /// The first waiter is cancelled while the lock is being handed to it. A lost turn costs a safety
 /// look of a second, or a lease; a hundred of them would show it.
-async fn at_hand_over(context: Arc<Context>) {
+async fn at_hand_off(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let mut random = context.random();
     let mut slow = 0;
     for _ in 0..100 {
-        let holder = context.hold(&one, &name).await;
-        let first = work::wait_for(&two, &name, How::Exclusive);
-        context.queued(&one, &name, 1).await;
-        let second = work::wait_for(&one, &name, How::Exclusive);
-        context.queued(&one, &name, 2).await;
+        let holder = context.acquire(&one, &name).await;
+        let first = work::spawn_waiter(&two, &name, How::Exclusive);
+        context.until_queued(&one, &name, 1).await;
+        let second = work::spawn_waiter(&one, &name, How::Exclusive);
+        context.until_queued(&one, &name, 2).await;
         let started = Instant::now();
         let cancelling = async {
             for _ in 0..random.random_range(0..6) {
@@ -170,10 +172,10 @@ async fn at_hand_over(context: Arc<Context>) {
         released.expect("released");
         // Granted before it was cancelled: then its guard was dropped with it.
         drop(first.await);
-        let second = work::granted(&context, "the second waiter is granted", second).await;
+        let second = work::until_granted(&context, "the second waiter is granted", second).await;
         slow += u32::from(started.elapsed() > Duration::from_millis(500));
         assert!(slow < 8, "at least {slow} of 100 turns were lost with a cancelled waiter");
-        context.give_back(second).await;
+        context.release(second).await;
     }
 }
 
@@ -212,32 +214,32 @@ async fn thousand(context: Arc<Context>) {
 async fn timeouts(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let holder = context.hold(&one, &name).await;
+    let holder = context.acquire(&one, &name).await;
     for _ in 0..5 {
         let waited = timeout(Duration::from_millis(10), two.lock(&name).acquire()).await;
         assert!(waited.is_err(), "granted beside a holder");
     }
-    context.queued(&one, &name, 0).await;
-    context.give_back(holder).await;
+    context.until_queued(&one, &name, 0).await;
+    context.release(holder).await;
     assert_clean(&context, &two, &name).await;
 }
 
 async fn hundred(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let holder = context.hold(&one, &name).await;
+    let holder = context.acquire(&one, &name).await;
     let waiters: Vec<tokio::task::JoinHandle<fencelock_core::Result<Guard>>> = (0..100)
         .map(|index| if index % 2 == 0 { &one } else { &two })
-        .map(|locks| work::wait_for(locks, &name, How::Exclusive))
+        .map(|locks| work::spawn_waiter(locks, &name, How::Exclusive))
         .collect();
-    context.queued(&one, &name, 100).await;
-    let last = work::wait_for(&two, &name, How::Exclusive);
-    context.queued(&one, &name, 101).await;
+    context.until_queued(&one, &name, 100).await;
+    let last = work::spawn_waiter(&two, &name, How::Exclusive);
+    context.until_queued(&one, &name, 101).await;
     for waiter in &waiters {
         waiter.abort();
     }
-    context.queued(&one, &name, 1).await;
-    context.give_back(holder).await;
-    let last = work::granted(&context, "the patient one is granted", last).await;
-    context.give_back(last).await;
+    context.until_queued(&one, &name, 1).await;
+    context.release(holder).await;
+    let last = work::until_granted(&context, "the patient one is granted", last).await;
+    context.release(last).await;
 }

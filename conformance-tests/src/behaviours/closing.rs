@@ -13,7 +13,7 @@ use crate::suite::Behaviour;
 const GROUP: &str = "closing";
 
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "waiters_are_told_of_a_close", &[], |c| Box::pin(waiters(c))),
+    behaviour(GROUP, "a_close_ends_the_waits", &[], |c| Box::pin(waiters(c))),
     behaviour(GROUP, "what_is_held_is_lost_and_released_by_a_close", &[], |c| Box::pin(held(c))),
     behaviour(GROUP, "a_closed_client_acquires_nothing", &[], |c| Box::pin(later(c))),
     behaviour(GROUP, "close_can_be_called_again", &[], |c| Box::pin(again(c))),
@@ -25,31 +25,31 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
 async fn waiters(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let holder = context.hold(&one, &name).await;
-    let waiters = [(); 3].map(|()| work::wait_for(&two, &name, How::Exclusive));
-    context.queued(&one, &name, 3).await;
+    let holder = context.acquire(&one, &name).await;
+    let waiters = [(); 3].map(|()| work::spawn_waiter(&two, &name, How::Exclusive));
+    context.until_queued(&one, &name, 3).await;
     context.soon("a client with waiters closes", two.close()).await.expect("closed");
     for waiter in waiters {
         let ended = context.soon("a waiter is told", waiter).await.expect("no panic");
         work::assert_kind(&ended.expect_err("closed"), ErrorKind::Closed);
     }
-    context.queued(&one, &name, 0).await;
+    context.until_queued(&one, &name, 0).await;
     assert!(holder.is_held());
-    context.give_back(holder).await;
+    context.release(holder).await;
 }
 
 async fn held(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let guard = context.hold(&one, &name).await;
-    let next = work::wait_for(&two, &name, How::Exclusive);
-    context.queued(&two, &name, 1).await;
+    let guard = context.acquire(&one, &name).await;
+    let next = work::spawn_waiter(&two, &name, How::Exclusive);
+    context.until_queued(&two, &name, 1).await;
     context.soon("a client that holds closes", one.close()).await.expect("closed");
     assert!(!guard.is_held(), "held after its store was closed");
-    assert_eq!(work::told_lost(&context, &guard).await, LostReason::Closed);
+    assert_eq!(work::until_lost(&context, &guard).await, LostReason::Closed);
     work::release_is_not_held(&context, guard).await;
-    let next = work::granted(&context, "the next one is granted", next).await;
-    context.give_back(next).await;
+    let next = work::until_granted(&context, "the next one is granted", next).await;
+    context.release(next).await;
 }
 
 async fn later(context: Arc<Context>) {
@@ -69,7 +69,7 @@ async fn later(context: Arc<Context>) {
 async fn again(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let guard = context.hold(&locks, &name).await;
+    let guard = context.acquire(&locks, &name).await;
     let (first, second) =
         context.soon("both end", async { tokio::join!(locks.close(), locks.close()) }).await;
     first.and(second).expect("closed twice at once");
@@ -82,14 +82,14 @@ async fn drains(context: Arc<Context>) {
     let names: Vec<String> = (0..50).map(|index| context.name(&format!("lock {index}"))).collect();
     let mut guards = Vec::new();
     for name in &names {
-        guards.push(context.hold(&one, name).await);
+        guards.push(context.acquire(&one, name).await);
     }
     drop(guards);
     context.soon("the client closes", one.close()).await.expect("closed");
     for name in &names {
         let tried = context.soon("a try answers", two.lock(name).try_acquire()).await;
         let guard = tried.expect("no error").expect("close returned before a release was done");
-        context.give_back(guard).await;
+        context.release(guard).await;
     }
 }
 
@@ -97,29 +97,29 @@ async fn others(context: Arc<Context>) {
     let (name, waited) = (context.name("held"), context.name("waited"));
     let (one, two, three) =
         (context.client().await, context.client().await, context.client().await);
-    let guard = context.hold(&two, &name).await;
-    let holder = context.hold(&three, &waited).await;
-    let waiter = work::wait_for(&two, &waited, How::Exclusive);
-    context.queued(&three, &waited, 1).await;
+    let guard = context.acquire(&two, &name).await;
+    let holder = context.acquire(&three, &waited).await;
+    let waiter = work::spawn_waiter(&two, &waited, How::Exclusive);
+    context.until_queued(&three, &waited, 1).await;
     context.soon("another client closes", one.close()).await.expect("closed");
     assert!(guard.is_held());
-    context.give_back(holder).await;
-    let waiter = work::granted(&context, "another client's waiter is granted", waiter).await;
-    context.give_back(waiter).await;
-    context.give_back(guard).await;
+    context.release(holder).await;
+    let waiter = work::until_granted(&context, "another client's waiter is granted", waiter).await;
+    context.release(waiter).await;
+    context.release(guard).await;
 }
 
 /// Its guards and waiters are dropped with it, in any order.
 async fn dropped(context: Arc<Context>) {
     let (name, other) = (context.name("lock"), context.name("other"));
     let locks = context.connect(&context.params()).await;
-    let guard = context.hold(&locks, &name).await;
-    let waiter = work::wait_for(&locks, &name, How::Exclusive);
-    context.queued(&locks, &name, 1).await;
-    let forgotten = context.hold(&locks, &other).await;
+    let guard = context.acquire(&locks, &name).await;
+    let waiter = work::spawn_waiter(&locks, &name, How::Exclusive);
+    context.until_queued(&locks, &name, 1).await;
+    let forgotten = context.acquire(&locks, &other).await;
     drop(locks);
     drop(guard);
-    let waiter = work::granted(&context, "its own waiter is granted", waiter).await;
+    let waiter = work::until_granted(&context, "its own waiter is granted", waiter).await;
     drop(forgotten);
     drop(waiter);
 }

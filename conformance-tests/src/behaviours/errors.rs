@@ -16,7 +16,7 @@ const GROUP: &str = "errors";
 
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "each_failure_has_its_kind", &[], |c| Box::pin(kinds(c))),
-    behaviour(GROUP, "an_error_says_what_was_being_done", &[], |c| Box::pin(words(c))),
+    behaviour(GROUP, "an_error_names_the_operation", &[], |c| Box::pin(words(c))),
     behaviour(GROUP, "no_secret_is_ever_shown", &[], |c| Box::pin(secrets(c))),
 ];
 
@@ -27,18 +27,18 @@ async fn errors(context: &Context, name: &str) -> Vec<(ErrorKind, Operation, Err
     let mut errors = Vec::new();
     let mut add = |kind, operation, error| errors.push((kind, operation, error));
 
-    let guard = context.hold(&locks, name).await;
+    let guard = context.acquire(&locks, name).await;
     let lock = other.lock(name).wait_at_most(Duration::ZERO);
     let error = context.soon("busy", lock.acquire()).await.expect_err("held");
     add(ErrorKind::Busy, Operation::Acquire, error);
     let lock = other.lock(name).wait_at_most(SHORT_WAIT);
     let error = context.soon("timed out", lock.acquire()).await.expect_err("held");
     add(ErrorKind::WaitTimedOut, Operation::Acquire, error);
-    context.give_back(guard).await;
+    context.release(guard).await;
 
     let lock = other.lock(name).hold_at_most(BRIEFLY);
     let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
-    work::told_lost(context, &guard).await;
+    work::until_lost(context, &guard).await;
     let error = context.soon("lost", guard.run(async {})).await.expect_err("lost");
     add(ErrorKind::Lost, Operation::Hold, error);
     let error = context.soon("not held", guard.release()).await.expect_err("lost");
@@ -68,7 +68,7 @@ async fn words(context: Arc<Context>) {
     let name = context.name("orders/42");
     for (kind, operation, error) in errors(&context, &name).await {
         let text = error.to_string();
-        assert!(text.contains(kind.words()), "does not say what happened: {text}");
+        assert!(text.contains(kind.message()), "does not say what happened: {text}");
         assert!(text.starts_with(&operation.to_string()), "does not say when: {text}");
         if kind != ErrorKind::InvalidArgument {
             assert!(text.contains("orders/42"), "does not say which lock: {text}");
@@ -101,11 +101,11 @@ async fn secrets(context: Arc<Context>) {
     let lock = locks.lock(&name);
     show(&locks);
     show(&lock);
-    let guard = context.hold(&locks, &name).await;
+    let guard = context.acquire(&locks, &name).await;
     show(&guard);
     // What others may see by inspect must not let them release.
     show(&context.soon("inspect answers", locks.inspect(&name)).await.expect("answers"));
-    context.give_back(guard).await;
+    context.release(guard).await;
 }
 
 /// Owner tokens are UUIDs, with or without hyphens.

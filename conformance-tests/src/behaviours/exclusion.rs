@@ -21,9 +21,9 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "tasks_of_one_client_exclude_each_other", &[], |c| Box::pin(tasks(c))),
     behaviour(GROUP, "clients_exclude_each_other", &[], |c| Box::pin(clients(c))),
     behaviour(GROUP, "an_unprotected_counter_loses_no_update", &[], |c| Box::pin(counter(c))),
-    behaviour(GROUP, "a_held_lock_is_busy_for_everybody", &[], |c| Box::pin(busy(c))),
+    behaviour(GROUP, "a_held_lock_is_busy_for_all_clients", &[], |c| Box::pin(busy(c))),
     behaviour(GROUP, "different_locks_do_not_exclude_each_other", &[], |c| Box::pin(different(c))),
-    behaviour(GROUP, "nobody_overlaps_in_a_restless_crowd", &[], |c| Box::pin(restless(c))),
+    behaviour(GROUP, "no_two_holders_overlap_under_contention", &[], |c| Box::pin(restless(c))),
     behaviour(GROUP, "many_locks_are_contended_at_once", &[], |c| Box::pin(many(c))),
 ];
 
@@ -32,7 +32,7 @@ async fn tasks(context: Arc<Context>) {
     let locks = context.client().await;
     let crowd = vec![locks; 8];
     let events = work::contend(&context, crowd, &name, 30, |_| How::Exclusive).await;
-    work::judge(&context, events);
+    work::assert_history(&context, events);
 }
 
 async fn clients(context: Arc<Context>) {
@@ -42,7 +42,7 @@ async fn clients(context: Arc<Context>) {
         crowd.push(context.client().await);
     }
     let events = work::contend(&context, crowd, &name, 30, |_| How::Exclusive).await;
-    work::judge(&context, events);
+    work::assert_history(&context, events);
 }
 
 async fn counter(context: Arc<Context>) {
@@ -64,7 +64,7 @@ async fn counter(context: Arc<Context>) {
     }
     context.within(context.patience() * 4, "everybody has counted", tasks.join_all()).await;
     let count = counter.get();
-    context.insist(count == 200, || format!("{count} of 200 updates: some were lost"));
+    context.assert_final(count == 200, || format!("{count} of 200 updates: some were lost"));
 }
 
 /// The lock is the guard's: neither the same task, nor the same `Lock`, nor anybody else gets it
@@ -79,7 +79,7 @@ async fn busy(context: Arc<Context>) {
     work::assert_busy(&context, &one, &name).await;
     work::assert_busy(&context, &two, &name).await;
     assert!(guard.is_held());
-    context.give_back(guard).await;
+    context.release(guard).await;
     assert!(work::is_free(&context, &two, &name, How::Exclusive).await, "released but not free");
 }
 
@@ -87,11 +87,11 @@ async fn different(context: Arc<Context>) {
     let locks = context.client().await;
     let mut guards = Vec::new();
     for index in 0..20 {
-        guards.push(context.hold(&locks, &context.name(&format!("lock {index}"))).await);
+        guards.push(context.acquire(&locks, &context.name(&format!("lock {index}"))).await);
     }
     assert!(guards.iter().all(fencelock_core::Guard::is_held));
     for guard in guards {
-        context.give_back(guard).await;
+        context.release(guard).await;
     }
 }
 
@@ -137,7 +137,7 @@ async fn restless(context: Arc<Context>) {
         });
     }
     let events = context.within(context.patience() * 2, "all have rested", tasks.join_all()).await;
-    work::judge(&context, events.into_iter().flatten().collect());
+    work::assert_history(&context, events.into_iter().flatten().collect());
 }
 
 /// More contended locks at once than other libraries' pools of subscriptions had (redisson #3577).

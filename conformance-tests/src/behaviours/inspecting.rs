@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use fencelock_core::{LostReason, Mode, OccupantId};
+use fencelock_core::{LostReason, Mode, ParticipantId};
 
 use super::behaviour;
 use super::work::{self, SHORT_TTL};
 use crate::context::Context;
-use crate::harness::Door;
+use crate::harness::Backdoor;
 use crate::needs::Need;
 use crate::peer::protocol::How;
 use crate::suite::Behaviour;
@@ -15,13 +15,17 @@ use crate::suite::Behaviour;
 const GROUP: &str = "inspecting";
 
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "nobody_is_seen_on_a_free_lock", &[], |c| Box::pin(free(c))),
-    behaviour(GROUP, "holders_and_waiters_are_seen_with_their_words", &[], |c| Box::pin(seen(c))),
-    behaviour(GROUP, "modes_are_seen", &[], |c| Box::pin(modes(c))),
+    behaviour(GROUP, "a_free_lock_shows_no_holder_and_no_waiter", &[], |c| Box::pin(free(c))),
+    behaviour(GROUP, "holders_and_waiters_are_shown_with_their_labels", &[], |c| Box::pin(seen(c))),
+    behaviour(GROUP, "modes_are_shown", &[], |c| Box::pin(modes(c))),
     behaviour(GROUP, "an_evicted_holder_is_lost", &[], |c| Box::pin(evict(c))),
-    behaviour(GROUP, "an_evicted_waiter_holds_up_nobody", &[], |c| Box::pin(evict_waiter(c))),
-    behaviour(GROUP, "evicting_nobody_evicts_nobody", &[], |c| Box::pin(evict_nobody(c))),
-    behaviour(GROUP, "the_store_agrees_from_behind", &[Need::Door(Door::Look)], |c| {
+    behaviour(GROUP, "an_evicted_waiter_does_not_block_the_queue", &[], |c| {
+        Box::pin(evict_waiter(c))
+    }),
+    behaviour(GROUP, "evicting_an_unknown_participant_changes_nothing", &[], |c| {
+        Box::pin(evict_nobody(c))
+    }),
+    behaviour(GROUP, "the_raw_store_agrees", &[Need::Backdoor(Backdoor::Inspect)], |c| {
         Box::pin(behind(c))
     }),
 ];
@@ -42,10 +46,10 @@ async fn seen(context: Arc<Context>) {
     let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
     let lock = two.lock(&name).label("hourly report");
     let waiter = tokio::spawn(async move { lock.acquire().await });
-    context.queued(&one, &name, 1).await;
+    context.until_queued(&one, &name, 1).await;
     for locks in [&one, &two] {
         let seen = context.soon("inspect answers", locks.inspect(&name)).await.expect("answers");
-        let words = |all: &[fencelock_core::Occupant]| {
+        let words = |all: &[fencelock_core::Participant]| {
             all.iter().map(|it| format!("{:?}", it.label)).collect::<Vec<_>>()
         };
         assert_eq!(seen.holders.len(), 1);
@@ -54,12 +58,12 @@ async fn seen(context: Arc<Context>) {
         assert_ne!(seen.holders[0].id, seen.waiters[0].id);
         assert_eq!(seen.holders[0].mode, Mode::Exclusive);
     }
-    context.give_back(guard).await;
-    let guard = work::granted(&context, "the waiter is granted", waiter).await;
+    context.release(guard).await;
+    let guard = work::until_granted(&context, "the waiter is granted", waiter).await;
     let seen = context.soon("inspect answers", one.inspect(&name)).await.expect("answers");
     assert_eq!((seen.holders.len(), seen.waiters.len()), (1, 0), "{seen:?}");
     assert!(format!("{:?}", seen.holders[0].label).contains("hourly report"), "{seen:?}");
-    context.give_back(guard).await;
+    context.release(guard).await;
 }
 
 async fn modes(context: Arc<Context>) {
@@ -72,15 +76,15 @@ async fn modes(context: Arc<Context>) {
         modes.permits.then_some(How::Permits { n: 2, limit: 5 }),
     ];
     for how in ways.into_iter().flatten() {
-        let guard = work::hold(&context, &locks, &name, how).await;
+        let guard = work::acquire(&context, &locks, &name, how).await;
         let seen = context.soon("inspect answers", locks.inspect(&name)).await.expect("answers");
         let seen: Vec<Mode> = seen.holders.iter().map(|holder| holder.mode).collect();
         assert_eq!(seen, [guard.mode()]);
-        let waiter = work::wait_for(&locks, &name, How::Exclusive);
-        context.queued(&locks, &name, 1).await;
+        let waiter = work::spawn_waiter(&locks, &name, How::Exclusive);
+        context.until_queued(&locks, &name, 1).await;
         waiter.abort();
-        context.queued(&locks, &name, 0).await;
-        context.give_back(guard).await;
+        context.until_queued(&locks, &name, 0).await;
+        context.release(guard).await;
     }
 }
 
@@ -93,13 +97,13 @@ async fn evict(context: Arc<Context>) {
     let seen = context.soon("inspect answers", two.inspect(&name)).await.expect("answers");
     let evicting = two.evict(&name, &seen.holders[0].id);
     assert!(context.soon("evict answers", evicting).await.expect("evicted"), "nobody was evicted");
-    let reason = work::told_lost(&context, &guard).await;
+    let reason = work::until_lost(&context, &guard).await;
     assert_eq!(reason, LostReason::TakenAway);
     let next = context.soon("a try answers", two.lock(&name).try_acquire()).await;
     let next = next.expect("no error").expect("the holder was evicted, so it is free");
     work::release_is_not_held(&context, guard).await;
     work::assert_busy(&context, &one, &name).await;
-    context.give_back(next).await;
+    context.release(next).await;
     let evicting = two.evict(&name, &seen.holders[0].id);
     assert!(!context.soon("evict answers", evicting).await.expect("no error"), "evicted twice");
 }
@@ -107,30 +111,30 @@ async fn evict(context: Arc<Context>) {
 async fn evict_waiter(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let holder = context.hold(&one, &name).await;
-    let first = work::wait_for(&two, &name, How::Exclusive);
-    context.queued(&one, &name, 1).await;
+    let holder = context.acquire(&one, &name).await;
+    let first = work::spawn_waiter(&two, &name, How::Exclusive);
+    context.until_queued(&one, &name, 1).await;
     let seen = context.soon("inspect answers", one.inspect(&name)).await.expect("answers");
-    let second = work::wait_for(&one, &name, How::Exclusive);
-    context.queued(&one, &name, 2).await;
+    let second = work::spawn_waiter(&one, &name, How::Exclusive);
+    context.until_queued(&one, &name, 2).await;
     let evicting = one.evict(&name, &seen.waiters[0].id);
     assert!(context.soon("evict answers", evicting).await.expect("evicted"), "nobody was evicted");
     assert!(holder.is_held());
     // The evicted one may queue again, at the end, or give up.
-    context.give_back(holder).await;
-    let second = work::granted(&context, "who stood behind is granted", second).await;
+    context.release(holder).await;
+    let second = work::until_granted(&context, "who stood behind is granted", second).await;
     first.abort();
-    context.give_back(second).await;
+    context.release(second).await;
 }
 
 async fn evict_nobody(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let guard = context.hold(&locks, &name).await;
+    let guard = context.acquire(&locks, &name).await;
     let seen = context.soon("inspect answers", locks.inspect(&name)).await.expect("answers");
     let id = seen.holders[0].id.clone();
-    context.give_back(guard).await;
-    let next = context.hold(&locks, &name).await;
+    context.release(guard).await;
+    let next = context.acquire(&locks, &name).await;
     assert!(
         !context.soon("evict answers", locks.evict(&name, &id)).await.expect("no error"),
         "an old id evicted a new holder"
@@ -138,12 +142,12 @@ async fn evict_nobody(context: Arc<Context>) {
     for odd in ["", "no such id", "999999999999999999999", "../x", "\0"] {
         // Refused or not found, but never somebody.
         let evicted =
-            context.soon("evict answers", locks.evict(&name, &OccupantId::new(odd))).await;
+            context.soon("evict answers", locks.evict(&name, &ParticipantId::new(odd))).await;
         assert!(!evicted.unwrap_or(false), "{odd:?} evicted somebody");
     }
     assert!(next.is_held());
     work::assert_busy(&context, &locks, &name).await;
-    context.give_back(next).await;
+    context.release(next).await;
 }
 
 async fn behind(context: Arc<Context>) {
@@ -151,9 +155,9 @@ async fn behind(context: Arc<Context>) {
     let locks = context.client().await;
     let store = context.store();
     assert!(!store.is_locked(&name).await.expect("a look"));
-    let guard = context.hold(&locks, &name).await;
+    let guard = context.acquire(&locks, &name).await;
     assert!(store.is_locked(&name).await.expect("a look"), "a guard, but nothing in the store");
     assert!(!store.leftovers().await.expect("a look").is_empty(), "the look sees nothing at all");
-    context.give_back(guard).await;
+    context.release(guard).await;
     assert!(!store.is_locked(&name).await.expect("a look"), "released, but still in the store");
 }

@@ -17,7 +17,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "any_text_is_a_name", &[], |c| Box::pin(any(c))),
     behaviour(GROUP, "similar_names_are_different_locks", &[], |c| Box::pin(different(c))),
     behaviour(GROUP, "the_longest_names_differ_in_their_last_byte", &[], |c| Box::pin(longest(c))),
-    behaviour(GROUP, "names_that_cannot_be_are_refused", &[], |c| Box::pin(refused(c))),
+    behaviour(GROUP, "invalid_names_are_refused", &[], |c| Box::pin(refused(c))),
     behaviour(GROUP, "random_names_are_different_locks", &[], |c| Box::pin(random(c))),
     behaviour(GROUP, "prefixes_keep_services_apart", &[], |c| Box::pin(prefixes(c))),
 ];
@@ -93,12 +93,12 @@ async fn any(context: Arc<Context>) {
     let (one, two) = (context.client().await, context.client().await);
     for odd in ODD {
         let name = context.name(odd);
-        let guard = context.hold(&one, &name).await;
+        let guard = context.acquire(&one, &name).await;
         assert_eq!(guard.name().as_str(), *odd);
         assert!(!work::is_free(&context, &two, &name, How::Exclusive).await, "{odd:?} twice");
         let seen = context.soon("inspect answers", two.inspect(&name)).await.expect("answers");
         assert_eq!(seen.holders.len(), 1, "inspect does not see the holder of {odd:?}");
-        context.give_back(guard).await;
+        context.release(guard).await;
     }
 }
 
@@ -117,7 +117,7 @@ async fn different(context: Arc<Context>) {
 
 async fn release_all(context: &Context, guards: Vec<Guard>) {
     for guard in guards {
-        context.give_back(guard).await;
+        context.release(guard).await;
     }
 }
 
@@ -185,7 +185,7 @@ async fn prefixes(context: Arc<Context>) {
     let usual = context.client().await;
     let other = context.client_with(|params| params.prefix.push_str("apart:")).await;
     let name = context.name("lock");
-    let guard = context.hold(&usual, &name).await;
+    let guard = context.acquire(&usual, &name).await;
     let apart = context.soon("a try answers", other.lock(&name).try_acquire()).await;
     let apart = apart.expect("no error").expect("another prefix is another lock");
     let whole = context.name("apart:lock");
@@ -193,6 +193,6 @@ async fn prefixes(context: Arc<Context>) {
         !work::is_free(&context, &usual, &whole, How::Exclusive).await,
         "the same key by another split is another lock"
     );
-    context.give_back(apart).await;
-    context.give_back(guard).await;
+    context.release(apart).await;
+    context.release(guard).await;
 }

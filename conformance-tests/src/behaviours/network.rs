@@ -12,23 +12,25 @@ use super::behaviour;
 use super::work::{self, SHORT_TTL};
 use crate::checker::Rules;
 use crate::context::Context;
-use crate::harness::Door;
+use crate::harness::Backdoor;
+use crate::harness::network_fault::NetworkFault;
 use crate::history::Worker;
 use crate::needs::Need;
 use crate::peer::protocol::How;
-use crate::proxy::Trouble;
 use crate::suite::Behaviour;
 
 const GROUP: &str = "network";
-const NEEDS: &[Need] = &[Need::Door(Door::Trouble)];
-const CUT: &[Need] = &[Need::Door(Door::Trouble), Need::Silence];
-const SLOW: &[Need] = &[Need::Door(Door::SlowReplies), Need::Silence];
+const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::NetworkFaults)];
+const CUT: &[Need] = &[Need::Backdoor(Backdoor::NetworkFaults), Need::Silence];
+const SLOW: &[Need] = &[Need::Backdoor(Backdoor::SlowReplies), Need::Silence];
 
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "who_is_cut_off_in_one_direction_is_told_in_time", CUT, |c| {
+    behaviour(GROUP, "a_loss_is_reported_in_time_when_one_direction_is_cut", CUT, |c| {
         Box::pin(one_way(c))
     }),
-    behaviour(GROUP, "resets_cost_no_lock_and_no_place", NEEDS, |c| Box::pin(resets(c))),
+    behaviour(GROUP, "connection_resets_lose_no_lock_and_no_queue_place", NEEDS, |c| {
+        Box::pin(resets(c))
+    }),
     behaviour(GROUP, "a_delay_near_the_promise_makes_no_guard_without_validity", SLOW, |c| {
         Box::pin(near_the_promise(c))
     }),
@@ -37,8 +39,8 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_narrow_line_only_slows_down", NEEDS, |c| Box::pin(narrow(c))),
 ];
 
-async fn trouble(context: &Context, with: Trouble) {
-    context.store().trouble(with).await.expect("connections are broken");
+async fn inject_fault(context: &Context, fault: NetworkFault) {
+    context.store().inject_fault(fault).await.expect("connections are broken");
 }
 
 async fn heal(context: &Context) {
@@ -49,18 +51,18 @@ async fn heal(context: &Context) {
 async fn one_way(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    for direction in [Trouble::RequestsLost, Trouble::RepliesLost] {
+    for direction in [NetworkFault::RequestsLost, NetworkFault::RepliesLost] {
         let lock = locks.lock(&name).ttl(SHORT_TTL);
         let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
         let until = guard.valid_until();
-        trouble(&context, direction).await;
+        inject_fault(&context, direction).await;
         let bound = context.silence_frees_within(SHORT_TTL);
         context.within(bound, "the holder is told", guard.lost()).await;
         assert!(!guard.is_held() && locks.now() >= until, "lost before its validity ended");
         heal(&context).await;
         work::release_is_not_held(&context, guard).await;
-        let again = context.hold(&locks, &name).await;
-        context.give_back(again).await;
+        let again = context.acquire(&locks, &name).await;
+        context.release(again).await;
     }
 }
 
@@ -70,20 +72,20 @@ async fn resets(context: Arc<Context>) {
     let lock = one.lock(&kept).ttl(Duration::from_secs(6));
     let held = context.soon("acquired", lock.acquire()).await.expect("acquired");
     for _ in 0..3 {
-        let blocker = context.hold(&two, &wanted).await;
-        let waiter = work::wait_for(&one, &wanted, How::Exclusive);
-        context.queued(&two, &wanted, 1).await;
-        trouble(&context, Trouble::Resets).await;
-        context.give_back(blocker).await;
-        let next = work::granted(&context, "the waiter is granted", waiter).await;
-        context.give_back(next).await;
+        let blocker = context.acquire(&two, &wanted).await;
+        let waiter = work::spawn_waiter(&one, &wanted, How::Exclusive);
+        context.until_queued(&two, &wanted, 1).await;
+        inject_fault(&context, NetworkFault::Resets).await;
+        context.release(blocker).await;
+        let next = work::until_granted(&context, "the waiter is granted", waiter).await;
+        context.release(next).await;
     }
     let before = held.valid_until();
     if context.profile().renewal != RenewalPlan::None {
         context.until("it is renewed", async || held.valid_until() > before).await;
     }
     assert!(held.is_held(), "lost by a reset");
-    context.give_back(held).await;
+    context.release(held).await;
 }
 
 /// A guard is worth what is left of the promise when the reply is there; after the promise there is
@@ -101,7 +103,7 @@ async fn near_the_promise(context: Arc<Context>) {
         let lock = locks.lock(&name).ttl(promise).wait_at_most(promise * 3);
         match context.soon("an answer", lock.acquire()).await {
             Ok(guard) => {
-                let most = locks.now().after(promise.saturating_sub(delay));
+                let most = locks.now() + promise.saturating_sub(delay);
                 assert!(percent < 100, "a guard that came {delay:?} after its request");
                 assert!(guard.valid_until() <= most, "a guard without validity: {guard:?}");
             }
@@ -113,7 +115,7 @@ async fn near_the_promise(context: Arc<Context>) {
         heal(&context).await;
         let bound = context.silence_frees_within(promise);
         let again = context.within(bound, "it is free again", locks.lock(&name).acquire()).await;
-        context.give_back(again.expect("acquired")).await;
+        context.release(again.expect("acquired")).await;
     }
 }
 
@@ -121,18 +123,18 @@ async fn near_the_promise(context: Arc<Context>) {
 async fn garbled(context: Arc<Context>) {
     let (kept, torn) = (context.name("kept"), context.name("torn"));
     let (one, two) = (context.client().await, context.client().await);
-    let held = context.hold(&two, &kept).await;
-    for how in [Trouble::Garbage, Trouble::Torn, Trouble::Flipped] {
+    let held = context.acquire(&two, &kept).await;
+    for how in [NetworkFault::Garbage, NetworkFault::Torn, NetworkFault::Flipped] {
         for _ in 0..3 {
-            trouble(&context, how).await;
+            inject_fault(&context, how).await;
             if let Ok(guard) = context.soon("an answer", one.lock(&torn).acquire()).await {
                 let _ = context.soon("a release ends", guard.release()).await;
             }
-            let guard = context.hold(&one, &torn).await;
-            context.give_back(guard).await;
+            let guard = context.acquire(&one, &torn).await;
+            context.release(guard).await;
             heal(&context).await;
         }
-        context.free(&two, &torn).await;
+        context.until_free(&two, &torn).await;
     }
     // A session may be over before such a connection is given up.
     let in_session = matches!(context.profile().liveness, Liveness::Session(_));
@@ -140,7 +142,7 @@ async fn garbled(context: Arc<Context>) {
         false if in_session => work::release_is_not_held(&context, held).await,
         kept => {
             assert!(kept, "lost by a garbled reply");
-            context.give_back(held).await;
+            context.release(held).await;
         }
     }
 }
@@ -154,7 +156,7 @@ async fn flapping(context: Arc<Context>) {
         let long = context.longest_ttl().min(context.patience() * 4);
         clients.push(context.client_with(|params| params.ttl = long).await);
     }
-    trouble(&context, Trouble::Flapping).await;
+    inject_fault(&context, NetworkFault::Flapping).await;
     let began = Instant::now();
     let mut workers = JoinSet::new();
     for locks in clients.iter().cycle().take(4) {
@@ -179,15 +181,15 @@ async fn flapping(context: Arc<Context>) {
     let grants: u32 = worked.iter().map(|(_, grants)| grants).sum();
     assert!(grants > 3, "{grants} grants in {FOR:?} on a link that is mostly up");
     let events = worked.into_iter().flat_map(|(events, _)| events).collect();
-    context.judge(events, Rules::default());
-    context.free(&clients[0], &name).await;
+    context.assert_history(events, Rules::default());
+    context.until_free(&clients[0], &name).await;
 }
 
 async fn narrow(context: Arc<Context>) {
     let name = context.name("lock");
     let clients = vec![context.client().await, context.client().await];
-    trouble(&context, Trouble::Narrow).await;
+    inject_fault(&context, NetworkFault::Narrow).await;
     let events = work::contend(&context, clients, &name, 5, |_| How::Exclusive).await;
-    work::judge(&context, events);
+    work::assert_history(&context, events);
     heal(&context).await;
 }

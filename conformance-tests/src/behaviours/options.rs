@@ -19,7 +19,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "extreme_times_within_the_range_work", &[], |c| Box::pin(extremes(c))),
     behaviour(GROUP, "absurd_permits_are_refused", &[], |c| Box::pin(permits(c))),
     behaviour(GROUP, "the_largest_limit_works", &[Need::Permits], |c| Box::pin(largest(c))),
-    behaviour(GROUP, "the_first_mistake_is_told", &[], |c| Box::pin(first(c))),
+    behaviour(GROUP, "the_first_invalid_option_is_reported", &[], |c| Box::pin(first(c))),
     behaviour(GROUP, "any_label_is_fine", &[], |c| Box::pin(labels(c))),
 ];
 
@@ -69,12 +69,12 @@ async fn extremes(context: Arc<Context>) {
         let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
         assert!(guard.is_held());
         assert!(!is_lease(&context) || guard.remaining() > longest / 2, "not as long as asked for");
-        context.give_back(guard).await;
+        context.release(guard).await;
     }
     let lock = locks.lock(&name).hold_at_most(Duration::from_millis(1));
     match context.soon("an answer", lock.acquire()).await {
         Ok(guard) => {
-            work::told_lost(&context, &guard).await;
+            work::until_lost(&context, &guard).await;
         }
         // It was over before the answer was read.
         Err(error) => work::assert_kind(&error, ErrorKind::Lost),
@@ -102,12 +102,12 @@ async fn largest(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let most = How::Permits { n: u32::MAX - 1, limit: u32::MAX };
-    let most = work::hold(&context, &one, &name, most).await;
+    let most = work::acquire(&context, &one, &name, most).await;
     let single = How::Permits { n: 1, limit: u32::MAX };
-    let last = work::hold(&context, &two, &name, single).await;
+    let last = work::acquire(&context, &two, &name, single).await;
     assert!(!work::is_free(&context, &two, &name, single).await, "more than u32::MAX are out");
-    context.give_back(most).await;
-    context.give_back(last).await;
+    context.release(most).await;
+    context.release(last).await;
 }
 
 async fn first(context: Arc<Context>) {
@@ -131,6 +131,6 @@ async fn labels(context: Arc<Context>) {
         if let Some(label) = label {
             assert!(label.as_str().len() <= 120 && !label.as_str().contains(char::is_control));
         }
-        context.give_back(guard).await;
+        context.release(guard).await;
     }
 }

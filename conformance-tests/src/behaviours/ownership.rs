@@ -7,7 +7,7 @@ use fencelock_core::{ErrorKind, LostReason};
 use super::behaviour;
 use super::work::{self, BRIEFLY, SHORT_TTL};
 use crate::context::Context;
-use crate::island::Island;
+use crate::frozen_runtime::FrozenRuntime;
 use crate::needs::Need;
 use crate::peer::protocol::How;
 use crate::suite::Behaviour;
@@ -27,7 +27,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_guard_outlives_its_runtime_without_harm", &[], |c| Box::pin(no_runtime(c))),
     behaviour(GROUP, "a_panic_while_holding_releases", &[], |c| Box::pin(panics(c))),
     behaviour(GROUP, "each_acquisition_is_an_owner_of_its_own", &[], |c| Box::pin(owners(c))),
-    behaviour(GROUP, "a_guard_is_its_tasks_to_give_away", &[], |c| Box::pin(travels(c))),
+    behaviour(GROUP, "a_guard_can_be_moved_to_another_task", &[], |c| Box::pin(travels(c))),
     behaviour(GROUP, "a_release_frees_only_its_own_lock", &[], |c| Box::pin(only_own(c))),
 ];
 
@@ -36,9 +36,9 @@ async fn release(context: Arc<Context>) {
     let (one, two) = (context.client().await, context.client().await);
     for how in work::single_modes(&context) {
         for locks in [&one, &two, &one] {
-            let guard = work::hold(&context, locks, &name, how).await;
+            let guard = work::acquire(&context, locks, &name, how).await;
             assert!(guard.is_held());
-            context.give_back(guard).await;
+            context.release(guard).await;
         }
     }
 }
@@ -48,7 +48,7 @@ async fn after_loss(context: Arc<Context>) {
     let locks = context.client().await;
     let lock = locks.lock(&name).hold_at_most(BRIEFLY);
     let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
-    assert_eq!(work::told_lost(&context, &guard).await, LostReason::HoldLimit);
+    assert_eq!(work::until_lost(&context, &guard).await, LostReason::HoldLimit);
     work::release_is_not_held(&context, guard).await;
 }
 
@@ -60,12 +60,12 @@ async fn stale(context: Arc<Context>) {
     for successor in [&one, &two] {
         let lock = one.lock(&name).hold_at_most(BRIEFLY);
         let old = context.soon("acquired", lock.acquire()).await.expect("acquired");
-        work::told_lost(&context, &old).await;
-        let new = context.hold(successor, &name).await;
+        work::until_lost(&context, &old).await;
+        let new = context.acquire(successor, &name).await;
         work::release_is_not_held(&context, old).await;
         assert!(new.is_held());
         work::assert_busy(&context, &two, &name).await;
-        context.give_back(new).await;
+        context.release(new).await;
     }
 }
 
@@ -74,30 +74,30 @@ async fn stale_drop(context: Arc<Context>) {
     let (one, two) = (context.client().await, context.client().await);
     let lock = one.lock(&name).hold_at_most(BRIEFLY);
     let old = context.soon("acquired", lock.acquire()).await.expect("acquired");
-    work::told_lost(&context, &old).await;
-    let new = context.hold(&two, &name).await;
+    work::until_lost(&context, &old).await;
+    let new = context.acquire(&two, &name).await;
     drop(old);
     // Its clean-up, if there were one, would be done before this client's connection ends.
     context.soon("the old holder's client closes", one.close()).await.expect("closed");
     work::assert_busy(&context, &two, &name).await;
     assert!(new.is_held());
-    context.give_back(new).await;
+    context.release(new).await;
 }
 
 /// It releases what it lost when it wakes up, late: the store must know whose lock that was.
 async fn thawed(context: Arc<Context>) {
     let name = context.name("lock");
-    let island = Island::new();
-    let frozen = context.client_on(&island).await;
+    let frozen_runtime = FrozenRuntime::new();
+    let frozen = context.client_on(&frozen_runtime).await;
     let lock = frozen.lock(&name).ttl(SHORT_TTL / 2);
-    let old = island.run(async move { lock.acquire().await }).await.expect("acquired");
+    let old = frozen_runtime.run(async move { lock.acquire().await }).await.expect("acquired");
     let two = context.client().await;
     let bound = context.silence_frees_within(SHORT_TTL / 2);
     let waits = two.lock(&name);
     let new = context.within(bound, "the frozen holder's lock is free", waits.acquire()).await;
     let new = new.expect("granted");
     assert!(!old.is_held(), "the old holder still believes in it");
-    let thawing = island.run(async move {
+    let thawing = frozen_runtime.run(async move {
         let released = old.release().await;
         let closed = frozen.close().await;
         (released, closed)
@@ -108,39 +108,39 @@ async fn thawed(context: Arc<Context>) {
     closed.expect("closed");
     work::assert_busy(&context, &two, &name).await;
     assert!(new.is_held());
-    context.give_back(new).await;
+    context.release(new).await;
 }
 
 async fn dropped(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     for how in work::single_modes(&context) {
-        let guard = work::hold(&context, &one, &name, how).await;
-        let waiter = work::wait_for(&two, &name, how);
-        context.queued(&two, &name, 1).await;
+        let guard = work::acquire(&context, &one, &name, how).await;
+        let waiter = work::spawn_waiter(&two, &name, how);
+        context.until_queued(&two, &name, 1).await;
         drop(guard);
-        let next = work::granted(&context, "a dropped guard's lock is granted", waiter).await;
-        context.give_back(next).await;
+        let next = work::until_granted(&context, "a dropped guard's lock is granted", waiter).await;
+        context.release(next).await;
     }
 }
 
 async fn plain_thread(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let guard = context.hold(&locks, &name).await;
+    let guard = context.acquire(&locks, &name).await;
     let thread = std::thread::spawn(move || drop(guard));
-    let next = context.hold(&locks, &name).await;
+    let next = context.acquire(&locks, &name).await;
     thread.join().expect("dropping a guard without a runtime must not panic");
-    context.give_back(next).await;
+    context.release(next).await;
 }
 
 async fn no_runtime(context: Arc<Context>) {
     let name = context.name("lock");
-    let island = Island::new();
-    let client = context.client_on(&island).await;
+    let frozen_runtime = FrozenRuntime::new();
+    let client = context.client_on(&frozen_runtime).await;
     let lock = client.lock(&name).ttl(SHORT_TTL / 2);
-    let guard = island.run(async move { lock.acquire().await }).await.expect("acquired");
-    tokio::task::spawn_blocking(move || drop(island)).await.expect("the runtime ends");
+    let guard = frozen_runtime.run(async move { lock.acquire().await }).await.expect("acquired");
+    tokio::task::spawn_blocking(move || drop(frozen_runtime)).await.expect("the runtime ends");
     assert!(!guard.is_held(), "nobody renews it any more, yet it answers that it is held");
     context.soon("the guard is lost with its runtime", guard.lost()).await;
     let lock = client.lock(&name);
@@ -153,21 +153,21 @@ async fn no_runtime(context: Arc<Context>) {
     let bound = context.silence_frees_within(SHORT_TTL / 2);
     let lock = two.lock(&name);
     let next = context.within(bound, "its lock becomes free", lock.acquire()).await;
-    context.give_back(next.expect("granted")).await;
+    context.release(next.expect("granted")).await;
 }
 
 async fn panics(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let guard = context.hold(&locks, &name).await;
+    let guard = context.acquire(&locks, &name).await;
     let task = tokio::spawn(async move {
         let _guard = guard;
         // Unwinds without the panic hook: this one is no failure.
         std::panic::resume_unwind(Box::new("on purpose"));
     });
     assert!(task.await.expect_err("it panicked").is_panic());
-    let next = context.hold(&locks, &name).await;
-    context.give_back(next).await;
+    let next = context.acquire(&locks, &name).await;
+    context.release(next).await;
 }
 
 async fn owners(context: Arc<Context>) {
@@ -179,19 +179,19 @@ async fn owners(context: Arc<Context>) {
         let lock = lock.clone();
         tokio::spawn(async move { lock.acquire().await })
     };
-    context.queued(&locks, &name, 1).await;
+    context.until_queued(&locks, &name, 1).await;
     let token = first.fencing_token();
-    context.give_back(first).await;
-    let second = work::granted(&context, "the second acquisition is granted", second).await;
+    context.release(first).await;
+    let second = work::until_granted(&context, "the second acquisition is granted", second).await;
     assert_ne!(second.fencing_token(), token, "two acquisitions are one owner");
     work::assert_busy(&context, &locks, &name).await;
-    context.give_back(second).await;
+    context.release(second).await;
 }
 
 async fn travels(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let guard = Arc::new(context.hold(&locks, &name).await);
+    let guard = Arc::new(context.acquire(&locks, &name).await);
     let shared = guard.clone();
     let held = tokio::spawn(async move { shared.is_held() }).await.expect("no panic");
     assert!(held);
@@ -204,10 +204,10 @@ async fn travels(context: Arc<Context>) {
 async fn only_own(context: Arc<Context>) {
     let (name, other) = (context.name("lock"), context.name("other"));
     let locks = context.client().await;
-    let (one, two) = (context.hold(&locks, &name).await, context.hold(&locks, &other).await);
-    context.give_back(one).await;
+    let (one, two) = (context.acquire(&locks, &name).await, context.acquire(&locks, &other).await);
+    context.release(one).await;
     assert!(two.is_held());
     work::assert_busy(&context, &locks, &other).await;
     assert!(work::is_free(&context, &locks, &name, How::Exclusive).await);
-    context.give_back(two).await;
+    context.release(two).await;
 }

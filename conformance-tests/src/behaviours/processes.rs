@@ -11,7 +11,7 @@ use super::behaviour;
 use super::work::{self, SHORT_TTL};
 use crate::checker::Rules;
 use crate::context::Context;
-use crate::harness::Door;
+use crate::harness::Backdoor;
 use crate::history;
 use crate::needs::Need;
 use crate::peer::protocol::{Answer, How, Want};
@@ -19,12 +19,12 @@ use crate::peer::{Peer, PeerError};
 use crate::suite::Behaviour;
 
 const GROUP: &str = "processes";
-const NEEDS: &[Need] = &[Need::Door(Door::Processes)];
+const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::Processes)];
 
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "processes_exclude_each_other", NEEDS, |c| Box::pin(exclude(c))),
     behaviour(GROUP, "an_unprotected_file_loses_no_update", NEEDS, |c| Box::pin(counter(c))),
-    behaviour(GROUP, "no_update_is_lost_although_some_are_killed", NEEDS, |c| {
+    behaviour(GROUP, "no_update_is_lost_although_processes_are_killed", NEEDS, |c| {
         Box::pin(counter_with_kills(c))
     }),
     behaviour(GROUP, "processes_are_served_in_arrival_order", ORDERED, |c| Box::pin(order(c))),
@@ -32,10 +32,12 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_crashed_holder_frees_its_lock", NEEDS, |c| Box::pin(crashed(c))),
     behaviour(GROUP, "a_killed_waiter_is_passed_over", NEEDS, |c| Box::pin(killed_waiter(c))),
     behaviour(GROUP, "a_killed_reader_lets_the_writer_in", READERS, |c| Box::pin(reader(c))),
-    behaviour(GROUP, "a_killed_process_gives_its_permits_back", PERMITS, |c| Box::pin(permits(c))),
+    behaviour(GROUP, "a_killed_process_releases_its_permits", PERMITS, |c| Box::pin(permits(c))),
     behaviour(GROUP, "a_briefly_stopped_holder_keeps_its_lock", NEEDS, |c| Box::pin(nap(c))),
-    behaviour(GROUP, "a_long_stopped_holder_is_never_one_of_two", NEEDS, |c| Box::pin(stopped(c))),
-    behaviour(GROUP, "a_starved_holder_is_never_one_of_two", NEEDS, |c| Box::pin(starved(c))),
+    behaviour(GROUP, "a_long_stopped_holder_never_overlaps_another", NEEDS, |c| {
+        Box::pin(stopped(c))
+    }),
+    behaviour(GROUP, "a_starved_holder_never_overlaps_another", NEEDS, |c| Box::pin(starved(c))),
     behaviour(GROUP, "a_clients_clock_that_jumps_changes_nothing", CLOCK, |c| {
         Box::pin(clock_jumps(c))
     }),
@@ -44,10 +46,10 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     }),
 ];
 
-const ORDERED: &[Need] = &[Need::Door(Door::Processes), Need::Arrival];
-const CLOCK: &[Need] = &[Need::Door(Door::Processes), Need::ClientClock];
-const READERS: &[Need] = &[Need::Door(Door::Processes), Need::Shared];
-const PERMITS: &[Need] = &[Need::Door(Door::Processes), Need::Permits];
+const ORDERED: &[Need] = &[Need::Backdoor(Backdoor::Processes), Need::Arrival];
+const CLOCK: &[Need] = &[Need::Backdoor(Backdoor::Processes), Need::ClientClock];
+const READERS: &[Need] = &[Need::Backdoor(Backdoor::Processes), Need::Shared];
+const PERMITS: &[Need] = &[Need::Backdoor(Backdoor::Processes), Need::Permits];
 
 const SLOT: u64 = 1;
 
@@ -112,13 +114,13 @@ async fn counter(context: Arc<Context>) {
         assert_eq!(done.expect("no panic"), Ok(Answer::Done));
     }
     let count = std::fs::read_to_string(&counter).expect("a count");
-    context.insist(count == "120", || format!("{count} of 120 updates: some were lost"));
+    context.assert_final(count == "120", || format!("{count} of 120 updates: some were lost"));
     let mut events = Vec::new();
     for index in 0..3 {
         let path = files.path().join(format!("history-{index}"));
         events.extend(history::read(&path).expect("a history"));
     }
-    context.judge(events, work::rules(&context));
+    context.assert_history(events, work::rules(&context));
 }
 
 /// What the killed ones did not record as released may have counted once or not.
@@ -153,7 +155,7 @@ async fn counter_with_kills(context: Arc<Context>) {
         let lock = locks.lock(&name);
         let bound = context.silence_frees_within(SHORT_TTL);
         let guard = context.within(bound, "its lock is free", lock.acquire()).await;
-        context.give_back(guard.expect("granted")).await;
+        context.release(guard.expect("granted")).await;
         histories.push((path, at));
     }
     let count: u64 = std::fs::read_to_string(&counter).expect("a count").parse().expect("a number");
@@ -168,23 +170,23 @@ async fn counter_with_kills(context: Arc<Context>) {
     let most = counted + u64::try_from(histories.len()).expect("few");
     assert!((counted..=most).contains(&count), "{count} was counted by {counted} holders");
     // A killed process tells nobody when it was freed, so only exclusion and tokens are judged.
-    context.judge(events, Rules::default());
+    context.assert_history(events, Rules::default());
 }
 
 async fn order(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let holder = context.hold(&locks, &name).await;
+    let holder = context.acquire(&locks, &name).await;
     let mut waiting = Vec::new();
     for index in 0..4 {
         let peer = Arc::new(context.peer().await);
         let (asked, wanted) = (peer.clone(), name.clone());
         let acquiring =
             tokio::spawn(async move { asked.acquire(SLOT, &wanted, How::Exclusive).await });
-        context.queued(&locks, &name, index + 1).await;
+        context.until_queued(&locks, &name, index + 1).await;
         waiting.push((peer, acquiring));
     }
-    context.give_back(holder).await;
+    context.release(holder).await;
     while !waiting.is_empty() {
         let (peer, acquiring) = waiting.remove(0);
         let granted = context.soon("the first in line is granted", acquiring).await;
@@ -200,7 +202,7 @@ async fn killed(context: Arc<Context>) {
     acquires(&context, &peer, &name, How::Exclusive).await;
     peer.kill().await.expect("killed");
     let next = freed(&context, &name, How::Exclusive).await;
-    context.give_back(next).await;
+    context.release(next).await;
 }
 
 async fn crashed(context: Arc<Context>) {
@@ -209,34 +211,34 @@ async fn crashed(context: Arc<Context>) {
     let mut peer = context.peer().await;
     acquires(&context, &peer, &name, How::Exclusive).await;
     // Whoever waits already is told as fast as whoever comes later.
-    let waiter = work::wait_for(&locks, &name, How::Exclusive);
-    context.queued(&locks, &name, 1).await;
+    let waiter = work::spawn_waiter(&locks, &name, How::Exclusive);
+    context.until_queued(&locks, &name, 1).await;
     let crash = context.soon("it crashes", peer.ask(Want::Crash)).await;
     assert_eq!(crash, Err(PeerError::Gone));
     context.soon("it is gone", peer.ended()).await.expect("gone");
     let bound = context.silence_frees_within(SHORT_TTL);
     let next = context.within(bound, "the waiter is granted", waiter).await;
-    context.give_back(next.expect("no panic").expect("granted")).await;
+    context.release(next.expect("no panic").expect("granted")).await;
 }
 
 async fn killed_waiter(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let holder = context.hold(&locks, &name).await;
+    let holder = context.acquire(&locks, &name).await;
     let peer = Arc::new(context.peer().await);
     let (asked, wanted) = (peer.clone(), name.clone());
     let dead = tokio::spawn(async move { asked.acquire(SLOT, &wanted, How::Exclusive).await });
-    context.queued(&locks, &name, 1).await;
-    let behind = work::wait_for(&locks, &name, How::Exclusive);
-    context.queued(&locks, &name, 2).await;
+    context.until_queued(&locks, &name, 1).await;
+    let behind = work::spawn_waiter(&locks, &name, How::Exclusive);
+    context.until_queued(&locks, &name, 2).await;
     dead.abort();
     let _ = dead.await;
     let mut peer = Arc::into_inner(peer).expect("nobody else asks it");
     peer.kill().await.expect("killed");
-    context.give_back(holder).await;
+    context.release(holder).await;
     let bound = context.silence_frees_within(Duration::ZERO);
     let next = context.within(bound, "who stood behind it is granted", behind).await;
-    context.give_back(next.expect("no panic").expect("granted")).await;
+    context.release(next.expect("no panic").expect("granted")).await;
 }
 
 async fn reader(context: Arc<Context>) {
@@ -247,7 +249,7 @@ async fn reader(context: Arc<Context>) {
     dead.kill().await.expect("killed");
     context.soon("the living reader releases", alive.release(SLOT)).await.expect("released");
     let writer = freed(&context, &name, How::Exclusive).await;
-    context.give_back(writer).await;
+    context.release(writer).await;
 }
 
 async fn permits(context: Arc<Context>) {
@@ -256,7 +258,7 @@ async fn permits(context: Arc<Context>) {
     acquires(&context, &peer, &name, How::Permits { n: 2, limit: 3 }).await;
     peer.kill().await.expect("killed");
     let all = freed(&context, &name, How::Permits { n: 3, limit: 3 }).await;
-    context.give_back(all).await;
+    context.release(all).await;
 }
 
 async fn nap(context: Arc<Context>) {
@@ -305,7 +307,7 @@ async fn stopped(context: Arc<Context>) {
     assert!(released.is_err(), "it released what it had lost");
     work::assert_busy(&context, &locks, &name).await;
     assert!(next.is_held());
-    context.give_back(next).await;
+    context.release(next).await;
 }
 
 /// A tenth of a processor, in slices longer than a renewal takes: kept or lost, but never believed
@@ -316,7 +318,7 @@ async fn starved(context: Arc<Context>) {
     let locks = context.client().await;
     let peer = context.peer().await;
     let old = acquires(&context, &peer, &name, How::Exclusive).await;
-    let waiter = work::wait_for(&locks, &name, How::Exclusive);
+    let waiter = work::spawn_waiter(&locks, &name, How::Exclusive);
     let starving = Instant::now();
     while starving.elapsed() < WHOLE && !waiter.is_finished() {
         context.soon("it stands still", peer.freeze()).await.expect("frozen");
@@ -331,9 +333,9 @@ async fn starved(context: Arc<Context>) {
         // Lost or kept until then, it is not in anybody's way.
         let _ = context.soon("it releases", peer.release(SLOT)).await;
     }
-    let next = work::granted(&context, "the waiter is granted", waiter).await;
+    let next = work::until_granted(&context, "the waiter is granted", waiter).await;
     assert!(next.fencing_token().get() > old);
-    context.give_back(next).await;
+    context.release(next).await;
 }
 
 /// Nothing that decides who holds may look at a client's wall clock.
@@ -356,9 +358,9 @@ async fn clock_jumps(context: Arc<Context>) {
         }
         assert!(context.soon("it answers", peer.is_held(SLOT)).await.expect("it answers"));
         context.soon("it releases", peer.release(SLOT)).await.expect("still held");
-        let next = context.hold(&locks, &name).await;
+        let next = context.acquire(&locks, &name).await;
         assert!(next.fencing_token().get() > old, "by its clock");
-        context.give_back(next).await;
+        context.release(next).await;
     }
 }
 
@@ -376,5 +378,5 @@ async fn register(context: Arc<Context>) {
         let wrote = register.ask(Want::Write { token, value });
         assert_eq!(context.soon("the register answers", wrote).await, Ok(Answer::Is(taken)));
     }
-    context.give_back(next).await;
+    context.release(next).await;
 }

@@ -9,22 +9,24 @@ use fencelock_core::Snapshot;
 use super::behaviour;
 use super::work;
 use crate::context::Context;
-use crate::harness::Door;
+use crate::harness::Backdoor;
 use crate::needs::Need;
 use crate::peer::protocol::How;
 use crate::suite::Behaviour;
 
 const GROUP: &str = "replies";
-const NEEDS: &[Need] = &[Need::Door(Door::LoseReply)];
-const RENEWED: &[Need] = &[Need::Door(Door::LoseReply), Need::Renewal];
+const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::LoseReply)];
+const RENEWED: &[Need] = &[Need::Backdoor(Backdoor::LoseReply), Need::Renewal];
 
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_grant_whose_reply_was_lost_is_found_again", NEEDS, |c| Box::pin(grant(c))),
-    behaviour(GROUP, "a_place_whose_reply_was_lost_is_found_again", NEEDS, |c| Box::pin(place(c))),
+    behaviour(GROUP, "a_queue_place_whose_reply_was_lost_is_found_again", NEEDS, |c| {
+        Box::pin(place(c))
+    }),
     behaviour(GROUP, "a_release_whose_reply_was_lost_is_a_release", NEEDS, |c| {
         Box::pin(release(c))
     }),
-    behaviour(GROUP, "a_renewal_whose_reply_was_lost_is_asked_again", RENEWED, |c| {
+    behaviour(GROUP, "a_renewal_whose_reply_was_lost_is_repeated", RENEWED, |c| {
         Box::pin(renewal(c))
     }),
     behaviour(GROUP, "an_acquire_dropped_after_a_lost_reply_leaves_nothing", NEEDS, |c| {
@@ -41,19 +43,19 @@ async fn grant(context: Arc<Context>) {
     let (one, two) = (context.client().await, context.client().await);
     for how in work::single_modes(&context) {
         lose_next(&context).await;
-        let guard = work::hold(&context, &one, &name, how).await;
+        let guard = work::acquire(&context, &one, &name, how).await;
         let its = Some(guard.fencing_token());
         let alone = |seen: Snapshot| match (&seen.holders[..], &seen.waiters[..]) {
             ([holder], []) => holder.token.is_none() || holder.token == its,
             _ => false,
         };
-        context.sees("one holder, of this grant, and nobody waits", &two, &name, alone).await;
-        context.give_back(guard).await;
-        context.free(&two, &name).await;
+        context.until_seen("one holder, of this grant, and nobody waits", &two, &name, alone).await;
+        context.release(guard).await;
+        context.until_free(&two, &name).await;
         lose_next(&context).await;
         let tried = context.soon("a try answers", how.lock(&one, &name).try_acquire()).await;
         let guard = tried.expect("no error").expect("free, so a try succeeds");
-        context.give_back(guard).await;
+        context.release(guard).await;
     }
 }
 
@@ -61,13 +63,13 @@ async fn grant(context: Arc<Context>) {
 async fn place(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let holder = context.hold(&one, &name).await;
+    let holder = context.acquire(&one, &name).await;
     lose_next(&context).await;
-    let waiter = work::wait_for(&two, &name, How::Exclusive);
-    context.queued(&one, &name, 1).await;
-    context.give_back(holder).await;
-    let guard = work::granted(&context, "the waiter is granted", waiter).await;
-    context.give_back(guard).await;
+    let waiter = work::spawn_waiter(&two, &name, How::Exclusive);
+    context.until_queued(&one, &name, 1).await;
+    context.release(holder).await;
+    let guard = work::until_granted(&context, "the waiter is granted", waiter).await;
+    context.release(guard).await;
 }
 
 /// redisson #4871: "not yours", although it had worked; etcd #22082: a repeat freed the next one.
@@ -75,15 +77,15 @@ async fn release(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     for _ in 0..3 {
-        let guard = context.hold(&one, &name).await;
-        let next = work::wait_for(&two, &name, How::Exclusive);
-        context.queued(&one, &name, 1).await;
+        let guard = context.acquire(&one, &name).await;
+        let next = work::spawn_waiter(&two, &name, How::Exclusive);
+        context.until_queued(&one, &name, 1).await;
         lose_next(&context).await;
-        context.give_back(guard).await;
-        let next = work::granted(&context, "the next one is granted", next).await;
+        context.release(guard).await;
+        let next = work::until_granted(&context, "the next one is granted", next).await;
         assert!(next.is_held());
         work::assert_busy(&context, &one, &name).await;
-        context.give_back(next).await;
+        context.release(next).await;
     }
 }
 
@@ -99,18 +101,18 @@ async fn renewal(context: Arc<Context>) {
         assert!(guard.is_held(), "a lost reply has lost the lock");
     }
     work::assert_busy(&context, &two, &name).await;
-    context.give_back(guard).await;
+    context.release(guard).await;
 }
 
 async fn dropped(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     lose_next(&context).await;
-    let waiter = work::wait_for(&one, &name, How::Exclusive);
+    let waiter = work::spawn_waiter(&one, &name, How::Exclusive);
     tokio::task::yield_now().await;
     waiter.abort();
     let _ = waiter.await;
     // If the request was not even sent, the reply that is lost is another one, which is as well.
-    let next = context.hold(&two, &name).await;
-    context.give_back(next).await;
+    let next = context.acquire(&two, &name).await;
+    context.release(next).await;
 }

@@ -9,7 +9,7 @@ use super::behaviour;
 use super::work::{self, BRIEFLY};
 use crate::checker::Rules;
 use crate::context::Context;
-use crate::harness::Door;
+use crate::harness::Backdoor;
 use crate::history::{What, Worker};
 use crate::needs::Need;
 use crate::peer::protocol::How;
@@ -21,7 +21,9 @@ const GROUP: &str = "tokens";
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "tokens_of_exclusive_grants_rise", &[], |c| Box::pin(rise(c))),
     behaviour(GROUP, "tokens_rise_across_losses", &[], |c| Box::pin(losses(c))),
-    behaviour(GROUP, "tokens_rise_when_everybody_has_left", &[], |c| Box::pin(everybody_left(c))),
+    behaviour(GROUP, "tokens_rise_after_all_clients_have_left", &[], |c| {
+        Box::pin(everybody_left(c))
+    }),
     behaviour(GROUP, "tokens_rise_over_other_modes", &[], |c| Box::pin(modes(c))),
     behaviour(GROUP, "tokens_of_shared_grants_are_unique", &[Need::Shared], |c| {
         Box::pin(unique(c, How::Shared))
@@ -29,17 +31,17 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "tokens_of_permits_are_unique", &[Need::Permits], |c| {
         Box::pin(unique(c, How::Permits { n: 1, limit: 8 }))
     }),
-    behaviour(GROUP, "a_token_is_the_grants_for_good", &[], |c| Box::pin(constant(c))),
+    behaviour(GROUP, "a_token_stays_the_same_for_the_whole_grant", &[], |c| Box::pin(constant(c))),
     behaviour(GROUP, "a_later_epoch_beats_every_token", &[], |c| Box::pin(epochs(c))),
     behaviour(GROUP, "a_stale_write_is_rejected", &[], |c| Box::pin(register(c))),
     behaviour(GROUP, "tokens_rise_when_the_store_loses_its_data", LOSES, |c| Box::pin(data(c))),
 ];
 
-const LOSES: &[Need] = &[Need::TokensBeyondData, Need::Door(Door::LoseData)];
+const LOSES: &[Need] = &[Need::TokensBeyondData, Need::Backdoor(Backdoor::LoseData)];
 
 fn assert_rises(context: &Context, last: &mut Option<FencingToken>, next: FencingToken) {
     let rises = Some(next) > *last && i64::from(next) > 0;
-    context.insist(rises, || format!("token {next} follows {last:?}"));
+    context.assert_final(rises, || format!("token {next} follows {last:?}"));
     *last = Some(next);
 }
 
@@ -48,12 +50,12 @@ async fn rise(context: Arc<Context>) {
     let (one, two) = (context.client().await, context.client().await);
     let mut last = None;
     for locks in [&one, &two, &two, &one, &one] {
-        let guard = context.hold(locks, &name).await;
+        let guard = context.acquire(locks, &name).await;
         assert_rises(&context, &mut last, guard.fencing_token());
-        let waiter = work::wait_for(locks, &name, How::Exclusive);
-        context.queued(locks, &name, 1).await;
-        context.give_back(guard).await;
-        let guard = work::granted(&context, "the waiter is granted", waiter).await;
+        let waiter = work::spawn_waiter(locks, &name, How::Exclusive);
+        context.until_queued(locks, &name, 1).await;
+        context.release(guard).await;
+        let guard = work::until_granted(&context, "the waiter is granted", waiter).await;
         assert_rises(&context, &mut last, guard.fencing_token());
         drop(guard);
     }
@@ -67,12 +69,12 @@ async fn losses(context: Arc<Context>) {
         let lock = locks.lock(&name).hold_at_most(BRIEFLY);
         let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
         assert_rises(&context, &mut last, guard.fencing_token());
-        work::told_lost(&context, &guard).await;
+        work::until_lost(&context, &guard).await;
         let lock = locks.lock(&name).fixed_lease(Duration::from_millis(100));
         let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
         assert_rises(&context, &mut last, guard.fencing_token());
-        work::told_lost(&context, &guard).await;
-        let guard = context.hold(locks, &name).await;
+        work::until_lost(&context, &guard).await;
+        let guard = context.acquire(locks, &name).await;
         assert_rises(&context, &mut last, guard.fencing_token());
         let seen = context.soon("inspect answers", one.inspect(&name)).await.expect("answers");
         for holder in seen.holders {
@@ -88,9 +90,9 @@ async fn everybody_left(context: Arc<Context>) {
     let mut last = None;
     for _ in 0..3 {
         let locks = context.connect(&context.params()).await;
-        let guard = context.hold(&locks, &name).await;
+        let guard = context.acquire(&locks, &name).await;
         assert_rises(&context, &mut last, guard.fencing_token());
-        context.give_back(guard).await;
+        context.release(guard).await;
         context.soon("the last client closes", locks.close()).await.expect("closed");
     }
 }
@@ -105,11 +107,11 @@ async fn modes(context: Arc<Context>) {
         modes.permits.then_some(How::Permits { n: 1, limit: 2 }),
     ];
     for other in others.into_iter().flatten().chain([How::Exclusive]) {
-        let guard = context.hold(&locks, &name).await;
+        let guard = context.acquire(&locks, &name).await;
         assert_rises(&context, &mut last, guard.fencing_token());
-        context.give_back(guard).await;
-        let guard = work::hold(&context, &locks, &name, other).await;
-        context.give_back(guard).await;
+        context.release(guard).await;
+        let guard = work::acquire(&context, &locks, &name, other).await;
+        context.release(guard).await;
     }
 }
 
@@ -118,7 +120,7 @@ async fn unique(context: Arc<Context>, how: How) {
     let (one, two) = (context.client().await, context.client().await);
     let crowd = (0..8).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
     let events = work::contend(&context, crowd.collect(), &name, 20, |_| how).await;
-    work::judge(&context, events);
+    work::assert_history(&context, events);
 }
 
 async fn constant(context: Arc<Context>) {
@@ -143,11 +145,11 @@ async fn epochs(context: Arc<Context>) {
     for epoch in [0, 1, 2, 127] {
         let locks = context.client_with(|params| params.token_epoch = epoch).await;
         for _ in 0..2 {
-            let guard = context.hold(&locks, &name).await;
+            let guard = context.acquire(&locks, &name).await;
             let token = guard.fencing_token();
             assert_rises(&context, &mut last, token);
             assert_eq!(token.get() >> 56, u64::from(epoch), "the epoch is not on top");
-            context.give_back(guard).await;
+            context.release(guard).await;
         }
     }
 }
@@ -162,7 +164,7 @@ async fn register(context: Arc<Context>) {
     let lock = one.lock(&name).hold_at_most(BRIEFLY);
     let acquired = old.acquire_lock(&lock, &name, How::Exclusive);
     let (stale, first) = context.soon("acquired", acquired).await.expect("acquired");
-    work::told_lost(&context, &stale).await;
+    work::until_lost(&context, &stale).await;
     old.look(&stale, first);
     let acquired = new.acquire(&two, &name, How::Exclusive);
     let (guard, second) = context.soon("acquired", acquired).await.expect("acquired");
@@ -175,14 +177,14 @@ async fn register(context: Arc<Context>) {
     };
     assert!(write(&mut new, second, guard.fencing_token(), 2));
     let is_refused = !write(&mut old, first, stale.fencing_token(), 1);
-    context.insist(is_refused, || "a stale write was accepted".to_owned());
+    context.assert_final(is_refused, || "a stale write was accepted".to_owned());
     assert!(write(&mut new, second, guard.fencing_token(), 3));
     assert_eq!((checking.read(), checking.stale_writes()), (3, 0));
     assert_eq!(trusting.stale_writes(), 1, "this test cannot show a lost update");
     let released = new.release(guard, second);
     context.soon("released", released).await.expect("released");
     let events = old.into_events().into_iter().chain(new.into_events()).collect();
-    context.judge(events, Rules::default());
+    context.assert_history(events, Rules::default());
 }
 
 async fn data(context: Arc<Context>) {
@@ -194,6 +196,6 @@ async fn data(context: Arc<Context>) {
         let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
         assert_rises(&context, &mut last, guard.fencing_token());
         context.store().lose_data().await.expect("the data is lost");
-        work::told_lost(&context, &guard).await;
+        work::until_lost(&context, &guard).await;
     }
 }

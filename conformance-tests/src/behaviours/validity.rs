@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep};
 use super::behaviour;
 use super::work::{self, BRIEFLY, SHORT_TTL};
 use crate::context::Context;
-use crate::harness::Door;
-use crate::island::Island;
+use crate::frozen_runtime::FrozenRuntime;
+use crate::harness::Backdoor;
 use crate::needs::Need;
 use crate::peer::protocol::How;
 use crate::suite::Behaviour;
@@ -21,39 +21,46 @@ const GROUP: &str = "validity";
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "is_held_is_exact", &[], |c| Box::pin(exact(c))),
     behaviour(GROUP, "a_fixed_lease_ends_and_frees", &[], |c| Box::pin(fixed(c))),
-    behaviour(GROUP, "the_old_holder_is_told_before_the_next_is_granted", &[], |c| {
-        Box::pin(told_before(c))
-    }),
+    behaviour(GROUP, "a_loss_is_reported_before_the_next_grant", &[], |c| Box::pin(told_before(c))),
     behaviour(GROUP, "hold_at_most_ends_a_forgotten_guard", &[], |c| Box::pin(forgotten(c))),
     behaviour(GROUP, "hold_at_most_is_not_renewed_away", &[], |c| Box::pin(hold_at_most(c))),
     behaviour(GROUP, "expiring_comes_before_the_loss", &[], |c| Box::pin(expiring(c))),
     behaviour(GROUP, "run_gives_the_result_of_the_work", &[], |c| Box::pin(run_works(c))),
     behaviour(GROUP, "run_drops_the_work_at_a_loss", &[], |c| Box::pin(run_drops(c))),
-    behaviour(GROUP, "a_lease_is_believed_in_for_less_than_promised", &[Need::Lease], |c| {
+    behaviour(GROUP, "a_lease_is_relied_on_for_less_than_its_ttl", &[Need::Lease], |c| {
         Box::pin(shorter(c))
     }),
     behaviour(
         GROUP,
         "validity_counts_from_before_the_request",
-        &[Need::Lease, Need::Door(Door::SlowReplies)],
+        &[Need::Lease, Need::Backdoor(Backdoor::SlowReplies)],
         |c| Box::pin(slow_reply(c)),
     ),
     behaviour(GROUP, "a_reply_after_the_lease_is_no_guard", SLOW, |c| Box::pin(late_reply(c))),
     behaviour(GROUP, "a_short_freeze_loses_nothing", &[Need::Silence], |c| Box::pin(short_nap(c))),
-    behaviour(GROUP, "a_frozen_holder_is_lost_before_it_looks", &[Need::Silence], |c| {
-        Box::pin(frozen(c))
-    }),
-    behaviour(GROUP, "a_forgotten_grant_is_lost_and_stays_so", &[Need::Door(Door::Expire)], |c| {
-        Box::pin(expired(c))
-    }),
+    behaviour(
+        GROUP,
+        "a_frozen_holder_finds_its_lock_lost_after_the_freeze",
+        &[Need::Silence],
+        |c| Box::pin(frozen(c)),
+    ),
+    behaviour(
+        GROUP,
+        "a_forgotten_grant_is_lost_and_stays_so",
+        &[Need::Backdoor(Backdoor::Expire)],
+        |c| Box::pin(expired(c)),
+    ),
     behaviour(GROUP, "a_holder_that_is_cut_off_is_lost_in_time", CUT, |c| Box::pin(cut_off(c))),
-    behaviour(GROUP, "a_silent_store_is_an_error_in_time", &[Need::Door(Door::CutOff)], |c| {
-        Box::pin(silent(c))
-    }),
+    behaviour(
+        GROUP,
+        "a_silent_store_is_an_error_in_time",
+        &[Need::Backdoor(Backdoor::CutOff)],
+        |c| Box::pin(silent(c)),
+    ),
 ];
 
-const SLOW: &[Need] = &[Need::Lease, Need::Door(Door::SlowReplies)];
-const CUT: &[Need] = &[Need::Renewal, Need::Door(Door::CutOff)];
+const SLOW: &[Need] = &[Need::Lease, Need::Backdoor(Backdoor::SlowReplies)];
+const CUT: &[Need] = &[Need::Renewal, Need::Backdoor(Backdoor::CutOff)];
 
 /// Asked in a tight loop over its end, with no timer between: true before, false from then on.
 async fn exact(context: Arc<Context>) {
@@ -77,7 +84,7 @@ async fn exact(context: Arc<Context>) {
         assert!(!guard.is_held() && guard.remaining().is_zero());
     };
     context.soon("the lease ends", asking).await;
-    assert_eq!(work::told_lost(&context, &guard).await, LostReason::Expired);
+    assert_eq!(work::until_lost(&context, &guard).await, LostReason::Expired);
 }
 
 async fn fixed(context: Arc<Context>) {
@@ -98,7 +105,7 @@ async fn fixed(context: Arc<Context>) {
     assert!(!guard.is_held());
     work::release_is_not_held(&context, guard).await;
     work::assert_busy(&context, &one, &name).await;
-    context.give_back(next).await;
+    context.release(next).await;
 }
 
 /// By the history: no belief of the first overlaps with one of the next.
@@ -125,7 +132,7 @@ async fn told_before(context: Arc<Context>) {
         });
     }
     let events = context.within(context.patience() * 2, "all leases end", tasks.join_all()).await;
-    work::judge(&context, events.into_iter().flatten().collect());
+    work::assert_history(&context, events.into_iter().flatten().collect());
 }
 
 async fn forgotten(context: Arc<Context>) {
@@ -134,8 +141,8 @@ async fn forgotten(context: Arc<Context>) {
     let lock = one.lock(&name).hold_at_most(BRIEFLY);
     let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
     std::mem::forget(guard);
-    let next = context.hold(&two, &name).await;
-    context.give_back(next).await;
+    let next = context.acquire(&two, &name).await;
+    context.release(next).await;
 }
 
 async fn hold_at_most(context: Arc<Context>) {
@@ -145,13 +152,13 @@ async fn hold_at_most(context: Arc<Context>) {
     // Renewed at 100 ms: each renewal must leave the limit alone.
     let lock = locks.lock(&name).ttl(Duration::from_millis(300)).hold_at_most(limit);
     let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
-    let end = locks.now().after(limit);
+    let end = locks.now() + limit;
     while guard.is_held() {
         assert!(guard.valid_until() <= end, "renewed past hold_at_most");
         sleep(Duration::from_millis(20)).await;
-        assert!(locks.now() < end.after(context.patience()), "hold_at_most has no end");
+        assert!(locks.now() < end + context.patience(), "hold_at_most has no end");
     }
-    work::told_lost(&context, &guard).await;
+    work::until_lost(&context, &guard).await;
 }
 
 async fn expiring(context: Arc<Context>) {
@@ -163,23 +170,23 @@ async fn expiring(context: Arc<Context>) {
     let until = guard.valid_until();
     context.soon("the margin is reached", guard.expiring(margin)).await;
     let now = locks.now();
-    assert!(now >= until.before(margin), "{:?} left, not {margin:?}", until.since(now));
+    assert!(now >= until - margin, "{:?} left, not {margin:?}", until.duration_since(now));
     context.soon("a wide margin is over at once", guard.expiring(Duration::MAX)).await;
-    work::told_lost(&context, &guard).await;
+    work::until_lost(&context, &guard).await;
     context.soon("lost is expiring, too", guard.expiring(Duration::ZERO)).await;
 }
 
 async fn run_works(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let guard = context.hold(&locks, &name).await;
+    let guard = context.acquire(&locks, &name).await;
     let work = guard.run(async {
         tokio::task::yield_now().await;
         42
     });
     assert_eq!(context.soon("the work is done", work).await.expect("held throughout"), 42);
     assert!(guard.is_held());
-    context.give_back(guard).await;
+    context.release(guard).await;
 }
 
 async fn run_drops(context: Arc<Context>) {
@@ -211,7 +218,7 @@ async fn shorter(context: Arc<Context>) {
         let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
         let longest = lease_end(locks.now(), ttl);
         assert!(guard.valid_until() <= longest, "believed in for {:?}", guard.remaining());
-        context.give_back(guard).await;
+        context.release(guard).await;
     }
 }
 
@@ -224,13 +231,13 @@ async fn slow_reply(context: Arc<Context>) {
     context.store().delay_replies(delay).await.expect("replies are delayed");
     let lock = locks.lock(&name).ttl(ttl);
     let guard = context.soon("acquired, late", lock.acquire()).await.expect("acquired");
-    let sent = locks.now().before(delay);
+    let sent = locks.now() - delay;
     assert!(
         guard.valid_until() <= lease_end(sent, ttl),
         "the lease is counted from the reply, not from the request"
     );
     context.store().heal().await.expect("healed");
-    context.give_back(guard).await;
+    context.release(guard).await;
 }
 
 /// node-redlock #296, redlock 2.0: guards that were over before they were made.
@@ -248,10 +255,10 @@ async fn late_reply(context: Arc<Context>) {
 
 async fn short_nap(context: Arc<Context>) {
     let name = context.name("lock");
-    let island = Island::new();
-    let frozen = context.client_on(&island).await;
+    let frozen_runtime = FrozenRuntime::new();
+    let frozen = context.client_on(&frozen_runtime).await;
     let lock = frozen.lock(&name).ttl(context.patience());
-    let guard = island.run(async move { lock.acquire().await }).await.expect("acquired");
+    let guard = frozen_runtime.run(async move { lock.acquire().await }).await.expect("acquired");
     let two = context.client().await;
     let napping = Instant::now();
     while napping.elapsed() < Duration::from_millis(300) {
@@ -259,7 +266,7 @@ async fn short_nap(context: Arc<Context>) {
         sleep(Duration::from_millis(50)).await;
     }
     assert!(guard.is_held(), "lost in a nap of 300 ms");
-    let ending = island.run(async move {
+    let ending = frozen_runtime.run(async move {
         let released = guard.release().await;
         released.and(frozen.close().await)
     });
@@ -269,11 +276,11 @@ async fn short_nap(context: Arc<Context>) {
 /// `is_held` is false at the first look after the freeze, whoever runs first then.
 async fn frozen(context: Arc<Context>) {
     let name = context.name("lock");
-    let island = Island::new();
-    let frozen = context.client_on(&island).await;
+    let frozen_runtime = FrozenRuntime::new();
+    let frozen = context.client_on(&frozen_runtime).await;
     let ttl = SHORT_TTL / 2;
     let lock = frozen.lock(&name).ttl(ttl);
-    let guard = island.run(async move { lock.acquire().await }).await.expect("acquired");
+    let guard = frozen_runtime.run(async move { lock.acquire().await }).await.expect("acquired");
     let until = guard.valid_until();
     let two = context.client().await;
     let lock = two.lock(&name);
@@ -282,7 +289,7 @@ async fn frozen(context: Arc<Context>) {
     let granted = two.now();
     let next = next.expect("granted");
     assert!(granted >= until, "granted while the frozen holder still believed in it");
-    let thawing = island.run(async move {
+    let thawing = frozen_runtime.run(async move {
         let held_at_first_look = guard.is_held();
         let reason = guard.lost().await;
         drop(guard);
@@ -292,7 +299,7 @@ async fn frozen(context: Arc<Context>) {
     assert!(!held, "the thawed holder still believed in it");
     closed.expect("closed");
     assert!(next.is_held());
-    context.give_back(next).await;
+    context.release(next).await;
 }
 
 /// A renewal must not make what is gone again (redis-semaphore #175, redlock-rb #36).
@@ -302,7 +309,7 @@ async fn expired(context: Arc<Context>) {
     let lock = one.lock(&name).ttl(SHORT_TTL);
     let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
     context.store().expire(&name).await.expect("the store forgets it");
-    work::told_lost(&context, &guard).await;
+    work::until_lost(&context, &guard).await;
     work::release_is_not_held(&context, guard).await;
     assert!(!context.store().is_locked(&name).await.expect("a look"), "it was made again");
     let next = context.soon("a try answers", two.lock(&name).try_acquire()).await;
@@ -325,8 +332,8 @@ async fn cut_off(context: Arc<Context>) {
     assert!(locks.now() >= until, "lost before its validity ended, though nobody said so");
     context.store().heal().await.expect("healed");
     work::release_is_not_held(&context, guard).await;
-    let guard = context.hold(&locks, &name).await;
-    context.give_back(guard).await;
+    let guard = context.acquire(&locks, &name).await;
+    context.release(guard).await;
 }
 
 async fn silent(context: Arc<Context>) {
@@ -340,6 +347,6 @@ async fn silent(context: Arc<Context>) {
     work::assert_kind(&error, ErrorKind::Unreachable);
     assert!(error.to_string().contains("300ms"), "the bound is not named: {error}");
     context.store().heal().await.expect("healed");
-    let guard = context.hold(&locks, &name).await;
-    context.give_back(guard).await;
+    let guard = context.acquire(&locks, &name).await;
+    context.release(guard).await;
 }

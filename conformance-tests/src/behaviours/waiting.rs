@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::behaviour;
 use super::work::{self, SHORT_WAIT};
 use crate::context::Context;
-use crate::island::Island;
+use crate::frozen_runtime::FrozenRuntime;
 use crate::needs::Need;
 use crate::peer::protocol::How;
 use crate::suite::Behaviour;
@@ -21,7 +21,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_waiter_is_woken_by_the_release", &[], |c| Box::pin(woken(c))),
     behaviour(GROUP, "a_wait_limit_ends_in_time", &[], |c| Box::pin(limit(c))),
     behaviour(GROUP, "a_wait_limit_of_zero_is_a_try", &[], |c| Box::pin(zero(c))),
-    behaviour(GROUP, "a_tiny_wait_limit_is_meant", &[], |c| Box::pin(tiny(c))),
+    behaviour(GROUP, "a_tiny_wait_limit_is_kept", &[], |c| Box::pin(tiny(c))),
     behaviour(GROUP, "an_absurdly_long_wait_limit_waits", &[], |c| Box::pin(huge(c))),
     behaviour(GROUP, "a_try_with_a_wait_limit_waits", &[], |c| Box::pin(patient_try(c))),
     behaviour(GROUP, "a_try_leaves_nothing_in_the_queue", &[], |c| Box::pin(try_leaves(c))),
@@ -31,8 +31,10 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_release_does_not_let_the_releaser_barge", &[Need::Arrival], |c| {
         Box::pin(barging(c))
     }),
-    behaviour(GROUP, "one_short_wait_disturbs_no_other", &[], |c| Box::pin(undisturbed(c))),
-    behaviour(GROUP, "a_wait_that_timed_out_leaves_no_place", &[], |c| Box::pin(timed_out(c))),
+    behaviour(GROUP, "a_short_wait_does_not_disturb_other_waiters", &[], |c| {
+        Box::pin(undisturbed(c))
+    }),
+    behaviour(GROUP, "a_wait_that_timed_out_leaves_the_queue", &[], |c| Box::pin(timed_out(c))),
     behaviour(GROUP, "no_wake_up_is_missed_under_stress", &[], |c| Box::pin(stress(c))),
     behaviour(GROUP, "a_frozen_waiter_is_passed_over", &[Need::Silence], |c| Box::pin(frozen(c))),
 ];
@@ -42,19 +44,19 @@ async fn woken(context: Arc<Context>) {
     let (one, two) = (context.client().await, context.client().await);
     // Clients of their own, and one client's own: both ways of waking.
     for (holder, waiter) in [(&one, &two), (&one, &one), (&two, &one)] {
-        let guard = context.hold(holder, &name).await;
-        let waiting = work::wait_for(waiter, &name, How::Exclusive);
-        context.queued(holder, &name, 1).await;
-        context.give_back(guard).await;
-        let next = work::granted(&context, "the waiter is woken", waiting).await;
-        context.give_back(next).await;
+        let guard = context.acquire(holder, &name).await;
+        let waiting = work::spawn_waiter(waiter, &name, How::Exclusive);
+        context.until_queued(holder, &name, 1).await;
+        context.release(guard).await;
+        let next = work::until_granted(&context, "the waiter is woken", waiting).await;
+        context.release(next).await;
     }
 }
 
 async fn limit(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let guard = context.hold(&locks, &name).await;
+    let guard = context.acquire(&locks, &name).await;
     for limit in [SHORT_WAIT, SHORT_WAIT * 2] {
         let started = Instant::now();
         let lock = locks.lock(&name).wait_at_most(limit);
@@ -63,33 +65,33 @@ async fn limit(context: Arc<Context>) {
         work::assert_kind(&error, ErrorKind::WaitTimedOut);
     }
     assert!(guard.is_held());
-    context.give_back(guard).await;
+    context.release(guard).await;
 }
 
 async fn zero(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let guard = context.hold(&one, &name).await;
+    let guard = context.acquire(&one, &name).await;
     let lock = two.lock(&name).wait_at_most(Duration::ZERO);
     let error = context.soon("it answers at once", lock.acquire()).await.expect_err("held");
     work::assert_kind(&error, ErrorKind::Busy);
     let tried = context.soon("it answers at once", lock.try_acquire()).await;
     assert!(tried.expect("a try answers").is_none());
-    context.give_back(guard).await;
+    context.release(guard).await;
     let guard = context.soon("a free lock is granted", lock.acquire()).await.expect("granted");
-    context.give_back(guard).await;
+    context.release(guard).await;
 }
 
 async fn tiny(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let guard = context.hold(&locks, &name).await;
+    let guard = context.acquire(&locks, &name).await;
     let lock = locks.lock(&name).wait_at_most(Duration::from_nanos(1));
     let error = context.soon("the wait ends", lock.acquire()).await.expect_err("it is held");
     // A store across a network has not even said that it is busy by then.
     let kinds = [ErrorKind::WaitTimedOut, ErrorKind::Unreachable];
     assert!(kinds.contains(&error.kind()), "{error}");
-    context.give_back(guard).await;
+    context.release(guard).await;
 }
 
 /// Sums of durations overflowed in other libraries (curator #1248).
@@ -97,50 +99,50 @@ async fn huge(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     for limit in [Duration::MAX, Duration::from_secs(u64::MAX), Duration::from_secs(1 << 40)] {
-        let guard = context.hold(&locks, &name).await;
+        let guard = context.acquire(&locks, &name).await;
         let lock = locks.lock(&name).wait_at_most(limit);
         let waiting = tokio::spawn(async move { lock.acquire().await });
-        context.queued(&locks, &name, 1).await;
-        context.give_back(guard).await;
-        let next = work::granted(&context, "the very patient one is woken", waiting).await;
-        context.give_back(next).await;
+        context.until_queued(&locks, &name, 1).await;
+        context.release(guard).await;
+        let next = work::until_granted(&context, "the very patient one is woken", waiting).await;
+        context.release(next).await;
     }
 }
 
 async fn patient_try(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let guard = context.hold(&locks, &name).await;
+    let guard = context.acquire(&locks, &name).await;
     let lock = locks.lock(&name).wait_at_most(SHORT_WAIT);
     let tried = context.soon("the wait ends", lock.try_acquire()).await.expect("no error");
     assert!(tried.is_none(), "held, and yet granted");
     let lock = locks.lock(&name).wait_at_most(Duration::from_secs(600));
     let waiting = tokio::spawn(async move { lock.try_acquire().await });
-    context.queued(&locks, &name, 1).await;
-    context.give_back(guard).await;
+    context.until_queued(&locks, &name, 1).await;
+    context.release(guard).await;
     let next = context.soon("the try is granted", waiting).await.expect("no panic");
-    context.give_back(next.expect("no error").expect("granted")).await;
+    context.release(next.expect("no error").expect("granted")).await;
 }
 
 async fn try_leaves(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let guard = context.hold(&one, &name).await;
+    let guard = context.acquire(&one, &name).await;
     for _ in 0..5 {
         work::assert_busy(&context, &two, &name).await;
         work::assert_busy(&context, &one, &name).await;
     }
-    context.queued(&one, &name, 0).await;
-    context.give_back(guard).await;
+    context.until_queued(&one, &name, 0).await;
+    context.release(guard).await;
     let free = context.soon("a try answers", two.lock(&name).try_acquire()).await;
     let guard = free.expect("no error").expect("nobody is in the queue, so a try succeeds");
-    context.give_back(guard).await;
+    context.release(guard).await;
 }
 
 async fn in_order(context: Arc<Context>) {
     let name = context.name("lock");
     let clients = [context.client().await, context.client().await, context.client().await];
-    let guard = context.hold(&clients[0], &name).await;
+    let guard = context.acquire(&clients[0], &name).await;
     let (order, mut granted) = tokio::sync::mpsc::unbounded_channel();
     for index in 0..9 {
         let (lock, order) = (clients[index % 3].lock(&name), order.clone());
@@ -150,9 +152,9 @@ async fn in_order(context: Arc<Context>) {
             let _ = order.send(index);
             guard.release().await.expect("released in turn");
         });
-        context.queued(&clients[0], &name, index + 1).await;
+        context.until_queued(&clients[0], &name, index + 1).await;
     }
-    context.give_back(guard).await;
+    context.release(guard).await;
     for expected in 0..9 {
         let index = context.soon("the next waiter is granted", granted.recv()).await;
         assert_eq!(index, Some(expected), "granted out of turn");
@@ -164,17 +166,17 @@ async fn barging(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     for _ in 0..20 {
-        let guard = context.hold(&one, &name).await;
-        let waiting = work::wait_for(&two, &name, How::Exclusive);
-        context.queued(&one, &name, 1).await;
+        let guard = context.acquire(&one, &name).await;
+        let waiting = work::spawn_waiter(&two, &name, How::Exclusive);
+        context.until_queued(&one, &name, 1).await;
         let releasing = async {
             guard.release().await.expect("released");
             one.lock(&name).try_acquire().await.expect("a try answers")
         };
         let barged = context.soon("the releaser tries again", releasing).await;
         assert!(barged.is_none(), "the releaser was granted before the waiter");
-        let next = work::granted(&context, "the waiter is granted", waiting).await;
-        context.give_back(next).await;
+        let next = work::until_granted(&context, "the waiter is granted", waiting).await;
+        context.release(next).await;
     }
 }
 
@@ -182,20 +184,20 @@ async fn barging(context: Arc<Context>) {
 async fn undisturbed(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let guard = context.hold(&locks, &name).await;
-    let before = work::wait_for(&locks, &name, How::Exclusive);
-    context.queued(&locks, &name, 1).await;
+    let guard = context.acquire(&locks, &name).await;
+    let before = work::spawn_waiter(&locks, &name, How::Exclusive);
+    context.until_queued(&locks, &name, 1).await;
     let short = locks.lock(&name).wait_at_most(SHORT_WAIT);
     let short = tokio::spawn(async move { short.acquire().await });
-    let after = work::wait_for(&locks, &name, How::Exclusive);
+    let after = work::spawn_waiter(&locks, &name, How::Exclusive);
     let ended = context.soon("the short wait ends", short).await.expect("no panic");
     work::assert_kind(&ended.expect_err("it is held"), ErrorKind::WaitTimedOut);
-    context.queued(&locks, &name, 2).await;
-    context.give_back(guard).await;
+    context.until_queued(&locks, &name, 2).await;
+    context.release(guard).await;
     // Whichever is granted first: not every store promises an order.
     let served = async |waiter| {
-        let guard = work::granted(&context, "a patient waiter is granted", waiter).await;
-        context.give_back(guard).await;
+        let guard = work::until_granted(&context, "a patient waiter is granted", waiter).await;
+        context.release(guard).await;
     };
     tokio::join!(served(before), served(after));
 }
@@ -203,61 +205,62 @@ async fn undisturbed(context: Arc<Context>) {
 async fn timed_out(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let guard = context.hold(&one, &name).await;
+    let guard = context.acquire(&one, &name).await;
     for how in work::single_modes(&context) {
         let lock = how.lock(&two, &name).wait_at_most(SHORT_WAIT);
         let tried = context.soon("the wait ends", lock.try_acquire()).await;
         assert!(tried.expect("no error").is_none());
     }
-    context.queued(&one, &name, 0).await;
-    context.give_back(guard).await;
+    context.until_queued(&one, &name, 0).await;
+    context.release(guard).await;
     assert!(work::is_free(&context, &two, &name, How::Exclusive).await, "a dead place is ahead");
 }
 
-/// A missed wake-up costs a safety look of a second, or a lease; 300 hand-overs would show it.
+/// A missed wake-up costs a safety look of a second, or a lease; 300 hand-offs would show it.
 async fn stress(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let crowd = (0..10).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
     let started = Instant::now();
     let events = work::contend(&context, crowd.collect(), &name, 30, |_| How::Exclusive).await;
-    work::judge(&context, events);
+    work::assert_history(&context, events);
     let took = started.elapsed();
-    assert!(took < context.patience(), "300 hand-overs took {took:?}: wake-ups are missed");
+    assert!(took < context.patience(), "300 hand-offs took {took:?}: wake-ups are missed");
 }
 
 /// Invariant 7: seconds at most, never the lease of a lock it never used.
 async fn frozen(context: Arc<Context>) {
     let name = context.name("lock");
-    let island = Island::new();
-    let client = context.client_on(&island).await;
+    let frozen_runtime = FrozenRuntime::new();
+    let client = context.client_on(&frozen_runtime).await;
     let locks = context.client().await;
-    let guard = context.hold(&locks, &name).await;
+    let guard = context.acquire(&locks, &name).await;
     let ttl = Duration::from_secs(600).min(context.longest_ttl());
     let lock = client.lock(&name).ttl(ttl);
     let (looks, looked) = (locks.clone(), name.clone());
     let (waiting, acquired) = tokio::sync::oneshot::channel();
-    let queued = island.run(async move {
+    let queued = frozen_runtime.run(async move {
         tokio::spawn(async move { waiting.send(lock.acquire().await) });
         while looks.inspect(&looked).await.expect("inspect answers").waiters.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });
     context.soon("the waiter is queued before it freezes", queued).await;
-    let behind = work::wait_for(&locks, &name, How::Exclusive);
-    context.queued(&locks, &name, 2).await;
-    context.give_back(guard).await;
+    let behind = work::spawn_waiter(&locks, &name, How::Exclusive);
+    context.until_queued(&locks, &name, 2).await;
+    context.release(guard).await;
     let bound = context.silence_frees_within(Duration::ZERO);
     let next = context.within(bound, "the waiter behind the frozen one is granted", behind).await;
     let next = next.expect("no panic").expect("granted");
     // Its turn comes when it is there again, but for a session that ended meanwhile.
     let thawing = tokio::spawn(async move {
-        let late = island.run(async move { acquired.await.expect("no panic") }).await;
-        (island, late)
+        let late = frozen_runtime.run(async move { acquired.await.expect("no panic") }).await;
+        (frozen_runtime, late)
     });
-    context.give_back(next).await;
-    let (island, late) = context.soon("the thawed waiter is answered", thawing).await.expect("ok");
-    let ending = island.run(async move {
+    context.release(next).await;
+    let (frozen_runtime, late) =
+        context.soon("the thawed waiter is answered", thawing).await.expect("ok");
+    let ending = frozen_runtime.run(async move {
         drop(late);
         client.close().await
     });

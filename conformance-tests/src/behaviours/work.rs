@@ -40,7 +40,7 @@ pub(super) async fn contend(
             worker.into_events()
         });
     }
-    // Every hand-over may take as long as one event may; that would be a hang all the same.
+    // Every hand-off may take as long as one event may; that would be a hang all the same.
     let bound = context.patience() * 4;
     let events = context.within(bound, "everybody had the lock", tasks.join_all()).await;
     events.into_iter().flatten().collect()
@@ -56,8 +56,8 @@ pub(super) fn rules(context: &Context) -> Rules {
 }
 
 /// Judges what [`contend`] saw.
-pub(super) fn judge(context: &Context, events: Vec<Event>) {
-    context.judge(events, rules(context));
+pub(super) fn assert_history(context: &Context, events: Vec<Event>) {
+    context.assert_history(events, rules(context));
 }
 
 /// A counter that loses updates unless a lock protects it.
@@ -83,7 +83,7 @@ pub(super) async fn is_free(context: &Context, locks: &Locks, name: &str, how: H
     let tried = context.soon(&format!("a try of {name:?} answers"), lock.try_acquire()).await;
     match tried.expect("a try answers") {
         Some(guard) => {
-            context.give_back(guard).await;
+            context.release(guard).await;
             true
         }
         None => false,
@@ -96,7 +96,7 @@ pub(super) async fn assert_busy(context: &Context, locks: &Locks, name: &str) {
 }
 
 /// Waits for a loss, which must come by itself.
-pub(super) async fn told_lost(context: &Context, guard: &Guard) -> LostReason {
+pub(super) async fn until_lost(context: &Context, guard: &Guard) -> LostReason {
     let reason = context.soon("the holder is told of its loss", guard.lost()).await;
     assert!(!guard.is_held(), "a lost guard still answers that it is held");
     reason
@@ -127,13 +127,13 @@ pub(super) const SHORT_TTL: Duration = Duration::from_secs(1);
 pub(super) const SHORT_WAIT: Duration = Duration::from_millis(300);
 
 /// Acquires in the background.
-pub(super) fn wait_for(locks: &Locks, name: &str, how: How) -> JoinHandle<Result<Guard>> {
+pub(super) fn spawn_waiter(locks: &Locks, name: &str, how: How) -> JoinHandle<Result<Guard>> {
     let lock = how.lock(locks, name);
     tokio::spawn(async move { lock.acquire().await })
 }
 
 /// The guard of a waiter whose turn has come.
-pub(super) async fn granted(
+pub(super) async fn until_granted(
     context: &Context,
     what: &str,
     waiter: JoinHandle<Result<Guard>>,
@@ -142,7 +142,7 @@ pub(super) async fn granted(
 }
 
 /// Acquires in a mode, at once.
-pub(super) async fn hold(context: &Context, locks: &Locks, name: &str, how: How) -> Guard {
+pub(super) async fn acquire(context: &Context, locks: &Locks, name: &str, how: How) -> Guard {
     let lock = how.lock(locks, name);
     let acquired = context.soon(&format!("{name:?} is acquired as {how:?}"), lock.acquire()).await;
     acquired.expect("acquired")

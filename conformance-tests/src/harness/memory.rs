@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use fencelock_core::memory::Memory;
 use fencelock_core::{Locks, Result};
 
-use super::{Door, Harness, Params, Store};
+use super::{Backdoor, Harness, Params, Store};
 
 /// The memory store.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,18 +32,21 @@ impl Store for MemoryStore {
         self.store.locks(params.settings()?)
     }
 
-    fn doors(&self) -> &[Door] {
-        &[Door::Look]
+    fn backdoors(&self) -> &[Backdoor] {
+        &[Backdoor::Inspect]
     }
 
-    fn why_not(&self, door: Door) -> String {
-        match door {
-            Door::Processes => "the memory store lives in one process".to_owned(),
-            Door::CutOff | Door::SlowReplies | Door::LoseReply | Door::Trouble => {
-                "nothing lies between it and its clients".to_owned()
+    fn why_not(&self, backdoor: Backdoor) -> String {
+        match backdoor {
+            Backdoor::Processes => "the memory store lives in one process".to_owned(),
+            Backdoor::CutOff
+            | Backdoor::SlowReplies
+            | Backdoor::LoseReply
+            | Backdoor::NetworkFaults => "nothing lies between it and its clients".to_owned(),
+            Backdoor::LoseData => {
+                "the memory store's data is lost only with its process".to_owned()
             }
-            Door::LoseData => "the memory store's data is lost only with its process".to_owned(),
-            _ => format!("the memory store {}", door.absent()),
+            _ => format!("the memory store {}", backdoor.absent()),
         }
     }
 

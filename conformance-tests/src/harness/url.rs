@@ -9,7 +9,7 @@ use fencelock_core::{Locks, Result, memory};
 
 use super::memory::MemoryHarness;
 use super::scratch::{Connect, ScratchStore};
-use super::{Door, Harness, Params, Store};
+use super::{Backdoor, Harness, Params, Store};
 
 /// A store by its URL. It has no back doors but other processes.
 pub struct UrlHarness {
@@ -103,8 +103,8 @@ impl Store for UrlStore {
         (self.connect)(&params.on_url(&self.url)).await
     }
 
-    fn doors(&self) -> &[Door] {
-        &[Door::Processes]
+    fn backdoors(&self) -> &[Backdoor] {
+        &[Backdoor::Processes]
     }
 
     fn secrets(&self) -> Vec<String> {

@@ -17,8 +17,8 @@ use super::work;
 use crate::harness::Harness;
 use crate::harness::scratch::Connect;
 use crate::harness::url::UrlHarness;
+use crate::peer::client;
 use crate::register::ProtectedRegister;
-use crate::torture::client;
 
 /// Set for a program that is to be a peer.
 pub(crate) const ASKED: &str = "FENCELOCK_CONFORMANCE_PEER";
@@ -98,7 +98,7 @@ fn say(reply: &Reply) {
 }
 
 fn refusal(error: &Error) -> Answer {
-    Answer::Failed { kind: error.kind().words().to_owned(), message: error.to_string() }
+    Answer::Failed { kind: error.kind().message().to_owned(), message: error.to_string() }
 }
 
 struct State {

@@ -1,4 +1,4 @@
-//! Protected registers in a process of their own, which no fault hits: an independent witness.
+//! Protected registers in a process of their own, which no fault hits: an independent register.
 //!
 //! There are two for each lock, one that checks tokens and one that does not, and every client
 //! writes to both: what the check prevented is what the other one shows.
@@ -20,7 +20,7 @@ use tokio::process::{Child, Command};
 
 use super::{ProtectedRegister, Seen};
 
-/// Set for a program that is to be the witness, to its socket's path.
+/// Set for a program that is to be the register, to its socket's path.
 const ASKED: &str = "FENCELOCK_CONFORMANCE_REGISTER";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -53,21 +53,21 @@ impl Values {
 
 /// The process. Dropping it ends it.
 #[derive(Debug)]
-pub(crate) struct Witness {
+pub(crate) struct RegisterServer {
     socket: PathBuf,
     _child: Child,
 }
 
-impl Witness {
+impl RegisterServer {
     /// Starts one that listens at `socket`.
-    pub(crate) async fn start(socket: PathBuf) -> io::Result<Witness> {
+    pub(crate) async fn start(socket: PathBuf) -> io::Result<RegisterServer> {
         let mut command = Command::new(crate::peer::this_program()?);
         command.env(ASKED, &socket).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
         let mut ready = [0];
         let out = child.stdout.as_mut().ok_or_else(|| io::Error::other("no output"))?;
         out.read_exact(&mut ready).await?;
-        Ok(Witness { socket, _child: child })
+        Ok(RegisterServer { socket, _child: child })
     }
 
     pub(crate) fn socket(&self) -> &Path {
@@ -80,7 +80,7 @@ impl Witness {
     }
 }
 
-/// A client's way to the witness.
+/// A client's way to the register.
 #[derive(Debug)]
 pub(crate) struct Registers {
     input: OwnedWriteHalf,
@@ -136,7 +136,7 @@ fn unexpected(answer: &Answer) -> io::Error {
     io::Error::other(format!("the register answered {answer:?}"))
 }
 
-/// Becomes the witness and never returns, if this program was executed as one.
+/// Becomes the register and never returns, if this program was executed as one.
 pub(crate) fn serve_if_asked() {
     let Some(socket) = std::env::var_os(ASKED) else { return };
     let all = Arc::new(All::default());

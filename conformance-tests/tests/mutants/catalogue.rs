@@ -24,7 +24,7 @@ pub(crate) enum By {
 
 use By::{SeedsOfLeases, SeedsOfSessions, Suite, Test};
 
-const DRIVERS: &str = "conformance-tests/tests/simulation/drivers.rs";
+const BACKENDS: &str = "conformance-tests/tests/simulation/backends.rs";
 const CLOSING: &str = "conformance-tests/tests/simulation/closing.rs";
 const FAILING: &str = "conformance-tests/tests/simulation/failing.rs";
 const LEAVING: &str = "conformance-tests/tests/simulation/leaving.rs";
@@ -38,7 +38,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (
         Mutant::ReleaseFreesAnybody,
         &[
-            Suite("cancel::a_cancelled_waiter_frees_nobody"),
+            Suite("cancel::a_cancelled_waiter_releases_no_other_hold"),
             Suite("ownership::a_thawed_holder_does_not_free_a_successor"),
             SeedsOfLeases,
         ],
@@ -57,8 +57,8 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         Mutant::NoTtl,
         &[
             Suite("ownership::a_guard_outlives_its_runtime_without_harm"),
-            Suite("validity::a_frozen_holder_is_lost_before_it_looks"),
-            Suite("modes::a_lost_holder_gives_its_permits_back"),
+            Suite("validity::a_frozen_holder_finds_its_lock_lost_after_the_freeze"),
+            Suite("modes::a_lost_holder_releases_its_permits"),
             SeedsOfLeases,
         ],
     ),
@@ -71,7 +71,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         Mutant::DoubleGrant,
         &[
             Suite("exclusion::clients_exclude_each_other"),
-            Suite("exclusion::nobody_overlaps_in_a_restless_crowd"),
+            Suite("exclusion::no_two_holders_overlap_under_contention"),
             Suite("exclusion::an_unprotected_counter_loses_no_update"),
             SeedsOfLeases,
         ],
@@ -80,30 +80,30 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         Mutant::ForgetsWhoAsked,
         &[
             Suite("replies::a_grant_whose_reply_was_lost_is_found_again"),
-            Suite("replies::a_place_whose_reply_was_lost_is_found_again"),
+            Suite("replies::a_queue_place_whose_reply_was_lost_is_found_again"),
         ],
     ),
     (
         Mutant::TokenFromIncr,
         &[Suite("tokens::tokens_rise_when_the_store_loses_its_data"), SeedsOfLeases],
     ),
-    (Mutant::TokenDiesWithTheLock, &[Suite("tokens::tokens_rise_when_everybody_has_left")]),
+    (Mutant::TokenDiesWithTheLock, &[Suite("tokens::tokens_rise_after_all_clients_have_left")]),
     (Mutant::SharedTokensRepeat, &[Suite("tokens::tokens_of_shared_grants_are_unique")]),
     (Mutant::TryStaysQueued, &[Suite("waiting::a_try_leaves_nothing_in_the_queue"), SeedsOfLeases]),
     (
         Mutant::CancelLeavesEntry,
         &[
-            Suite("cancel::a_cancelled_waiter_frees_nobody"),
-            Suite("waiting::a_wait_that_timed_out_leaves_no_place"),
+            Suite("cancel::a_cancelled_waiter_releases_no_other_hold"),
+            Suite("waiting::a_wait_that_timed_out_leaves_the_queue"),
         ],
     ),
     (
         Mutant::WakeLostOnCancel,
-        &[Suite("cancel::waiters_cancelled_at_the_hand_over_lose_no_turn"), SeedsOfLeases],
+        &[Suite("cancel::waiters_cancelled_at_the_hand_off_lose_no_turn"), SeedsOfLeases],
     ),
-    (Mutant::NoBell, &[Suite("waiting::no_wake_up_is_missed_under_stress")]),
+    (Mutant::NoWakeUps, &[Suite("waiting::no_wake_up_is_missed_under_stress")]),
     (Mutant::NobodyIsTold, &[SeedsOfLeases]),
-    (Mutant::WakesOnlyOne, &[Suite("modes::one_release_wakes_all_who_fit")]),
+    (Mutant::WakesOnlyOne, &[Suite("modes::one_release_wakes_all_waiters_that_fit")]),
     (
         Mutant::FrozenWaiterBlocks,
         &[Suite("waiting::a_frozen_waiter_is_passed_over"), SeedsOfLeases],
@@ -122,11 +122,11 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (Mutant::PushIsTheGrant, &[SeedsOfLeases]),
     (
         Mutant::StrayIgnored,
-        &[Test(DRIVERS, "a_dead_claim_of_a_live_process_does_not_hold_up_the_queue")],
+        &[Test(BACKENDS, "a_dead_claim_of_a_live_process_does_not_hold_up_the_queue")],
     ),
     (
         Mutant::HeldIsStray,
-        &[SeedsOfLeases, Test(DRIVERS, "a_late_push_does_not_free_what_is_held")],
+        &[SeedsOfLeases, Test(BACKENDS, "a_late_push_does_not_free_what_is_held")],
     ),
     (Mutant::NobodyIsVerified, &[SeedsOfLeases]),
     (Mutant::SharedIsExclusive, &[Suite("modes::readers_hold_together")]),
@@ -143,11 +143,14 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (Mutant::NamesCut, &[Suite("names::the_longest_names_differ_in_their_last_byte")]),
     (Mutant::NamesMapSlashes, &[Suite("names::similar_names_are_different_locks")]),
     (Mutant::ShowsOwner, &[Suite("errors::no_secret_is_ever_shown")]),
-    (Mutant::EvictsAnybody, &[Suite("inspecting::evicting_nobody_evicts_nobody")]),
+    (
+        Mutant::EvictsAnybody,
+        &[Suite("inspecting::evicting_an_unknown_participant_changes_nothing")],
+    ),
     (Mutant::EvictsNobody, &[Suite("inspecting::an_evicted_holder_is_lost")]),
     (Mutant::NoAdoption, &[SeedsOfSessions]),
     (Mutant::NoSync, &[SeedsOfSessions]),
-    (Mutant::ReadIsHeartbeat, &[SeedsOfSessions, Test(DRIVERS, "a_read_is_no_heartbeat")]),
+    (Mutant::ReadIsHeartbeat, &[SeedsOfSessions, Test(BACKENDS, "a_read_is_no_heartbeat")]),
     (Mutant::WaitsForExpired, &[SeedsOfSessions]),
     (Mutant::UnsureIsAbsent, &[SeedsOfSessions]),
     (Mutant::OwnNodeUnwatched, &[SeedsOfSessions]),
@@ -163,108 +166,108 @@ pub(crate) type Broken = (&'static str, &'static str, &'static [By]);
 pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "nobody cleans up after a dropped acquisition",
-        "core/src/seat.rs: Seat::drop",
+        "core/src/engine/cleanup.rs: CleanupGuard::drop",
         &[Test(WAITING, "dropped_at_any_poll_it_is_released"), SeedsOfLeases, SeedsOfSessions],
     ),
     (
         "a release dropped half-way is not finished",
-        "core/src/seat.rs: Debt::drop",
+        "core/src/engine/cleanup.rs: ReleaseInFlight::drop",
         &[Test(LEAVING, "a_release_dropped_at_any_poll_is_finished")],
     ),
     (
         "a panic in release ends the clean-up",
-        "core/src/seat.rs: caught",
-        &[Test(FAILING, "a_clean_up_outlives_a_driver_that_fails"), SeedsOfSessions],
+        "core/src/engine/cleanup.rs: caught",
+        &[Test(FAILING, "a_clean_up_survives_backend_failures"), SeedsOfSessions],
     ),
     (
         "a release that never returns is never asked for again",
-        "core/src/seat.rs: clean_up, bound",
-        &[Test(FAILING, "a_clean_up_outlives_a_driver_that_fails"), SeedsOfSessions],
+        "core/src/engine/cleanup.rs: clean_up, bound",
+        &[Test(FAILING, "a_clean_up_survives_backend_failures"), SeedsOfSessions],
     ),
     (
         "a clean-up gives up while a session lives",
-        "core/src/seat.rs: clean_up, give_up",
+        "core/src/engine/cleanup.rs: clean_up, give_up",
         &[Test(LEAVING, "a_clean_up_never_gives_up_while_a_session_may_live")],
     ),
     (
         "a lock is released while somebody still believes to hold it",
-        "core/src/guard.rs: give_back",
+        "core/src/engine/owned_hold.rs: release",
         &[Test(PROMISES, "a_claim_is_over_before_its_release_is_sent")],
     ),
     (
         "a repeated release that finds nothing is not held",
-        "core/src/seat.rs: Seat::release, repeated",
-        &[Test(LEAVING, "a_release_tells_what_became_of_the_lock")],
+        "core/src/engine/cleanup.rs: CleanupGuard::release, repeated",
+        &[Test(LEAVING, "a_release_reports_what_became_of_the_lock")],
     ),
     (
         "validity is revived after its end",
-        "core/src/hold.rs: Hold::extend, now >= old",
+        "core/src/engine/hold.rs: Hold::extend, now >= old",
         &[Test(RENEWING, "renewed_after_the_deadline_revives_nothing"), SeedsOfSessions],
     ),
     (
         "a grant whose validity is over becomes a guard",
-        "core/src/lifecycle.rs: grant",
-        &[Test(WAITING, "what_is_granted_too_late_is_an_error_and_given_back")],
+        "core/src/engine/acquire.rs: grant",
+        &[Test(WAITING, "a_grant_that_comes_too_late_is_an_error_and_is_released")],
     ),
     (
         "what a look does not answer is forgotten",
-        "core/src/batch.rs: look, no_answer",
+        "core/src/engine/renewal/batch.rs: look, no_answer",
         &[Test(WAITING, "a_look_that_answers_too_little_is_unknown_for_the_rest")],
     ),
     (
         "a panic in renew ends the batch",
-        "core/src/batch.rs: renew, caught",
-        &[Test(RENEWING, "a_driver_that_panics_in_renew_is_asked_again")],
+        "core/src/engine/renewal/batch.rs: renew, caught",
+        &[Test(RENEWING, "a_panic_in_renew_is_retried")],
     ),
     (
         "a slow shard holds back the others",
-        "core/src/batch.rs: grouped",
-        &[Test(RENEWING, "one_slow_shard_holds_back_nobody_elses_renewal")],
+        "core/src/engine/renewal/batch.rs: grouped",
+        &[Test(RENEWING, "a_slow_shard_delays_no_renewal_of_other_shards")],
     ),
     (
         "the keeper ends nothing that is past its validity",
-        "core/src/keeper.rs: carry_out, expire",
+        "core/src/engine/renewal/worker.rs: carry_out, expire",
         &[Test(RENEWING, "a_lost_renewal_reply_leaves_the_old_deadline"), SeedsOfLeases],
     ),
     (
         "whoever asks must wait for the keeper to end a hold",
-        "core/src/hold.rs: Hold::is_held",
-        &[Test(DRIVERS, "a_stopped_process_finds_its_lock_lost_before_it_can_use_it")],
+        "core/src/engine/hold.rs: Hold::is_held",
+        &[Test(BACKENDS, "a_stopped_process_finds_its_lock_lost_before_it_can_use_it")],
     ),
     (
         "a renewal moves a hold past its limit",
-        "core/src/hold.rs: Hold::extend, limit",
+        "core/src/engine/hold.rs: Hold::extend, limit",
         &[Test(RENEWING, "a_forgotten_guard_is_released_at_its_limit")],
     ),
     (
         "an attempt may last as long as the store is silent",
-        "core/src/lifecycle.rs: attempt, silence_ends",
+        "core/src/engine/acquire.rs: attempt, silence_ends",
         &[Test(WAITING, "a_silent_store_is_waited_for_so_long")],
     ),
     (
         "the keeper waits for a batch",
-        "core/src/keeper.rs: carry_out, tokio::spawn",
+        "core/src/engine/renewal/worker.rs: carry_out, tokio::spawn",
         &[Test(RENEWING, "a_renewal_that_never_returns_is_a_loss_at_the_deadline")],
     ),
     (
         "the answer to a look moves a hold",
-        "core/src/keeper.rs: looked, What::Wait",
-        &[Test(WAITING, "a_stale_look_does_not_put_off_a_loss")],
+        "core/src/engine/renewal/worker.rs: checked, Task::Wait",
+        &[Test(WAITING, "a_stale_check_does_not_delay_a_loss")],
     ),
     (
         "a ring during an attempt is lost",
-        "core/src/claim.rs: ring, notify_one",
-        &[Test(WAITING, "a_ring_during_an_attempt_is_not_lost")],
+        "core/src/store/claim.rs: wake, notify_one",
+        &[Test(WAITING, "a_wake_up_during_an_attempt_is_not_lost")],
     ),
     (
         "a ring between a grant and its hold is lost",
-        "core/src/lifecycle.rs: grant, enable",
-        &[Test(WAITING, "a_ring_between_the_grant_and_the_hold_asks_about_the_hold")],
+        "core/src/engine/acquire.rs: grant, enable",
+        &[Test(WAITING, "a_wake_up_between_the_grant_and_the_hold_renews_the_hold")],
     ),
     (
         "a ring of what is held is taken for a stray",
-        "core/src/claim.rs: ring, HELD",
-        &[Test(LEAVING, "a_ring_is_a_stray_only_when_nobody_wants_the_claim")],
+        "core/src/store/claim.rs: wake, HELD",
+        &[Test(LEAVING, "a_wake_up_is_stray_only_when_its_claim_has_gone")],
     ),
     (
         "the connection ends before the releases are sent",
@@ -276,17 +279,17 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
 pub(crate) const ON_A_QUORUM: &[Broken] = &[
     (
         "one owner token for all rounds",
-        "backend-redis/src/redlock/round.rs",
+        "backend-redis/src/redlock/request/acquire.rs",
         &[Test(MODEL, "row_14_with_one_owner_for_all_rounds")],
     ),
     (
         "a release that does not compare",
-        "backend-redis/src/scripts/redlock/free.lua",
+        "backend-redis/src/protocol/lua/redlock/free.lua",
         &[Test(MODEL, "row_15_with_a_release_that_does_not_compare")],
     ),
     (
         "an extension after the end",
-        "backend-redis/src/redlock/extension.rs",
+        "backend-redis/src/redlock/request/extend.rs",
         &[Test(MODEL, "row_13_with_an_extension_after_the_end")],
     ),
 ];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::{Door, Harness, Params, Store};
+use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{LockName, Locks, Result};
 
 use crate::mutant::Mutant;
@@ -40,14 +40,14 @@ impl Store for ToyStore {
         Locks::new(self.server.clone(), "toy://", params.settings()?)
     }
 
-    fn doors(&self) -> &[Door] {
+    fn backdoors(&self) -> &[Backdoor] {
         &[
-            Door::Look,
-            Door::Expire,
-            Door::CutOff,
-            Door::SlowReplies,
-            Door::LoseReply,
-            Door::LoseData,
+            Backdoor::Inspect,
+            Backdoor::Expire,
+            Backdoor::CutOff,
+            Backdoor::SlowReplies,
+            Backdoor::LoseReply,
+            Backdoor::LoseData,
         ]
     }
 

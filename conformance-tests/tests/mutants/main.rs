@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use fencelock_conformance::{BEHAVIOURS, Behaviour, Door, Harness, Need, Outcome, run_behaviour};
+use fencelock_conformance::{
+    BEHAVIOURS, Backdoor, Behaviour, Harness, Need, Outcome, run_behaviour,
+};
 
+mod backend;
 mod catalogue;
-mod driver;
 mod harness;
 mod mutant;
 mod server;
@@ -69,7 +71,7 @@ fn the_honest_store_passes() {
     for (_, behaviour, outcome) in results {
         let name = behaviour.full_name();
         // It lives in one process, and has no connections.
-        let absent = [Need::Door(Door::Processes), Need::Door(Door::Trouble)];
+        let absent = [Need::Backdoor(Backdoor::Processes), Need::Backdoor(Backdoor::NetworkFaults)];
         let must_be_ignored = behaviour.needs.iter().any(|need| absent.contains(need));
         match outcome {
             Outcome::Passed => assert!(!must_be_ignored, "{name}"),

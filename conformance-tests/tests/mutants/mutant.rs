@@ -38,12 +38,12 @@ pub(crate) enum Mutant {
     /// A waiter that gives up takes its turn with it.
     WakeLostOnCancel,
     /// Nobody is woken; only looks find out.
-    NoBell,
+    NoWakeUps,
     /// Neither a push nor a look tells a waiter of its grant.
     NobodyIsTold,
     /// A release serves one waiter, however many fit.
     WakesOnlyOne,
-    /// A hand-over has no end until its claim confirms it.
+    /// A hand-off has no end until its claim confirms it.
     FrozenWaiterBlocks,
     /// The last to come is served first.
     LastComeFirstServed,

@@ -1,4 +1,4 @@
-//! The server of the toy store: queues in arrival order, granted by hand-over, and a line to its
+//! The server of the toy store: queues in arrival order, granted by hand-off, and a line to its
 //! clients that can be cut or slowed down.
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use fencelock_core::{
 
 use crate::mutant::Mutant;
 
-/// How long a hand-over may stay unconfirmed.
+/// How long a hand-off may stay unconfirmed.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
 /// How long a request waits for its reply.
 const REQUEST_BOUND: Duration = Duration::from_millis(200);
@@ -86,7 +86,7 @@ impl Server {
     pub(crate) fn key(&self, name: &LockName, mode: Mode) -> String {
         let key = name.key();
         match self.mutant {
-            Some(Mutant::ModesApart) => format!("{key}#{}", mode.word()),
+            Some(Mutant::ModesApart) => format!("{key}#{}", mode.as_str()),
             Some(Mutant::NamesFoldCase) => key.to_lowercase(),
             Some(Mutant::NamesCut) => key.chars().take(255).collect(),
             Some(Mutant::NamesMapSlashes) => key.replace("%2F", "/"),
@@ -115,14 +115,14 @@ impl Server {
         let mut queue = state.queues.remove(key).unwrap_or_default();
         queue.expire(now);
         let (result, serve) = change(&mut queue, now);
-        let rung = if serve { self.serve(&mut state, &mut queue, now) } else { Vec::new() };
+        let woken = if serve { self.serve(&mut state, &mut queue, now) } else { Vec::new() };
         if !queue.entries.is_empty() {
             state.queues.insert(key.to_owned(), queue);
         }
         drop(state);
-        if !self.is(Mutant::NoBell) {
-            for claim in rung.iter().filter_map(Weak::upgrade) {
-                claim.ring();
+        if !self.is(Mutant::NoWakeUps) {
+            for claim in woken.iter().filter_map(Weak::upgrade) {
+                claim.wake();
             }
         }
         result
@@ -135,7 +135,7 @@ impl Server {
     }
 
     fn serve(&self, state: &mut State, queue: &mut Queue, now: Moment) -> Vec<Weak<Claim>> {
-        let mut rung = Vec::new();
+        let mut woken = Vec::new();
         loop {
             let waits = |entry: &Entry| entry.stage == Stage::Waits;
             let fits = |entry: &Entry| self.fits(state, queue, entry.mode);
@@ -151,15 +151,15 @@ impl Server {
             let token = self.token(state, queue, queue.entries[next].mode);
             let until = match self.is(Mutant::FrozenWaiterBlocks) {
                 true => Moment::NEVER,
-                false => now.after(CONFIRM_WITHIN),
+                false => now + CONFIRM_WITHIN,
             };
             queue.entries[next].stage = Stage::Granted { token, until };
-            rung.push(queue.entries[next].claim.clone());
+            woken.push(queue.entries[next].claim.clone());
             if self.is(Mutant::WakesOnlyOne) {
                 break;
             }
         }
-        rung
+        woken
     }
 
     fn fits(&self, state: &State, queue: &Queue, wanted: Mode) -> bool {
@@ -174,7 +174,7 @@ impl Server {
             _ => mode,
         };
         let held = queue.entries.iter().filter(|entry| entry.stage.grant().is_some());
-        counted(wanted).fits_beside(held.map(|entry| counted(entry.mode)))
+        counted(wanted).is_compatible_with(held.map(|entry| counted(entry.mode)))
     }
 
     fn token(&self, state: &mut State, queue: &mut Queue, mode: Mode) -> u64 {

@@ -151,11 +151,11 @@ impl Client {
         (lock, Asked { lock: name, called, hold_at_most, fixed_lease }, patience)
     }
 
-    /// Which errors there may be depends on the weather.
+    /// Which errors there may be depends on the conditions.
     fn refused(&self, error: &Error, lock: usize) -> bool {
         let kind = error.kind();
         self.history.freed(lock);
-        self.history.note(self.process, kind.words(), lock as u64, 0);
+        self.history.note(self.process, kind.message(), lock as u64, 0);
         let normal = matches!(kind, ErrorKind::Busy | ErrorKind::WaitTimedOut | ErrorKind::Closed);
         let stormy = matches!(kind, ErrorKind::Unreachable | ErrorKind::Lost);
         // A limit, on the hold or on the wait, may be over before the first answer is there.
@@ -202,7 +202,7 @@ impl Client {
             }
         }
         self.check_held(&guard).await;
-        self.give_back(guard, asked).await;
+        self.release(guard, asked).await;
     }
 
     fn lost(&self, guard: &Guard, asked: &Asked, reason: LostReason) {
@@ -222,7 +222,7 @@ impl Client {
         if !expected {
             self.history.fail(format!("{token} of lock {} was lost: {reason}", asked.lock));
         }
-        self.history.ended(self.process, reason.word(), asked.lock, token);
+        self.history.ended(self.process, reason.as_str(), asked.lock, token);
     }
 
     /// `is_held` is exact, and what is not held is told as lost.
@@ -241,7 +241,7 @@ impl Client {
         }
     }
 
-    async fn give_back(&mut self, guard: Arc<Guard>, asked: &Asked) {
+    async fn release(&mut self, guard: Arc<Guard>, asked: &Asked) {
         let (lock, token) = (asked.lock, guard.fencing_token());
         let held = guard.is_held();
         let end = self.dice.below(10);

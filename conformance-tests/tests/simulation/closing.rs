@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fencelock_core::{Attempt, ErrorKind, Guard, Locks, LostReason, Removal, Result};
+use fencelock_core::{AttemptOutcome, ErrorKind, Guard, Locks, LostReason, ReleaseOutcome, Result};
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep};
 
@@ -31,9 +31,9 @@ fn check_order(store: &Scripted, releases: usize) {
 
 #[tokio::test(start_paused = true)]
 async fn close_sends_waiters_away() {
-    let phases: [Step<Attempt>; 3] = [
+    let phases: [Step<AttemptOutcome>; 3] = [
         Step::Never,
-        Step::Now(Ok(Attempt::Waiting { look_in: Duration::MAX })),
+        Step::Now(Ok(AttemptOutcome::Waiting { check_after: Duration::MAX })),
         Step::Now(Err(crate::scripted::unreachable())),
     ];
     for step in phases {
@@ -54,7 +54,7 @@ async fn close_sends_waiters_away() {
 #[tokio::test(start_paused = true)]
 async fn close_ends_holds_then_releases_them() {
     let store = Scripted::leases();
-    store.on_release(|_| Step::After(SECOND, Ok(Removal::Removed)));
+    store.on_release(|_| Step::After(SECOND, Ok(ReleaseOutcome::Removed)));
     let locks = store.locks();
     let guards: Vec<Guard> = vec![
         locks.lock("a").acquire().await.unwrap(),
@@ -76,7 +76,7 @@ async fn close_waits_for_a_release_under_way() {
     let store = Scripted::leases();
     store.on_release(|n| match n {
         0 => Step::After(SECOND, Err(crate::scripted::unreachable())),
-        _ => Step::After(SECOND, Ok(Removal::Removed)),
+        _ => Step::After(SECOND, Ok(ReleaseOutcome::Removed)),
     });
     let locks = store.locks();
     let guard = locks.lock("a").acquire().await.unwrap();
@@ -91,7 +91,7 @@ async fn close_waits_for_a_release_under_way() {
 async fn close_waits_for_the_clean_up_of_a_dropped_acquisition() {
     let store = Scripted::leases();
     store.on_attempt(|_, _, _| Step::Never);
-    store.on_release(|_| Step::After(SECOND, Ok(Removal::Removed)));
+    store.on_release(|_| Step::After(SECOND, Ok(ReleaseOutcome::Removed)));
     let locks = store.locks();
     let acquiring = acquire(&locks);
     store.until(1, attempt).await;
@@ -134,7 +134,7 @@ async fn close_is_bounded_when_the_store_is_silent() {
     let error = locks.close().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().contains("unreachable_after=5s"), "{error}");
-    let took = store.now().since(asked);
+    let took = store.now().duration_since(asked);
     assert!(took >= 5 * SECOND && took <= 6 * SECOND, "{took:?}");
     assert!(!guard.is_held());
     check_order(&store, 1);
@@ -156,7 +156,7 @@ async fn nothing_begins_after_close_and_close_may_be_called_again() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_close_can_be_called_again() {
     let store = Scripted::leases();
-    store.on_release(|_| Step::After(2 * SECOND, Ok(Removal::Removed)));
+    store.on_release(|_| Step::After(2 * SECOND, Ok(ReleaseOutcome::Removed)));
     let locks = store.locks();
     let guard = locks.lock("a").acquire().await.unwrap();
     assert!(tokio::time::timeout(SECOND, locks.close()).await.is_err());

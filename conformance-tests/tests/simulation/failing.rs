@@ -1,4 +1,4 @@
-//! Directed tests of drivers that panic, or that keep the thread they are called on: what they are
+//! Directed tests of backends that panic, or that keep the thread they are called on: what they are
 //! asked for next goes on, so do all other locks of the process, and nothing is left.
 
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use fencelock_core::{
-    Attempt, Claim, ErrorKind, Liveness, Locks, Look, Removal, RenewalPlan, Snapshot,
+    AttemptOutcome, Claim, ErrorKind, Liveness, Locks, ReleaseOutcome, RenewalPlan, Snapshot,
+    WaiterCheck,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -19,13 +20,13 @@ fn release(call: Call) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clean_up_outlives_a_driver_that_fails() {
+async fn a_clean_up_survives_backend_failures() {
     for failure in [Step::Panic, Step::Never] {
         // A session that lives keeps what nobody releases.
         let store = Scripted::new(Liveness::Session(6 * SECOND), RenewalPlan::Every(SECOND));
         store.on_release(move |n| match n {
             0 | 1 => failure.clone(),
-            _ => Step::Now(Ok(Removal::Removed)),
+            _ => Step::Now(Ok(ReleaseOutcome::Removed)),
         });
         drop(store.locks().lock("a").acquire().await.unwrap());
         timeout(MINUTE, store.until(3, release)).await.expect("asked for again");
@@ -35,11 +36,11 @@ async fn a_clean_up_outlives_a_driver_that_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_panics_in_a_release_is_asked_again_in_the_background() {
+async fn a_panic_in_release_is_retried_in_the_background() {
     let store = Scripted::new(Liveness::Session(6 * SECOND), RenewalPlan::Every(SECOND));
     store.on_release(|n| match n {
         0 => Step::Panic,
-        _ => Step::Now(Ok(Removal::Removed)),
+        _ => Step::Now(Ok(ReleaseOutcome::Removed)),
     });
     let locks = store.locks();
     let guard = locks.lock("a").acquire().await.unwrap();
@@ -49,11 +50,11 @@ async fn a_driver_that_panics_in_a_release_is_asked_again_in_the_background() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_panics_in_enter_holds_nobody_up() {
+async fn a_panic_in_begin_blocks_no_other_client() {
     let store = Scripted::leases();
     let locks = store.locks();
     let held = locks.lock("held").acquire().await.unwrap();
-    store.on_enter(|claim| assert_ne!(claim.name().as_str(), "a", "the driver panics"));
+    store.on_enter(|claim| assert_ne!(claim.name().as_str(), "a", "the backend panics"));
     let lock = locks.lock("a");
     assert!(tokio::spawn(async move { lock.acquire().await }).await.unwrap_err().is_panic());
     sleep(10 * SECOND).await;
@@ -63,7 +64,7 @@ async fn a_driver_that_panics_in_enter_holds_nobody_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_fails_in_inspect_holds_nobody_up() {
+async fn a_failure_in_inspect_blocks_no_other_client() {
     let store = Scripted::leases();
     let locks = store.locks();
     let held = locks.lock("a").acquire().await.unwrap();
@@ -77,7 +78,7 @@ async fn a_driver_that_fails_in_inspect_holds_nobody_up() {
     assert!(held.is_held());
 }
 
-/// Where a driver blocks its thread, once, when it is asked about lock `a`.
+/// Where a backend blocks its thread, once, when it is asked about lock `a`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Enter,
@@ -108,8 +109,8 @@ fn script(store: &Arc<Scripted>, place: Place, stall: &Arc<Stall>) {
             }
         }),
         Place::Release => store.on_release(move |_| match blocks.has_begun() {
-            false => Step::Blocks(blocks.clone(), Ok(Removal::Removed)),
-            true => Step::Now(Ok(Removal::Removed)),
+            false => Step::Blocks(blocks.clone(), Ok(ReleaseOutcome::Removed)),
+            true => Step::Now(Ok(ReleaseOutcome::Removed)),
         }),
         Place::Renew => {
             store.on_renew(move |store, claim, _| match is_a(&claim) && !blocks.has_begun() {
@@ -120,13 +121,13 @@ fn script(store: &Arc<Scripted>, place: Place, stall: &Arc<Stall>) {
         Place::Look => {
             store.on_attempt(move |store, claim, n| {
                 Step::Now(Ok(match is_a(&claim) && n == 0 {
-                    true => Attempt::Waiting { look_in: SECOND },
+                    true => AttemptOutcome::Waiting { check_after: SECOND },
                     false => store.grant(&claim),
                 }))
             });
             store.on_look(move |waiting, _| match blocks.has_begun() {
                 false => Step::Blocks(blocks.clone(), Err(unreachable())),
-                true => Step::Now(Ok(vec![Look::Attempt; waiting.len()])),
+                true => Step::Now(Ok(vec![WaiterCheck::Attempt; waiting.len()])),
             });
         }
         Place::Inspect => store.on_inspect(Step::Blocks(blocks, Ok(Snapshot::default()))),
@@ -139,7 +140,7 @@ async fn has_begun(stall: &Stall) {
     }
 }
 
-/// What brings the driver to block.
+/// What brings the backend to block.
 async fn use_a(locks: Locks, place: Place, stall: Arc<Stall>) {
     if place == Place::Inspect {
         locks.inspect("a").await.expect("answered in the end");
@@ -158,8 +159,8 @@ async fn use_a(locks: Locks, place: Place, stall: Arc<Stall>) {
     }
 }
 
-/// On threads and a clock of their own, as the driver keeps one of them.
-fn other_locks_go_on_while_it_blocks_in(place: Place) {
+/// On threads and a clock of their own, as the backend keeps one of them.
+fn other_locks_continue_while_a_backend_blocks_in(place: Place) {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(4).enable_time().build().expect("a few threads");
     let (done, is_done) = std::sync::mpsc::channel::<()>();
@@ -207,31 +208,31 @@ fn other_locks_go_on_while_it_blocks_in(place: Place) {
 }
 
 #[test]
-fn other_locks_go_on_while_a_driver_blocks_in_enter() {
-    other_locks_go_on_while_it_blocks_in(Place::Enter);
+fn other_locks_continue_while_begin_blocks() {
+    other_locks_continue_while_a_backend_blocks_in(Place::Enter);
 }
 
 #[test]
-fn other_locks_go_on_while_a_driver_blocks_in_attempt() {
-    other_locks_go_on_while_it_blocks_in(Place::Attempt);
+fn other_locks_continue_while_attempt_blocks() {
+    other_locks_continue_while_a_backend_blocks_in(Place::Attempt);
 }
 
 #[test]
-fn other_locks_go_on_while_a_driver_blocks_in_release() {
-    other_locks_go_on_while_it_blocks_in(Place::Release);
+fn other_locks_continue_while_release_blocks() {
+    other_locks_continue_while_a_backend_blocks_in(Place::Release);
 }
 
 #[test]
-fn other_locks_go_on_while_a_driver_blocks_in_renew() {
-    other_locks_go_on_while_it_blocks_in(Place::Renew);
+fn other_locks_continue_while_renew_blocks() {
+    other_locks_continue_while_a_backend_blocks_in(Place::Renew);
 }
 
 #[test]
-fn other_locks_go_on_while_a_driver_blocks_in_look() {
-    other_locks_go_on_while_it_blocks_in(Place::Look);
+fn other_locks_continue_while_check_waiters_blocks() {
+    other_locks_continue_while_a_backend_blocks_in(Place::Look);
 }
 
 #[test]
-fn other_locks_go_on_while_a_driver_blocks_in_inspect() {
-    other_locks_go_on_while_it_blocks_in(Place::Inspect);
+fn other_locks_continue_while_inspect_blocks() {
+    other_locks_continue_while_a_backend_blocks_in(Place::Inspect);
 }

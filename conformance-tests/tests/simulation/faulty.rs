@@ -1,4 +1,4 @@
-//! A driver that fails by itself now and then, whatever its store does: it panics, it stays away
+//! A backend that fails by itself now and then, whatever its store does: it panics, it stays away
 //! for long or for ever, it keeps its whole process from running, or it forgets the answer.
 
 use std::hash::Hash;
@@ -9,17 +9,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, LockName, Look,
-    OccupantId, Profile, Removal, Renewal, Result, Snapshot,
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, LockName,
+    ParticipantId, Profile, ReleaseOutcome, RenewOutcome, Result, Snapshot, WaiterCheck,
 };
 use tokio::time::sleep;
 
+use crate::conditions::Conditions;
 use crate::dice::Dice;
 use crate::gate::Gate;
 use crate::history::History;
-use crate::weather::Weather;
 
-/// A driver with faults.
+/// A backend with faults.
 pub(crate) struct Faulty<S> {
     inner: Arc<S>,
     faults: Arc<Faults>,
@@ -31,7 +31,7 @@ impl<S> Faulty<S> {
     }
 }
 
-/// When a driver fails, and how.
+/// When a backend fails, and how.
 pub(crate) struct Faults {
     process: u32,
     gate: Arc<Gate>,
@@ -59,10 +59,11 @@ impl Faults {
         process: u32,
         gate: Arc<Gate>,
         history: Arc<History>,
-        weather: &Weather,
+        conditions: &Conditions,
         dice: Dice,
     ) -> Arc<Faults> {
-        let (chance, dice, works) = (weather.driver_faults, dice.into(), AtomicBool::new(false));
+        let (chance, dice, works) =
+            (conditions.backend_faults, dice.into(), AtomicBool::new(false));
         Arc::new(Faults { process, gate, history, chance, dice, works })
     }
 
@@ -86,7 +87,7 @@ impl Faults {
             _ => Fault::Forgets,
         };
         self.history.count(|tally| tally.faults += 1);
-        self.history.note(self.process, "driver fails", longest, dice.below(1 << 16));
+        self.history.note(self.process, "backend fails", longest, dice.below(1 << 16));
         Some(fault)
     }
 
@@ -116,7 +117,7 @@ impl Faults {
 
 /// A panic that nobody prints, as it is what was ordered.
 fn panic_silently() -> ! {
-    resume_unwind(Box::new("the driver panics on the weather's order"))
+    resume_unwind(Box::new("the backend panics on the conditions's order"))
 }
 
 /// What `work` returns; `None` when it panics.
@@ -132,11 +133,11 @@ pub(crate) async fn caught<T>(work: impl Future<Output = T>) -> Option<T> {
 }
 
 fn forgotten() -> Error {
-    Error::new(ErrorKind::Unreachable, "the driver forgets the answer on the weather's order")
+    Error::new(ErrorKind::Unreachable, "the backend forgets the answer on the conditions's order")
 }
 
 impl<S: DistributedLock> DistributedLock for Faulty<S> {
-    type Contender = FaultySeat<S>;
+    type Acquisition = FaultyAcquisition<S>;
 
     fn profile(&self) -> &Profile {
         self.inner.profile()
@@ -146,25 +147,29 @@ impl<S: DistributedLock> DistributedLock for Faulty<S> {
         self.inner.clock()
     }
 
-    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> FaultySeat<S> {
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> FaultyAcquisition<S> {
         if self.faults.fault() == Some(Fault::Panics) {
             panic_silently();
         }
-        FaultySeat { faults: self.faults.clone(), inner: self.inner.enter(claim) }
+        FaultyAcquisition { faults: self.faults.clone(), inner: self.inner.begin(claim) }
     }
 
-    fn shard(&self, contender: &FaultySeat<S>) -> impl Eq + Hash + Send {
+    fn shard(&self, contender: &FaultyAcquisition<S>) -> impl Eq + Hash + Send {
         self.inner.shard(&contender.inner)
     }
 
-    async fn renew(&self, held: &FaultySeat<S>) -> Result<Renewal> {
+    async fn renew(&self, held: &FaultyAcquisition<S>) -> Result<RenewOutcome> {
         let tells = self.faults.stumble().await;
         let answer = self.inner.renew(&held.inner).await;
         self.faults.stumble().await;
         if tells { answer } else { Err(forgotten()) }
     }
 
-    async fn look(&self, lock: &LockName, waiting: &[&FaultySeat<S>]) -> Result<Vec<Look>> {
+    async fn look(
+        &self,
+        lock: &LockName,
+        waiting: &[&FaultyAcquisition<S>],
+    ) -> Result<Vec<WaiterCheck>> {
         let tells = self.faults.stumble().await;
         let waiting: Vec<_> = waiting.iter().map(|waiter| &waiter.inner).collect();
         let answer = self.inner.look(lock, &waiting).await;
@@ -177,7 +182,7 @@ impl<S: DistributedLock> DistributedLock for Faulty<S> {
         self.inner.inspect(name).await
     }
 
-    async fn evict(&self, name: &LockName, who: &OccupantId) -> Result<Removal> {
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         self.inner.evict(name, who).await
     }
 
@@ -186,24 +191,24 @@ impl<S: DistributedLock> DistributedLock for Faulty<S> {
     }
 }
 
-pub(crate) struct FaultySeat<S: DistributedLock> {
+pub(crate) struct FaultyAcquisition<S: DistributedLock> {
     faults: Arc<Faults>,
     inner: S::Contender,
 }
 
-impl<S: DistributedLock> Contender for FaultySeat<S> {
+impl<S: DistributedLock> Acquisition for FaultyAcquisition<S> {
     fn claim(&self) -> &Arc<Claim> {
         self.inner.claim()
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         self.faults.stumble().await;
         let answer = self.inner.attempt().await;
         self.faults.stumble().await;
         answer
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         self.faults.stumble().await;
         let answer = self.inner.release().await;
         self.faults.stumble().await;

@@ -20,7 +20,7 @@ pub(crate) struct Gate {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// By how many: it may be stopped while a driver blocks it, and crash while it is stopped.
+    /// By how many: it may be stopped while a backend blocks it, and crash while it is stopped.
     shut_by: u32,
     opened_at: u64,
     kept: Vec<Waker>,

@@ -13,7 +13,7 @@ use fencelock_core::{Clock, FencingToken, Guard, Mode, Moment, TokioClock};
 use crate::gate::Gate;
 
 /// A loss may be told this much after the validity's end: tokio's timers count milliseconds.
-const TOLD_WITHIN: Duration = Duration::from_millis(3);
+const REPORTED_WITHIN: Duration = Duration::from_millis(3);
 
 pub(crate) struct History {
     pub(crate) time: Arc<TokioClock>,
@@ -55,7 +55,7 @@ pub(crate) struct Tally {
     pub(crate) lost: u64,
     pub(crate) cancelled: u64,
     pub(crate) unreachable: u64,
-    /// Calls in which a driver failed.
+    /// Calls in which a backend failed.
     pub(crate) faults: u64,
     /// Holds that a process still had, or had lost, when it was continued.
     pub(crate) outlived: u64,
@@ -169,7 +169,7 @@ impl History {
     /// The store took `token` away, by order or by accident; in a calm the holder hears of it
     /// within `told`.
     pub(crate) fn excuse(&self, lock: usize, token: u64, told: Duration) {
-        let by = self.calm.then(|| self.now().after(told));
+        let by = self.calm.then(|| self.now() + told);
         self.state().excused.insert((lock, token), by);
     }
 
@@ -205,7 +205,7 @@ impl History {
                     state.fail(failure);
                 }
                 let since = state.freed.get(&lock).map_or(granted.called, |at| *at);
-                let waited = now.since(since.max(granted.called));
+                let waited = now.duration_since(since.max(granted.called));
                 if waited > Duration::from_millis(100) {
                     state
                         .fail(format!("lock {lock} was free for {waited:?} before {token} had it"));
@@ -355,7 +355,7 @@ impl State {
                     self.freed.insert(held.lock, now);
                 }
                 held.stage = Stage::Over;
-                let told = until.after(TOLD_WITHIN).max(held.gate.opened_at().after(TOLD_WITHIN));
+                let told = (until + REPORTED_WITHIN).max(held.gate.opened_at() + REPORTED_WITHIN);
                 if until.as_nanos() > 0 && told < now && !held.gate.is_shut() {
                     failure = Some(format!("{key:?} ended at {until:?}, nobody was told"));
                 }
@@ -369,9 +369,9 @@ impl State {
                 }
             } else {
                 let beside = believed.iter().filter(|(lock, ..)| *lock == held.lock);
-                if !held.mode.fits_beside(beside.map(|(_, mode, _)| *mode)) {
+                if !held.mode.is_compatible_with(beside.map(|(_, mode, _)| *mode)) {
                     let others: Vec<_> =
-                        believed.iter().map(|(l, m, t)| (l, m.word(), t)).collect();
+                        believed.iter().map(|(l, m, t)| (l, m.as_str(), t)).collect();
                     failure = Some(format!(
                         "{key:?} in {} mode of process {} is held beside {others:?}",
                         held.mode, held.process

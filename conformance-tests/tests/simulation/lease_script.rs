@@ -30,7 +30,7 @@ const CLAIM_TTL: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Granted { token: u64 },
-    Waiting { look_in: Duration, epoch: u64 },
+    Waiting { check_after: Duration, epoch: u64 },
     Busy,
 }
 
@@ -148,7 +148,7 @@ impl Script<'_> {
         if self.server.mutant == Some(Mutant::DoubleGrant) && *self.last_token % 10 == 9 {
             return true;
         }
-        mode.fits_beside(self.lock.holders.iter().map(|holder| holder.entry.mode))
+        mode.is_compatible_with(self.lock.holders.iter().map(|holder| holder.entry.mode))
     }
 
     /// Grants the heads of the queue while they fit; those of processes that have gone silent
@@ -209,7 +209,7 @@ impl Script<'_> {
         match self.confirm(entry) {
             Some(token) => Answer::Granted { token },
             None if entry.if_busy == IfBusy::Refuse => Answer::Busy,
-            None => Answer::Waiting { look_in: self.look_in(), epoch },
+            None => Answer::Waiting { check_after: self.check_after(), epoch },
         }
     }
 
@@ -226,7 +226,7 @@ impl Script<'_> {
     }
 
     /// Nobody is popped by an expiry: a waiter looks when the first holder's lease is over.
-    fn look_in(&self) -> Duration {
+    fn check_after(&self) -> Duration {
         let ends = self.lock.holders.iter().map(|holder| holder.until).min();
         let left = ends.map_or(Duration::MAX, |end| Duration::from_nanos(end - self.now));
         self.server.look_every.min(left.saturating_add(Duration::from_millis(1)))

@@ -1,4 +1,4 @@
-//! A server with leases: keys that expire by its own clock, a queue, and hand-over in the release
+//! A server with leases: keys that expire by its own clock, a queue, and hand-off in the release
 //! itself, with a short claim TTL until the new owner confirms. The shape of Redis.
 //!
 //! Each method is one atomic script. Nothing happens here by itself: what has expired is found at
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::history::History;
-use crate::lease_driver::LeaseDriver;
+use crate::lease_backend::LeaseBackend;
 use crate::lease_script::{Answer, Entry, Holder, Lock, Looked, Script, Who, nanos};
 use crate::mutant::Mutant;
 
@@ -21,7 +21,7 @@ pub(crate) struct LeaseServer {
     /// How much faster this clock runs, in millionths.
     rate: i64,
     state: Mutex<State>,
-    processes: Mutex<BTreeMap<u32, Weak<LeaseDriver>>>,
+    processes: Mutex<BTreeMap<u32, Weak<LeaseBackend>>>,
 }
 
 #[derive(Default)]
@@ -42,8 +42,8 @@ impl LeaseServer {
         LeaseServer { history, mutant, look_every, rate, state, processes }
     }
 
-    pub(crate) fn subscribe(&self, process: u32, driver: Weak<LeaseDriver>) {
-        self.processes.lock().unwrap_or_else(PoisonError::into_inner).insert(process, driver);
+    pub(crate) fn subscribe(&self, process: u32, backend: Weak<LeaseBackend>) {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner).insert(process, backend);
     }
 
     fn now(&self) -> u64 {
@@ -80,13 +80,13 @@ impl LeaseServer {
     fn publish(&self, holder: Holder) {
         let processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
         let Who { process, claim } = holder.entry.who;
-        let Some(driver) = processes.get(&process).and_then(Weak::upgrade) else { return };
+        let Some(backend) = processes.get(&process).and_then(Weak::upgrade) else { return };
         drop(processes);
-        let link = driver.link.clone();
-        let driver = Arc::downgrade(&driver);
+        let link = backend.link.clone();
+        let backend = Arc::downgrade(&backend);
         link.push(claim, move || {
-            if let Some(driver) = driver.upgrade() {
-                driver.pushed(holder.entry, holder.token);
+            if let Some(backend) = backend.upgrade() {
+                backend.pushed(holder.entry, holder.token);
             }
         });
     }

@@ -6,7 +6,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use fencelock_core::{
-    Error, ErrorKind, Guard, Liveness, LostReason, Removal, Renewal, RenewalPlan, Result,
+    Error, ErrorKind, Guard, Liveness, LostReason, ReleaseOutcome, RenewOutcome, RenewalPlan,
+    Result,
 };
 use tokio::time::{sleep, timeout};
 
@@ -22,7 +23,7 @@ fn too_early(call: Call) -> bool {
 }
 
 /// What a caller is told when the store answers `answers`, one after the other.
-async fn told_after(answers: &[Result<Removal>]) -> (Result<()>, Arc<Scripted>) {
+async fn told_after(answers: &[Result<ReleaseOutcome>]) -> (Result<()>, Arc<Scripted>) {
     let store = Scripted::leases();
     let answers = answers.to_vec();
     store.on_release(move |n| {
@@ -38,8 +39,8 @@ fn kind(result: Result<()>) -> Option<ErrorKind> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_tells_what_became_of_the_lock() {
-    use Removal::{Absent, Partly, Removed};
+async fn a_release_reports_what_became_of_the_lock() {
+    use ReleaseOutcome::{Absent, Partly, Removed};
     let lost = || Err(unreachable());
     let partly = |was_held| Ok(Partly { was_held });
     assert_eq!(kind(told_after(&[Ok(Removed)]).await.0), None);
@@ -56,8 +57,8 @@ async fn a_release_tells_what_became_of_the_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_release_left_is_removed_in_the_background() {
-    let partly = Ok(Removal::Partly { was_held: true });
-    let answers = [partly.clone(), partly, Err(unreachable()), Ok(Removal::Removed)];
+    let partly = Ok(ReleaseOutcome::Partly { was_held: true });
+    let answers = [partly.clone(), partly, Err(unreachable()), Ok(ReleaseOutcome::Removed)];
     let (told, store) = told_after(&answers).await;
     assert!(told.is_ok());
     timeout(5 * SECOND, store.until(4, release)).await.unwrap();
@@ -73,7 +74,7 @@ async fn a_release_dropped_at_any_poll_is_finished() {
         let store = Scripted::leases();
         store.on_release(|n| match n {
             0 => Step::After(SECOND, Err(unreachable())),
-            _ => Step::After(SECOND, Ok(Removal::Removed)),
+            _ => Step::After(SECOND, Ok(ReleaseOutcome::Removed)),
         });
         let locks = store.locks();
         let guard = locks.lock("a").acquire().await.unwrap();
@@ -89,7 +90,7 @@ async fn a_release_dropped_at_any_poll_is_finished() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_believes_any_more_when_a_release_is_sent() {
+async fn no_hold_is_valid_any_more_when_its_release_is_sent() {
     let end_by: [fn(Guard); 2] = [drop, |guard| {
         tokio::spawn(guard.release());
     }];
@@ -101,9 +102,9 @@ async fn nobody_believes_any_more_when_a_release_is_sent() {
         assert_eq!(store.count(too_early), 0);
     }
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Step::Now(Ok(Renewal::Lost)));
+    store.on_renew(|_, _, _| Step::Now(Ok(RenewOutcome::Lost)));
     let guard = store.locks().lock("a").acquire().await.unwrap();
-    assert!(store.claim(0).ring());
+    assert!(store.claim(0).wake());
     store.until(1, release).await;
     assert!(!guard.is_held() && store.count(too_early) == 0);
 }
@@ -122,16 +123,16 @@ async fn a_release_after_the_loss_is_not_held_and_sends_nothing_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ring_is_a_stray_only_when_nobody_wants_the_claim() {
+async fn a_wake_up_is_stray_only_when_its_claim_has_gone() {
     let store = Scripted::leases();
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let claim = store.claim(0);
-    // Held is not waiting, and yet wanted: a driver that took it for a stray freed held locks.
-    assert!(claim.ring() && !claim.is_over());
+    // Held is not waiting, and yet wanted: a backend that took it for a stray freed held locks.
+    assert!(claim.wake() && !claim.is_over());
     sleep(SECOND).await;
     assert!(guard.is_held());
     drop(guard);
-    assert!(!claim.ring() && claim.is_over());
+    assert!(!claim.wake() && claim.is_over());
 }
 
 #[tokio::test(start_paused = true)]
@@ -143,7 +144,7 @@ async fn a_clean_up_never_gives_up_while_a_session_may_live() {
     sleep(hour * SECOND).await;
     assert!(store.count(release) > 3_000, "{} in an hour", store.count(release));
     assert!(store.count(release) < 8_000, "{} in an hour", store.count(release));
-    store.on_release(|_| Step::Now(Ok(Removal::Removed)));
+    store.on_release(|_| Step::Now(Ok(ReleaseOutcome::Removed)));
     let before = store.count(release);
     sleep(hour * SECOND).await;
     assert_eq!(store.count(release), before + 1, "until it is gone, and no longer");
@@ -157,7 +158,7 @@ async fn a_clean_up_of_a_lease_ends_after_the_lease() {
     let dropped = store.now();
     sleep(100 * SECOND).await;
     let last = *store.times(release).last().unwrap();
-    let went_on = last.since(dropped);
+    let went_on = last.duration_since(dropped);
     let bound = TTL + 5 * SECOND;
     assert!(went_on >= bound && went_on <= bound + SECOND, "went on for {went_on:?}");
 }
@@ -221,7 +222,7 @@ fn a_guard_that_outlives_its_runtime_is_dropped_without_a_panic() {
 }
 
 #[test]
-fn a_loss_by_shutdown_is_told_on_another_runtime() {
+fn a_loss_by_shutdown_is_reported_on_another_runtime() {
     let (tell, told) = mpsc::channel();
     let (give, given) = mpsc::channel::<Guard>();
     let other = std::thread::spawn(move || {
@@ -253,7 +254,7 @@ async fn nothing_keeps_a_store_alive_after_its_last_handle() {
     let guard = locks.lock("a").acquire().await.unwrap();
     let waiting = locks.lock("b");
     store.on_attempt(|_, _, _| {
-        Step::Now(Ok(fencelock_core::Attempt::Waiting { look_in: Duration::MAX }))
+        Step::Now(Ok(fencelock_core::AttemptOutcome::Waiting { check_after: Duration::MAX }))
     });
     assert!(timeout(SECOND, waiting.acquire()).await.is_err());
     store.until(1, release).await;

@@ -9,20 +9,20 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::conditions::Conditions;
 use crate::dice::Dice;
 use crate::gate::Gate;
-use crate::weather::Weather;
 
 pub(crate) struct Link {
     pub(crate) process: u32,
     seed: u64,
-    weather: Weather,
+    conditions: Conditions,
     pub(crate) gate: Arc<Gate>,
     /// Executed in the order sent, as on one connection of a store that keeps it.
     in_order: bool,
     sent: Mutex<Sent>,
     cut: Arc<AtomicBool>,
-    /// The weather has cleared: from now on nothing goes wrong.
+    /// The conditions has cleared: from now on nothing goes wrong.
     healed: AtomicBool,
     crashed: AtomicBool,
 }
@@ -36,13 +36,13 @@ struct Sent {
 }
 
 impl Link {
-    pub(crate) fn new(process: u32, seed: u64, weather: &Weather, in_order: bool) -> Link {
+    pub(crate) fn new(process: u32, seed: u64, conditions: &Conditions, in_order: bool) -> Link {
         Link {
             process,
             seed,
-            weather: weather.clone(),
+            conditions: conditions.clone(),
             gate: Arc::default(),
-            in_order: in_order || weather.calm,
+            in_order: in_order || conditions.calm,
             sent: Mutex::default(),
             cut: Arc::default(),
             healed: AtomicBool::new(false),
@@ -113,11 +113,11 @@ impl Link {
     ) -> oneshot::Receiver<R> {
         let mut dice = self.dice(claim);
         let healed = self.healed.load(Ordering::Relaxed);
-        let mut fate = self.weather.fate(&mut dice);
+        let mut fate = self.conditions.fate(&mut dice);
         if healed {
             (fate.arrives, fate.answered, fate.reset) = (true, true, false);
-            fate.there = fate.there.min(Duration::from_millis(self.weather.delay_ms));
-            fate.back = fate.back.min(Duration::from_millis(self.weather.delay_ms));
+            fate.there = fate.there.min(Duration::from_millis(self.conditions.delay_ms));
+            fate.back = fate.back.min(Duration::from_millis(self.conditions.delay_ms));
         }
         if self.is_broken() {
             (fate.arrives, fate.answered) = (false, false);
@@ -171,18 +171,19 @@ impl Link {
         (arrival > now).then_some(arrival)
     }
 
-    /// Carries a push from the server to `deliver`, twice or never when the weather is bad.
+    /// Carries a push from the server to `deliver`, twice or never when the conditions is bad.
     pub(crate) fn push(self: &Arc<Self>, claim: u64, deliver: impl Fn() + Send + Sync + 'static) {
         let mut dice = self.dice(claim);
         let bad = !self.healed.load(Ordering::Relaxed);
-        if self.is_broken() || bad && dice.percent(self.weather.push_lost) {
+        if self.is_broken() || bad && dice.percent(self.conditions.push_lost) {
             return;
         }
-        let mut after = Duration::from_millis(dice.below(self.weather.delay_ms + 1));
-        if bad && dice.percent(self.weather.push_late) {
+        let mut after = Duration::from_millis(dice.below(self.conditions.delay_ms + 1));
+        if bad && dice.percent(self.conditions.push_late) {
             after += dice.millis(1..=2_500);
         }
-        let again = (bad && dice.percent(self.weather.push_twice)).then(|| dice.millis(1..=3_000));
+        let again =
+            (bad && dice.percent(self.conditions.push_twice)).then(|| dice.millis(1..=3_000));
         let link = self.clone();
         tokio::spawn(async move {
             sleep(after).await;
@@ -202,8 +203,8 @@ impl Link {
     pub(crate) fn event(self: &Arc<Self>, claim: u64, deliver: impl FnOnce() + Send + 'static) {
         let mut dice = self.dice(claim);
         let bad = !self.healed.load(Ordering::Relaxed);
-        let mut after = Duration::from_millis(dice.below(self.weather.delay_ms + 1));
-        if bad && dice.percent(self.weather.push_late) {
+        let mut after = Duration::from_millis(dice.below(self.conditions.delay_ms + 1));
+        if bad && dice.percent(self.conditions.push_late) {
             after += dice.millis(1..=500);
         }
         let link = self.clone();

@@ -1,11 +1,11 @@
-//! Directed tests of the keeper: what a driver may do wrong while it renews, and how late an
+//! Directed tests of the keeper: what a backend may do wrong while it renews, and how late an
 //! answer may come, without anybody holding for longer than it may.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::{Guard, Liveness, LostReason, Moment, Renewal, RenewalPlan, lease_end};
+use fencelock_core::{Guard, Liveness, LostReason, Moment, RenewOutcome, RenewalPlan, lease_end};
 use tokio::time::{sleep, timeout};
 
 use crate::scripted::{Call, SECOND, Scripted, Step, TTL, in_the_end, unreachable};
@@ -23,7 +23,7 @@ async fn is_lost_at(store: &Scripted, guard: &Guard, end: Moment) {
     assert!(guard.is_held());
     let reason = in_the_end(guard.lost()).await;
     assert_eq!(reason, LostReason::Expired);
-    let late = store.now().since(end);
+    let late = store.now().duration_since(end);
     assert!(store.now() >= end && late <= Duration::from_millis(2), "told {late:?} late");
     assert!(!guard.is_held());
 }
@@ -41,7 +41,7 @@ async fn a_renewal_that_never_returns_is_a_loss_at_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_panics_in_renew_is_asked_again() {
+async fn a_panic_in_renew_is_retried() {
     let store = Scripted::leases();
     store.on_renew(|store, claim, n| match n {
         0 => Step::Panic,
@@ -54,8 +54,12 @@ async fn a_driver_that_panics_in_renew_is_asked_again() {
     assert!(guard.is_held() && other.is_held());
     let times = |id| store.times(move |call| call == Call::Renew(id));
     let (panicked, other) = (times(store.claim(0).id()), times(store.claim(1).id()));
-    assert_eq!(panicked[1].since(panicked[0]), SECOND / 4, "again after a quarter of the period");
-    assert_eq!(other[1].since(other[0]), SECOND, "nobody else's is lost by it");
+    assert_eq!(
+        panicked[1].duration_since(panicked[0]),
+        SECOND / 4,
+        "again after a quarter of the period"
+    );
+    assert_eq!(other[1].duration_since(other[0]), SECOND, "nobody else's is lost by it");
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,10 +90,10 @@ async fn only_the_answer_about_a_hold_itself_counts() {
     let locks = store.locks();
     let kept = locks.lock("kept").acquire().await.unwrap();
     let lost = locks.lock("lost").acquire().await.unwrap();
-    // The loss is known at once, though the driver then panics about the other one.
-    let (id, taken) = (store.claim(1).id(), store.now().after(SECOND));
+    // The loss is known at once, though the backend then panics about the other one.
+    let (id, taken) = (store.claim(1).id(), store.now() + SECOND);
     store.on_renew(move |store, claim, n| match (claim.id() == id, n) {
-        (true, _) => Step::Now(Ok(Renewal::Lost)),
+        (true, _) => Step::Now(Ok(RenewOutcome::Lost)),
         (false, 0 | 1) => Step::Panic,
         (false, _) => Step::Now(Ok(store.renewed(&claim))),
     });
@@ -102,15 +106,16 @@ async fn only_the_answer_about_a_hold_itself_counts() {
 #[tokio::test(start_paused = true)]
 async fn renewed_after_the_deadline_revives_nothing() {
     let store = Scripted::leases();
-    let far = store.now().after(100 * SECOND);
+    let far = store.now() + 100 * SECOND;
     let end = lease_end(store.now(), TTL);
     // From just before the deadline to long after it; at the deadline itself it is too late.
-    let first_renewal = store.now().after(SECOND);
+    let first_renewal = store.now() + SECOND;
     for after_end in [0, 1, 2, 3, 500] {
-        let delay = end.since(first_renewal) + Duration::from_millis(after_end);
+        let delay = end.duration_since(first_renewal) + Duration::from_millis(after_end);
         let store = Scripted::leases();
-        store
-            .on_renew(move |_, _, _| Step::After(delay, Ok(Renewal::Renewed { valid_until: far })));
+        store.on_renew(move |_, _, _| {
+            Step::After(delay, Ok(RenewOutcome::Renewed { valid_until: far }))
+        });
         let guard = store.locks().lock("a").acquire().await.unwrap();
         let end = guard.valid_until();
         is_lost_at(&store, &guard, end).await;
@@ -122,7 +127,7 @@ async fn renewed_after_the_deadline_revives_nothing() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_just_before_the_deadline_still_counts() {
     let store = Scripted::leases();
-    let delay = lease_end(store.now(), TTL).since(store.now().after(SECOND));
+    let delay = lease_end(store.now(), TTL).duration_since(store.now() + SECOND);
     store.on_renew(move |store, claim, n| match n {
         0 => Step::After(delay - Duration::from_millis(1), Ok(store.renewed(&claim))),
         _ => Step::Now(Ok(store.renewed(&claim))),
@@ -133,7 +138,7 @@ async fn an_answer_just_before_the_deadline_still_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_slow_shard_holds_back_nobody_elses_renewal() {
+async fn a_slow_shard_delays_no_renewal_of_other_shards() {
     // More than core has under way at once in one shard.
     const SLOW: u64 = 150;
     let store = Scripted::leases();
@@ -198,66 +203,66 @@ async fn ten_thousand_holds_are_renewed_in_a_few_batches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn taken_away_is_told_at_once() {
+async fn a_lock_taken_away_is_reported_at_once() {
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Step::Now(Ok(Renewal::Lost)));
+    store.on_renew(|_, _, _| Step::Now(Ok(RenewOutcome::Lost)));
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let granted = store.now();
     assert_eq!(guard.lost().await, LostReason::TakenAway);
-    assert_eq!(store.now().since(granted), SECOND, "with the first renewal");
+    assert_eq!(store.now().duration_since(granted), SECOND, "with the first renewal");
     store.until(1, release).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rung_hold_is_asked_about_at_once() {
+async fn a_woken_hold_is_renewed_at_once() {
     let store = Scripted::leases();
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let granted = store.now();
-    assert!(store.claim(0).ring());
+    assert!(store.claim(0).wake());
     store.until(1, renewal).await;
     assert_eq!(store.now(), granted);
     assert!(guard.is_held());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ring_during_a_renewal_is_answered_by_another() {
+async fn a_wake_up_during_a_renewal_causes_another() {
     let store = Scripted::leases();
     // What the first answer says was true before the ring.
     store.on_renew(|store, claim, n| match n {
         0 => Step::After(Duration::from_millis(50), Ok(store.renewed(&claim))),
-        _ => Step::Now(Ok(Renewal::Lost)),
+        _ => Step::Now(Ok(RenewOutcome::Lost)),
     });
     let guard = store.locks().lock("a").acquire().await.unwrap();
-    assert!(store.claim(0).ring());
+    assert!(store.claim(0).wake());
     store.until(1, renewal).await;
-    assert!(store.claim(0).ring() && store.claim(0).ring());
+    assert!(store.claim(0).wake() && store.claim(0).wake());
     let asked = store.now();
     assert_eq!(guard.lost().await, LostReason::TakenAway);
-    assert_eq!(store.now().since(asked), Duration::from_millis(50));
+    assert_eq!(store.now().duration_since(asked), Duration::from_millis(50));
     assert_eq!(store.count(renewal), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_without_an_end_is_asked_about_only_when_it_is_rung() {
+async fn a_hold_without_expiry_is_renewed_only_when_woken() {
     let store = Scripted::new(Liveness::Process, RenewalPlan::None);
     store.on_attempt(|_, claim, _| {
         let token = fencelock_core::FencingToken::new(claim.id());
-        Step::Now(Ok(fencelock_core::Attempt::Granted { token, valid_until: Moment::NEVER }))
+        Step::Now(Ok(fencelock_core::AttemptOutcome::Granted { token, valid_until: Moment::NEVER }))
     });
     store.on_renew(|_, _, n| {
         Step::Now(Ok(match n {
-            0 => Renewal::Renewed { valid_until: Moment::NEVER },
-            _ => Renewal::Lost,
+            0 => RenewOutcome::Renewed { valid_until: Moment::NEVER },
+            _ => RenewOutcome::Lost,
         }))
     });
     let guard = store.locks().lock("a").acquire().await.unwrap();
     sleep(10_000 * SECOND).await;
     assert_eq!(store.count(renewal), 0);
-    assert!(store.claim(0).ring());
+    assert!(store.claim(0).wake());
     sleep(10_000 * SECOND).await;
     assert_eq!(store.count(renewal), 1);
     assert!(guard.is_held() && guard.remaining() == Duration::MAX);
-    assert!(store.claim(0).ring());
+    assert!(store.claim(0).wake());
     assert_eq!(guard.lost().await, LostReason::TakenAway);
 }
 
@@ -278,7 +283,7 @@ async fn a_forgotten_guard_is_released_at_its_limit() {
     let granted = store.now();
     std::mem::forget(guard);
     store.until(1, release).await;
-    let held = store.now().since(granted);
+    let held = store.now().duration_since(granted);
     assert!(held >= limit && held <= limit + Duration::from_millis(2), "held for {held:?}");
     assert!(store.count(renewal) >= 19, "renewed until then");
     sleep(10 * SECOND).await;
@@ -286,7 +291,7 @@ async fn a_forgotten_guard_is_released_at_its_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_is_told_to_everybody_who_waits_for_it() {
+async fn a_loss_is_reported_to_every_waiting_task() {
     let store = Scripted::leases();
     store.on_renew(|_, _, _| Step::Never);
     let guard = Arc::new(store.locks().lock("a").acquire().await.unwrap());

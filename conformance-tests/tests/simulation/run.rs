@@ -1,4 +1,4 @@
-//! One run: a seed becomes processes, clients and troubles; then the weather clears, everybody
+//! One run: a seed becomes processes, clients and troubles; then the conditions clears, everybody
 //! must come to an end, and nothing may be left.
 
 use std::cell::Cell;
@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::clients::{Client, Habits};
+use crate::conditions::Conditions;
 use crate::dice::Dice;
 use crate::faulty::Faults;
 use crate::gate::Gate;
@@ -16,7 +17,6 @@ use crate::history::{History, Tally};
 use crate::link::Link;
 use crate::mutant::Mutant;
 use crate::scene::{Kind, Process, Scene};
-use crate::weather::Weather;
 
 /// What a run showed when nothing was wrong.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ fn notice_panics() {
 
 /// What the seed decided.
 struct Plan {
-    weather: Weather,
+    conditions: Conditions,
     habits: Habits,
     processes: u32,
     tasks: u64,
@@ -86,7 +86,7 @@ struct Plan {
 impl Plan {
     fn draw(kind: Kind, dice: &mut Dice) -> Plan {
         let calm = dice.percent(if kind == Kind::Memory { 70 } else { 30 });
-        let weather = if calm { Weather::calm(dice) } else { Weather::storm(dice) };
+        let conditions = if calm { Conditions::calm(dice) } else { Conditions::faulty(dice) };
         let ttl = match (calm, kind) {
             (true, Kind::Memory) => dice.pick(&[300, 1_000, 10_000]),
             // Long, so that only the clean-up can have freed what is free at the end.
@@ -105,7 +105,7 @@ impl Plan {
             at_once: kind == Kind::Memory,
         };
         let processes = u32::try_from(dice.between(1..=3)).unwrap_or(1);
-        Plan { weather, habits, processes, tasks: dice.between(1..=3) }
+        Plan { conditions, habits, processes, tasks: dice.between(1..=3) }
     }
 }
 
@@ -118,7 +118,7 @@ struct Running {
 async fn play(kind: Kind, seed: u64, mutant: Option<Mutant>) -> Arc<History> {
     let mut dice = Dice::of(&[seed, kind as u64]);
     let plan = Plan::draw(kind, &mut dice);
-    let scene = Arc::new(Scene::new(kind, seed, &plan.weather, plan.habits.ttl, mutant));
+    let scene = Arc::new(Scene::new(kind, seed, &plan.conditions, plan.habits.ttl, mutant));
     let history = scene.history.clone();
     let mut running = Vec::new();
     for number in 1..=plan.processes {
@@ -137,19 +137,19 @@ async fn play(kind: Kind, seed: u64, mutant: Option<Mutant>) -> Arc<History> {
         let tasks = tasks.collect();
         running.push(Running { number, process, tasks });
     }
-    let storm_ends = Instant::now() + dice.millis(500..=8_000);
+    let faults_end = Instant::now() + dice.millis(500..=8_000);
     let mut troubles: Vec<JoinHandle<()>> = Vec::new();
     for running in &running {
         let dice = Dice::of(&[seed, 7, u64::from(running.number)]);
-        let trouble = Trouble {
+        let trouble = NetworkFault {
             number: running.number,
             gate: running.process.gate.clone(),
             link: running.process.link.clone(),
             faults: running.process.faults.clone(),
             scene: scene.clone(),
-            weather: plan.weather.clone(),
+            conditions: plan.conditions.clone(),
             dice,
-            storm_ends,
+            faults_end,
             locks: plan.habits.locks,
         };
         troubles.push(tokio::spawn(trouble.run()));
@@ -164,7 +164,7 @@ async fn play(kind: Kind, seed: u64, mutant: Option<Mutant>) -> Arc<History> {
 
 /// Sometimes a process closes its store in the midst of everything.
 async fn close_some(dice: &mut Dice, plan: &Plan, running: &[Running]) -> bool {
-    if !dice.percent(15) || plan.weather.crashes > 0 || plan.weather.pauses > 0 {
+    if !dice.percent(15) || plan.conditions.crashes > 0 || plan.conditions.pauses > 0 {
         return false;
     }
     sleep(dice.millis(0..=500)).await;
@@ -200,7 +200,7 @@ async fn finish(plan: &Plan, scene: &Scene, running: Vec<Running>, closed: bool)
 /// Waits for what may take time, and checks that nothing is left.
 async fn settle(plan: &Plan, scene: &Scene) {
     let history = &scene.history;
-    let wait = match plan.weather.calm {
+    let wait = match plan.conditions.calm {
         // The longest forgotten hold; the TTL itself is much longer.
         true => Duration::from_secs(2),
         false => plan.habits.ttl * 3 + Duration::from_secs(15),
@@ -217,23 +217,23 @@ async fn settle(plan: &Plan, scene: &Scene) {
 }
 
 /// What happens to one process until the storm ends.
-struct Trouble {
+struct NetworkFault {
     number: u32,
     gate: Arc<Gate>,
     link: Option<Arc<Link>>,
     faults: Option<Arc<Faults>>,
     scene: Arc<Scene>,
-    weather: Weather,
+    conditions: Conditions,
     dice: Dice,
-    storm_ends: Instant,
+    faults_end: Instant,
     locks: usize,
 }
 
-impl Trouble {
+impl NetworkFault {
     async fn run(mut self) {
-        let crash = (self.number == 1 && self.dice.percent(self.weather.crashes))
+        let crash = (self.number == 1 && self.dice.percent(self.conditions.crashes))
             .then(|| Instant::now() + self.dice.millis(0..=3_000));
-        while Instant::now() < self.storm_ends && !self.weather.is_uneventful() {
+        while Instant::now() < self.faults_end && !self.conditions.is_uneventful() {
             sleep(self.dice.millis(10..=1_200)).await;
             if let Some(link) = &self.link
                 && crash.is_some_and(|at| at <= Instant::now())
@@ -258,7 +258,7 @@ impl Trouble {
         let long = self.dice.pick(&[100, 1_000, 4_000]);
         let length = self.dice.millis(1..=long);
         let trouble = self.dice.below(5);
-        if trouble == 0 && self.dice.percent(self.weather.pauses) {
+        if trouble == 0 && self.dice.percent(self.conditions.pauses) {
             self.scene.goes_silent(number, &mut self.dice);
             history.note(number, "stopped", 0, 0);
             self.gate.shut();
@@ -271,23 +271,23 @@ impl Trouble {
             self.gate.open(&history, number, &mut self.dice);
         }
         let Some(link) = &self.link else { return };
-        if trouble == 1 && self.dice.percent(self.weather.cuts) {
+        if trouble == 1 && self.dice.percent(self.conditions.cuts) {
             self.scene.goes_silent(number, &mut self.dice);
             history.note(number, "cut", 0, 0);
             link.cut(true);
             sleep(length).await;
             link.cut(false);
             history.note(number, "uncut", 0, 0);
-        } else if trouble == 2 && self.dice.percent(self.weather.stale) {
+        } else if trouble == 2 && self.dice.percent(self.conditions.stale) {
             self.scene.goes_silent(number, &mut self.dice);
             history.note(number, "cut off", 0, 0);
             self.scene.cut_off(number, true);
             sleep(length).await;
             self.scene.cut_off(number, false);
             history.note(number, "back", 0, 0);
-        } else if trouble == 3 && self.dice.percent(self.weather.evictions) {
+        } else if trouble == 3 && self.dice.percent(self.conditions.evictions) {
             self.scene.evict(&mut self.dice, self.locks);
-        } else if trouble == 4 && self.dice.percent(self.weather.wipes) {
+        } else if trouble == 4 && self.dice.percent(self.conditions.wipes) {
             self.scene.wipe();
         }
     }

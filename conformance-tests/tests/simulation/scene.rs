@@ -7,17 +7,17 @@ use std::time::Duration;
 use fencelock_core::memory::Memory;
 use fencelock_core::{DistributedLock, Label, Locks, Settings, Ttl};
 
+use crate::conditions::Conditions;
 use crate::dice::Dice;
 use crate::faulty::{Faults, Faulty};
 use crate::gate::Gate;
 use crate::history::History;
-use crate::lease_driver::LeaseDriver;
+use crate::lease_backend::LeaseBackend;
 use crate::lease_server::LeaseServer;
 use crate::link::Link;
 use crate::mutant::Mutant;
-use crate::session_driver::SessionDriver;
+use crate::session_backend::SessionBackend;
 use crate::session_server::SessionServer;
-use crate::weather::Weather;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) const ALL: [Kind; 3] = [Kind::Memory, Kind::Leases, Kind::Sessions];
 
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Kind::Memory => "memory",
             Kind::Leases => "leases",
@@ -50,7 +50,7 @@ pub(crate) enum Store {
 pub(crate) struct Scene {
     pub(crate) store: Store,
     pub(crate) history: Arc<History>,
-    weather: Weather,
+    conditions: Conditions,
     seed: u64,
     ttl: Duration,
     /// Of everybody who shares a memory store, which is one process.
@@ -63,7 +63,7 @@ pub(crate) struct Process {
     pub(crate) gate: Arc<Gate>,
     /// The memory store has none: nothing can happen on the way.
     pub(crate) link: Option<Arc<Link>>,
-    /// Where the weather makes the driver fail.
+    /// Where the conditions makes the backend fail.
     pub(crate) faults: Option<Arc<Faults>>,
 }
 
@@ -71,17 +71,17 @@ impl Scene {
     pub(crate) fn new(
         kind: Kind,
         seed: u64,
-        weather: &Weather,
+        conditions: &Conditions,
         ttl: Duration,
         mutant: Option<Mutant>,
     ) -> Scene {
-        let history = Arc::new(History::new(weather.calm));
+        let history = Arc::new(History::new(conditions.calm));
         // In a calm nobody needs a look, and one that is far away hides no lost wake-up.
-        let look_every = Duration::from_secs(if weather.calm { 60 } else { 1 });
+        let look_every = Duration::from_secs(if conditions.calm { 60 } else { 1 });
         let store = match kind {
             Kind::Memory => Store::Memory(Memory::new()),
             Kind::Leases => {
-                let server = LeaseServer::new(history.clone(), mutant, look_every, weather.rate);
+                let server = LeaseServer::new(history.clone(), mutant, look_every, conditions.rate);
                 Store::Leases(Arc::new(server))
             }
             Kind::Sessions => {
@@ -89,11 +89,11 @@ impl Scene {
                 Store::Sessions(Arc::new(SessionServer::new(history.clone(), mutant, timeout)))
             }
         };
-        Scene { store, history, weather: weather.clone(), seed, ttl, gate: Arc::default() }
+        Scene { store, history, conditions: conditions.clone(), seed, ttl, gate: Arc::default() }
     }
 
     pub(crate) fn connect(&self, process: u32) -> Process {
-        let link = |in_order| Arc::new(Link::new(process, self.seed, &self.weather, in_order));
+        let link = |in_order| Arc::new(Link::new(process, self.seed, &self.conditions, in_order));
         match &self.store {
             Store::Memory(memory) => {
                 let locks = memory.locks(self.settings(process)).expect("inside a runtime");
@@ -101,28 +101,28 @@ impl Scene {
             }
             Store::Leases(server) => {
                 let link = link(false);
-                self.over(LeaseDriver::connect(server, link.clone()), link)
+                self.over(LeaseBackend::connect(server, link.clone()), link)
             }
             Store::Sessions(server) => {
                 let link = link(true);
-                self.over(SessionDriver::connect(server, link.clone()), link)
+                self.over(SessionBackend::connect(server, link.clone()), link)
             }
         }
     }
 
-    fn over<S: DistributedLock>(&self, driver: Arc<S>, link: Arc<Link>) -> Process {
+    fn over<S: DistributedLock>(&self, backend: Arc<S>, link: Arc<Link>) -> Process {
         let (process, gate) = (link.process, link.gate.clone());
         let settings = self.settings(process);
-        let faults = (self.weather.driver_faults > 0).then(|| {
+        let faults = (self.conditions.backend_faults > 0).then(|| {
             let dice = Dice::of(&[self.seed, 11, u64::from(process)]);
-            Faults::new(process, gate.clone(), self.history.clone(), &self.weather, dice)
+            Faults::new(process, gate.clone(), self.history.clone(), &self.conditions, dice)
         });
         let locks = match &faults {
             Some(faults) => {
-                let faulty = Faulty::new(driver, faults.clone());
+                let faulty = Faulty::new(backend, faults.clone());
                 Locks::new(Arc::new(faulty), "sim://", settings)
             }
-            None => Locks::new(driver, "sim://", settings),
+            None => Locks::new(backend, "sim://", settings),
         };
         let locks = locks.expect("inside a runtime");
         Process { locks, gate, link: Some(link), faults }

@@ -9,14 +9,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
-    LockName, Locks, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Result, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, FencingToken,
+    Liveness, LockName, Locks, Modes, Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome,
+    RenewOutcome, RenewalPlan, Result, Settings, Snapshot, TokenOrder, TokioClock, Ttl,
+    WaiterCheck, lease_end,
 };
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-/// What the driver does with one request.
+/// What the backend does with one request.
 #[derive(Clone, Debug)]
 pub(crate) enum Step<T> {
     Now(Result<T>),
@@ -27,7 +28,7 @@ pub(crate) enum Step<T> {
     Blocks(Arc<Stall>, Result<T>),
 }
 
-/// What a driver does that blocks its thread.
+/// What a backend does that blocks its thread.
 #[derive(Debug, Default)]
 pub(crate) struct Stall {
     state: Mutex<Stalled>,
@@ -68,7 +69,7 @@ impl<T> Step<T> {
                 answer
             }
             Step::Never => pending().await,
-            Step::Panic => panic!("the driver panics on the test's order"),
+            Step::Panic => panic!("the backend panics on the test's order"),
             Step::Blocks(stall, answer) => {
                 stall.block();
                 answer
@@ -77,7 +78,7 @@ impl<T> Step<T> {
     }
 }
 
-/// One request as the driver got it.
+/// One request as the backend got it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Attempt(u64),
@@ -102,10 +103,10 @@ pub(crate) struct Scripted {
     profile: Profile,
     enter: Mutex<Entered>,
     inspect: Mutex<Step<Snapshot>>,
-    attempt: Mutex<Script<Arc<Claim>, Step<Attempt>>>,
-    release: Mutex<Script<Arc<Claim>, Step<Removal>>>,
-    renew: Mutex<Script<Arc<Claim>, Step<Renewal>>>,
-    look: Mutex<Script<Claims, Step<Vec<Look>>>>,
+    attempt: Mutex<Script<Arc<Claim>, Step<AttemptOutcome>>>,
+    release: Mutex<Script<Arc<Claim>, Step<ReleaseOutcome>>>,
+    renew: Mutex<Script<Arc<Claim>, Step<RenewOutcome>>>,
+    look: Mutex<Script<Claims, Step<Vec<WaiterCheck>>>>,
     shard: Mutex<Sharded>,
     seen: Mutex<Seen>,
     changed: Notify,
@@ -148,7 +149,7 @@ impl Scripted {
             longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
-            tokens: Tokens::Data,
+            tokens: TokenOrder::Data,
             exclusion_fails_when: Cow::Borrowed(&[]),
         };
         let store = Arc::new(Scripted {
@@ -157,10 +158,10 @@ impl Scripted {
             enter: Mutex::new(Arc::new(|_| {})),
             inspect: Mutex::new(Step::Now(Ok(Snapshot::default()))),
             attempt: Mutex::new(Arc::new(|_, _| Step::Never)),
-            release: Mutex::new(Arc::new(|_, _| Step::Now(Ok(Removal::Removed)))),
+            release: Mutex::new(Arc::new(|_, _| Step::Now(Ok(ReleaseOutcome::Removed)))),
             renew: Mutex::new(Arc::new(|_, _| Step::Never)),
             look: Mutex::new(Arc::new(|waiting, _| {
-                Step::Now(Ok(vec![Look::Again(SECOND); waiting.len()]))
+                Step::Now(Ok(vec![WaiterCheck::Again(SECOND); waiting.len()]))
             })),
             shard: Mutex::new(Arc::new(|_| 0)),
             seen: Mutex::default(),
@@ -187,17 +188,17 @@ impl Scripted {
     }
 
     /// A grant asked for now.
-    pub(crate) fn grant(&self, claim: &Claim) -> Attempt {
+    pub(crate) fn grant(&self, claim: &Claim) -> AttemptOutcome {
         let valid_until = lease_end(self.now(), claim.ttl());
-        Attempt::Granted { token: FencingToken::new(claim.id()), valid_until }
+        AttemptOutcome::Granted { token: FencingToken::new(claim.id()), valid_until }
     }
 
     /// A renewal asked for now.
-    pub(crate) fn renewed(&self, claim: &Claim) -> Renewal {
-        Renewal::Renewed { valid_until: lease_end(self.now(), claim.ttl()) }
+    pub(crate) fn renewed(&self, claim: &Claim) -> RenewOutcome {
+        RenewOutcome::Renewed { valid_until: lease_end(self.now(), claim.ttl()) }
     }
 
-    /// What happens while a claim takes its seat.
+    /// What happens while a claim takes its acquisition.
     pub(crate) fn on_enter(&self, script: impl Fn(&Claim) + Send + Sync + 'static) {
         *locked(&self.enter) = Arc::new(script);
     }
@@ -210,7 +211,7 @@ impl Scripted {
     /// What the `n`-th attempt of a claim gets, from 0.
     pub(crate) fn on_attempt(
         self: &Arc<Self>,
-        script: impl Fn(&Scripted, Arc<Claim>, u64) -> Step<Attempt> + Send + Sync + 'static,
+        script: impl Fn(&Scripted, Arc<Claim>, u64) -> Step<AttemptOutcome> + Send + Sync + 'static,
     ) {
         let store = Arc::downgrade(self);
         *locked(&self.attempt) = Arc::new(move |claim, n| match store.upgrade() {
@@ -220,14 +221,17 @@ impl Scripted {
     }
 
     /// What the `n`-th release of a claim gets, from 0.
-    pub(crate) fn on_release(&self, script: impl Fn(u64) -> Step<Removal> + Send + Sync + 'static) {
+    pub(crate) fn on_release(
+        &self,
+        script: impl Fn(u64) -> Step<ReleaseOutcome> + Send + Sync + 'static,
+    ) {
         *locked(&self.release) = Arc::new(move |_, n| script(n));
     }
 
     /// What the `n`-th renewal of whatever claim gets, from 0.
     pub(crate) fn on_renew(
         self: &Arc<Self>,
-        script: impl Fn(&Scripted, Arc<Claim>, u64) -> Step<Renewal> + Send + Sync + 'static,
+        script: impl Fn(&Scripted, Arc<Claim>, u64) -> Step<RenewOutcome> + Send + Sync + 'static,
     ) {
         let store = Arc::downgrade(self);
         *locked(&self.renew) = Arc::new(move |claim, n| match store.upgrade() {
@@ -239,7 +243,7 @@ impl Scripted {
     /// What the `n`-th look gets, from 0.
     pub(crate) fn on_look(
         &self,
-        script: impl Fn(&[Arc<Claim>], u64) -> Step<Vec<Look>> + Send + Sync + 'static,
+        script: impl Fn(&[Arc<Claim>], u64) -> Step<Vec<WaiterCheck>> + Send + Sync + 'static,
     ) {
         *locked(&self.look) = Arc::new(move |waiting, n| script(&waiting, n));
     }
@@ -249,7 +253,7 @@ impl Scripted {
         *locked(&self.shard) = Arc::new(script);
     }
 
-    /// The `n`-th claim that took a seat, from 0.
+    /// The `n`-th claim that took a acquisition, from 0.
     pub(crate) fn claim(&self, n: usize) -> Arc<Claim> {
         locked(&self.seen).claims[n].clone()
     }
@@ -307,7 +311,7 @@ impl Scripted {
 }
 
 impl DistributedLock for Scripted {
-    type Contender = ScriptedSeat;
+    type Acquisition = ScriptedAcquisition;
 
     fn profile(&self) -> &Profile {
         &self.profile
@@ -317,26 +321,30 @@ impl DistributedLock for Scripted {
         &self.clock
     }
 
-    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> ScriptedSeat {
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> ScriptedAcquisition {
         let script = locked(&self.enter).clone();
         script(&claim);
         locked(&self.seen).claims.push(claim.clone());
-        ScriptedSeat { store: self.clone(), claim }
+        ScriptedAcquisition { store: self.clone(), claim }
     }
 
-    fn shard(&self, contender: &ScriptedSeat) -> impl Eq + Hash + Send {
+    fn shard(&self, contender: &ScriptedAcquisition) -> impl Eq + Hash + Send {
         let script = locked(&self.shard).clone();
         script(&contender.claim)
     }
 
-    async fn renew(&self, held: &ScriptedSeat) -> Result<Renewal> {
+    async fn renew(&self, held: &ScriptedAcquisition) -> Result<RenewOutcome> {
         let n = self.record(Call::Renew(held.claim.id()));
         let script = locked(&self.renew).clone();
         let step = script(held.claim.clone(), n);
         step.play().await
     }
 
-    async fn look(&self, _: &LockName, waiting: &[&ScriptedSeat]) -> Result<Vec<Look>> {
+    async fn look(
+        &self,
+        _: &LockName,
+        waiting: &[&ScriptedAcquisition],
+    ) -> Result<Vec<WaiterCheck>> {
         let n = self.record(Call::Look(waiting.len()));
         let script = locked(&self.look).clone();
         let step = script(waiting.iter().map(|waiter| waiter.claim.clone()).collect(), n);
@@ -348,8 +356,8 @@ impl DistributedLock for Scripted {
         step.play().await
     }
 
-    async fn evict(&self, _: &LockName, _: &OccupantId) -> Result<Removal> {
-        Ok(Removal::Absent)
+    async fn evict(&self, _: &LockName, _: &ParticipantId) -> Result<ReleaseOutcome> {
+        Ok(ReleaseOutcome::Absent)
     }
 
     async fn close(&self) -> Result<()> {
@@ -358,24 +366,24 @@ impl DistributedLock for Scripted {
     }
 }
 
-pub(crate) struct ScriptedSeat {
+pub(crate) struct ScriptedAcquisition {
     store: Arc<Scripted>,
     claim: Arc<Claim>,
 }
 
-impl Contender for ScriptedSeat {
+impl Acquisition for ScriptedAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let n = self.store.record(Call::Attempt(self.claim.id()));
         let script = locked(&self.store.attempt).clone();
         let step = script(self.claim.clone(), n);
         step.play().await
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let call = match self.claim.is_over() {
             true => Call::Release(self.claim.id()),
             false => Call::ReleaseTooEarly(self.claim.id()),

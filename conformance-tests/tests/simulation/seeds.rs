@@ -44,7 +44,7 @@ fn repeat(kind: Kind, seed: u64, wrong: &Wrong) -> String {
          seeds::{kind}_store_keeps_its_promises\n",
         wrong.what,
         wrong.events,
-        kind = kind.word(),
+        kind = kind.as_str(),
     )
 }
 
@@ -111,7 +111,7 @@ fn keeps_its_promises(kind: Kind) {
     let (seeds, started) = (seeds(), Instant::now());
     let sum = run_all(kind, &seeds);
     let took = started.elapsed();
-    println!("{}: {} seeds in {took:.1?}, {sum:?}", kind.word(), seeds.len());
+    println!("{}: {} seeds in {took:.1?}, {sum:?}", kind.as_str(), seeds.len());
     if seeds.len() >= 2_000 {
         assert!(sum.granted > 0 && sum.cancelled > 0 && sum.lost > 0, "proves nothing: {sum:?}");
         assert!(sum.outlived > 0 && sum.outlasted > 0, "no pause was felt: {sum:?}");
@@ -143,7 +143,7 @@ fn a_seed_repeats_exactly() {
                 Ok(shown) => shown.fingerprint,
                 Err(wrong) => panic!("{}", repeat(kind, seed, &wrong)),
             };
-            assert_eq!(fingerprint(), fingerprint(), "{} store, seed {seed}", kind.word());
+            assert_eq!(fingerprint(), fingerprint(), "{} store, seed {seed}", kind.as_str());
         }
     }
 }

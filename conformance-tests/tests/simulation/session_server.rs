@@ -238,7 +238,7 @@ impl SessionServer {
             let shown = state.locks.clone();
             state.cut_off.insert(process, shown);
         } else if state.cut_off.remove(&process).is_some() {
-            state.tell_what_is_gone();
+            state.notify_of_deleted_nodes();
         }
     }
 
@@ -247,7 +247,7 @@ impl SessionServer {
     pub(crate) fn goes_silent(&self, process: u32, silence: Duration) {
         let now = self.history.now();
         for session in self.state().sessions.values_mut().filter(|it| it.process == process) {
-            session.heard = session.heard.max(now.before(silence));
+            session.heard = session.heard.max(now - silence);
         }
     }
 
@@ -258,7 +258,7 @@ impl SessionServer {
         let modes: Vec<Mode> = nodes.range(..=seq).map(|(_, node)| node.mode).collect();
         let Some(node) = nodes.get_mut(&seq) else { return };
         node.taken = true;
-        let fits = |at: usize| modes[at].fits_beside(modes[..at].iter().copied());
+        let fits = |at: usize| modes[at].is_compatible_with(modes[..at].iter().copied());
         if !(0..modes.len()).all(fits) {
             self.history.fail(format!("lock {lock}: {node:?} overtakes one of {modes:?}"));
         }
@@ -270,11 +270,11 @@ impl SessionServer {
         self.history.compare(lock, |token| nodes.values().any(|node| node.token == token));
         let mut ahead: Vec<Mode> = Vec::new();
         for node in nodes.values_mut() {
-            if !node.mode.fits_beside(ahead.iter().copied()) {
+            if !node.mode.is_compatible_with(ahead.iter().copied()) {
                 return;
             }
             let since = *node.turn_since.get_or_insert(now);
-            let waited = now.since(since);
+            let waited = now.duration_since(since);
             if self.history.is_calm() && !node.taken && waited > Duration::from_millis(100) {
                 self.history.fail(format!("lock {lock}: {node:?} waits in vain for {waited:?}"));
             }
@@ -316,11 +316,11 @@ impl State {
 
     fn catch_up(&mut self, process: u32) {
         if self.behind.remove(&process).is_some() {
-            self.tell_what_is_gone();
+            self.notify_of_deleted_nodes();
         }
     }
 
-    fn tell_what_is_gone(&mut self) {
+    fn notify_of_deleted_nodes(&mut self) {
         let watched: Vec<_> = self.watches.keys().copied().collect();
         for (lock, seq) in watched {
             if !self.locks.get(&lock).is_some_and(|nodes| nodes.contains_key(&seq)) {
@@ -362,8 +362,8 @@ async fn watch_over(server: Weak<SessionServer>, session: u64, timeout: Duration
             let mut state = server.state();
             let Some(Session { process, heard }) = state.sessions.get(&session) else { return };
             let (process, heard) = (*process, *heard);
-            if heard.after(timeout) > now {
-                heard.after(timeout)
+            if heard + timeout > now {
+                heard + timeout
             } else {
                 let newest = state.sessions.iter().rev().find(|(_, it)| it.process == process);
                 let current = newest.is_some_and(|(id, _)| *id == session);
@@ -376,7 +376,7 @@ async fn watch_over(server: Weak<SessionServer>, session: u64, timeout: Duration
                 if let Some(session) = state.sessions.get_mut(&session) {
                     session.heard = now;
                 }
-                now.after(timeout)
+                now + timeout
             }
         };
         let Some(time) = server.upgrade().map(|server| server.history.time.clone()) else { return };

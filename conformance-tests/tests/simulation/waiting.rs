@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::{Attempt, Error, ErrorKind, Guard, Look, LostReason, Removal, Rest, Result};
+use fencelock_core::{
+    AttemptOutcome, Error, ErrorKind, Guard, LostReason, ReleaseOutcome, Residue, Result,
+    WaiterCheck,
+};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -25,8 +28,8 @@ fn look(call: Call) -> bool {
     matches!(call, Call::Look(_))
 }
 
-fn waiting(look_in: Duration) -> Step<Attempt> {
-    Step::Now(Ok(Attempt::Waiting { look_in }))
+fn waiting(check_after: Duration) -> Step<AttemptOutcome> {
+    Step::Now(Ok(AttemptOutcome::Waiting { check_after }))
 }
 
 fn acquire(store: &Arc<Scripted>) -> JoinHandle<Result<Guard>> {
@@ -35,32 +38,32 @@ fn acquire(store: &Arc<Scripted>) -> JoinHandle<Result<Guard>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ring_during_an_attempt_is_not_lost() {
+async fn a_wake_up_during_an_attempt_is_not_lost() {
     let store = Scripted::leases();
     store.on_attempt(|store, claim, n| match n {
-        // The answer was true when it was given: the hand-over came just after.
-        0 => Step::After(SECOND, Ok(Attempt::Waiting { look_in: FOREVER })),
+        // The answer was true when it was given: the hand-off came just after.
+        0 => Step::After(SECOND, Ok(AttemptOutcome::Waiting { check_after: FOREVER })),
         _ => Step::Now(Ok(store.grant(&claim))),
     });
     let acquiring = acquire(&store);
     store.until(1, attempt).await;
-    assert!(store.claim(0).ring());
+    assert!(store.claim(0).wake());
     let asked = store.now();
     let guard = acquiring.await.unwrap().unwrap();
-    assert_eq!(store.now().since(asked), SECOND);
+    assert_eq!(store.now().duration_since(asked), SECOND);
     assert!(guard.is_held());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ring_between_the_grant_and_the_hold_asks_about_the_hold() {
+async fn a_wake_up_between_the_grant_and_the_hold_renews_the_hold() {
     let store = Scripted::leases();
     store.on_attempt(|store, claim, _| {
         let grant = store.grant(&claim);
         // An external delete, noticed after the server's answer and before core has it.
-        assert!(claim.ring());
+        assert!(claim.wake());
         Step::Now(Ok(grant))
     });
-    store.on_renew(|_, _, _| Step::Now(Ok(fencelock_core::Renewal::Lost)));
+    store.on_renew(|_, _, _| Step::Now(Ok(fencelock_core::RenewOutcome::Lost)));
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let granted = store.now();
     assert_eq!(guard.lost().await, LostReason::TakenAway);
@@ -68,14 +71,14 @@ async fn a_ring_between_the_grant_and_the_hold_asks_about_the_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_attempts_only_when_it_is_rung() {
+async fn a_waiter_attempts_only_when_woken() {
     let store = Scripted::leases();
     store.on_attempt(|_, _, _| waiting(FOREVER));
     let acquiring = acquire(&store);
     sleep(1_000 * SECOND).await;
     assert_eq!((store.count(attempt), store.count(look)), (1, 0), "waiting costs nothing");
     for rings in 1..4 {
-        assert!(store.claim(0).ring());
+        assert!(store.claim(0).wake());
         store.until(1 + rings, attempt).await;
     }
     sleep(SECOND).await;
@@ -84,8 +87,10 @@ async fn a_waiter_attempts_only_when_it_is_rung() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stale_look_does_not_put_off_a_loss() {
-    for answer in [Ok(Look::Again(60 * SECOND)), Ok(Look::Attempt), Err(unreachable())] {
+async fn a_stale_check_does_not_delay_a_loss() {
+    for answer in
+        [Ok(WaiterCheck::Again(60 * SECOND)), Ok(WaiterCheck::Attempt), Err(unreachable())]
+    {
         for delay in [100, 1_500, 2_900, 2_968, 3_100] {
             let store = Scripted::leases();
             store.on_attempt(|store, claim, n| match n {
@@ -99,19 +104,19 @@ async fn a_stale_look_does_not_put_off_a_loss() {
             store.on_renew(|_, _, _| Step::Never);
             let acquiring = acquire(&store);
             store.until(1, look).await;
-            // Its hand-over overtakes the look.
-            assert!(store.claim(0).ring());
+            // Its hand-off overtakes the look.
+            assert!(store.claim(0).wake());
             let guard = acquiring.await.unwrap().unwrap();
             let end = guard.valid_until();
             assert_eq!(in_the_end(guard.lost()).await, LostReason::Expired);
-            let late = store.now().since(end);
+            let late = store.now().duration_since(end);
             assert!(store.now() >= end && late <= Duration::from_millis(2), "{late:?} late");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_panics_in_look_is_asked_again() {
+async fn a_panic_in_check_waiters_is_retried() {
     let store = Scripted::leases();
     store.on_attempt(|store, claim, n| match n {
         0 => waiting(SECOND),
@@ -119,7 +124,7 @@ async fn a_driver_that_panics_in_look_is_asked_again() {
     });
     store.on_look(|_, n| match n {
         0 => Step::Panic,
-        _ => Step::Now(Ok(vec![Look::Attempt])),
+        _ => Step::Now(Ok(vec![WaiterCheck::Attempt])),
     });
     let guard = acquire(&store).await.unwrap().unwrap();
     assert!(guard.is_held() && store.count(look) == 2);
@@ -133,7 +138,7 @@ async fn a_look_that_answers_too_little_is_unknown_for_the_rest() {
         _ => Step::Now(Ok(store.grant(&claim))),
     });
     // The second look answers for more than it was asked about.
-    store.on_look(|_, n| Step::Now(Ok(vec![Look::Attempt; if n == 0 { 1 } else { 3 }])));
+    store.on_look(|_, n| Step::Now(Ok(vec![WaiterCheck::Attempt; if n == 0 { 1 } else { 3 }])));
     let locks = store.locks();
     let waiters: Vec<_> = (0..2)
         .map(|_| {
@@ -150,7 +155,7 @@ async fn a_look_that_answers_too_little_is_unknown_for_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_panics_in_attempt_leaves_nothing_behind() {
+async fn a_panic_in_attempt_leaves_nothing() {
     let store = Scripted::leases();
     let locks = store.locks();
     let held = locks.lock("other").acquire().await.unwrap();
@@ -160,7 +165,7 @@ async fn a_driver_that_panics_in_attempt_leaves_nothing_behind() {
     assert!(failed.is_panic());
     let claim = store.claim(1);
     store.until(1, release).await;
-    assert!(store.calls().contains(&Call::Release(claim.id())) && !claim.ring());
+    assert!(store.calls().contains(&Call::Release(claim.id())) && !claim.wake());
     sleep(10 * SECOND).await;
     assert!(held.is_held(), "the keeper goes on");
 }
@@ -169,9 +174,9 @@ async fn a_driver_that_panics_in_attempt_leaves_nothing_behind() {
 async fn dropped_at_any_poll_it_is_released() {
     // Attempts that answer late, with a wait and a renewal of the wait between them.
     let script = |store: &Scripted, claim: Arc<fencelock_core::Claim>, n| match n {
-        0 => Step::After(SECOND, Ok(Attempt::Waiting { look_in: SECOND })),
+        0 => Step::After(SECOND, Ok(AttemptOutcome::Waiting { check_after: SECOND })),
         1 => Step::Now(Err(unreachable())),
-        2 => Step::After(SECOND, Ok(Attempt::Waiting { look_in: FOREVER })),
+        2 => Step::After(SECOND, Ok(AttemptOutcome::Waiting { check_after: FOREVER })),
         _ => Step::After(SECOND, Ok(store.grant(&claim))),
     };
     let mut polls = 0;
@@ -179,7 +184,7 @@ async fn dropped_at_any_poll_it_is_released() {
         polls += 1;
         let store = Scripted::leases();
         store.on_attempt(script);
-        store.on_look(|_, _| Step::Now(Ok(vec![Look::Attempt])));
+        store.on_look(|_, _| Step::Now(Ok(vec![WaiterCheck::Attempt])));
         let locks = store.locks();
         let lock = locks.lock("a");
         let ringing = {
@@ -187,7 +192,7 @@ async fn dropped_at_any_poll_it_is_released() {
             tokio::spawn(async move {
                 store.until(3, attempt).await;
                 sleep(2 * SECOND).await;
-                store.claim(0).ring();
+                store.claim(0).wake();
             })
         };
         let acquired = AtMostPolls::new(lock.acquire(), polls).await;
@@ -198,7 +203,7 @@ async fn dropped_at_any_poll_it_is_released() {
         store.until(1, release).await;
         assert_eq!(store.now(), dropped, "at once, after {polls} polls");
         let claim = store.claim(0);
-        assert!(!claim.ring() && claim.is_over());
+        assert!(!claim.wake() && claim.is_over());
         locks.close().await.unwrap();
         assert_eq!(store.count(release), 1);
         if granted {
@@ -209,7 +214,7 @@ async fn dropped_at_any_poll_it_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_granted_too_late_is_an_error_and_given_back() {
+async fn a_grant_that_comes_too_late_is_an_error_and_is_released() {
     let store = Scripted::leases();
     // The promise counts from before the request, and the answer took all of it.
     store.on_attempt(|store, claim, _| Step::After(TTL, Ok(store.grant(&claim))));
@@ -220,12 +225,12 @@ async fn what_is_granted_too_late_is_an_error_and_given_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_try_is_cleaned_up_if_it_left_something() {
-    for (rest, releases) in [(Rest::Nothing, 0), (Rest::Perhaps, 1)] {
+    for (rest, releases) in [(Residue::Nothing, 0), (Residue::Perhaps, 1)] {
         let store = Scripted::leases();
-        store.on_attempt(move |_, _, _| Step::Now(Ok(Attempt::Busy { rest })));
+        store.on_attempt(move |_, _, _| Step::Now(Ok(AttemptOutcome::Busy { rest })));
         let locks = store.locks();
         assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
-        assert!(!store.claim(0).ring());
+        assert!(!store.claim(0).wake());
         locks.close().await.unwrap();
         assert_eq!(store.count(release), releases);
     }
@@ -239,7 +244,7 @@ async fn retries_slow_down_from_20_ms_to_a_second() {
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().contains("unreachable_after=5s"), "{error}");
     let times = store.times(attempt);
-    let pauses: Vec<Duration> = times.windows(2).map(|two| two[1].since(two[0])).collect();
+    let pauses: Vec<Duration> = times.windows(2).map(|two| two[1].duration_since(two[0])).collect();
     assert!(pauses[0] >= Duration::from_millis(10) && pauses[0] <= Duration::from_millis(21));
     assert!(pauses.iter().all(|pause| *pause <= SECOND), "{pauses:?}");
     assert!(pauses.len() < 20, "{pauses:?}");
@@ -266,7 +271,7 @@ async fn a_silent_store_is_waited_for_so_long() {
         store.on_look(|_, _| Step::Now(Ok(Vec::new())));
         let error = in_the_end(store.locks().lock("a").acquire()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "looks: {looks}");
-        let waited = store.now().since(asked);
+        let waited = store.now().duration_since(asked);
         assert!(waited >= 5 * SECOND && waited <= 8 * SECOND, "{waited:?}, looks: {looks}");
         store.until(1, release).await;
     }
@@ -285,7 +290,7 @@ async fn a_busy_lock_is_waited_for_without_end() {
 async fn a_wait_limit_is_kept_to_in_every_phase() {
     let limit = Duration::from_millis(2_500);
     // Only a store that queued the claim has said that the lock is not free.
-    let phases: [(Step<Attempt>, ErrorKind); 3] = [
+    let phases: [(Step<AttemptOutcome>, ErrorKind); 3] = [
         (Step::Never, ErrorKind::Unreachable),
         (waiting(SECOND), ErrorKind::WaitTimedOut),
         (Step::Now(Err(unreachable())), ErrorKind::Unreachable),
@@ -297,14 +302,14 @@ async fn a_wait_limit_is_kept_to_in_every_phase() {
         let lock = store.locks().lock("a").wait_at_most(limit);
         let error = lock.acquire().await.unwrap_err();
         assert_eq!(error.kind(), kind);
-        let waited = store.now().since(asked);
+        let waited = store.now().duration_since(asked);
         assert!(waited >= limit && waited <= limit + Duration::from_millis(2), "{waited:?}");
         store.until(1, release).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_waiters_look_together() {
+async fn a_thousand_waiters_are_checked_together() {
     let store = Scripted::leases();
     store.on_attempt(|_, _, _| waiting(SECOND));
     let locks = store.locks();
@@ -324,9 +329,9 @@ async fn a_thousand_waiters_look_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_of_one_waiter_leaves_the_others_their_rings() {
+async fn a_release_of_one_waiter_keeps_the_wake_ups_of_the_others() {
     let store = Scripted::leases();
-    store.on_release(|_| Step::Now(Ok(Removal::Removed)));
+    store.on_release(|_| Step::Now(Ok(ReleaseOutcome::Removed)));
     store.on_attempt(|store, claim, n| match n {
         0 => waiting(FOREVER),
         _ => Step::Now(Ok(store.grant(&claim))),
@@ -338,10 +343,10 @@ async fn a_release_of_one_waiter_leaves_the_others_their_rings() {
     let second = tokio::spawn(async move { second.acquire().await });
     store.until(2, attempt).await;
     // Rung and dropped in the same moment: the wake-up is the store's to pass on, by the release.
-    assert!(store.claim(0).ring());
+    assert!(store.claim(0).wake());
     first.abort();
     store.until(1, release).await;
-    assert!(!store.claim(0).ring() && store.claim(1).ring());
+    assert!(!store.claim(0).wake() && store.claim(1).wake());
     let guard = timeout(SECOND, second).await.unwrap().unwrap().unwrap();
     assert!(guard.is_held());
 }

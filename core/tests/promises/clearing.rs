@@ -22,7 +22,7 @@ async fn clearing_ends_with_its_limit_and_says_why() {
     let error = locks.clear(&Scratch::fresh("", "test"), 5 * SECOND).await.unwrap_err();
     assert_eq!((error.kind(), error.operation()), (ErrorKind::Unreachable, Some(Operation::Clear)));
     assert!(error.source().unwrap().to_string().contains("connection refused"), "{error:?}");
-    assert_eq!(store.now().since(asked), 5 * SECOND);
+    assert_eq!(store.now().duration_since(asked), 5 * SECOND);
 
     let (_, locks) = Script::new().clears(|_| std::future::pending()).connect();
     let error = locks.clear(&Scratch::fresh("", "test"), 5 * SECOND).await.unwrap_err();

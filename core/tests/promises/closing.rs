@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use fencelock_core::memory::Memory;
-use fencelock_core::{ErrorKind, Guard, Locks, LostReason, Removal, Settings};
+use fencelock_core::{ErrorKind, Guard, Locks, LostReason, ReleaseOutcome, Settings};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Barrier;
 use tokio::time::sleep;
@@ -18,7 +18,7 @@ use crate::scripted::{Call, SECOND, Script, Scripted, ms, waiting};
 async fn close_waits_for_every_release_that_is_owed() {
     let slow = |_| async {
         sleep(ms(300)).await;
-        Ok(Removal::Removed)
+        Ok(ReleaseOutcome::Removed)
     };
     let (store, locks) = Script::new().releases(slow).connect();
     let released = locks.lock("a").acquire().await.unwrap();
@@ -31,7 +31,7 @@ async fn close_waits_for_every_release_that_is_owed() {
     locks.close().await.unwrap();
     assert!(releasing.is_finished(), "close ended before a release under way");
     releasing.await.unwrap().unwrap();
-    let took = store.now().since(asked);
+    let took = store.now().duration_since(asked);
     assert!(took >= ms(300) && took <= ms(310), "{took:?}");
     assert_eq!(held.lost().await, LostReason::Closed);
     assert_eq!(store.calls().pop().unwrap().1, Call::Close);
@@ -145,7 +145,7 @@ fn a_claim_that_is_over_stays_over_when_it_is_rung() {
         assert!(kept.iter().all(|guard| !guard.is_held()));
         for claim in store.claims() {
             assert!(claim.is_over(), "{claim:?}");
-            assert!(!claim.ring() && claim.is_over(), "a ring revives nobody: {claim:?}");
+            assert!(!claim.wake() && claim.is_over(), "a ring revives nobody: {claim:?}");
         }
     });
 }

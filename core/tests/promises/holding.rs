@@ -29,7 +29,7 @@ impl Jumping {
 
 impl Clock for Jumping {
     fn now(&self) -> Moment {
-        self.clock.now().after(Duration::from_nanos(self.ahead.load(Ordering::SeqCst)))
+        self.clock.now() + Duration::from_nanos(self.ahead.load(Ordering::SeqCst))
     }
 
     fn sleep_until(&self, at: Moment) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
@@ -90,7 +90,11 @@ async fn a_fixed_lease_of_the_memory_store_ends_for_its_waiters_too() {
     let end = holder.valid_until();
     let waiter = locks.lock("a").fixed_lease(10 * SECOND).acquire().await.unwrap();
     assert!(!holder.is_held() && waiter.is_held());
-    assert!(locks.now().since(end) <= SECOND, "{:?} too late", locks.now().since(end));
+    assert!(
+        locks.now().duration_since(end) <= SECOND,
+        "{:?} too late",
+        locks.now().duration_since(end)
+    );
     // Handed over by a ring, it is no longer for that.
     let end = waiter.valid_until();
     sleep(5 * SECOND).await;
@@ -100,8 +104,8 @@ async fn a_fixed_lease_of_the_memory_store_ends_for_its_waiters_too() {
 #[tokio::test(start_paused = true)]
 async fn a_claim_is_over_before_its_release_is_sent() {
     let release = |asked: One| async move {
-        assert!(asked.of.is_over() && !asked.of.ring());
-        Ok(fencelock_core::Removal::Removed)
+        assert!(asked.of.is_over() && !asked.of.wake());
+        Ok(fencelock_core::ReleaseOutcome::Removed)
     };
     let (store, locks) = Script::new().releases(release).connect();
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();

@@ -34,7 +34,11 @@ async fn waiters_that_came_at_any_time_look_together_once_a_second() {
     assert!(times.len() >= 12, "everybody is sent to look: {}", times.len());
     for pair in times.windows(2) {
         // Timers may fire a millisecond apart.
-        assert!(pair[1].since(pair[0]) >= SECOND - ms(2), "{:?}", pair[1].since(pair[0]));
+        assert!(
+            pair[1].duration_since(pair[0]) >= SECOND - ms(2),
+            "{:?}",
+            pair[1].duration_since(pair[0])
+        );
     }
     assert_eq!(looks(&store).pop().unwrap().1.len(), 40);
 }
@@ -57,7 +61,7 @@ async fn short_looks_happen_at_their_own_times() {
     let looks = looks(&store);
     assert_eq!(looks.len(), AFTER.len(), "{looks:?}");
     for ((at, _), after) in looks.iter().zip(AFTER) {
-        let took = at.since(started);
+        let took = at.duration_since(started);
         assert!(took >= ms(after) && took <= ms(after + 2), "{after} ms: {took:?}");
     }
 }
@@ -99,9 +103,9 @@ async fn idle_waiters_of_the_memory_store_are_not_polled() {
     assert!(polled <= WAITERS + WAITERS / 10, "{polled} polls of {WAITERS} waiters");
     assert!(holder.is_held() && waiters.iter().all(|waiter| !waiter.is_finished()));
 
-    // And a hand-over wakes one of them.
+    // And a hand-off wakes one of them.
     holder.release().await.unwrap();
     let first = waiters.into_iter().next().unwrap().await.unwrap().unwrap();
     let woken = polls.load(Ordering::Relaxed) - polled;
-    assert!(first.is_held() && woken <= 10, "{woken} polls for one hand-over");
+    assert!(first.is_held() && woken <= 10, "{woken} polls for one hand-off");
 }

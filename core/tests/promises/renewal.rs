@@ -2,7 +2,7 @@
 
 use std::future::pending;
 
-use fencelock_core::{Guard, Locks, Renewal};
+use fencelock_core::{Guard, Locks, RenewOutcome};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::time::{sleep, timeout};
 
@@ -20,7 +20,7 @@ async fn a_thousand_holds_that_are_rung_together_are_renewed_together() {
     let (store, locks) = Script::new().connect();
     let guards = hold_many(&locks, 1_000).await;
     let rung = store.now();
-    assert!(store.claims().iter().all(|claim| claim.ring()));
+    assert!(store.claims().iter().all(|claim| claim.wake()));
     timeout(SECOND, store.until(1_000, renewal)).await.unwrap();
     assert_eq!(store.now(), rung, "at once");
     sleep(SECOND).await;
@@ -106,7 +106,7 @@ async fn a_grant_that_was_long_under_way_is_renewed_in_time() {
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_rings_with_every_error_is_not_asked_in_a_loop() {
     let disconnected = |asked: One| async move {
-        asked.of.ring();
+        asked.of.wake();
         // The ring may be heard before the error is.
         tokio::task::yield_now().await;
         refused_connection()
@@ -135,7 +135,7 @@ async fn rings_without_end_cost_one_renewal_at_a_time() {
     let (store, locks) = Script::new().renewals(slow).connect();
     let _guard = locks.lock("a").acquire().await.unwrap();
     for _ in 0..1_000 {
-        assert!(store.claims()[0].ring());
+        assert!(store.claims()[0].wake());
         sleep(ms(1)).await;
     }
     let asked = store.count(renewal);
@@ -153,22 +153,22 @@ async fn a_fixed_lease_that_is_rung_ends_when_it_would_have() {
     let guard = locks.lock("a").fixed_lease(10 * SECOND).acquire().await.unwrap();
     let end = guard.valid_until();
     sleep(9 * SECOND).await;
-    assert!(store.claims()[0].ring());
+    assert!(store.claims()[0].wake());
     store.until(1, renewal).await;
     tokio::task::yield_now().await;
     assert_eq!(guard.valid_until(), end);
     guard.lost().await;
-    assert!(store.now() >= end && store.now().since(end) <= ms(2));
+    assert!(store.now() >= end && store.now().duration_since(end) <= ms(2));
     assert_eq!(store.count(renewal), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_ring_finds_out_at_once_that_a_fixed_lease_was_taken_away() {
-    let taken = |_| async { Ok(Renewal::Lost) };
+    let taken = |_| async { Ok(RenewOutcome::Lost) };
     let (store, locks) = Script::new().renewals(taken).connect();
     let guard = locks.lock("a").fixed_lease(10 * SECOND).acquire().await.unwrap();
     let granted = store.now();
-    assert!(store.claims()[0].ring());
+    assert!(store.claims()[0].wake());
     guard.lost().await;
     assert_eq!(store.now(), granted);
 }

@@ -93,7 +93,7 @@ fn sleeps_end_with_the_boot_clocks_runtime() {
     let started = runtime();
     let clock = started.block_on(async { BootClock::start() }).unwrap();
     runtime().block_on(async {
-        let never = clock.now().after(1_000 * SECOND);
+        let never = clock.now() + 1_000 * SECOND;
         started.shutdown_background();
         timeout(AT_LAST, clock.sleep_until(never)).await.unwrap();
     });

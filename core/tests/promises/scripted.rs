@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fencelock_core::{
-    Attempt, Claim, Clock, Contender, DistributedLock, Error, ErrorKind, FencingToken, Liveness,
-    LockName, Locks, Look, Modes, Moment, OccupantId, Order, Profile, Reach, Removal, Renewal,
-    RenewalPlan, Result, Scratch, Settings, Snapshot, Tokens, TokioClock, Ttl, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, FencingToken,
+    Liveness, LockName, Locks, Modes, Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome,
+    RenewOutcome, RenewalPlan, Result, Scratch, Settings, Snapshot, TokenOrder, TokioClock, Ttl,
+    WaiterCheck, lease_end,
 };
 use tokio::sync::Notify;
 
@@ -35,23 +36,23 @@ pub(crate) type One = Asked<Arc<Claim>>;
 pub(crate) type Many = Asked<Vec<Arc<Claim>>>;
 
 /// The lock is the claim's, as of the call.
-pub(crate) fn granted(asked: &One) -> Result<Attempt> {
+pub(crate) fn granted(asked: &One) -> Result<AttemptOutcome> {
     let valid_until = lease_end(asked.at, asked.of.ttl());
-    Ok(Attempt::Granted { token: FencingToken::new(asked.of.id()), valid_until })
+    Ok(AttemptOutcome::Granted { token: FencingToken::new(asked.of.id()), valid_until })
 }
 
-pub(crate) fn waiting(look_in: Duration) -> Result<Attempt> {
-    Ok(Attempt::Waiting { look_in })
+pub(crate) fn waiting(check_after: Duration) -> Result<AttemptOutcome> {
+    Ok(AttemptOutcome::Waiting { check_after })
 }
 
 /// It is still held, as of the call.
-pub(crate) fn renewed(asked: &One) -> Result<Renewal> {
-    Ok(Renewal::Renewed { valid_until: lease_end(asked.at, asked.of.ttl()) })
+pub(crate) fn renewed(asked: &One) -> Result<RenewOutcome> {
+    Ok(RenewOutcome::Renewed { valid_until: lease_end(asked.at, asked.of.ttl()) })
 }
 
 /// Nobody of them needs to do anything for this long.
-pub(crate) fn again(asked: &Many, look_in: Duration) -> Result<Vec<Look>> {
-    Ok(asked.of.iter().map(|_| Look::Again(look_in)).collect())
+pub(crate) fn again(asked: &Many, check_after: Duration) -> Result<Vec<WaiterCheck>> {
+    Ok(asked.of.iter().map(|_| WaiterCheck::Again(check_after)).collect())
 }
 
 pub(crate) fn refused_connection<T>() -> Result<T> {
@@ -76,10 +77,10 @@ pub(crate) struct Script {
     profile: Profile,
     settings: Settings,
     clock: Arc<dyn Clock>,
-    attempt: Play<One, Result<Attempt>>,
-    release: Play<One, Result<Removal>>,
-    renew: Play<One, Result<Renewal>>,
-    look: Play<Many, Result<Vec<Look>>>,
+    attempt: Play<One, Result<AttemptOutcome>>,
+    release: Play<One, Result<ReleaseOutcome>>,
+    renew: Play<One, Result<RenewOutcome>>,
+    look: Play<Many, Result<Vec<WaiterCheck>>>,
     clear: Play<Asked<()>, Result<()>>,
     close: Play<Asked<()>, Result<()>>,
 }
@@ -95,13 +96,13 @@ impl Script {
                 longest_ttl: Ttl::MAX,
                 order: Order::Arrival,
                 modes: Modes::ALL,
-                tokens: Tokens::Data,
+                tokens: TokenOrder::Data,
                 exclusion_fails_when: Cow::Borrowed(&[]),
             },
             settings: Settings::default(),
             clock: Arc::new(TokioClock::new()),
             attempt: Box::new(|asked| Box::pin(async move { granted(&asked) })),
-            release: Box::new(|_| Box::pin(async { Ok(Removal::Removed) })),
+            release: Box::new(|_| Box::pin(async { Ok(ReleaseOutcome::Removed) })),
             renew: Box::new(|asked| Box::pin(async move { renewed(&asked) })),
             look: Box::new(|asked| Box::pin(async move { again(&asked, SECOND) })),
             clear: Box::new(|_| Box::pin(async { Ok(()) })),
@@ -109,7 +110,7 @@ impl Script {
         }
     }
 
-    pub(crate) fn attempts<F: Future<Output = Result<Attempt>> + Send + 'static>(
+    pub(crate) fn attempts<F: Future<Output = Result<AttemptOutcome>> + Send + 'static>(
         mut self,
         play: impl Fn(One) -> F + Send + Sync + 'static,
     ) -> Script {
@@ -117,7 +118,7 @@ impl Script {
         self
     }
 
-    pub(crate) fn releases<F: Future<Output = Result<Removal>> + Send + 'static>(
+    pub(crate) fn releases<F: Future<Output = Result<ReleaseOutcome>> + Send + 'static>(
         mut self,
         play: impl Fn(One) -> F + Send + Sync + 'static,
     ) -> Script {
@@ -125,7 +126,7 @@ impl Script {
         self
     }
 
-    pub(crate) fn renewals<F: Future<Output = Result<Renewal>> + Send + 'static>(
+    pub(crate) fn renewals<F: Future<Output = Result<RenewOutcome>> + Send + 'static>(
         mut self,
         play: impl Fn(One) -> F + Send + Sync + 'static,
     ) -> Script {
@@ -133,7 +134,7 @@ impl Script {
         self
     }
 
-    pub(crate) fn looks<F: Future<Output = Result<Vec<Look>>> + Send + 'static>(
+    pub(crate) fn looks<F: Future<Output = Result<Vec<WaiterCheck>>> + Send + 'static>(
         mut self,
         play: impl Fn(Many) -> F + Send + Sync + 'static,
     ) -> Script {
@@ -242,7 +243,7 @@ impl Scripted {
 }
 
 impl DistributedLock for Scripted {
-    type Contender = ScriptedSeat;
+    type Acquisition = ScriptedSeat;
 
     fn profile(&self) -> &Profile {
         &self.script.profile
@@ -257,12 +258,12 @@ impl DistributedLock for Scripted {
         ScriptedSeat { store: self.clone(), claim }
     }
 
-    async fn renew(&self, held: &ScriptedSeat) -> Result<Renewal> {
+    async fn renew(&self, held: &ScriptedSeat) -> Result<RenewOutcome> {
         let asked = self.record(Call::Renew, held.claim.clone());
         (self.script.renew)(asked).await
     }
 
-    async fn look(&self, _: &LockName, waiting: &[&ScriptedSeat]) -> Result<Vec<Look>> {
+    async fn look(&self, _: &LockName, waiting: &[&ScriptedSeat]) -> Result<Vec<WaiterCheck>> {
         let waiting: Vec<_> = waiting.iter().map(|waiter| waiter.claim.clone()).collect();
         let ids = waiting.iter().map(|claim| claim.id()).collect();
         let asked = self.record(Call::Look(ids), waiting);
@@ -273,8 +274,8 @@ impl DistributedLock for Scripted {
         Ok(Snapshot::default())
     }
 
-    async fn evict(&self, _: &LockName, _: &OccupantId) -> Result<Removal> {
-        Ok(Removal::Absent)
+    async fn evict(&self, _: &LockName, _: &ParticipantId) -> Result<ReleaseOutcome> {
+        Ok(ReleaseOutcome::Absent)
     }
 
     async fn clear(&self, _: &Scratch) -> Result<()> {
@@ -293,17 +294,17 @@ pub(crate) struct ScriptedSeat {
     claim: Arc<Claim>,
 }
 
-impl Contender for ScriptedSeat {
+impl Acquisition for ScriptedSeat {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    async fn attempt(&self) -> Result<Attempt> {
+    async fn attempt(&self) -> Result<AttemptOutcome> {
         let asked = self.store.record(Call::Attempt, self.claim.clone());
         (self.store.script.attempt)(asked).await
     }
 
-    async fn release(&self) -> Result<Removal> {
+    async fn release(&self) -> Result<ReleaseOutcome> {
         let asked = self.store.record(Call::Release, self.claim.clone());
         (self.store.script.release)(asked).await
     }

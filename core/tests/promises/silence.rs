@@ -4,7 +4,7 @@
 use std::future::pending;
 use std::task::Poll;
 
-use fencelock_core::{ErrorKind, Lock, Removal, Result};
+use fencelock_core::{ErrorKind, Lock, ReleaseOutcome, Result};
 
 use crate::scripted::{
     Call, Many, One, SECOND, Script, TTL, again, granted, refused_connection, waiting,
@@ -46,7 +46,7 @@ async fn an_unreachable_store_is_never_a_lock_that_is_not_free() {
             let asked = locks.now();
             let kinds = kind_of(&lock).await;
             assert_eq!(kinds, [Some(ErrorKind::Unreachable); 2], "{failure:?}, {limit:?}");
-            let took = locks.now().since(asked);
+            let took = locks.now().duration_since(asked);
             assert!(took >= 2 * limit && took <= 2 * limit + SECOND, "{failure:?}: {took:?}");
         }
     }
@@ -84,7 +84,7 @@ async fn a_store_that_falls_silent_behind_a_queue_is_unreachable_too() {
     let lock = locks.lock("a").wait_at_most(10 * SECOND);
     let waiter = tokio::spawn(async move { lock.try_acquire().await });
     store.until(1, |call| *call == Call::Attempt).await;
-    assert!(store.claims()[0].ring());
+    assert!(store.claims()[0].wake());
     assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Unreachable);
 }
 
@@ -120,7 +120,7 @@ async fn an_acquisition_may_bound_the_silence_by_itself() {
         let error = locks.lock("a").unreachable_after(2 * SECOND).try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{failure:?}");
         assert!(error.to_string().contains("unreachable_after=2s"), "{error}");
-        let took = locks.now().since(asked);
+        let took = locks.now().duration_since(asked);
         assert!(took >= 2 * SECOND && took <= 3 * SECOND, "{failure:?}: {took:?}");
     }
 }
@@ -132,7 +132,7 @@ async fn a_store_that_was_silent_for_the_whole_bound_is_not_waited_for_again() {
     drop(locks.lock("a").acquire().await.unwrap());
     let asked = store.now();
     assert_eq!(locks.close().await.unwrap_err().kind(), ErrorKind::Unreachable);
-    let took = store.now().since(asked);
+    let took = store.now().duration_since(asked);
     assert!(took >= TTL && took <= TTL + 2 * SECOND, "{took:?}");
     assert_eq!(store.count(|call| *call == Call::Close), 1, "its connection ends all the same");
 }
@@ -150,7 +150,7 @@ async fn a_hanging_look_makes_a_waiter_find_the_silence_out() {
     let asked = store.now();
     let error = locks.lock("a").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
-    let took = store.now().since(asked);
+    let took = store.now().duration_since(asked);
     assert!(took <= 2 * TTL, "{took:?}");
 }
 
@@ -167,7 +167,7 @@ async fn a_hanging_look_hides_no_lock_from_a_waiter_whose_store_answers_attempts
     let asked = store.now();
     let guard = locks.lock("a").acquire().await.unwrap();
     assert!(guard.is_held());
-    let took = store.now().since(asked);
+    let took = store.now().duration_since(asked);
     assert!(took <= TTL + 2 * SECOND, "{took:?}");
 }
 
@@ -203,14 +203,14 @@ async fn a_silent_release_is_unreachable_and_goes_on() {
     let silent_at_first = |asked: One| async move {
         match asked.n {
             0 => pending().await,
-            _ => Ok(Removal::Removed),
+            _ => Ok(ReleaseOutcome::Removed),
         }
     };
     let (store, locks) = Script::new().releases(silent_at_first).connect();
     let guard = locks.lock("a").acquire().await.unwrap();
     let asked = store.now();
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Unreachable);
-    assert!(store.now().since(asked) <= TTL + SECOND);
+    assert!(store.now().duration_since(asked) <= TTL + SECOND);
     store.until(2, |call| *call == Call::Release).await;
 }
 
@@ -220,7 +220,7 @@ async fn a_clean_up_outlives_a_driver_that_panics_or_never_returns() {
         match asked.n {
             0 => panic!("the driver panics on the test's order"),
             1 => pending().await,
-            _ => Ok(Removal::Removed),
+            _ => Ok(ReleaseOutcome::Removed),
         }
     };
     let (store, locks) = Script::new().releases(fails_at_first).connect();

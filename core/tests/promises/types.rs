@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use fencelock_core::url::{Connecting, Params, Scheme, StoreUrl};
 use fencelock_core::{
-    Armed, Attempt, BootClock, Claim, Clock, Contender, DistributedLock, Error, ErrorKind,
-    FencingToken, Guard, IfBusy, Label, Liveness, Lock, LockName, Locks, Look, LostReason, Mode,
-    Modes, Moment, Occupant, OccupantId, Operation, Order, OwnerToken, Permits, Profile, Reach,
-    Removal, Renewal, RenewalPlan, Rest, RwLock, Settings, Snapshot, TokenEpoch, Tokens,
-    TokioClock, Ttl, memory,
+    Acquisition, AttemptOutcome, BootClock, Claim, Clock, DistributedLock, Error, ErrorKind,
+    FencingToken, Guard, IfBusy, Label, Liveness, Lock, LockName, Locks, LostReason, Mode, Modes,
+    Moment, Operation, Order, OwnerToken, Participant, ParticipantId, Permits, Profile, Reach,
+    ReleaseOutcome, RenewOutcome, RenewalPlan, Residue, RwLock, Settings, Snapshot, TokenEpoch,
+    TokenOrder, TokioClock, Ttl, WaiterCheck, WatchHandle, memory,
 };
 
 fn shared<T: ?Sized + Send + Sync + 'static>() {}
@@ -18,12 +18,21 @@ fn sent<T: Send>(_: T) {}
 
 #[test]
 fn public_types_may_be_shared_between_threads() {
-    shared::<(Locks, Lock, RwLock, Guard, Claim, Armed, memory::Memory)>();
+    shared::<(Locks, Lock, RwLock, Guard, Claim, WatchHandle, memory::Memory)>();
     shared::<(Error, ErrorKind, Operation, LostReason)>();
     shared::<(LockName, Mode, Permits, Label, Settings, Ttl, OwnerToken, IfBusy)>();
     shared::<(FencingToken, TokenEpoch, Moment, BootClock, TokioClock)>();
-    shared::<(Attempt, Rest, Renewal, Look, Removal, Snapshot, Occupant, OccupantId)>();
-    shared::<(Profile, Reach, Liveness, RenewalPlan, Order, Modes, Tokens)>();
+    shared::<(
+        AttemptOutcome,
+        Residue,
+        RenewOutcome,
+        WaiterCheck,
+        ReleaseOutcome,
+        Snapshot,
+        Participant,
+        ParticipantId,
+    )>();
+    shared::<(Profile, Reach, Liveness, RenewalPlan, Order, Modes, TokenOrder)>();
     shared::<(StoreUrl, Params<'static>, Scheme)>();
     shared::<dyn Clock>();
 }
@@ -43,7 +52,7 @@ fn any_store_may_be_shared_and_its_futures_sent<S: DistributedLock>(store: &S, o
 /// Never called: that it compiles is the test.
 #[allow(dead_code)]
 fn public_futures_may_be_sent(locks: &Locks, lock: &Lock, guard: Guard, connecting: Connecting) {
-    let id = OccupantId::new("1");
+    let id = ParticipantId::new("1");
     sent(lock.acquire());
     sent(lock.try_acquire());
     sent(locks.inspect("a"));

@@ -17,7 +17,7 @@ fn row_2_with_a_delay_shorter_than_the_ttl() {
 
 #[test]
 fn row_3_with_the_uptime_for_an_age() {
-    breaks(settings::restart(), Dropped::AgeByMarker, OVERLAP);
+    breaks(settings::restart(), Dropped::AgeByRecord, OVERLAP);
 }
 
 #[test]
@@ -31,32 +31,32 @@ fn row_5_with_a_clients_own_clock_beyond_the_margin() {
 }
 
 #[test]
-fn row_6_with_a_majority_of_those_that_answer() {
-    breaks(settings::crowd(), Dropped::AbstainersCount, OVERLAP);
+fn row_6_with_a_majority_of_those_that_reply() {
+    breaks(settings::contention(), Dropped::AbstainersCount, OVERLAP);
 }
 
 #[test]
-fn row_7_with_a_life_that_is_the_run_id() {
-    breaks(settings::proxy(), Dropped::LifeByMarker, OVERLAP);
+fn row_7_with_the_run_id_as_incarnation() {
+    breaks(settings::proxy(), Dropped::IncarnationByRecord, OVERLAP);
 }
 
 #[test]
-fn row_8_without_the_marker_in_the_vote() {
-    breaks(settings::proxy(), Dropped::MarkerAtVote, OVERLAP);
+fn row_8_without_the_record_in_the_vote() {
+    breaks(settings::proxy(), Dropped::RecordAtVote, OVERLAP);
 }
 
 #[test]
 fn row_9_without_a_write_back() {
-    breaks(settings::crowd(), Dropped::WriteBack, FALL);
+    breaks(settings::contention(), Dropped::WriteBack, FALL);
 }
 
 #[test]
-fn row_10_with_a_write_back_that_anybody_acknowledges() {
-    breaks(settings::crowd(), Dropped::MineAtWriteBack, FALL);
+fn row_10_with_a_write_back_acknowledged_without_the_lock() {
+    breaks(settings::contention(), Dropped::MineAtWriteBack, FALL);
 }
 
 #[test]
-fn row_12_with_an_extension_by_a_young_node() {
+fn row_12_with_an_extension_by_a_quarantined_node() {
     breaks(settings::extension(), Dropped::OpenAtExtension, OVERLAP);
 }
 
@@ -67,12 +67,12 @@ fn row_13_with_an_extension_after_the_end() {
 
 #[test]
 fn row_14_with_one_owner_for_all_rounds() {
-    breaks(settings::crowd(), Dropped::FreshOwner, OVERLAP);
+    breaks(settings::contention(), Dropped::FreshOwner, OVERLAP);
 }
 
 #[test]
 fn row_15_with_a_release_that_does_not_compare() {
-    breaks(settings::crowd(), Dropped::CompareAtRelease, OVERLAP);
+    breaks(settings::contention(), Dropped::CompareAtRelease, OVERLAP);
 }
 
 #[test]

@@ -2,14 +2,14 @@
 //! those of `fencelock_redis::redlock`.
 
 use fencelock_redis::redlock::clocks::{Offset, agreement};
-use fencelock_redis::redlock::fence;
-use fencelock_redis::redlock::marker::{Acquaintance, Standing};
+use fencelock_redis::redlock::incarnation::{IncarnationVerdict, RestartTracker};
+use fencelock_redis::redlock::token;
 use fencelock_redis::redlock::votes::{self, Extension, Poll, Settled, Vote};
 
 use crate::rules::{Dropped, Setting, TOO_MUCH};
 use crate::server::deployment;
-use crate::state::{CLIENTS, Kind, Life, Node, Owner, Request, Stage, State};
-use crate::units::{end_of_lease, fence_us, moment, ticks};
+use crate::state::{CLIENTS, Incarnation, Kind, Node, Owner, Request, Stage, State};
+use crate::units::{end_of_lease, moment, ticks, token_us};
 
 /// How well a client knows the nodes' clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,15 +30,15 @@ impl State {
         setting: &Setting,
     ) -> Option<()> {
         let now = self.now;
-        let ours = fence_us(now);
+        let ours = token_us(now);
         let offset = |(at, node): (usize, &Node)| match reading {
             _ if !node.traits.asked_by[client] => None,
             Reading::Without(unknown) if unknown == at => None,
             Reading::Slow(slow) if slow == at => {
-                Some(Offset::read(fence_us(now - 1 + node.traits.lead), fence_us(now - 1), ours))
+                Some(Offset::read(token_us(now - 1 + node.traits.lead), token_us(now - 1), ours))
             }
             // Clocks are read now and then: a step is not seen yet.
-            _ => Some(Offset::read(fence_us(now + node.traits.lead), ours, ours)),
+            _ => Some(Offset::read(token_us(now + node.traits.lead), ours, ours)),
         };
         let mut offsets: Vec<_> = self.nodes.iter().enumerate().map(offset).collect();
         // Nobody's fourth node is silent: it is none.
@@ -46,7 +46,7 @@ impl State {
         offsets.retain(|_| asked.next() == Some(true));
         let tolerance = match setting.dropped {
             Dropped::ClockAgreement => u64::MAX,
-            _ => fence_us(setting.tolerance),
+            _ => token_us(setting.tolerance),
         };
         let agreed = agreement(&offsets, tolerance)?;
         let mut members = agreed.members.into_iter();
@@ -57,21 +57,26 @@ impl State {
         mine.stage = Stage::Voting;
         mine.sent = now;
         mine.until = end_of_lease(now, setting.ttl);
-        mine.fence = fence::proposal(ours, agreed.lead);
+        mine.token = token::proposal(ours, agreed.lead);
         if setting.dropped == Dropped::FreshProposal {
-            mine.first_proposal = if is_first { mine.fence } else { mine.first_proposal };
-            mine.fence = mine.first_proposal;
+            mine.first_proposal = if is_first { mine.token } else { mine.first_proposal };
+            mine.token = mine.first_proposal;
         }
-        let fence = mine.fence;
+        let token = mine.token;
         let owner = self.owner(client, setting);
         for node in &mut self.nodes {
             let takes_part = node.traits.asked_by[client] && members.next() == Some(true);
-            let life = takes_part.then(|| node.judge(client, now, setting)).flatten();
+            let incarnation = takes_part.then(|| node.judge(client, now, setting)).flatten();
             let ask = &mut node.asks[client];
             ask.forget();
-            ask.life = life;
-            ask.sent = life.map(|life| Request { kind: Kind::Vote, owner, life, fence });
-            ask.vote = if life.is_some() { Vote::Pending } else { Vote::Absent };
+            ask.incarnation = incarnation;
+            ask.sent = incarnation.map(|incarnation| Request {
+                kind: Kind::Vote,
+                owner,
+                incarnation,
+                token,
+            });
+            ask.vote = if incarnation.is_some() { Vote::Pending } else { Vote::Absent };
         }
         Some(())
     }
@@ -101,7 +106,7 @@ impl State {
         match self.clients[client].stage {
             Stage::Idle | Stage::Held => false,
             Stage::Voting => poll(&votes, setting) != Poll::Open,
-            Stage::Settling => votes::settled(&votes, self.clients[client].fence) != Settled::Open,
+            Stage::Settling => votes::settled(&votes, self.clients[client].token) != Settled::Open,
             Stage::Extending => votes::extension(&votes) != Extension::Open,
         }
     }
@@ -123,7 +128,7 @@ impl State {
                 mine.until = end_of_lease(mine.sent, setting.ttl);
                 mine.stage = Stage::Held;
                 // It is held again, and somebody may have been granted more meanwhile.
-                self.fell |= mine.believes(self.now) && mine.fence < self.last;
+                self.fell |= mine.believes(self.now) && mine.token < self.last;
             }
             Extension::Unknown if is_in_time => mine.stage = Stage::Held,
             Extension::Kept | Extension::Unknown | Extension::Lost | Extension::Open => {
@@ -137,34 +142,34 @@ impl State {
         let is_in_time = self.now < mine.until;
         let outcome = match mine.stage {
             Stage::Voting => poll(votes, setting),
-            _ if votes::settled(votes, mine.fence) == Settled::Yes => Poll::Won(mine.fence),
+            _ if votes::settled(votes, mine.token) == Settled::Yes => Poll::Won(mine.token),
             _ => Poll::Failed,
         };
         match outcome {
-            Poll::Won(fence) if is_in_time => {
-                self.clients[client].fence = fence;
+            Poll::Won(token) if is_in_time => {
+                self.clients[client].token = token;
                 self.hold(client);
             }
-            Poll::Uneven(fence) if is_in_time && setting.dropped == Dropped::WriteBack => {
-                self.clients[client].fence = fence;
+            Poll::Uneven(token) if is_in_time && setting.dropped == Dropped::WriteBack => {
+                self.clients[client].token = token;
                 self.hold(client);
             }
-            Poll::Uneven(fence) if is_in_time => self.settle(client, fence, setting),
+            Poll::Uneven(token) if is_in_time => self.settle(client, token, setting),
             Poll::Won(_) | Poll::Uneven(_) | Poll::Failed | Poll::Open => self.end(client, setting),
         }
     }
 
     /// Tells all whom it asked and who do not have it: also who said no, since that may have changed.
-    fn settle(&mut self, client: usize, fence: u64, setting: &Setting) {
+    fn settle(&mut self, client: usize, token: u64, setting: &Setting) {
         let owner = self.owner(client, setting);
         let mine = &mut self.clients[client];
         mine.stage = Stage::Settling;
-        mine.fence = fence;
+        mine.token = token;
         for node in &mut self.nodes {
             let ask = &mut node.asks[client];
-            let has_it = matches!(ask.vote, Vote::Yes(its) if its >= fence);
-            if let (Some(life), false) = (ask.life, has_it) {
-                ask.sent = Some(Request { kind: Kind::Settle, owner, life, fence });
+            let has_it = matches!(ask.vote, Vote::Yes(its) if its >= token);
+            if let (Some(incarnation), false) = (ask.incarnation, has_it) {
+                ask.sent = Some(Request { kind: Kind::Settle, owner, incarnation, token });
                 ask.vote = Vote::Pending;
             }
         }
@@ -173,8 +178,8 @@ impl State {
     fn hold(&mut self, client: usize) {
         let mine = &mut self.clients[client];
         mine.stage = Stage::Held;
-        self.fell |= mine.fence <= self.last;
-        self.last = self.last.max(mine.fence);
+        self.fell |= mine.token <= self.last;
+        self.last = self.last.max(mine.token);
     }
 
     pub(crate) fn extend(&mut self, client: usize, setting: &Setting) {
@@ -184,16 +189,16 @@ impl State {
         mine.stage = Stage::Extending;
         mine.extensions += 1;
         mine.sent = now;
-        let fence = mine.fence;
+        let token = mine.token;
         for node in self.nodes.iter_mut().filter(|node| node.traits.asked_by[client]) {
-            let life = node.judge(client, now, setting);
+            let incarnation = node.judge(client, now, setting);
             let ask = &mut node.asks[client];
-            ask.planted = false;
-            let may_plant = ask.confirmed != life;
-            let kind = Kind::Extend { may_plant };
-            ask.life = life;
-            ask.sent = life.map(|life| Request { kind, owner, life, fence });
-            ask.vote = if life.is_some() { Vote::Pending } else { Vote::Absent };
+            ask.reinstalled = false;
+            let may_reinstall = ask.confirmed != incarnation;
+            let kind = Kind::Extend { may_reinstall };
+            ask.incarnation = incarnation;
+            ask.sent = incarnation.map(|incarnation| Request { kind, owner, incarnation, token });
+            ask.vote = if incarnation.is_some() { Vote::Pending } else { Vote::Absent };
         }
     }
 
@@ -207,7 +212,7 @@ impl State {
         }
         let mine = &mut self.clients[client];
         mine.stage = Stage::Idle;
-        (mine.sent, mine.until, mine.fence) = (0, 0, 0);
+        (mine.sent, mine.until, mine.token) = (0, 0, 0);
     }
 
     /// Whether both clients believe that they hold the lock.
@@ -217,26 +222,29 @@ impl State {
 }
 
 impl Node {
-    /// The life in which a client would ask it now, if it would.
-    fn judge(&self, client: usize, now: u8, setting: &Setting) -> Option<Life> {
+    /// The incarnation in which a client would ask it now, if it would.
+    fn judge(&self, client: usize, now: u8, setting: &Setting) -> Option<Incarnation> {
         let epoch = setting.epochs[client];
         let ours = match setting.dropped {
             Dropped::OneSetOfNodes => self.deployment(setting),
             _ => deployment(epoch, setting),
         };
-        let Standing::Open(marker) = self.standing(now, setting, ours) else { return None };
+        let IncarnationVerdict::Open(record) = self.verdict(now, setting, ours) else {
+            return None;
+        };
         if let (true, Some(lost)) = (setting.all_are_known, self.lost()) {
             let fast = if setting.dropped == Dropped::OwnAgeWithinMargin { TOO_MUCH } else { 0 };
-            let mut known = Acquaintance::default();
-            let mut meet =
-                |life: &str, tick| known.meet(life, moment(tick), ticks(setting.delay()));
+            let mut known = RestartTracker::default();
+            let mut meet = |incarnation: &str, tick| {
+                known.meet(incarnation, moment(tick), ticks(setting.delay()))
+            };
             let _ = meet("the one of before", 0);
-            let _ = meet(&marker.life(), lost);
-            if !meet(&marker.life(), now + fast).is_zero() {
+            let _ = meet(&record.incarnation(), lost);
+            if !meet(&record.incarnation(), now + fast).is_zero() {
                 return None;
             }
         }
-        Some(self.life)
+        Some(self.incarnation)
     }
 }
 

@@ -5,13 +5,13 @@ use std::hash::{Hash, Hasher};
 
 use fencelock_redis::redlock::votes::Vote;
 
-use crate::state::{Ask, Kind, Life, Node, Request};
+use crate::state::{Ask, Incarnation, Kind, Node, Request};
 
 impl Hash for Node {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         // Not the traits: nodes are sorted by them first, so they are the same in all states.
-        let [run, born] = life(Some(self.life));
-        let [low, high] = fence(self.fence);
+        let [run, born] = incarnation(Some(self.incarnation));
+        let [low, high] = token(self.token);
         let state = [run, born, low, high, self.stepped, u8::from(self.open), 0, 0];
         hasher.write_u64(u64::from_le_bytes(state));
         let key = self.key.map_or([0; 3], |key| [key.owner.client, key.owner.round, key.until]);
@@ -23,18 +23,18 @@ impl Hash for Node {
 
 impl Hash for Ask {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let (asked, confirmed) = (life(self.life), life(self.confirmed));
+        let (asked, confirmed) = (incarnation(self.incarnation), incarnation(self.confirmed));
         let [low, high] = match self.vote {
-            Vote::Yes(its) => fence(its),
+            Vote::Yes(its) => token(its),
             Vote::Pending => [0xfd, 0xff],
             Vote::No => [0xfe, 0xff],
             Vote::Absent => [0xff, 0xff],
         };
         // Of its own client, and rounds count from 1.
         let release = self.release.map_or(0, |owner| owner.round);
-        let planted = u8::from(self.planted);
+        let reinstalled = u8::from(self.reinstalled);
         let lives = [asked[0], asked[1], confirmed[0], confirmed[1]];
-        let word = [lives[0], lives[1], lives[2], lives[3], low, high, release, planted];
+        let word = [lives[0], lives[1], lives[2], lives[3], low, high, release, reinstalled];
         hasher.write_u64(u64::from_le_bytes(word));
         hasher.write_u64(self.sent.map_or(0, request));
         hasher.write_u64(self.stray.map_or(0, request));
@@ -45,18 +45,18 @@ fn request(request: Request) -> u64 {
     let kind = match request.kind {
         Kind::Vote => 1,
         Kind::Settle => 2,
-        Kind::Extend { may_plant: false } => 3,
-        Kind::Extend { may_plant: true } => 4,
+        Kind::Extend { may_reinstall: false } => 3,
+        Kind::Extend { may_reinstall: true } => 4,
     };
-    let ([run, born], [low, high]) = (life(Some(request.life)), fence(request.fence));
+    let ([run, born], [low, high]) = (incarnation(Some(request.incarnation)), token(request.token));
     u64::from_le_bytes([kind, request.owner.round, run, born, low, high, 0, 0])
 }
 
-fn life(life: Option<Life>) -> [u8; 2] {
-    life.map_or([0xff; 2], |life| [life.run, life.born])
+fn incarnation(incarnation: Option<Incarnation>) -> [u8; 2] {
+    incarnation.map_or([0xff; 2], |incarnation| [incarnation.run, incarnation.born])
 }
 
 /// A run is too short for larger ones.
-fn fence(fence: u64) -> [u8; 2] {
-    u16::try_from(fence).expect("few ticks and rounds").to_le_bytes()
+fn token(token: u64) -> [u8; 2] {
+    u16::try_from(token).expect("few ticks and rounds").to_le_bytes()
 }

@@ -1,12 +1,12 @@
 //! With all rules nothing is found, in any of the settings.
 
 use crate::rules::Dropped;
-use crate::steps::{GRANT, PLANTING, WRITE_BACK};
+use crate::steps::{GRANT, REINSTALLING, WRITE_BACK};
 use crate::{holds, settings};
 
 #[test]
-fn a_crowd_is_granted_one_by_one() {
-    holds(settings::crowd(), 40_000, &[GRANT, WRITE_BACK]);
+fn contending_clients_are_granted_one_by_one() {
+    holds(settings::contention(), 40_000, &[GRANT, WRITE_BACK]);
 }
 
 #[test]
@@ -20,23 +20,23 @@ fn lost_answers_do_no_harm() {
 }
 
 #[test]
-fn a_node_that_restarts_is_no_witness() {
+fn a_restarted_node_does_not_count() {
     holds(settings::restart(), 600_000, &[GRANT, WRITE_BACK]);
 }
 
 #[test]
-fn a_request_to_a_nodes_earlier_life_does_nothing() {
+fn a_request_to_an_earlier_incarnation_does_nothing() {
     holds(settings::proxy(), 300_000, &[GRANT, WRITE_BACK]);
 }
 
 #[test]
-fn an_extended_lock_is_held_by_nobody_else() {
-    holds(settings::extension(), 500_000, &[GRANT, WRITE_BACK, PLANTING]);
+fn an_extended_lock_is_held_by_no_other_client() {
+    holds(settings::extension(), 500_000, &[GRANT, WRITE_BACK, REINSTALLING]);
 }
 
 #[test]
 fn a_hold_survives_a_rolling_restart() {
-    holds(settings::rolling_restart(), 500_000, &[GRANT, WRITE_BACK, PLANTING]);
+    holds(settings::rolling_restart(), 500_000, &[GRANT, WRITE_BACK, REINSTALLING]);
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_key_that_ends_early_within_the_margin_does_no_harm() {
 }
 
 #[test]
-fn who_knew_a_node_before_does_not_trust_its_clock_alone() {
+fn a_client_connected_before_does_not_trust_a_nodes_clock_alone() {
     holds(settings::clock_step(), 150_000, &[GRANT, WRITE_BACK]);
 }
 
@@ -55,7 +55,7 @@ fn tokens_rise_on_clocks_that_agree() {
 }
 
 #[test]
-fn a_clock_far_ahead_takes_no_part() {
+fn a_clock_far_ahead_is_excluded() {
     holds(settings::far_ahead(), 10_000, &[GRANT]);
 }
 
@@ -65,7 +65,7 @@ fn a_second_round_is_granted_more_than_the_first() {
 }
 
 #[test]
-fn who_has_another_set_of_nodes_is_left_out() {
+fn a_client_with_another_set_of_nodes_is_excluded() {
     holds(settings::two_sets(), 6_000, &[GRANT]);
 }
 

@@ -12,17 +12,17 @@ pub(crate) enum Dropped {
     /// 2: it is kept out for less than a lock may be held.
     LongDelay,
     /// 3: its age is the server's uptime, which is told in whole seconds and too large.
-    AgeByMarker,
+    AgeByRecord,
     /// 4: clocks run at rates that differ by no more than the margin.
     RatesWithinMargin,
-    /// 5: so does the clock by which a client that knew the earlier life waits.
+    /// 5: so does the clock by which a client that knew the earlier incarnation waits.
     OwnAgeWithinMargin,
     /// 6: who does not vote counts in the majority.
     AbstainersCount,
-    /// 7: a life is told by the marker: without it, by the `run_id`, which `FLUSHALL` keeps.
-    LifeByMarker,
-    /// 8: the node compares the marker when it is asked: without it, the client did when it sent.
-    MarkerAtVote,
+    /// 7: a incarnation is told by the record: without it, by the `run_id`, which `FLUSHALL` keeps.
+    IncarnationByRecord,
+    /// 8: the node compares the record when it is asked: without it, the client did when it sent.
+    RecordAtVote,
     /// 9: a token that a majority does not have is written back.
     WriteBack,
     /// 10: who acknowledges it has the lock still as the claim's.
@@ -54,15 +54,15 @@ pub(crate) struct Traits {
     pub(crate) fast: u8,
     /// Which of the clients ask it.
     pub(crate) asked_by: [bool; 2],
-    /// Of which set of nodes its marker says it is.
+    /// Of which set of nodes its record says it is.
     pub(crate) epoch: u8,
     /// Whether it lost its data just when the run begins.
-    pub(crate) is_young: bool,
+    pub(crate) is_quarantined: bool,
 }
 
 impl Traits {
     pub(crate) const PLAIN: Traits =
-        Traits { lead: 0, fast: 0, asked_by: [true; 2], epoch: 1, is_young: false };
+        Traits { lead: 0, fast: 0, asked_by: [true; 2], epoch: 1, is_quarantined: false };
 }
 
 /// How much may happen.

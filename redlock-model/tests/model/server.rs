@@ -1,23 +1,25 @@
-//! The node's side, as the scripts in `src/scripts/redlock` do it, for exclusive locks and without
+//! The node's side, as the scripts in `src/protocol/lua/redlock` do it, for exclusive locks and without
 //! a queue.
 
-use fencelock_redis::redlock::fence;
-use fencelock_redis::redlock::marker::{self, Deployment, Marker, Standing};
+use fencelock_redis::redlock::incarnation::{
+    self, Deployment, IncarnationRecord, IncarnationVerdict,
+};
+use fencelock_redis::redlock::token;
 use fencelock_redis::redlock::votes::Vote;
 
 use crate::rules::{Dropped, MARGIN, Setting, TOO_MUCH};
-use crate::state::{Key, Kind, Life, Node, Owner, Request};
-use crate::units::{marker_us, ticks};
+use crate::state::{Incarnation, Key, Kind, Node, Owner, Request};
+use crate::units::{record_us, ticks};
 
 impl Node {
     /// Does what is asked, and answers.
     pub(crate) fn answer(&mut self, request: &Request, now: u8, setting: &Setting) -> Vote {
         let unchecked = match request.kind {
-            Kind::Vote => Dropped::MarkerAtVote,
+            Kind::Vote => Dropped::RecordAtVote,
             Kind::Settle => Dropped::OpenAtWriteBack,
             Kind::Extend { .. } => Dropped::OpenAtExtension,
         };
-        let is_the_same = self.open && self.life == request.life;
+        let is_the_same = self.open && self.incarnation == request.incarnation;
         if !is_the_same && setting.dropped != unchecked {
             return Vote::Absent;
         }
@@ -27,18 +29,18 @@ impl Node {
             Kind::Vote if is_mine => {}
             Kind::Vote if self.key.is_none() => {
                 self.key = Some(key);
-                self.fence = fence::next(self.fence, request.fence);
+                self.token = token::next(self.token, request.token);
             }
             Kind::Settle if is_mine || setting.dropped == Dropped::MineAtWriteBack => {
-                self.fence = self.fence.max(request.fence);
+                self.token = self.token.max(request.token);
             }
-            Kind::Extend { may_plant } if is_mine || (may_plant && self.key.is_none()) => {
+            Kind::Extend { may_reinstall } if is_mine || (may_reinstall && self.key.is_none()) => {
                 self.key = Some(key);
-                self.fence = self.fence.max(request.fence);
+                self.token = self.token.max(request.token);
             }
             Kind::Vote | Kind::Settle | Kind::Extend { .. } => return Vote::No,
         }
-        Vote::Yes(self.fence)
+        Vote::Yes(self.token)
     }
 
     /// By how many ticks a key ends too early.
@@ -50,7 +52,7 @@ impl Node {
         }
     }
 
-    /// Whatever the marker is.
+    /// Whatever the record is.
     pub(crate) fn release(&mut self, owner: Owner, setting: &Setting) {
         let is_mine = self.key.is_some_and(|key| key.owner == owner);
         if is_mine || setting.dropped == Dropped::CompareAtRelease {
@@ -60,61 +62,71 @@ impl Node {
 
     pub(crate) fn restart(&mut self, now: u8, setting: &Setting) {
         self.lose_data();
-        self.life.run += 1;
-        self.look(now, setting);
+        self.incarnation.run += 1;
+        self.check(now, setting);
     }
 
     pub(crate) fn flush(&mut self, now: u8, setting: &Setting) {
         self.lose_data();
         // Whoever goes by the `run_id` sees no difference.
-        if setting.dropped == Dropped::LifeByMarker {
+        if setting.dropped == Dropped::IncarnationByRecord {
             self.open = true;
         } else {
-            self.look(now, setting);
+            self.check(now, setting);
         }
     }
 
     fn lose_data(&mut self) {
         self.key = None;
-        self.fence = 0;
+        self.token = 0;
         self.open = false;
-        self.life.born = 0;
+        self.incarnation.born = 0;
     }
 
     pub(crate) fn tick(&mut self, now: u8, setting: &Setting) {
         self.key = self.key.filter(|key| now < key.until);
         if !self.open {
-            self.look(now, setting);
+            self.check(now, setting);
         }
     }
 
-    /// Somebody looks at the node at once, and writes its marker: any later it would be kept out
+    /// Somebody looks at the node at once, and writes its record: any later it would be kept out
     /// for longer.
-    pub(crate) fn look(&mut self, now: u8, setting: &Setting) {
-        while let Standing::Write(marker) = self.standing(now, setting, self.deployment(setting)) {
-            self.life.born = u8::try_from(marker.born_us / marker_us(1)).expect("within the run");
-            self.open = marker.state == marker::State::Open;
+    pub(crate) fn check(&mut self, now: u8, setting: &Setting) {
+        while let IncarnationVerdict::Write(record) =
+            self.verdict(now, setting, self.deployment(setting))
+        {
+            self.incarnation.born =
+                u8::try_from(record.born_us / record_us(1)).expect("within the run");
+            self.open = record.state == incarnation::RecordState::Open;
         }
     }
 
     /// What a client of `ours` makes of it.
-    pub(crate) fn standing(&self, now: u8, setting: &Setting, ours: Deployment) -> Standing {
+    pub(crate) fn verdict(
+        &self,
+        now: u8,
+        setting: &Setting,
+        ours: Deployment,
+    ) -> IncarnationVerdict {
         let too_old = match setting.dropped {
-            Dropped::AgeByMarker if self.life.born > 0 => TOO_MUCH,
+            Dropped::AgeByRecord if self.incarnation.born > 0 => TOO_MUCH,
             _ => 0,
         };
-        let run_id = self.life.run.to_string();
-        let state = if self.open { marker::State::Open } else { marker::State::Born };
-        let text = self.has_marker().then(|| {
-            let (born_us, deployment) = (marker_us(self.life.born), self.deployment(setting));
-            Marker { run_id: run_id.clone(), state, born_us, deployment }.to_string()
+        let run_id = self.incarnation.run.to_string();
+        let state =
+            if self.open { incarnation::RecordState::Open } else { incarnation::RecordState::Born };
+        let text = self.has_record().then(|| {
+            let (born_us, deployment) =
+                (record_us(self.incarnation.born), self.deployment(setting));
+            IncarnationRecord { run_id: run_id.clone(), state, born_us, deployment }.to_string()
         });
-        marker::standing(text.as_deref(), &run_id, marker_us(self.clock(now) + too_old), ours)
+        incarnation::verdict(text.as_deref(), &run_id, record_us(self.clock(now) + too_old), ours)
     }
 
     /// The run begins at tick 1 with markers of tick 0.
-    fn has_marker(&self) -> bool {
-        self.open || self.life.born > 0
+    fn has_record(&self) -> bool {
+        self.open || self.incarnation.born > 0
     }
 
     pub(crate) fn deployment(&self, setting: &Setting) -> Deployment {
@@ -127,8 +139,8 @@ impl Node {
 
     /// When it lost its data, for who was there; clocks step later than that.
     pub(crate) fn lost(&self) -> Option<u8> {
-        let first = Life { run: 0, born: 0 };
-        (self.life != first).then(|| self.life.born - self.traits.lead)
+        let first = Incarnation { run: 0, born: 0 };
+        (self.incarnation != first).then(|| self.incarnation.born - self.traits.lead)
     }
 }
 

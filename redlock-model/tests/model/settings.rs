@@ -3,13 +3,13 @@
 use crate::rules::{Setting, Traits};
 
 /// Nothing goes wrong but that messages are lost and overtake each other; one client tries twice.
-pub(crate) fn crowd() -> Setting {
+pub(crate) fn contention() -> Setting {
     Setting { rounds: [2, 1], ..Setting::plain(2) }
 }
 
 /// A request is late or comes twice, to the next round too.
 pub(crate) fn late_messages() -> Setting {
-    Setting { strays: 1, ..crowd() }
+    Setting { strays: 1, ..contention() }
 }
 
 /// A request is late or comes twice, and an answer is lost.
@@ -22,7 +22,7 @@ pub(crate) fn restart() -> Setting {
     Setting { restarts: 1, ..Setting::plain(6) }
 }
 
-/// A node loses its data and keeps its `run_id`; a proxy keeps a request for its next life.
+/// A node loses its data and keeps its `run_id`; a proxy keeps a request for its next incarnation.
 pub(crate) fn proxy() -> Setting {
     Setting { ttl: 2, strays: 1, flushes: 1, ..Setting::plain(3) }
 }
@@ -44,10 +44,10 @@ pub(crate) fn late_extension() -> Setting {
     Setting { restarts: 0, ..extension() }
 }
 
-/// A node that was lost comes back, is planted on, and another one goes.
+/// A node that was lost comes back, is reinstalled on, and another one goes.
 pub(crate) fn rolling_restart() -> Setting {
     let mut setting = Setting { extensions: [2, 0], restarts: 1, ..Setting::plain(5) };
-    setting.nodes[0].is_young = true;
+    setting.nodes[0].is_quarantined = true;
     setting
 }
 

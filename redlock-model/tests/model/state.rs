@@ -10,9 +10,9 @@ use crate::rules::{Setting, Traits};
 /// The clients, by number.
 pub(crate) const CLIENTS: [usize; 2] = [0, 1];
 
-/// From one loss of a node's data to the next: what its marker tells.
+/// From one loss of a node's data to the next: what its record tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Life {
+pub(crate) struct Incarnation {
     pub(crate) run: u8,
     /// On the node's clock.
     pub(crate) born: u8,
@@ -37,7 +37,7 @@ pub(crate) struct Key {
 pub(crate) enum Kind {
     Vote,
     Settle,
-    Extend { may_plant: bool },
+    Extend { may_reinstall: bool },
 }
 
 /// A request that is under way.
@@ -45,22 +45,22 @@ pub(crate) enum Kind {
 pub(crate) struct Request {
     pub(crate) kind: Kind,
     pub(crate) owner: Owner,
-    /// The node's life as the client knows it.
-    pub(crate) life: Life,
+    /// The node's incarnation as the client knows it.
+    pub(crate) incarnation: Incarnation,
     /// The proposal of a vote, else the grant's token.
-    pub(crate) fence: u64,
+    pub(crate) token: u64,
 }
 
 /// What one client has to do with one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ask {
-    /// The node's life that is asked; `None` if it is not.
-    pub(crate) life: Option<Life>,
+    /// The node's incarnation that is asked; `None` if it is not.
+    pub(crate) incarnation: Option<Incarnation>,
     pub(crate) vote: Vote,
-    /// The last life that said that the lock is this round's.
-    pub(crate) confirmed: Option<Life>,
+    /// The last incarnation that said that the lock is this round's.
+    pub(crate) confirmed: Option<Incarnation>,
     /// Whether it was only now put there again, by an extension.
-    pub(crate) planted: bool,
+    pub(crate) reinstalled: bool,
     /// The request whose answer is waited for.
     pub(crate) sent: Option<Request>,
     /// One that is not waited for any more, but may arrive.
@@ -71,10 +71,10 @@ pub(crate) struct Ask {
 
 impl Ask {
     const NOTHING: Ask = Ask {
-        life: None,
+        incarnation: None,
         vote: Vote::Absent,
         confirmed: None,
-        planted: false,
+        reinstalled: false,
         sent: None,
         stray: None,
         release: None,
@@ -91,11 +91,11 @@ pub(crate) struct Node {
     pub(crate) traits: Traits,
     /// How far its clock stepped forward.
     pub(crate) stepped: u8,
-    pub(crate) life: Life,
-    /// Whether its marker says so.
+    pub(crate) incarnation: Incarnation,
+    /// Whether its record says so.
     pub(crate) open: bool,
     pub(crate) key: Option<Key>,
-    pub(crate) fence: u64,
+    pub(crate) token: u64,
     /// Of each client.
     pub(crate) asks: [Ask; 2],
 }
@@ -121,7 +121,7 @@ pub(crate) struct Client {
     /// The first tick at which the lock is not held any more.
     pub(crate) until: u8,
     /// The round's proposal, and later its token.
-    pub(crate) fence: u64,
+    pub(crate) token: u64,
     /// What the first round proposed, where that is used again.
     pub(crate) first_proposal: u64,
 }
@@ -157,10 +157,10 @@ impl State {
             traits: *traits,
             stepped: 0,
             // All nodes were declared new at tick 0.
-            life: Life { run: 0, born: 0 },
+            incarnation: Incarnation { run: 0, born: 0 },
             open: true,
             key: None,
-            fence: 0,
+            token: 0,
             asks: [Ask::NOTHING; 2],
         };
         let client = Client {
@@ -169,7 +169,7 @@ impl State {
             extensions: 0,
             sent: 0,
             until: 0,
-            fence: 0,
+            token: 0,
             first_proposal: 0,
         };
         State {

@@ -41,7 +41,7 @@ pub(crate) const OVERLAP: &str = "no two clients hold the lock at once";
 pub(crate) const FALL: &str = "tokens rise in the order of the grants";
 pub(crate) const GRANT: &str = "the lock is granted";
 pub(crate) const WRITE_BACK: &str = "a token is written back";
-pub(crate) const PLANTING: &str = "an extension needs what it plants";
+pub(crate) const REINSTALLING: &str = "an extension needs what it plants";
 
 impl Model for Setting {
     type State = State;
@@ -50,8 +50,8 @@ impl Model for Setting {
     fn init_states(&self) -> Vec<State> {
         let mut first = State::first(self);
         let now = first.now;
-        let young = first.nodes.iter_mut().filter(|node| node.traits.is_young);
-        young.for_each(|node| node.restart(now, self));
+        let quarantined = first.nodes.iter_mut().filter(|node| node.traits.is_quarantined);
+        quarantined.for_each(|node| node.restart(now, self));
         vec![first.canonical(self)]
     }
 
@@ -151,7 +151,7 @@ impl Model for Setting {
             Step::SetForward(at) => {
                 next.steps -= 1;
                 next.nodes[at].stepped += self.delay();
-                next.nodes[at].look(now, self);
+                next.nodes[at].check(now, self);
             }
         }
         Some(next.canonical(self))
@@ -167,8 +167,8 @@ impl Model for Setting {
             Property::sometimes(WRITE_BACK, |_, state: &State| {
                 CLIENTS.iter().any(|client| has_written_back(state, *client))
             }),
-            Property::sometimes(PLANTING, |_, state: &State| {
-                CLIENTS.iter().any(|client| needs_planting(state, *client))
+            Property::sometimes(REINSTALLING, |_, state: &State| {
+                CLIENTS.iter().any(|client| needs_reinstalling(state, *client))
             }),
         ]
     }
@@ -214,8 +214,8 @@ impl Setting {
         let ask = &mut node.asks[client];
         ask.vote = if is_heard { vote } else { Vote::Absent };
         if matches!(ask.vote, Vote::Yes(_)) {
-            ask.confirmed = ask.life;
-            ask.planted = was_free && request.kind == Kind::Extend { may_plant: true };
+            ask.confirmed = ask.incarnation;
+            ask.reinstalled = was_free && request.kind == Kind::Extend { may_reinstall: true };
         }
     }
 }
@@ -260,13 +260,13 @@ impl State {
 fn has_written_back(state: &State, client: usize) -> bool {
     let mine = &state.clients[client];
     mine.stage == Stage::Settling
-        && votes::settled(&state.votes(client), mine.fence) == Settled::Yes
+        && votes::settled(&state.votes(client), mine.token) == Settled::Yes
 }
 
-fn needs_planting(state: &State, client: usize) -> bool {
+fn needs_reinstalling(state: &State, client: usize) -> bool {
     let as_it_was = state.nodes.iter().filter(|node| node.traits.asked_by[client]).map(|node| {
         let ask = &node.asks[client];
-        if ask.planted { Vote::Absent } else { ask.vote }
+        if ask.reinstalled { Vote::Absent } else { ask.vote }
     });
     state.clients[client].stage == Stage::Extending
         && votes::extension(&state.votes(client)) == Extension::Kept

@@ -1,20 +1,20 @@
-//! What a change of the set does about each node, and how far it has come: read from the markers,
+//! What a change of the set does about each node, and how far it has come: read from the records,
 //! so that whoever repeats it after an interruption finishes it. Pure.
 //!
 //! First a majority of the old set is closed, so that nothing is granted or extended there. Then
 //! the nodes that only the new set has are born, and last those of the old set are moved: born if
 //! the new set has them too, closed in its name if not. So a majority of the old set that has moved
 //! says that all this is done; short of that everything behind the closing is done again, since a
-//! client of the new set that came too early may have written markers as well.
+//! client of the new set that came too early may have written records as well.
 
 use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
 
-use super::part::in_words;
+use super::part::describe;
 use crate::redlock::clocks::{Offset, agreement};
 use crate::redlock::config::RedlockStore;
-use crate::redlock::marker::{Deployment, Marker, State};
+use crate::redlock::incarnation::{Deployment, IncarnationRecord, RecordState};
 
 /// From one set to the next.
 #[derive(Clone, Copy, Debug)]
@@ -58,12 +58,12 @@ impl Change {
 
     pub(super) fn stage(&self, text: Option<&str>) -> Stage {
         let Some(text) = text else { return Stage::Unmarked };
-        let Some(marker) = Marker::parse(text) else { return Stage::Foreign };
-        match (marker.deployment, marker.state) {
+        let Some(record) = IncarnationRecord::parse(text) else { return Stage::Foreign };
+        match (record.deployment, record.state) {
             (theirs, _) if theirs == self.new => Stage::Moved,
-            (theirs, State::Closed) if theirs == self.old => Stage::Closed,
+            (theirs, RecordState::Closed) if theirs == self.old => Stage::Closed,
             (theirs, _) if theirs == self.old => Stage::Old,
-            (theirs, State::Closed) => Stage::Retired(theirs),
+            (theirs, RecordState::Closed) => Stage::Retired(theirs),
             (theirs, _) => Stage::Stranger(theirs),
         }
     }
@@ -86,7 +86,7 @@ impl Stage {
         match self {
             Stage::Unmarked | Stage::Old | Stage::Closed | Stage::Moved => Ok(()),
             Stage::Retired(theirs) | Stage::Stranger(theirs) => {
-                let theirs = in_words(*theirs);
+                let theirs = describe(*theirs);
                 let message = format!("it belongs to another set than the old URL says: {theirs}");
                 Err(Error::new(ErrorKind::Refused, message))
             }
@@ -103,7 +103,7 @@ impl Stage {
             Stage::Stranger(theirs) => format!(
                 "it belongs to another set: {}; if that is not in use any more, delete the key \
                  fencelock:redlock there",
-                in_words(*theirs)
+                describe(*theirs)
             ),
         };
         Err(Error::new(ErrorKind::Refused, message))
@@ -126,7 +126,7 @@ pub(super) fn clocks_agree(
 }
 
 fn foreign() -> Error {
-    let message = "another program wrote at its marker's key; it was left as it is";
+    let message = "another program wrote at its record's key; it was left as it is";
     Error::new(ErrorKind::Foreign, message).retryable(false)
 }
 
@@ -140,23 +140,23 @@ mod tests {
     const CHANGE: Change = Change { old: OLD, new: NEW };
     const OTHER: Deployment = Deployment { epoch: 7, ..OLD };
 
-    fn stage(state: State, deployment: Deployment) -> Stage {
-        let marker = Marker { run_id: "abc".to_owned(), state, born_us: 5, deployment };
-        CHANGE.stage(Some(&marker.to_string()))
+    fn stage(state: RecordState, deployment: Deployment) -> Stage {
+        let record = IncarnationRecord { run_id: "abc".to_owned(), state, born_us: 5, deployment };
+        CHANGE.stage(Some(&record.to_string()))
     }
 
     #[test]
     fn a_marker_says_how_far_its_node_has_come() {
         assert_eq!(CHANGE.stage(None), Stage::Unmarked);
         assert_eq!(CHANGE.stage(Some("hello")), Stage::Foreign);
-        for state in [State::Born, State::Open] {
+        for state in [RecordState::Born, RecordState::Open] {
             assert_eq!(stage(state, OLD), Stage::Old);
             assert_eq!(stage(state, NEW), Stage::Moved);
             assert_eq!(stage(state, OTHER), Stage::Stranger(OTHER));
         }
-        assert_eq!(stage(State::Closed, OLD), Stage::Closed);
-        assert_eq!(stage(State::Closed, NEW), Stage::Moved);
-        assert_eq!(stage(State::Closed, OTHER), Stage::Retired(OTHER));
+        assert_eq!(stage(RecordState::Closed, OLD), Stage::Closed);
+        assert_eq!(stage(RecordState::Closed, NEW), Stage::Moved);
+        assert_eq!(stage(RecordState::Closed, OTHER), Stage::Retired(OTHER));
     }
 
     #[test]

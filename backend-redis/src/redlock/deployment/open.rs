@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
 
-use super::node::{Node, Watch};
-use super::part::Part;
+use super::node::{NodeConnection, WallClock};
+use super::part::Membership;
 use super::{at, explain_at, parse, reach_all};
+use crate::connection::ConnectOptions;
 use crate::redlock::config::RedlockStore;
-use crate::redlock::marker::{Deployment, Standing, standing};
-use crate::route::Caller;
+use crate::redlock::incarnation::{Deployment, IncarnationVerdict, verdict};
 
 /// Waits until every node of `url` takes part, and opens those whose delay is over.
 ///
@@ -25,9 +25,9 @@ use crate::route::Caller;
 pub async fn open_when_due(url: &str) -> Result<()> {
     let (store, _) = parse(url)?;
     let explain = explain_at(&store);
-    let caller = store.caller().map_err(&explain)?;
+    let options = store.options().map_err(&explain)?;
     loop {
-        let (rest, failed) = open_due(&store, &caller).await;
+        let (rest, failed) = open_due(&store, &options).await;
         match (rest, failed) {
             (Some(rest), _) => tokio::time::sleep(rest).await,
             (None, Some(error)) => return Err(explain(error)),
@@ -37,17 +37,21 @@ pub async fn open_when_due(url: &str) -> Result<()> {
 }
 
 /// Opens whoever is due; how long the last of the others has to wait, and the first error.
-async fn open_due(store: &RedlockStore, caller: &Arc<Caller>) -> (Option<Duration>, Option<Error>) {
+async fn open_due(
+    store: &RedlockStore,
+    options: &Arc<ConnectOptions>,
+) -> (Option<Duration>, Option<Error>) {
     let ours = store.deployment();
     let (mut rest, mut failed) = (None, None);
-    for (host, node) in reach_all(store, caller, Watch::start()).await {
+    for (host, node) in reach_all(store, options, WallClock::start()).await {
         let met = match node {
             Ok(mut node) => meet(&mut node, ours).await.map(|()| node),
             Err(error) => Err(error),
         };
-        match met.map(|node| Part::of(node.text.as_deref(), &node.run_id, node.now_us, ours)) {
-            Ok(Part::Open) => {}
-            Ok(Part::Young(its)) => rest = rest.max(Some(its)),
+        match met.map(|node| Membership::of(node.text.as_deref(), &node.run_id, node.now_us, ours))
+        {
+            Ok(Membership::Open) => {}
+            Ok(Membership::Quarantined(its)) => rest = rest.max(Some(its)),
             Ok(part) => {
                 let error = Error::new(ErrorKind::Refused, part.to_string());
                 failed = failed.or(Some(at(&host, &error)));
@@ -59,10 +63,10 @@ async fn open_due(store: &RedlockStore, caller: &Arc<Caller>) -> (Option<Duratio
 }
 
 /// What a client writes when it meets the node.
-async fn meet(node: &mut Node, ours: Deployment) -> Result<()> {
-    let next = |node: &Node| {
-        Ok(match standing(node.text.as_deref(), &node.run_id, node.now_us, ours) {
-            Standing::Write(marker) => Some(marker),
+async fn meet(node: &mut NodeConnection, ours: Deployment) -> Result<()> {
+    let next = |node: &NodeConnection| {
+        Ok(match verdict(node.text.as_deref(), &node.run_id, node.now_us, ours) {
+            IncarnationVerdict::Write(record) => Some(record),
             _ => None,
         })
     };

@@ -10,11 +10,11 @@ use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::future::join_all;
 
 use super::change::{Change, Stage, clocks_agree};
-use super::node::{Node, Watch};
-use super::part::Part;
+use super::node::{NodeConnection, WallClock};
+use super::part::Membership;
 use super::{at, explain_at, parse, reach_all, refuse_twins};
 use crate::redlock::config::RedlockStore;
-use crate::redlock::marker::{Marker, State};
+use crate::redlock::incarnation::{IncarnationRecord, RecordState};
 use crate::redlock::votes::majority;
 
 /// What a change of the set came to.
@@ -72,7 +72,7 @@ enum Side {
 
 #[derive(Debug)]
 struct Peer {
-    node: Node,
+    node: NodeConnection,
     side: Side,
 }
 
@@ -87,11 +87,11 @@ struct Sets {
 impl Sets {
     async fn reach(old: &RedlockStore, new: &RedlockStore, change: Change) -> Result<Sets> {
         let (explain_old, explain_new) = (explain_at(old), explain_at(new));
-        let old_caller = old.caller().map_err(&explain_old)?;
-        let new_caller = new.caller().map_err(&explain_new)?;
-        let watch = Watch::start();
+        let old_options = old.options().map_err(&explain_old)?;
+        let new_options = new.options().map_err(&explain_new)?;
+        let watch = WallClock::start();
         let (theirs, ours) =
-            tokio::join!(reach_all(old, &old_caller, watch), reach_all(new, &new_caller, watch));
+            tokio::join!(reach_all(old, &old_options, watch), reach_all(new, &new_options, watch));
         let mut newcomers = Vec::new();
         for (host, node) in ours {
             newcomers.push(node.map_err(|error| explain_new(at(&host, &error)))?);
@@ -105,10 +105,10 @@ impl Sets {
             }
         }
         refuse_twins(&nodes).map_err(&explain_old)?;
-        let in_old = |node: Node| Peer { node, side: Side::Old };
+        let in_old = |node: NodeConnection| Peer { node, side: Side::Old };
         let mut peers: Vec<Peer> = nodes.into_iter().map(in_old).collect();
         // Each database of a server is a node of its own.
-        let is_one_database = old_caller.database == new_caller.database;
+        let is_one_database = old_options.database == new_options.database;
         for node in newcomers {
             let known = peers.iter_mut().find(|peer| peer.node.run_id == node.run_id);
             let host = node.host.to_string();
@@ -211,7 +211,7 @@ impl Sets {
             |node, _| {
                 let stage = change.stage(node.text.as_deref());
                 stage.require_old()?;
-                Ok((!stage.is_closed()).then(|| node.marker(State::Closed, change.old)))
+                Ok((!stage.is_closed()).then(|| node.record(RecordState::Closed, change.old)))
             },
         );
         let failed = failed.await;
@@ -238,8 +238,8 @@ impl Sets {
                     }
                     Ok(match side {
                         _ if is_repeat && stage == Stage::Moved => None,
-                        Side::Old => Some(node.marker(State::Closed, change.new)),
-                        Side::New | Side::Both => Some(node.marker(State::Born, change.new)),
+                        Side::Old => Some(node.record(RecordState::Closed, change.new)),
+                        Side::New | Side::Both => Some(node.record(RecordState::Born, change.new)),
                     })
                 },
             );
@@ -263,11 +263,11 @@ impl Sets {
         Ok(())
     }
 
-    /// Rewrites the markers of all nodes of some sides at once; what failed.
+    /// Rewrites the records of all nodes of some sides at once; what failed.
     async fn rewrite(
         &mut self,
         of: impl Fn(Side) -> bool,
-        next: impl Fn(&Node, Side) -> Result<Option<Marker>>,
+        next: impl Fn(&NodeConnection, Side) -> Result<Option<IncarnationRecord>>,
     ) -> Vec<(String, Error)> {
         let next = &next;
         let chosen = self.peers.iter_mut().filter(|peer| of(peer.side));
@@ -282,8 +282,8 @@ impl Sets {
         let new = self.change.new;
         let rest = |peer: &Peer| {
             let node = &peer.node;
-            match Part::of(node.text.as_deref(), &node.run_id, node.now_us, new) {
-                Part::Young(rest) => rest,
+            match Membership::of(node.text.as_deref(), &node.run_id, node.now_us, new) {
+                Membership::Quarantined(rest) => rest,
                 part if part.is_open() => Duration::ZERO,
                 _ => new.delay,
             }

@@ -6,15 +6,15 @@ use fencelock_core::{FencingToken, LockName, Result, Settings, Snapshot};
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::node::{Node, Watch};
-use super::part::Part;
+use super::node::{NodeConnection, WallClock};
+use super::part::Membership;
 use super::{explain_at, parse, reach_all};
-use crate::error::{explain, strange_answer};
-use crate::identity::Keys;
+use crate::protocol::error::{explain, protocol_error};
+use crate::protocol::identity::Keys;
+use crate::protocol::script::SCRIPTS;
+use crate::protocol::snapshot;
 use crate::redlock::clocks::{Agreement, agreement};
-use crate::redlock::marker::{Deployment, Marker};
-use crate::script::SCRIPTS;
-use crate::snapshot;
+use crate::redlock::incarnation::{Deployment, IncarnationRecord};
 
 /// One node of a set.
 #[derive(Clone, Debug)]
@@ -31,8 +31,8 @@ pub struct NodeStatus {
 #[non_exhaustive]
 pub struct NodeSeen {
     /// Whether it takes part.
-    pub part: Part,
-    /// How long ago it was first seen without its data, on its own clock; `None` without a marker.
+    pub part: Membership,
+    /// How long ago it was first seen without its data, on its own clock; `None` without a record.
     pub age: Option<Duration>,
     /// By how many microseconds its clock is ahead of this machine's wall clock, at least and at
     /// most: the answer's time on the way lies in between.
@@ -49,7 +49,7 @@ pub struct NodeSeen {
 pub struct LockSeen {
     /// The last fencing token it gave or was told; `None` after hours without, or after its data
     /// was lost.
-    pub fence: Option<FencingToken>,
+    pub token: Option<FencingToken>,
     /// Who holds it there and who waits there. A lock is held by whom a majority has.
     pub snapshot: Snapshot,
 }
@@ -58,7 +58,7 @@ impl NodeStatus {
     /// Whether it can vote: it is open, and its clock agrees.
     #[must_use]
     pub fn takes_part(&self) -> bool {
-        self.seen.as_ref().is_ok_and(|seen| seen.part.is_open() && seen.clock_agrees)
+        self.seen.as_ref().is_ok_and(|seen| seen.membership.is_open() && seen.clock_agrees)
     }
 }
 
@@ -78,8 +78,8 @@ pub async fn status(url: &str, lock: Option<&str>) -> Result<Vec<NodeStatus>> {
     let explain = explain_at(&store);
     let name = lock.map(|name| LockName::with_prefix(settings.key_prefix(), name));
     let keys = name.transpose().map_err(&explain)?.map(|name| Keys::of(name.key()));
-    let caller = store.caller().map_err(&explain)?;
-    let mut reached = reach_all(&store, &caller, Watch::start()).await;
+    let options = store.options().map_err(&explain)?;
+    let mut reached = reach_all(&store, &options, WallClock::start()).await;
     let offsets: Vec<_> =
         reached.iter().map(|(_, node)| node.as_ref().ok().map(|node| node.offset)).collect();
     let agreed = agreement(&offsets, store.tolerance_us());
@@ -95,7 +95,7 @@ pub async fn status(url: &str, lock: Option<&str>) -> Result<Vec<NodeStatus>> {
 }
 
 async fn see(
-    node: &mut Node,
+    node: &mut NodeConnection,
     index: usize,
     agreed: Option<&Agreement>,
     ours: Deployment,
@@ -107,9 +107,9 @@ async fn see(
         None => None,
     };
     let text = node.text.as_deref();
-    let born_us = text.and_then(Marker::parse).map(|marker| marker.born_us);
+    let born_us = text.and_then(IncarnationRecord::parse).map(|record| record.born_us);
     NodeSeen {
-        part: Part::of(text, &node.run_id, node.now_us, ours),
+        part: Membership::of(text, &node.run_id, node.now_us, ours),
         age: born_us.map(|born_us| Duration::from_micros(node.now_us.saturating_sub(born_us))),
         clock_ahead_us: (node.offset.at_least, node.offset.at_most),
         clock_agrees: agreed.is_some_and(|agreed| agreed.members[index]),
@@ -117,25 +117,25 @@ async fn see(
     }
 }
 
-async fn see_lock(node: &mut Node, keys: &Keys, settings: &Settings) -> Result<LockSeen> {
-    let [lock, queue, fence] = keys.all();
+async fn see_lock(node: &mut NodeConnection, keys: &Keys, settings: &Settings) -> Result<LockSeen> {
+    let [lock, queue, token] = keys.all();
     let mut inspect = redis::cmd("EVAL");
-    inspect.arg(&SCRIPTS.inspect.text).arg(3).arg(lock).arg(queue).arg(fence).arg(snapshot::MOST);
+    inspect.arg(&SCRIPTS.inspect.text).arg(3).arg(lock).arg(queue).arg(token).arg(snapshot::MOST);
     let seen = inspect.query_async::<Value>(&mut node.connection).await;
     let seen = seen.map_err(|error| explain(&error))?;
-    let fence = redis::cmd("GET").arg(fence).query_async::<Value>(&mut node.connection).await;
-    let fence = fence.map_err(|error| explain(&error))?;
-    let seen = snapshot::read(seen).ok_or_else(|| strange_answer("inspect"))?;
+    let token = redis::cmd("GET").arg(token).query_async::<Value>(&mut node.connection).await;
+    let token = token.map_err(|error| explain(&error))?;
+    let seen = snapshot::read(seen).ok_or_else(|| protocol_error("inspect"))?;
     let mut snapshot = seen.into_snapshot();
     for token in snapshot.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
         *token = settings.token(*token);
     }
-    let fence = read_fence(&fence).map(|fence| settings.token(FencingToken::new(fence)));
-    Ok(LockSeen { fence, snapshot })
+    let token = read_token(&token).map(|token| settings.token(FencingToken::new(token)));
+    Ok(LockSeen { token, snapshot })
 }
 
-/// A fence's digits, whatever may stand behind them.
-fn read_fence(value: &Value) -> Option<u64> {
+/// A token's digits, whatever may stand behind them.
+fn read_token(value: &Value) -> Option<u64> {
     let Value::BulkString(text) = value else { return None };
     std::str::from_utf8(text).ok()?.trim_end_matches('q').parse().ok()
 }

@@ -1,9 +1,9 @@
--- The next fence of one node: the next multiple of 16 above the last one, or what the round proposes
+-- The next token of one node: the next multiple of 16 above the last one, or what the round proposes
 -- if that is larger, and for a shared grant its node's own number more, so that no two nodes ever
 -- give the same. `proposal` is a text, since `..` rounds numbers. With what was there before, which has
 -- a mark when somebody may queue. The key lives for an hour and `ttl` at first, so that names that are
 -- used once do not fill the memory, and for a day once they are used again.
-local function next_fence(proposal, more, ttl)
+local function next_token(proposal, more, ttl)
   local token = more == '' and proposal or string.format('%.0f', proposal + more)
   local last = redis.call('SET', F, token, 'KEEPTTL', 'GET')
   -- The last quarter of an hour begins with the same digits; then the key need not be prolonged.
@@ -28,7 +28,7 @@ local function next_fence(proposal, more, ttl)
 end
 
 -- Nobody will be given `token` again by this node, or less.
-local function raise_fence(token, ttl)
+local function raise_token(token, ttl)
   local value = redis.call('GET', F)
   local last, mark = string.match(value or '0', '^(%d+)(q?)$')
   last = tonumber(last)

@@ -28,7 +28,7 @@ end
 --<hint.lua>
 local me = parse(ME)
 -- What another program put at the lock's key is not ours to release.
-local is_ours = met_no_foreign(look_at_lock)
+local is_ours = met_only_own(read_lock)
 -- Whose turn it has been; nobody's while it was held alone.
 local before = {}
 if is_ours and was_there == 0 then
@@ -37,10 +37,10 @@ if is_ours and was_there == 0 then
 end
 if redis.call('ZREM', Q, ME, ARRIVAL == '' and WAITER or ME) > 0 then was_there = 1 end
 if is_ours then
-  if me and held and held.group == me.mode and take_out(me) then was_there = 1 end
-  if me and ARGV[4] then redis.call('PUBLISH', me.process, me.owner .. ' 0') end
+  if me and held and held.group == me.mode and remove_member(me) then was_there = 1 end
+  if me and ARGV[4] then redis.call('PUBLISH', me.client, me.owner .. ' 0') end
   if ARRIVAL ~= '' then pcall(enqueue, WAITER, ARRIVAL) end
   if was_there == 1 then pcall(hint, before) end
 end
-tidy()
+drop_empty_queue()
 return was_there

@@ -31,7 +31,7 @@ local function hint(before)
   for _, text in ipairs(before) do is_told[text] = true end
   for _, text in ipairs(turns()) do
     local claim = not is_told[text] and parse(text)
-    if claim then redis.call('PUBLISH', claim.process, claim.owner) end
+    if claim then redis.call('PUBLISH', claim.client, claim.owner) end
   end
 end
 
@@ -39,7 +39,7 @@ local function enqueue(text, arrival)
   -- First: a server out of memory lets a script go on that has written already.
   redis.call('PEXPIRE', Q, QUEUE)
   redis.call('ZADD', Q, arrival, text)
-  redis.call('ZADD', Q, now + SILENCE, '@' .. parse(text).process)
+  redis.call('ZADD', Q, now + SILENCE, '@' .. parse(text).client)
   redis.call('PEXPIRE', Q, QUEUE)
-  announce()
+  mark_waiters()
 end

@@ -1,11 +1,11 @@
 -- One node's vote in one round of one claim: takes the lock here if it is free. Asked again, it answers
--- the same, fence included.
+-- the same, token included.
 --
 -- KEYS  4 the node's marker
 -- ARGV  1 the marker's text as the client knows it   2 the round's identity   3 ttl in ms
---       4 the proposed fence   5 '' or, for a shared grant, the node's number
+--       4 the proposed token   5 '' or, for a shared grant, the node's number
 --       6 the waiter's identity, '' to leave nothing behind   7 its arrival in us
--- Reply fence, a text (yes) | {whose it is, ms until that may change, 1 if the waiter is first, or
+-- Reply token, a text (yes) | {whose it is, ms until that may change, 1 if the waiter is first, or
 --       more of the dead come before it than one step may pass over} (no): an owner, 'group',
 --       'foreign', or '' when it is free but others come first | -1 (not the node that the client
 --       knows: it does not vote)
@@ -15,14 +15,14 @@
 if redis.call('GET', KEYS[4]) ~= ARGV[1] then return -1 end
 local ME, TTL, PROPOSAL, MORE, WAITER = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 --<foreign.lua>
---<fence.lua>
+--<fencing_token.lua>
 
 -- Nobody holds and nobody queues: no more than this.
 local set = MORE == '' and redis.pcall('SET', L, ME, 'NX', 'PX', TTL)
 if set and set.ok then
-  local done, answer, last = pcall(next_fence, PROPOSAL, '', TTL)
+  local done, answer, last = pcall(next_token, PROPOSAL, '', TTL)
   if not done then
-    -- The fence's key is of another program.
+    -- The token's key is of another program.
     redis.call('DEL', L)
     error(answer, 0)
   end
@@ -37,9 +37,9 @@ end
 --<hint.lua>
 require_clock()
 local me = parse(ME)
-look_at_lock()
+read_lock()
 if held and held.text == ME then
-  return string.match(redis.call('GET', F) or '', '^%d+') or next_fence(PROPOSAL, MORE, TTL)
+  return string.match(redis.call('GET', F) or '', '^%d+') or next_token(PROPOSAL, MORE, TTL)
 end
 if held and held.group == me.mode then
   local mine = redis.call('ZSCORE', L, '#' .. me.owner)
@@ -51,17 +51,17 @@ if is_free_for(me) then
   local is_turn = not first and not head()
   for _, text in ipairs(before) do is_turn = is_turn or text == WAITER end
   if is_turn then
-    local token = next_fence(PROPOSAL, MORE, TTL)
-    put(me, tonumber(TTL), token)
+    local token = next_token(PROPOSAL, MORE, TTL)
+    write_holder(me, tonumber(TTL), token)
     if WAITER ~= '' then redis.call('ZREM', Q, WAITER) end
     -- A run of readers that is longer than one step tells goes on.
     if #before == MOST then hint(before) end
-    if tidy() then announce() end
+    if drop_empty_queue() then mark_waiters() end
     return token
   end
 end
 
-if WAITER ~= '' then enqueue(WAITER, ARGV[7]) else tidy() end
+if WAITER ~= '' then enqueue(WAITER, ARGV[7]) else drop_empty_queue() end
 local whose = ''
 if held and held.group then
   whose = 'group'

@@ -1,6 +1,6 @@
-//! One node that a marker lets vote, and the steps as calls.
+//! One node that a record lets vote, and the steps as calls.
 
-use fencelock_conformance::servers::TestRedis;
+use fencelock_testkit::servers::TestRedis;
 
 use super::client::{Client, Value};
 
@@ -39,7 +39,7 @@ impl Mode {
 const BAND: u64 = 1_000_000_000_000_000;
 /// Fences are counted from here: in a sorted set they lie above all times, as real ones do.
 const BASE: u64 = 1_700_000_000_000_000;
-const MARKER: &str = "run open 1 3 1 60000";
+const RECORD: &str = "run open 1 3 1 60000";
 const KEYS: [&str; 4] = ["lock", "{lock}:q", "{lock}:f", "fencelock:redlock"];
 
 pub(crate) struct Node {
@@ -51,7 +51,7 @@ pub(crate) struct Node {
 pub(crate) struct Answer(Value);
 
 impl Answer {
-    /// A number; a fence as counted from [`BASE`].
+    /// A number; a token as counted from [`BASE`].
     #[track_caller]
     pub(crate) fn int(&self) -> Option<i64> {
         assert!(self.0.error().is_none(), "{:?}", self.0);
@@ -64,9 +64,9 @@ impl Answer {
 
     /// Whose it is, for how long in ms, and whether the one who asks is the first.
     #[track_caller]
-    pub(crate) fn refusal(&self) -> (String, i64, i64) {
+    pub(crate) fn rejection(&self) -> (String, i64, i64) {
         let [Value::Text(whose), Value::Int(ms), Value::Int(first)] = self.0.list() else {
-            panic!("no refusal: {:?}", self.0);
+            panic!("no rejection: {:?}", self.0);
         };
         (whose.clone(), *ms, *first)
     }
@@ -94,10 +94,10 @@ impl std::fmt::Debug for Answer {
 }
 
 fn from_base(number: i64) -> i64 {
-    number.checked_sub_unsigned(BASE).filter(|fence| *fence >= 0).unwrap_or(number)
+    number.checked_sub_unsigned(BASE).filter(|token| *token >= 0).unwrap_or(number)
 }
 
-fn fence(from_base: u64) -> String {
+fn token(from_base: u64) -> String {
     (BASE + from_base).to_string()
 }
 
@@ -109,7 +109,7 @@ impl Node {
         let mut client = Client::connect(server.port());
         client.subscribe(&PROCESSES);
         let mut node = Node { client, _server: server };
-        node.call(&["SET", "fencelock:redlock", MARKER]);
+        node.call(&["SET", "fencelock:redlock", RECORD]);
         node
     }
 
@@ -128,19 +128,19 @@ impl Node {
     pub(crate) fn vote_of(&mut self, identity: &str, mode: Mode, proposal: u64) -> String {
         let proposal = proposal.to_string();
         let answer =
-            self.step("vote", 4, &[MARKER, identity, "30000", &proposal, mode.more(), "", "0"]);
+            self.step("vote", 4, &[RECORD, identity, "30000", &proposal, mode.more(), "", "0"]);
         answer.0.text().map_or_else(|| panic!("{answer:?}"), str::to_owned)
     }
 
     /// Without a place in the queue.
     pub(crate) fn vote(&mut self, identity: &str, proposal: u64) -> Answer {
-        let (proposal, ttl) = (fence(proposal), "30000");
-        self.step("vote", 4, &[MARKER, identity, ttl, &proposal, "", "", "0"])
+        let (proposal, ttl) = (token(proposal), "30000");
+        self.step("vote", 4, &[RECORD, identity, ttl, &proposal, "", "", "0"])
     }
 
     pub(crate) fn vote_shared(&mut self, identity: &str, proposal: u64) -> Answer {
-        let (proposal, ttl) = (fence(proposal), "30000");
-        self.step("vote", 4, &[MARKER, identity, ttl, &proposal, "3", "", "0"])
+        let (proposal, ttl) = (token(proposal), "30000");
+        self.step("vote", 4, &[RECORD, identity, ttl, &proposal, "3", "", "0"])
     }
 
     /// With a place in the queue, by arrival.
@@ -152,23 +152,23 @@ impl Node {
         proposal: u64,
         arrival: u64,
     ) -> Answer {
-        let (proposal, arrival) = (fence(proposal), (BAND + arrival).to_string());
-        let values = [MARKER, identity, "30000", &proposal, mode.more(), waiter, &arrival];
+        let (proposal, arrival) = (token(proposal), (BAND + arrival).to_string());
+        let values = [RECORD, identity, "30000", &proposal, mode.more(), waiter, &arrival];
         self.step("vote", 4, &values)
     }
 
     /// Puts a waiter into the queue of a lock that is held, or has others before it.
     #[track_caller]
     pub(crate) fn wait(&mut self, waiter: &str, mode: Mode, arrival: u64) {
-        self.vote_as(&round(waiter, 1), waiter, mode, 16, arrival).refusal();
+        self.vote_as(&round(waiter, 1), waiter, mode, 16, arrival).rejection();
     }
 
     pub(crate) fn raise(&mut self, identity: &str, to: u64) -> Answer {
-        self.step("raise", 4, &[MARKER, identity, &fence(to)])
+        self.step("raise", 4, &[RECORD, identity, &token(to)])
     }
 
     pub(crate) fn extend(&mut self, identity: &str, ttl: &str, to: u64, plant: &str) -> Answer {
-        self.step("extend", 4, &[MARKER, identity, ttl, &fence(to), plant])
+        self.step("extend", 4, &[RECORD, identity, ttl, &token(to), plant])
     }
 
     pub(crate) fn free(&mut self, identity: &str) -> Answer {
@@ -181,7 +181,7 @@ impl Node {
     }
 
     /// The waiter stays, with its arrival.
-    pub(crate) fn retreat(&mut self, identity: &str, waiter: &str, arrival: u64) -> Answer {
+    pub(crate) fn roll_back(&mut self, identity: &str, waiter: &str, arrival: u64) -> Answer {
         self.step("free", 3, &[identity, waiter, &(BAND + arrival).to_string()])
     }
 
@@ -191,11 +191,11 @@ impl Node {
     }
 
     pub(crate) fn look(&mut self, process: &str, waiters: &[&str]) -> Answer {
-        self.step("look", 3, &[&[process], waiters].concat())
+        self.step("check_waiters", 3, &[&[process], waiters].concat())
     }
 
     /// What was pushed since the last time: channel and message.
-    pub(crate) fn told(&mut self) -> Vec<(String, String)> {
+    pub(crate) fn pushes(&mut self) -> Vec<(String, String)> {
         self.call(&["PING"]);
         let pushes = self.client.take_pushes().into_iter();
         pushes.map(|push| (push.channel, push.message)).collect()
@@ -206,13 +206,13 @@ impl Node {
     }
 
     /// 0 for none.
-    pub(crate) fn fence(&mut self) -> i64 {
+    pub(crate) fn token(&mut self) -> i64 {
         // Behind it there may be a mark: somebody may queue.
         self.text("{lock}:f").trim_end_matches('q').parse().map_or(0, from_base)
     }
 
-    pub(crate) fn set_fence(&mut self, to: u64) {
-        self.call(&["SET", "{lock}:f", &fence(to)]);
+    pub(crate) fn set_token(&mut self, to: u64) {
+        self.call(&["SET", "{lock}:f", &token(to)]);
     }
 
     pub(crate) fn text(&mut self, key: &str) -> String {

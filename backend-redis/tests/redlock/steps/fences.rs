@@ -1,8 +1,8 @@
-//! The fence that a node gives is the one that `redlock::fence` says, which the model checks.
+//! The token that a node gives is the one that `redlock::token` says, which the model checks.
 
 use std::cell::RefCell;
 
-use fencelock_redis::redlock::fence::{STRIDE, next};
+use fencelock_redis::redlock::token::{STRIDE, next};
 use proptest::prelude::*;
 
 use super::bench::{ME, Mode, Node, READER, round};
@@ -18,7 +18,7 @@ fn numbers() -> impl Strategy<Value = (u64, u64)> {
 }
 
 #[test]
-fn a_node_gives_the_fence_that_the_model_checks() {
+fn a_node_gives_the_token_that_the_model_checks() {
     let node = RefCell::new(Node::start());
     let (writer, reader) = (round(ME, 1), round(READER, 1));
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {

@@ -5,12 +5,12 @@ use super::bench::{ME, Mode, Node, OTHER, READER, SECOND_READER, round};
 const THIRD: &str = "x 30000 p1 ee a label";
 const THIRD_READER: &str = "s 30000 p1 ff a label";
 
-fn told(process: &str, message: &str) -> (String, String) {
+fn push(process: &str, message: &str) -> (String, String) {
     (process.to_owned(), message.to_owned())
 }
 
 #[test]
-fn a_free_lock_is_the_firsts_in_the_queue() {
+fn a_free_lock_is_granted_to_the_first_in_the_queue() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     // In another order than they have arrived in, by clocks that agree.
@@ -19,9 +19,9 @@ fn a_free_lock_is_the_firsts_in_the_queue() {
     assert_eq!(node.waiters(), [OTHER, THIRD]);
     node.free(&round(ME, 1));
     let (whose, _, first) =
-        node.vote_as(&round(THIRD, 2), THIRD, Mode::Exclusive, 3200, 20).refusal();
+        node.vote_as(&round(THIRD, 2), THIRD, Mode::Exclusive, 3200, 20).rejection();
     assert_eq!((whose.as_str(), first), ("", 0), "it is free, and others come first");
-    assert_eq!(node.vote(&round(ME, 2), 3200).refusal().0, "", "for those who do not queue too");
+    assert_eq!(node.vote(&round(ME, 2), 3200).rejection().0, "", "for those who do not queue too");
     for _ in 0..2 {
         let granted = node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 10);
         assert_eq!(granted.int(), Some(3200));
@@ -30,7 +30,7 @@ fn a_free_lock_is_the_firsts_in_the_queue() {
 }
 
 #[test]
-fn readers_come_in_behind_nobody_but_readers() {
+fn readers_overtake_only_readers() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     node.wait(READER, Mode::Shared, 10);
@@ -38,60 +38,60 @@ fn readers_come_in_behind_nobody_but_readers() {
     node.wait(OTHER, Mode::Exclusive, 30);
     node.wait(THIRD_READER, Mode::Shared, 40);
     node.free(&round(ME, 1));
-    node.told();
+    node.pushes();
     let ask = |node: &mut Node, reader: &str, arrival| {
         node.vote_as(&round(reader, 2), reader, Mode::Shared, 3200, arrival)
     };
-    assert_eq!(ask(&mut node, THIRD_READER, 40).refusal().0, "", "behind a writer");
+    assert_eq!(ask(&mut node, THIRD_READER, 40).rejection().0, "", "behind a writer");
     assert!(ask(&mut node, SECOND_READER, 20).int() > Some(0), "behind a reader");
-    assert_eq!(ask(&mut node, THIRD_READER, 40).refusal().0, "group");
+    assert_eq!(ask(&mut node, THIRD_READER, 40).rejection().0, "group");
     assert!(ask(&mut node, READER, 10).int() > Some(0));
-    let refused = node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 30).refusal();
+    let refused = node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 30).rejection();
     assert_eq!((refused.0.as_str(), refused.2), ("group", 1));
     node.free(&round(READER, 2));
-    node.told();
+    node.pushes();
     node.free(&round(SECOND_READER, 2));
-    assert_eq!(node.told(), [told("p2", "bb")], "the writer, once the last reader has gone");
+    assert_eq!(node.pushes(), [push("p2", "bb")], "the writer, once the last reader has gone");
 }
 
 #[test]
-fn a_release_tells_those_whose_turn_it_is_and_no_more() {
+fn a_release_notifies_exactly_the_waiters_whose_turn_it_is() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     node.wait(OTHER, Mode::Exclusive, 10);
     node.wait(THIRD, Mode::Exclusive, 20);
-    assert_eq!(node.told(), [], "it is held");
+    assert_eq!(node.pushes(), [], "it is held");
     node.free(&round(ME, 1));
-    assert_eq!(node.told(), [told("p2", "bb")]);
+    assert_eq!(node.pushes(), [push("p2", "bb")]);
     node.free(&round(ME, 1));
-    assert_eq!(node.told(), [], "asked again, it is nobody's release");
+    assert_eq!(node.pushes(), [], "asked again, it is nobody's release");
     // The first leaves, and was not granted: the next one's turn has come with the next release.
     node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 10);
     node.wait(READER, Mode::Shared, 30);
     node.wait(SECOND_READER, Mode::Shared, 40);
     node.free_waiting(&round(OTHER, 2), OTHER);
-    assert_eq!(node.told(), [told("p1", "ee")]);
+    assert_eq!(node.pushes(), [push("p1", "ee")]);
     node.vote_as(&round(THIRD, 2), THIRD, Mode::Exclusive, 3200, 20);
     node.free(&round(THIRD, 2));
-    assert_eq!(node.told(), [told("p1", "cc"), told("p2", "dd")], "readers come together");
+    assert_eq!(node.pushes(), [push("p1", "cc"), push("p2", "dd")], "readers come together");
 }
 
 /// Who goes on waiting after a round that nobody won keeps the place, and the next one is told.
 #[test]
-fn who_retreats_stays_in_the_queue() {
+fn a_claim_that_rolls_back_stays_in_the_queue() {
     let mut node = Node::start();
     let me = round(ME, 1);
     assert!(node.vote_as(&me, ME, Mode::Exclusive, 1600, 10).int() > Some(0));
     node.wait(OTHER, Mode::Exclusive, 20);
-    assert_eq!(node.retreat(&me, ME, 10).int(), Some(1));
+    assert_eq!(node.roll_back(&me, ME, 10).int(), Some(1));
     assert_eq!((node.holder(), node.waiters()), (String::new(), vec![ME.into(), OTHER.into()]));
-    assert_eq!(node.told(), [told("p1", "aa")]);
-    assert_eq!(node.retreat(&me, ME, 10).int(), Some(0));
+    assert_eq!(node.pushes(), [push("p1", "aa")]);
+    assert_eq!(node.roll_back(&me, ME, 10).int(), Some(0));
     assert_eq!(node.waiters(), [ME, OTHER]);
-    assert_eq!(node.told(), []);
+    assert_eq!(node.pushes(), []);
     assert_eq!(node.free_waiting(&me, ME).int(), Some(1), "it was in the queue");
     assert_eq!(node.waiters(), [OTHER]);
-    assert_eq!(node.told(), [told("p2", "bb")]);
+    assert_eq!(node.pushes(), [push("p2", "bb")]);
     assert_eq!(node.free_waiting(&me, ME).int(), Some(0));
     node.free_waiting(&round(OTHER, 1), OTHER);
     assert_eq!(node.call(&["EXISTS", "{lock}:q"]).int(), Some(0), "an empty queue is gone");
@@ -106,7 +106,7 @@ fn the_waiters_of_a_dead_process_are_passed_over() {
     // Process p2 has not looked for too long.
     node.call(&["ZADD", "{lock}:q", "1", "@p2"]);
     node.free(&round(ME, 1));
-    assert_eq!(node.told(), [told("p1", "ee")]);
+    assert_eq!(node.pushes(), [push("p1", "ee")]);
     assert!(node.vote_as(&round(THIRD, 2), THIRD, Mode::Exclusive, 3200, 20).int() > Some(0));
     assert_eq!(node.waiters(), Vec::<String>::new());
     // It lives after all, and its look says so.
@@ -115,7 +115,7 @@ fn the_waiters_of_a_dead_process_are_passed_over() {
 }
 
 #[test]
-fn a_look_keeps_a_process_alive_and_tells_what_was_missed() {
+fn a_check_keeps_a_client_alive_and_reports_lost_pushes() {
     let mut node = Node::start();
     let nobody = (1000, 1, String::new());
     assert_eq!(node.look("p1", &[ME]).look(), nobody, "it is not in the queue");
@@ -129,21 +129,21 @@ fn a_look_keeps_a_process_alive_and_tells_what_was_missed() {
     assert_eq!(node.look("p2", &[OTHER, ME, READER]).look().1, 1, "one of three is not there");
     node.call(&["ZADD", "{lock}:q", "1", "@p1"]);
     node.call(&["DEL", "lock"]);
-    node.told();
+    node.pushes();
     // Each look says that its process lives.
     for _ in 0..2 {
         let look = node.look("p1", &[ME]);
         assert_eq!((look.look(), look.turns()), ((0, 0, ME.to_owned()), vec![ME.to_owned()]));
     }
-    assert_eq!(node.told(), [], "who looks needs no push");
+    assert_eq!(node.pushes(), [], "who looks needs no push");
     assert_eq!(node.look("p2", &[OTHER]).look(), (1000, 0, String::new()));
-    assert_eq!(node.told(), [told("p1", "aa")], "the first is told what its own push missed");
+    assert_eq!(node.pushes(), [push("p1", "aa")], "the first is told what its own push missed");
     assert!(node.ttl("{lock}:q") > 3000);
 }
 
 /// A run of readers that is longer than one step tells goes on, with one word for each of them.
 #[test]
-fn readers_are_told_once_however_many_they_are() {
+fn readers_are_notified_once_regardless_of_their_number() {
     const READERS: usize = 150;
     const AT_ONCE: usize = 64;
     let mut node = Node::start();
@@ -153,32 +153,32 @@ fn readers_are_told_once_however_many_they_are() {
         node.wait(reader, Mode::Shared, arrival);
     }
     node.wait(OTHER, Mode::Exclusive, 1000);
-    let word = |n: usize| told("p2", &format!("{n:x}"));
+    let word = |n: usize| push("p2", &format!("{n:x}"));
     node.free(&round(ME, 1));
-    assert_eq!(node.told(), (0..AT_ONCE).map(word).collect::<Vec<_>>());
+    assert_eq!(node.pushes(), (0..AT_ONCE).map(word).collect::<Vec<_>>());
     for (n, reader) in readers.iter().enumerate() {
         let arrival = 10 + n as u64;
         assert!(
             node.vote_as(&round(reader, 2), reader, Mode::Shared, 3200, arrival).int() > Some(0)
         );
         let next: Vec<_> = (n + AT_ONCE..READERS).take(1).map(word).collect();
-        assert_eq!(node.told(), next, "behind reader {n}");
+        assert_eq!(node.pushes(), next, "behind reader {n}");
         if n % 2 == 1 {
             // Others may read on already.
             node.free(&round(reader, 2));
-            assert_eq!(node.told(), []);
+            assert_eq!(node.pushes(), []);
         }
     }
     for (n, reader) in readers.iter().enumerate().filter(|(n, _)| n % 2 == 0) {
         node.free(&round(reader, 2));
         let last = n + 2 == READERS;
-        assert_eq!(node.told(), if last { vec![told("p2", "bb")] } else { vec![] });
+        assert_eq!(node.pushes(), if last { vec![push("p2", "bb")] } else { vec![] });
     }
 }
 
 /// A holder who is gone has told nobody: the process of the first tells them, and its look its own.
 #[test]
-fn the_end_of_a_lease_is_told_to_all_readers() {
+fn all_readers_are_notified_of_an_expired_lease() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     node.wait(READER, Mode::Shared, 10);
@@ -187,16 +187,16 @@ fn the_end_of_a_lease_is_told_to_all_readers() {
     assert_eq!(node.look("p1", &[READER]).turns(), Vec::<String>::new(), "it is held");
     node.call(&["DEL", "lock"]);
     assert_eq!(node.look("p2", &[SECOND_READER]).turns(), [SECOND_READER]);
-    assert_eq!(node.told(), [told("p1", "cc")], "the first");
+    assert_eq!(node.pushes(), [push("p1", "cc")], "the first");
     let look = node.look("p1", &[READER]);
     assert_eq!(look.look(), (0, 0, READER.to_owned()));
     assert_eq!(look.turns(), [READER, THIRD_READER]);
-    assert_eq!(node.told(), [told("p2", "dd")]);
+    assert_eq!(node.pushes(), [push("p2", "dd")]);
 }
 
 /// Who leaves the queue lets those come who could not while it stood there.
 #[test]
-fn who_leaves_a_free_lock_lets_the_next_pass() {
+fn a_waiter_that_leaves_a_free_lock_lets_the_next_pass() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     node.wait(OTHER, Mode::Exclusive, 10);
@@ -204,16 +204,16 @@ fn who_leaves_a_free_lock_lets_the_next_pass() {
     node.wait(SECOND_READER, Mode::Shared, 30);
     node.wait(THIRD, Mode::Exclusive, 40);
     node.free(&round(ME, 1));
-    assert_eq!(node.told(), [told("p2", "bb")]);
+    assert_eq!(node.pushes(), [push("p2", "bb")]);
     node.free_waiting(&round(OTHER, 1), OTHER);
-    assert_eq!(node.told(), [told("p1", "cc"), told("p2", "dd")]);
+    assert_eq!(node.pushes(), [push("p1", "cc"), push("p2", "dd")]);
     node.free_waiting(&round(THIRD, 1), THIRD);
-    assert_eq!(node.told(), [], "they have been told");
+    assert_eq!(node.pushes(), [], "they have been told");
 }
 
 /// A step passes over so many of the dead and says that there are more.
 #[test]
-fn crowds_of_the_dead_are_passed_over_in_short_steps() {
+fn many_dead_waiters_are_passed_over_in_short_steps() {
     const DEAD: usize = 300;
     let mut node = Node::start();
     node.vote(&round(THIRD, 1), 1600);
@@ -229,17 +229,17 @@ fn crowds_of_the_dead_are_passed_over_in_short_steps() {
     for n in 0..DEAD {
         node.call(&["ZADD", "{lock}:q", &format!("10000000000{n:05}"), &format!("x 1 p2 {n:x} d")]);
     }
-    assert_eq!(node.vote(&round(READER, 1), 3200).refusal(), (String::new(), 1, 1));
+    assert_eq!(node.vote(&round(READER, 1), 3200).rejection(), (String::new(), 1, 1));
     assert_eq!(node.look("p1", &[ME]).look(), (0, 0, ME.to_owned()));
     assert_eq!(node.waiters(), [ME]);
 }
 
 #[test]
-fn who_is_sent_away_by_a_person_is_told() {
+fn an_evicted_claim_is_notified() {
     let mut node = Node::start();
     node.vote(&round(ME, 1), 1600);
     node.wait(OTHER, Mode::Exclusive, 10);
     assert_eq!(node.evict(&round(ME, 1)).int(), Some(1));
-    assert_eq!(node.told(), [told("p1", "aa 0"), told("p2", "bb")]);
+    assert_eq!(node.pushes(), [push("p1", "aa 0"), push("p2", "bb")]);
     assert_eq!(node.evict(&round(ME, 1)).int(), Some(0));
 }

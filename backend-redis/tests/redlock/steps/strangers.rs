@@ -23,7 +23,7 @@ fn a_value_of_another_library_is_its_lock() {
     for value in ["3f2a", "x", "x 30000 p1", "0123456789abcdef\n"] {
         node.call(&["SET", "lock", value, "PX", "60000"]);
         let before = node.state();
-        assert_eq!(node.vote(&round(ME, 1), 1600).refusal().0, "foreign", "{value:?}");
+        assert_eq!(node.vote(&round(ME, 1), 1600).rejection().0, "foreign", "{value:?}");
         ask_everything(&mut node);
         assert_eq!(node.state(), before, "{value:?}");
     }
@@ -59,12 +59,12 @@ fn a_key_of_another_type_is_an_error_and_stays() {
     }
 }
 
-/// The fence of a lock that was just taken cannot be read: it is not kept then.
+/// The token of a lock that was just taken cannot be read: it is not kept then.
 #[test]
-fn a_foreign_fence_is_an_error_and_the_lock_is_given_back() {
+fn a_foreign_token_is_an_error_and_the_lock_is_released() {
     let mut node = Node::start();
-    for fence in ["text", "9007199254740993", "12 34"] {
-        node.call(&["SET", "{lock}:f", fence]);
+    for token in ["text", "9007199254740993", "12 34"] {
+        node.call(&["SET", "{lock}:f", token]);
         let before = node.state();
         for me in [ME, OTHER] {
             let refused = node.vote(&round(me, 1), 1600);
@@ -73,6 +73,6 @@ fn a_foreign_fence_is_an_error_and_the_lock_is_given_back() {
         }
         let refused = node.vote_shared(&round(READER, 1), 1600);
         assert!(refused.error().is_some(), "{refused:?}");
-        assert_eq!(node.state(), before, "{fence}");
+        assert_eq!(node.state(), before, "{token}");
     }
 }

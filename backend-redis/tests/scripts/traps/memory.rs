@@ -5,7 +5,7 @@ use super::*;
 pub(super) const TRAPS: &[Trap] = &[
     ("out of memory, nobody new is let in", nobody_new),
     ("out of memory, holders renew", holders_renew),
-    ("out of memory, a release hands over and is confirmed", hand_over),
+    ("out of memory, a release hands off and is confirmed", hand_off),
     ("out of memory, a look serves", look_serves),
 ];
 
@@ -39,7 +39,7 @@ fn holders_renew(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-fn hand_over(bench: &mut Bench) -> Verdict {
+fn hand_off(bench: &mut Bench) -> Verdict {
     for (first, second) in
         [(exclusive(1), exclusive(2)), (exclusive(1), shared(2)), (shared(1), permits(2, 1, 2))]
     {

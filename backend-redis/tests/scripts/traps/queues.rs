@@ -1,10 +1,10 @@
-//! Places, hand-overs and looks.
+//! Places, hand-offs and looks.
 
 use super::*;
 use crate::rules::FOREIGN;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("a hand-over waits for its confirmation two seconds at most", claim_ttl),
+    ("a hand-off waits for its confirmation two seconds at most", claim_ttl),
     ("a late confirmation keeps its place", late_confirmation),
     ("a late confirmation behind another program keeps its place", late_behind_foreign),
     ("the head looks often while another program holds", foreign_without_end),
@@ -161,8 +161,8 @@ fn many_dead(bench: &mut Bench) -> Verdict {
         equal("the waiters left", &state.waiting.len(), &(left + 1))?;
         bench.send_look(&keys(), &alive.process, std::slice::from_ref(&alive.text));
         let answer = bench.client.receive();
-        let look_in = if left >= AT_ONCE { 1 } else { 1000 };
-        equal("the next look", &answer.list()[0], &Value::Int(look_in))?;
+        let check_after = if left >= AT_ONCE { 1 } else { 1000 };
+        equal("the next look", &answer.list()[0], &Value::Int(check_after))?;
         equal("missing", &answer.list()[1], &Value::Int(0))?;
     }
     release(bench, &holder)?;

@@ -15,21 +15,25 @@ pub(super) const GROUP: Group = Group {
                     REDIS,
                     "a jump ahead ends leases too early",
                     REDIS_FAULTS,
-                    "clock::a_jump_ahead_ends_a_lease_and_the_holder_is_told",
+                    "clock::a_jump_ahead_ends_a_lease_and_its_holder_is_notified",
                 ),
                 test(REDIS, REDIS_FAULTS, "clock::tokens_rise_whatever_the_servers_clock_does"),
                 ignored(FOLLOWED, "leases are ended by each server's clock, as at redis"),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "clocks::a_node_whose_clock_is_off_takes_no_part_and_is_not_missed",
+                    "clocks::a_node_with_a_wrong_clock_is_excluded_and_not_needed",
                 ),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
                     "clocks::a_majority_whose_clocks_disagree_is_refused_by_name",
                 ),
-                test(ZOOKEEPER, ZK_FAULTS, "server::a_servers_clock_that_jumps_changes_nothing"),
+                test(
+                    ZOOKEEPER,
+                    ZK_FAULTS,
+                    "servers::single::a_servers_clock_that_jumps_changes_nothing",
+                ),
                 ignored(ENSEMBLE, "each server counts sessions as one alone does"),
                 ignored(LOCAL, NO_SERVER),
             ],
@@ -48,13 +52,13 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "clock::a_server_whose_clock_runs_a_hundredth_too_fast_frees_nothing_that_is_believed_in",
+                    "clock::a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts",
                 ),
                 ignored(FOLLOWED, "leases are ended by each server's clock, as at redis"),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "clocks::nodes_whose_clocks_run_a_hundredth_too_fast_free_nothing_that_is_believed_in",
+                    "clocks::clocks_that_run_a_hundredth_too_fast_free_no_held_lock",
                 ),
                 ignored(
                     ZK,
@@ -77,7 +81,7 @@ pub(super) const GROUP: Group = Group {
                         Store::ZooKeeper,
                         Store::Ensemble,
                     ],
-                    "a machine cannot be suspended by its own test; `core/src/clock.rs` reads `CLOCK_BOOTTIME`, and row 3 stops a process as a suspend would",
+                    "a machine cannot be suspended by its own test; `core/src/time/boot_clock.rs` reads `CLOCK_BOOTTIME`, and row 3 stops a process as a suspend would",
                 ),
                 ignored(
                     FILE,

@@ -17,36 +17,36 @@ pub(super) const GROUP: Group = Group {
                     REDIS,
                     "a replica that was promoted by hand grants a lock that is still believed in",
                     REDIS_FAULTS,
-                    "failover::a_promoted_replica_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected",
+                    "failover::a_promoted_replica_without_the_lock_grants_it_again_and_stale_writes_are_rejected",
                 ),
                 allowed(
                     SENTINEL,
                     "the new master grants a lock that is still believed in",
                     REDIS_FAULTS,
-                    "sentinel::a_lock_that_a_failover_lost_is_told_and_its_writes_are_rejected",
+                    "sentinel::a_lock_lost_in_a_failover_is_reported_and_its_writes_are_rejected",
                 ),
-                test(SENTINEL, REDIS_FAULTS, "sentinel::holders_and_waiters_go_with_the_master"),
+                test(SENTINEL, REDIS_FAULTS, "sentinel::holders_and_waiters_survive_a_failover"),
                 allowed(
                     CLUSTER,
                     "the new master of the slot grants a lock that is still believed in",
                     REDIS_FAULTS,
-                    "failover::a_slots_new_master_that_never_heard_of_the_lock_overlaps_and_stale_writes_are_rejected",
+                    "failover::a_slots_new_master_without_the_lock_grants_it_again_and_stale_writes_are_rejected",
                 ),
                 test(
                     CLUSTER,
                     REDIS_FAULTS,
-                    "cluster::holders_and_waiters_go_with_the_master_of_their_slot",
+                    "cluster::holders_and_waiters_survive_a_failover_of_their_slot",
                 ),
                 test(REDLOCK, REDLOCK_FAULTS, "away::nodes_that_became_replicas_are_not_asked"),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "rules::a_node_that_forgot_does_not_vote_a_second_time",
+                    "rules::a_node_that_lost_its_data_does_not_vote_a_second_time",
                 ),
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "ensemble::a_new_leader_keeps_locks_and_places_and_its_tokens_are_larger",
+                    "servers::ensemble::a_new_leader_keeps_locks_and_queue_places_and_gives_larger_tokens",
                 ),
                 ignored(ZOOKEEPER, ONE_SERVER),
                 ignored(LOCAL, NO_SERVER),
@@ -62,14 +62,14 @@ pub(super) const GROUP: Group = Group {
                     REDIS_FAULTS,
                     "refusals::a_master_that_was_read_only_for_a_moment_loses_nothing",
                 ),
-                test(SENTINEL, REDIS_FAULTS, "sentinel::holders_and_waiters_go_with_the_master"),
+                test(SENTINEL, REDIS_FAULTS, "sentinel::holders_and_waiters_survive_a_failover"),
                 test(
                     CLUSTER,
                     REDIS_FAULTS,
-                    "cluster::holders_and_waiters_go_with_the_master_of_their_slot",
+                    "cluster::holders_and_waiters_survive_a_failover_of_their_slot",
                 ),
                 test(REDLOCK, REDLOCK_FAULTS, "away::nodes_that_became_replicas_are_not_asked"),
-                test(ENSEMBLE, ZK_FAULTS, "ensemble::a_server_that_can_only_be_read_is_refused"),
+                test(ENSEMBLE, ZK_FAULTS, "servers::ensemble::a_read_only_server_is_refused"),
                 ignored(ZOOKEEPER, ONE_SERVER),
                 ignored(LOCAL, NO_SERVER),
             ],
@@ -77,17 +77,17 @@ pub(super) const GROUP: Group = Group {
         row(
             "28",
             "too few replicas: writes refused, the release too",
-            "the release goes on in the background",
+            "the release continues in the background",
             &[
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "refusals::a_release_refused_for_want_of_replicas_goes_on_in_the_background",
+                    "refusals::a_release_refused_for_lack_of_replicas_continues_in_the_background",
                 ),
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "replicas::without_live_replicas_grants_are_given_back_and_renewals_go_on",
+                    "replicas::without_live_replicas_grants_are_released_and_renewals_continue",
                 ),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
@@ -101,20 +101,16 @@ pub(super) const GROUP: Group = Group {
             "slot moves: MOVED, ASK",
             "followed, waiters still woken",
             &[
+                test(CLUSTER, REDIS_FAULTS, "cluster::a_moved_slot_keeps_its_holders_and_waiters"),
                 test(
                     CLUSTER,
                     REDIS_FAULTS,
-                    "cluster::a_slot_that_moves_takes_its_holders_and_waiters_along",
+                    "cluster::a_moving_slot_serves_locks_in_one_place_and_the_others_later",
                 ),
                 test(
                     CLUSTER,
                     REDIS_FAULTS,
-                    "cluster::a_slot_half_way_serves_what_it_has_in_one_place_and_the_rest_later",
-                ),
-                test(
-                    CLUSTER,
-                    REDIS_FAULTS,
-                    "cluster::a_held_lock_is_renewed_while_its_slot_is_half_way",
+                    "cluster::a_held_lock_is_renewed_while_its_slot_is_moving",
                 ),
                 ignored(
                     &[
@@ -135,23 +131,27 @@ pub(super) const GROUP: Group = Group {
             "minority down; majority down",
             "granted; an error or suspended, partial grants freed",
             &[
-                test(REDLOCK, REDLOCK_FAULTS, "away::dead_nodes_are_not_missed"),
+                test(REDLOCK, REDLOCK_FAULTS, "away::a_minority_of_dead_nodes_is_not_needed"),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "majority::without_a_majority_the_error_says_what_each_node_said",
+                    "majority::without_a_majority_the_error_lists_each_nodes_report",
                 ),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "majority::what_too_few_granted_is_given_back_at_once",
+                    "majority::a_round_without_a_majority_is_released_at_once",
                 ),
-                test(REDLOCK, REDLOCK_FAULTS, "rules::a_majority_of_those_who_answer_is_none"),
-                test(ENSEMBLE, ZK_FAULTS, "quorum::a_frozen_follower_stops_nobody"),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "rules::a_majority_of_those_that_reply_is_not_a_quorum",
+                ),
+                test(ENSEMBLE, ZK_FAULTS, "servers::quorum::a_frozen_follower_blocks_no_client"),
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "quorum::without_a_quorum_claims_wait_and_what_a_dead_holder_had_is_freed_afterwards",
+                    "servers::quorum::without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterwards",
                 ),
                 ignored(
                     &[
@@ -174,7 +174,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "quorum::without_a_quorum_claims_wait_and_what_a_dead_holder_had_is_freed_afterwards",
+                    "servers::quorum::without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterwards",
                 ),
                 ignored(REDLOCK, "a node's lease ends by itself, with a quorum or without"),
                 ignored(
@@ -198,7 +198,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "ensemble::a_holder_whose_follower_is_cut_off_knows_its_loss_before_the_lock_is_given_away",
+                    "servers::ensemble::a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_grant",
                 ),
                 ignored(
                     &[
@@ -222,7 +222,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     ENSEMBLE,
                     ZK_FAULTS,
-                    "quorum::a_follower_that_was_frozen_shows_nobody_a_lock_that_has_gone",
+                    "servers::quorum::a_thawed_follower_grants_no_lock_that_was_lost",
                 ),
                 ignored(
                     &[

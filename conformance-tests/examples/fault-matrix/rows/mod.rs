@@ -24,7 +24,13 @@ const NO_SERVER: &str = "there is no server";
 const NO_REDIS: &str = "a fault that only Redis servers have";
 
 /// One test shows at a master of several all that one server may answer.
-const REFUSED_UNDER_SENTINEL: Entry =
-    test(SENTINEL, REDIS_FAULTS, "followed::what_a_master_under_sentinel_refuses_is_waited_for");
-const REFUSED_IN_A_CLUSTER: Entry =
-    test(CLUSTER, REDIS_FAULTS, "followed::what_a_master_of_a_cluster_refuses_is_waited_for");
+const REFUSED_UNDER_SENTINEL: Entry = test(
+    SENTINEL,
+    REDIS_FAULTS,
+    "followed::a_temporary_refusal_by_a_master_under_sentinel_is_waited_for",
+);
+const REFUSED_IN_A_CLUSTER: Entry = test(
+    CLUSTER,
+    REDIS_FAULTS,
+    "followed::a_temporary_refusal_by_a_master_of_a_cluster_is_waited_for",
+);

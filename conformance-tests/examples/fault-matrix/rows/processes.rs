@@ -12,7 +12,7 @@ pub(super) const GROUP: Group = Group {
             &[
                 suite("processes::a_killed_holder_frees_its_lock"),
                 suite("processes::a_crashed_holder_frees_its_lock"),
-                suite("processes::no_update_is_lost_although_some_are_killed"),
+                suite("processes::no_update_is_lost_although_processes_are_killed"),
                 suite("processes::a_stale_write_from_a_dead_process_is_rejected"),
                 test(
                     FILE,
@@ -36,8 +36,8 @@ pub(super) const GROUP: Group = Group {
             "holder paused for more than S",
             "the loss shows at the first look after it; files: still held",
             &[
-                suite("processes::a_long_stopped_holder_is_never_one_of_two"),
-                suite("validity::a_frozen_holder_is_lost_before_it_looks"),
+                suite("processes::a_long_stopped_holder_never_overlaps_another"),
+                suite("validity::a_frozen_holder_finds_its_lock_lost_after_the_freeze"),
                 suite("ownership::a_thawed_holder_does_not_free_a_successor"),
                 test(FILE, FILE_PROCESSES, "a_stopped_holder_keeps_its_lock"),
             ],
@@ -51,17 +51,13 @@ pub(super) const GROUP: Group = Group {
                 test(
                     TIMED,
                     SIMULATION,
-                    "waiting::what_is_granted_too_late_is_an_error_and_given_back",
+                    "waiting::a_grant_that_comes_too_late_is_an_error_and_is_released",
                 ),
-                test(
-                    REDIS,
-                    REDIS_FAULTS,
-                    "waking::a_grant_that_is_heard_of_too_late_is_not_believed",
-                ),
+                test(REDIS, REDIS_FAULTS, "waking::a_grant_that_arrives_too_late_is_discarded"),
                 test(
                     REDLOCK,
                     REDLOCK_FAULTS,
-                    "majority::a_grant_that_comes_after_its_end_is_no_grant",
+                    "majority::a_grant_that_arrives_after_its_expiry_is_not_a_grant",
                 ),
                 ignored(FILE, "its grants have no end"),
             ],
@@ -73,11 +69,7 @@ pub(super) const GROUP: Group = Group {
             &[
                 suite("processes::a_killed_waiter_is_passed_over"),
                 suite("waiting::a_frozen_waiter_is_passed_over"),
-                test(
-                    FILE,
-                    FILE_PROCESSES,
-                    "a_stopped_waiter_is_passed_over_and_finds_its_way_back",
-                ),
+                test(FILE, FILE_PROCESSES, "a_stopped_waiter_is_passed_over_and_queues_again"),
             ],
         ),
         row(
@@ -86,7 +78,7 @@ pub(super) const GROUP: Group = Group {
             "kept or lost, never a wrong \"held\"",
             &[
                 suite("validity::a_short_freeze_loses_nothing"),
-                suite("validity::a_frozen_holder_is_lost_before_it_looks"),
+                suite("validity::a_frozen_holder_finds_its_lock_lost_after_the_freeze"),
                 suite("waiting::a_frozen_waiter_is_passed_over"),
                 test(FILE, FILE_PROCESSES, "a_stopped_holder_keeps_its_lock"),
             ],

@@ -19,7 +19,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "refusals::a_server_that_may_evict_locks_is_told_in_the_profile",
+                    "refusals::a_server_that_may_evict_locks_is_reported_in_the_profile",
                 ),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
@@ -34,19 +34,23 @@ pub(super) const GROUP: Group = Group {
             "a typed error, retried; ZooKeeper: the server ends, as row 31",
             &[
                 test(REDIS, REDIS_FAULTS, "refusals::a_server_that_cannot_save_is_waited_for"),
-                test(REDIS, "backend-redis/tests/apart", "a_full_disk_is_waited_for"),
+                test(REDIS, "backend-redis/tests/netns", "a_full_disk_is_waited_for"),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
-                test(REDLOCK, REDLOCK_FAULTS, "refusing::nobody_waits_for_nodes_that_cannot_save"),
+                test(
+                    REDLOCK,
+                    REDLOCK_FAULTS,
+                    "refusing::nodes_that_cannot_save_are_not_waited_for",
+                ),
                 test(
                     FILE,
-                    "backend-file/tests/apart",
+                    "backend-file/tests/netns",
                     "a_full_disk_is_an_error_and_what_is_held_stays",
                 ),
                 test(
                     ZOOKEEPER,
-                    "backend-zk/tests/apart",
-                    "a_server_that_ends_on_a_full_disk_is_waited_for",
+                    "backend-zk/tests/netns",
+                    "a_server_that_ends_on_a_full_disk_is_retried",
                 ),
                 ignored(
                     ENSEMBLE,
@@ -60,8 +64,8 @@ pub(super) const GROUP: Group = Group {
             "processor starved",
             "lost early, never late",
             &[
-                suite("processes::a_starved_holder_is_never_one_of_two"),
-                suite("validity::the_old_holder_is_told_before_the_next_is_granted"),
+                suite("processes::a_starved_holder_never_overlaps_another"),
+                suite("validity::a_loss_is_reported_before_the_next_grant"),
             ],
         ),
         row(
@@ -72,44 +76,44 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "refusals::a_server_with_no_room_for_clients_says_so_and_is_waited_for",
+                    "refusals::a_server_at_its_limit_of_clients_is_reported_and_waited_for",
                 ),
                 test(
                     REDIS,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
                 ),
                 REFUSED_UNDER_SENTINEL,
                 REFUSED_IN_A_CLUSTER,
                 test(
                     SENTINEL,
-                    "backend-redis/tests/apart",
-                    "who_follows_sentinels_without_a_free_descriptor_says_so_and_what_is_held_stays",
+                    "backend-redis/tests/netns",
+                    "under_sentinel_without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
                 ),
                 test(
                     CLUSTER,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "in_a_cluster_without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
                 ),
                 test(
                     REDLOCK,
-                    "backend-redis/tests/apart",
+                    "backend-redis/tests/netns",
                     "a_quorum_without_a_free_descriptor_says_so_and_what_is_held_stays",
                 ),
                 test(
                     FILE,
-                    FILE_INSIDE,
+                    FILE_SINGLE_PROCESS,
                     "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
                 ),
                 test(
                     ZOOKEEPER,
                     ZK_FAULTS,
-                    "server::a_server_with_no_room_for_clients_is_waited_for",
+                    "servers::single::a_server_at_its_connection_limit_is_retried",
                 ),
                 test(
                     ZOOKEEPER,
-                    "backend-zk/tests/apart",
-                    "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
+                    "backend-zk/tests/netns",
+                    "without_a_free_descriptor_the_error_says_so_and_holds_stay",
                 ),
                 ignored(ENSEMBLE, "each connection is to one server, as at zookeeper"),
                 ignored(MEMORY, "there are no connections"),
@@ -130,7 +134,7 @@ pub(super) const GROUP: Group = Group {
                 test(
                     REDIS,
                     REDIS_FAULTS,
-                    "strangers::a_waiter_is_told_at_once_when_it_loses_its_permission",
+                    "strangers::a_waiter_fails_at_once_when_it_loses_its_permission",
                 ),
                 test(
                     REDIS,
@@ -141,12 +145,16 @@ pub(super) const GROUP: Group = Group {
                 test(
                     CLUSTER,
                     REDIS_SECURITY,
-                    "acl::the_rules_for_a_cluster_suffice_and_none_can_go",
+                    "acl::the_rules_for_a_cluster_suffice_and_each_is_needed",
                 ),
                 test(REDLOCK, REDLOCK_ADMIN, "acl::the_documented_rules_suffice_and_all_are_used"),
-                test(FILE, FILE_PLACES, "without_rights_the_error_says_what_to_do"),
-                test(ZK, ZK_FAULTS, "rights::with_a_login_the_locks_are_its_own"),
-                test(ZK, ZK_FAULTS, "rights::a_root_is_made_or_found"),
+                test(FILE, FILE_DIRECTORIES, "without_permissions_the_error_says_what_to_do"),
+                test(
+                    ZK,
+                    ZK_FAULTS,
+                    "connections::rights::the_locks_of_a_login_are_closed_to_others",
+                ),
+                test(ZK, ZK_FAULTS, "connections::rights::a_root_is_created_or_found"),
             ],
         ),
     ],

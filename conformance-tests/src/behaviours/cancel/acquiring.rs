@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::{anywhere, assert_clean, ways};
 use crate::behaviours::work;
 use crate::context::Context;
-use crate::harness::Door;
+use crate::harness::Backdoor;
 
 /// Acquires, or tries as long as a wait limit allows. A try without one may be in vain: the request
 /// of the one that was dropped before it may still be on its way, and be in its way for a moment.
@@ -40,7 +40,7 @@ pub(super) async fn free(context: Arc<Context>, tries: bool) {
     }
 }
 
-/// The holder leaves while the waiter is polled, so that later polls meet the hand-over.
+/// The holder leaves while the waiter is polled, so that later polls meet the hand-off.
 pub(super) async fn contended(context: Arc<Context>, tries: bool) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -69,7 +69,7 @@ struct Leaving {
 
 impl Leaving {
     async fn when_queued(context: &Arc<Context>, locks: &Locks, name: &str) -> Leaving {
-        let guard = context.hold(locks, name).await;
+        let guard = context.acquire(locks, name).await;
         let (hopeful, mut hopeless) = oneshot::channel();
         let (locks, name) = (locks.clone(), name.to_owned());
         let task = tokio::spawn(async move {
@@ -98,14 +98,14 @@ impl Leaving {
 pub(super) async fn busy(context: Arc<Context>, limit: Duration) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let holder = context.hold(&one, &name).await;
+    let holder = context.acquire(&one, &name).await;
     for how in ways(&context) {
         let make = async || {
             let lock = how.lock(&two, &name).wait_at_most(limit);
             ((), async move { lock.try_acquire().await })
         };
         anywhere(&context, make, async |(), tried| {
-            context.queued(&one, &name, 0).await;
+            context.until_queued(&one, &name, 0).await;
             assert!(holder.is_held());
             if let Some(tried) = tried {
                 assert!(tried.expect("no error").is_none(), "granted beside a holder");
@@ -114,7 +114,7 @@ pub(super) async fn busy(context: Arc<Context>, limit: Duration) {
         .await;
     }
     work::assert_busy(&context, &two, &name).await;
-    context.give_back(holder).await;
+    context.release(holder).await;
 }
 
 /// So long it takes until what is broken is mended.
@@ -122,15 +122,15 @@ const OUTAGE: Duration = Duration::from_millis(40);
 
 /// What was sent, or may have been, is undone when the store can be reached again, and no holder
 /// is harmed by it.
-pub(super) async fn troubled(context: Arc<Context>, trouble: Door) {
+pub(super) async fn troubled(context: Arc<Context>, trouble: Backdoor) {
     let (name, other) = (context.name("lock"), context.name("other"));
     let (one, two) = (context.client().await, context.client().await);
-    let kept = context.hold(&two, &other).await;
+    let kept = context.acquire(&two, &other).await;
     let make = async || {
         let store = context.store();
         let broken = match trouble {
-            Door::SlowReplies => store.delay_replies(OUTAGE / 4).await,
-            Door::LoseReply => store.lose_next_reply().await,
+            Backdoor::SlowReplies => store.delay_replies(OUTAGE / 4).await,
+            Backdoor::LoseReply => store.lose_next_reply().await,
             _ => store.cut_off().await,
         };
         broken.expect("something breaks");
@@ -145,7 +145,7 @@ pub(super) async fn troubled(context: Arc<Context>, trouble: Door) {
         work::assert_busy(&context, &one, &other).await;
     })
     .await;
-    context.give_back(kept).await;
+    context.release(kept).await;
 }
 
 async fn mended(context: Arc<Context>) {

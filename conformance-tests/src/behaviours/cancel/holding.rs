@@ -16,11 +16,11 @@ pub(super) async fn release(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     for how in ways(&context) {
-        let make = async || ((), work::hold(&context, &one, &name, how).await.release());
+        let make = async || ((), work::acquire(&context, &one, &name, how).await.release());
         anywhere(&context, make, async |(), released| {
             // Without a look first: who comes next need not wait for the dropped one's clean-up.
-            let next = context.hold(&two, &name).await;
-            context.give_back(next).await;
+            let next = context.acquire(&two, &name).await;
+            context.release(next).await;
             released.into_iter().for_each(|released| released.expect("released"));
         })
         .await;
@@ -36,7 +36,7 @@ async fn brief(context: &Context, locks: &Locks, name: &str) -> Arc<Guard> {
 
 /// Whoever asks again is told of the loss, at its time.
 async fn assert_tells_its_loss(context: &Context, guard: Arc<Guard>) {
-    assert_eq!(work::told_lost(context, &guard).await, LostReason::HoldLimit);
+    assert_eq!(work::until_lost(context, &guard).await, LostReason::HoldLimit);
     let guard = Arc::into_inner(guard).expect("the future went with its guard");
     work::release_is_not_held(context, guard).await;
 }
@@ -95,7 +95,7 @@ fn steps(there: &Arc<AtomicBool>, count: usize) -> impl Future<Output = usize> +
 pub(super) async fn work(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let guard = Arc::new(context.hold(&one, &name).await);
+    let guard = Arc::new(context.acquire(&one, &name).await);
     let there = Arc::new(AtomicBool::new(false));
     let make = async || {
         let (guard, work) = (guard.clone(), steps(&there, 5));
@@ -110,7 +110,7 @@ pub(super) async fn work(context: Arc<Context>) {
         work::assert_busy(&context, &two, &name).await;
     })
     .await;
-    context.give_back(Arc::into_inner(guard).expect("no future has it any more")).await;
+    context.release(Arc::into_inner(guard).expect("no future has it any more")).await;
 }
 
 pub(super) async fn lost_work(context: Arc<Context>) {

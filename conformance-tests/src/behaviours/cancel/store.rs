@@ -13,9 +13,9 @@ use crate::peer::protocol::How;
 pub(super) async fn inspect(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let holder = context.hold(&one, &name).await;
-    let waiter = work::wait_for(&two, &name, How::Exclusive);
-    context.queued(&one, &name, 1).await;
+    let holder = context.acquire(&one, &name).await;
+    let waiter = work::spawn_waiter(&two, &name, How::Exclusive);
+    context.until_queued(&one, &name, 1).await;
     let make = async || {
         let (locks, name) = (two.clone(), name.clone());
         ((), async move { locks.inspect(&name).await })
@@ -31,9 +31,9 @@ pub(super) async fn inspect(context: Arc<Context>) {
         assert!(holder.is_held() && !waiter.is_finished());
     })
     .await;
-    context.give_back(holder).await;
-    let waiter = work::granted(&context, "the waiter is granted", waiter).await;
-    context.give_back(waiter).await;
+    context.release(holder).await;
+    let waiter = work::until_granted(&context, "the waiter is granted", waiter).await;
+    context.release(waiter).await;
 }
 
 /// Dropped, it may or may not have happened; asked again it has, and hits nobody else.
@@ -41,7 +41,7 @@ pub(super) async fn evict(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let make = async || {
-        let guard = context.hold(&one, &name).await;
+        let guard = context.acquire(&one, &name).await;
         let seen = context.soon("inspect answers", two.inspect(&name)).await.expect("answers");
         let who = seen.holders[0].id.clone();
         let (locks, name, evicted) = (two.clone(), name.clone(), who.clone());
@@ -60,7 +60,7 @@ pub(super) async fn evict(context: Arc<Context>) {
         assert!(!evict().await.expect("no error"), "an old id evicted a new holder");
         assert!(next.is_held());
         work::assert_busy(&context, &one, &name).await;
-        context.give_back(next).await;
+        context.release(next).await;
     })
     .await;
 }
@@ -68,10 +68,10 @@ pub(super) async fn evict(context: Arc<Context>) {
 pub(super) async fn close(context: Arc<Context>) {
     let (name, other) = (context.name("lock"), context.name("other"));
     let two = context.client().await;
-    let kept = context.hold(&two, &other).await;
+    let kept = context.acquire(&two, &other).await;
     let make = async || {
         let locks = context.connect(&context.params()).await;
-        let guard = context.hold(&locks, &name).await;
+        let guard = context.acquire(&locks, &name).await;
         let closed = locks.clone();
         ((locks, guard), async move { closed.close().await })
     };
@@ -79,13 +79,13 @@ pub(super) async fn close(context: Arc<Context>) {
         closed.into_iter().for_each(|closed| closed.expect("closed"));
         let again = context.soon("asked again, it closes", locks.close()).await;
         again.expect("closed");
-        assert_eq!(work::told_lost(&context, &guard).await, LostReason::Closed);
+        assert_eq!(work::until_lost(&context, &guard).await, LostReason::Closed);
         work::release_is_not_held(&context, guard).await;
         assert_clean(&context, &two, &name).await;
         assert!(kept.is_held());
     })
     .await;
-    context.give_back(kept).await;
+    context.release(kept).await;
 }
 
 /// No connection and no task of it stays: each behaviour has a runtime of its own, whose tasks can

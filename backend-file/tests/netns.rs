@@ -1,0 +1,165 @@
+//! Faults of a whole machine: a disk that is full, and one that hangs. The tests have mounts of
+//! their own.
+
+// Tests without the attribute, which the lint looks for.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fencelock_core::{Error, ErrorKind, Locks, LostReason, Settings};
+use fencelock_file::FileStore;
+use fencelock_testkit::helpers::*;
+use fencelock_testkit::netns::{
+    FREEZING, Frozen, MOUNTS, Test, disk, fill, main as main_of, small_disk,
+};
+
+fn main() {
+    main_of(&[
+        Test {
+            name: "a_full_disk_is_an_error_and_what_is_held_stays",
+            needs: MOUNTS,
+            run: || Box::pin(full()),
+        },
+        Test {
+            name: "a_frozen_disk_delays_no_deadline_and_leaves_nothing_of_abandoned_requests",
+            needs: FREEZING,
+            run: || Box::pin(frozen(deadlines)),
+        },
+        Test {
+            name: "a_runtime_that_ends_does_not_wait_for_a_frozen_disk",
+            needs: FREEZING,
+            run: || Box::pin(frozen(ending)),
+        },
+    ]);
+}
+
+/// Row 38.
+async fn full() {
+    let directory = tempfile::tempdir().unwrap();
+    small_disk(directory.path(), 1 << 20);
+    let settings = Settings::default().unreachable_after(ms(500)).unwrap();
+    let locks = FileStore::at(directory.path()).locks(settings).await.unwrap();
+    let held = acquire(&locks, "held").await;
+    let filler = directory.path().join("filler");
+    fill(&filler);
+    let error = soon("it says so", locks.lock("fresh").acquire()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(format!("{error:?}").contains("No space"), "{error:?}");
+    assert!(held.is_held() && is_busy(&locks, "held").await);
+    // Who waits and who releases needs no more room than there was.
+    let waiter = spawn_waiter(&locks, "held");
+    until("it waits", async || {
+        locks.inspect("held").await.is_ok_and(|seen| seen.waiters.len() == 1)
+    })
+    .await;
+    let token = held.fencing_token();
+    release(held).await;
+    let next = until_granted(waiter).await;
+    assert!(next.fencing_token() > token);
+    release(next).await;
+    std::fs::remove_file(&filler).unwrap();
+    release(acquire(&locks, "fresh").await).await;
+    assert!(fencelock_file::leftovers(directory.path()).unwrap().is_empty());
+}
+
+/// What may take so long hangs: less than the time after which a frozen disk goes on by itself.
+const HANGS: Duration = Duration::from_secs(15);
+
+/// A program of one thread, as far as it knows, on a disk that it can freeze.
+async fn frozen(program: fn(&Path)) {
+    let (beside, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    disk(&beside.path().join("image"), at.path());
+    let (ended, end) = tokio::sync::oneshot::channel();
+    let here = at.path().to_owned();
+    std::thread::spawn(move || {
+        program(&here);
+        ended.send(()).unwrap();
+    });
+    end.await.expect("it ends without a panic");
+    until("nothing is left", async || fencelock_file::leftovers(at.path()).unwrap().is_empty())
+        .await;
+    let locks = FileStore::at(at.path()).locks(Settings::default()).await.unwrap();
+    for name in ["used", "new", "held", "short"] {
+        release(acquire(&locks, name).await).await;
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn impatient(at: &Path) -> Locks {
+    let settings = Settings::default().unreachable_after(ms(700)).unwrap();
+    let locks = FileStore::at(at).locks(settings).await.unwrap();
+    // Two pipes are made, for a holder and a waiter.
+    let readers = [0, 1].map(|_| locks.rw_lock("used").read());
+    let [one, two] = readers.map(|reader| async move { reader.acquire().await.unwrap() });
+    let (one, two) = (one.await, two.await);
+    release(one).await;
+    release(two).await;
+    locks
+}
+
+fn assert_names_the_disk(error: &Error) {
+    assert_kind(error, ErrorKind::Unreachable);
+    assert!(format!("{error:?}").contains("the disk has not answered"), "{error:?}");
+}
+
+fn deadlines(at: &Path) {
+    runtime().block_on(async {
+        let locks = impatient(at).await;
+        let held = acquire(&locks, "held").await;
+        let short = locks.lock("short").hold_at_most(ms(1_500)).acquire().await.unwrap();
+        let start = Instant::now();
+        let frozen = Frozen::disk(at);
+        // What is there needs no disk: locks that this process uses are taken, waited for and
+        // released as ever.
+        for _ in 0..3 {
+            let used = acquire(&locks, "used").await;
+            assert!(is_busy(&locks, "used").await);
+            let waiter = spawn_waiter(&locks, "used");
+            until_queued(&locks, "used", 1).await;
+            release(used).await;
+            release(until_granted(waiter).await).await;
+        }
+        for name in ["new", "labelled"] {
+            let lock = || match name {
+                "new" => locks.lock(name),
+                // Its label is not its process's own, and stands in a file.
+                _ => locks.lock("used").label("a name of its own"),
+            };
+            let limited = lock().wait_at_most(ms(200));
+            assert_names_the_disk(&limited.acquire().await.unwrap_err());
+            assert_names_the_disk(&lock().try_acquire().await.unwrap_err());
+        }
+        assert_eq!(short.lost().await, LostReason::HoldLimit);
+        assert!(held.is_held() && !short.is_held());
+        release(held).await;
+        assert!(start.elapsed() < HANGS, "{:?}", start.elapsed());
+        drop(frozen);
+        // What was given up is given back.
+        release(soon("it is free", locks.lock("used").acquire()).await.unwrap()).await;
+        release(soon("it is free", locks.lock("new").acquire()).await.unwrap()).await;
+        locks.close().await.unwrap();
+    });
+}
+
+fn ending(at: &Path) {
+    let runtime = runtime();
+    let (frozen, start) = runtime.block_on(async {
+        let locks = impatient(at).await;
+        let frozen = Frozen::disk(at);
+        let start = Instant::now();
+        for name in ["new", "another"] {
+            let limited = locks.lock(name).wait_at_most(ms(200));
+            assert_names_the_disk(&limited.acquire().await.unwrap_err());
+        }
+        let connecting = FileStore::at(at.join("another")).locks(Settings::default());
+        assert!(tokio::time::timeout(ms(200), connecting).await.is_err(), "no directory is made");
+        (frozen, start)
+    });
+    drop(runtime);
+    assert!(start.elapsed() < HANGS, "{:?}", start.elapsed());
+    drop(frozen);
+}

@@ -1,0 +1,102 @@
+//! Faults of a whole machine: lost packets, a full disk, no descriptors. Each test has namespaces
+//! of its own.
+
+// Tests without the attribute, which the lint looks for.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use fencelock_core::{ErrorKind, Locks, Result, url};
+use fencelock_testkit::helpers::*;
+use fencelock_testkit::netns::promises::{
+    lost_packets_only_slow_down, missing_descriptors_are_named,
+};
+use fencelock_testkit::netns::{MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk};
+use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
+use fencelock_zk::SCHEME;
+use tokio::time::Instant;
+
+fn main() {
+    main_of(&[
+        Test {
+            name: "a_third_of_the_packets_lost_only_slows_down",
+            needs: PACKETS,
+            run: || Box::pin(packets()),
+        },
+        Test {
+            name: "a_server_that_ends_on_a_full_disk_is_retried",
+            needs: MOUNTS,
+            run: || Box::pin(disk()),
+        },
+        Test {
+            name: "without_a_free_descriptor_the_error_says_so_and_holds_stay",
+            needs: NOTHING,
+            run: || Box::pin(descriptors()),
+        },
+    ]);
+}
+
+async fn try_connect(servers: &TestZooKeeper, session: &str) -> Result<Locks> {
+    let hosts = servers.connect_string();
+    url::connect(&[SCHEME], &format!("zk://{hosts}/apart?prefix=&session={session}")).await
+}
+
+/// Row 14, to one server and to three, which lose what they say to each other, too.
+async fn packets() {
+    for count in [1, 3] {
+        let options = ZooKeeperOptions::new().tick_time(Duration::from_secs(2));
+        let servers = options.ensemble(count).await.unwrap();
+        let clients = [try_connect(&servers, "40s").await, try_connect(&servers, "40s").await];
+        let clients = clients.map(Result::unwrap);
+        lost_packets_only_slow_down(&clients, 3, Duration::from_secs(80)).await;
+    }
+}
+
+/// Row 38: the server ends, and comes back when there is room.
+async fn disk() {
+    const SESSION: Duration = Duration::from_secs(2);
+    let disk = tempfile::tempdir().unwrap();
+    small_disk(disk.path(), 4 << 20);
+    // In steps that fit on it.
+    let options = ZooKeeperOptions::new()
+        .java_arg("-Dzookeeper.preAllocSize=64")
+        .config(&format!("dataLogDir={}", disk.path().display()));
+    let servers = options.standalone().await.unwrap();
+    let [server] = servers.servers() else { panic!("one server") };
+    let (one, other) =
+        (try_connect(&servers, "2s").await.unwrap(), try_connect(&servers, "2s").await.unwrap());
+    let held = acquire(&one, "one").await;
+    let waiter = spawn_waiter(&other, "one");
+    until("it waits", async || {
+        other.inspect("one").await.is_ok_and(|seen| seen.waiters.len() == 1)
+    })
+    .await;
+    let filler = disk.path().join("filler");
+    fill(&filler);
+    // Heartbeats are writes, too.
+    until("the server has ended", async || server.four_letter("ruok").await.is_err()).await;
+    let ended = Instant::now();
+    soon("the holder is told", held.lost()).await;
+    assert!(ended.elapsed() < SESSION, "told {:?} after the end", ended.elapsed());
+    let lock = other.lock("other").wait_at_most(ms(300));
+    let error = soon("a short wait ends", lock.acquire()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(!waiter.is_finished(), "granted by nobody");
+    std::fs::remove_file(&filler).unwrap();
+    server.restart().await.unwrap();
+    let next = until_granted(waiter).await;
+    assert!(!held.is_held() && next.fencing_token() > held.fencing_token());
+    drop(held);
+    release(next).await;
+    release(acquire(&one, "one").await).await;
+}
+
+/// Row 40.
+async fn descriptors() {
+    let servers = TestZooKeeper::standalone().await.unwrap();
+    let locks = try_connect(&servers, "2s").await.unwrap();
+    missing_descriptors_are_named(&locks, async || {
+        try_connect(&servers, "2s&unreachable_after=5s").await
+    })
+    .await;
+}

@@ -1,0 +1,265 @@
+//! The toy store's side of the trait: a driver as one across a network has it, with the mutants
+//! that are made on the client's side.
+
+use std::borrow::Cow;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use fencelock_core::{
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, FencingToken, IfBusy, Liveness,
+    LockName, Modes, Moment, Order, Participant, ParticipantId, Profile, Reach, ReleaseOutcome,
+    RenewOutcome, RenewalPlan, Residue, Result, Snapshot, TokenOrder, Ttl, WaiterCheck, lease_end,
+};
+
+use crate::mutant::Mutant;
+use crate::server::{Entry, Server, Stage, no_answer};
+
+static PROFILE: Profile = Profile {
+    store: "toy",
+    reach: Reach::Network,
+    liveness: Liveness::Lease,
+    renewal: RenewalPlan::ThirdOfTtl,
+    longest_ttl: Ttl::MAX,
+    order: Order::Arrival,
+    modes: Modes::ALL,
+    tokens: TokenOrder::BeyondData,
+    exclusion_fails_when: Cow::Borrowed(&[]),
+};
+
+const LOOK_IN: Duration = Duration::from_secs(1);
+
+impl DistributedLock for Server {
+    type Acquisition = Seat;
+
+    fn profile(&self) -> &Profile {
+        &PROFILE
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &self.clock
+    }
+
+    fn enter(self: &Arc<Self>, claim: Arc<Claim>) -> ToyAcquisition {
+        ToyAcquisition { server: self.clone(), claim }
+    }
+
+    async fn renew(&self, held: &Seat) -> Result<RenewOutcome> {
+        let (claim, sent) = (&held.claim, self.clock.now());
+        let under_way = UnderWay::new(self);
+        self.send().await?;
+        let key = self.key(claim.name(), claim.mode());
+        let renewed = self.change(&key, |queue, now| {
+            let until = stored_until(self, now, claim.ttl());
+            let at = queue.position(claim);
+            let held = at.map(|at| queue.entries[at].stage);
+            let renewed = match (at, held) {
+                (Some(at), Some(Stage::Held { token, .. })) => {
+                    queue.entries[at].stage = Stage::Held { token, until };
+                    true
+                }
+                (None, _) if self.is(Mutant::RenewalResurrects) => {
+                    queue.entries.push(entry(claim, 0, Stage::Held { token: 1, until }));
+                    true
+                }
+                _ => false,
+            };
+            (renewed, true)
+        });
+        // Those that were sent together are under way together.
+        tokio::task::yield_now().await;
+        self.reply().await?;
+        if !under_way.is_first && self.is(Mutant::RenewsOnlyTheFirst) {
+            return Err(no_answer());
+        }
+        Ok(match renewed {
+            true => RenewOutcome::Renewed { valid_until: lease_end(sent, claim.ttl()) },
+            false => RenewOutcome::Lost,
+        })
+    }
+
+    async fn look(&self, _: &LockName, waiting: &[&Seat]) -> Result<Vec<WaiterCheck>> {
+        self.send().await?;
+        // Each attempt is cheap here, and finds out everything.
+        Ok(vec![WaiterCheck::Attempt; waiting.len()])
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
+        let server = self;
+        server.send().await?;
+        let mut seen = Snapshot::default();
+        for key in server.keys(name) {
+            server.change(&key, |queue, _| {
+                for entry in &queue.entries {
+                    let participant = Participant::new(participant_id(server, entry), entry.mode)
+                        .labelled(entry.label.clone());
+                    match entry.stage.grant() {
+                        Some((token, _)) => {
+                            seen.holders.push(participant.token(FencingToken::new(token)));
+                        }
+                        None => seen.waiters.push(participant),
+                    }
+                }
+                ((), false)
+            });
+        }
+        server.reply().await.map(|()| seen)
+    }
+
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
+        let server = self;
+        server.send().await?;
+        let mut evicted = None;
+        for key in server.keys(name) {
+            let gone = server.change(&key, |queue, _| {
+                let at = queue.entries.iter().position(|entry| {
+                    server.is(Mutant::EvictsAnybody) || participant_id(server, entry) == *who
+                });
+                let gone = match server.is(Mutant::EvictsNobody) {
+                    true => at.map(|at| queue.entries[at].claim.clone()),
+                    false => at.map(|at| queue.entries.remove(at).claim),
+                };
+                (gone, true)
+            });
+            evicted = evicted.or(gone);
+        }
+        server.reply().await?;
+        if let Some(claim) = evicted.as_ref().and_then(Weak::upgrade) {
+            claim.wake();
+        }
+        Ok(if evicted.is_some() { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent })
+    }
+
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A renewal under way.
+struct UnderWay<'a> {
+    server: &'a Server,
+    /// No other one was.
+    is_first: bool,
+}
+
+impl UnderWay<'_> {
+    fn new(server: &Server) -> UnderWay<'_> {
+        let is_first = server.renewals.fetch_add(1, Ordering::SeqCst) == 0;
+        UnderWay { server, is_first }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.server.renewals.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Until when the server keeps a lease.
+fn stored_until(server: &Server, now: Moment, ttl: Duration) -> Moment {
+    match server.mutant {
+        Some(Mutant::NoTtl) => Moment::NEVER,
+        Some(Mutant::ForgetsEarly) => now + ttl / 4,
+        _ => now + ttl,
+    }
+}
+
+fn participant_id(server: &Server, entry: &Entry) -> ParticipantId {
+    ParticipantId::new(match server.is(Mutant::ShowsOwner) {
+        true => entry.owner.reveal().to_string(),
+        false => entry.ticket.to_string(),
+    })
+}
+
+fn entry(claim: &Arc<Claim>, ticket: u64, stage: Stage) -> Entry {
+    Entry {
+        ticket,
+        claim: Arc::downgrade(claim),
+        owner: *claim.owner(),
+        mode: claim.mode(),
+        label: claim.label().clone(),
+        stage,
+    }
+}
+
+pub(crate) struct ToyAcquisition {
+    server: Arc<Server>,
+    claim: Arc<Claim>,
+}
+
+impl ToyAcquisition {
+    /// Queues if it is not there yet, and takes what it was granted.
+    fn enter(&self, key: &str) -> Option<u64> {
+        let (server, claim) = (&self.server, &self.claim);
+        let ticket = server.ticket();
+        server.change(key, |queue, _| {
+            let known = !server.is(Mutant::ForgetsWhoAsked);
+            let at = queue.position(claim).filter(|_| known);
+            match at {
+                None => queue.entries.push(entry(claim, ticket, Stage::Waits)),
+                Some(at) if queue.entries[at].stage == Stage::Lapsed => {
+                    queue.entries[at].stage = Stage::Waits;
+                }
+                Some(_) => {}
+            }
+            ((), at.is_none() || !server.is(Mutant::WakesOnlyOne))
+        });
+        server.change(key, |queue, now| {
+            let Some(at) = queue.position(claim) else { return (None, true) };
+            let granted = queue.entries[at].stage.grant().map(|(token, _)| token);
+            if let Some(token) = granted {
+                let until = stored_until(server, now, claim.ttl());
+                queue.entries[at].stage = Stage::Held { token, until };
+            } else if claim.if_busy() == IfBusy::Refuse && !server.is(Mutant::TryStaysQueued) {
+                queue.entries.remove(at);
+            }
+            (granted, !server.is(Mutant::WakesOnlyOne))
+        })
+    }
+}
+
+impl Acquisition for ToyAcquisition {
+    fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    async fn attempt(&self) -> Result<AttemptOutcome> {
+        let (server, claim) = (&self.server, &self.claim);
+        let mut sent = server.clock.now();
+        server.send().await?;
+        let granted = self.enter(&server.key(claim.name(), claim.mode()));
+        server.reply().await?;
+        if server.is(Mutant::DeadlineFromReply) {
+            sent = server.clock.now();
+        }
+        Ok(match (granted, claim.if_busy()) {
+            (Some(token), _) => AttemptOutcome::Granted {
+                token: FencingToken::new(token),
+                valid_until: lease_end(sent, claim.ttl()),
+            },
+            (None, IfBusy::Queue) => AttemptOutcome::Waiting { check_after: LOOK_IN },
+            (None, IfBusy::Refuse) => AttemptOutcome::Busy { rest: Residue::Nothing },
+        })
+    }
+
+    async fn release(&self) -> Result<ReleaseOutcome> {
+        let (server, claim) = (&self.server, &self.claim);
+        server.send().await?;
+        let key = server.key(claim.name(), claim.mode());
+        let removed = server.change(&key, |queue, _| {
+            let at = queue.position(claim);
+            let waits = |at: usize| !matches!(queue.entries[at].stage, Stage::Held { .. });
+            let gives_up = at.is_some_and(waits);
+            if !(gives_up && server.is(Mutant::CancelLeavesEntry)) {
+                at.map(|at| queue.entries.remove(at));
+            }
+            if server.is(Mutant::ReleaseFreesAnybody) {
+                queue.entries.retain(|entry| entry.stage.grant().is_none());
+            }
+            (at.is_some(), !(gives_up && server.is(Mutant::WakeLostOnCancel)))
+        });
+        server.reply().await?;
+        let found = removed || server.is(Mutant::ReleaseAlwaysRemoved);
+        Ok(if found { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent })
+    }
+}

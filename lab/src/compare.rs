@@ -1,0 +1,390 @@
+//! `fencelock compare`: what stores cost and what they really do when things break, in one report.
+//!
+//! First each store is measured alone, then several are broken at a time, since most of that is
+//! waiting. Whatever was found by then is in the report when it is stopped.
+
+mod board;
+mod cost;
+mod data;
+mod machine;
+mod plan;
+mod progress;
+mod report;
+mod sale;
+mod speed;
+mod store;
+mod timeline;
+mod under_faults;
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use fencelock::{Error, ErrorKind, Locks, Result};
+use fencelock_conformance::{Params, ScratchStore};
+use fencelock_testkit::deployments::{Deployment, Kind, Wiring};
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use tokio_util::sync::CancellationToken;
+
+use crate::interrupt::Interrupts;
+use crate::leftovers;
+use crate::store_spec::StoreSpec;
+use board::Board;
+use data::{Comparison, LeftOut, Machine, Store};
+use plan::Plan;
+use progress::Progress;
+use timeline::Failing;
+
+/// Compares stores by speed, by cost, and by what happens when servers and clients break, and writes
+/// a report in HTML.
+///
+/// The servers are started here, on loopback, and end with the command. Ctrl-C ends it early, with a
+/// report of what is done.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Stores to start here: memory, file, redis, redis-aof, redis-failover, redis-sentinel,
+    /// redis-cluster, redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the
+    /// command made is touched, and removed at the end. All that can be started here but the
+    /// cluster, if none is given
+    stores: Vec<StoreSpec>,
+    /// Within two minutes: fewer and shorter measurements
+    #[arg(long, conflicts_with = "seconds")]
+    quick: bool,
+    /// For how long each measurement of speed, in seconds; there are about 40 for each store
+    #[arg(long, default_value = "0.25", value_parser = seconds)]
+    seconds: Duration,
+    /// What clients do
+    #[arg(long, value_enum, default_value = "locks")]
+    workload: Workload,
+    /// Where to write the report; a picture of its summary is put beside it
+    #[arg(long, value_name = "FILE", default_value = "fencelock-compare.html")]
+    out: PathBuf,
+    /// Also write all figures to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Which faults come in which order, and what the clients do; any number
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Measure nothing; draw the report of figures that --json wrote
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["stores", "quick", "seconds", "seed", "json"])]
+    from: Option<PathBuf>,
+    /// Print the JSON schema of --json and do nothing else
+    #[arg(long)]
+    schema: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Workload {
+    /// Acquire and release, alone and in crowds, in good times and bad
+    Locks,
+    /// Buyers who take the last pieces of a stock, with a lock and without
+    FlashSale,
+}
+
+/// What was used of users' stores, to be cleared when nothing uses it any more.
+type Used = RefCell<Vec<Arc<ScratchStore>>>;
+
+/// One sale at one store, roughly.
+const SALE_TAKES: Duration = Duration::from_secs(2);
+
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) if (0.05..=3_600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("expected seconds from 0.05 to 3600".to_owned()),
+    }
+}
+
+impl Options {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        if self.schema {
+            print!("{}", report::schema());
+            return Ok(ExitCode::SUCCESS);
+        }
+        let comparison = match &self.from {
+            Some(figures) => read(figures)?,
+            None => {
+                // Now, and not in five minutes.
+                report::can_be_at(&self.out)?;
+                self.json.as_deref().map_or(Ok(()), report::can_be_at)?;
+                let runtime = crate::runtime()?;
+                let interrupts = Interrupts::catch(&runtime)?;
+                runtime.block_on(self.compare(interrupts.stop()))?
+            }
+        };
+        report::write(&comparison, &self.out, self.json.as_deref())?;
+        println!("The report is in {}", self.out.display());
+        let broken = |store: &Store| {
+            store.faults.as_ref().is_some_and(|faults| !faults.violations.is_empty())
+        };
+        Ok(match comparison.stores.iter().any(broken) {
+            true => ExitCode::FAILURE,
+            false => ExitCode::SUCCESS,
+        })
+    }
+
+    async fn compare(&self, stop: &CancellationToken) -> Result<Comparison> {
+        let stores = match self.stores.is_empty() {
+            true => usual(),
+            false => self.stores.clone(),
+        };
+        let plan = if self.quick { Plan::quick() } else { Plan::usual(self.seconds) };
+        let seed = self.seed.unwrap_or_else(fencelock_conformance::fresh_seed);
+        let began = Instant::now();
+        let all = RefCell::new(Comparison::begun(&plan, seed));
+        let progress = Progress::new(self.takes(&plan, stores.len()));
+        let used = Used::default();
+        let measuring = self.measure(&stores, &plan, &all, &progress, &used);
+        let measured = stop.run_until_cancelled(measuring).await;
+        for scratch in used.into_inner() {
+            leftovers::remove(&scratch).await;
+        }
+        let was_stopped = measured.is_none();
+        measured.unwrap_or(Ok(()))?;
+        let mut comparison = all.into_inner();
+        drop(progress);
+        if was_stopped {
+            eprintln!("stopped: the report is of what is done");
+        }
+        comparison.was_stopped = was_stopped;
+        comparison.took_s = began.elapsed().as_secs_f64();
+        Ok(comparison)
+    }
+
+    fn takes(&self, plan: &Plan, stores: usize) -> Duration {
+        let each = match self.workload {
+            Workload::Locks => plan.speed_takes() + plan.faults_take(),
+            Workload::FlashSale => SALE_TAKES * 2,
+        };
+        each * u32::try_from(stores).unwrap_or(u32::MAX)
+    }
+
+    /// An error is that of the last store, when there is none to be measured.
+    async fn measure(
+        &self,
+        stores: &[StoreSpec],
+        plan: &Plan,
+        all: &RefCell<Comparison>,
+        progress: &Progress,
+        used: &Used,
+    ) -> Result<()> {
+        let mut there = Vec::new();
+        let mut left_out = Ok(());
+        for spec in stores {
+            progress.now(format!("{spec}: starting"));
+            match self.alone(spec, plan, all, progress, used).await {
+                Ok(index) => there.push((spec, index)),
+                Err(why) => {
+                    progress.tell(&format!("{spec} is left out: {why}"));
+                    let (store, words) = (spec.to_string(), why.to_string());
+                    all.borrow_mut().left_out.push(LeftOut { store, why: words });
+                    left_out = Err(why);
+                }
+            }
+        }
+        if there.is_empty() {
+            return left_out;
+        }
+        if self.workload == Workload::Locks {
+            let seed = all.borrow().seed;
+            stream::iter(there)
+                .for_each_concurrent(plan.together, async |(spec, index)| {
+                    let board = Board::of(all, progress, index);
+                    broken_and_healed(spec, &board, plan, seed, used).await;
+                })
+                .await;
+        }
+        Ok(())
+    }
+
+    /// One store with the machine to itself. Its place among the stores, or why it has none.
+    async fn alone(
+        &self,
+        spec: &StoreSpec,
+        plan: &Plan,
+        all: &RefCell<Comparison>,
+        progress: &Progress,
+        used: &Used,
+    ) -> std::result::Result<usize, Error> {
+        let failed = |cause| spec.failed("started", cause);
+        let deployment = spec.start(Wiring::Direct).await.map_err(failed)?;
+        used.borrow_mut().extend(deployment.scratch());
+        let locks = fencelock::connect(&url_of(&*deployment)).await?;
+        let servers = deployment.versions().await.map_err(failed)?;
+        let store = Store::of(spec, &*deployment, servers, locks.profile());
+        locks.close().await?;
+        all.borrow_mut().stores.push(store);
+        let index = all.borrow().stores.len() - 1;
+        let board = Board::of(all, progress, index);
+        match self.workload {
+            Workload::Locks => {
+                if let Err(error) = speed::measure(&*deployment, &board, plan).await {
+                    board.failed("speed", error);
+                }
+                if let Err(error) = cost::of_memory(&*deployment, &board).await {
+                    board.failed("memory of a lock", error);
+                }
+                let sum = all.borrow().stores[index].speed_in_words();
+                board.concluded(Duration::from_secs(3), &sum);
+            }
+            Workload::FlashSale => {
+                if let Err(error) = sale::hold(&*deployment, &board).await {
+                    board.failed("flash sale", error);
+                }
+            }
+        }
+        Ok(index)
+    }
+}
+
+/// The figures of an earlier comparison.
+fn read(from: &Path) -> Result<Comparison> {
+    let failed = |cause: std::io::Error| {
+        let message = format!(
+            "{} could not be read: expected what `fencelock compare --json` wrote",
+            from.display()
+        );
+        Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
+    };
+    let text = std::fs::read(from).map_err(failed)?;
+    let comparison: Comparison =
+        serde_json::from_slice(&text).map_err(|cause| failed(cause.into()))?;
+    match comparison.format {
+        report::FORMAT => Ok(comparison),
+        format => Err(failed(std::io::Error::other(format!(
+            "its format is {format}, and this fencelock reads {}",
+            report::FORMAT
+        )))),
+    }
+}
+
+/// All that can be started here, but the cluster, which is three of the same beside each other.
+fn usual() -> Vec<StoreSpec> {
+    let usual = Kind::ALL.into_iter().filter(|kind| *kind != Kind::RedisCluster);
+    usual.map(StoreSpec::Started).collect()
+}
+
+/// One store while it and its clients break, with new servers behind proxies.
+async fn broken_and_healed(
+    spec: &StoreSpec,
+    board: &Board<'_>,
+    plan: &Plan,
+    seed: u64,
+    used: &Used,
+) {
+    board.now("starting servers to be broken");
+    let deployment = match spec.start(Wiring::Proxied).await {
+        Ok(deployment) => deployment,
+        Err(cause) => return board.failed("faults", spec.failed("started", cause)),
+    };
+    used.borrow_mut().extend(deployment.scratch());
+    if matches!(spec, StoreSpec::Started(_)) {
+        let overlaps_after =
+            plan::telling(&*deployment).filter(|fault| deployment.may_overlap(*fault));
+        let overlaps_after = overlaps_after.map(|fault| fault.to_string()).collect();
+        board.store(|store| store.promises.overlaps_after = Some(overlaps_after));
+    }
+    let part = plan.faults_take() / 6;
+    if let Err(error) = cost::on_the_lines(&*deployment, board).await {
+        board.failed("cost of a lock", error);
+    }
+    if let Err(error) = cost::of_holding(&*deployment, board, plan.point * 4).await {
+        board.failed("cost of a held lock", error);
+    }
+    let holder = deployment.shares_between_processes().then_some(Failing::Holder);
+    let servers = plan.failures(&*deployment).into_iter().map(Failing::Servers);
+    for failing in holder.into_iter().chain(servers) {
+        board.now(&format!("{failing}"));
+        match timeline::draw(&*deployment, failing).await {
+            Ok(timeline) => {
+                let gap = timeline.without_progress_s;
+                board.saw(part, &format!("{failing}: {gap:.1} s without a grant"));
+                board.store(|store| store.timelines.push(timeline));
+            }
+            Err(error) => board.failed(&failing.to_string(), error),
+        }
+    }
+    board.now("faults come and go before an independent register");
+    match under_faults::run(&*deployment, spec, board, plan, seed).await {
+        Ok(faults) => {
+            board.concluded(
+                Duration::ZERO,
+                &format!(
+                    "{} overlaps in {} acquisitions under faults; updates lost without fencing: {}, \
+                     with: {}",
+                    faults.overlaps,
+                    faults.acquisitions,
+                    faults.lost_without_fencing,
+                    faults.lost_with_fencing
+                ),
+            );
+            board.store(|store| store.faults = Some(faults));
+        }
+        Err(error) => board.failed("violations under faults", error),
+    }
+}
+
+impl Comparison {
+    fn begun(plan: &Plan, seed: u64) -> Comparison {
+        Comparison {
+            format: report::FORMAT,
+            fencelock: env!("CARGO_PKG_VERSION").to_owned(),
+            command: command(std::env::args()),
+            began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            took_s: 0.0,
+            seed,
+            seconds: plan.point.as_secs_f64(),
+            repeats: plan.repeats,
+            broken_together: plan.together,
+            was_stopped: false,
+            machine: Machine::this(),
+            stores: Vec::new(),
+            left_out: Vec::new(),
+        }
+    }
+}
+
+/// As it was typed, but for the path of the program and for passwords.
+fn command(arguments: impl IntoIterator<Item = String>) -> String {
+    let shown = arguments.into_iter().skip(1).map(|argument| match argument.contains("://") {
+        true => argument.parse::<StoreSpec>().map_or(argument, |spec| spec.to_string()),
+        false => argument,
+    });
+    std::iter::once("fencelock".to_owned()).chain(shown).collect::<Vec<_>>().join(" ")
+}
+
+/// Where clients of a deployment connect, under its prefix.
+fn url_of(deployment: &dyn Deployment) -> String {
+    Params::prefix_on_url(&deployment.prefix(), &deployment.url())
+}
+
+/// A client. Servers that have only just started, or come back, on a machine that is busy with
+/// others, are given time.
+async fn connect(url: &str) -> Result<Locks> {
+    const PATIENCE: Duration = Duration::from_secs(15);
+    fencelock::connect_within(url, PATIENCE).await
+}
+
+fn in_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What went wrong outside of the library, as its error.
+fn broken(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    let cause = cause.into();
+    Error::new(ErrorKind::Refused, format!("a measurement failed: {cause}")).caused_by(cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_is_shown_without_passwords() {
+        let typed = ["/bin/fencelock", "compare", "redis", "redis://:hunter2@h/0", "--quick"];
+        let shown = command(typed.map(str::to_owned));
+        assert_eq!(shown, "fencelock compare redis redis://:***@h/0 --quick");
+    }
+}

@@ -1,0 +1,107 @@
+//! How much is measured, and how long that takes.
+
+use std::time::Duration;
+
+use fencelock_testkit::deployments::{Deployment, Fault};
+
+/// A comparison's measure.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    /// How long each measurement of speed takes.
+    pub(super) point: Duration,
+    pub(super) repeats: u32,
+    /// Numbers of clients with locks of their own, and of clients of one lock.
+    pub(super) clients: &'static [u32],
+    /// Numbers of locks that a [`CROWD`](Plan::CROWD) of clients shares.
+    pub(super) locks: &'static [u32],
+    /// Stores that are broken at the same time: most of that is waiting.
+    pub(super) together: usize,
+    /// How many of a store's failures are drawn as a line.
+    pub(super) timelines: usize,
+    /// How many of the servers' faults the register sees.
+    pub(super) faults: usize,
+    /// How often each of them.
+    pub(super) turns: u32,
+}
+
+impl Plan {
+    /// Clients that share locks, hand one on, or keep a rate.
+    pub(super) const CROWD: u32 = 64;
+
+    pub(super) fn usual(point: Duration) -> Plan {
+        Plan {
+            point,
+            repeats: 3,
+            clients: &[1, 8, 64, 256],
+            locks: &[1, 16, 512],
+            together: 4,
+            timelines: 4,
+            faults: 4,
+            // Whoever wants longer measurements wants longer faults too.
+            turns: point.as_secs_f64().max(1.0) as u32,
+        }
+    }
+
+    pub(super) fn quick() -> Plan {
+        Plan {
+            point: Duration::from_millis(100),
+            repeats: 2,
+            clients: &[1, 16, 256],
+            locks: &[1, 64],
+            together: 6,
+            timelines: 2,
+            faults: 1,
+            turns: 1,
+        }
+    }
+
+    /// What is done to a store: clients that stand still, and what its servers can suffer, the most
+    /// telling first. What its profile admits an overlap under comes twice, since that is to be seen.
+    pub(super) fn faults(&self, deployment: &dyn Deployment) -> Vec<Fault> {
+        let of_servers: Vec<Fault> = telling(deployment).take(self.faults).collect();
+        let telling = of_servers.iter().copied().find(|fault| deployment.may_overlap(*fault));
+        [Fault::ClientsFrozen].into_iter().chain(of_servers).chain(telling).collect()
+    }
+
+    /// The failures to be drawn.
+    pub(super) fn failures(&self, deployment: &dyn Deployment) -> Vec<Fault> {
+        // This one is a series of restarts, and lasts for as long as a node is not believed.
+        let drawn = telling(deployment).filter(|it| *it != Fault::MinorityRestarted);
+        drawn.take(self.timelines).collect()
+    }
+
+    /// The speed of one store, with the start of its servers.
+    pub(super) fn speed_takes(&self) -> Duration {
+        let points = 2 * self.clients.len() + self.locks.len();
+        let points = u32::try_from(points).unwrap_or(u32::MAX) * self.repeats;
+        self.point * (points + 6) + Duration::from_secs(3)
+    }
+
+    /// The faults of one store, on average, while others have theirs.
+    pub(super) fn faults_take(&self) -> Duration {
+        let each = Duration::from_secs(4);
+        let faults = self.timelines + 1 + (self.faults + 1) * self.turns as usize;
+        each * u32::try_from(faults).unwrap_or(u32::MAX) / u32::try_from(self.together).unwrap_or(1)
+    }
+}
+
+/// What happens to these servers in real life: what an operator fears comes first.
+pub(super) fn telling(deployment: &dyn Deployment) -> impl Iterator<Item = Fault> {
+    let there = deployment.faults();
+    TELLING.into_iter().filter(move |fault| there.contains(fault))
+}
+
+const TELLING: [Fault; 12] = [
+    Fault::ServerRestarted,
+    Fault::MasterKilled,
+    Fault::LeaderKilled,
+    Fault::MinorityRestarted,
+    Fault::CutOff,
+    Fault::ServerFrozen,
+    Fault::MasterFrozen,
+    Fault::LeaderFrozen,
+    Fault::MinorityFrozen,
+    Fault::LeaderIsolated,
+    Fault::MajorityCutOff,
+    Fault::QuorumLost,
+];

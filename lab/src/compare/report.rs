@@ -1,0 +1,115 @@
+//! The report of a comparison: one page that works without a network, and its first chart as PNG.
+//!
+//! `page` puts the sections together; each section is a file, which draws its figures by `figure`
+//! (charts, in `charts`) and `table`. What a store is good for is decided in `summary`, from
+//! figures alone.
+
+mod charts;
+mod cost;
+mod faults;
+mod figure;
+mod hand_off;
+mod numbers;
+mod overview;
+mod page;
+mod sale;
+mod settings;
+mod speed;
+mod stores;
+mod summary;
+mod table;
+mod timelines;
+
+use std::io::Write as _;
+use std::path::Path;
+
+use fencelock::{Error, ErrorKind, Result};
+use tempfile::{Builder, NamedTempFile};
+
+use super::data::Comparison;
+pub(super) use numbers::counted;
+
+/// The format of the figures that is written and read here.
+pub(super) const FORMAT: u32 = 1;
+
+/// The page.
+pub(crate) fn html(comparison: &Comparison) -> String {
+    charts::register_letters();
+    page::page(comparison).into_string()
+}
+
+/// The chart of the summary.
+///
+/// # Errors
+///
+/// If it cannot be drawn or encoded.
+pub(crate) fn png(comparison: &Comparison) -> Result<Vec<u8>> {
+    charts::register_letters();
+    charts::summary_png(&stores::named(comparison)).map_err(|cause| {
+        Error::new(ErrorKind::Refused, "the summary could not be drawn as PNG").caused_by(cause)
+    })
+}
+
+/// What the file of `--json` looks like.
+pub(crate) fn schema() -> String {
+    pretty(&schemars::schema_for!(Comparison))
+}
+
+/// Writes the page to `out`, its summary chart beside it, and the figures to `json`. Each file is
+/// there as a whole or as it was.
+///
+/// # Errors
+///
+/// If a file cannot be written.
+pub(crate) fn write(comparison: &Comparison, out: &Path, json: Option<&Path>) -> Result<()> {
+    // The figures first: the report can be drawn from them again.
+    if let Some(json) = json {
+        replace(json, pretty(comparison).as_bytes())?;
+    }
+    replace(out, html(comparison).as_bytes())?;
+    replace(&out.with_extension("png"), &png(comparison)?)
+}
+
+/// Whether a file could be written there; in the words of the failure, if not.
+///
+/// # Errors
+///
+/// If it could not.
+pub(crate) fn can_be_at(file: &Path) -> Result<()> {
+    new_beside(file).map(drop).map_err(|cause| unwritten(file, cause))
+}
+
+fn pretty(value: &impl serde::Serialize) -> String {
+    let text = serde_json::to_string_pretty(value);
+    text.unwrap_or_else(|_| unreachable!("plain numbers and words")) + "\n"
+}
+
+fn replace(file: &Path, content: &[u8]) -> Result<()> {
+    let written = new_beside(file).and_then(|mut new| {
+        new.write_all(content)?;
+        Ok(new.persist(file)?)
+    });
+    written.map(drop).map_err(|cause| unwritten(file, cause))
+}
+
+fn new_beside(file: &Path) -> std::io::Result<NamedTempFile> {
+    let directory = match file.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
+    };
+    let mut builder = Builder::new();
+    builder.prefix(".fencelock-report-");
+    // As any new file's, less the umask: a report is there to be shown around.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.tempfile_in(directory)
+}
+
+fn unwritten(file: &Path, cause: std::io::Error) -> Error {
+    let message = format!(
+        "the report could not be written to {}: expected a file in a directory that exists \
+         and can be written",
+        file.display()
+    );
+    Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
+}

@@ -1,0 +1,85 @@
+//! A store that a command is about: one that it starts itself, by a word, or one of the user's.
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+
+use fencelock::url::StoreUrl;
+use fencelock::{Error, ErrorKind, Result};
+use fencelock_testkit::deployments::{self, Deployment, Kind, Library, Wiring};
+
+/// What deployments need to know of this library.
+pub(crate) const LIBRARY: Library = Library { connect: crate::conformance::connect, declare_new };
+
+#[derive(Clone, Debug)]
+pub(crate) enum StoreSpec {
+    Started(Kind),
+    Named(String),
+}
+
+impl StoreSpec {
+    /// Its servers, or the ways to those that are there.
+    pub(crate) async fn start(&self, wiring: Wiring) -> io::Result<Box<dyn Deployment>> {
+        match self {
+            StoreSpec::Started(kind) => kind.start(LIBRARY, wiring).await,
+            StoreSpec::Named(url) => deployments::named(url, LIBRARY, wiring).await,
+        }
+    }
+
+    /// That it could not be used, as the library's own error if it was that.
+    pub(crate) fn failed(&self, what: &str, cause: io::Error) -> Error {
+        match cause.downcast::<Error>() {
+            Ok(error) => error,
+            Err(cause) => {
+                let message = format!("{self} could not be {what}: {cause}");
+                Error::new(ErrorKind::Refused, message).caused_by(cause)
+            }
+        }
+    }
+}
+
+impl FromStr for StoreSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<StoreSpec, String> {
+        match text.contains("://") {
+            true => Ok(StoreSpec::Named(text.to_owned())),
+            false => text
+                .parse()
+                .map(StoreSpec::Started)
+                .map_err(|why| format!("{why}, or the URL of a store of yours")),
+        }
+    }
+}
+
+/// Without the password that a URL may hold.
+impl fmt::Display for StoreSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreSpec::Started(kind) => kind.fmt(f),
+            StoreSpec::Named(url) => match StoreUrl::parse(url) {
+                Ok(url) => url.fmt(f),
+                Err(_) => write!(f, "{}://…", url.split("://").next().unwrap_or_default()),
+            },
+        }
+    }
+}
+
+fn declare_new(url: &str) -> futures_util::future::BoxFuture<'static, Result<()>> {
+    let url = url.to_owned();
+    Box::pin(async move { fencelock::redlock::init(&url).await.map(drop) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for url in ["redis://u:hunter2@h/0?ttl=5s", "redis://:hunter2@h", "redis:// :hunter2@"] {
+            let shown = url.parse::<StoreSpec>().expect("a spec").to_string();
+            assert!(!shown.contains("hunter2") && shown.starts_with("redis://"), "{shown}");
+        }
+        assert!("reddis".parse::<StoreSpec>().is_err());
+    }
+}

@@ -1,0 +1,263 @@
+//! A whole store on demand, by one word, and the faults that can be done to it.
+//!
+//! A deployment starts its servers on loopback and ends them when it is dropped. Faults that hit
+//! everybody on a server are therefore never aimed at one that somebody else depends on: a store
+//! that the user named by a URL has none but those of its clients.
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_core::Result;
+use fencelock_core::url::Connecting;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+
+use crate::torture::PREFIX;
+use fencelock_conformance::Params;
+use fencelock_conformance::Peer;
+use fencelock_conformance::ScratchStore;
+
+mod cluster;
+mod failover;
+mod fault;
+mod lines;
+mod local;
+mod meter;
+mod named;
+mod redis;
+mod redlock;
+mod sentinel;
+mod zookeeper;
+
+pub use fault::Fault;
+use lines::Lines;
+pub use lines::Wiring;
+pub use meter::{Meter, Traffic, cpu_of};
+
+/// What a deployment cannot know of the library that it is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Library {
+    /// Connects to the store that a URL names, as `fencelock::connect` does.
+    pub connect: fn(&str) -> Connecting,
+    /// Declares the fresh nodes of a quorum new, as `redlock::init` does.
+    pub declare_new: fn(&str) -> BoxFuture<'static, Result<()>>,
+}
+
+/// One kind of store that a deployment can start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The memory of one process.
+    Memory,
+    /// A directory of its own.
+    File,
+    /// One server without persistence.
+    Redis,
+    /// One server that has every write on its disk before it answers.
+    RedisAof,
+    /// A master and a replica behind one address, which fail over and lose something.
+    RedisFailover,
+    /// A master and two replicas under three sentinels.
+    RedisSentinel,
+    /// Three masters with a replica each.
+    RedisCluster,
+    /// A quorum of three servers.
+    #[serde(rename = "redlock-3")]
+    Redlock3,
+    /// A quorum of five servers.
+    #[serde(rename = "redlock-5")]
+    Redlock5,
+    /// One server.
+    #[serde(rename = "zookeeper")]
+    ZooKeeper,
+    /// An ensemble of three servers.
+    #[serde(rename = "zookeeper-3")]
+    ZooKeeper3,
+}
+
+impl Kind {
+    /// All there are.
+    pub const ALL: [Kind; 11] = [
+        Kind::Memory,
+        Kind::File,
+        Kind::Redis,
+        Kind::RedisAof,
+        Kind::RedisFailover,
+        Kind::RedisSentinel,
+        Kind::RedisCluster,
+        Kind::Redlock3,
+        Kind::Redlock5,
+        Kind::ZooKeeper,
+        Kind::ZooKeeper3,
+    ];
+
+    /// The word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Memory => "memory",
+            Kind::File => "file",
+            Kind::Redis => "redis",
+            Kind::RedisAof => "redis-aof",
+            Kind::RedisFailover => "redis-failover",
+            Kind::RedisSentinel => "redis-sentinel",
+            Kind::RedisCluster => "redis-cluster",
+            Kind::Redlock3 => "redlock-3",
+            Kind::Redlock5 => "redlock-5",
+            Kind::ZooKeeper => "zookeeper",
+            Kind::ZooKeeper3 => "zookeeper-3",
+        }
+    }
+
+    /// Starts one.
+    ///
+    /// # Errors
+    /// When a server is not installed, which says how to, or does not get ready.
+    pub async fn start(self, library: Library, wiring: Wiring) -> io::Result<Box<dyn Deployment>> {
+        use redis::Keeps;
+        Ok(match self {
+            Kind::Memory => Box::new(local::Memory),
+            Kind::File => Box::new(local::Directory::new()?),
+            Kind::Redis => Box::new(redis::OneServer::start(Keeps::Nothing, wiring).await?),
+            Kind::RedisAof => Box::new(redis::OneServer::start(Keeps::EveryWrite, wiring).await?),
+            Kind::RedisFailover => Box::new(failover::Failover::start(wiring).await?),
+            Kind::RedisSentinel => Box::new(sentinel::Sentinel::start(wiring).await?),
+            Kind::RedisCluster => Box::new(cluster::Cluster::start(wiring).await?),
+            Kind::Redlock3 => Box::new(redlock::Quorum::start(3, library, wiring).await?),
+            Kind::Redlock5 => Box::new(redlock::Quorum::start(5, library, wiring).await?),
+            Kind::ZooKeeper => Box::new(zookeeper::Ensemble::start(1, wiring).await?),
+            Kind::ZooKeeper3 => Box::new(zookeeper::Ensemble::start(3, wiring).await?),
+        })
+    }
+}
+
+/// The store that a URL names, with the faults that harm nobody else there.
+///
+/// # Errors
+/// When it is no URL, or no proxy can be started.
+pub async fn named(url: &str, library: Library, wiring: Wiring) -> io::Result<Box<dyn Deployment>> {
+    Ok(Box::new(named::Named::open(library.connect, url, wiring).await?))
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(word: &str) -> std::result::Result<Kind, String> {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == word).ok_or_else(|| {
+            let known = Kind::ALL.map(Kind::as_str).join(", ");
+            format!("{word:?} is no store that can be started here; expected one of {known}")
+        })
+    }
+}
+
+/// The servers of one store.
+#[async_trait(?Send)]
+pub trait Deployment: Send + Sync {
+    /// Where clients connect, in each of their processes.
+    fn url(&self) -> String;
+
+    /// What stands before the names of all locks.
+    fn prefix(&self) -> String {
+        PREFIX.to_owned()
+    }
+
+    /// What its servers were told that matters for locks, in words.
+    fn settings(&self) -> String;
+
+    /// What its servers are, as `Redis 7.0.15`, one of each version. Empty where there is none, or
+    /// it is not ours to ask.
+    ///
+    /// # Errors
+    /// When the servers cannot be asked.
+    async fn versions(&self) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    /// What its servers have used so far.
+    ///
+    /// # Errors
+    /// When the servers cannot be asked.
+    async fn meter(&self) -> io::Result<Meter> {
+        Ok(Meter::default())
+    }
+
+    /// What can be done to the servers.
+    fn faults(&self) -> Vec<Fault> {
+        Vec::new()
+    }
+
+    /// Whether this store's profile says that two may hold together under this fault.
+    fn may_overlap(&self, _fault: Fault) -> bool {
+        false
+    }
+
+    /// The ports of those who take writes now, where servers choose them among themselves and may do
+    /// so unasked: a failover comes to a master that stood still for a moment, too.
+    ///
+    /// # Errors
+    /// When the servers cannot be asked.
+    async fn masters(&self) -> io::Result<Vec<u16>> {
+        Ok(Vec::new())
+    }
+
+    /// How many processes can share the store.
+    fn shares_between_processes(&self) -> bool {
+        true
+    }
+
+    /// Does that to the servers for as long as it says, and heals them. They serve again on return.
+    ///
+    /// # Errors
+    /// When it cannot be done, or the servers do not come back.
+    async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()>;
+
+    /// What holders and waiters left in the servers, seen without the library. Nothing, when all
+    /// clients have left.
+    ///
+    /// # Errors
+    /// When the servers cannot be asked.
+    async fn leftovers(&self) -> io::Result<Vec<String>>;
+
+    /// The part of a user's store that the run works in, to be cleared when all its clients have
+    /// ended. Servers that were started for the run end with it.
+    fn scratch(&self) -> Option<Arc<ScratchStore>> {
+        None
+    }
+}
+
+/// A client in a process of its own, to be killed.
+///
+/// # Errors
+/// When it cannot be started, or cannot connect.
+pub async fn spawn_client(deployment: &dyn Deployment, params: &Params) -> io::Result<Peer> {
+    Peer::start("deployment", &deployment.url(), params).await.map_err(io::Error::other)
+}
+
+fn unknown(fault: Fault) -> io::Error {
+    io::Error::other(format!("this store has no fault {fault:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_parsed_from_its_name() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.as_str().parse(), Ok(kind));
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+        let error = "redis-7".parse::<Kind>().unwrap_err();
+        assert!(error.contains("redis-aof"), "{error}");
+    }
+}

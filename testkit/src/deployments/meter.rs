@@ -1,0 +1,132 @@
+//! What a deployment's servers tell of themselves: versions, and what they have used so far.
+
+use std::io;
+
+use super::Lines;
+use crate::servers::{TestRedis, ZooKeeperServer};
+
+/// What has gone between clients and servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Requests of clients, a script's call as one.
+    pub requests: u64,
+    /// Bytes from clients.
+    pub bytes_to_servers: u64,
+    /// Bytes from the servers.
+    pub bytes_from_servers: u64,
+}
+
+/// All servers of a store together, so far. `None` is what it does not have, or tells nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Meter {
+    /// Where there are proxies.
+    pub traffic: Option<Traffic>,
+    /// Commands that the servers have carried out, with those inside of scripts, and their own.
+    pub commands: Option<u64>,
+    /// What their data takes in memory.
+    pub memory_bytes: Option<u64>,
+    /// What they have used of all processors, in seconds.
+    pub cpu_s: Option<f64>,
+}
+
+impl Meter {
+    pub(super) async fn of_redis<'a>(
+        servers: impl IntoIterator<Item = &'a TestRedis>,
+        lines: &Lines,
+    ) -> io::Result<Meter> {
+        let (mut commands, mut memory_bytes, mut cpu_s) = (0, 0, 0.0);
+        for server in servers {
+            let info = server.command(&["INFO", "everything"]).await?;
+            commands += number(&info, "total_commands_processed", ':')?;
+            memory_bytes += number(&info, "used_memory", ':')?;
+            cpu_s += cpu_of(server.pid())?;
+        }
+        Ok(Meter {
+            traffic: lines.traffic(),
+            commands: Some(commands),
+            memory_bytes: Some(memory_bytes),
+            cpu_s: Some(cpu_s),
+        })
+    }
+
+    pub(super) async fn of_zookeeper(
+        servers: &[ZooKeeperServer],
+        lines: &Lines,
+    ) -> io::Result<Meter> {
+        let (mut commands, mut memory_bytes, mut cpu_s) = (0, 0, 0.0);
+        for server in servers {
+            let counts = server.four_letter("mntr").await?;
+            commands += number(&counts, "zk_packets_received", '\t')?;
+            // Each server has a copy of the tree; the heap around it says nothing of locks.
+            memory_bytes += number(&counts, "zk_approximate_data_size", '\t')?;
+            cpu_s += cpu_of(server.pid())?;
+        }
+        Ok(Meter {
+            traffic: lines.traffic(),
+            commands: Some(commands),
+            memory_bytes: Some(memory_bytes),
+            cpu_s: Some(cpu_s),
+        })
+    }
+}
+
+/// As `Redis 7.0.15`.
+pub(super) async fn version_of_redis(server: &TestRedis) -> io::Result<String> {
+    let info = server.command(&["INFO", "server"]).await?;
+    Ok(format!("Redis {}", field(&info, "redis_version", ':')?))
+}
+
+/// As `ZooKeeper 3.8.0`.
+pub(super) async fn version_of_zookeeper(server: &ZooKeeperServer) -> io::Result<String> {
+    let counts = server.four_letter("mntr").await?;
+    let version = field(&counts, "zk_version", '\t')?;
+    let short: String =
+        version.chars().take_while(|it| it.is_ascii_digit() || *it == '.').collect();
+    Ok(format!("ZooKeeper {short}"))
+}
+
+fn field<'a>(text: &'a str, name: &str, separator: char) -> io::Result<&'a str> {
+    let found = text.lines().filter_map(|line| line.trim_end().split_once(separator));
+    let mut found = found.filter(|(key, _)| *key == name).map(|(_, value)| value);
+    found.next().ok_or_else(|| io::Error::other(format!("the server tells no {name}")))
+}
+
+fn number(text: &str, name: &str, separator: char) -> io::Result<u64> {
+    field(text, name, separator)?.parse().map_err(io::Error::other)
+}
+
+/// What a process has used of all processors, in seconds.
+///
+/// # Errors
+/// When there is no such process, or no such file (proc(5)).
+pub fn cpu_of(process: u32) -> io::Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The second field is a name in brackets that may hold anything; utime and stime are the 14th
+    // and 15th.
+    let ticks = stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ').skip(11).take(2));
+    let ticks: Option<Vec<u64>> = ticks.and_then(|it| it.map(|it| it.parse().ok()).collect());
+    let ticks = ticks.ok_or_else(|| io::Error::other("/proc/PID/stat is not understood"))?;
+    #[expect(clippy::cast_precision_loss, reason = "seconds for people")]
+    Ok(ticks.iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let info = "used_memory_rss:7\r\nused_memory:5\r\n";
+        assert_eq!(number(info, "used_memory", ':').unwrap(), 5);
+        assert!(number(info, "memory", ':').is_err());
+    }
+
+    #[test]
+    fn this_process_uses_a_processor() {
+        let before = cpu_of(std::process::id()).unwrap();
+        while cpu_of(std::process::id()).unwrap() <= before {
+            std::hint::black_box((0..100_000).sum::<u64>());
+        }
+    }
+}

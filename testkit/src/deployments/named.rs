@@ -1,0 +1,123 @@
+//! A store that the user named by its URL. It may be in use: nothing there is touched but what
+//! begins with a fresh random prefix, and the faults are those of the clients and of their lines.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencelock_core::url::StoreUrl;
+
+use super::lines::{Lines, Wiring};
+use super::meter::Meter;
+use super::{Deployment, Fault, unknown};
+use crate::proxy::{Framing, framing};
+use fencelock_conformance::{Connect, ScratchStore};
+
+pub(super) struct Named {
+    scheme: String,
+    scratch: Arc<ScratchStore>,
+    /// `None` where clients must reach the servers at the addresses that these name, or that their
+    /// certificates do.
+    lines: Option<Lines>,
+    url: String,
+}
+
+impl Named {
+    pub(super) async fn open(connect: Connect, url: &str, wiring: Wiring) -> io::Result<Named> {
+        let scratch = ScratchStore::new(connect, url, "torture").map_err(io::Error::other)?;
+        // Past any proxy: an error names what the user named, and no fault hits the last requests.
+        scratch.open().await.map_err(io::Error::other)?;
+        let url = scratch.url().to_owned();
+        let scratch = Arc::new(scratch);
+        let parsed = StoreUrl::parse(&url).map_err(io::Error::other)?;
+        let scheme = parsed.scheme().to_owned();
+        let proxied: Option<(Framing, u16)> = match parsed.scheme() {
+            "redis" | "redlock" => Some((framing::resp, 6379)),
+            "zk" | "zookeeper" if !url.contains("tls") => Some((framing::zookeeper, 2181)),
+            _ => None,
+        };
+        let proxied = proxied.filter(|_| wiring == Wiring::Proxied);
+        let Some((framing, port)) = proxied else {
+            return Ok(Named { scheme, scratch, lines: None, url });
+        };
+        let hosts = parsed.hosts(port).map_err(io::Error::other)?;
+        let hosts = hosts.into_iter().map(|(host, port)| match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        });
+        let lines = Lines::to(hosts, framing, wiring).await?;
+        let url = at_hosts(&url, &lines.hosts());
+        Ok(Named { scheme, scratch, lines: Some(lines), url })
+    }
+}
+
+/// `url` with these hosts in place of its own.
+fn at_hosts(url: &str, hosts: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, rest) = rest.split_at(end);
+    let login = authority.rsplit_once('@').map(|(login, _)| format!("{login}@"));
+    format!("{scheme}://{}{hosts}{rest}", login.unwrap_or_default())
+}
+
+#[async_trait(?Send)]
+impl Deployment for Named {
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    fn prefix(&self) -> String {
+        format!("{}{:016x}:", self.scratch.prefix(), fencelock_conformance::fresh_seed())
+    }
+
+    fn settings(&self) -> String {
+        let through = if self.lines.is_some() { "through proxies" } else { "without proxies" };
+        format!("the {} store of that URL, {through}", self.scheme)
+    }
+
+    async fn meter(&self) -> io::Result<Meter> {
+        let traffic = self.lines.as_ref().and_then(Lines::traffic);
+        Ok(Meter { traffic, ..Meter::default() })
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        self.lines.as_ref().map(|_| Lines::FAULTS.to_vec()).unwrap_or_default()
+    }
+
+    fn shares_between_processes(&self) -> bool {
+        !["mem", "memory"].contains(&&*self.scheme)
+    }
+
+    async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
+        match &self.lines {
+            Some(lines) => lines.inflict(fault, during).await,
+            None => Err(unknown(fault)),
+        }
+    }
+
+    fn scratch(&self) -> Option<Arc<ScratchStore>> {
+        Some(self.scratch.clone())
+    }
+
+    /// What is under its prefix the library tells; the servers are not the suite's to search.
+    async fn leftovers(&self) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_hosts_are_replaced() {
+        for (url, proxied) in [
+            ("redis://redis:redis@redis:1/0?x=redis", "redis://redis:redis@p:2/0?x=redis"),
+            ("redlock://a:1,b,c", "redlock://p:2"),
+            ("zk://a?session=2s", "zk://p:2?session=2s"),
+        ] {
+            assert_eq!(at_hosts(url, "p:2"), proxied);
+        }
+    }
+}

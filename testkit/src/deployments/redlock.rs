@@ -1,0 +1,114 @@
+//! A quorum of independent Redis servers, each behind a line of its own.
+
+use std::io;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use tokio::time::{Instant, sleep};
+
+use super::lines::{Lines, Wiring};
+use super::meter::{Meter, version_of_redis};
+use super::redis;
+use super::{Deployment, Fault, Library, unknown};
+use crate::proxy::framing;
+use crate::servers::TestRedis;
+
+/// How long a node that lost its data takes no part. Longer than the longest TTL of the clients.
+const RESTART_DELAY: Duration = Duration::from_secs(5);
+
+pub(super) struct Quorum {
+    nodes: Vec<TestRedis>,
+    lines: Lines,
+}
+
+impl Quorum {
+    pub(super) async fn start(
+        nodes: usize,
+        library: Library,
+        wiring: Wiring,
+    ) -> io::Result<Quorum> {
+        let nodes = try_join_all((0..nodes).map(|_| TestRedis::start()));
+        let nodes = nodes.await.map_err(io::Error::other)?;
+        let lines = nodes.iter().map(|node| node.addr().to_string());
+        let lines = Lines::to(lines, framing::resp, wiring).await?;
+        let quorum = Quorum { nodes, lines };
+        (library.declare_new)(&quorum.url()).await.map_err(io::Error::other)?;
+        Ok(quorum)
+    }
+
+    /// The most that may fail.
+    fn minority(&self) -> &[TestRedis] {
+        &self.nodes[..self.nodes.len() / 2]
+    }
+}
+
+#[async_trait(?Send)]
+impl Deployment for Quorum {
+    fn url(&self) -> String {
+        let delay = RESTART_DELAY.as_secs();
+        let hosts = self.lines.hosts();
+        format!(
+            "redlock://{hosts}/0?restart_delay={delay}s&clock_tolerance=1s&node_timeout=500ms&ttl=2s"
+        )
+    }
+
+    fn settings(&self) -> String {
+        let (nodes, delay) = (self.nodes.len(), RESTART_DELAY.as_secs());
+        format!("{nodes} servers, no persistence, restart_delay={delay}s, clock_tolerance=1s")
+    }
+
+    async fn versions(&self) -> io::Result<Vec<String>> {
+        Ok(vec![version_of_redis(&self.nodes[0]).await?])
+    }
+
+    async fn meter(&self) -> io::Result<Meter> {
+        Meter::of_redis(&self.nodes, &self.lines).await
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        let of_nodes = [Fault::MinorityFrozen, Fault::MinorityRestarted, Fault::MajorityCutOff];
+        self.lines.faults().iter().copied().chain(of_nodes).collect()
+    }
+
+    async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
+        match fault {
+            Fault::MinorityFrozen => {
+                for node in self.minority() {
+                    node.freeze().await.map_err(io::Error::other)?;
+                }
+                sleep(during).await;
+                self.minority().iter().try_for_each(TestRedis::thaw).map_err(io::Error::other)
+            }
+            // One minority after the other, with the time that each needs until it counts again.
+            Fault::MinorityRestarted => {
+                let end = Instant::now() + during;
+                for some in self.nodes.chunks(self.minority().len()).cycle() {
+                    for node in some {
+                        node.kill().map_err(io::Error::other)?;
+                        node.restart().await.map_err(io::Error::other)?;
+                    }
+                    sleep(RESTART_DELAY + Duration::from_secs(1)).await;
+                    if Instant::now() >= end {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+            Fault::MajorityCutOff => {
+                let majority = self.nodes.len() / 2 + 1;
+                self.lines.inflict_on(majority, Fault::CutOff, during).await
+            }
+            fault if Lines::FAULTS.contains(&fault) => self.lines.inflict(fault, during).await,
+            other => Err(unknown(other)),
+        }
+    }
+
+    async fn leftovers(&self) -> io::Result<Vec<String>> {
+        let mut all = Vec::new();
+        for node in &self.nodes {
+            all.extend(redis::leftovers(node).await?);
+        }
+        Ok(all)
+    }
+}

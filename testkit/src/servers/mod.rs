@@ -1,0 +1,88 @@
+//! Real servers on demand, for tests that need one.
+//!
+//! Each server runs on a free loopback port in a temporary directory of its own, and is ended by
+//! its process id, also when the test panics or is killed; only the directory is left behind by a
+//! killed test. Faults that hit everybody on a server (`FLUSHALL`, a kill, a restart) are methods
+//! of these types only, which are made by starting a server: a test cannot aim them at one that
+//! somebody else depends on.
+
+use std::io;
+use std::time::Duration;
+
+mod clock;
+mod eventually;
+mod instance;
+pub(crate) mod port;
+mod process;
+mod redis;
+mod scripted_server;
+mod version;
+mod zookeeper;
+
+pub use clock::ServerClock;
+pub use redis::TestRedis;
+pub use redis::cluster::TestCluster;
+pub use redis::cluster::migration::SlotMigration;
+pub use redis::options::RedisOptions;
+pub use redis::sentinel::TestSentinel;
+pub use scripted_server::ScriptedServer;
+pub use zookeeper::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
+
+/// Why a server is not there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// What it takes to run the server is not installed.
+    #[error(
+        "cannot start {server}: {missing} not found; on Debian and Ubuntu: apt-get install {package}"
+    )]
+    NotInstalled {
+        /// The server's name.
+        server: &'static str,
+        /// The program or file that is missing.
+        missing: String,
+        /// The Debian package that brings it.
+        package: &'static str,
+    },
+    /// The server ended, or was not ready in time.
+    #[error("{server} did not start: {reason}; the end of its log:\n{log}")]
+    NotReady {
+        /// The server's name.
+        server: &'static str,
+        /// What was seen of it.
+        reason: String,
+        /// The last lines of its log.
+        log: String,
+    },
+    /// Somebody else listens on the server's port.
+    #[error("{server} did not start: its port is in use")]
+    PortTaken {
+        /// The server's name.
+        server: &'static str,
+    },
+    /// Several servers did not agree in time.
+    #[error("{server}: no sign of {awaited} within {within:?}; the last that was seen: {seen}")]
+    Unsettled {
+        /// The servers' name.
+        server: &'static str,
+        /// What was waited for.
+        awaited: &'static str,
+        /// How long.
+        within: Duration,
+        /// What was the case instead.
+        seen: io::Error,
+    },
+    /// The operating system, or a server, refused something.
+    #[error("{doing} {server} failed")]
+    Io {
+        /// The server's name.
+        server: &'static str,
+        /// What was being done.
+        doing: &'static str,
+        /// Its answer.
+        source: io::Error,
+    },
+}
+
+/// How often a start is tried when somebody else took the port in the meantime.
+const STARTS: u32 = 5;

@@ -1,0 +1,165 @@
+//! Clients in processes of their own use a store's locks for as long as one likes, while it and they
+//! are broken and healed; what they saw is judged.
+//!
+//! A run is a series of rounds. In each, every process acquires, holds, writes to protected
+//! registers (a process of their own, which no fault hits), releases and gives up, in all modes; a
+//! fault comes and goes; then everybody finishes, and the round's histories are merged and checked:
+//! exclusion, fencing, order, liveness, leftovers. Overlaps that the store's profile admits under
+//! that fault are counted and shown; the register that checks tokens must have refused the stale
+//! writes. Anything else is a violation. What the one beside it lost, which does not check, is shown.
+//!
+//! The seed decides which faults come in which order and what the clients do; what meets what is up
+//! to the machine, so a run is repeated, not replayed.
+
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::deployments::{Deployment, Fault, Library};
+use fencelock_conformance::RegisterServer;
+
+pub(crate) mod client;
+mod client_pool;
+mod fault_schedule;
+mod report;
+mod round;
+mod verdict;
+mod workload;
+
+pub use report::{Round, StoreReport};
+pub use workload::{Shift, Workload};
+
+use client_pool::ClientPool;
+use fault_schedule::FaultSchedule;
+
+/// What stands before the names of the locks, in a store that was started for the run.
+pub(crate) const PREFIX: &str = "torture:";
+
+/// The name of the `n`th lock.
+pub(crate) fn lock_name(n: u32) -> String {
+    format!("lock-{n}")
+}
+
+/// How long and how hard.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Decides what happens.
+    pub seed: u64,
+    /// When to stop, after the round that is under way.
+    pub until: Until,
+    /// How long each fault lasts.
+    pub faults_for: Duration,
+    /// How long there is none, after each.
+    pub quiet_for: Duration,
+    /// Only these, of those that the store has; all, if none is named. One that is named twice comes
+    /// twice as often.
+    pub only: Vec<Fault>,
+    /// Processes that use the store.
+    pub processes: u32,
+    /// What each of them does.
+    pub workload: Workload,
+}
+
+/// When a store has been tortured enough.
+#[derive(Clone, Copy, Debug)]
+pub enum Until {
+    /// After that time.
+    Time(Duration),
+    /// When that many acquisitions have been granted.
+    Acquisitions(u64),
+    /// After that many rounds.
+    Rounds(u32),
+}
+
+impl Until {
+    fn is_over(self, started: Instant, report: &StoreReport) -> bool {
+        match self {
+            Until::Time(time) => started.elapsed() >= time,
+            Until::Acquisitions(wanted) => report.acquisitions() >= wanted,
+            Until::Rounds(wanted) => report.rounds.len() >= wanted as usize,
+        }
+    }
+}
+
+/// Tortures one store, and tells each round when it is over. When `stop` says so, the run ends with
+/// the rounds that are complete.
+///
+/// # Errors
+/// When processes or servers cannot be started, or do not come back. The library's own error is
+/// inside.
+pub async fn torture(
+    deployment: &dyn Deployment,
+    library: Library,
+    options: &Options,
+    stop: impl Future<Output = ()> + Send,
+    mut tell: impl FnMut(&Round),
+) -> io::Result<StoreReport> {
+    let run = Run::prepare().await?;
+    let (mut clients, profile) =
+        ClientPool::start(deployment, library, options, run.register.socket()).await?;
+    let mut report = StoreReport::of(deployment, profile, options);
+    let mut schedule = FaultSchedule::shuffled(options, deployment)?;
+    let mut largest_tokens = verdict::LargestTokens::default();
+    // One for all rounds, or what it hears of between two of them would be lost.
+    let mut stop = pin!(stop);
+    let started = Instant::now();
+    while !options.until.is_over(started, &report) {
+        let number = report.rounds.len() + 1;
+        let directory = run.directory.path().join(format!("round-{number}"));
+        std::fs::create_dir(&directory)?;
+        let playing =
+            round::play(deployment, &mut clients, schedule.next_round(), &directory, options);
+        let played = tokio::select! {
+            played = playing => played?,
+            () = &mut stop => {
+                report.was_stopped = true;
+                break;
+            }
+        };
+        let writes = run.register.seen().await?;
+        let mut round =
+            verdict::verdict(number, played, writes, &mut largest_tokens, deployment, &report)?;
+        if round.violations.is_empty() {
+            std::fs::remove_dir_all(&directory)?;
+        } else {
+            round.histories = Some(run.keep(number)?);
+        }
+        tell(&round);
+        report.rounds.push(round);
+    }
+    clients.leave().await;
+    if !report.was_stopped {
+        report.leftovers =
+            client_pool::gone(async || deployment.leftovers().await, options).await?;
+    }
+    Ok(report)
+}
+
+/// What a run needs beside the store.
+struct Run {
+    directory: TempDir,
+    register: RegisterServer,
+}
+
+impl Run {
+    async fn prepare() -> io::Result<Run> {
+        let directory = tempfile::Builder::new().prefix("fencelock-torture-").tempdir()?;
+        let socket = directory.path().join("register");
+        let register = RegisterServer::start(socket).await?;
+        Ok(Run { directory, register })
+    }
+
+    /// Puts a round's histories where they outlive the run.
+    fn keep(&self, number: usize) -> io::Result<PathBuf> {
+        let from = self.directory.path().join(format!("round-{number}"));
+        let to = std::env::temp_dir().join(format!(
+            "fencelock-torture-history-{:016x}",
+            fencelock_conformance::fresh_seed()
+        ));
+        std::fs::rename(from, &to)?;
+        Ok(to)
+    }
+}

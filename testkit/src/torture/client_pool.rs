@@ -1,0 +1,262 @@
+//! The client processes: started, sent to work, frozen, killed and replaced.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::Profile;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Options;
+use super::client::Errors;
+use super::workload::Shift;
+use crate::deployments::{Deployment, Fault, Library};
+use fencelock_conformance::Params;
+use fencelock_conformance::history;
+use fencelock_conformance::{Answer, Want};
+use fencelock_conformance::{Peer, PeerError};
+
+/// How long a store that serves again may need until every lock can be had again, beside the TTL
+/// of a holder that is gone: reconnecting, an election, a busy machine.
+const RECOVERY: Duration = Duration::from_secs(10);
+
+/// By when everything must be well again after a fault.
+pub(super) fn recovery(options: &Options) -> Duration {
+    options.workload.ttl + RECOVERY
+}
+
+/// Asks until nothing is left, or it takes too long; what is left then.
+pub(super) async fn gone(
+    left: impl AsyncFn() -> io::Result<Vec<String>>,
+    options: &Options,
+) -> io::Result<Vec<String>> {
+    let end = Instant::now() + recovery(options);
+    loop {
+        let left = left().await?;
+        if left.is_empty() || Instant::now() > end {
+            return Ok(left);
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+pub(super) struct ClientPool {
+    url: String,
+    params: Params,
+    connect: fencelock_conformance::Connect,
+    options: Options,
+    members: Vec<Member>,
+    random: StdRng,
+    register: std::path::PathBuf,
+}
+
+struct Member {
+    peer: Arc<Peer>,
+    /// How many processes have had this place.
+    life: u32,
+    at_work: Option<JoinHandle<Result<Answer, PeerError>>>,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // A task that is still asking would keep the process, and that the store busy.
+        let _ = self.peer.send_kill();
+    }
+}
+
+/// A process that was killed: the beginning of its histories' file names, and a time before that.
+#[derive(Clone, Debug)]
+pub(super) struct Death {
+    pub(super) who: String,
+    pub(super) at: u64,
+}
+
+/// What came of a shift.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    pub(super) errors: Errors,
+    /// What should not have happened, in words.
+    pub(super) wrong: Vec<String>,
+}
+
+impl ClientPool {
+    pub(super) async fn start(
+        deployment: &dyn Deployment,
+        library: Library,
+        options: &Options,
+        register: &Path,
+    ) -> io::Result<(ClientPool, Profile)> {
+        let params = Params {
+            ttl: options.workload.ttl,
+            unreachable_after: Duration::from_secs(5),
+            ..Params::under(&deployment.prefix())
+        };
+        let mut clients = ClientPool {
+            url: deployment.url(),
+            params,
+            connect: library.connect,
+            options: options.clone(),
+            members: Vec::new(),
+            random: StdRng::seed_from_u64(options.seed ^ 1),
+            register: register.to_owned(),
+        };
+        // Here first: what is wrong with the store is one clear error then.
+        let profile = clients.profile().await?;
+        let processes = if deployment.shares_between_processes() { options.processes } else { 1 };
+        for _ in 0..processes {
+            let peer = clients.spawn_client().await?;
+            clients.members.push(Member { peer, life: 0, at_work: None });
+        }
+        Ok((clients, profile))
+    }
+
+    /// What the store promises.
+    async fn profile(&self) -> io::Result<Profile> {
+        let locks = (self.connect)(&self.params.on_url(&self.url)).await;
+        let locks = locks.map_err(io::Error::other)?;
+        let profile = locks.profile().clone();
+        locks.close().await.map_err(io::Error::other)?;
+        Ok(profile)
+    }
+
+    /// A process that is connected. While the store is broken, it tries again.
+    async fn spawn_client(&self) -> io::Result<Arc<Peer>> {
+        let end = Instant::now() + self.options.faults_for + recovery(&self.options);
+        loop {
+            match Peer::start("torture", &self.url, &self.params).await {
+                Ok(peer) => return Ok(Arc::new(peer)),
+                Err(error) if Instant::now() > end => return Err(io::Error::other(error)),
+                Err(_) => sleep(Duration::from_millis(200)).await,
+            }
+        }
+    }
+
+    pub(super) fn begin(&mut self, directory: &Path) {
+        for index in 0..self.members.len() {
+            self.send_to_work(index, directory);
+        }
+    }
+
+    fn send_to_work(&mut self, index: usize, directory: &Path) {
+        let member = &mut self.members[index];
+        let shift = Shift {
+            workload: self.options.workload.clone(),
+            seed: self.random.random(),
+            register: self.register.clone(),
+            history: directory.join(format!("{index}.{}", member.life)),
+        };
+        let peer = member.peer.clone();
+        member.at_work = Some(tokio::spawn(async move { peer.ask(Want::Torture(shift)).await }));
+    }
+
+    /// Does that to the processes for as long as it says; who died of it.
+    pub(super) async fn inflict(
+        &mut self,
+        fault: Fault,
+        during: Duration,
+        directory: &Path,
+    ) -> io::Result<Vec<Death>> {
+        let end = Instant::now() + during;
+        let mut deaths = Vec::new();
+        let mut longer = false;
+        while Instant::now() < end {
+            longer = !longer;
+            let index = self.random.random_range(0..self.members.len());
+            match fault {
+                Fault::ClientsKilled => deaths.push(self.kill(index, directory).await?),
+                _ => self.freeze(index, longer).await?,
+            }
+            sleep(Duration::from_millis(self.random.random_range(50..500))).await;
+        }
+        Ok(deaths)
+    }
+
+    /// For longer than a TTL, and for shorter, by turns.
+    async fn freeze(&mut self, index: usize, longer: bool) -> io::Result<()> {
+        let share = if longer { 15 } else { 3 };
+        let peer = self.members[index].peer.clone();
+        peer.freeze().await.map_err(io::Error::other)?;
+        sleep(self.options.workload.ttl * share / 10).await;
+        peer.thaw().map_err(io::Error::other)
+    }
+
+    async fn kill(&mut self, index: usize, directory: &Path) -> io::Result<Death> {
+        let member = &mut self.members[index];
+        let death = Death { who: format!("{index}.{}-", member.life), at: history::now() };
+        member.peer.send_kill().map_err(io::Error::other)?;
+        if let Some(at_work) = member.at_work.take() {
+            // Its answer is that the process is gone.
+            let _ = at_work.await;
+        }
+        let peer = self.spawn_client().await?;
+        let member = &mut self.members[index];
+        (member.peer, member.life) = (peer, member.life + 1);
+        self.send_to_work(index, directory);
+        Ok(death)
+    }
+
+    /// Lets everybody finish, and looks whether the locks are free then.
+    pub(super) async fn finish(&mut self) -> io::Result<Done> {
+        let mut done = Done::default();
+        let bound = recovery(&self.options);
+        for member in &self.members {
+            member.peer.ask(Want::Calm).await.map_err(io::Error::other)?;
+        }
+        let end = Instant::now() + bound;
+        for (index, member) in self.members.iter_mut().enumerate() {
+            let Some(mut at_work) = member.at_work.take() else { continue };
+            match timeout(end.saturating_duration_since(Instant::now()), &mut at_work).await {
+                Ok(Ok(Ok(Answer::Errors(errors)))) => add(&mut done.errors, errors),
+                Ok(Ok(Ok(other))) => done.wrong.push(format!("process {index}: {other:?}")),
+                Ok(Ok(Err(error))) => done.wrong.push(format!("process {index}: {error}")),
+                Ok(Err(error)) => done.wrong.push(format!("process {index}: {error}")),
+                Err(_) => {
+                    done.wrong.push(format!("process {index} was not done within {bound:?}"));
+                }
+            }
+        }
+        done.wrong.extend(self.not_free().await?);
+        Ok(done)
+    }
+
+    /// Locks that somebody still holds or waits for, though everybody is done.
+    async fn not_free(&self) -> io::Result<Vec<String>> {
+        let Some(first) = self.members.first() else { return Ok(Vec::new()) };
+        let occupied = async || {
+            let mut occupied = Vec::new();
+            for lock in 0..self.options.workload.locks {
+                let name = super::lock_name(lock);
+                match first.peer.ask(Want::Occupants { name: name.clone() }).await {
+                    Ok(Answer::Count(0)) => {}
+                    Ok(Answer::Count(n)) => {
+                        occupied.push(format!("{name}: {n} holders or waiters"));
+                    }
+                    Ok(other) => occupied.push(format!("{name}: {other:?}")),
+                    Err(error) => occupied.push(format!("{name}: {error}")),
+                }
+            }
+            Ok(occupied)
+        };
+        gone(occupied, &self.options).await
+    }
+
+    /// Disconnects everybody in order.
+    pub(super) async fn leave(self) {
+        for member in &self.members {
+            let left = member.peer.ask(Want::Leave);
+            // Whoever does not leave is killed by the drop.
+            let _ = timeout(recovery(&self.options), left).await;
+        }
+    }
+}
+
+fn add(sum: &mut Errors, more: BTreeMap<String, u64>) {
+    for (kind, count) in more {
+        *sum.entry(kind).or_default() += count;
+    }
+}

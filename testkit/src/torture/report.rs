@@ -1,0 +1,186 @@
+//! What was done to a store, and what was found, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fencelock_core::Profile;
+use serde::Serialize;
+
+use super::Options;
+use crate::deployments::{Deployment, Fault};
+use fencelock_conformance::Seen;
+
+/// One store's run.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct StoreReport {
+    /// What its servers were told.
+    pub settings: String,
+    /// When its profile says that exclusion fails.
+    pub exclusion_fails_when: Vec<String>,
+    /// Decided what happened.
+    pub seed: u64,
+    /// Round by round.
+    pub rounds: Vec<Round>,
+    /// What everybody who had left left behind.
+    pub leftovers: Vec<String>,
+    /// Whether it was stopped early. Then nobody looked for leftovers.
+    pub was_stopped: bool,
+    #[serde(skip)]
+    pub(super) profile: Profile,
+}
+
+/// One round.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Round {
+    /// From 1.
+    pub number: usize,
+    /// What went wrong in it.
+    pub faults: Vec<Fault>,
+    /// Whether another server became the master in it, as a fault may have it or the servers
+    /// themselves.
+    pub failed_over: bool,
+    /// How often a lock was granted.
+    pub acquisitions: u64,
+    /// Overlaps that the store's profile admits under these faults, or at a failover.
+    pub admitted_overlaps: u64,
+    /// Overlaps that it does not admit. They are among the violations too.
+    pub unadmitted_overlaps: u64,
+    /// What became of the writes to the protected registers.
+    pub writes: Seen,
+    /// How long after the fault the last of the locks was granted again.
+    #[serde(serialize_with = "in_ms")]
+    pub recovered: Option<Duration>,
+    /// Errors that clients were answered, by their kind.
+    pub errors: BTreeMap<String, u64>,
+    /// What should not have happened.
+    pub violations: Vec<String>,
+    /// Where the histories of a round with violations are.
+    pub histories: Option<PathBuf>,
+}
+
+fn in_ms<S: serde::Serializer>(time: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).serialize(to)
+}
+
+impl StoreReport {
+    pub(super) fn of(
+        deployment: &dyn Deployment,
+        profile: Profile,
+        options: &Options,
+    ) -> StoreReport {
+        StoreReport {
+            settings: deployment.settings(),
+            exclusion_fails_when: profile
+                .exclusion_fails_when
+                .iter()
+                .map(|it| (*it).to_owned())
+                .collect(),
+            seed: options.seed,
+            rounds: Vec::new(),
+            leftovers: Vec::new(),
+            was_stopped: false,
+            profile,
+        }
+    }
+
+    /// How often a lock was granted.
+    #[must_use]
+    pub fn acquisitions(&self) -> u64 {
+        self.rounds.iter().map(|round| round.acquisitions).sum()
+    }
+
+    /// Overlaps that the store's profile admits under the faults that there were.
+    #[must_use]
+    pub fn admitted_overlaps(&self) -> u64 {
+        self.rounds.iter().map(|round| round.admitted_overlaps).sum()
+    }
+
+    /// All of them, admitted or not.
+    #[must_use]
+    pub fn overlaps(&self) -> u64 {
+        self.rounds.iter().map(Round::overlaps).sum()
+    }
+
+    /// How much should not have happened.
+    #[must_use]
+    pub fn violations(&self) -> usize {
+        self.all_violations().len()
+    }
+
+    /// What should not have happened.
+    #[must_use]
+    pub fn all_violations(&self) -> Vec<String> {
+        let in_rounds = self.rounds.iter().flat_map(|round| round.violations.iter().cloned());
+        let left = self.leftovers.iter().map(|left| format!("left behind: {left}"));
+        in_rounds.chain(left).collect()
+    }
+
+    /// What became of all writes to the protected registers.
+    #[must_use]
+    pub fn writes(&self) -> Seen {
+        self.rounds.iter().fold(Seen::default(), |sum, round| sum + round.writes)
+    }
+
+    /// The most violations per acquisition that a run of this length, in which there was none, is
+    /// compatible with, at a confidence of 95 %: three in as many (Hanley and Lippman-Hand, "If
+    /// nothing goes wrong, is everything all right?", JAMA 1983).
+    #[must_use]
+    pub fn upper_bound(&self) -> Option<f64> {
+        let acquisitions = self.acquisitions();
+        #[expect(clippy::cast_precision_loss, reason = "a bound for people")]
+        (self.violations() == 0 && acquisitions > 0).then(|| 3.0 / acquisitions as f64)
+    }
+
+    /// The part of a round in what the registers have counted since the beginning.
+    pub(super) fn writes_of(&self, all: Seen) -> Seen {
+        all - self.writes()
+    }
+}
+
+impl Round {
+    /// All of them, admitted or not.
+    #[must_use]
+    pub fn overlaps(&self) -> u64 {
+        self.admitted_overlaps + self.unadmitted_overlaps
+    }
+}
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let faults: Vec<String> = self.faults.iter().map(Fault::to_string).collect();
+        let faults = if faults.is_empty() { "no fault".to_owned() } else { faults.join(" and ") };
+        write!(f, "round {}, {faults}: {} acquisitions", self.number, self.acquisitions)?;
+        if self.failed_over {
+            write!(f, ", another master")?;
+        }
+        if let Some(recovered) = self.recovered.filter(|_| !self.faults.is_empty()) {
+            write!(f, ", all locks granted again {} ms later", recovered.as_millis())?;
+        }
+        let (checked, unchecked) = (self.writes.checked, self.writes.unchecked);
+        if checked.rejected > 0 {
+            write!(f, ", {} stale accesses refused", checked.rejected)?;
+        }
+        if unchecked.lost_updates > 0 {
+            write!(f, ", {} updates lost where tokens are not checked", unchecked.lost_updates)?;
+        }
+        if self.admitted_overlaps > 0 {
+            write!(f, ", {} overlaps, which the store's profile admits", self.admitted_overlaps)?;
+        }
+        for violation in self.violations.iter().take(10) {
+            write!(f, "\n  VIOLATION: {violation}")?;
+        }
+        if let Some(histories) = &self.histories {
+            write!(
+                f,
+                "\n  {} violations; histories in {}",
+                self.violations.len(),
+                histories.display()
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,492 @@
+//! Each fault of the proxy, on a plain echo server. Tests wait for events, never for a time to
+//! pass; one that hangs is ended by `within`, and the one upper bound on a duration is generous.
+
+// Helpers are tests too, which the lint's own exception does not see.
+#![allow(clippy::unwrap_used)]
+
+use std::future::Future;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use fencelock_testkit::proxy::{
+    AfterDrop, Close, Direction, DropReply, Front, NewConnections, Proxy, Stats, framing,
+    lose_one_reply,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[tokio::test]
+async fn bytes_pass_unchanged_and_are_counted() {
+    let (proxy, mut client) = echo_through_proxy().await;
+    assert_eq!(echo(&mut client, b"hello").await, b"hello");
+    assert_eq!(echo(&mut client, &[0, 255, 10, 13]).await, [0, 255, 10, 13]);
+    let stats = proxy.stats();
+    assert_eq!((stats.accepted, stats.open), (1, 1));
+    assert_eq!((stats.to_server.received, stats.to_server.forwarded), (9, 9));
+    within(proxy.wait_for(|stats| stats.to_client.forwarded == 9)).await;
+}
+
+#[tokio::test]
+async fn a_half_closed_connection_still_delivers_the_answer() {
+    let (proxy, mut client) = echo_through_proxy().await;
+    client.write_all(b"last words").await.unwrap();
+    client.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut client).await.unwrap(), b"last words");
+    within(proxy.connections(0)).await;
+}
+
+#[tokio::test]
+async fn cut_closes_by_fin_and_refuses_new_connections() {
+    let (proxy, mut client) = echo_through_proxy().await;
+    within(proxy.cut(Close::Fin, NewConnections::Refused)).await.unwrap();
+    assert_eq!(proxy.stats().open, 0);
+    assert_eq!(read_to_end(&mut client).await.unwrap(), b"");
+    let error = TcpStream::connect(proxy.addr()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+
+    within(proxy.heal()).await.unwrap();
+    assert_eq!(echo(&mut connect(proxy.addr()).await, b"again").await, b"again");
+}
+
+#[tokio::test]
+async fn cut_can_accept_and_close_and_change_its_mind() {
+    let (proxy, _client) = echo_through_proxy().await;
+    within(proxy.cut(Close::Fin, NewConnections::Refused)).await.unwrap();
+    within(proxy.cut(Close::Fin, NewConnections::Closed)).await.unwrap();
+    let mut turned_away = connect(proxy.addr()).await;
+    assert_eq!(read_to_end(&mut turned_away).await.unwrap(), b"");
+    within(proxy.wait_for(|stats| stats.turned_away == 1)).await;
+    assert_eq!((proxy.stats().accepted, proxy.stats().cuts), (1, 2));
+}
+
+#[tokio::test]
+async fn what_was_passed_on_before_a_fin_still_arrives() {
+    const WINDOW: usize = 1024 * 1024;
+    const UNREAD: usize = 64 * 1024;
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = Proxy::start(server.local_addr().unwrap()).await.unwrap();
+    let mut client = connect(proxy.addr()).await;
+    let (mut peer, _) = within(server.accept()).await.unwrap();
+    // More than the client's socket takes, so that some of it is still in the proxy's.
+    let flood = tokio::spawn(async move { while peer.write_all(&[7; 4096]).await.is_ok() {} });
+    within(proxy.wait_for(|Stats { to_client, .. }| {
+        to_client.received > to_client.forwarded + WINDOW as u64 / 2
+    }))
+    .await;
+    // More than the proxy takes in: closing a socket with unread bytes resets the connection.
+    proxy.stall(Direction::ToServer);
+    within(client.write_all(&vec![7; WINDOW + UNREAD])).await.unwrap();
+    within(proxy.wait_for(|stats| stats.to_server.received > 1000 * 1000)).await;
+
+    within(proxy.close_connections(Close::Fin)).await;
+    let received = read_to_end(&mut client).await.unwrap();
+    assert_eq!(received.len() as u64, proxy.stats().to_client.forwarded);
+    within(flood).await.unwrap();
+}
+
+#[tokio::test]
+async fn reset_reaches_both_peers_and_spares_new_connections() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = Proxy::start(server.local_addr().unwrap()).await.unwrap();
+    let mut client = connect(proxy.addr()).await;
+    let (mut peer, _) = within(server.accept()).await.unwrap();
+    within(proxy.connections(1)).await;
+
+    within(proxy.close_connections(Close::Reset)).await;
+    for end in [&mut client, &mut peer] {
+        assert_eq!(read_to_end(end).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+    connect(proxy.addr()).await;
+    within(server.accept()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_clients_reset_reaches_the_server() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = Proxy::start(server.local_addr().unwrap()).await.unwrap();
+    let client = connect(proxy.addr()).await;
+    let (mut peer, _) = within(server.accept()).await.unwrap();
+    within(proxy.connections(1)).await;
+    client.set_zero_linger().unwrap();
+    drop(client);
+    assert_eq!(read_to_end(&mut peer).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_server_that_writes_to_a_client_that_has_gone_is_reset() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = Proxy::start(server.local_addr().unwrap()).await.unwrap();
+    drop(connect(proxy.addr()).await);
+    let (mut peer, _) = within(server.accept()).await.unwrap();
+    assert_eq!(read_to_end(&mut peer).await.unwrap(), b"");
+    within(async {
+        while peer.write_all(b"are you there?").await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    within(proxy.connections(0)).await;
+}
+
+#[tokio::test]
+async fn without_a_server_the_client_is_reset() {
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let proxy = Proxy::start(nobody.to_string()).await.unwrap();
+    let mut client = connect(proxy.addr()).await;
+    assert_eq!(read_to_end(&mut client).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(proxy.stats().open, 0);
+}
+
+#[tokio::test]
+async fn a_black_hole_swallows_one_direction_and_keeps_the_connection() {
+    let (proxy, mut client) = echo_through_proxy().await;
+    proxy.black_hole(Direction::ToServer);
+    client.write_all(b"lost").await.unwrap();
+    let stats = within(proxy.wait_for(|stats| stats.to_server.swallowed == 4)).await;
+    assert_eq!((stats.open, stats.to_server.forwarded), (1, 0));
+    // The other direction works.
+    assert_eq!(proxy.inject(b"news"), 1);
+    assert_eq!(read(&mut client, 4).await, b"news");
+
+    within(proxy.heal()).await.unwrap();
+    assert_eq!(proxy.stats().open, 0, "a stream with a hole must not go on");
+    assert_eq!(read_to_end(&mut client).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_black_hole_towards_the_client_lets_the_server_act() {
+    let (proxy, mut client) = echo_through_proxy().await;
+    proxy.black_hole(Direction::ToClient);
+    client.write_all(b"lost").await.unwrap();
+    let stats = within(proxy.wait_for(|stats| stats.to_client.swallowed == 4)).await;
+    assert_eq!((stats.to_server.forwarded, stats.to_client.forwarded), (4, 0));
+}
+
+#[tokio::test]
+async fn a_black_hole_swallows_the_end_of_the_stream_too() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = Proxy::start(server.local_addr().unwrap()).await.unwrap();
+    let client = connect(proxy.addr()).await;
+    let (mut peer, _) = within(server.accept()).await.unwrap();
+    within(proxy.connections(1)).await;
+    proxy.black_hole(Direction::ToServer);
+    drop(client);
+    // The server learns nothing, even when it writes to the client that has gone.
+    for _ in 0..20 {
+        peer.write_all(b"are you there?").await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    within(proxy.wait_for(|stats| stats.to_client.received == 20 * 14)).await;
+    assert_eq!(peer.try_read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+
+    within(proxy.heal()).await.unwrap();
+    assert_eq!(read_to_end(&mut peer).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_connection_untouched_by_the_black_hole_survives_it() {
+    let (proxy, mut client) = echo_through_proxy().await;
+    proxy.black_hole(Direction::ToServer);
+    proxy.black_hole(Direction::ToClient);
+    within(proxy.heal()).await.unwrap();
+    assert_eq!(echo(&mut client, b"unharmed").await, b"unharmed");
+}
+
+#[tokio::test]
+async fn what_is_stalled_arrives_after_healing() {
+    let (proxy, mut client) = echo_through_proxy().await;
+    proxy.stall(Direction::ToClient);
+    client.write_all(b"patience").await.unwrap();
+    let stats = within(proxy.wait_for(|stats| stats.to_client.received == 8)).await;
+    assert_eq!(stats.to_client.forwarded, 0);
+    within(proxy.heal()).await.unwrap();
+    assert_eq!(read(&mut client, 8).await, b"patience");
+}
+
+#[tokio::test]
+async fn delay_keeps_the_order_and_does_not_add_up() {
+    const DELAY: Duration = Duration::from_millis(400);
+    const CHUNKS: u8 = 50;
+    let (proxy, mut client) = echo_through_proxy().await;
+    proxy.delay(Direction::ToServer, DELAY);
+    let start = Instant::now();
+    for n in 0..CHUNKS {
+        client.write_all(&[n]).await.unwrap();
+        within(proxy.wait_for(|stats| stats.to_server.received > u64::from(n))).await;
+    }
+    assert_eq!(read(&mut client, CHUNKS.into()).await, (0..CHUNKS).collect::<Vec<_>>());
+    let elapsed = start.elapsed();
+    assert!(elapsed >= DELAY, "{elapsed:?}");
+    assert!(elapsed < DELAY * u32::from(CHUNKS) / 2, "one after the other: {elapsed:?}");
+}
+
+#[tokio::test]
+async fn a_shorter_delay_applies_to_what_is_waiting() {
+    let (proxy, mut client) = echo_through_proxy().await;
+    proxy.delay(Direction::ToServer, HOUR);
+    client.write_all(b"soon").await.unwrap();
+    within(proxy.wait_for(|stats| stats.to_server.received == 4)).await;
+    proxy.delay(Direction::ToServer, Duration::ZERO);
+    assert_eq!(read(&mut client, 4).await, b"soon");
+}
+
+#[tokio::test]
+async fn a_black_hole_takes_what_is_waiting() {
+    let (proxy, mut client) = echo_through_proxy().await;
+    proxy.delay(Direction::ToServer, HOUR);
+    client.write_all(b"never").await.unwrap();
+    within(proxy.wait_for(|stats| stats.to_server.received == 5)).await;
+    proxy.black_hole(Direction::ToServer);
+    within(proxy.wait_for(|stats| stats.to_server.swallowed == 5)).await;
+    assert_eq!(proxy.stats().to_server.forwarded, 0);
+}
+
+#[tokio::test]
+async fn what_waits_is_bounded_and_nothing_of_it_is_lost() {
+    const FLOOD: usize = 16 * 1024 * 1024;
+    const BOUND: u64 = 1024 * 1024 + 64 * 1024;
+    let (proxy, client) = echo_through_proxy().await;
+    proxy.stall(Direction::ToServer);
+    let (mut reader, mut writer) = client.into_split();
+    let flood = tokio::spawn(async move {
+        writer.write_all(&vec![7; FLOOD]).await.unwrap();
+        writer
+    });
+    within(proxy.wait_for(|stats| stats.to_server.received >= 1000 * 1000)).await;
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(proxy.stats().to_server.received <= BOUND, "{:?}", proxy.stats());
+    }
+    within(proxy.heal()).await.unwrap();
+    let mut received = vec![0; FLOOD];
+    within(reader.read_exact(&mut received)).await.unwrap();
+    assert!(received.iter().all(|&byte| byte == 7));
+    within(flood).await.unwrap();
+}
+
+#[tokio::test]
+async fn exactly_the_nth_reply_is_dropped_before_a_fin() {
+    let (proxy, mut client) = lines_through_proxy().await;
+    assert_eq!(echo(&mut client, b"before\n").await, b"before\n");
+    proxy.drop_reply(DropReply::nth(3, AfterDrop::Fin)).unwrap();
+    // However TCP cuts it: three requests in one chunk and a bit.
+    client.write_all(b"one\ntwo\nthree\nfo").await.unwrap();
+    within(proxy.dropped_reply()).await;
+    assert_eq!(read_to_end(&mut client).await.unwrap(), b"one\ntwo\n");
+    let stats = proxy.stats();
+    assert_eq!((stats.requests, stats.replies, stats.dropped_replies), (4, 3, 1));
+    // It strikes once.
+    let mut next = connect(proxy.addr()).await;
+    assert_eq!(echo(&mut next, b"1\n2\n3\n4\n").await, b"1\n2\n3\n4\n");
+}
+
+#[tokio::test]
+async fn a_reply_is_dropped_before_a_reset() {
+    let (proxy, mut client) = lines_through_proxy().await;
+    proxy.drop_reply(DropReply::first(AfterDrop::Reset)).unwrap();
+    client.write_all(b"one\n").await.unwrap();
+    within(proxy.dropped_reply()).await;
+    assert_eq!(read_to_end(&mut client).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_reply_is_dropped_into_a_black_hole_of_one_connection() {
+    let (proxy, mut client) = lines_through_proxy().await;
+    let mut other = connect(proxy.addr()).await;
+    proxy.drop_reply(DropReply::first(AfterDrop::BlackHole)).unwrap();
+    client.write_all(b"one\n").await.unwrap();
+    within(proxy.dropped_reply()).await;
+    client.write_all(b"two\n").await.unwrap();
+    within(proxy.wait_for(|stats| stats.to_server.swallowed == 4)).await;
+    assert_eq!(echo(&mut other, b"fine\n").await, b"fine\n");
+    assert_eq!(proxy.stats().open, 2);
+
+    within(proxy.heal()).await.unwrap();
+    assert_eq!(read_to_end(&mut client).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(echo(&mut other, b"still\n").await, b"still\n");
+}
+
+#[tokio::test]
+async fn only_matching_requests_count_and_earlier_ones_do_not() {
+    let (proxy, mut client) = lines_through_proxy().await;
+    proxy.stall(Direction::ToClient);
+    client.write_all(b"release early\n").await.unwrap();
+    within(proxy.wait_for(|stats| stats.requests == 1)).await;
+    let second_release = DropReply::nth(2, AfterDrop::Fin).matching(|r| r.starts_with(b"release"));
+    proxy.drop_reply(second_release).unwrap();
+    client.write_all(b"renew\nrelease a\nrenew\nrelease b\nrenew\n").await.unwrap();
+    within(proxy.wait_for(|stats| stats.requests == 6)).await;
+    assert_eq!(proxy.stats().dropped_replies, 0);
+    proxy.pass(Direction::ToClient);
+    within(proxy.dropped_reply()).await;
+    let expected = b"release early\nrenew\nrelease a\nrenew\n";
+    assert_eq!(read_to_end(&mut client).await.unwrap(), expected);
+}
+
+#[tokio::test]
+async fn replies_cannot_be_dropped_without_a_framing() {
+    let (proxy, _client) = echo_through_proxy().await;
+    let error = proxy.drop_reply(DropReply::first(AfterDrop::Fin)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let (framed, _client) = lines_through_proxy().await;
+    let error = framed.drop_reply(DropReply::nth(0, AfterDrop::Fin)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
+async fn of_several_proxies_one_loses_one_reply() {
+    let (one, mut through_one) = lines_through_proxy().await;
+    let (other, mut through_other) = lines_through_proxy().await;
+    let proxies = [one, other];
+    for _ in 0..2 {
+        lose_one_reply(&proxies).unwrap();
+        through_other.write_all(b"lost\n").await.unwrap();
+        let error = read_to_end(&mut through_other).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        through_other = connect(proxies[1].addr()).await;
+        assert_eq!(echo(&mut through_one, b"kept\n").await, b"kept\n");
+        assert_eq!(echo(&mut through_other, b"kept\n").await, b"kept\n");
+    }
+}
+
+/// However TCP cuts what they say.
+#[tokio::test]
+async fn servers_behind_a_front_appear_at_its_address() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = listener.local_addr().unwrap();
+    let front = Front::before([server], framing::lines).await.unwrap();
+    let (address, proxy) = (front.addr_of(server), &front.proxies()[0]);
+    assert_eq!(address, proxy.addr());
+    let mut client = connect(address).await;
+    let (mut says, _) = within(listener.accept()).await.unwrap();
+    let (told, seen) = (format!("-MOVED 1 {server}\n"), format!("-MOVED 1 {address}\n"));
+    let mut received = 0;
+    for cut in 1..told.len() {
+        for part in [&told[..cut], &told[cut..]] {
+            says.write_all(part.as_bytes()).await.unwrap();
+            received += part.len() as u64;
+            within(proxy.wait_for(|stats| stats.to_client.received == received)).await;
+        }
+        assert_eq!(read(&mut client, seen.len()).await, seen.as_bytes(), "cut at {cut}");
+    }
+}
+
+#[tokio::test]
+async fn one_reply_is_mangled() {
+    let (proxy, mut client) = lines_through_proxy().await;
+    proxy.mangle_next_reply(|reply| reply[0] ^= 0xFF);
+    client.write_all(b"one\ntwo\n").await.unwrap();
+    assert_eq!(read(&mut client, 8).await, [&[!b'o'][..], b"ne\ntwo\n"].concat());
+    within(proxy.mangled_reply()).await;
+}
+
+#[tokio::test]
+async fn garbage_is_injected_at_a_message_boundary() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    let proxy = Proxy::framed(address, framing::lines).await.unwrap();
+    let mut client = connect(proxy.addr()).await;
+    let (mut peer, _) = within(server.accept()).await.unwrap();
+    peer.write_all(b"whole\nhal").await.unwrap();
+    within(proxy.wait_for(|stats| stats.to_client.received == 9)).await;
+    assert_eq!(proxy.inject(b"\xFFgarbage"), 1);
+    peer.write_all(b"f\n").await.unwrap();
+    assert_eq!(read(&mut client, 19).await, b"whole\n\xFFgarbagehalf\n");
+}
+
+#[tokio::test]
+async fn flapping_continues_until_healed() {
+    let (proxy, mut client) = echo_through_proxy().await;
+    let (down, up) = (Duration::from_millis(5), Duration::from_millis(5));
+    within(proxy.flap(down, up, Close::Reset, NewConnections::Refused)).await.unwrap();
+    assert_eq!(read_to_end(&mut client).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    within(proxy.wait_for(|stats| stats.cuts >= 4)).await;
+
+    within(proxy.heal()).await.unwrap();
+    let mut client = connect(proxy.addr()).await;
+    within(proxy.connections(1)).await;
+    let cuts = proxy.stats().cuts;
+    assert_eq!(echo(&mut client, b"steady").await, b"steady");
+    assert_eq!(proxy.stats().cuts, cuts);
+}
+
+#[tokio::test]
+async fn dropping_the_proxy_ends_everything() {
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let server = echo_server().await;
+    let before = alive();
+    let proxy = Proxy::start(server).await.unwrap();
+    let address = proxy.addr();
+    let mut client = connect(address).await;
+    assert_eq!(echo(&mut client, b"hello").await, b"hello");
+    within(proxy.flap(HOUR, HOUR, Close::Fin, NewConnections::Closed)).await.unwrap();
+    connect(address).await;
+    proxy.delay(Direction::ToServer, HOUR);
+    drop(proxy);
+    within(async {
+        while alive() > before {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(read_to_end(&mut client).await.unwrap(), b"");
+    let error = TcpStream::connect(address).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+}
+
+async fn echo_through_proxy() -> (Proxy, TcpStream) {
+    let proxy = Proxy::start(echo_server().await).await.unwrap();
+    let client = connect(proxy.addr()).await;
+    within(proxy.connections(1)).await;
+    (proxy, client)
+}
+
+async fn lines_through_proxy() -> (Proxy, TcpStream) {
+    let proxy = Proxy::framed(echo_server().await, framing::lines).await.unwrap();
+    let client = connect(proxy.addr()).await;
+    within(proxy.connections(1)).await;
+    (proxy, client)
+}
+
+async fn echo_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (mut reader, mut writer) = client.split();
+                let _ = tokio::io::copy(&mut reader, &mut writer).await;
+                let _ = writer.shutdown().await;
+            });
+        }
+    });
+    address
+}
+
+async fn connect(address: SocketAddr) -> TcpStream {
+    within(TcpStream::connect(address)).await.unwrap()
+}
+
+async fn echo(client: &mut TcpStream, bytes: &[u8]) -> Vec<u8> {
+    client.write_all(bytes).await.unwrap();
+    read(client, bytes.len()).await
+}
+
+async fn read(client: &mut TcpStream, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    within(client.read_exact(&mut bytes)).await.unwrap();
+    bytes
+}
+
+async fn read_to_end(client: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    within(client.read_to_end(&mut bytes)).await?;
+    Ok(bytes)
+}
+
+async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(30), future).await.expect("this hangs")
+}

@@ -1,0 +1,69 @@
+//! The servers on demand, with the real programs. They start and end; what they answer in
+//! between is theirs. Where they are not installed, these tests fail and say what to install.
+
+// Helpers are tests too, which the lint's own exception does not see.
+#![allow(clippy::unwrap_used)]
+
+use std::future::Future;
+use std::path::Path;
+use std::time::Duration;
+
+use fencelock_testkit::servers::TestRedis;
+use tokio::io::AsyncReadExt;
+
+mod cluster;
+mod redis;
+mod sentinel;
+mod tls;
+mod zookeeper;
+
+/// Runs this test program again as a process that starts a server and is then killed.
+#[tokio::test]
+async fn a_server_does_not_outlive_a_killed_test_process() {
+    const CHILD: &str = "FENCELOCK_TEST_TO_BE_KILLED";
+    const NAME: &str = "a_server_does_not_outlive_a_killed_test_process";
+    if std::env::var_os(CHILD).is_some() {
+        let redis = TestRedis::start().await.unwrap();
+        println!("<{}|{}>", redis.pid(), redis.directory().display());
+        return std::future::pending().await;
+    }
+    let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", NAME, "--nocapture"])
+        .env(CHILD, "1")
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut output = String::new();
+    let mut stdout = child.stdout.take().unwrap();
+    while !output.contains('>') {
+        let byte = within(stdout.read_u8()).await.unwrap();
+        output.push(char::from(byte));
+    }
+    let (pid, directory) = output.split_once('<').unwrap().1.split_once('|').unwrap();
+    let (pid, directory) = (pid.parse().unwrap(), directory.trim_end_matches('>').to_owned());
+    assert!(is_running(pid));
+    within(child.kill()).await.unwrap();
+    within(async {
+        while is_running(pid) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    // Nobody was left to delete it.
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+fn is_running(pid: u32) -> bool {
+    !matches!(process_state(pid), None | Some('Z'))
+}
+
+/// The letter that `ps` shows: `T` for a stopped process, `Z` for one that waits to be reaped.
+fn process_state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
+    stat.ok()?.rsplit(')').next()?.trim_start().chars().next()
+}
+
+async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("this hangs")
+}
