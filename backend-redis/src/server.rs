@@ -2,8 +2,8 @@
 
 pub(crate) mod batch;
 pub(crate) mod cluster;
-pub(crate) mod fan_out;
 pub(crate) mod node;
+pub(crate) mod sample;
 pub(crate) mod scratch;
 pub(crate) mod server_info;
 mod sharing;

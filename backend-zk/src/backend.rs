@@ -1,13 +1,12 @@
-//! The store behind its trait: its profile, and the renewals and checks of many claims together.
+//! The store behind its trait: its profile, its renewals and its checks of waiters.
 
-use std::any::Any;
 use std::borrow::Cow;
+use std::hash::Hash;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Acquisition, Claim, Clock, DistributedLock, Liveness, LockName, Modes, Order, ParticipantId,
-    Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan, Report, Result, Scratch, Snapshot,
+    Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan, Result, Scratch, Snapshot,
     TokenOrder, Ttl, WaiterCheck,
 };
 use futures_util::future::join_all;
@@ -17,7 +16,7 @@ use crate::claim::missed_watches::MissedWatches;
 use crate::nodes::scratch;
 use crate::nodes::snapshot;
 use crate::sessions::pool::Pool;
-use crate::sessions::session::{Session, heartbeat_interval};
+use crate::sessions::session::heartbeat_interval;
 
 /// What no margin covers: docs/zookeeper.md explains each.
 const FAILS_WHEN: &[&str] = &[
@@ -52,39 +51,9 @@ impl ZkBackend {
     }
 }
 
-/// The acquisition of this crate behind the trait.
-fn own(acquisition: &Arc<dyn Acquisition>) -> Option<&ZkAcquisition> {
-    let any: &dyn Any = &**acquisition;
-    any.downcast_ref()
-}
-
-/// The indices of acquisitions, grouped by their sessions.
-#[derive(Default)]
-struct BySession {
-    sessions: Vec<(Arc<Session>, Vec<usize>)>,
-    /// Those without a session.
-    orphaned: Vec<usize>,
-}
-
-impl BySession {
-    fn of(acquisitions: &[Arc<dyn Acquisition>]) -> BySession {
-        let mut all = BySession::default();
-        for (index, acquisition) in acquisitions.iter().enumerate() {
-            let Some(session) = own(acquisition).and_then(ZkAcquisition::live_session) else {
-                all.orphaned.push(index);
-                continue;
-            };
-            match all.sessions.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &session)) {
-                Some((_, indices)) => indices.push(index),
-                None => all.sessions.push((session, vec![index])),
-            }
-        }
-        all
-    }
-}
-
-#[async_trait]
 impl DistributedLock for ZkBackend {
+    type Acquisition = ZkAcquisition;
+
     fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -93,58 +62,58 @@ impl DistributedLock for ZkBackend {
         &*self.pool.clock
     }
 
-    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        Arc::new(ZkAcquisition::new(self.pool.clone(), claim))
+    fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> ZkAcquisition {
+        ZkAcquisition::new(self.pool.clone(), claim)
     }
 
-    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
-        let BySession { sessions, orphaned } = BySession::of(held);
-        orphaned.into_iter().for_each(|index| report(index, Ok(RenewOutcome::Lost)));
-        join_all(sessions.into_iter().map(async |(session, indices)| {
-            let heartbeat = session.send_heartbeat().await;
-            for index in indices {
-                // Checked again: the node, or the session, may be gone by now.
-                let is_there = own(&held[index]).and_then(ZkAcquisition::live_session).is_some();
-                let valid_until = session.deadline().filter(|_| is_there);
-                report(
-                    index,
-                    match (&heartbeat, valid_until) {
-                        (_, None) => Ok(RenewOutcome::Lost),
-                        (Ok(()), Some(valid_until)) => Ok(RenewOutcome::Renewed { valid_until }),
-                        (Err(error), Some(_)) => Err(error.clone().into()),
-                    },
-                );
-            }
-        }))
-        .await;
+    /// The session of its node.
+    fn shard(&self, acquisition: &ZkAcquisition) -> impl Eq + Hash + Send {
+        acquisition.live_session().map(|session| session.id())
+    }
+
+    /// Renews by the heartbeat of the session, which concurrent renewals share.
+    async fn renew(&self, held: &ZkAcquisition) -> Result<RenewOutcome> {
+        let Some(session) = held.live_session() else { return Ok(RenewOutcome::Lost) };
+        let heartbeat = session.send_heartbeat().await;
+        // Checked again: the node, or the session, may be gone by now.
+        let valid_until = session.deadline().filter(|_| held.live_session().is_some());
+        match (heartbeat, valid_until) {
+            (_, None) => Ok(RenewOutcome::Lost),
+            (Ok(()), Some(valid_until)) => Ok(RenewOutcome::Renewed { valid_until }),
+            (Err(error), Some(_)) => Err(error.into()),
+        }
     }
 
     async fn check_waiters(
         &self,
-        waiting: &[Arc<dyn Acquisition>],
-        report: Report<'_, WaiterCheck>,
-    ) {
-        let BySession { sessions, orphaned } = BySession::of(waiting);
-        orphaned.into_iter().for_each(|index| report(index, Ok(WaiterCheck::Attempt)));
-        join_all(sessions.into_iter().map(async |(session, indices)| {
-            let heartbeat = session.send_heartbeat().await;
-            let waiters = || indices.iter().filter_map(|at| own(&waiting[*at]));
-            let now = self.pool.clock.now();
-            join_all(waiters().map(|waiter| waiter.pass_over(now))).await;
-            let missed = MissedWatches::find(&session, waiters()).await;
-            for index in indices {
-                let Some(waiter) = own(&waiting[index]) else { continue };
-                report(
-                    index,
-                    match &heartbeat {
-                        _ if missed.must_attempt(waiter) => Ok(WaiterCheck::Attempt),
-                        Ok(()) => Ok(WaiterCheck::Again(session.heartbeat_interval())),
-                        Err(error) => Err(error.clone().into()),
-                    },
-                );
+        _: &LockName,
+        waiting: &[&ZkAcquisition],
+    ) -> Result<Vec<WaiterCheck>> {
+        let Some(session) = waiting.iter().find_map(|waiter| waiter.live_session()) else {
+            return Ok(vec![WaiterCheck::Attempt; waiting.len()]);
+        };
+        let heartbeat = session.send_heartbeat().await;
+        let now = self.pool.clock.now();
+        join_all(waiting.iter().map(|waiter| waiter.pass_over(now))).await;
+        let missed = MissedWatches::find(&session, waiting).await;
+        let must_attempt = |waiter: &&ZkAcquisition| missed.must_attempt(waiter);
+        match heartbeat {
+            // The error applies to all waiters. Those that have to attempt are woken, so that they
+            // need not wait for the next check.
+            Err(error) if !waiting.iter().all(must_attempt) => {
+                waiting.iter().copied().filter(must_attempt).for_each(|waiter| {
+                    waiter.claim().wake();
+                });
+                Err(error.into())
             }
-        }))
-        .await;
+            _ => Ok(waiting
+                .iter()
+                .map(|waiter| match must_attempt(waiter) {
+                    true => WaiterCheck::Attempt,
+                    false => WaiterCheck::Again(session.heartbeat_interval()),
+                })
+                .collect()),
+        }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {

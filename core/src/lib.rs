@@ -21,7 +21,7 @@ pub use store::batching;
 pub use store::claim::{Claim, IfBusy, LockKind, OwnerToken, WatchHandle};
 pub use store::distributed_lock::{
     Acquisition, AttemptOutcome, DistributedLock, Participant, ParticipantId, ReleaseOutcome,
-    RenewOutcome, Report, Residue, Snapshot, WaiterCheck,
+    RenewOutcome, Residue, Snapshot, WaiterCheck,
 };
 pub use store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
 pub use store::scratch::Scratch;

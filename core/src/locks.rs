@@ -18,6 +18,7 @@ use crate::engine::telemetry::Metrics;
 use crate::lock::{Lock, RwLock};
 use crate::store::claim::LockKind;
 use crate::store::distributed_lock::{DistributedLock, ParticipantId, ReleaseOutcome, Snapshot};
+use crate::store::erased::{self, ErasedStore};
 use crate::store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
 use crate::store::scratch::Scratch;
 use crate::time::moment::Moment;
@@ -58,8 +59,16 @@ impl Locks {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
-    pub fn new(
-        store: Arc<dyn DistributedLock>,
+    pub fn new<S: DistributedLock>(
+        store: Arc<S>,
+        redacted_url: &str,
+        settings: Settings,
+    ) -> Result<Locks> {
+        Locks::with_erased(erased::erase(store), redacted_url, settings)
+    }
+
+    fn with_erased(
+        store: Arc<dyn ErasedStore>,
         redacted_url: &str,
         settings: Settings,
     ) -> Result<Locks> {

@@ -5,18 +5,16 @@
 //! behaves like a store across a network.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
-
-use async_trait::async_trait;
 
 use crate::locks::Locks;
 use crate::store::claim::{Claim, IfBusy, OwnerToken};
 use crate::store::distributed_lock::{
     Acquisition, AttemptOutcome, DistributedLock, Participant, ParticipantId, ReleaseOutcome,
-    RenewOutcome, Report, Residue, Snapshot, WaiterCheck,
+    RenewOutcome, Residue, Snapshot, WaiterCheck,
 };
 use crate::store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
 use crate::sync::Mutex;
@@ -73,8 +71,7 @@ impl Memory {
     /// # drop(held); Ok(()) }
     /// ```
     pub fn locks(&self, settings: Settings) -> Result<Locks> {
-        let backend = Backend { store: self.store.clone() };
-        Locks::new(Arc::new(backend), "mem://", settings)
+        Locks::new(self.store.clone(), "mem://", settings)
     }
 
     /// The number of locks that have a holder or a waiter, for tests that nothing is left.
@@ -302,71 +299,58 @@ impl LockedQueue<'_> {
     }
 }
 
-struct Backend {
-    store: Arc<Store>,
-}
+impl DistributedLock for Store {
+    type Acquisition = MemoryAcquisition;
 
-#[async_trait]
-impl DistributedLock for Backend {
     fn profile(&self) -> &Profile {
         &PROFILE
     }
 
     fn clock(&self) -> &dyn Clock {
-        &self.store.clock
+        &self.clock
     }
 
-    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        Arc::new(MemoryAcquisition { store: self.store.clone(), claim })
+    fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> MemoryAcquisition {
+        MemoryAcquisition { store: self.clone(), claim }
     }
 
-    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
-        for (index, acquisition) in held.iter().enumerate() {
-            let claim = acquisition.claim();
-            let renewal = self.store.change(claim.name().shared_key(), |queue| {
-                let now = queue.now;
-                match queue.find(claim).map(|entry| &mut entry.stage) {
-                    // Only confirms the hold: an end before the known one changes nothing.
-                    Some(Stage::Held { .. }) if claim.is_fixed_lease() => {
-                        RenewOutcome::Renewed { valid_until: now }
-                    }
-                    Some(Stage::Held { until, .. }) => {
-                        *until = now + claim.ttl();
-                        RenewOutcome::Renewed { valid_until: lease_end(now, claim.ttl()) }
-                    }
-                    _ => RenewOutcome::Lost,
+    async fn renew(&self, held: &MemoryAcquisition) -> Result<RenewOutcome> {
+        let claim = &held.claim;
+        Ok(self.change(claim.name().shared_key(), |queue| {
+            let now = queue.now;
+            match queue.find(claim).map(|entry| &mut entry.stage) {
+                // Only confirms the hold: an end before the known one changes nothing.
+                Some(Stage::Held { .. }) if claim.is_fixed_lease() => {
+                    RenewOutcome::Renewed { valid_until: now }
                 }
-            });
-            report(index, Ok(renewal));
-        }
+                Some(Stage::Held { until, .. }) => {
+                    *until = now + claim.ttl();
+                    RenewOutcome::Renewed { valid_until: lease_end(now, claim.ttl()) }
+                }
+                _ => RenewOutcome::Lost,
+            }
+        }))
     }
 
     async fn check_waiters(
         &self,
-        waiting: &[Arc<dyn Acquisition>],
-        report: Report<'_, WaiterCheck>,
-    ) {
-        let mut by_lock: BTreeMap<&Arc<str>, Vec<usize>> = BTreeMap::new();
-        for (index, acquisition) in waiting.iter().enumerate() {
-            by_lock.entry(acquisition.claim().name().shared_key()).or_default().push(index);
-        }
-        for (key, indices) in by_lock {
-            let (waiting_owners, again) = self.store.change(key, |queue| {
-                let waits = queue.entries.iter().filter(|entry| entry.stage == Stage::Waits);
-                (waits.map(|entry| entry.owner).collect::<HashSet<_>>(), queue.check_after())
-            });
-            for index in indices {
-                let check = match waiting_owners.contains(waiting[index].claim().owner()) {
-                    true => WaiterCheck::Again(again),
-                    false => WaiterCheck::Attempt,
-                };
-                report(index, Ok(check));
-            }
-        }
+        lock: &LockName,
+        waiting: &[&MemoryAcquisition],
+    ) -> Result<Vec<WaiterCheck>> {
+        let (waiting_owners, again) = self.change(lock.shared_key(), |queue| {
+            let waits = queue.entries.iter().filter(|entry| entry.stage == Stage::Waits);
+            (waits.map(|entry| entry.owner).collect::<HashSet<_>>(), queue.check_after())
+        });
+        let check =
+            |waiter: &&MemoryAcquisition| match waiting_owners.contains(waiter.claim.owner()) {
+                true => WaiterCheck::Again(again),
+                false => WaiterCheck::Attempt,
+            };
+        Ok(waiting.iter().map(check).collect())
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        Ok(self.store.change(name.shared_key(), |queue| {
+        Ok(self.change(name.shared_key(), |queue| {
             let now = queue.now;
             let participant = |entry: &Entry| {
                 let id = ParticipantId::new(entry.ticket.to_string());
@@ -388,7 +372,7 @@ impl DistributedLock for Backend {
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
-        let evicted = self.store.change(name.shared_key(), |queue| {
+        let evicted = self.change(name.shared_key(), |queue| {
             queue.remove(|entry| entry.ticket.to_string() == who.as_str())
         });
         let Some(entry) = evicted else { return Ok(ReleaseOutcome::Absent) };
@@ -408,7 +392,6 @@ struct MemoryAcquisition {
     claim: Arc<Claim>,
 }
 
-#[async_trait]
 impl Acquisition for MemoryAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim

@@ -3,5 +3,8 @@
 pub mod batching;
 pub(crate) mod claim;
 pub(crate) mod distributed_lock;
+pub(crate) mod erased;
+mod grouping;
+pub(crate) mod panics;
 pub(crate) mod profile;
 pub(crate) mod scratch;

@@ -7,10 +7,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Poll;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Error, FencingToken, IfBusy, Moment, ReleaseOutcome,
     RenewOutcome, Residue, Result, WatchHandle,
@@ -34,11 +33,12 @@ use crate::storage::slot_pipe;
 use crate::wake::notifications::Notifications;
 use crate::wake::registry::{ClaimKey, claim_key};
 
-/// A claim of this store.
+/// A claim of this store, shared with its steps on other threads.
 #[derive(Debug)]
-pub(crate) struct FileAcquisition {
-    /// Itself, for steps on another thread.
-    this: Weak<FileAcquisition>,
+pub(crate) struct FileAcquisition(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
     store: Arc<Store>,
     lock: Arc<FileLock>,
     claim: Arc<Claim>,
@@ -82,27 +82,36 @@ impl FileAcquisition {
         store: Arc<Store>,
         lock: Arc<FileLock>,
         claim: Arc<Claim>,
-    ) -> Arc<FileAcquisition> {
+    ) -> FileAcquisition {
         let (claim_state, inherited) = (Mutex::default(), OnceLock::new());
-        Arc::new_cyclic(|this| FileAcquisition {
-            this: this.clone(),
-            store,
-            lock,
-            claim,
-            claim_state,
-            inherited,
-        })
-    }
-
-    /// `None` only while it is dropped.
-    pub(crate) fn this(&self) -> Option<Arc<FileAcquisition>> {
-        self.this.upgrade()
+        FileAcquisition(Arc::new(Shared { store, lock, claim, claim_state, inherited }))
     }
 
     pub(crate) fn lock(&self) -> &Arc<FileLock> {
-        &self.lock
+        &self.0.lock
     }
 
+    pub(crate) fn ticket(&self) -> Option<u64> {
+        self.0.ticket()
+    }
+
+    /// Whether the store still has the held entry, for a renewal after a wake-up.
+    pub(crate) async fn confirm(&self) -> Result<RenewOutcome> {
+        let this = self.0.clone();
+        this.store.same_process()?;
+        let held = self.0.lock.with_queue_if_present(move |mut guard| {
+            let queue = guard.queue();
+            let at = this.ticket().and_then(|ticket| queue.position(ticket));
+            Ok(at.is_some_and(|at| queue.entries[at].held))
+        });
+        Ok(match held.await? {
+            Some(true) => RenewOutcome::Renewed { valid_until: Moment::NEVER },
+            Some(false) | None => RenewOutcome::Lost,
+        })
+    }
+}
+
+impl Shared {
     fn key(&self, ticket: u64) -> ClaimKey {
         claim_key(self.lock.dir().hash(), ticket)
     }
@@ -111,7 +120,7 @@ impl FileAcquisition {
         self.claim_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn ticket(&self) -> Option<u64> {
+    fn ticket(&self) -> Option<u64> {
         self.claim_state().ticket
     }
 
@@ -266,21 +275,6 @@ impl FileAcquisition {
         }
     }
 
-    /// Whether the store still has the held entry, for a renewal after a wake-up.
-    pub(crate) async fn confirm(&self) -> Result<RenewOutcome> {
-        self.store.same_process()?;
-        let this = self.this().ok_or_else(runtime_ended)?;
-        let held = self.lock.with_queue_if_present(move |mut guard| {
-            let queue = guard.queue();
-            let at = this.ticket().and_then(|ticket| queue.position(ticket));
-            Ok(at.is_some_and(|at| queue.entries[at].held))
-        });
-        Ok(match held.await? {
-            Some(true) => RenewOutcome::Renewed { valid_until: Moment::NEVER },
-            Some(false) | None => RenewOutcome::Lost,
-        })
-    }
-
     /// Removes the entry from the queue.
     fn remove(&self, mut guard: QueueGuard<'_>) -> Result<ReleaseOutcome, StepError> {
         let Some(ticket) = self.ticket() else { return Ok(ReleaseOutcome::Absent) };
@@ -311,44 +305,43 @@ impl FileAcquisition {
     }
 }
 
-#[async_trait]
 impl Acquisition for FileAcquisition {
     fn claim(&self) -> &Arc<Claim> {
-        &self.claim
+        &self.0.claim
     }
 
     async fn attempt(&self) -> Result<AttemptOutcome> {
-        self.store.same_process()?;
-        let this = self.this().ok_or_else(runtime_ended)?;
-        let step = self.lock.with_queue(move |guard| this.step(guard)).await?;
+        let this = self.0.clone();
+        this.store.same_process()?;
+        let step = self.0.lock.with_queue(move |guard| this.step(guard)).await?;
         Ok(match step {
             StepOutcome::Granted(token) => {
-                self.claim_state().armed = None;
+                self.0.claim_state().armed = None;
                 let token = FencingToken::new(token);
                 AttemptOutcome::Granted { token, valid_until: Moment::NEVER }
             }
             StepOutcome::Busy => AttemptOutcome::Busy { rest: Residue::Nothing },
             StepOutcome::Waiting(pipes) => {
-                self.arm(pipes)?;
+                self.0.arm(pipes)?;
                 AttemptOutcome::Waiting { check_after: CHECK_INTERVAL }
             }
         })
     }
 
     async fn release(&self) -> Result<ReleaseOutcome> {
-        self.store.same_process()?;
-        let this = self.this().ok_or_else(runtime_ended)?;
+        let this = self.0.clone();
+        this.store.same_process()?;
         // This waits in line behind an abandoned attempt that may still run.
-        let released = self.lock.with_queue_if_present(move |guard| this.remove(guard)).await;
+        let released = self.0.lock.with_queue_if_present(move |guard| this.remove(guard)).await;
         match released {
             Ok(outcome) => {
-                self.clear_claim_state();
+                self.0.clear_claim_state();
                 Ok(outcome.unwrap_or(ReleaseOutcome::Absent))
             }
             Err(error) => {
                 // With its pipe closed, the entry counts as dead and the next waiter removes it.
                 // The release is repeated for the case that a child inherited a copy.
-                let mut claim_state = self.claim_state();
+                let mut claim_state = self.0.claim_state();
                 (claim_state.pipe, claim_state.armed) = (None, None);
                 Err(error)
             }
@@ -356,23 +349,23 @@ impl Acquisition for FileAcquisition {
     }
 
     fn unanswered(&self) -> Option<Error> {
-        self.lock.unanswered().map(|(_, error)| error)
+        self.0.lock.unanswered().map(|(_, error)| error)
     }
 
     #[cfg(unix)]
     fn keep_alive(&self) -> Option<BorrowedFd<'_>> {
-        if self.inherited.get().is_none() {
-            let claim_state = self.claim_state();
+        if self.0.inherited.get().is_none() {
+            let claim_state = self.0.claim_state();
             let (pipe, entry) = (claim_state.pipe.as_ref()?, claim_state.held?);
-            let inheritance = inheritance::pass_on(self.lock.dir().path(), pipe, &entry).ok()?;
+            let inheritance = inheritance::pass_on(self.0.lock.dir().path(), pipe, &entry).ok()?;
             // A concurrent call may have been first.
-            let _ = self.inherited.set(inheritance);
+            let _ = self.0.inherited.set(inheritance);
         }
-        self.inherited.get().map(AsFd::as_fd)
+        self.0.inherited.get().map(AsFd::as_fd)
     }
 }
 
-impl Drop for FileAcquisition {
+impl Drop for Shared {
     fn drop(&mut self) {
         // Only a claim that could not be released still has a ticket. Its pipe closes now, which
         // frees the lock; waiters of this store had no pipe to watch and are woken.

@@ -2,27 +2,20 @@
 //!
 //! Its locks need no renewal: a holder holds for as long as its pipe is open.
 
-use std::any::Any;
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::hash::Hash;
+use std::sync::Arc;
 
-use async_trait::async_trait;
 use fencelock_core::{
-    Acquisition, Claim, Clock, DistributedLock, ErrorKind, Liveness, LockName, Modes, Order,
-    ParticipantId, Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan, Report, Result,
-    Snapshot, TokenOrder, Ttl, WaiterCheck,
+    Acquisition, Claim, Clock, DistributedLock, Error, ErrorKind, Liveness, LockName, Modes, Order,
+    ParticipantId, Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan, Result, Snapshot,
+    TokenOrder, Ttl, WaiterCheck,
 };
-use tokio::task::JoinSet;
 
 use crate::claim::acquisition::FileAcquisition;
 use crate::claim::operator;
 use crate::claim::store::Store;
-use crate::claim::waiter_check::{CHECK_INTERVAL, LockCheck, check_lock};
-
-/// The time limit of one batch of waiter checks or renewals.
-const BATCH_LIMIT: Duration = Duration::from_secs(2);
+use crate::claim::waiter_check::{CHECK_INTERVAL, check_lock};
 
 static ON_DISK: Profile = profile(TokenOrder::Data);
 static IN_MEMORY: Profile = profile(TokenOrder::Boot);
@@ -49,8 +42,9 @@ pub(crate) struct FileBackend {
     pub(crate) store: Arc<Store>,
 }
 
-#[async_trait]
 impl DistributedLock for FileBackend {
+    type Acquisition = FileAcquisition;
+
     fn profile(&self) -> &Profile {
         match self.store.context.directory.is_in_memory() {
             true => &IN_MEMORY,
@@ -62,59 +56,39 @@ impl DistributedLock for FileBackend {
         &self.store.clock
     }
 
-    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
+    fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> FileAcquisition {
         let lock = self.store.lock(claim.name().shared_key());
         FileAcquisition::new(self.store.clone(), lock, claim)
     }
 
-    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
-        let mut confirming = JoinSet::new();
-        for (index, acquisition) in held.iter().enumerate() {
-            if let Some(acquisition) = own(acquisition).and_then(FileAcquisition::this) {
-                confirming.spawn(async move { (index, acquisition.confirm().await) });
-            }
-        }
-        self.each_in_time(confirming, |(index, confirmed)| report(index, confirmed)).await;
+    /// The lock: one whose latch a stopped process holds does not delay other locks.
+    fn shard(&self, acquisition: &FileAcquisition) -> impl Eq + Hash + Send {
+        acquisition.claim().name().key()
+    }
+
+    async fn renew(&self, held: &FileAcquisition) -> Result<RenewOutcome> {
+        let no_answer = || Error::new(ErrorKind::Unreachable, "the lock's queue could not be read");
+        let confirmed = self.store.in_time(held.confirm()).await;
+        confirmed.unwrap_or_else(|| Err(held.unanswered().unwrap_or_else(no_answer)))
     }
 
     async fn check_waiters(
         &self,
-        waiting: &[Arc<dyn Acquisition>],
-        report: Report<'_, WaiterCheck>,
-    ) {
-        // One check for all waiters of a lock, which this batch keeps alive.
-        let mut by_lock: HashMap<usize, Vec<(usize, &FileAcquisition)>> = HashMap::new();
-        for (index, acquisition) in waiting.iter().enumerate() {
-            if let Some(acquisition) = own(acquisition) {
-                let lock = Arc::as_ptr(acquisition.lock()).addr();
-                by_lock.entry(lock).or_default().push((index, acquisition));
-            }
-        }
-        let mut checking = JoinSet::new();
-        for (at, acquisitions) in &by_lock {
-            let (at, lock, store) = (*at, acquisitions[0].1.lock().clone(), self.store.clone());
-            checking.spawn(async move { (at, check_lock(store, lock).await) });
-        }
-        let late: Mutex<HashSet<usize>> = Mutex::new(by_lock.keys().copied().collect());
-        let late = || late.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = |(at, seen): (usize, Result<LockCheck>)| {
-            late().remove(&at);
-            for (index, acquisition) in &by_lock[&at] {
-                let check = seen.as_ref().map(|seen| seen.of(acquisition.ticket()));
-                report(*index, check.map_err(Clone::clone));
-            }
-        };
-        self.each_in_time(checking, answer).await;
-        let unanswered = std::mem::take(&mut *late());
-        for at in unanswered {
-            let acquisitions = &by_lock[&at];
-            let error = acquisitions[0].1.unanswered();
+        _: &LockName,
+        waiting: &[&FileAcquisition],
+    ) -> Result<Vec<WaiterCheck>> {
+        // One check for all of them, which keep the lock alive.
+        let Some(first) = waiting.first() else { return Ok(Vec::new()) };
+        let check = check_lock(self.store.clone(), first.lock().clone());
+        let Some(checked) = self.store.in_time(check).await else {
             // The lock is busy, or its answer has just arrived: the waiters continue to wait.
-            let error = error.filter(|error| error.kind() != ErrorKind::Busy);
-            for (index, _) in acquisitions {
-                report(*index, error.clone().map_or(Ok(WaiterCheck::Again(CHECK_INTERVAL)), Err));
-            }
-        }
+            return match first.unanswered().filter(|error| error.kind() != ErrorKind::Busy) {
+                Some(error) => Err(error),
+                None => Ok(vec![WaiterCheck::Again(CHECK_INTERVAL); waiting.len()]),
+            };
+        };
+        let checked = checked?;
+        Ok(waiting.iter().map(|waiter| checked.of(waiter.ticket())).collect())
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
@@ -144,28 +118,4 @@ impl DistributedLock for FileBackend {
         }
         Ok(())
     }
-}
-
-impl FileBackend {
-    /// Calls `answer` for each of `requests` when it is done. Requests that take too long are
-    /// abandoned, and the core repeats them: a lock whose latch a stopped process holds does not
-    /// delay other locks.
-    async fn each_in_time<T: 'static>(&self, mut requests: JoinSet<T>, answer: impl Fn(T)) {
-        let all = async {
-            while let Some(done) = requests.join_next().await {
-                done.into_iter().for_each(&answer);
-            }
-        };
-        let bound = self.store.clock.now() + BATCH_LIMIT;
-        tokio::select! {
-            biased;
-            () = all => {}
-            () = self.store.clock.sleep_until(bound) => {}
-        }
-    }
-}
-
-fn own(acquisition: &Arc<dyn Acquisition>) -> Option<&FileAcquisition> {
-    let any: &dyn Any = acquisition.as_ref();
-    any.downcast_ref()
 }

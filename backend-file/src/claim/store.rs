@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use fencelock_core::{BootClock, Result};
+use fencelock_core::{BootClock, Clock, Result};
 use tokio::sync::oneshot;
 
 use crate::error::forked;
@@ -14,6 +15,9 @@ use crate::wake::wake_pipe::WakePipe;
 
 /// The number of locks from which on unused ones are closed and forgotten.
 const PRUNE_AT: usize = 256;
+
+/// The time limit of a waiter check or a renewal.
+const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 
 /// A connected store.
 #[derive(Debug)]
@@ -73,6 +77,16 @@ impl Store {
         let lock = Arc::new(FileLock::new(dir, self.threads.clone()));
         locks.by_key.insert(key.clone(), lock.clone());
         lock
+    }
+
+    /// The answer to a request, unless it takes too long.
+    pub(crate) async fn in_time<T>(&self, request: impl Future<Output = T>) -> Option<T> {
+        let bound = self.clock.now() + REQUEST_LIMIT;
+        tokio::select! {
+            biased;
+            answer = request => Some(answer),
+            () = self.clock.sleep_until(bound) => None,
+        }
     }
 
     /// Closes the files of all locks. Each receiver completes when those of one lock are closed.

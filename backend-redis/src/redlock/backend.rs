@@ -1,12 +1,10 @@
 //! A connected quorum as core drives it: renewals, waiter checks, `inspect` and `evict`.
 
-use std::fmt;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use fencelock_core::{
-    Acquisition, Claim, Clock, DistributedLock, Error, LockName, ParticipantId, Profile,
-    ReleaseOutcome, RenewOutcome, Report, Result, Scratch, Snapshot, WaiterCheck,
+    Claim, Clock, DistributedLock, Error, LockName, ParticipantId, Profile, ReleaseOutcome,
+    RenewOutcome, Result, Scratch, Snapshot, WaiterCheck,
 };
 use futures_util::future::join_all;
 
@@ -20,7 +18,6 @@ use crate::protocol::error::protocol_error;
 use crate::protocol::identity::{ClientId, Keys};
 use crate::protocol::script::SCRIPTS;
 use crate::protocol::snapshot::{self, LockContents};
-use crate::server::fan_out::{self, StoreRequests};
 use crate::server::scratch::Leftovers;
 
 #[derive(Debug)]
@@ -46,59 +43,36 @@ impl QuorumStore {
     }
 }
 
-impl StoreRequests for QuorumStore {
+impl DistributedLock for QuorumStore {
     type Acquisition = RedlockAcquisition;
 
-    async fn renew_one(&self, seat: &RedlockAcquisition) -> Result<RenewOutcome> {
-        seat.renew().await
-    }
-
-    async fn check_lock(&self, waiting: &[&RedlockAcquisition]) -> Result<Vec<WaiterCheck>> {
-        waiter_check::check(&self.quorum, &self.client, waiting).await
-    }
-}
-
-pub(crate) struct RedlockBackend {
-    pub(crate) store: Arc<QuorumStore>,
-}
-
-impl fmt::Debug for RedlockBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RedlockBackend").field(&self.store).finish()
-    }
-}
-
-#[async_trait]
-impl DistributedLock for RedlockBackend {
     fn profile(&self) -> &Profile {
-        &self.store.profile
+        &self.profile
     }
 
     fn clock(&self) -> &dyn Clock {
-        &*self.store.quorum.view.clock
+        &*self.quorum.view.clock
     }
 
-    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        let QuorumStore { quorum, client, .. } = &*self.store;
-        Arc::new(RedlockAcquisition::new(quorum.clone(), client, claim))
+    fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> RedlockAcquisition {
+        RedlockAcquisition::new(self.quorum.clone(), &self.client, claim)
     }
 
-    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
-        fan_out::renew(&*self.store, held, vec![(0..held.len()).collect()], report).await;
+    async fn renew(&self, held: &RedlockAcquisition) -> Result<RenewOutcome> {
+        held.renew().await
     }
 
     async fn check_waiters(
         &self,
-        waiting: &[Arc<dyn Acquisition>],
-        report: Report<'_, WaiterCheck>,
-    ) {
-        fan_out::check_waiters(&*self.store, waiting, vec![(0..waiting.len()).collect()], report)
-            .await;
+        lock: &LockName,
+        waiting: &[&RedlockAcquisition],
+    ) -> Result<Vec<WaiterCheck>> {
+        waiter_check::check(&self.quorum, &self.client, lock, waiting).await
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        let seen = self.store.inspect_all(&Keys::of(name.key())).await?;
-        let quorum = &self.store.quorum;
+        let seen = self.inspect_all(&Keys::of(name.key())).await?;
+        let quorum = &self.quorum;
         // A holder that too few nodes report may be held by the nodes that do not reply.
         let silent = quorum.members.len() - seen.len();
         Ok(LockContents::merge(seen, quorum.majority().saturating_sub(silent).max(1))
@@ -107,11 +81,11 @@ impl DistributedLock for RedlockBackend {
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
-        let seen = self.store.inspect_all(&keys).await?;
+        let seen = self.inspect_all(&keys).await?;
         let Some(value) = seen.iter().find_map(|seen| seen.value_of(who)) else {
             return Ok(ReleaseOutcome::Absent);
         };
-        let quorum = &self.store.quorum;
+        let quorum = &self.quorum;
         let release = async |member: &Member| {
             release_round(&member.batches, &keys, value, "", ReleaseKind::Evict).await
         };
@@ -126,7 +100,7 @@ impl DistributedLock for RedlockBackend {
     /// Clears every node, whether it may vote or not. An unreachable one does not delay the others.
     async fn clear(&self, scratch: &Scratch) -> Result<()> {
         let leftovers = &Leftovers::of(scratch);
-        let clearing = self.store.quorum.members.iter().map(async |member| {
+        let clearing = self.quorum.members.iter().map(async |member| {
             let cleared = leftovers.clear(member.connection()).await;
             cleared.map_err(|error| {
                 let message = format!("node {} could not be cleared", member.host);
@@ -137,7 +111,7 @@ impl DistributedLock for RedlockBackend {
     }
 
     async fn close(&self) -> Result<()> {
-        self.store.quorum.close();
+        self.quorum.close();
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use fencelock_core::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::backend::{QuorumStore, RedlockBackend};
+use super::backend::QuorumStore;
 use super::node::member::Member;
 use super::node::quorum::Quorum;
 use super::node::view::QuorumView;
@@ -307,11 +307,7 @@ impl RedlockStore {
         let within = CONNECT_WITHIN.max(options.timeouts.connect + options.timeouts.answer);
         await_quorum(&quorum, within).await?;
         let store = QuorumStore { quorum: Arc::new(quorum), client, profile };
-        Locks::new(
-            Arc::new(RedlockBackend { store: Arc::new(store) }),
-            &self.redacted_url(),
-            settings,
-        )
+        Locks::new(Arc::new(store), &self.redacted_url(), settings)
     }
 
     /// The store's name in errors and logs.

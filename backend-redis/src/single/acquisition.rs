@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Clock, Error, ErrorKind, FencingToken, IfBusy, Moment,
     ReleaseOutcome, RenewOutcome, Residue, Result, lease_end,
@@ -130,7 +129,6 @@ pub(crate) fn read_attempt(answer: &Value, sent: Moment, ttl: Duration) -> Optio
     }
 }
 
-#[async_trait]
 impl Acquisition for RedisAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim

@@ -1,37 +1,56 @@
-//! The backend: batches of renewals and checks, `inspect` and `evict`.
+//! The backend: renewals, checks of waiters, `inspect` and `evict`.
 
-use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Acquisition, Claim, Clock, DistributedLock, LockName, ParticipantId, Profile, ReleaseOutcome,
-    RenewOutcome, Report, Result, Scratch, Snapshot, WaiterCheck,
+    RenewOutcome, Result, Scratch, Snapshot, WaiterCheck,
 };
 use redis::Value;
 
 use super::acquisition::RedisAcquisition;
 use super::store::Store;
-use crate::connection::HostPort;
 use crate::protocol::call::ScriptCall;
 use crate::protocol::identity::Keys;
 use crate::protocol::script::SCRIPTS;
-use crate::server::fan_out::{self, SAMPLE, StoreRequests, in_turn, own};
+use crate::server::sample::{SAMPLE, in_turn};
 use crate::server::scratch::Leftovers;
 
 /// How often the waiters of a lock are checked together, unless one is due sooner.
 const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
-impl StoreRequests for Store {
+impl DistributedLock for Store {
     type Acquisition = RedisAcquisition;
 
-    async fn renew_one(&self, acquisition: &RedisAcquisition) -> Result<RenewOutcome> {
-        acquisition.renew().await
+    fn profile(&self) -> &Profile {
+        &self.profile
     }
 
-    async fn check_lock(&self, waiting: &[&RedisAcquisition]) -> Result<Vec<WaiterCheck>> {
-        let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
+    fn clock(&self) -> &dyn Clock {
+        &self.clock
+    }
+
+    fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> RedisAcquisition {
+        RedisAcquisition::new(self.clone(), claim)
+    }
+
+    /// The server that has the lock: a server that is slow or dead does not delay the others.
+    fn shard(&self, acquisition: &RedisAcquisition) -> impl Eq + Hash + Send {
+        self.server.shard_of(acquisition.keys().lock())
+    }
+
+    async fn renew(&self, held: &RedisAcquisition) -> Result<RenewOutcome> {
+        held.renew().await
+    }
+
+    async fn check_waiters(
+        &self,
+        lock: &LockName,
+        waiting: &[&RedisAcquisition],
+    ) -> Result<Vec<WaiterCheck>> {
+        let keys = &Keys::of(lock.key());
         let mut values = vec![self.client.as_str().as_bytes()];
         values.extend(sample(waiting).map(|waiter| waiter.identity().as_bytes()));
         let call =
@@ -54,7 +73,7 @@ impl StoreRequests for Store {
         }
         // Without a first waiter of ours, any waiter may continue what the script left undone.
         let sooner = head.unwrap_or(0);
-        let look = |(index, waiter): (usize, &&RedisAcquisition)| {
+        let result_for = |(index, waiter): (usize, &&RedisAcquisition)| {
             let identity = waiter.identity().as_bytes();
             match reply.missing || reply.ours.iter().any(|ours| ours == identity) {
                 true => WaiterCheck::Attempt,
@@ -62,7 +81,29 @@ impl StoreRequests for Store {
                 false => WaiterCheck::Again(CHECK_AGAIN),
             }
         };
-        Ok(waiting.iter().enumerate().map(look).collect())
+        Ok(waiting.iter().enumerate().map(result_for).collect())
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
+        Ok(self.contents(&Keys::of(name.key())).await?.into_snapshot())
+    }
+
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
+        let keys = Keys::of(name.key());
+        let contents = self.contents(&keys).await?;
+        match contents.value_of(who) {
+            Some(value) => self.release(&keys, &[value, b"tell"]).await,
+            None => Ok(ReleaseOutcome::Absent),
+        }
+    }
+
+    async fn clear(&self, scratch: &Scratch) -> Result<()> {
+        self.server.clear(&Leftovers::of(scratch)).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.server.close();
+        Ok(())
     }
 }
 
@@ -105,79 +146,4 @@ pub(crate) fn read_check(answer: Value) -> Option<CheckReply> {
         head: (!head.is_empty()).then_some(head),
         ours: ours.collect::<Option<_>>()?,
     })
-}
-
-/// The store on one server or cluster, behind core's trait.
-#[derive(Debug)]
-pub(crate) struct RedisBackend {
-    pub(crate) store: Arc<Store>,
-}
-
-impl RedisBackend {
-    /// The indices of `contenders` by the server that has their lock: a server that is slow or dead
-    /// does not delay the others.
-    fn by_shard(
-        &self,
-        contenders: &[Arc<dyn Acquisition>],
-    ) -> HashMap<Option<HostPort>, Vec<usize>> {
-        let mut shards: HashMap<_, Vec<_>> = HashMap::new();
-        for (index, contender) in contenders.iter().enumerate() {
-            if let Some(contender) = own::<RedisAcquisition>(contender) {
-                let shard = self.store.server.shard_of(contender.keys().lock());
-                shards.entry(shard).or_default().push(index);
-            }
-        }
-        shards
-    }
-}
-
-#[async_trait]
-impl DistributedLock for RedisBackend {
-    fn profile(&self) -> &Profile {
-        &self.store.profile
-    }
-
-    fn clock(&self) -> &dyn Clock {
-        &self.store.clock
-    }
-
-    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        Arc::new(RedisAcquisition::new(self.store.clone(), claim))
-    }
-
-    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
-        let shards = self.by_shard(held).into_values().collect();
-        fan_out::renew(&*self.store, held, shards, report).await;
-    }
-
-    async fn check_waiters(
-        &self,
-        waiting: &[Arc<dyn Acquisition>],
-        report: Report<'_, WaiterCheck>,
-    ) {
-        let shards = self.by_shard(waiting).into_values().collect();
-        fan_out::check_waiters(&*self.store, waiting, shards, report).await;
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        Ok(self.store.inspect(&Keys::of(name.key())).await?.into_snapshot())
-    }
-
-    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
-        let keys = Keys::of(name.key());
-        let contents = self.store.inspect(&keys).await?;
-        match contents.value_of(who) {
-            Some(value) => self.store.release(&keys, &[value, b"tell"]).await,
-            None => Ok(ReleaseOutcome::Absent),
-        }
-    }
-
-    async fn clear(&self, scratch: &Scratch) -> Result<()> {
-        self.store.server.clear(&Leftovers::of(scratch)).await
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.store.server.close();
-        Ok(())
-    }
 }

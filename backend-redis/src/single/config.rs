@@ -7,7 +7,6 @@ use std::time::Duration;
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
 
-use super::backend::RedisBackend;
 use super::notifications::Notifications;
 use super::store::Store;
 use crate::connection::Subscription;
@@ -262,7 +261,7 @@ impl RedisStore {
         let clock = start_clock()?;
         let profile = server_info.profile(failover, self.replicas);
         let store = Arc::new(Store { server, clock, client, notifications, profile });
-        Locks::new(Arc::new(RedisBackend { store }), &shown, settings)
+        Locks::new(store, &shown, settings)
     }
 
     /// The store's name in errors and logs.
@@ -373,7 +372,7 @@ mod tests {
     #[test]
     fn an_error_says_what_was_expected() {
         for (url, says) in [
-            ("redis://", "missing host"),
+            ("redis://", "no host given"),
             ("redis://h:port", "HOST:PORT"),
             ("redis://h:", "HOST:PORT"),
             ("redis://a,b", "redis-cluster://"),

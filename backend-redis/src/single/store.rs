@@ -62,7 +62,7 @@ impl Store {
     }
 
     /// The holders and waiters of one lock.
-    pub(crate) async fn inspect(&self, keys: &Keys) -> Result<LockContents> {
+    pub(crate) async fn contents(&self, keys: &Keys) -> Result<LockContents> {
         let values = [snapshot::MOST.as_bytes()];
         let call = ScriptCall { script: &SCRIPTS.inspect, keys: &keys.all(), values: &values };
         let reply = self.server.call(call).await?;

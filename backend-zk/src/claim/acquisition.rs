@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use async_trait::async_trait;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Error, IfBusy, Mode, Moment, ReleaseOutcome, Residue,
     Result,
@@ -317,7 +316,6 @@ impl ZkAcquisition {
     }
 }
 
-#[async_trait]
 impl Acquisition for ZkAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim

@@ -1,17 +1,17 @@
 //! The waiters that may have missed the event they wait for: watches are lost when a connection is
 //! established again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use fencelock_core::Acquisition;
-use futures_util::future::join_all;
 
 use crate::claim::acquisition::ZkAcquisition;
 use crate::nodes::node;
 use crate::sessions::session::Session;
 
-/// The result of checking waiters: empty, unless the connection came back since the last check.
+/// The result of checking the waiters of a lock: empty, unless the connection came back since the
+/// last check.
 #[derive(Default)]
 pub(crate) struct MissedWatches {
     /// The ids of the claims.
@@ -19,29 +19,17 @@ pub(crate) struct MissedWatches {
 }
 
 impl MissedWatches {
-    /// Checks `waiters` in `session`, by one list for each lock.
-    pub(crate) async fn find<'a>(
-        session: &Arc<Session>,
-        waiters: impl Iterator<Item = &'a ZkAcquisition>,
-    ) -> MissedWatches {
-        let mut locks: HashMap<&str, Vec<&ZkAcquisition>> = HashMap::new();
-        for waiter in waiters.filter(|waiter| waiter.may_have_missed_events(session)) {
-            if let Ok(lock) = waiter.lock() {
-                locks.entry(lock).or_default().push(waiter);
-            }
-        }
+    /// Checks `waiters`, which wait in `session` for the same lock, by one list.
+    pub(crate) async fn find(session: &Arc<Session>, waiters: &[&ZkAcquisition]) -> MissedWatches {
         let mut missed = MissedWatches::default();
+        let affected = || waiters.iter().filter(|waiter| waiter.may_have_missed_events(session));
+        let Some(Ok(lock)) = affected().next().map(|waiter| waiter.lock()) else { return missed };
         let reconnects = session.reconnects();
-        let checks = locks
-            .into_iter()
-            .map(async |(lock, waiters)| (node::list(session, lock).await, waiters));
-        for (listing, waiters) in join_all(checks).await {
-            // Without a list they are checked again next time.
-            let Ok(listing) = listing else { continue };
-            let names = listing.names().iter().map(String::as_str).collect();
-            let found = waiters.iter().filter(|waiter| !waiter.confirm_watches(&names, reconnects));
-            missed.claims.extend(found.map(|waiter| waiter.claim().id()));
-        }
+        // Without a list they are checked again next time.
+        let Ok(listing) = node::list(session, lock).await else { return missed };
+        let names = listing.names().iter().map(String::as_str).collect();
+        let found = affected().filter(|waiter| !waiter.confirm_watches(&names, reconnects));
+        missed.claims = found.map(|waiter| waiter.claim().id()).collect();
         missed
     }
 

@@ -36,7 +36,10 @@ pub(crate) struct Session {
     liveness: Mutex<SessionLiveness>,
     /// How often the connection was established again.
     reconnects: AtomicU64,
-    heartbeat_lock: tokio::sync::Mutex<()>,
+    /// The error of the last heartbeat, if it failed. Locked while a heartbeat is in flight.
+    last_heartbeat_error: tokio::sync::Mutex<Option<RequestError>>,
+    /// How many heartbeats have succeeded or failed.
+    heartbeats_done: AtomicU64,
     /// How much its claims may watch.
     pub(crate) budget: Arc<Budget>,
     pub(crate) queue_marks: QueueMarks,
@@ -65,7 +68,8 @@ impl Session {
             clock,
             liveness: Mutex::new(liveness),
             reconnects: AtomicU64::new(0),
-            heartbeat_lock: tokio::sync::Mutex::default(),
+            last_heartbeat_error: tokio::sync::Mutex::default(),
+            heartbeats_done: AtomicU64::new(0),
             budget: Arc::default(),
             queue_marks: QueueMarks::default(),
             deferred_watches: DeferredWatches::default(),
@@ -212,24 +216,37 @@ impl Session {
     }
 
     /// Sends a heartbeat, a write that a quorum commits, for all that the session holds, unless a
-    /// write was committed just now. It changes nothing and fires no watch.
+    /// write was committed just now. It changes nothing and fires no watch. Concurrent calls share
+    /// one request and its result, also when it fails.
     pub(crate) async fn send_heartbeat(&self) -> ZkResult<()> {
         let enough = self.clock.now() - self.heartbeat_interval() / 4;
         let mut last_error = RequestError::SessionOver;
         // Repeated at once: the first may have been sent on a connection that was dead already.
         for _ in 0..2 {
-            let _one_at_a_time = self.heartbeat_lock.lock().await;
+            let done_before = self.heartbeats_done.load(Ordering::Acquire);
+            let mut last_failure = self.last_heartbeat_error.lock().await;
             if self.is_over() {
                 return Err(RequestError::SessionOver);
             }
             if self.committed() >= enough {
                 return Ok(());
             }
+            // A heartbeat failed while this call waited for the lock: its result is shared.
+            let is_shared = self.heartbeats_done.load(Ordering::Acquire) > done_before;
+            if let (true, Some(error)) = (is_shared, &*last_failure) {
+                last_error = error.clone();
+                match last_error.certainty() {
+                    Certainty::Declined => return Err(last_error),
+                    _ => continue,
+                }
+            }
             let client = self.client()?;
             let sent = self.mark_sent();
             let mut writer = client.new_multi_writer();
             writer.add_check_version(&self.root, -1)?;
             let answer = self.bounded(self.timeout / 5, writer.commit()).await;
+            *last_failure = answer.as_ref().err().cloned();
+            self.heartbeats_done.fetch_add(1, Ordering::AcqRel);
             match answer {
                 Ok(_) => return self.commit(sent),
                 Err(error) if error.certainty() == Certainty::Declined => return Err(error),

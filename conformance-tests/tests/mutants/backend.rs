@@ -2,19 +2,18 @@
 //! that are made on the client's side.
 
 use std::borrow::Cow;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, FencingToken, IfBusy, Liveness,
     LockName, Modes, Moment, Order, Participant, ParticipantId, Profile, Reach, ReleaseOutcome,
-    RenewOutcome, RenewalPlan, Report, Residue, Result, Snapshot, TokenOrder, Ttl, WaiterCheck,
-    lease_end,
+    RenewOutcome, RenewalPlan, Residue, Result, Snapshot, TokenOrder, Ttl, WaiterCheck, lease_end,
 };
 
 use crate::mutant::Mutant;
-use crate::server::{Entry, Server, Stage};
+use crate::server::{Entry, Server, Stage, no_answer};
 
 static PROFILE: Profile = Profile {
     store: "toy",
@@ -30,85 +29,67 @@ static PROFILE: Profile = Profile {
 
 const LOOK_IN: Duration = Duration::from_secs(1);
 
-pub(crate) struct ToyBackend(pub(crate) Arc<Server>);
+impl DistributedLock for Server {
+    type Acquisition = ToyAcquisition;
 
-#[async_trait]
-impl DistributedLock for ToyBackend {
     fn profile(&self) -> &Profile {
         &PROFILE
     }
 
     fn clock(&self) -> &dyn Clock {
-        &self.0.clock
+        &self.clock
     }
 
-    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        Arc::new(ToyAcquisition { server: self.0.clone(), claim })
+    fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> ToyAcquisition {
+        ToyAcquisition { server: self.clone(), claim }
     }
 
-    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
-        let server = &self.0;
-        let sent = server.clock.now();
-        if server.send().await.is_err() {
-            return;
+    async fn renew(&self, held: &ToyAcquisition) -> Result<RenewOutcome> {
+        let (claim, sent) = (&held.claim, self.clock.now());
+        let in_flight = InFlight::new(self);
+        self.send().await?;
+        let key = self.key(claim.name(), claim.mode());
+        let renewed = self.change(&key, |queue, now| {
+            let until = stored_until(self, now, claim.ttl());
+            let at = queue.position(claim);
+            let held = at.map(|at| queue.entries[at].stage);
+            let renewed = match (at, held) {
+                (Some(at), Some(Stage::Held { token, .. })) => {
+                    queue.entries[at].stage = Stage::Held { token, until };
+                    true
+                }
+                (None, _) if self.is(Mutant::RenewalResurrects) => {
+                    queue.entries.push(entry(claim, 0, Stage::Held { token: 1, until }));
+                    true
+                }
+                _ => false,
+            };
+            (renewed, true)
+        });
+        // Renewals that were sent together are in flight together.
+        tokio::task::yield_now().await;
+        self.reply().await?;
+        if !in_flight.is_first && self.is(Mutant::RenewsOnlyTheFirst) {
+            return Err(no_answer());
         }
-        let mut answers = Vec::new();
-        for contender in held {
-            let claim = contender.claim();
-            let key = server.key(claim.name(), claim.mode());
-            let renewed = server.change(&key, |queue, now| {
-                let until = stored_until(server, now, claim.ttl());
-                let at = queue.position(claim);
-                let held = at.map(|at| queue.entries[at].stage);
-                let renewed = match (at, held) {
-                    (Some(at), Some(Stage::Held { token, .. })) => {
-                        queue.entries[at].stage = Stage::Held { token, until };
-                        true
-                    }
-                    (None, _) if server.is(Mutant::RenewalResurrects) => {
-                        queue.entries.push(entry(claim, 0, Stage::Held { token: 1, until }));
-                        true
-                    }
-                    _ => false,
-                };
-                (renewed, true)
-            });
-            answers.push(renewed);
-        }
-        if server.reply().await.is_err() {
-            return;
-        }
-        for (index, renewed) in answers.into_iter().enumerate() {
-            if index > 0 && server.is(Mutant::RenewsOnlyTheFirst) {
-                return;
-            }
-            let ttl = held[index].claim().ttl();
-            report(
-                index,
-                Ok(match renewed {
-                    true => RenewOutcome::Renewed { valid_until: lease_end(sent, ttl) },
-                    false => RenewOutcome::Lost,
-                }),
-            );
-        }
+        Ok(match renewed {
+            true => RenewOutcome::Renewed { valid_until: lease_end(sent, claim.ttl()) },
+            false => RenewOutcome::Lost,
+        })
     }
 
     async fn check_waiters(
         &self,
-        waiting: &[Arc<dyn Acquisition>],
-        report: Report<'_, WaiterCheck>,
-    ) {
-        if self.0.send().await.is_err() {
-            return;
-        }
+        _: &LockName,
+        waiting: &[&ToyAcquisition],
+    ) -> Result<Vec<WaiterCheck>> {
+        self.send().await?;
         // Each attempt is cheap here, and finds out everything.
-        for index in 0..waiting.len() {
-            report(index, Ok(WaiterCheck::Attempt));
-        }
+        Ok(vec![WaiterCheck::Attempt; waiting.len()])
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        let server = &self.0;
+        let server = self;
         server.send().await?;
         let mut seen = Snapshot::default();
         for key in server.keys(name) {
@@ -130,7 +111,7 @@ impl DistributedLock for ToyBackend {
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
-        let server = &self.0;
+        let server = self;
         server.send().await?;
         let mut evicted = None;
         for key in server.keys(name) {
@@ -155,6 +136,26 @@ impl DistributedLock for ToyBackend {
 
     async fn close(&self) -> Result<()> {
         Ok(())
+    }
+}
+
+/// A renewal in flight.
+struct InFlight<'a> {
+    server: &'a Server,
+    /// Whether no other renewal was in flight when it began.
+    is_first: bool,
+}
+
+impl InFlight<'_> {
+    fn new(server: &Server) -> InFlight<'_> {
+        let is_first = server.renewals.fetch_add(1, Ordering::SeqCst) == 0;
+        InFlight { server, is_first }
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.server.renewals.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -185,7 +186,7 @@ fn entry(claim: &Arc<Claim>, ticket: u64, stage: Stage) -> Entry {
     }
 }
 
-struct ToyAcquisition {
+pub(crate) struct ToyAcquisition {
     server: Arc<Server>,
     claim: Arc<Claim>,
 }
@@ -221,7 +222,6 @@ impl ToyAcquisition {
     }
 }
 
-#[async_trait]
 impl Acquisition for ToyAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim

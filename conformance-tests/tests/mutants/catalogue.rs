@@ -210,9 +210,19 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
         &[Test(WAITING, "a_grant_that_comes_too_late_is_an_error_and_is_released")],
     ),
     (
-        "what a batch does not report is forgotten",
-        "core/src/engine/renewal/batch.rs: Batch::drop",
-        &[Test(RENEWING, "what_renew_does_not_report_is_unknown_and_the_old_deadline_stands")],
+        "what a check does not answer is forgotten",
+        "core/src/store/grouping.rs: check_waiters, no_answer",
+        &[Test(WAITING, "a_check_with_too_few_results_is_unknown_for_the_other_waiters")],
+    ),
+    (
+        "a panic in renew ends the batch",
+        "core/src/store/grouping.rs: renew, caught",
+        &[Test(RENEWING, "a_panic_in_renew_is_retried")],
+    ),
+    (
+        "a slow shard delays the others",
+        "core/src/store/grouping.rs: grouped",
+        &[Test(RENEWING, "a_slow_shard_delays_no_renewal_of_other_shards")],
     ),
     (
         "the keeper ends nothing that is past its validity",

@@ -7,7 +7,6 @@ use async_trait::async_trait;
 use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{LockName, Locks, Result};
 
-use crate::backend::ToyBackend;
 use crate::mutant::Mutant;
 use crate::server::Server;
 
@@ -38,8 +37,7 @@ impl ToyStore {
 #[async_trait]
 impl Store for ToyStore {
     async fn connect(&self, params: &Params) -> Result<Locks> {
-        let backend = Arc::new(ToyBackend(self.server.clone()));
-        Locks::new(backend, "toy://", params.settings()?)
+        Locks::new(self.server.clone(), "toy://", params.settings()?)
     }
 
     fn backdoors(&self) -> &[Backdoor] {

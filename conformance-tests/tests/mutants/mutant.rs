@@ -11,7 +11,7 @@ pub(crate) enum Mutant {
     ReleaseAlwaysRemoved,
     /// Renewal by SET: what is gone is made again.
     RenewalResurrects,
-    /// Of a batch only the first is renewed.
+    /// Of renewals that are sent together only the first is answered.
     RenewsOnlyTheFirst,
     /// A holder that went silent is never freed.
     NoTtl,

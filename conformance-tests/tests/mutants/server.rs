@@ -2,7 +2,7 @@
 //! clients that can be cut or slowed down.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ pub(crate) struct Server {
     cut: AtomicBool,
     lose_next: AtomicBool,
     delay_nanos: AtomicU64,
+    /// The number of renewals in flight.
+    pub(crate) renewals: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -238,7 +240,7 @@ impl Server {
             return Ok(());
         }
         tokio::time::sleep(REQUEST_BOUND).await;
-        Err(Error::new(ErrorKind::Unreachable, "no answer"))
+        Err(no_answer())
     }
 
     /// The way back.
@@ -249,10 +251,14 @@ impl Server {
         }
         if self.lose_next.swap(false, Ordering::SeqCst) {
             tokio::time::sleep(REQUEST_BOUND).await;
-            return Err(Error::new(ErrorKind::Unreachable, "no answer"));
+            return Err(no_answer());
         }
         self.send().await
     }
+}
+
+pub(crate) fn no_answer() -> Error {
+    Error::new(ErrorKind::Unreachable, "no answer")
 }
 
 impl Queue {

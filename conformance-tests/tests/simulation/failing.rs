@@ -11,7 +11,7 @@ use fencelock_core::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::scripted::{Call, SECOND, Scripted, Stall, Step, Told};
+use crate::scripted::{Call, SECOND, Scripted, Stall, Step, unreachable};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -54,7 +54,7 @@ async fn a_panic_in_begin_blocks_no_other_client() {
     let store = Scripted::leases();
     let locks = store.locks();
     let held = locks.lock("held").acquire().await.unwrap();
-    store.on_enter(|claim| assert_ne!(claim.name().as_str(), "a", "the backend panics"));
+    store.on_begin(|claim| assert_ne!(claim.name().as_str(), "a", "the backend panics"));
     let lock = locks.lock("a");
     assert!(tokio::spawn(async move { lock.acquire().await }).await.unwrap_err().is_panic());
     sleep(10 * SECOND).await;
@@ -81,11 +81,11 @@ async fn a_failure_in_inspect_blocks_no_other_client() {
 /// Where a backend blocks its thread, once, when it is asked about lock `a`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    Enter,
+    Begin,
     Attempt,
     Release,
     Renew,
-    Look,
+    Check,
     Inspect,
 }
 
@@ -96,7 +96,7 @@ fn is_a(claim: &Claim) -> bool {
 fn script(store: &Arc<Scripted>, place: Place, stall: &Arc<Stall>) {
     let blocks = stall.clone();
     match place {
-        Place::Enter => store.on_enter(move |claim| {
+        Place::Begin => store.on_begin(move |claim| {
             if is_a(claim) {
                 blocks.block();
             }
@@ -112,22 +112,22 @@ fn script(store: &Arc<Scripted>, place: Place, stall: &Arc<Stall>) {
             false => Step::Blocks(blocks.clone(), Ok(ReleaseOutcome::Removed)),
             true => Step::Now(Ok(ReleaseOutcome::Removed)),
         }),
-        Place::Renew => store.on_renew(move |store, held, _| {
-            match held.iter().any(|claim| is_a(claim)) && !blocks.has_begun() {
-                true => Told::nothing(Step::Blocks(blocks.clone(), Ok(()))),
-                false => Told::all(held.iter().map(|claim| Ok(store.renewed(claim)))),
-            }
-        }),
-        Place::Look => {
+        Place::Renew => {
+            store.on_renew(move |store, claim, _| match is_a(&claim) && !blocks.has_begun() {
+                true => Step::Blocks(blocks.clone(), Err(unreachable())),
+                false => Step::Now(Ok(store.renewed(&claim))),
+            });
+        }
+        Place::Check => {
             store.on_attempt(move |store, claim, n| {
                 Step::Now(Ok(match is_a(&claim) && n == 0 {
                     true => AttemptOutcome::Waiting { check_after: SECOND },
                     false => store.grant(&claim),
                 }))
             });
-            store.on_look(move |waiting, _| match blocks.has_begun() {
-                false => Told::nothing(Step::Blocks(blocks.clone(), Ok(()))),
-                true => Told::all(waiting.iter().map(|_| Ok(WaiterCheck::Attempt))),
+            store.on_check(move |waiting, _| match blocks.has_begun() {
+                false => Step::Blocks(blocks.clone(), Err(unreachable())),
+                true => Step::Now(Ok(vec![WaiterCheck::Attempt; waiting.len()])),
             });
         }
         Place::Inspect => store.on_inspect(Step::Blocks(blocks, Ok(Snapshot::default()))),
@@ -209,7 +209,7 @@ fn other_locks_continue_while_a_backend_blocks_in(place: Place) {
 
 #[test]
 fn other_locks_continue_while_begin_blocks() {
-    other_locks_continue_while_a_backend_blocks_in(Place::Enter);
+    other_locks_continue_while_a_backend_blocks_in(Place::Begin);
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn other_locks_continue_while_renew_blocks() {
 
 #[test]
 fn other_locks_continue_while_check_waiters_blocks() {
-    other_locks_continue_while_a_backend_blocks_in(Place::Look);
+    other_locks_continue_while_a_backend_blocks_in(Place::Check);
 }
 
 #[test]

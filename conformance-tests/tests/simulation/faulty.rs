@@ -1,16 +1,16 @@
 //! A backend that fails by itself now and then, whatever its store does: it panics, it stays away
-//! for long or for ever, it keeps its whole process from running, or it forgets to report.
+//! for long or for ever, it keeps its whole process from running, or it forgets the answer.
 
+use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
-    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, LockName, ParticipantId, Profile,
-    ReleaseOutcome, RenewOutcome, Report, Result, Snapshot, WaiterCheck,
+    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, LockName,
+    ParticipantId, Profile, ReleaseOutcome, RenewOutcome, Result, Snapshot, WaiterCheck,
 };
 use tokio::time::sleep;
 
@@ -19,8 +19,20 @@ use crate::dice::Dice;
 use crate::gate::Gate;
 use crate::history::History;
 
-pub(crate) struct Faulty {
-    inner: Arc<dyn DistributedLock>,
+/// A backend with faults.
+pub(crate) struct Faulty<S> {
+    inner: Arc<S>,
+    faults: Arc<Faults>,
+}
+
+impl<S> Faulty<S> {
+    pub(crate) fn new(inner: Arc<S>, faults: Arc<Faults>) -> Faulty<S> {
+        Faulty { inner, faults }
+    }
+}
+
+/// When a backend fails, and how.
+pub(crate) struct Faults {
     process: u32,
     gate: Arc<Gate>,
     history: Arc<History>,
@@ -28,7 +40,6 @@ pub(crate) struct Faulty {
     chance: u64,
     dice: Mutex<Dice>,
     works: AtomicBool,
-    me: Weak<Faulty>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,30 +50,21 @@ enum Fault {
     NeverReturns,
     /// Blocks the thread on which all of its process runs.
     Blocks(Duration),
-    /// Only of a batch: does its work and tells nobody.
+    /// Only of a renewal or a check of waiters: does the work and gives no answer.
     Forgets,
 }
 
-impl Faulty {
+impl Faults {
     pub(crate) fn new(
-        inner: Arc<dyn DistributedLock>,
         process: u32,
         gate: Arc<Gate>,
         history: Arc<History>,
         conditions: &Conditions,
         dice: Dice,
-    ) -> Arc<Faulty> {
-        let chance = conditions.backend_faults;
-        Arc::new_cyclic(|me| Faulty {
-            inner,
-            process,
-            gate,
-            history,
-            chance,
-            dice: Mutex::new(dice),
-            works: AtomicBool::new(false),
-            me: me.clone(),
-        })
+    ) -> Arc<Faults> {
+        let (chance, dice, works) =
+            (conditions.backend_faults, dice.into(), AtomicBool::new(false));
+        Arc::new(Faults { process, gate, history, chance, dice, works })
     }
 
     /// From now on it only does what it should.
@@ -89,7 +91,7 @@ impl Faulty {
         Some(fault)
     }
 
-    /// `false` when the call is to tell nothing.
+    /// `false` when the call must give no answer.
     async fn stumble(&self) -> bool {
         match self.fault() {
             None => return true,
@@ -115,7 +117,7 @@ impl Faulty {
 
 /// A panic that nobody prints, as it is what was ordered.
 fn panic_silently() -> ! {
-    resume_unwind(Box::new("the backend panics on the conditions's order"))
+    resume_unwind(Box::new("the backend panics on the conditions' order"))
 }
 
 /// What `work` returns; `None` when it panics.
@@ -130,18 +132,13 @@ pub(crate) async fn caught<T>(work: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
-fn inner(contenders: &[Arc<dyn Acquisition>]) -> Vec<Arc<dyn Acquisition>> {
-    let inner = contenders.iter().map(|contender| {
-        let any: &dyn std::any::Any = contender.as_ref();
-        let acquisition: &FaultyAcquisition =
-            any.downcast_ref().expect("a backend gets its own acquisitions only");
-        acquisition.inner.clone()
-    });
-    inner.collect()
+fn forgotten() -> Error {
+    Error::new(ErrorKind::Unreachable, "the backend forgets the answer on the conditions' order")
 }
 
-#[async_trait]
-impl DistributedLock for Faulty {
+impl<S: DistributedLock> DistributedLock for Faulty<S> {
+    type Acquisition = FaultyAcquisition<S>;
+
     fn profile(&self) -> &Profile {
         self.inner.profile()
     }
@@ -150,42 +147,38 @@ impl DistributedLock for Faulty {
         self.inner.clock()
     }
 
-    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        if self.fault() == Some(Fault::Panics) {
+    fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> FaultyAcquisition<S> {
+        if self.faults.fault() == Some(Fault::Panics) {
             panic_silently();
         }
-        let Some(backend) = self.me.upgrade() else { unreachable!("the backend is being called") };
-        Arc::new(FaultyAcquisition { backend, inner: self.inner.begin(claim) })
+        FaultyAcquisition { faults: self.faults.clone(), inner: self.inner.begin(claim) }
     }
 
-    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
-        let tells = self.stumble().await;
-        let told = |index, answer| {
-            if tells {
-                report(index, answer);
-            }
-        };
-        self.inner.renew(&inner(held), &told).await;
-        self.stumble().await;
+    fn shard(&self, acquisition: &FaultyAcquisition<S>) -> impl Eq + Hash + Send {
+        self.inner.shard(&acquisition.inner)
+    }
+
+    async fn renew(&self, held: &FaultyAcquisition<S>) -> Result<RenewOutcome> {
+        let answers = self.faults.stumble().await;
+        let answer = self.inner.renew(&held.inner).await;
+        self.faults.stumble().await;
+        if answers { answer } else { Err(forgotten()) }
     }
 
     async fn check_waiters(
         &self,
-        waiting: &[Arc<dyn Acquisition>],
-        report: Report<'_, WaiterCheck>,
-    ) {
-        let tells = self.stumble().await;
-        let told = |index, answer| {
-            if tells {
-                report(index, answer);
-            }
-        };
-        self.inner.check_waiters(&inner(waiting), &told).await;
-        self.stumble().await;
+        lock: &LockName,
+        waiting: &[&FaultyAcquisition<S>],
+    ) -> Result<Vec<WaiterCheck>> {
+        let answers = self.faults.stumble().await;
+        let waiting: Vec<_> = waiting.iter().map(|waiter| &waiter.inner).collect();
+        let answer = self.inner.check_waiters(lock, &waiting).await;
+        self.faults.stumble().await;
+        if answers { answer } else { Ok(Vec::new()) }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        self.stumble().await;
+        self.faults.stumble().await;
         self.inner.inspect(name).await
     }
 
@@ -198,28 +191,27 @@ impl DistributedLock for Faulty {
     }
 }
 
-struct FaultyAcquisition {
-    backend: Arc<Faulty>,
-    inner: Arc<dyn Acquisition>,
+pub(crate) struct FaultyAcquisition<S: DistributedLock> {
+    faults: Arc<Faults>,
+    inner: S::Acquisition,
 }
 
-#[async_trait]
-impl Acquisition for FaultyAcquisition {
+impl<S: DistributedLock> Acquisition for FaultyAcquisition<S> {
     fn claim(&self) -> &Arc<Claim> {
         self.inner.claim()
     }
 
     async fn attempt(&self) -> Result<AttemptOutcome> {
-        self.backend.stumble().await;
+        self.faults.stumble().await;
         let answer = self.inner.attempt().await;
-        self.backend.stumble().await;
+        self.faults.stumble().await;
         answer
     }
 
     async fn release(&self) -> Result<ReleaseOutcome> {
-        self.backend.stumble().await;
+        self.faults.stumble().await;
         let answer = self.inner.release().await;
-        self.backend.stumble().await;
+        self.faults.stumble().await;
         answer
     }
 }

@@ -7,12 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, FencingToken,
     Liveness, LockName, Modes, Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome,
-    RenewOutcome, RenewalPlan, Report, Residue, Result, Snapshot, TokenOrder, Ttl, WaiterCheck,
-    lease_end,
+    RenewOutcome, RenewalPlan, Residue, Result, Snapshot, TokenOrder, Ttl, WaiterCheck, lease_end,
 };
 
 use crate::gate::GatedClock;
@@ -23,9 +21,7 @@ use crate::mutant::Mutant;
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_millis(500);
-/// How many renewals travel together.
-const PIPELINE: usize = 2;
-/// How many waiters one look verifies.
+/// How many waiters one check verifies.
 const SAMPLE: usize = 8;
 
 pub(crate) static PROFILE: Profile = Profile {
@@ -116,7 +112,7 @@ impl LeaseBackend {
         }
         let Some(me) = self.me.upgrade() else { return };
         tokio::spawn(async move {
-            // Once: if this is lost too, the next look or the claim TTL finds it.
+            // Once: if this is lost too, the next check or the claim TTL finds it.
             let _ = me.ask(entry.who.claim, move |server| server.release(entry)).await;
         });
     }
@@ -131,8 +127,9 @@ impl LeaseBackend {
     }
 }
 
-#[async_trait]
 impl DistributedLock for LeaseBackend {
+    type Acquisition = SharedAcquisition;
+
     fn profile(&self) -> &Profile {
         &PROFILE
     }
@@ -141,8 +138,7 @@ impl DistributedLock for LeaseBackend {
         &self.clock
     }
 
-    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        let Some(backend) = self.me.upgrade() else { unreachable!("the backend is being called") };
+    fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> SharedAcquisition {
         let entry = Entry {
             who: Who { process: self.link.process, claim: claim.id() },
             lock: lock_number(claim.name()),
@@ -151,83 +147,52 @@ impl DistributedLock for LeaseBackend {
             if_busy: claim.if_busy(),
         };
         let (epoch, waits, pushed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let backend = self.clone();
         let acquisition =
             Arc::new(LeaseAcquisition { backend, claim, entry, epoch, waits, pushed });
         let mut acquisitions = self.acquisitions.lock().unwrap_or_else(PoisonError::into_inner);
         acquisitions.insert(entry.who.claim, Arc::downgrade(&acquisition));
-        acquisition
+        SharedAcquisition(acquisition)
     }
 
-    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
-        let sent = self.clock.now();
-        let answers: Vec<_> = held
-            .chunks(PIPELINE)
-            .map(|chunk| {
-                let entries: Vec<Entry> =
-                    chunk.iter().map(|held| acquisition_of(held).entry).collect();
-                let server = self.server.clone();
-                self.link.post(entries[0].who.claim, REQUEST, move || {
-                    entries.into_iter().map(|entry| server.renew(entry)).collect::<Vec<_>>()
-                })
-            })
-            .collect();
-        let gathered = self.link.gather(REQUEST, answers, |chunk, renewed| {
-            let from = match self.server.mutant {
-                Some(Mutant::DeadlineFromReply) => self.clock.now(),
-                _ => sent,
-            };
-            for (at, renewed) in renewed.into_iter().enumerate() {
-                let index = chunk * PIPELINE + at;
-                let valid_until = lease_end(from, held[index].claim().ttl());
-                let renewal = match renewed {
-                    true => RenewOutcome::Renewed { valid_until },
-                    false => RenewOutcome::Lost,
-                };
-                report(index, Ok(renewal));
-            }
-        });
-        gathered.await;
+    async fn renew(&self, held: &SharedAcquisition) -> Result<RenewOutcome> {
+        let (entry, sent) = (held.0.entry, self.clock.now());
+        let renewed = self.ask(entry.who.claim, move |server| server.renew(entry)).await?;
+        let from = match self.server.mutant {
+            Some(Mutant::DeadlineFromReply) => self.clock.now(),
+            _ => sent,
+        };
+        Ok(match renewed {
+            true => RenewOutcome::Renewed { valid_until: lease_end(from, entry.ttl) },
+            false => RenewOutcome::Lost,
+        })
     }
 
     async fn check_waiters(
         &self,
-        waiting: &[Arc<dyn Acquisition>],
-        report: Report<'_, WaiterCheck>,
-    ) {
-        let mut by_lock: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (index, contender) in waiting.iter().enumerate() {
-            by_lock.entry(acquisition_of(contender).entry.lock).or_default().push(index);
-        }
-        for (lock, indices) in by_lock {
-            let turn = self.rotation.fetch_add(1, Ordering::Relaxed);
-            let skip = usize::try_from(turn).unwrap_or(0) % indices.len();
-            let sample: Vec<u64> = indices
-                .iter()
-                .cycle()
-                .skip(skip)
-                .take(SAMPLE.min(indices.len()))
-                .map(|index| waiting[*index].claim().id())
-                .collect();
-            let process = self.link.process;
-            // The looks of one lock share a fate of their own.
-            let number = (1 << 32) + lock as u64;
-            let looked = self.ask(number, move |it| it.look(process, lock, &sample)).await;
-            let Ok(looked) = looked else { continue };
-            for index in &indices {
-                let acquisition = acquisition_of(&waiting[*index]);
-                let told = looked.attempt.contains(&acquisition.entry.who.claim);
-                let fresh = acquisition.epoch.load(Ordering::Relaxed) != looked.epoch;
-                let forgotten = fresh && self.server.mutant != Some(Mutant::NobodyIsTold);
-                report(
-                    *index,
-                    Ok(match told || forgotten {
-                        true => WaiterCheck::Attempt,
-                        false => WaiterCheck::Again(self.server.look_every),
-                    }),
-                );
+        lock: &LockName,
+        waiting: &[&SharedAcquisition],
+    ) -> Result<Vec<WaiterCheck>> {
+        let lock = lock_number(lock);
+        let turn = self.rotation.fetch_add(1, Ordering::Relaxed);
+        let skip = usize::try_from(turn).unwrap_or(0) % waiting.len();
+        let sample = waiting.iter().cycle().skip(skip).take(SAMPLE.min(waiting.len()));
+        let sample: Vec<u64> = sample.map(|waiter| waiter.0.entry.who.claim).collect();
+        let process = self.link.process;
+        // The checks of one lock share the fate of one request.
+        let number = (1 << 32) + lock as u64;
+        let looked = self.ask(number, move |it| it.look(process, lock, &sample)).await?;
+        self.wake_the_others(lock, &looked.attempt, waiting);
+        let check = |waiter: &&SharedAcquisition| {
+            let must_attempt = looked.attempt.contains(&waiter.0.entry.who.claim);
+            let fresh = waiter.0.epoch.load(Ordering::Relaxed) != looked.epoch;
+            let forgotten = fresh && self.server.mutant != Some(Mutant::NobodyIsTold);
+            match must_attempt || forgotten {
+                true => WaiterCheck::Attempt,
+                false => WaiterCheck::Again(self.server.look_every),
             }
-            self.wake_the_others(lock, &looked.attempt, waiting);
-        }
+        };
+        Ok(waiting.iter().map(check).collect())
     }
 
     async fn inspect(&self, _: &LockName) -> Result<Snapshot> {
@@ -244,10 +209,10 @@ impl DistributedLock for LeaseBackend {
 }
 
 impl LeaseBackend {
-    /// A look also tells about claims that did not ask: rung if somebody wants them, else strays.
-    fn wake_the_others(&self, lock: usize, told: &[u64], asked: &[Arc<dyn Acquisition>]) {
-        let asked = |claim: u64| asked.iter().any(|contender| contender.claim().id() == claim);
-        for claim in told.iter().copied().filter(|claim| !asked(*claim)) {
+    /// A check also reports claims that were not in it: they are woken, or released if they are strays.
+    fn wake_the_others(&self, lock: usize, reported: &[u64], asked: &[&SharedAcquisition]) {
+        let asked = |claim: u64| asked.iter().any(|waiter| waiter.0.entry.who.claim == claim);
+        for claim in reported.iter().copied().filter(|claim| !asked(*claim)) {
             match self.acquisition(claim) {
                 Some(acquisition) if acquisition.claim.wake() => {}
                 Some(acquisition) => self.release_stray(acquisition.entry),
@@ -276,12 +241,24 @@ struct LeaseAcquisition {
     pushed: AtomicU64,
 }
 
-#[async_trait]
-impl Acquisition for LeaseAcquisition {
+/// The core's reference to an acquisition; pushes find it by a weak one.
+pub(crate) struct SharedAcquisition(Arc<LeaseAcquisition>);
+
+impl Acquisition for SharedAcquisition {
     fn claim(&self) -> &Arc<Claim> {
-        &self.claim
+        &self.0.claim
     }
 
+    async fn attempt(&self) -> Result<AttemptOutcome> {
+        self.0.attempt().await
+    }
+
+    async fn release(&self) -> Result<ReleaseOutcome> {
+        self.0.release().await
+    }
+}
+
+impl LeaseAcquisition {
     async fn attempt(&self) -> Result<AttemptOutcome> {
         let (entry, sent) = (self.entry, self.backend.clock.now());
         let pushed = self.pushed.swap(0, Ordering::Relaxed);
@@ -316,11 +293,6 @@ impl Drop for LeaseAcquisition {
             self.backend.acquisitions.lock().unwrap_or_else(PoisonError::into_inner);
         acquisitions.remove(&self.entry.who.claim);
     }
-}
-
-fn acquisition_of(contender: &Arc<dyn Acquisition>) -> &LeaseAcquisition {
-    let any: &dyn std::any::Any = contender.as_ref();
-    any.downcast_ref().expect("a backend is asked about its own acquisitions only")
 }
 
 /// Locks of the simulation are called `l0`, `l1` and so on.

@@ -12,7 +12,7 @@ use fencelock_core::{
 use tokio::time::{sleep, timeout};
 
 use crate::gate::AtMostPolls;
-use crate::scripted::{Call, SECOND, Scripted, Step, TTL, Told, unreachable};
+use crate::scripted::{Call, SECOND, Scripted, Step, TTL, unreachable};
 
 fn release(call: Call) -> bool {
     matches!(call, Call::Release(_))
@@ -102,7 +102,7 @@ async fn no_hold_is_valid_any_more_when_its_release_is_sent() {
         assert_eq!(store.count(too_early), 0);
     }
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Told::all([Ok(RenewOutcome::Lost)]));
+    store.on_renew(|_, _, _| Step::Now(Ok(RenewOutcome::Lost)));
     let guard = store.locks().lock("a").acquire().await.unwrap();
     assert!(store.claim(0).wake());
     store.until(1, release).await;
@@ -112,7 +112,7 @@ async fn no_hold_is_valid_any_more_when_its_release_is_sent() {
 #[tokio::test(start_paused = true)]
 async fn a_release_after_the_loss_is_not_held_and_sends_nothing_more() {
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Told::nothing(Step::Never));
+    store.on_renew(|_, _, _| Step::Never);
     let guard = store.locks().lock("a").acquire().await.unwrap();
     guard.lost().await;
     store.until(1, release).await;

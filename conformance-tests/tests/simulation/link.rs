@@ -2,11 +2,8 @@
 //! executed, late or never, whatever becomes of the future that sent it.
 
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -157,36 +154,6 @@ impl Link {
             }
         });
         receiver
-    }
-
-    /// Hands over each of `answers` as soon as it is there; those not there within `bound` never.
-    pub(crate) async fn gather<R>(
-        &self,
-        bound: Duration,
-        answers: Vec<oneshot::Receiver<R>>,
-        mut take: impl FnMut(usize, R),
-    ) {
-        let mut open: Vec<_> = answers.into_iter().map(Some).collect();
-        let all = poll_fn(|cx| {
-            if self.gate.poll_pass(cx).is_pending() {
-                return Poll::Pending;
-            }
-            for (index, slot) in open.iter_mut().enumerate() {
-                let Some(answer) = slot else { continue };
-                if let Poll::Ready(answer) = Pin::new(answer).poll(cx) {
-                    *slot = None;
-                    if let Ok(answer) = answer {
-                        take(index, answer);
-                    }
-                }
-            }
-            match open.iter().all(Option::is_none) {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            }
-        });
-        let _ = timeout(bound, all).await;
-        self.gate.pass().await;
     }
 
     /// When a request sent now arrives; `None` for at once.

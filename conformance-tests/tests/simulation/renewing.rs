@@ -1,13 +1,14 @@
 //! Directed tests of the keeper: what a backend may do wrong while it renews, and how late an
 //! answer may come, without anybody holding for longer than it may.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::{Guard, Liveness, LostReason, Moment, RenewOutcome, RenewalPlan, lease_end};
 use tokio::time::{sleep, timeout};
 
-use crate::scripted::{Call, SECOND, Scripted, Step, TTL, Told, in_the_end, unreachable};
+use crate::scripted::{Call, SECOND, Scripted, Step, TTL, in_the_end, unreachable};
 
 fn renewal(call: Call) -> bool {
     matches!(call, Call::Renew(_))
@@ -30,7 +31,7 @@ async fn is_lost_at(store: &Scripted, guard: &Guard, end: Moment) {
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_never_returns_is_a_loss_at_the_deadline() {
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Told::nothing(Step::Never));
+    store.on_renew(|_, _, _| Step::Never);
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let end = guard.valid_until();
     is_lost_at(&store, &guard, end).await;
@@ -42,25 +43,29 @@ async fn a_renewal_that_never_returns_is_a_loss_at_the_deadline() {
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_renew_is_retried() {
     let store = Scripted::leases();
-    store.on_renew(|store, held, n| match n {
-        0 => Told::nothing(Step::Panic),
-        _ => Told::all(held.iter().map(|claim| Ok(store.renewed(claim)))),
+    store.on_renew(|store, claim, n| match n {
+        0 => Step::Panic,
+        _ => Step::Now(Ok(store.renewed(&claim))),
     });
-    let guard = store.locks().lock("a").acquire().await.unwrap();
+    let locks = store.locks();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let other = locks.lock("b").acquire().await.unwrap();
     sleep(10 * SECOND).await;
-    assert!(guard.is_held());
-    let times = store.times(renewal);
+    assert!(guard.is_held() && other.is_held());
+    let times = |id| store.times(move |call| call == Call::Renew(id));
+    let (panicked, other) = (times(store.claim(0).id()), times(store.claim(1).id()));
     assert_eq!(
-        times[1].duration_since(times[0]),
+        panicked[1].duration_since(panicked[0]),
         SECOND / 4,
         "again after a quarter of the period"
     );
+    assert_eq!(other[1].duration_since(other[0]), SECOND, "the panic costs no other renewal");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_renew_does_not_report_is_unknown_and_the_old_deadline_stands() {
+async fn what_renew_does_not_answer_is_unknown_and_the_old_deadline_stands() {
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Told::nothing(Step::Now(Ok(()))));
+    store.on_renew(|_, _, _| Step::Panic);
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let end = guard.valid_until();
     is_lost_at(&store, &guard, end).await;
@@ -73,36 +78,29 @@ async fn what_renew_does_not_report_is_unknown_and_the_old_deadline_stands() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_renewal_reply_leaves_the_old_deadline() {
     let store = Scripted::leases();
-    store.on_renew(|_, held, _| Told::all(held.iter().map(|_| Err(unreachable()))));
+    store.on_renew(|_, _, _| Step::Now(Err(unreachable())));
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let end = guard.valid_until();
     is_lost_at(&store, &guard, end).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_first_report_counts_and_none_out_of_range() {
+async fn only_the_answer_about_a_hold_itself_counts() {
     let store = Scripted::leases();
-    let later = Duration::ZERO;
-    store.on_renew(move |store, held, _| {
-        let renewed = Ok(store.renewed(&held[0]));
-        let reports = vec![
-            (later, 7, Ok(RenewOutcome::Lost)),
-            (later, usize::MAX, Ok(RenewOutcome::Lost)),
-            (later, 0, renewed),
-            (later, 0, Ok(RenewOutcome::Lost)),
-        ];
-        Told { reports, end: Step::Now(Ok(())) }
+    let locks = store.locks();
+    let kept = locks.lock("kept").acquire().await.unwrap();
+    let lost = locks.lock("lost").acquire().await.unwrap();
+    // The loss is reported at once, although the backend panics in the other renewal.
+    let (id, taken) = (store.claim(1).id(), store.now() + SECOND);
+    store.on_renew(move |store, claim, n| match (claim.id() == id, n) {
+        (true, _) => Step::Now(Ok(RenewOutcome::Lost)),
+        (false, 0 | 1) => Step::Panic,
+        (false, _) => Step::Now(Ok(store.renewed(&claim))),
     });
-    let guard = store.locks().lock("a").acquire().await.unwrap();
+    assert_eq!(lost.lost().await, LostReason::TakenAway);
+    assert_eq!(store.now(), taken);
     sleep(10 * SECOND).await;
-    assert!(guard.is_held());
-
-    store.on_renew(move |store, held, _| {
-        let renewed = Ok(store.renewed(&held[0]));
-        let reports = vec![(later, 0, Ok(RenewOutcome::Lost)), (later, 0, renewed)];
-        Told { reports, end: Step::Panic }
-    });
-    assert_eq!(guard.lost().await, LostReason::TakenAway);
+    assert!(kept.is_held());
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,9 +113,8 @@ async fn renewed_after_the_deadline_revives_nothing() {
     for after_end in [0, 1, 2, 3, 500] {
         let delay = end.duration_since(first_renewal) + Duration::from_millis(after_end);
         let store = Scripted::leases();
-        store.on_renew(move |_, _, _| Told {
-            reports: vec![(delay, 0, Ok(RenewOutcome::Renewed { valid_until: far }))],
-            end: Step::Never,
+        store.on_renew(move |_, _, _| {
+            Step::After(delay, Ok(RenewOutcome::Renewed { valid_until: far }))
         });
         let guard = store.locks().lock("a").acquire().await.unwrap();
         let end = guard.valid_until();
@@ -131,12 +128,9 @@ async fn renewed_after_the_deadline_revives_nothing() {
 async fn an_answer_just_before_the_deadline_still_counts() {
     let store = Scripted::leases();
     let delay = lease_end(store.now(), TTL).duration_since(store.now() + SECOND);
-    store.on_renew(move |store, held, n| match n {
-        0 => Told {
-            reports: vec![(delay - Duration::from_millis(1), 0, Ok(store.renewed(&held[0])))],
-            end: Step::Now(Ok(())),
-        },
-        _ => Told::all(held.iter().map(|claim| Ok(store.renewed(claim)))),
+    store.on_renew(move |store, claim, n| match n {
+        0 => Step::After(delay - Duration::from_millis(1), Ok(store.renewed(&claim))),
+        _ => Step::Now(Ok(store.renewed(&claim))),
     });
     let guard = store.locks().lock("a").acquire().await.unwrap();
     sleep(20 * SECOND).await;
@@ -145,14 +139,34 @@ async fn an_answer_just_before_the_deadline_still_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_shard_delays_no_renewal_of_other_shards() {
+    // More than the core has in flight at once in one shard.
+    const SLOW: u64 = 150;
     let store = Scripted::leases();
-    // The first of each batch is on a shard that never answers.
+    store.on_shard(|claim| u64::from(claim.id() <= SLOW));
+    store.on_renew(|store, claim, _| match claim.id() <= SLOW {
+        true => Step::Never,
+        false => Step::Now(Ok(store.renewed(&claim))),
+    });
+    let locks = store.locks();
+    let mut slow = Vec::new();
+    for number in 0..SLOW {
+        slow.push(locks.lock(format!("slow{number}")).acquire().await.unwrap());
+    }
+    let end = slow[0].valid_until();
+    let healthy = locks.lock("healthy").acquire().await.unwrap();
+    is_lost_at(&store, &slow[0], end).await;
+    sleep(20 * SECOND).await;
+    assert!(healthy.is_held() && !slow.iter().any(Guard::is_held));
+    store.forget_claims();
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_slow_renewal_delays_no_other_of_its_shard() {
+    let store = Scripted::leases();
     let slow = 1;
-    store.on_renew(move |store, held, _| {
-        let answers = held.iter().enumerate().filter(|(_, claim)| claim.id() != slow);
-        let reports = answers.map(|(at, claim)| (Duration::ZERO, at, Ok(store.renewed(claim))));
-        let reports: Vec<_> = reports.collect();
-        Told { reports, end: Step::Never }
+    store.on_renew(move |store, claim, _| match claim.id() == slow {
+        true => Step::Never,
+        false => Step::Now(Ok(store.renewed(&claim))),
     });
     let locks = store.locks();
     let slow = locks.lock("slow").acquire().await.unwrap();
@@ -175,17 +189,13 @@ async fn ten_thousand_holds_are_renewed_in_a_few_batches() {
         }
         guards.push(locks.lock(format!("n{number}")).acquire().await.unwrap());
     }
-    let before = store.calls().len();
+    let before = store.times(renewal).len();
     sleep(9 * SECOND).await;
-    let sizes: Vec<usize> = store.calls()[before..]
-        .iter()
-        .filter_map(|call| match call {
-            Call::Renew(size) => Some(*size),
-            _ => None,
-        })
-        .collect();
-    let renewals: usize = sizes.iter().sum();
-    assert!(sizes.len() <= 9 * 10, "{} batches: {sizes:?}", sizes.len());
+    let renewals = store.times(renewal).split_off(before);
+    // Renewals that are sent at one moment are one batch.
+    let batches = renewals.iter().collect::<BTreeSet<_>>().len();
+    let renewals = renewals.len();
+    assert!(batches <= 9 * 10, "{batches} batches");
     assert!((80_000..=110_000).contains(&renewals), "{renewals} renewals");
     assert!(guards.iter().all(Guard::is_held));
     drop(guards);
@@ -195,7 +205,7 @@ async fn ten_thousand_holds_are_renewed_in_a_few_batches() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_taken_away_is_reported_at_once() {
     let store = Scripted::leases();
-    store.on_renew(|_, held, _| Told::all(held.iter().map(|_| Ok(RenewOutcome::Lost))));
+    store.on_renew(|_, _, _| Step::Now(Ok(RenewOutcome::Lost)));
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let granted = store.now();
     assert_eq!(guard.lost().await, LostReason::TakenAway);
@@ -218,12 +228,9 @@ async fn a_woken_hold_is_renewed_at_once() {
 async fn a_wake_up_during_a_renewal_causes_another() {
     let store = Scripted::leases();
     // The first answer describes the state before the wake-up.
-    store.on_renew(|store, held, n| match n {
-        0 => Told {
-            reports: vec![(Duration::from_millis(50), 0, Ok(store.renewed(&held[0])))],
-            end: Step::Now(Ok(())),
-        },
-        _ => Told::all([Ok(RenewOutcome::Lost)]),
+    store.on_renew(|store, claim, n| match n {
+        0 => Step::After(Duration::from_millis(50), Ok(store.renewed(&claim))),
+        _ => Step::Now(Ok(RenewOutcome::Lost)),
     });
     let guard = store.locks().lock("a").acquire().await.unwrap();
     assert!(store.claim(0).wake());
@@ -242,9 +249,11 @@ async fn a_hold_without_expiry_is_renewed_only_when_woken() {
         let token = fencelock_core::FencingToken::new(claim.id());
         Step::Now(Ok(fencelock_core::AttemptOutcome::Granted { token, valid_until: Moment::NEVER }))
     });
-    store.on_renew(|_, _, n| match n {
-        0 => Told::all([Ok(RenewOutcome::Renewed { valid_until: Moment::NEVER })]),
-        _ => Told::all([Ok(RenewOutcome::Lost)]),
+    store.on_renew(|_, _, n| {
+        Step::Now(Ok(match n {
+            0 => RenewOutcome::Renewed { valid_until: Moment::NEVER },
+            _ => RenewOutcome::Lost,
+        }))
     });
     let guard = store.locks().lock("a").acquire().await.unwrap();
     sleep(10_000 * SECOND).await;
@@ -284,7 +293,7 @@ async fn a_forgotten_guard_is_released_at_its_limit() {
 #[tokio::test(start_paused = true)]
 async fn a_loss_is_reported_to_every_waiting_task() {
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Told::nothing(Step::Never));
+    store.on_renew(|_, _, _| Step::Never);
     let guard = Arc::new(store.locks().lock("a").acquire().await.unwrap());
     let waiting: Vec<_> = (0..3)
         .map(|_| {

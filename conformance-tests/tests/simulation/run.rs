@@ -11,7 +11,7 @@ use tokio::time::{Instant, advance, sleep, timeout};
 use crate::clients::{Client, Habits};
 use crate::conditions::Conditions;
 use crate::dice::Dice;
-use crate::faulty::Faulty;
+use crate::faulty::Faults;
 use crate::gate::Gate;
 use crate::history::{History, Tally};
 use crate::link::Link;
@@ -145,7 +145,7 @@ async fn play(kind: Kind, seed: u64, mutant: Option<Mutant>) -> Arc<History> {
             number: running.number,
             gate: running.process.gate.clone(),
             link: running.process.link.clone(),
-            faulty: running.process.faulty.clone(),
+            faults: running.process.faults.clone(),
             scene: scene.clone(),
             conditions: plan.conditions.clone(),
             dice,
@@ -221,7 +221,7 @@ struct NetworkFault {
     number: u32,
     gate: Arc<Gate>,
     link: Option<Arc<Link>>,
-    faulty: Option<Arc<Faulty>>,
+    faults: Option<Arc<Faults>>,
     scene: Arc<Scene>,
     conditions: Conditions,
     dice: Dice,
@@ -247,8 +247,8 @@ impl NetworkFault {
         if let Some(link) = &self.link {
             link.heal();
         }
-        if let Some(faulty) = &self.faulty {
-            faulty.works();
+        if let Some(faults) = &self.faults {
+            faults.works();
         }
         self.scene.history.note(self.number, "healed", 0, 0);
     }

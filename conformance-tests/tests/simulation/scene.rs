@@ -9,7 +9,7 @@ use fencelock_core::{DistributedLock, Label, Locks, Settings, Ttl};
 
 use crate::conditions::Conditions;
 use crate::dice::Dice;
-use crate::faulty::Faulty;
+use crate::faulty::{Faults, Faulty};
 use crate::gate::Gate;
 use crate::history::History;
 use crate::lease_backend::LeaseBackend;
@@ -64,7 +64,7 @@ pub(crate) struct Process {
     /// The memory store has none: nothing can happen on the way.
     pub(crate) link: Option<Arc<Link>>,
     /// Where the conditions makes the backend fail.
-    pub(crate) faulty: Option<Arc<Faulty>>,
+    pub(crate) faults: Option<Arc<Faults>>,
 }
 
 impl Scene {
@@ -94,30 +94,38 @@ impl Scene {
 
     pub(crate) fn connect(&self, process: u32) -> Process {
         let link = |in_order| Arc::new(Link::new(process, self.seed, &self.conditions, in_order));
-        let (backend, link): (Arc<dyn DistributedLock>, _) = match &self.store {
+        match &self.store {
             Store::Memory(memory) => {
                 let locks = memory.locks(self.settings(process)).expect("inside a runtime");
-                return Process { locks, gate: self.gate.clone(), link: None, faulty: None };
+                Process { locks, gate: self.gate.clone(), link: None, faults: None }
             }
             Store::Leases(server) => {
                 let link = link(false);
-                (LeaseBackend::connect(server, link.clone()), link)
+                self.over(LeaseBackend::connect(server, link.clone()), link)
             }
             Store::Sessions(server) => {
                 let link = link(true);
-                (SessionBackend::connect(server, link.clone()), link)
+                self.over(SessionBackend::connect(server, link.clone()), link)
             }
-        };
-        let gate = link.gate.clone();
-        let faulty = (self.conditions.backend_faults > 0).then(|| {
+        }
+    }
+
+    fn over<S: DistributedLock>(&self, backend: Arc<S>, link: Arc<Link>) -> Process {
+        let (process, gate) = (link.process, link.gate.clone());
+        let settings = self.settings(process);
+        let faults = (self.conditions.backend_faults > 0).then(|| {
             let dice = Dice::of(&[self.seed, 11, u64::from(process)]);
-            let history = self.history.clone();
-            Faulty::new(backend.clone(), process, gate.clone(), history, &self.conditions, dice)
+            Faults::new(process, gate.clone(), self.history.clone(), &self.conditions, dice)
         });
-        let backend = faulty.clone().map_or(backend, |faulty| faulty);
-        let locks = Locks::new(backend, "sim://", self.settings(process));
+        let locks = match &faults {
+            Some(faults) => {
+                let faulty = Faulty::new(backend, faults.clone());
+                Locks::new(Arc::new(faulty), "sim://", settings)
+            }
+            None => Locks::new(backend, "sim://", settings),
+        };
         let locks = locks.expect("inside a runtime");
-        Process { locks, gate, link: Some(link), faulty }
+        Process { locks, gate, link: Some(link), faults }
     }
 
     fn settings(&self, process: u32) -> Settings {

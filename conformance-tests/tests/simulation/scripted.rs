@@ -4,14 +4,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::hash::Hash;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, FencingToken,
     Liveness, LockName, Locks, Modes, Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome,
-    RenewOutcome, RenewalPlan, Report, Result, Settings, Snapshot, TokenOrder, TokioClock, Ttl,
+    RenewOutcome, RenewalPlan, Result, Settings, Snapshot, TokenOrder, TokioClock, Ttl,
     WaiterCheck, lease_end,
 };
 use tokio::sync::Notify;
@@ -78,35 +78,6 @@ impl<T> Step<T> {
     }
 }
 
-/// What the backend does with one batch: reports, each this long after the last, then the end.
-#[derive(Clone, Debug)]
-pub(crate) struct Told<T> {
-    pub(crate) reports: Vec<(Duration, usize, Result<T>)>,
-    pub(crate) end: Step<()>,
-}
-
-impl<T> Told<T> {
-    pub(crate) fn all(answers: impl IntoIterator<Item = Result<T>>) -> Told<T> {
-        let numbered = answers.into_iter().enumerate();
-        let reports = numbered.map(|(index, answer)| (Duration::ZERO, index, answer)).collect();
-        Told { reports, end: Step::Now(Ok(())) }
-    }
-
-    pub(crate) fn nothing(end: Step<()>) -> Told<T> {
-        Told { reports: Vec::new(), end }
-    }
-
-    async fn play(self, report: Report<'_, T>) {
-        for (delay, index, answer) in self.reports {
-            if !delay.is_zero() {
-                sleep(delay).await;
-            }
-            report(index, answer);
-        }
-        let _ = self.end.play().await;
-    }
-}
-
 /// One request as the backend got it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
@@ -116,25 +87,27 @@ pub(crate) enum Call {
     Release(u64),
     /// Of a claim that somebody may still believe to hold.
     ReleaseTooEarly(u64),
-    /// Of so many.
-    Renew(usize),
-    Look(usize),
+    Renew(u64),
+    /// The number of waiters.
+    Check(usize),
     Close,
 }
 
 type Script<T, R> = Arc<dyn Fn(T, u64) -> R + Send + Sync>;
-type Entered = Arc<dyn Fn(&Claim) + Send + Sync>;
+type Claims = Vec<Arc<Claim>>;
+type Sharded = Arc<dyn Fn(&Claim) -> u64 + Send + Sync>;
+type Begun = Arc<dyn Fn(&Claim) + Send + Sync>;
 
 pub(crate) struct Scripted {
-    me: Weak<Scripted>,
     clock: TokioClock,
     profile: Profile,
-    enter: Mutex<Entered>,
+    begin: Mutex<Begun>,
     inspect: Mutex<Step<Snapshot>>,
     attempt: Mutex<Script<Arc<Claim>, Step<AttemptOutcome>>>,
     release: Mutex<Script<Arc<Claim>, Step<ReleaseOutcome>>>,
-    renew: Mutex<Script<Vec<Arc<Claim>>, Told<RenewOutcome>>>,
-    look: Mutex<Script<Vec<Arc<Claim>>, Told<WaiterCheck>>>,
+    renew: Mutex<Script<Arc<Claim>, Step<RenewOutcome>>>,
+    check: Mutex<Script<Claims, Step<Vec<WaiterCheck>>>>,
+    shard: Mutex<Sharded>,
     seen: Mutex<Seen>,
     changed: Notify,
 }
@@ -179,25 +152,23 @@ impl Scripted {
             tokens: TokenOrder::Data,
             exclusion_fails_when: Cow::Borrowed(&[]),
         };
-        let store = Arc::new_cyclic(|me| Scripted {
-            me: me.clone(),
+        let store = Arc::new(Scripted {
             clock: TokioClock::new(),
             profile,
-            enter: Mutex::new(Arc::new(|_| {})),
+            begin: Mutex::new(Arc::new(|_| {})),
             inspect: Mutex::new(Step::Now(Ok(Snapshot::default()))),
             attempt: Mutex::new(Arc::new(|_, _| Step::Never)),
             release: Mutex::new(Arc::new(|_, _| Step::Now(Ok(ReleaseOutcome::Removed)))),
-            renew: Mutex::new(Arc::new(|_, _| Told::nothing(Step::Now(Ok(()))))),
-            look: Mutex::new(Arc::new(|waiting, _| {
-                Told::all(waiting.iter().map(|_| Ok(WaiterCheck::Again(SECOND))))
+            renew: Mutex::new(Arc::new(|_, _| Step::Never)),
+            check: Mutex::new(Arc::new(|waiting, _| {
+                Step::Now(Ok(vec![WaiterCheck::Again(SECOND); waiting.len()]))
             })),
+            shard: Mutex::new(Arc::new(|_| 0)),
             seen: Mutex::default(),
             changed: Notify::new(),
         });
         store.on_attempt(|store, claim, _| Step::Now(Ok(store.grant(&claim))));
-        store.on_renew(|store, held, _| {
-            Told::all(held.iter().map(|claim| Ok(store.renewed(claim))))
-        });
+        store.on_renew(|store, claim, _| Step::Now(Ok(store.renewed(&claim))));
         store
     }
 
@@ -227,9 +198,9 @@ impl Scripted {
         RenewOutcome::Renewed { valid_until: lease_end(self.now(), claim.ttl()) }
     }
 
-    /// What happens while a claim takes its acquisition.
-    pub(crate) fn on_enter(&self, script: impl Fn(&Claim) + Send + Sync + 'static) {
-        *locked(&self.enter) = Arc::new(script);
+    /// What happens while a claim begins.
+    pub(crate) fn on_begin(&self, script: impl Fn(&Claim) + Send + Sync + 'static) {
+        *locked(&self.begin) = Arc::new(script);
     }
 
     /// What every inspection gets.
@@ -257,27 +228,32 @@ impl Scripted {
         *locked(&self.release) = Arc::new(move |_, n| script(n));
     }
 
-    /// What the `n`-th batch of renewals gets, from 0.
+    /// What the `n`-th renewal of any claim gets, from 0.
     pub(crate) fn on_renew(
         self: &Arc<Self>,
-        script: impl Fn(&Scripted, &[Arc<Claim>], u64) -> Told<RenewOutcome> + Send + Sync + 'static,
+        script: impl Fn(&Scripted, Arc<Claim>, u64) -> Step<RenewOutcome> + Send + Sync + 'static,
     ) {
         let store = Arc::downgrade(self);
-        *locked(&self.renew) = Arc::new(move |held, n| match store.upgrade() {
-            Some(store) => script(&store, &held, n),
-            None => Told::nothing(Step::Never),
+        *locked(&self.renew) = Arc::new(move |claim, n| match store.upgrade() {
+            Some(store) => script(&store, claim, n),
+            None => Step::Never,
         });
     }
 
-    /// What the `n`-th batch of looks gets, from 0.
-    pub(crate) fn on_look(
+    /// What the `n`-th check of waiters gets, from 0.
+    pub(crate) fn on_check(
         &self,
-        script: impl Fn(&[Arc<Claim>], u64) -> Told<WaiterCheck> + Send + Sync + 'static,
+        script: impl Fn(&[Arc<Claim>], u64) -> Step<Vec<WaiterCheck>> + Send + Sync + 'static,
     ) {
-        *locked(&self.look) = Arc::new(move |waiting, n| script(&waiting, n));
+        *locked(&self.check) = Arc::new(move |waiting, n| script(&waiting, n));
     }
 
-    /// The `n`-th claim that took a acquisition, from 0.
+    /// The shard to which each claim belongs.
+    pub(crate) fn on_shard(&self, script: impl Fn(&Claim) -> u64 + Send + Sync + 'static) {
+        *locked(&self.shard) = Arc::new(script);
+    }
+
+    /// The `n`-th claim that began, from 0.
     pub(crate) fn claim(&self, n: usize) -> Arc<Claim> {
         locked(&self.seen).claims[n].clone()
     }
@@ -321,7 +297,7 @@ impl Scripted {
             Call::Attempt(id) => (0, id),
             Call::Release(id) | Call::ReleaseTooEarly(id) => (1, id),
             Call::Renew(_) => (2, 0),
-            Call::Look(_) => (3, 0),
+            Call::Check(_) => (3, 0),
             Call::Close => (4, 0),
         };
         let mut seen = locked(&self.seen);
@@ -334,12 +310,9 @@ impl Scripted {
     }
 }
 
-fn claims(contenders: &[Arc<dyn Acquisition>]) -> Vec<Arc<Claim>> {
-    contenders.iter().map(|contender| contender.claim().clone()).collect()
-}
-
-#[async_trait]
 impl DistributedLock for Scripted {
+    type Acquisition = ScriptedAcquisition;
+
     fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -348,28 +321,34 @@ impl DistributedLock for Scripted {
         &self.clock
     }
 
-    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        let script = locked(&self.enter).clone();
+    fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> ScriptedAcquisition {
+        let script = locked(&self.begin).clone();
         script(&claim);
         locked(&self.seen).claims.push(claim.clone());
-        let Some(store) = self.me.upgrade() else { unreachable!("the store is being called") };
-        Arc::new(ScriptedAcquisition { store, claim })
+        ScriptedAcquisition { store: self.clone(), claim }
     }
 
-    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
-        let n = self.record(Call::Renew(held.len()));
+    fn shard(&self, acquisition: &ScriptedAcquisition) -> impl Eq + Hash + Send {
+        let script = locked(&self.shard).clone();
+        script(&acquisition.claim)
+    }
+
+    async fn renew(&self, held: &ScriptedAcquisition) -> Result<RenewOutcome> {
+        let n = self.record(Call::Renew(held.claim.id()));
         let script = locked(&self.renew).clone();
-        script(claims(held), n).play(report).await;
+        let step = script(held.claim.clone(), n);
+        step.play().await
     }
 
     async fn check_waiters(
         &self,
-        waiting: &[Arc<dyn Acquisition>],
-        report: Report<'_, WaiterCheck>,
-    ) {
-        let n = self.record(Call::Look(waiting.len()));
-        let script = locked(&self.look).clone();
-        script(claims(waiting), n).play(report).await;
+        _: &LockName,
+        waiting: &[&ScriptedAcquisition],
+    ) -> Result<Vec<WaiterCheck>> {
+        let n = self.record(Call::Check(waiting.len()));
+        let script = locked(&self.check).clone();
+        let step = script(waiting.iter().map(|waiter| waiter.claim.clone()).collect(), n);
+        step.play().await
     }
 
     async fn inspect(&self, _: &LockName) -> Result<Snapshot> {
@@ -387,12 +366,11 @@ impl DistributedLock for Scripted {
     }
 }
 
-struct ScriptedAcquisition {
+pub(crate) struct ScriptedAcquisition {
     store: Arc<Scripted>,
     claim: Arc<Claim>,
 }
 
-#[async_trait]
 impl Acquisition for ScriptedAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim

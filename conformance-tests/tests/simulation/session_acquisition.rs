@@ -4,7 +4,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use async_trait::async_trait;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, FencingToken, IfBusy, Mode, ReleaseOutcome, Residue,
     Result, WatchHandle,
@@ -67,11 +66,6 @@ impl SessionAcquisition {
             gone: Arc::default(),
             fired: Arc::default(),
         }
-    }
-
-    pub(crate) fn of(contender: &Arc<dyn Acquisition>) -> &SessionAcquisition {
-        let any: &dyn std::any::Any = contender.as_ref();
-        any.downcast_ref().expect("a backend is asked about its own acquisitions only")
     }
 
     fn place(&self) -> MutexGuard<'_, Place> {
@@ -177,7 +171,6 @@ fn is_next(ahead: &[(u64, Mode)], mode: Mode, overtakes: bool) -> bool {
         && (overtakes || (0..ahead.len()).all(|at| ahead[at].1.is_compatible_with(before(at))))
 }
 
-#[async_trait]
 impl Acquisition for SessionAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim

@@ -5,12 +5,13 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::{
     Acquisition, Claim, Clock, DistributedLock, Error, ErrorKind, Liveness, LockName, Modes,
     Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan,
-    Report, Result, Snapshot, TokenOrder, Ttl, WaiterCheck,
+    Result, Snapshot, TokenOrder, Ttl, WaiterCheck,
 };
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 
 use crate::gate::GatedClock;
 use crate::lease_backend::lock_number;
@@ -27,8 +28,12 @@ pub(crate) struct SessionBackend {
     profile: Profile,
     own: Mutex<Own>,
     opening: tokio::sync::Mutex<()>,
+    /// The last heartbeat that was asked for by many, and when.
+    beat: Mutex<Option<(Moment, Beat)>>,
     me: Weak<SessionBackend>,
 }
+
+type Beat = Shared<BoxFuture<'static, Result<()>>>;
 
 #[derive(Default)]
 struct Own {
@@ -61,6 +66,7 @@ impl SessionBackend {
             },
             own: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
+            beat: Mutex::default(),
             me: me.clone(),
         })
     }
@@ -170,8 +176,29 @@ impl SessionBackend {
     }
 }
 
-#[async_trait]
+impl SessionBackend {
+    /// One heartbeat for all who ask at the same moment.
+    async fn shared_heartbeat(&self, session: u64) -> Result<()> {
+        let now = self.clock.now();
+        let beat = {
+            let mut last = self.beat.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*last {
+                Some((asked, beat)) if *asked == now => beat.clone(),
+                _ => {
+                    let me = self.me.upgrade().ok_or_else(unreachable)?;
+                    let beat = async move { me.heartbeat(session).await }.boxed().shared();
+                    *last = Some((now, beat.clone()));
+                    beat
+                }
+            }
+        };
+        beat.await
+    }
+}
+
 impl DistributedLock for SessionBackend {
+    type Acquisition = SessionAcquisition;
+
     fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -180,46 +207,48 @@ impl DistributedLock for SessionBackend {
         &self.clock
     }
 
-    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
-        let Some(backend) = self.me.upgrade() else { unreachable!("the backend is being called") };
+    fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> SessionAcquisition {
         let who = Who { process: self.link.process, claim: claim.id() };
         let lock = lock_number(claim.name());
-        Arc::new(SessionAcquisition::new(backend, claim, who, lock))
+        SessionAcquisition::new(self.clone(), claim, who, lock)
     }
 
-    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
-        let Some(session) = self.session() else {
-            return (0..held.len()).for_each(|index| report(index, Ok(RenewOutcome::Lost)));
-        };
-        let beat = self.heartbeat(session).await;
-        for (index, contender) in held.iter().enumerate() {
-            let renewal = match SessionAcquisition::of(contender).is_still_in(self.session()) {
-                false => Ok(RenewOutcome::Lost),
-                true => match (&beat, self.valid_until(session)) {
-                    (Err(error), _) => Err(error.clone()),
-                    (Ok(()), Some(valid_until)) => Ok(RenewOutcome::Renewed { valid_until }),
-                    (Ok(()), None) => Ok(RenewOutcome::Lost),
-                },
-            };
-            report(index, renewal);
+    async fn renew(&self, held: &SessionAcquisition) -> Result<RenewOutcome> {
+        let Some(session) = self.session() else { return Ok(RenewOutcome::Lost) };
+        let beat = self.shared_heartbeat(session).await;
+        match held.is_still_in(self.session()) {
+            false => Ok(RenewOutcome::Lost),
+            true => beat.map(|()| match self.valid_until(session) {
+                Some(valid_until) => RenewOutcome::Renewed { valid_until },
+                None => RenewOutcome::Lost,
+            }),
         }
     }
 
     async fn check_waiters(
         &self,
-        waiting: &[Arc<dyn Acquisition>],
-        report: Report<'_, WaiterCheck>,
-    ) {
+        _: &LockName,
+        waiting: &[&SessionAcquisition],
+    ) -> Result<Vec<WaiterCheck>> {
         let beat = match self.session() {
-            Some(session) => self.heartbeat(session).await,
+            Some(session) => self.shared_heartbeat(session).await,
             None => Ok(()),
         };
-        for (index, contender) in waiting.iter().enumerate() {
-            let look = match SessionAcquisition::of(contender).is_still_in(self.session()) {
-                false => Ok(WaiterCheck::Attempt),
-                true => beat.clone().map(|()| WaiterCheck::Again(self.heartbeat_every())),
-            };
-            report(index, look);
+        let check = |waiter: &&SessionAcquisition| match waiter.is_still_in(self.session()) {
+            false => WaiterCheck::Attempt,
+            true => WaiterCheck::Again(self.heartbeat_every()),
+        };
+        let checks: Vec<WaiterCheck> = waiting.iter().map(check).collect();
+        match beat {
+            Err(error) if checks.iter().any(|check| *check != WaiterCheck::Attempt) => {
+                let gone =
+                    checks.iter().zip(waiting).filter(|(check, _)| **check == WaiterCheck::Attempt);
+                gone.for_each(|(_, waiter)| {
+                    waiter.claim().wake();
+                });
+                Err(error)
+            }
+            _ => Ok(checks),
         }
     }
 

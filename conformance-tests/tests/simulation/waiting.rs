@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::gate::AtMostPolls;
-use crate::scripted::{Call, SECOND, Scripted, Step, TTL, Told, in_the_end, unreachable};
+use crate::scripted::{Call, SECOND, Scripted, Step, TTL, in_the_end, unreachable};
 
 const FOREVER: Duration = Duration::MAX;
 
@@ -24,8 +24,8 @@ fn release(call: Call) -> bool {
     matches!(call, Call::Release(_))
 }
 
-fn look(call: Call) -> bool {
-    matches!(call, Call::Look(_))
+fn check(call: Call) -> bool {
+    matches!(call, Call::Check(_))
 }
 
 fn waiting(check_after: Duration) -> Step<AttemptOutcome> {
@@ -63,7 +63,7 @@ async fn a_wake_up_between_the_grant_and_the_hold_renews_the_hold() {
         assert!(claim.wake());
         Step::Now(Ok(grant))
     });
-    store.on_renew(|_, _, _| Told::all([Ok(fencelock_core::RenewOutcome::Lost)]));
+    store.on_renew(|_, _, _| Step::Now(Ok(fencelock_core::RenewOutcome::Lost)));
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let granted = store.now();
     assert_eq!(guard.lost().await, LostReason::TakenAway);
@@ -76,7 +76,7 @@ async fn a_waiter_attempts_only_when_woken() {
     store.on_attempt(|_, _, _| waiting(FOREVER));
     let acquiring = acquire(&store);
     sleep(1_000 * SECOND).await;
-    assert_eq!((store.count(attempt), store.count(look)), (1, 0), "waiting costs nothing");
+    assert_eq!((store.count(attempt), store.count(check)), (1, 0), "waiting costs nothing");
     for wake_ups in 1..4 {
         assert!(store.claim(0).wake());
         store.until(1 + wake_ups, attempt).await;
@@ -98,14 +98,13 @@ async fn a_stale_check_does_not_delay_a_loss() {
                 _ => Step::Now(Ok(store.grant(&claim))),
             });
             let answer = answer.clone();
-            store.on_look(move |_, _| Told {
-                reports: vec![(Duration::from_millis(delay), 0, answer.clone())],
-                end: Step::Now(Ok(())),
+            store.on_check(move |_, _| {
+                Step::After(Duration::from_millis(delay), answer.clone().map(|check| vec![check]))
             });
-            store.on_renew(|_, _, _| Told::nothing(Step::Never));
+            store.on_renew(|_, _, _| Step::Never);
             let acquiring = acquire(&store);
-            store.until(1, look).await;
-            // Its hand-off overtakes the look.
+            store.until(1, check).await;
+            // Its hand-off overtakes the check.
             assert!(store.claim(0).wake());
             let guard = acquiring.await.unwrap().unwrap();
             let end = guard.valid_until();
@@ -123,12 +122,36 @@ async fn a_panic_in_check_waiters_is_retried() {
         0 => waiting(SECOND),
         _ => Step::Now(Ok(store.grant(&claim))),
     });
-    store.on_look(|_, n| match n {
-        0 => Told::nothing(Step::Panic),
-        _ => Told::all([Ok(WaiterCheck::Attempt)]),
+    store.on_check(|_, n| match n {
+        0 => Step::Panic,
+        _ => Step::Now(Ok(vec![WaiterCheck::Attempt])),
     });
     let guard = acquire(&store).await.unwrap().unwrap();
-    assert!(guard.is_held() && store.count(look) == 2);
+    assert!(guard.is_held() && store.count(check) == 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_with_too_few_results_is_unknown_for_the_other_waiters() {
+    let store = Scripted::leases();
+    store.on_attempt(|store, claim, n| match n {
+        0 => waiting(SECOND),
+        _ => Step::Now(Ok(store.grant(&claim))),
+    });
+    // The second check returns more results than there are waiters.
+    store.on_check(|_, n| Step::Now(Ok(vec![WaiterCheck::Attempt; if n == 0 { 1 } else { 3 }])));
+    let locks = store.locks();
+    let waiters: Vec<_> = (0..2)
+        .map(|_| {
+            let lock = locks.lock("a");
+            tokio::spawn(async move { in_the_end(lock.acquire()).await })
+        })
+        .collect();
+    for waiter in waiters {
+        assert!(waiter.await.unwrap().unwrap().is_held());
+    }
+    let checks: Vec<_> =
+        store.calls().into_iter().filter(|call| matches!(call, Call::Check(_))).collect();
+    assert_eq!(checks, [Call::Check(2), Call::Check(1)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,7 +184,7 @@ async fn dropped_at_any_poll_it_is_released() {
         polls += 1;
         let store = Scripted::leases();
         store.on_attempt(script);
-        store.on_look(|_, _| Told::all([Ok(WaiterCheck::Attempt)]));
+        store.on_check(|_, _| Step::Now(Ok(vec![WaiterCheck::Attempt])));
         let locks = store.locks();
         let lock = locks.lock("a");
         let ringing = {
@@ -241,15 +264,15 @@ async fn what_cannot_help_is_not_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_store_is_waited_for_so_long() {
     let silent = Step::Never;
-    for (step, looks) in [(silent, false), (waiting(SECOND), true)] {
+    for (step, checks) in [(silent, false), (waiting(SECOND), true)] {
         let store = Scripted::leases();
         let asked = store.now();
         store.on_attempt(move |_, _, n| if n == 0 { step.clone() } else { Step::Never });
-        store.on_look(|_, _| Told::nothing(Step::Now(Ok(()))));
+        store.on_check(|_, _| Step::Now(Ok(Vec::new())));
         let error = in_the_end(store.locks().lock("a").acquire()).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unreachable, "looks: {looks}");
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "checks: {checks}");
         let waited = store.now().duration_since(asked);
-        assert!(waited >= 5 * SECOND && waited <= 8 * SECOND, "{waited:?}, looks: {looks}");
+        assert!(waited >= 5 * SECOND && waited <= 8 * SECOND, "{waited:?}, checks: {checks}");
         store.until(1, release).await;
     }
 }
@@ -298,8 +321,8 @@ async fn a_thousand_waiters_are_checked_together() {
         .collect();
     store.until(1_000, attempt).await;
     sleep(10 * SECOND).await;
-    let looks = store.count(look);
-    assert!(looks <= 10, "{looks} requests in ten seconds");
+    let checks = store.count(check);
+    assert!(checks <= 10, "{checks} requests in ten seconds");
     waiters.iter().for_each(JoinHandle::abort);
     store.until(1_000, release).await;
     store.forget_claims();

@@ -5,11 +5,7 @@
 //! with a `Drop`, not a line of code at the end of a function.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -19,7 +15,9 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::engine::backoff::Backoff;
 use crate::engine::telemetry;
 use crate::store::claim::Claim;
-use crate::store::distributed_lock::{Acquisition, DistributedLock, ReleaseOutcome};
+use crate::store::distributed_lock::ReleaseOutcome;
+use crate::store::erased::{ErasedAcquisition, ErasedStore};
+use crate::store::panics::caught;
 use crate::store::profile::Liveness;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
@@ -27,7 +25,7 @@ use crate::types::error::{Error, ErrorKind, Result};
 
 /// Runs releases in the background.
 pub(crate) struct Reaper {
-    pub(crate) store: Arc<dyn DistributedLock>,
+    pub(crate) store: Arc<dyn ErasedStore>,
     pub(crate) runtime: Handle,
     /// What `close` waits for: releases that are owed, and those that run in the background.
     pub(crate) tasks: TaskTracker,
@@ -36,14 +34,17 @@ pub(crate) struct Reaper {
 
 /// A claim's acquisition, and the duty to release it.
 pub(crate) struct CleanupGuard {
-    acquisition: Arc<dyn Acquisition>,
+    acquisition: Arc<dyn ErasedAcquisition>,
     reaper: Arc<Reaper>,
     /// Present while a release is owed: it keeps `close` waiting.
     owed: Mutex<Option<TaskTrackerToken>>,
 }
 
 impl CleanupGuard {
-    pub(crate) fn new(acquisition: Arc<dyn Acquisition>, reaper: Arc<Reaper>) -> CleanupGuard {
+    pub(crate) fn new(
+        acquisition: Arc<dyn ErasedAcquisition>,
+        reaper: Arc<Reaper>,
+    ) -> CleanupGuard {
         let owed = Mutex::new(Some(reaper.tasks.token()));
         CleanupGuard { acquisition, reaper, owed }
     }
@@ -57,7 +58,7 @@ impl CleanupGuard {
         self.acquisition.claim()
     }
 
-    pub(crate) fn acquisition(&self) -> &Arc<dyn Acquisition> {
+    pub(crate) fn acquisition(&self) -> &Arc<dyn ErasedAcquisition> {
         &self.acquisition
     }
 
@@ -173,7 +174,7 @@ impl Drop for ReleaseInFlight<'_> {
 
 /// Repeats the release until the store confirms it, or until the store has freed the lock by
 /// itself.
-async fn clean_up(reaper: Arc<Reaper>, acquisition: Arc<dyn Acquisition>) {
+async fn clean_up(reaper: Arc<Reaper>, acquisition: Arc<dyn ErasedAcquisition>) {
     let clock = reaper.store.clock();
     let claim = acquisition.claim();
     let give_up = match reaper.store.profile().liveness {
@@ -187,6 +188,7 @@ async fn clean_up(reaper: Arc<Reaper>, acquisition: Arc<dyn Acquisition>) {
     loop {
         // Each request has its own time limit: one that a backend lost would block the next for ever.
         let bound = give_up.min(clock.now() + reaper.unreachable_after);
+        // No other task would release the lock if a panic ended this one.
         let answer = tokio::select! {
             biased;
             answer = caught(acquisition.release()) => answer,
@@ -204,15 +206,4 @@ async fn clean_up(reaper: Arc<Reaper>, acquisition: Arc<dyn Acquisition>) {
         }
         clock.sleep_until(clock.now() + backoff.next(claim.label(), claim.id())).await;
     }
-}
-
-/// `request`, or an error when the backend panics in it: no other task would release the lock.
-async fn caught<T>(request: impl Future<Output = Result<T>>) -> Result<T> {
-    let mut request = pin!(request);
-    let panicked = || Error::new(ErrorKind::Unreachable, "the backend panicked");
-    poll_fn(move |cx| {
-        catch_unwind(AssertUnwindSafe(|| request.as_mut().poll(cx)))
-            .unwrap_or_else(|_| Poll::Ready(Err(panicked())))
-    })
-    .await
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::cleanup::Reaper;
 use crate::engine::renewal::worker::RenewalWorker;
 use crate::engine::telemetry::Metrics;
-use crate::store::distributed_lock::DistributedLock;
+use crate::store::erased::ErasedStore;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Operation, Result};
 use crate::types::name::LockName;
@@ -18,7 +18,7 @@ use crate::types::options::{Settings, format_duration};
 
 /// Dropping the last reference ends the renewal worker.
 pub(crate) struct ClientInner {
-    pub(crate) store: Arc<dyn DistributedLock>,
+    pub(crate) store: Arc<dyn ErasedStore>,
     pub(crate) redacted_url: Arc<str>,
     pub(crate) settings: Settings,
     pub(crate) worker: Arc<RenewalWorker>,

@@ -1,6 +1,5 @@
 //! Renewal of what is held, and the periodic checks of waiters.
 
-mod batch;
 mod schedule;
 pub(crate) mod timing;
 pub(crate) mod worker;

@@ -5,12 +5,10 @@
 //! fits a token with a TTL and a session with an ephemeral queue node equally well.
 //! docs/writing-a-backend.md explains how to write one.
 
-use std::any::Any;
 use std::fmt;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
-
-use async_trait::async_trait;
 
 use crate::store::claim::Claim;
 use crate::store::profile::Profile;
@@ -26,9 +24,13 @@ use crate::types::token::FencingToken;
 ///
 /// Every method that sends requests must bound them in time, and be idempotent by owner token: a
 /// reply can always be lost, and a repeated request must find "already mine, same fencing token" or
-/// "already gone".
-#[async_trait]
+/// "already gone". Its futures may be dropped at any await.
+///
+/// The methods that return a future are implemented as `async fn`.
 pub trait DistributedLock: Send + Sync + 'static {
+    /// One claim in this store.
+    type Acquisition: Acquisition;
+
     /// What this store guarantees, and when it cannot.
     fn profile(&self) -> &Profile;
 
@@ -37,28 +39,52 @@ pub trait DistributedLock: Send + Sync + 'static {
 
     /// Registers `claim`. Infallible and without I/O; from here on the core guarantees that it is
     /// released.
-    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition>;
+    fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> Self::Acquisition;
 
-    /// Renews everything in `held`; the backend groups by connection or shard and bounds each
-    /// request. It reports each result by its index, as soon as it is known. An unreported one
-    /// counts as unknown and is sent again in another batch, even before this one has ended. With
-    /// [`RenewalPlan::None`](crate::RenewalPlan::None), `held` has only claims that were woken.
-    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>);
+    /// The part of the store that answers for `acquisition`, such as a server of a cluster, or a
+    /// session. A slow part delays only the claims that belong to it. By default the store is one
+    /// part.
+    fn shard(&self, _acquisition: &Self::Acquisition) -> impl Eq + Hash + Send {}
 
-    /// The safety check of waiters whose `check_after` has passed: has a wake-up been missed, has a
-    /// holder expired? At most one request per client, lock and second: waiters whose `check_after`
-    /// is a second or more are checked together, at whole seconds.
-    async fn check_waiters(
+    /// Renews the hold of `held`. The core calls this for everything that is due at the same time,
+    /// for about 100 claims of a [`shard`](Self::shard) at once, so that a backend may send such
+    /// requests together. A renewal without an answer is sent again, even before this call has ended.
+    /// With [`RenewalPlan::None`](crate::RenewalPlan::None), only claims that were woken are renewed.
+    ///
+    /// # Errors
+    /// Any; it means unknown: the core retries, and the old deadline stands.
+    fn renew(&self, held: &Self::Acquisition) -> impl Future<Output = Result<RenewOutcome>> + Send;
+
+    /// The safety check of claims that wait for `lock` and whose `check_after` has passed: has a
+    /// wake-up been missed, has a holder expired? Returns one result for each of `waiting`, in the
+    /// same order, with one request for all of them. Waiters whose `check_after` is a second or more
+    /// are checked together, at whole seconds. `waiting` is never empty, and all of it belongs to one
+    /// [`shard`](Self::shard).
+    ///
+    /// # Errors
+    /// Any; it means unknown for all of `waiting`. The same is true of a missing result for its
+    /// waiter.
+    fn check_waiters(
         &self,
-        waiting: &[Arc<dyn Acquisition>],
-        report: Report<'_, WaiterCheck>,
-    );
+        lock: &LockName,
+        waiting: &[&Self::Acquisition],
+    ) -> impl Future<Output = Result<Vec<WaiterCheck>>> + Send;
 
     /// The holders and waiters of `name`, as far as the store knows.
-    async fn inspect(&self, name: &LockName) -> Result<Snapshot>;
+    ///
+    /// # Errors
+    /// Why the store gave no answer.
+    fn inspect(&self, name: &LockName) -> impl Future<Output = Result<Snapshot>> + Send;
 
     /// Takes the lock, or the place in the queue, from `who` of a snapshot, for an operator.
-    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome>;
+    ///
+    /// # Errors
+    /// Why the store gave no answer.
+    fn evict(
+        &self,
+        name: &LockName,
+        who: &ParticipantId,
+    ) -> impl Future<Output = Result<ReleaseOutcome>> + Send;
 
     /// Removes everything that locks under the names of `scratch` have left in the store, fencing
     /// tokens and what is still held included, and any container that this client made for locks, if
@@ -69,24 +95,26 @@ pub trait DistributedLock: Send + Sync + 'static {
     /// # Errors
     /// Why something remains. The core retries after a retryable error. By default
     /// [`ErrorKind::Unsupported`].
-    async fn clear(&self, _scratch: &Scratch) -> Result<()> {
-        Err(Error::new(
-            ErrorKind::Unsupported,
-            "this store cannot remove what locks have left in it",
-        ))
+    fn clear(&self, _scratch: &Scratch) -> impl Future<Output = Result<()>> + Send {
+        let message = "this store cannot remove what locks have left in it";
+        std::future::ready(Err(Error::new(ErrorKind::Unsupported, message)))
     }
 
     /// Ends connections; may be called again. When the core calls it, every claim has been released,
     /// except those whose release the store did not confirm in time: the core still repeats these
     /// releases, which from now on return `Absent` or a final error.
-    async fn close(&self) -> Result<()>;
+    ///
+    /// # Errors
+    /// When a connection does not end in order.
+    fn close(&self) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// One claim as a backend sees it, from its first attempt to its release. The core never calls
 /// `attempt` and `release` at the same time, and never `attempt` after `release`; `release` may run
 /// at the same time as `renew` and `check_waiters`.
-#[async_trait]
-pub trait Acquisition: Any + Send + Sync {
+///
+/// As in [`DistributedLock`], the methods that return a future are implemented as `async fn`.
+pub trait Acquisition: Send + Sync + 'static {
     /// The claim.
     fn claim(&self) -> &Arc<Claim>;
 
@@ -95,13 +123,13 @@ pub trait Acquisition: Any + Send + Sync {
     ///
     /// # Errors
     /// Any; the core retries after a [retryable](crate::Error::is_retryable) one.
-    async fn attempt(&self) -> Result<AttemptOutcome>;
+    fn attempt(&self) -> impl Future<Output = Result<AttemptOutcome>> + Send;
 
     /// Releases the lock, or leaves the queue. Repeatable; may be dropped at any await.
     ///
     /// # Errors
     /// Any; the core repeats the release in the background until it is `Removed` or `Absent`.
-    async fn release(&self) -> Result<ReleaseOutcome>;
+    fn release(&self) -> impl Future<Output = Result<ReleaseOutcome>> + Send;
 
     /// Explains why the last request is still unanswered, where the backend knows: the cause of the
     /// error when the core gives up. An error of kind [`Busy`](crate::ErrorKind::Busy) means that the
@@ -187,9 +215,6 @@ pub enum ReleaseOutcome {
         was_held: bool,
     },
 }
-
-/// Receives the result with this index of a batch, as soon as it is known. The first one counts.
-pub type Report<'a, T> = &'a (dyn Fn(usize, Result<T>) + Send + Sync);
 
 /// The holders and waiters of a lock at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

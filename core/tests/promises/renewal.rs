@@ -3,23 +3,63 @@
 use std::future::pending;
 
 use fencelock_core::{Guard, Locks, RenewOutcome};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::time::{sleep, timeout};
 
-use crate::scripted::{Call, Many, SECOND, Script, TTL, granted, ms, refused_connection, renewed};
+use crate::scripted::{Call, One, SECOND, Script, TTL, granted, ms, refused_connection, renewed};
 
 fn renewal(call: &Call) -> bool {
-    matches!(call, Call::Renew(_))
+    *call == Call::Renew
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_holds_that_are_woken_together_are_renewed_together() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _installed = metrics::set_default_local_recorder(&recorder);
     let (store, locks) = Script::new().connect();
     let guards = hold_many(&locks, 1_000).await;
+    let woken = store.now();
     assert!(store.claims().iter().all(|claim| claim.wake()));
-    let all = |call: &Call| matches!(call, Call::Renew(1_000));
-    timeout(SECOND, store.until(1, all)).await.unwrap();
-    assert_eq!(store.count(renewal), 1, "one request");
+    timeout(SECOND, store.until(1_000, renewal)).await.unwrap();
+    assert_eq!(store.now(), woken, "at once");
+    sleep(SECOND).await;
+    assert_eq!(store.count(renewal), 1_000, "and each once");
+    assert_eq!(batches(&snapshotter), 1);
     assert!(guards.iter().all(Guard::is_held));
+}
+
+/// The number of renewal batches in the histogram.
+fn batches(snapshotter: &Snapshotter) -> usize {
+    let seen = snapshotter.snapshot().into_vec();
+    let records = seen.into_iter().map(|(key, _, _, value)| match value {
+        DebugValue::Histogram(records) if key.key().name() == "fencelock_renewal_seconds" => {
+            records.len()
+        }
+        _ => 0,
+    });
+    records.sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_renewals_are_in_flight_and_each_answer_counts_at_once() {
+    let slow_first = |asked: One| async move {
+        sleep(if asked.n < 99 { 5 * SECOND } else { ms(10) }).await;
+        renewed(&asked)
+    };
+    let (store, locks) = Script::new().renewals(slow_first).connect();
+    let guards = hold_many(&locks, 300).await;
+    store.until(1, renewal).await;
+    tokio::task::yield_now().await;
+    assert_eq!(store.count(renewal), 100);
+    let ends: Vec<_> = guards.iter().map(Guard::valid_until).collect();
+    sleep(4 * SECOND).await;
+    // The others were sent one by one while 99 slow ones were in flight.
+    assert_eq!(store.count(renewal), 300);
+    assert!(guards[99..].iter().zip(&ends[99..]).all(|(guard, end)| guard.valid_until() > *end));
+    assert!(guards[..99].iter().zip(&ends).all(|(guard, end)| guard.valid_until() == *end));
+    sleep(2 * SECOND).await;
+    assert!(guards.iter().zip(&ends).all(|(guard, end)| guard.valid_until() > *end));
 }
 
 async fn hold_many(locks: &Locks, n: usize) -> Vec<Guard> {
@@ -32,7 +72,7 @@ async fn hold_many(locks: &Locks, n: usize) -> Vec<Guard> {
 
 #[tokio::test(start_paused = true)]
 async fn a_hanging_renewal_is_sent_again_before_the_end() {
-    let hangs_once = |asked: Many| async move {
+    let hangs_once = |asked: One| async move {
         match asked.n {
             0 => pending().await,
             _ => renewed(&asked),
@@ -65,13 +105,11 @@ async fn a_grant_whose_reply_was_late_is_renewed_in_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_backend_that_wakes_with_every_error_is_not_asked_in_a_loop() {
-    let disconnected = |asked: Many| async move {
-        for claim in &asked.of {
-            claim.wake();
-            // The wake-up may be handled before the error.
-            tokio::task::yield_now().await;
-        }
-        asked.of.iter().map(|_| refused_connection()).collect()
+    let disconnected = |asked: One| async move {
+        asked.of.wake();
+        // The wake-up may be handled before the error.
+        tokio::task::yield_now().await;
+        refused_connection()
     };
     let lease = Script::new().renewals(disconnected);
     let session = Script::new().session(ms(400)).renewals(disconnected);
@@ -90,7 +128,7 @@ async fn a_backend_that_wakes_with_every_error_is_not_asked_in_a_loop() {
 
 #[tokio::test(start_paused = true)]
 async fn endless_wake_ups_cost_one_renewal_at_a_time() {
-    let slow = |asked: Many| async move {
+    let slow = |asked: One| async move {
         sleep(ms(100)).await;
         renewed(&asked)
     };
@@ -107,8 +145,8 @@ async fn endless_wake_ups_cost_one_renewal_at_a_time() {
 #[tokio::test(start_paused = true)]
 async fn a_fixed_lease_that_is_woken_ends_at_the_same_time() {
     // A store that extends what it should only have checked does not move the holder's end.
-    let extends = |asked: Many| async move {
-        assert!(asked.of.iter().all(|claim| claim.is_fixed_lease()));
+    let extends = |asked: One| async move {
+        assert!(asked.of.is_fixed_lease());
         renewed(&asked)
     };
     let (store, locks) = Script::new().renewals(extends).connect();
@@ -126,8 +164,7 @@ async fn a_fixed_lease_that_is_woken_ends_at_the_same_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wake_up_detects_at_once_that_a_fixed_lease_was_taken_away() {
-    let taken =
-        |asked: Many| async move { asked.of.iter().map(|_| Ok(RenewOutcome::Lost)).collect() };
+    let taken = |_| async { Ok(RenewOutcome::Lost) };
     let (store, locks) = Script::new().renewals(taken).connect();
     let guard = locks.lock("a").fixed_lease(10 * SECOND).acquire().await.unwrap();
     let granted = store.now();

@@ -3,16 +3,15 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencelock_core::sync::Mutex;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, FencingToken,
     Liveness, LockName, Locks, Modes, Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome,
-    RenewOutcome, RenewalPlan, Report, Result, Scratch, Settings, Snapshot, TokenOrder, TokioClock,
-    Ttl, WaiterCheck, lease_end,
+    RenewOutcome, RenewalPlan, Result, Scratch, Settings, Snapshot, TokenOrder, TokioClock, Ttl,
+    WaiterCheck, lease_end,
 };
 use tokio::sync::Notify;
 
@@ -26,7 +25,7 @@ pub(crate) const fn ms(n: u64) -> Duration {
 
 /// One call to the store.
 pub(crate) struct Asked<T> {
-    /// The claim, or the claims of a batch.
+    /// The claim, or the claims of a check.
     pub(crate) of: T,
     /// The number of earlier calls of this kind, of any claim.
     pub(crate) n: usize,
@@ -47,17 +46,14 @@ pub(crate) fn waiting(check_after: Duration) -> Result<AttemptOutcome> {
     Ok(AttemptOutcome::Waiting { check_after })
 }
 
-/// All are still held, as of the call.
-pub(crate) fn renewed(asked: &Many) -> Vec<Result<RenewOutcome>> {
-    let renewed = |claim: &Arc<Claim>| RenewOutcome::Renewed {
-        valid_until: lease_end(asked.at, claim.ttl()),
-    };
-    asked.of.iter().map(renewed).map(Ok).collect()
+/// The claim is still held, as of the call.
+pub(crate) fn renewed(asked: &One) -> Result<RenewOutcome> {
+    Ok(RenewOutcome::Renewed { valid_until: lease_end(asked.at, asked.of.ttl()) })
 }
 
 /// No claim has to attempt for this long.
-pub(crate) fn again(asked: &Many, check_after: Duration) -> Vec<Result<WaiterCheck>> {
-    asked.of.iter().map(|_| Ok(WaiterCheck::Again(check_after))).collect()
+pub(crate) fn again(asked: &Many, check_after: Duration) -> Result<Vec<WaiterCheck>> {
+    Ok(asked.of.iter().map(|_| WaiterCheck::Again(check_after)).collect())
 }
 
 pub(crate) fn refused_connection<T>() -> Result<T> {
@@ -68,8 +64,7 @@ pub(crate) fn refused_connection<T>() -> Result<T> {
 pub(crate) enum Call {
     Attempt,
     Release,
-    /// The number of claims.
-    Renew(usize),
+    Renew,
     /// The ids of the claims.
     Check(Vec<u64>),
     Clear,
@@ -85,8 +80,8 @@ pub(crate) struct Script {
     clock: Arc<dyn Clock>,
     attempt: Play<One, Result<AttemptOutcome>>,
     release: Play<One, Result<ReleaseOutcome>>,
-    renew: Play<Many, Vec<Result<RenewOutcome>>>,
-    check: Play<Many, Vec<Result<WaiterCheck>>>,
+    renew: Play<One, Result<RenewOutcome>>,
+    check: Play<Many, Result<Vec<WaiterCheck>>>,
     clear: Play<Asked<()>, Result<()>>,
     close: Play<Asked<()>, Result<()>>,
 }
@@ -132,17 +127,15 @@ impl Script {
         self
     }
 
-    /// The answers are reported together, by index; missing ones are not reported.
-    pub(crate) fn renewals<F: Future<Output = Vec<Result<RenewOutcome>>> + Send + 'static>(
+    pub(crate) fn renewals<F: Future<Output = Result<RenewOutcome>> + Send + 'static>(
         mut self,
-        play: impl Fn(Many) -> F + Send + Sync + 'static,
+        play: impl Fn(One) -> F + Send + Sync + 'static,
     ) -> Script {
         self.renew = Box::new(move |asked| Box::pin(play(asked)));
         self
     }
 
-    /// As [`renewals`](Script::renewals).
-    pub(crate) fn checks<F: Future<Output = Vec<Result<WaiterCheck>>> + Send + 'static>(
+    pub(crate) fn checks<F: Future<Output = Result<Vec<WaiterCheck>>> + Send + 'static>(
         mut self,
         play: impl Fn(Many) -> F + Send + Sync + 'static,
     ) -> Script {
@@ -185,8 +178,7 @@ impl Script {
 
     pub(crate) fn connect(self) -> (Arc<Scripted>, Locks) {
         let settings = self.settings.clone();
-        let store = Arc::new_cyclic(|me| Scripted {
-            me: me.clone(),
+        let store = Arc::new(Scripted {
             script: self,
             calls: Mutex::default(),
             claims: Mutex::default(),
@@ -198,7 +190,6 @@ impl Script {
 }
 
 pub(crate) struct Scripted {
-    me: Weak<Scripted>,
     script: Script,
     calls: Mutex<Vec<(Moment, Call)>>,
     claims: Mutex<Vec<Arc<Claim>>>,
@@ -248,12 +239,9 @@ impl Scripted {
     }
 }
 
-fn claims(acquisitions: &[Arc<dyn Acquisition>]) -> Vec<Arc<Claim>> {
-    acquisitions.iter().map(|acquisition| acquisition.claim().clone()).collect()
-}
-
-#[async_trait]
 impl DistributedLock for Scripted {
+    type Acquisition = ScriptedAcquisition;
+
     fn profile(&self) -> &Profile {
         &self.script.profile
     }
@@ -262,27 +250,25 @@ impl DistributedLock for Scripted {
         &*self.script.clock
     }
 
-    fn begin(&self, claim: Arc<Claim>) -> Arc<dyn Acquisition> {
+    fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> ScriptedAcquisition {
         self.claims.lock().push(claim.clone());
-        Arc::new(ScriptedAcquisition { store: self.me.upgrade().unwrap(), claim })
+        ScriptedAcquisition { store: self.clone(), claim }
     }
 
-    async fn renew(&self, held: &[Arc<dyn Acquisition>], report: Report<'_, RenewOutcome>) {
-        let asked = self.record(Call::Renew(held.len()), claims(held));
-        let answers = (self.script.renew)(asked).await;
-        answers.into_iter().enumerate().for_each(|(index, answer)| report(index, answer));
+    async fn renew(&self, held: &ScriptedAcquisition) -> Result<RenewOutcome> {
+        let asked = self.record(Call::Renew, held.claim.clone());
+        (self.script.renew)(asked).await
     }
 
     async fn check_waiters(
         &self,
-        waiting: &[Arc<dyn Acquisition>],
-        report: Report<'_, WaiterCheck>,
-    ) {
-        let waiting = claims(waiting);
+        _: &LockName,
+        waiting: &[&ScriptedAcquisition],
+    ) -> Result<Vec<WaiterCheck>> {
+        let waiting: Vec<_> = waiting.iter().map(|waiter| waiter.claim.clone()).collect();
         let ids = waiting.iter().map(|claim| claim.id()).collect();
         let asked = self.record(Call::Check(ids), waiting);
-        let answers = (self.script.check)(asked).await;
-        answers.into_iter().enumerate().for_each(|(index, answer)| report(index, answer));
+        (self.script.check)(asked).await
     }
 
     async fn inspect(&self, _: &LockName) -> Result<Snapshot> {
@@ -304,12 +290,11 @@ impl DistributedLock for Scripted {
     }
 }
 
-struct ScriptedAcquisition {
+pub(crate) struct ScriptedAcquisition {
     store: Arc<Scripted>,
     claim: Arc<Claim>,
 }
 
-#[async_trait]
 impl Acquisition for ScriptedAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.claim

@@ -78,7 +78,7 @@ async fn a_store_that_falls_silent_after_queueing_is_unreachable_too() {
             _ => refused_connection(),
         }
     };
-    let no_answer = |_| async { Vec::new() };
+    let no_answer = |_| async { Ok(Vec::new()) };
     let (store, locks) = Script::new().attempts(queued_then_refuses).checks(no_answer).connect();
     let lock = locks.lock("a").wait_at_most(10 * SECOND);
     let waiter = tokio::spawn(async move { lock.try_acquire().await });
@@ -93,12 +93,12 @@ async fn a_store_that_dies_after_queueing_is_not_a_busy_lock() {
     let dies = |asked: Many| async move {
         match asked.n {
             0 | 1 => again(&asked, SECOND),
-            _ => asked.of.iter().map(|_| refused_connection()).collect(),
+            _ => refused_connection(),
         }
     };
     let comes_back = |asked: Many| async move {
         match asked.n {
-            0..5 => asked.of.iter().map(|_| refused_connection()).collect(),
+            0..5 => refused_connection(),
             _ => again(&asked, SECOND),
         }
     };

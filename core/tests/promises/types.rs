@@ -35,8 +35,22 @@ fn public_types_may_be_shared_between_threads() {
     shared::<(Profile, Reach, Liveness, RenewalPlan, Order, Modes, TokenOrder)>();
     shared::<(StoreUrl, Params<'static>, Scheme)>();
     shared::<dyn Clock>();
-    shared::<dyn Acquisition>();
-    shared::<dyn DistributedLock>();
+}
+
+/// Generic code may share any store and send its futures without further bounds. Never called: that
+/// it compiles is the test.
+#[allow(dead_code)]
+fn any_store_may_be_shared_and_its_futures_sent<S: DistributedLock>(
+    store: &S,
+    of: &S::Acquisition,
+) {
+    shared::<(S, S::Acquisition)>();
+    sent(of.attempt());
+    sent(of.release());
+    sent(store.renew(of));
+    sent(store.check_waiters(of.claim().name(), &[of]));
+    sent(store.inspect(of.claim().name()));
+    sent(store.close());
 }
 
 /// Never called: that it compiles is the test.

@@ -10,7 +10,9 @@ use crate::protocol::call::ScriptCall;
 use crate::protocol::identity::Keys;
 use crate::redlock::scripts::QUORUM;
 use crate::server::batch::BatchingNode;
-use crate::server::fan_out::AT_ONCE;
+
+/// Concurrent releases at one node: enough to keep it busy, few enough not to delay other requests.
+const AT_ONCE: usize = 100;
 
 /// What one node may have, and is to be released there once it can be reached again.
 #[derive(Debug)]

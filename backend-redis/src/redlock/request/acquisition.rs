@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, FencingToken, ReleaseOutcome, RenewOutcome, Residue,
     Result, lease_end,
@@ -35,10 +34,6 @@ impl RedlockAcquisition {
         RedlockAcquisition { shared: Arc::new(shared) }
     }
 
-    pub(crate) fn keys(&self) -> &Keys {
-        &self.shared.keys
-    }
-
     /// The claim's identity in the nodes' queues.
     pub(crate) fn waiter(&self) -> &str {
         &self.shared.waiter
@@ -50,7 +45,6 @@ impl RedlockAcquisition {
     }
 }
 
-#[async_trait]
 impl Acquisition for RedlockAcquisition {
     fn claim(&self) -> &Arc<Claim> {
         &self.shared.claim

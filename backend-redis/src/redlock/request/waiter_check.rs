@@ -2,26 +2,27 @@
 
 use std::time::Duration;
 
-use fencelock_core::{Result, WaiterCheck};
+use fencelock_core::{LockName, Result, WaiterCheck};
 use redis::Value;
 
 use super::acquisition::RedlockAcquisition;
 use crate::protocol::call::ScriptCall;
 use crate::protocol::error::protocol_error;
-use crate::protocol::identity::ClientId;
+use crate::protocol::identity::{ClientId, Keys};
 use crate::redlock::node::member::Member;
 use crate::redlock::node::quorum::{Electorate, Quorum};
 use crate::redlock::rules::rejections::{CHECK_INTERVAL, nth_change};
 use crate::redlock::scripts::QUORUM;
-use crate::server::fan_out::in_turn;
+use crate::server::sample::in_turn;
 
-/// One result for each of `waiting`, which all wait for the same lock.
+/// One result for each of `waiting`, which all wait for `lock`.
 pub(crate) async fn check(
     quorum: &Quorum,
     process: &ClientId,
+    lock: &LockName,
     waiting: &[&RedlockAcquisition],
 ) -> Result<Vec<WaiterCheck>> {
-    let Some(keys) = waiting.first().map(|first| first.keys()) else { return Ok(Vec::new()) };
+    let keys = Keys::of(lock.key());
     let mut values = vec![process.as_str().as_bytes()];
     values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
     let call = ScriptCall { script: &QUORUM.check_waiters, keys: &keys.all(), values: &values };

@@ -8,7 +8,7 @@ use super::timing::{CHECK_GRID, join_window, resend_after};
 use crate::engine::hold::Hold;
 use crate::engine::telemetry::Metrics;
 use crate::engine::wait::Wait;
-use crate::store::distributed_lock::Acquisition;
+use crate::store::erased::ErasedAcquisition;
 use crate::time::moment::Moment;
 
 #[derive(Default)]
@@ -44,8 +44,8 @@ pub(super) enum InFlight {
 #[derive(Default)]
 pub(super) struct Due {
     pub(super) expired: Vec<(Arc<Hold>, Moment)>,
-    pub(super) renew: Vec<(u64, Arc<dyn Acquisition>)>,
-    pub(super) check: Vec<(u64, Arc<dyn Acquisition>)>,
+    pub(super) renew: Vec<Arc<dyn ErasedAcquisition>>,
+    pub(super) check: Vec<Arc<dyn ErasedAcquisition>>,
     /// Waiters whose check was never answered.
     pub(super) unanswered: Vec<Arc<Wait>>,
     pub(super) metrics: Option<Arc<Metrics>>,
@@ -126,7 +126,7 @@ impl Schedule {
                     InFlight::Yes | InFlight::YesAndWoken => Duration::ZERO,
                 };
                 if entry.due < until && entry.due - early <= now {
-                    due.renew.push((id, hold.cleanup().acquisition().clone()));
+                    due.renew.push(hold.cleanup().acquisition().clone());
                     due.metrics.get_or_insert_with(|| hold.metrics().clone());
                     let resend = until.min(now + resend_after(hold));
                     self.move_to(id, resend, InFlight::Yes);
@@ -144,7 +144,7 @@ impl Schedule {
         match entry.in_flight {
             InFlight::No => {
                 wait.asked(now);
-                due.check.push((id, wait.cleanup().acquisition().clone()));
+                due.check.push(wait.cleanup().acquisition().clone());
                 self.move_to(id, wait.silence_ends().max(now + CHECK_GRID), InFlight::Yes);
             }
             InFlight::Yes | InFlight::YesAndWoken => {

@@ -13,12 +13,13 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
-use super::batch::{Batch, Timing};
 use super::schedule::{Due, Entry, InFlight, Schedule, Task};
 use super::timing::{RECHECK, next_check, next_renewal, next_retry};
 use crate::engine::hold::{Ending, Hold};
 use crate::engine::wait::Wait;
-use crate::store::distributed_lock::{Acquisition, DistributedLock, RenewOutcome, WaiterCheck};
+use crate::store::claim::Claim;
+use crate::store::distributed_lock::{RenewOutcome, WaiterCheck};
+use crate::store::erased::ErasedStore;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::{LostReason, Result};
@@ -110,7 +111,7 @@ impl RenewalWorker {
     /// runtime ended before it polled the task once, and `closing` notifies all other tasks.
     pub(crate) fn run(
         self: Arc<RenewalWorker>,
-        store: Arc<dyn DistributedLock>,
+        store: Arc<dyn ErasedStore>,
         woken: UnboundedReceiver<u64>,
         closing: CancellationToken,
     ) -> impl Future<Output = ()> + Send {
@@ -123,7 +124,7 @@ impl RenewalWorker {
 
     async fn work(
         self: Arc<RenewalWorker>,
-        store: Arc<dyn DistributedLock>,
+        store: Arc<dyn ErasedStore>,
         mut woken: UnboundedReceiver<u64>,
     ) {
         // A single short hold has ended before this task gets to its schedule. Without a time limit
@@ -147,12 +148,7 @@ impl RenewalWorker {
         }
     }
 
-    fn carry_out(
-        self: &Arc<RenewalWorker>,
-        due: Due,
-        store: &Arc<dyn DistributedLock>,
-        now: Moment,
-    ) {
+    fn carry_out(self: &Arc<RenewalWorker>, due: Due, store: &Arc<dyn ErasedStore>, now: Moment) {
         for (hold, until) in due.expired {
             hold.expire(until, now);
         }
@@ -160,21 +156,30 @@ impl RenewalWorker {
             wait.cleanup().claim().wake();
         }
         if !due.renew.is_empty() {
-            let worker = self.clone();
-            let deliver = move |id, _: &_, answer, timing| worker.renewed(id, answer, timing);
-            tokio::spawn(Batch::new(store, due.renew, deliver).renew(due.metrics));
+            let (worker, store) = (self.clone(), store.clone());
+            tokio::spawn(async move {
+                let report = |claim: &Arc<Claim>, answer| {
+                    worker.renewed(claim.id, answer, now, store.clock().now());
+                };
+                store.renew(&due.renew, &report).await;
+                if let Some(metrics) = due.metrics {
+                    metrics.renewed(store.clock().now().duration_since(now));
+                }
+            });
         }
         if !due.check.is_empty() {
-            let worker = self.clone();
-            let deliver = move |id, acquisition: &Arc<dyn Acquisition>, answer, timing| {
-                worker.checked(id, acquisition, answer, timing);
-            };
-            tokio::spawn(Batch::new(store, due.check, deliver).check());
+            let (worker, store) = (self.clone(), store.clone());
+            tokio::spawn(async move {
+                let report = |claim: &Arc<Claim>, answer| {
+                    worker.checked(claim, answer, store.clock().now());
+                };
+                store.check_waiters(&due.check, &report).await;
+            });
         }
     }
 
-    fn renewed(&self, id: u64, answer: Result<RenewOutcome>, timing: Timing) {
-        let now = timing.answered;
+    /// Handles the answer, received at `now`, to a renewal of a batch that was sent at `sent`.
+    fn renewed(&self, id: u64, answer: Result<RenewOutcome>, sent: Moment, now: Moment) {
         let ended = {
             let mut schedule = self.schedule();
             let Some(entry) = schedule.get_mut(id) else { return };
@@ -183,7 +188,7 @@ impl RenewalWorker {
             let due = match &answer {
                 Ok(RenewOutcome::Renewed { valid_until }) => match hold.extend(*valid_until, now) {
                     true if in_flight == InFlight::YesAndWoken => Some(now),
-                    true => Some(next_renewal(&hold, timing.sent, now)),
+                    true => Some(next_renewal(&hold, sent, now)),
                     false => None,
                 },
                 Ok(RenewOutcome::Lost) => None,
@@ -218,19 +223,13 @@ impl RenewalWorker {
         }
     }
 
-    fn checked(
-        &self,
-        id: u64,
-        acquisition: &Arc<dyn Acquisition>,
-        answer: Result<WaiterCheck>,
-        timing: Timing,
-    ) {
-        let now = timing.answered;
+    /// Handles the answer, received at `now`, to a check of one waiter.
+    fn checked(&self, claim: &Claim, answer: Result<WaiterCheck>, now: Moment) {
         let mut must_attempt = matches!(answer, Ok(WaiterCheck::Attempt));
         {
             let mut schedule = self.schedule();
             if let Some(Entry { in_flight: InFlight::Yes, task: Task::Wait(wait), .. }) =
-                schedule.get_mut(id)
+                schedule.get_mut(claim.id)
             {
                 let check_after = match &answer {
                     Ok(check) => {
@@ -249,13 +248,13 @@ impl RenewalWorker {
                     }
                 };
                 let due = next_check(check_after, now);
-                schedule.move_to(id, due, InFlight::No);
+                schedule.move_to(claim.id, due, InFlight::No);
                 self.wake_if_earlier(&schedule, due);
             }
         }
         // Also while the claim's own attempt is in flight: it may be older than the check.
         if must_attempt {
-            acquisition.claim().wake();
+            claim.wake();
         }
         if let Err(error) = answer {
             tracing::debug!(target: "fencelock", %error, "the check of a waiter had no answer");
@@ -265,7 +264,7 @@ impl RenewalWorker {
 
 struct StopOnDrop {
     worker: Arc<RenewalWorker>,
-    store: Arc<dyn DistributedLock>,
+    store: Arc<dyn ErasedStore>,
     closing: CancellationToken,
 }
 
