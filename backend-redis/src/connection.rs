@@ -11,6 +11,7 @@ mod options;
 mod supervised;
 mod tls;
 
+#[cfg(feature = "redlock")]
 pub(crate) use dial::{ConnectionTask, Dialled};
 pub(crate) use endpoint::Target;
 pub(crate) use host::HostPort;
