@@ -20,17 +20,17 @@ struct Installed {
 
 impl Installed {
     fn new() -> Installed {
-        let [directory, path] =
-            [(), ()].map(|()| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+        let [directory, path] = [(), ()]
+            .map(|()| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory"));
         let program = directory.path().join("fencelock");
-        std::fs::hard_link(env!("CARGO_BIN_EXE_fencelock"), program).unwrap();
+        std::fs::hard_link(env!("CARGO_BIN_EXE_fencelock"), program).expect("a link");
         Installed { directory, path }
     }
 
     fn lab_in(&self, directory: &TempDir, script: &str) {
-        symlink("/bin/sh", directory.path().join("fencelock-lab")).unwrap();
+        symlink("/bin/sh", directory.path().join("fencelock-lab")).expect("a link");
         for command in COMMANDS {
-            std::fs::write(self.directory.path().join(command), script).unwrap();
+            std::fs::write(self.directory.path().join(command), script).expect("a script");
         }
     }
 
@@ -43,7 +43,7 @@ impl Installed {
     }
 
     fn output(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
+        self.command(arguments).output().expect("it runs")
     }
 }
 

@@ -94,7 +94,7 @@ impl Fault {
                 .await;
             }
             DeniedCommand => {
-                drop(redis_command(server, &["ACL", "SETUSER", "limited", "-set"]).await)
+                drop(redis_command(server, &["ACL", "SETUSER", "limited", "-set"]).await);
             }
             DeniedKey => {
                 let keys = ["resetkeys", "~fencelock:redlock", "~{*"];
@@ -122,7 +122,7 @@ impl Fault {
                 until("it serves", async || server.command(&["PING"]).await.is_ok()).await;
             }
             DeniedCommand => {
-                drop(redis_command(server, &["ACL", "SETUSER", "limited", "+set"]).await)
+                drop(redis_command(server, &["ACL", "SETUSER", "limited", "+set"]).await);
             }
             DeniedKey => drop(redis_command(server, &["ACL", "SETUSER", "limited", "~*"]).await),
             OtherType => {

@@ -167,7 +167,7 @@ async fn nodes_that_became_replicas_are_not_asked() {
             .await;
         },
         async |quorum, _, node| {
-            drop(redis_command(&quorum.nodes[node], &["REPLICAOF", "NO", "ONE"]).await)
+            drop(redis_command(&quorum.nodes[node], &["REPLICAOF", "NO", "ONE"]).await);
         },
     )
     .await;

@@ -83,7 +83,7 @@ async fn nodes_whose_writes_are_paused_are_not_waited_for() {
             redis_command(&quorum.nodes[node], &["CLIENT", "PAUSE", "600000", "WRITE"]).await;
         },
         async |quorum, _, node| {
-            drop(redis_command(&quorum.nodes[node], &["CLIENT", "UNPAUSE"]).await)
+            drop(redis_command(&quorum.nodes[node], &["CLIENT", "UNPAUSE"]).await);
         },
     )
     .await;

@@ -126,7 +126,7 @@ pub enum Want {
         /// The lock.
         name: String,
     },
-    /// Work as [`torture`](crate::torture) says, until [`Calm`](Want::Calm).
+    /// Work under faults, as a torture test does, until [`Calm`](Want::Calm).
     Torture(Shift),
     /// Finish the work that was begun.
     Calm,
