@@ -4,6 +4,8 @@
 //! leaves an open event and not a wrong one. Times are `CLOCK_MONOTONIC`, which all processes of
 //! a machine share; files of several processes can be merged by them.
 
+pub mod checker;
+
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
@@ -13,7 +15,7 @@ use fencelock_core::{ErrorKind, Guard, Lock, Locks, Result};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::peer::protocol::How;
+use crate::processes::peer::protocol::How;
 
 /// Nanoseconds on `CLOCK_MONOTONIC`.
 #[must_use]
@@ -110,7 +112,7 @@ impl Worker {
     /// A worker that remembers its events.
     #[must_use]
     pub fn new() -> Worker {
-        let id = crate::seed::fresh();
+        let id = crate::suite::seed::fresh();
         Worker { id, last_claim: 0, lock: String::new(), events: Vec::new(), file: None }
     }
 

@@ -18,7 +18,7 @@ use crate::behaviours::BEHAVIOURS;
 use crate::harness::Harness;
 use crate::harness::scratch::Connect;
 use crate::harness::url::UrlHarness;
-use crate::peer::process::serve_if_asked;
+use crate::processes::peer::process::serve_if_asked;
 use crate::suite::{Bounds, Outcome, STOPPED, run_fairly};
 
 /// The whole of a store's own test target, with `harness = false`. Takes the arguments of
@@ -238,7 +238,7 @@ fn run_matrix(
     bounds: Bounds,
     state: RunState,
 ) -> Report {
-    let seed = crate::seed::fresh();
+    let seed = crate::suite::seed::fresh();
     let state = Arc::new(state);
     let outcomes = Outcomes::default();
     let pairs = harnesses.iter().flat_map(|harness| {

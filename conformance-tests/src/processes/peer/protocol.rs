@@ -8,7 +8,7 @@ use fencelock_core::{Guard, Lock, Locks, Mode, Permits};
 use serde::{Deserialize, Serialize};
 
 use crate::harness::Params;
-use crate::workload::Shift;
+use crate::processes::workload::Shift;
 
 /// How a lock is wanted, in a form that can be written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
