@@ -15,7 +15,7 @@ use fencelock_core::{ErrorKind, Guard, Lock, Locks, Result};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 
 /// Nanoseconds on `CLOCK_MONOTONIC`.
 #[must_use]
@@ -112,7 +112,7 @@ impl Worker {
     /// A worker that remembers its events.
     #[must_use]
     pub fn new() -> Worker {
-        let id = crate::suite::seed::fresh();
+        let id = crate::seed::fresh();
         Worker { id, last_claim: 0, lock: String::new(), events: Vec::new(), file: None }
     }
 

@@ -4,7 +4,6 @@
 pub(crate) mod context;
 pub(crate) mod needs;
 pub(crate) mod run;
-pub(crate) mod seed;
 pub mod waiting;
 
 use std::fmt;

@@ -13,7 +13,7 @@ use super::behaviour;
 use super::work::{self, SHORT_WAIT};
 use crate::cancel_points::{DroppedAfter, at_every_await};
 use crate::harness::Backdoor;
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 use crate::suite::needs::Need;

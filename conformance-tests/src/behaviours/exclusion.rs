@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::behaviour;
 use super::work::{self, Counter};
 use crate::history::{What, Worker};
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 

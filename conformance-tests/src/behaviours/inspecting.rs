@@ -7,7 +7,7 @@ use fencelock_core::{LostReason, Mode, ParticipantId};
 use super::behaviour;
 use super::work::{self, SHORT_TTL};
 use crate::harness::Backdoor;
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 use crate::suite::needs::Need;

@@ -14,7 +14,7 @@ use crate::harness::Backdoor;
 use crate::harness::network_fault::NetworkFault;
 use crate::history::Worker;
 use crate::history::checker::Rules;
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 use crate::suite::needs::Need;

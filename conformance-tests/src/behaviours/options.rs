@@ -8,7 +8,7 @@ use fencelock_core::{ErrorKind, Lock, Operation};
 
 use super::behaviour;
 use super::work;
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 use crate::suite::needs::Need;

@@ -6,7 +6,7 @@ use fencelock_core::{ErrorKind, LostReason};
 
 use super::behaviour;
 use super::work::{self, BRIEFLY, SHORT_TTL};
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 use crate::suite::needs::Need;

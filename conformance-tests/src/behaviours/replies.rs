@@ -9,7 +9,7 @@ use fencelock_core::Snapshot;
 use super::behaviour;
 use super::work;
 use crate::harness::Backdoor;
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 use crate::suite::needs::Need;

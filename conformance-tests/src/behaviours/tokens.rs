@@ -10,7 +10,7 @@ use super::work::{self, BRIEFLY};
 use crate::harness::Backdoor;
 use crate::history::checker::Rules;
 use crate::history::{What, Worker};
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 use crate::processes::register::ProtectedRegister;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;

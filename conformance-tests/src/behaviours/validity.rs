@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::behaviour;
 use super::work::{self, BRIEFLY, SHORT_TTL};
 use crate::harness::Backdoor;
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 use crate::suite::needs::Need;

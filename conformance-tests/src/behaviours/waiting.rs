@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::behaviour;
 use super::work::{self, SHORT_WAIT};
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 use crate::suite::needs::Need;

@@ -10,7 +10,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::history::checker::Rules;
 use crate::history::{Event, Worker};
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 use crate::suite::context::Context;
 
 /// Each of `clients` holds `name` `rounds` times, all of them concurrently, in the mode that `how`

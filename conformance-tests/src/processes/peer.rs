@@ -24,7 +24,9 @@ pub(crate) mod process;
 pub(crate) mod protocol;
 mod work;
 
-use protocol::{Answer, Hello, How, Reply, Request, Want};
+use protocol::{Answer, Hello, Reply, Request, Want};
+
+use crate::how::How;
 
 /// Why a peer did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

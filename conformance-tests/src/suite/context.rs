@@ -55,7 +55,7 @@ impl Context {
         seed: u64,
     ) -> Result<Context> {
         // Not from the seed: two runs with one seed must not share names in a persistent store.
-        let prefix = format!("{}{:016x}:", harness.stem(), crate::suite::seed::fresh());
+        let prefix = format!("{}{:016x}:", harness.stem(), crate::seed::fresh());
         let store: Arc<dyn Store> = Arc::from(harness.open(&prefix).await?);
         let base = Params::under(&prefix);
         let first = store.connect(&base).await?;

@@ -238,7 +238,7 @@ fn run_matrix(
     bounds: Bounds,
     state: RunState,
 ) -> Report {
-    let seed = crate::suite::seed::fresh();
+    let seed = crate::seed::fresh();
     let state = Arc::new(state);
     let outcomes = Outcomes::default();
     let pairs = harnesses.iter().flat_map(|harness| {

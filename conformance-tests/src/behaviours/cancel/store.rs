@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 
 use super::{anywhere, assert_clean};
 use crate::behaviours::work;
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 use crate::suite::context::Context;
 
 pub(super) async fn inspect(context: Arc<Context>) {

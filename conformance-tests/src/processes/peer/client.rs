@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::history::{ClaimId, What, Worker};
-use crate::processes::peer::protocol::How;
+use crate::how::How;
 use crate::processes::register::process::Registers;
 use crate::processes::workload::{Errors, Shift, Workload, lock_name};
 
