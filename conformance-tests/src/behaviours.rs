@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::context::Context;
-use crate::needs::Need;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
 use crate::suite::{Behaviour, Running};
 
 mod cancel;

@@ -4,6 +4,8 @@
 //! leaves an open event and not a wrong one. Times are `CLOCK_MONOTONIC`, which all processes of
 //! a machine share; files of several processes can be merged by them.
 
+pub mod checker;
+
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
@@ -13,7 +15,7 @@ use fencelock_core::{ErrorKind, Guard, Lock, Locks, Result};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::peer::protocol::How;
+use crate::how::How;
 
 /// Nanoseconds on `CLOCK_MONOTONIC`.
 #[must_use]

@@ -1,6 +1,11 @@
 //! Runs one behaviour on one store: checks its needs, runs it under a watchdog, and searches for
 //! leftovers.
 
+pub(crate) mod context;
+pub(crate) mod needs;
+pub(crate) mod run;
+pub mod waiting;
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -11,10 +16,10 @@ use tokio::runtime::Builder;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::context::Context;
 use crate::harness::Harness;
-use crate::needs::Need;
-use crate::stall_detector::StallDetector;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
+use crate::time::stall_detector::StallDetector;
 
 /// Something every store must do, or must do if it meets the needs.
 #[derive(Clone, Copy)]

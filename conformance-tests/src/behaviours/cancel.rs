@@ -12,11 +12,11 @@ use tokio::time::{Instant, timeout};
 use super::behaviour;
 use super::work::{self, SHORT_WAIT};
 use crate::cancel_points::{DroppedAfter, at_every_await};
-use crate::context::Context;
 use crate::harness::Backdoor;
-use crate::needs::Need;
-use crate::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
 
 mod acquiring;
 mod holding;

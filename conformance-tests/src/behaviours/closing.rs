@@ -6,9 +6,9 @@ use fencelock_core::{ErrorKind, LostReason};
 
 use super::behaviour;
 use super::work;
-use crate::context::Context;
-use crate::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
+use crate::suite::context::Context;
 
 const GROUP: &str = "closing";
 

@@ -9,8 +9,8 @@ use fencelock_core::{Error, ErrorKind, Operation};
 
 use super::behaviour;
 use super::work::{self, BRIEFLY, SHORT_WAIT};
-use crate::context::Context;
 use crate::suite::Behaviour;
+use crate::suite::context::Context;
 
 const GROUP: &str = "errors";
 

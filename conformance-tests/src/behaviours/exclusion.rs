@@ -10,10 +10,10 @@ use tokio::time::sleep;
 
 use super::behaviour;
 use super::work::{self, Counter};
-use crate::context::Context;
 use crate::history::{What, Worker};
-use crate::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
+use crate::suite::context::Context;
 
 const GROUP: &str = "exclusion";
 

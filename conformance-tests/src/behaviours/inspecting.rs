@@ -6,11 +6,11 @@ use fencelock_core::{LostReason, Mode, ParticipantId};
 
 use super::behaviour;
 use super::work::{self, SHORT_TTL};
-use crate::context::Context;
 use crate::harness::Backdoor;
-use crate::needs::Need;
-use crate::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
 
 const GROUP: &str = "inspecting";
 

@@ -10,14 +10,14 @@ use tokio::time::Instant;
 
 use super::behaviour;
 use super::work::{self, SHORT_TTL};
-use crate::checker::Rules;
-use crate::context::Context;
 use crate::harness::Backdoor;
 use crate::harness::network_fault::NetworkFault;
 use crate::history::Worker;
-use crate::needs::Need;
-use crate::peer::protocol::How;
+use crate::history::checker::Rules;
+use crate::how::How;
 use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
 
 const GROUP: &str = "network";
 const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::NetworkFaults)];

@@ -8,10 +8,10 @@ use fencelock_core::{ErrorKind, Lock, Operation};
 
 use super::behaviour;
 use super::work;
-use crate::context::Context;
-use crate::needs::Need;
-use crate::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
 
 const GROUP: &str = "options";
 

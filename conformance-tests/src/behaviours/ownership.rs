@@ -6,11 +6,11 @@ use fencelock_core::{ErrorKind, LostReason};
 
 use super::behaviour;
 use super::work::{self, BRIEFLY, SHORT_TTL};
-use crate::context::Context;
-use crate::frozen_runtime::FrozenRuntime;
-use crate::needs::Need;
-use crate::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
+use crate::time::frozen_runtime::FrozenRuntime;
 
 const GROUP: &str = "ownership";
 

@@ -9,14 +9,15 @@ use tokio::time::{Instant, sleep};
 
 use super::behaviour;
 use super::work::{self, SHORT_TTL};
-use crate::checker::Rules;
-use crate::context::Context;
 use crate::harness::Backdoor;
 use crate::history;
-use crate::needs::Need;
-use crate::peer::protocol::{Answer, How, Want};
-use crate::peer::{Peer, PeerError};
+use crate::history::checker::Rules;
+use crate::how::How;
+use crate::processes::peer::protocol::{Answer, Want};
+use crate::processes::peer::{Peer, PeerError};
 use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
 
 const GROUP: &str = "processes";
 const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::Processes)];

@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep};
 
 use super::behaviour;
 use super::work::{self, SHORT_TTL};
-use crate::context::Context;
-use crate::needs::Need;
 use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
 
 const GROUP: &str = "renewal";
 const NEEDS: &[Need] = &[Need::Renewal];

@@ -8,11 +8,11 @@ use fencelock_core::Snapshot;
 
 use super::behaviour;
 use super::work;
-use crate::context::Context;
 use crate::harness::Backdoor;
-use crate::needs::Need;
-use crate::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
 
 const GROUP: &str = "replies";
 const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::LoseReply)];

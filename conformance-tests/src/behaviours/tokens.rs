@@ -7,14 +7,14 @@ use fencelock_core::FencingToken;
 
 use super::behaviour;
 use super::work::{self, BRIEFLY};
-use crate::checker::Rules;
-use crate::context::Context;
 use crate::harness::Backdoor;
+use crate::history::checker::Rules;
 use crate::history::{What, Worker};
-use crate::needs::Need;
-use crate::peer::protocol::How;
-use crate::register::ProtectedRegister;
+use crate::how::How;
+use crate::processes::register::ProtectedRegister;
 use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
 
 const GROUP: &str = "tokens";
 

@@ -9,12 +9,12 @@ use tokio::time::{Instant, sleep};
 
 use super::behaviour;
 use super::work::{self, BRIEFLY, SHORT_TTL};
-use crate::context::Context;
-use crate::frozen_runtime::FrozenRuntime;
 use crate::harness::Backdoor;
-use crate::needs::Need;
-use crate::peer::protocol::How;
+use crate::how::How;
 use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
+use crate::time::frozen_runtime::FrozenRuntime;
 
 const GROUP: &str = "validity";
 

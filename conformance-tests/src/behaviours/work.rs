@@ -8,10 +8,10 @@ use std::time::Duration;
 use fencelock_core::{Error, ErrorKind, Guard, Locks, LostReason, Result};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::checker::Rules;
-use crate::context::Context;
+use crate::history::checker::Rules;
 use crate::history::{Event, Worker};
-use crate::peer::protocol::How;
+use crate::how::How;
+use crate::suite::context::Context;
 
 /// Each of `clients` holds `name` `rounds` times, all of them concurrently, in the mode that `how`
 /// gives for the client's index. Returns the history.

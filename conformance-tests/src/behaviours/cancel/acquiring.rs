@@ -10,8 +10,8 @@ use tokio::task::JoinHandle;
 
 use super::{anywhere, assert_clean, ways};
 use crate::behaviours::work;
-use crate::context::Context;
 use crate::harness::Backdoor;
+use crate::suite::context::Context;
 
 /// Acquires, or tries with a wait limit. A try without one may find the lock busy: the request of
 /// the attempt that was dropped before may still be in flight.

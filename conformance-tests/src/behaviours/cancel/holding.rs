@@ -8,7 +8,7 @@ use fencelock_core::{ErrorKind, Guard, Locks, LostReason};
 
 use super::{anywhere, assert_clean, ways};
 use crate::behaviours::work::{self, BRIEFLY};
-use crate::context::Context;
+use crate::suite::context::Context;
 
 /// redis-py #3847: a cancelled release wedged the lock. Never polled at all, the guard is in the
 /// future, and is dropped with it.

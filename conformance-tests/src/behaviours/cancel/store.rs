@@ -7,8 +7,8 @@ use tokio::runtime::Handle;
 
 use super::{anywhere, assert_clean};
 use crate::behaviours::work;
-use crate::context::Context;
-use crate::peer::protocol::How;
+use crate::how::How;
+use crate::suite::context::Context;
 
 pub(super) async fn inspect(context: Arc<Context>) {
     let name = context.name("lock");

@@ -19,13 +19,13 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::checker::{Rules, assert_clean, check};
-use crate::clock::ServerClock;
-use crate::frozen_runtime::FrozenRuntime;
 use crate::harness::{Harness, Params, Store};
 use crate::history::Event;
-use crate::peer::Peer;
-use crate::waiting::{self, CHECK_EVERY};
+use crate::history::checker::{Rules, assert_clean, check};
+use crate::processes::peer::Peer;
+use crate::suite::waiting::{self, CHECK_EVERY};
+use crate::time::clock::ServerClock;
+use crate::time::frozen_runtime::FrozenRuntime;
 
 /// One behaviour's run on one store.
 pub struct Context {

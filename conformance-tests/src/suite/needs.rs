@@ -40,7 +40,7 @@ impl Need {
             Need::Lease => profile.liveness == Liveness::Lease,
             Need::Renewal => profile.renewal != RenewalPlan::None,
             Need::TokensBeyondData => profile.tokens == TokenOrder::BeyondData,
-            Need::ClientClock => crate::clock::ServerClock::is_possible(),
+            Need::ClientClock => crate::time::clock::ServerClock::is_possible(),
             Need::Backdoor(backdoor) => store.backdoors().contains(&backdoor),
         };
         if has {

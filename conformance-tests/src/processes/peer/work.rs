@@ -4,8 +4,8 @@ use std::path::Path;
 
 use fencelock_core::{Error, ErrorKind, Lock, Result};
 
-use super::protocol::How;
 use crate::history::Worker;
+use crate::how::How;
 
 /// Acquires and releases `rounds` times and counts in between.
 pub(crate) async fn work(

@@ -17,14 +17,16 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
 use crate::harness::Params;
-use crate::stopping::stop;
+use crate::processes::stopping::stop;
 
 mod client;
 pub(crate) mod process;
 pub(crate) mod protocol;
 mod work;
 
-use protocol::{Answer, Hello, How, Reply, Request, Want};
+use protocol::{Answer, Hello, Reply, Request, Want};
+
+use crate::how::How;
 
 /// Why a peer did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,9 +15,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::history::{ClaimId, What, Worker};
-use crate::peer::protocol::How;
-use crate::register::process::Registers;
-use crate::workload::{Errors, Shift, Workload, lock_name};
+use crate::how::How;
+use crate::processes::register::process::Registers;
+use crate::processes::workload::{Errors, Shift, Workload, lock_name};
 
 /// Works until `calm` changes, and finishes what was begun.
 pub(crate) async fn work(

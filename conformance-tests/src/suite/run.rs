@@ -18,7 +18,7 @@ use crate::behaviours::BEHAVIOURS;
 use crate::harness::Harness;
 use crate::harness::scratch::Connect;
 use crate::harness::url::UrlHarness;
-use crate::peer::process::serve_if_asked;
+use crate::processes::peer::process::serve_if_asked;
 use crate::suite::{Bounds, Outcome, STOPPED, run_fairly};
 
 /// The whole of a store's own test target, with `harness = false`. Takes the arguments of

@@ -65,7 +65,7 @@ impl RegisterServer {
     /// # Errors
     /// When this program cannot be executed again.
     pub async fn start(socket: PathBuf) -> io::Result<RegisterServer> {
-        let mut command = Command::new(crate::peer::this_program()?);
+        let mut command = Command::new(crate::processes::peer::this_program()?);
         command.env(ASKED, &socket).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
         let mut ready = [0];

@@ -17,8 +17,8 @@ use super::work;
 use crate::harness::Harness;
 use crate::harness::scratch::Connect;
 use crate::harness::url::UrlHarness;
-use crate::peer::client;
-use crate::register::ProtectedRegister;
+use crate::processes::peer::client;
+use crate::processes::register::ProtectedRegister;
 
 /// Set for a program that is to be a peer.
 pub(crate) const ASKED: &str = "FENCELOCK_CONFORMANCE_PEER";
@@ -32,7 +32,7 @@ pub fn peer_main_if_asked(connect: Connect) {
 
 /// As [`peer_main_if_asked`], of the harness that the parent named, or of the only one.
 pub(crate) fn serve_if_asked(harnesses: &[Arc<dyn Harness>]) {
-    crate::register::process::serve_if_asked();
+    crate::processes::register::process::serve_if_asked();
     let Some(asked) = std::env::var_os(ASKED) else { return };
     let named = harnesses.iter().find(|harness| asked == harness.name());
     let Some(harness) = named.or(harnesses.first()) else { return };
