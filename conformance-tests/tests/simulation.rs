@@ -12,49 +12,49 @@
 mod backends;
 #[path = "mutants/catalogue.rs"]
 mod catalogue;
-#[path = "simulation/clients.rs"]
+#[path = "simulation/world/clients.rs"]
 mod clients;
-#[path = "simulation/closing.rs"]
+#[path = "simulation/scenes/closing.rs"]
 mod closing;
-#[path = "simulation/conditions.rs"]
+#[path = "simulation/world/conditions.rs"]
 mod conditions;
-#[path = "simulation/dice.rs"]
+#[path = "simulation/world/dice.rs"]
 mod dice;
-#[path = "simulation/failing.rs"]
+#[path = "simulation/scenes/failing.rs"]
 mod failing;
-#[path = "simulation/faulty.rs"]
+#[path = "simulation/world/faulty.rs"]
 mod faulty;
-#[path = "simulation/gate.rs"]
+#[path = "simulation/world/gate.rs"]
 mod gate;
-#[path = "simulation/history.rs"]
+#[path = "simulation/world/history.rs"]
 mod history;
-#[path = "simulation/lease_backend.rs"]
+#[path = "simulation/lease/backend.rs"]
 mod lease_backend;
-#[path = "simulation/lease_script.rs"]
+#[path = "simulation/lease/script.rs"]
 mod lease_script;
-#[path = "simulation/lease_server.rs"]
+#[path = "simulation/lease/server.rs"]
 mod lease_server;
-#[path = "simulation/leaving.rs"]
+#[path = "simulation/scenes/leaving.rs"]
 mod leaving;
-#[path = "simulation/link.rs"]
+#[path = "simulation/world/link.rs"]
 mod link;
 #[path = "mutants/mutant.rs"]
 mod mutant;
-#[path = "simulation/renewing.rs"]
+#[path = "simulation/scenes/renewing.rs"]
 mod renewing;
 #[path = "simulation/run.rs"]
 mod run;
 #[path = "simulation/scene.rs"]
 mod scene;
-#[path = "simulation/scripted.rs"]
+#[path = "simulation/scenes/scripted.rs"]
 mod scripted;
-#[path = "simulation/seeds.rs"]
+#[path = "simulation/scenes/seeds.rs"]
 mod seeds;
-#[path = "simulation/session_acquisition.rs"]
+#[path = "simulation/session/acquisition.rs"]
 mod session_acquisition;
-#[path = "simulation/session_backend.rs"]
+#[path = "simulation/session/backend.rs"]
 mod session_backend;
-#[path = "simulation/session_server.rs"]
+#[path = "simulation/session/server.rs"]
 mod session_server;
-#[path = "simulation/waiting.rs"]
+#[path = "simulation/scenes/waiting.rs"]
 mod waiting;

@@ -25,11 +25,11 @@ pub(crate) enum By {
 use By::{SeedsOfLeases, SeedsOfSessions, Suite, Test};
 
 const BACKENDS: &str = "conformance-tests/tests/simulation/backends.rs";
-const CLOSING: &str = "conformance-tests/tests/simulation/closing.rs";
-const FAILING: &str = "conformance-tests/tests/simulation/failing.rs";
-const LEAVING: &str = "conformance-tests/tests/simulation/leaving.rs";
-const RENEWING: &str = "conformance-tests/tests/simulation/renewing.rs";
-const WAITING: &str = "conformance-tests/tests/simulation/waiting.rs";
+const CLOSING: &str = "conformance-tests/tests/simulation/scenes/closing.rs";
+const FAILING: &str = "conformance-tests/tests/simulation/scenes/failing.rs";
+const LEAVING: &str = "conformance-tests/tests/simulation/scenes/leaving.rs";
+const RENEWING: &str = "conformance-tests/tests/simulation/scenes/renewing.rs";
+const WAITING: &str = "conformance-tests/tests/simulation/scenes/waiting.rs";
 const PROMISES: &str = "core/tests/promises/holding.rs";
 const MODEL: &str = "redlock-model/tests/model/breaks.rs";
 
