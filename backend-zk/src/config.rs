@@ -1,9 +1,10 @@
 //! The configuration of a store: servers, root, session, login and certificates; and connecting.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::url::{Params, StoreUrl};
 use fencelock_core::{BootClock, Error, ErrorKind, Guard, Locks, Result, Settings};
 use tokio::runtime::Handle;

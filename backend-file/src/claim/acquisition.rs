@@ -7,9 +7,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::task::Poll;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Error, FencingToken, IfBusy, Moment, ReleaseOutcome,
     RenewOutcome, Residue, Result, WatchHandle,
@@ -117,7 +118,7 @@ impl Shared {
     }
 
     fn claim_state(&self) -> MutexGuard<'_, ClaimState> {
-        self.claim_state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.claim_state.lock()
     }
 
     fn ticket(&self) -> Option<u64> {

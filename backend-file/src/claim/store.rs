@@ -1,9 +1,10 @@
 //! The state that all claims of a connected store share.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{BootClock, Clock, Result};
 use tokio::sync::oneshot;
 
@@ -59,7 +60,7 @@ impl Store {
     }
 
     fn locks(&self) -> MutexGuard<'_, LockTable> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.locks.lock()
     }
 
     /// The lock with the full name `key`.

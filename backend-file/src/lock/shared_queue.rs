@@ -3,10 +3,11 @@
 //! The latch is an flock on the lock's page. It is held for microseconds, and the kernel frees it
 //! when its holder dies.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use fencelock_core::Result;
+use fencelock_core::sync::Mutex;
 use rustix::io::Errno;
 
 use crate::error::{failed, foreign};
@@ -183,6 +184,6 @@ impl SharedQueue {
     }
 
     fn cache(&self) -> MutexGuard<'_, QueueCache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cache.lock()
     }
 }

@@ -1,9 +1,10 @@
 //! The claims of a store that a wake-up can address.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 use fencelock_core::Claim;
+use fencelock_core::sync::Mutex;
 
 /// Identifies a claim in a wake-up: the lock's hash plus the ticket.
 pub(crate) type ClaimKey = u64;
@@ -21,7 +22,7 @@ pub(crate) struct ClaimRegistry {
 
 impl ClaimRegistry {
     fn claims(&self) -> MutexGuard<'_, HashMap<ClaimKey, Weak<Claim>>> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+        self.claims.lock()
     }
 
     pub(crate) fn add(&self, claim_key: ClaimKey, claim: &Arc<Claim>) {

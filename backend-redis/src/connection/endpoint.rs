@@ -4,9 +4,10 @@
 //! followed.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -43,7 +44,7 @@ impl Target {
             Target::To(host) => options.dial(&address(host), config).await,
             Target::Socket(path) => options.dial(&Address::Unix(path.clone()), config).await,
             Target::Any(hosts) => {
-                let hosts = hosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let hosts = hosts.lock().clone();
                 first_of(&hosts, "missing host", |host| async move {
                     let mut dialled = options.dial(&address(host), config).await?;
                     require_data(&mut dialled.connection).await?;

@@ -7,9 +7,10 @@
 //! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::StreamExt;
 use futures_util::future::Either;
@@ -94,7 +95,7 @@ impl Cluster {
     }
 
     fn map(&self) -> MutexGuard<'_, Map> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+        self.map.lock()
     }
 
     /// The master that has `key`, by the last map.
@@ -298,7 +299,7 @@ impl Cluster {
                 known.push(host.clone());
             }
         }
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.known.lock() = known;
         let mut map = self.map();
         map.nodes.retain(|host, known| masters.contains(&host) || known.used.elapsed() < KEPT);
         map.ranges = ranges;

@@ -5,10 +5,12 @@
 //! separately from then on; if refusals continue, all calls are, for a while.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use fencelock_core::sync::Mutex;
 
 /// How long a refusal is remembered.
 pub(crate) const WHILE: Duration = Duration::from_secs(60);
@@ -47,7 +49,7 @@ impl Sharing {
     }
 
     fn refused(&self) -> MutexGuard<'_, Refused> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Those of `calls` that may share a request, and those that may not.

@@ -3,9 +3,9 @@
 //! `WAIT` covers the writes of its own connection, and blocks that connection. So confirmations have
 //! a connection of their own, which renewals never use, and concurrent ones share one `WAIT`.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{Error, ErrorKind, Result};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::oneshot;
@@ -59,7 +59,7 @@ impl Replicas {
     async fn confirm_by(&self, call: ScriptCall<'_>, by: EvalBy) -> Result<Value> {
         let (answer, mut answered) = oneshot::channel();
         let confirmation = Confirmation { command: call.command(by), answer };
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(confirmation);
+        self.waiting.lock().push(confirmation);
         let sending = self.sending.lock().await;
         // The previous sender may have sent this one too.
         if let Ok(answer) = answered.try_recv() {
@@ -73,7 +73,7 @@ impl Replicas {
 
     /// Sends all waiting confirmations, then one `WAIT`.
     async fn send(&self) {
-        let all = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = std::mem::take(&mut *self.waiting.lock());
         if all.is_empty() {
             return;
         }

@@ -1,9 +1,10 @@
 //! Routes the server's pushes to the live claims of this client.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 use async_trait::async_trait;
+use fencelock_core::sync::Mutex;
 use fencelock_core::{Claim, Result};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
@@ -23,7 +24,7 @@ pub(crate) struct Notifications {
 
 impl Notifications {
     fn claims(&self) -> MutexGuard<'_, HashMap<Uuid, Weak<Claim>>> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+        self.claims.lock()
     }
 
     pub(crate) fn register(&self, claim: &Arc<Claim>) {
@@ -41,7 +42,7 @@ impl Notifications {
 
     /// From now on `claim` is woken when the server pushes a change of `key`.
     pub(crate) fn watch(&self, key: &str, claim: &Arc<Claim>) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watchers = self.watchers.lock();
         if watchers.len() == watchers.capacity() {
             watchers.retain(|_, watcher| watcher.strong_count() > 0);
         }
@@ -79,7 +80,7 @@ impl PushHandler for Notifications {
         let Value::BulkString(key) = key else { return };
         let Ok(key) = std::str::from_utf8(key) else { return };
         let watcher = {
-            let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut watchers = self.watchers.lock();
             watchers.remove(key)
         };
         if let Some(claim) = watcher.and_then(|watcher| watcher.upgrade()) {

@@ -1,8 +1,9 @@
 //! One claim: the state of its node, the watch while it waits, and the steps that change both.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Error, IfBusy, Mode, Moment, ReleaseOutcome, Residue,
     Result,
@@ -63,7 +64,7 @@ impl ZkAcquisition {
     }
 
     fn state(&self) -> MutexGuard<'_, ClaimState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The path of the lock.

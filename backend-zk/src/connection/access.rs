@@ -1,9 +1,10 @@
 //! How connections and sessions are requested: the transport's settings, the negotiation, and the
 //! nodes above those of claims.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{BootClock, Clock, Error, ErrorKind, Moment, Result};
 use futures_util::future::join_all;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, Error as ZkError};
@@ -149,7 +150,7 @@ impl Access {
 
     /// The paths that [`create_root`](Access::create_root) created, the uppermost first.
     pub(crate) fn created(&self) -> MutexGuard<'_, Vec<String>> {
-        self.created.lock().unwrap_or_else(PoisonError::into_inner)
+        self.created.lock()
     }
 
     /// Creates the node of a lock, which the servers remove some time after its last child; or the

@@ -10,9 +10,10 @@
 //! all sessions are full: the path of its own node, and as much again while it waits.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 use fencelock_core::Claim;
+use fencelock_core::sync::Mutex;
 
 /// Bytes of paths in one session. The transport's limit is 128 KiB; the rest is for watches that are
 /// not wanted any more, while their tasks have not ended yet.
@@ -74,7 +75,7 @@ impl State {
 
 impl Budget {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The claims that depend on the session.
@@ -133,7 +134,7 @@ impl Reservation {
     }
 
     fn predecessor(&self) -> MutexGuard<'_, usize> {
-        self.predecessor.lock().unwrap_or_else(PoisonError::into_inner)
+        self.predecessor.lock()
     }
 
     /// Gives back the share for waiting.

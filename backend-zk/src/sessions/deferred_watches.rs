@@ -4,9 +4,10 @@
 //! task.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{BootClock, Clock, Moment};
 use tokio::sync::Notify;
 
@@ -27,7 +28,7 @@ struct Pending {
 
 impl DeferredWatches {
     fn pending(&self) -> MutexGuard<'_, VecDeque<Pending>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock()
     }
 
     /// Calls `set` at [`WATCH_DELAY`] after `since`, which must not be before that of the last

@@ -6,9 +6,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{BootClock, Claim, Clock, Error, ErrorKind, LockName, Result};
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
@@ -71,7 +72,7 @@ impl Pool {
     }
 
     fn sessions(&self) -> MutexGuard<'_, Vec<Arc<Session>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock()
     }
 
     /// The sessions that are not over.

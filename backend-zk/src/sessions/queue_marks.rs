@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
+
+use fencelock_core::sync::Mutex;
 
 /// The marks of a session's nodes that wait, or have waited, by their paths.
 #[derive(Default)]
@@ -18,7 +20,7 @@ pub(crate) struct QueueMark {
 
 impl QueueMarks {
     fn by_path(&self) -> MutexGuard<'_, HashMap<String, Weak<QueueMark>>> {
-        self.by_path.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_path.lock()
     }
 
     pub(crate) fn register(&self, path: &str) -> Arc<QueueMark> {

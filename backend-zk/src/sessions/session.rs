@@ -9,10 +9,11 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use fencelock_core::batching::Batcher;
+use fencelock_core::sync::Mutex;
 use fencelock_core::{BootClock, Clock, Moment};
 use tokio::runtime::Handle;
 use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
@@ -102,7 +103,7 @@ impl Session {
     }
 
     fn liveness(&self) -> MutexGuard<'_, SessionLiveness> {
-        self.liveness.lock().unwrap_or_else(PoisonError::into_inner)
+        self.liveness.lock()
     }
 
     /// Until when what the session holds is valid; `None` when the session is over.
@@ -142,7 +143,7 @@ impl Session {
     }
 
     fn client_slot(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
-        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+        self.client.lock()
     }
 
     /// The transport. It sends a request when its method is called, in the order of the calls,

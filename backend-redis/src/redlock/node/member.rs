@@ -2,9 +2,10 @@
 //!
 //! No acquisition waits for that task.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;

@@ -1,10 +1,11 @@
 //! Monitors one node: whether it may vote, by its incarnation record, and its clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fencelock_core::sync::Mutex;
 use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, Value};
@@ -76,7 +77,7 @@ pub(crate) struct VoteRequest {
 
 impl NodeMonitor {
     pub(super) fn state(&self) -> MutexGuard<'_, NodeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Checks the node periodically, when a connection is new, and when it is suspected.

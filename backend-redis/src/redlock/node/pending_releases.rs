@@ -1,7 +1,8 @@
 //! Releases deferred for an unreachable node, until it is back or the lease has expired.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{Moment, Result};
 use futures_util::{StreamExt, stream};
 use redis::Value;
@@ -29,12 +30,12 @@ pub(crate) struct PendingReleases(Mutex<Vec<PendingRelease>>);
 
 impl PendingReleases {
     pub(super) fn push(&self, release: PendingRelease) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(release);
+        self.0.lock().push(release);
     }
 
     /// Sends every release that has not expired; those that fail stay deferred.
     pub(super) async fn flush(&self, batches: &Arc<BatchingNode>, now: Moment) {
-        let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = std::mem::take(&mut *self.0.lock());
         let open = all.into_iter().filter(|release| now < release.expires);
         let sending = stream::iter(open).map(async |release| {
             let PendingRelease { keys, identity, waiter, .. } = &release;

@@ -1,9 +1,10 @@
 //! What is known of all nodes together: whose clocks agree, and whether their set was replaced.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{BootClock, Error, ErrorKind};
 use tokio::sync::watch;
 
@@ -50,7 +51,7 @@ impl QuorumView {
     }
 
     fn clocks(&self) -> MutexGuard<'_, Clocks> {
-        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.clocks.lock()
     }
 
     pub(super) fn set_offset(&self, node: usize, offset: Offset) {

@@ -5,9 +5,10 @@
 //! waiter that asked them now. Pushes are hints; the next check finds what a lost one announced.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 use fencelock_core::Claim;
+use fencelock_core::sync::Mutex;
 use uuid::Uuid;
 
 use crate::redlock::node_set::NodeSet;
@@ -36,7 +37,7 @@ impl Waiters {
     }
 
     fn claims(&self) -> MutexGuard<'_, HashMap<Uuid, Waiter>> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+        self.claims.lock()
     }
 
     /// `claim` starts a round, which answers earlier notifications. Whether an operator has evicted

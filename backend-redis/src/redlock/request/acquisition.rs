@@ -1,7 +1,8 @@
 //! One claim's acquisition on a quorum, as core drives it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, FencingToken, ReleaseOutcome, RenewOutcome, Residue,
     Result, lease_end,

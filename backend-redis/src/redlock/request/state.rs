@@ -3,8 +3,9 @@
 //! Each round has an identity of its own, which is never requested again once it was released: a
 //! release that arrives late must not delete what a later round acquired.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{Claim, IfBusy, Result};
 use redis::Value;
 use tokio::time::Instant;
@@ -99,7 +100,7 @@ impl State {
 
 impl Grant {
     pub(super) fn possession(&self) -> MutexGuard<'_, Vec<Possession>> {
-        self.possession.lock().unwrap_or_else(PoisonError::into_inner)
+        self.possession.lock()
     }
 
     /// Whether the grant may be reinstalled on `node` in this incarnation.
@@ -115,7 +116,7 @@ impl Grant {
 
 impl QuorumClaim {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The state, unless the claim is being released; it cannot start to be while this guard lives.
