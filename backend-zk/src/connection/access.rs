@@ -1,7 +1,7 @@
 //! How connections and sessions are requested: the transport's settings, the negotiation, and the
 //! nodes above those of claims.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
@@ -86,10 +86,10 @@ impl Access {
             opened = self.open(clock, timeout) => match opened {
                 Err(error) if error.kind() == ErrorKind::Unreachable => {
                     let found = self.probe_all().await;
-                    match found.iter().all(|found| *found == Found::Nothing) {
-                        true => Err(error),
-                        false => Err(self.explain(&found).caused_by(error)),
+                    if found.iter().all(|found| *found == Found::Nothing) {
+                        return Err(error);
                     }
+                    Err(self.explain(&found).caused_by(error))
                 }
                 opened => opened,
             },
@@ -102,11 +102,10 @@ impl Access {
     }
 
     fn explain(&self, found: &[Found]) -> Error {
-        let seen =
-            self.hosts.iter().zip(found).map(|((host, port), found)| {
-                format!("{host}:{port} {}", found.advice(self.is_secure))
-            });
-        let seen = seen.collect::<Vec<_>>().join("; ");
+        let found_at = |((host, port), found): (&(String, u16), &Found)| {
+            format!("{host}:{port} {}", found.advice(self.is_secure))
+        };
+        let seen = self.hosts.iter().zip(found).map(found_at).collect::<Vec<_>>().join("; ");
         Error::new(ErrorKind::Unreachable, format!("no server grants a session: {seen}"))
     }
 
@@ -133,24 +132,18 @@ impl Access {
     pub(crate) async fn create_root(&self, client: &Client) -> Result<(), ZkError> {
         let options = CreateMode::Persistent.with_acls(self.acls);
         let ends = self.root.char_indices().skip(1).filter(|(_, c)| *c == '/').map(|(at, _)| at);
-        for end in ends.chain([self.root.len()]) {
-            let path = &self.root[..end];
+        for path in ends.chain([self.root.len()]).map(|end| &self.root[..end]) {
             // A login that may not create it can still use it.
             if path == "/" || client.check_stat(path).await?.is_some() {
                 continue;
             }
             match client.create(path, b"", &options).await {
-                Ok(_) => self.created().push(path.to_owned()),
+                Ok(_) => self.created.lock().push(path.to_owned()),
                 Err(ZkError::NodeExists) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
-    }
-
-    /// The paths that [`create_root`](Access::create_root) created, the uppermost first.
-    pub(crate) fn created(&self) -> MutexGuard<'_, Vec<String>> {
-        self.created.lock()
     }
 
     /// Creates the node of a lock, which the servers remove some time after its last child; or the

@@ -4,13 +4,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use fencelock_core::{FencingToken, ReleaseOutcome, WatchHandle};
+use fencelock_core::{Claim, FencingToken, ReleaseOutcome, WatchHandle};
 use futures_util::future::join;
 use uuid::Uuid;
 use zookeeper_client::{CreateMode, EventType, Stat};
 
 use crate::connection::access::Access;
-use crate::error::{Certainty, RequestError, ZkResult};
+use crate::error::{RequestError, ZkResult};
 use crate::queue::names::{self, NodeName};
 use crate::queue::order::Listing;
 use crate::queue::path::below;
@@ -51,7 +51,7 @@ impl Node {
             let what = "a node of this client has no sequence number".to_owned();
             return Err(zookeeper_client::Error::UnexpectedError(what).into());
         };
-        if stat.ephemeral_owner != session.id() {
+        if stat.ephemeral_owner != session.id {
             // The transport has reconnected with another session and did not report it.
             session.end();
             return Err(RequestError::SessionOver);
@@ -101,24 +101,40 @@ impl Node {
         }
     }
 
-    /// Lets the waiters behind it in the same session find its mark.
+    /// Lets the next waiter in the same session find its mark.
     pub(crate) fn register_mark(&self) {
         self.mark.get_or_init(|| self.session.queue_marks.register(&self.path));
     }
 
-    /// Keeps a watch on it for as long as the node is of use to its claim.
-    pub(crate) fn keep(&self, watch: WatchHandle) {
-        // A second one is not needed.
-        let _ = self.watch.set(watch);
+    pub(crate) async fn delete(&self) -> ZkResult<ReleaseOutcome> {
+        batch::delete(&self.session, &self.path).await
     }
 
-    /// Deletes it.
-    pub(crate) async fn delete(&self) -> ZkResult<ReleaseOutcome> {
-        match batch::delete(&self.session, &self.path).await {
-            Ok(()) => Ok(ReleaseOutcome::Removed),
-            Err(error) if error.is_no_node() => Ok(ReleaseOutcome::Absent),
-            Err(error) => Err(error),
-        }
+    /// Has the node of a holder watched, if it is still held after the delay of such watches: a
+    /// deletion that the holder did not ask for is a loss, reported at once.
+    pub(crate) fn watch_later(self: &Arc<Node>, claim: &Arc<Claim>) {
+        let (node, claim) = (Arc::downgrade(self), Arc::downgrade(claim));
+        self.session.deferred_watches.defer(move || {
+            if let (Some(node), Some(claim)) = (node.upgrade(), claim.upgrade()) {
+                node.watch(&claim);
+            }
+        });
+    }
+
+    /// Wakes `claim` when the node is gone.
+    fn watch(self: &Arc<Node>, claim: &Arc<Claim>) {
+        let (session, path) = (self.session.clone(), self.path.clone());
+        let (reservation, node) = (self.reservation.clone(), Arc::downgrade(self));
+        let watch = claim.wake_when(async move {
+            until_deleted(&session, &path, |_| ()).await;
+            // The `Node` may have been dropped while it was still watched.
+            drop(reservation);
+            if let Some(node) = node.upgrade() {
+                node.set_gone();
+            }
+        });
+        // A second one is not needed.
+        let _ = self.watch.set(watch);
     }
 }
 
@@ -130,13 +146,6 @@ impl Drop for Node {
     }
 }
 
-/// The results of creating a node.
-pub(crate) struct Created {
-    pub(crate) node: ZkResult<Node>,
-    /// The lock's nodes just after the creation.
-    pub(crate) listing: ZkResult<Arc<Listing>>,
-}
-
 /// Creates a node for a claim and lists those of the lock, neither waiting for the other: the
 /// servers carry out the requests of a session in order, so the list has all nodes that are ahead.
 pub(crate) async fn create(
@@ -146,17 +155,16 @@ pub(crate) async fn create(
     lock: &str,
     prefix: &str,
     label: &str,
-) -> ZkResult<Created> {
+) -> ZkResult<(Node, ZkResult<Arc<Listing>>)> {
     let client = session.client()?;
     let path_prefix = below(lock, prefix);
     let options = CreateMode::EphemeralSequential.with_acls(access.acls);
     let sent = session.mark_sent();
     let create = client.create(&path_prefix, label.as_bytes(), &options);
     let (created, listing) = join(session.write(sent, create), batch::list(session, lock)).await;
-    let node = created.and_then(|(stat, sequence)| {
-        Node::new(session, reservation, lock, format!("{prefix}{sequence}"), &stat)
-    });
-    Ok(Created { node, listing })
+    let (stat, sequence) = created?;
+    let node = Node::new(session, reservation, lock, format!("{prefix}{sequence}"), &stat)?;
+    Ok((node, listing))
 }
 
 /// Lists a lock's nodes; none when the lock's own node does not exist.
@@ -196,7 +204,7 @@ pub(crate) async fn find(
         let path = below(lock, name);
         match session.read(client.get_data(&path)).await {
             // The node of an older session is deleted with that session.
-            Ok((_, stat)) if stat.ephemeral_owner != session.id() => {}
+            Ok((_, stat)) if stat.ephemeral_owner != session.id => {}
             Ok((_, stat)) => {
                 return Node::new(session, reservation, lock, name.clone(), &stat).map(Some);
             }
@@ -232,18 +240,4 @@ pub(crate) async fn until_deleted(session: &Session, path: &str, on_watched: imp
 pub(crate) async fn create_lock(session: &Session, access: &Access, lock: &str) -> ZkResult<()> {
     let client = session.client()?;
     session.read(access.create_lock(&client, lock)).await
-}
-
-/// Deletes the node of the lock itself, unless a claim is in its queue.
-pub(crate) async fn remove_lock(session: &Arc<Session>, lock: &str) -> ZkResult<bool> {
-    match batch::delete(session, lock).await {
-        Err(error) if error.is_not_empty() => Ok(false),
-        Err(error) if !error.is_no_node() => Err(error),
-        _ => Ok(true),
-    }
-}
-
-/// Whether a request that failed with this error may have created a node.
-pub(crate) fn may_have_created(error: &RequestError) -> bool {
-    error.certainty() == Certainty::Unknown
 }
