@@ -24,6 +24,7 @@ pub use store::distributed_lock::{
     RenewOutcome, Residue, Snapshot, WaiterCheck,
 };
 pub use store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
+pub use store::registry::{ClaimRegistry, shrink_after_burst};
 pub use store::scratch::Scratch;
 pub use time::boot_clock::BootClock;
 pub use time::moment::{Clock, Moment, TokioClock, lease_end};
