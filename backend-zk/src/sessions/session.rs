@@ -301,9 +301,7 @@ struct EndOnDrop<'a>(&'a Session);
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.end();
-        for claim in self.0.budget.claims() {
-            claim.wake();
-        }
+        self.0.budget.claims.wake_all();
     }
 }
 
