@@ -26,7 +26,6 @@ const FAILS_WHEN: &[&str] = &[
 ];
 
 /// A connected client, as core uses it.
-#[derive(Debug)]
 pub(crate) struct ZkBackend {
     pool: Arc<Pool>,
     profile: Profile,

@@ -172,19 +172,15 @@ impl ZkStore {
             connector = tls.put_into(connector)?;
         }
         let clock = start_clock()?;
-        let rights = match &self.login {
-            Some(_) => self.rights.unwrap_or(Rights::Creator),
-            None => self.rights.unwrap_or(Rights::Open),
-        };
         let access = Access {
             connector,
             hosts: self.hosts.clone(),
             cluster: self.cluster(),
             is_secure: self.tls.is_some(),
             root: self.root.as_str().into(),
-            acls: match rights {
-                Rights::Open => Acls::anyone_all(),
-                Rights::Creator => Acls::creator_all(),
+            acls: match (self.rights, &self.login) {
+                (Some(Rights::Open), _) | (None, None) => Acls::anyone_all(),
+                (Some(Rights::Creator), _) | (None, Some(_)) => Acls::creator_all(),
             },
             created: Mutex::default(),
         };

@@ -162,11 +162,6 @@ pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the store was closed")
 }
 
-/// The error when the lock's nodes change faster than they can be listed.
-pub(crate) fn unsettled() -> Error {
-    Error::new(ErrorKind::Unreachable, "the lock's nodes changed each time they were listed")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,22 +5,25 @@ use std::sync::Arc;
 
 use fencelock_core::sync::Mutex;
 use fencelock_core::{
-    Acquisition, AttemptOutcome, Claim, IfBusy, Mode, Moment, ReleaseOutcome, Residue, Result,
+    Acquisition, AttemptOutcome, Claim, Error, ErrorKind, IfBusy, Mode, Moment, ReleaseOutcome,
+    Residue, Result,
 };
 
 use crate::claim::predecessor_watch::PredecessorWatch;
-use crate::error::{Certainty, RequestError, unsettled};
+use crate::error::{Certainty, RequestError};
 use crate::nodes::node::{self, Node};
 use crate::queue::names;
 use crate::queue::order::{Listing, Standing};
 use crate::queue::path::below;
 use crate::sessions::batch;
-use crate::sessions::budget::Reservation;
-use crate::sessions::pool::Pool;
+use crate::sessions::pool::{Pool, Slot};
 use crate::sessions::session::Session;
 
 /// How often the lock's nodes may change during one attempt before it fails.
 const MAX_ROUNDS: usize = 16;
+
+/// The result of a step of an attempt; `None` when the state has changed and has to be checked again.
+type Step = Result<Option<AttemptOutcome>>;
 
 pub(crate) struct ZkAcquisition {
     pool: Arc<Pool>,
@@ -42,7 +45,7 @@ enum NodeState {
     #[default]
     Absent,
     /// A node was requested in this session, and it is unknown whether it was created.
-    InDoubt(Arc<Session>, Arc<Reservation>),
+    InDoubt(Slot),
     Created(Arc<Node>),
 }
 
@@ -50,8 +53,8 @@ impl NodeState {
     /// The session that has, or may have, the node; `None` once either is known to be gone.
     fn live_session(&self) -> Option<&Arc<Session>> {
         let session = match self {
-            NodeState::Created(node) if !node.is_gone() => &node.session,
-            NodeState::InDoubt(session, _) => session,
+            NodeState::Created(node) if !node.is_gone() => node.session(),
+            NodeState::InDoubt(slot) => &slot.session,
             NodeState::Absent | NodeState::Created(_) => return None,
         };
         (!session.is_over()).then_some(session)
@@ -99,19 +102,20 @@ impl ZkAcquisition {
         let _before = self.state.lock().watch.replace(watch);
     }
 
-    /// Creates a node. `None`: the attempt has to check again.
-    async fn enqueue(&self, lock: &str) -> Result<Option<AttemptOutcome>> {
+    /// Creates a node.
+    async fn enqueue(&self, lock: &str) -> Step {
         let claim = &self.claim;
         let prefix = names::prefix(claim);
         let longest = below(lock, &prefix).len() + names::LONGEST_SEQUENCE;
         let may_wait = claim.if_busy() == IfBusy::Queue;
-        let (session, reservation) = self.pool.reserve(claim, longest, may_wait).await?;
+        let slot = self.pool.reserve(claim, longest, may_wait).await?;
+        let session = &slot.session;
         if !may_wait {
-            let mut listing = node::list(&session, lock).await?;
+            let mut listing = node::list(session, lock).await?;
             // A server may not know yet what another one has confirmed: a lock that was released
             // before this attempt began must not be reported as busy.
             if !listing.is_free(claim.mode()) && self.pool.may_lag() {
-                listing = node::list_in_sync(&session, lock).await?;
+                listing = node::list_in_sync(session, lock).await?;
             }
             if !listing.is_free(claim.mode()) {
                 return Ok(Some(AttemptOutcome::Busy { rest: Residue::Nothing }));
@@ -119,14 +123,14 @@ impl ZkAcquisition {
         }
         let access = &self.pool.access;
         // Before the request is sent: from here on a release has to look for the node.
-        self.set_node_state(NodeState::InDoubt(session.clone(), reservation.clone()));
+        self.set_node_state(NodeState::InDoubt(slot.clone()));
         let label = claim.label().as_str();
-        match node::create(&session, &reservation, access, lock, &prefix, label).await {
+        match node::create(&slot, access, lock, &prefix, label).await {
             Ok((node, listing)) => {
                 let node = Arc::new(node);
                 self.set_node_state(NodeState::Created(node.clone()));
                 let listing = listing?;
-                self.act_on_standing(&node, lock, &listing).await
+                self.act_on_standing(&node, &listing).await
             }
             Err(error) => {
                 // Otherwise the node may exist.
@@ -136,21 +140,17 @@ impl ZkAcquisition {
                 if !error.is_no_node() {
                     return Err(error.into());
                 }
-                node::create_lock(&session, access, lock).await?;
+                let client = session.client()?;
+                session.read(access.create_lock(&client, lock)).await?;
                 Ok(None)
             }
         }
     }
 
     /// Finds out whether a node in doubt was created.
-    async fn resolve(
-        &self,
-        session: &Arc<Session>,
-        reservation: &Arc<Reservation>,
-        lock: &str,
-    ) -> Result<Option<Arc<Node>>> {
+    async fn resolve(&self, slot: &Slot, lock: &str) -> Result<Option<Arc<Node>>> {
         let owner = self.claim.owner().reveal();
-        let found = node::find(session, reservation, lock, owner).await?.map(Arc::new);
+        let found = node::find(slot, lock, owner).await?.map(Arc::new);
         match &found {
             Some(node) => self.set_node_state(NodeState::Created(node.clone())),
             None => self.clear(),
@@ -159,7 +159,7 @@ impl ZkAcquisition {
     }
 
     /// Checks whether it is the turn of `node`, which has waited or may be granted already.
-    async fn check_turn(&self, node: &Arc<Node>, lock: &str) -> Result<Option<AttemptOutcome>> {
+    async fn check_turn(&self, node: &Arc<Node>) -> Step {
         let (is_passed_over, is_cleared) = match &mut self.state.lock().watch {
             Some(watch) => (!watch.note_attempt(), watch.is_cleared(node)),
             None => (false, false),
@@ -172,19 +172,14 @@ impl ZkAcquisition {
         if is_cleared {
             return self.grant(node).await;
         }
-        let listing = node::list(&node.session, lock).await?;
-        self.act_on_standing(node, lock, &listing).await
+        let listing = node::list(node.session(), node.lock()).await?;
+        self.act_on_standing(node, &listing).await
     }
 
-    /// Grants, waits or gives up by where `node` stands. `None`: the attempt has to check again.
-    async fn act_on_standing(
-        &self,
-        node: &Arc<Node>,
-        lock: &str,
-        listing: &Listing,
-    ) -> Result<Option<AttemptOutcome>> {
+    /// Grants, waits or gives up by where `node` stands.
+    async fn act_on_standing(&self, node: &Arc<Node>, listing: &Listing) -> Step {
         if names::is_exhausted(node.parsed.sequence) {
-            return self.restart_numbering(node, lock).await;
+            return self.restart_numbering(node).await;
         }
         match listing.standing(&node.name, node.parsed) {
             Standing::Free => self.grant(node).await,
@@ -198,13 +193,13 @@ impl ZkAcquisition {
             }
             Standing::Blocked { by, is_sole } => {
                 if self.state.lock().watch.as_ref().is_some_and(|watch| watch.waits_for(&by)) {
-                    return Ok(Some(waiting(&node.session)));
+                    return Ok(Some(waiting(node.session())));
                 }
                 let by = by.into_iter().map(str::to_owned).collect();
-                let watch = PredecessorWatch::start(&self.claim, node, lock, by, is_sole).await?;
+                let watch = PredecessorWatch::start(&self.claim, node, by, is_sole).await?;
                 Ok(watch.map(|watch| {
                     self.set_watch(watch);
-                    waiting(&node.session)
+                    waiting(node.session())
                 }))
             }
         }
@@ -212,28 +207,24 @@ impl ZkAcquisition {
 
     /// Deletes a node whose number other nodes may have too, and has the numbers begin again as
     /// soon as no claim is in the queue.
-    async fn restart_numbering(
-        &self,
-        node: &Arc<Node>,
-        lock: &str,
-    ) -> Result<Option<AttemptOutcome>> {
+    async fn restart_numbering(&self, node: &Arc<Node>) -> Step {
         tracing::warn!(claim = ?self.claim, "the lock has no sequence numbers left");
         node.delete().await?;
         self.clear();
         Ok(match self.claim.if_busy() {
-            _ if batch::delete_if_empty(&node.session, lock).await? => None,
+            _ if batch::delete_if_empty(node.session(), node.lock()).await? => None,
             IfBusy::Refuse => Some(AttemptOutcome::Busy { rest: Residue::Nothing }),
             // Without a node, the next check has it attempt again.
-            IfBusy::Queue => Some(waiting(&node.session)),
+            IfBusy::Queue => Some(waiting(node.session())),
         })
     }
 
-    /// Grants the lock. `None`: the claim was passed over just now.
-    async fn grant(&self, node: &Arc<Node>) -> Result<Option<AttemptOutcome>> {
+    /// Grants the lock, unless the claim was passed over just now.
+    async fn grant(&self, node: &Arc<Node>) -> Step {
         if self.claim.mode() == Mode::Exclusive {
             node.set_first();
         }
-        node.session.ensure_fresh().await?;
+        node.session().ensure_fresh().await?;
         let taken = self.state.lock().watch.as_mut().map(PredecessorWatch::take_turn);
         match taken {
             Some(true) => {}
@@ -241,9 +232,9 @@ impl ZkAcquisition {
             None => node.watch_later(&self.claim),
         }
         // `None` in a session that was given up meanwhile, whatever it has committed last.
-        let valid_until = node.session.deadline().ok_or(RequestError::SessionOver)?;
-        node.reservation.stop_waiting();
-        Ok(Some(AttemptOutcome::Granted { token: node.token(), valid_until }))
+        let valid_until = node.session().deadline().ok_or(RequestError::SessionOver)?;
+        node.slot.reservation.stop_waiting();
+        Ok(Some(AttemptOutcome::Granted { token: node.token, valid_until }))
     }
 
     /// Gives up a place in the queue whose turn may have come while no attempt is made. The claim
@@ -318,28 +309,29 @@ impl Acquisition for ZkAcquisition {
         for _ in 0..MAX_ROUNDS {
             let answer = match self.node_state() {
                 NodeState::Absent => self.enqueue(lock).await?,
-                NodeState::InDoubt(session, reservation) => {
-                    self.resolve(&session, &reservation, lock).await?;
+                NodeState::InDoubt(slot) => {
+                    self.resolve(&slot, lock).await?;
                     None
                 }
-                NodeState::Created(node) => self.check_turn(&node, lock).await?,
+                NodeState::Created(node) => self.check_turn(&node).await?,
             };
             if let Some(answer) = answer {
                 return Ok(answer);
             }
         }
-        Err(unsettled())
+        Err(Error::new(
+            ErrorKind::Unreachable,
+            "the lock's nodes changed each time they were listed",
+        ))
     }
 
     async fn release(&self) -> Result<ReleaseOutcome> {
         let node = match self.node_state() {
             NodeState::Absent => return Ok(ReleaseOutcome::Absent),
-            NodeState::InDoubt(session, reservation) => {
-                match self.resolve(&session, &reservation, self.lock()?).await? {
-                    Some(node) => node,
-                    None => return Ok(ReleaseOutcome::Absent),
-                }
-            }
+            NodeState::InDoubt(slot) => match self.resolve(&slot, self.lock()?).await? {
+                Some(node) => node,
+                None => return Ok(ReleaseOutcome::Absent),
+            },
             NodeState::Created(node) => node,
         };
         match node.delete().await {

@@ -11,10 +11,8 @@
 //! (docs/decisions/0008-a-session-lives-by-committed-writes.md).
 
 use std::collections::HashSet;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use fencelock_core::{Claim, Mode, Moment, WatchHandle};
@@ -72,16 +70,15 @@ impl PredecessorWatch {
     pub(crate) async fn start(
         claim: &Arc<Claim>,
         node: &Arc<Node>,
-        lock: &str,
         watch: Vec<String>,
         is_sole: bool,
     ) -> ZkResult<Option<PredecessorWatch>> {
-        let session = &node.session;
+        let (session, lock) = (node.session(), node.lock());
         // Before the watches: events after a reconnect are delivered in no order.
         let states = session.states();
         node.register_mark();
         let paths: Vec<_> = watch.iter().map(|name| below(lock, name)).collect();
-        let watches = match node.reservation.watch(&paths) {
+        let watches = match node.slot.reservation.watch(&paths) {
             Some(watched) => watch_each(session, &paths, watched).await?,
             None => watch_all(session, lock, &watch).await?,
         };
@@ -211,7 +208,7 @@ async fn watch_over(
 ) {
     let mut own = pin!(async {
         tokio::time::sleep(WATCH_DELAY).await;
-        until_deleted(&node.session, &node.path, |watched| node.set_watched(watched)).await;
+        until_deleted(node.session(), &node.path, |watched| node.set_watched(watched)).await;
         node.set_gone();
     });
     let first_event = tokio::select! {
@@ -220,10 +217,10 @@ async fn watch_over(
         (first_event, ..) = select_all(ahead) => first_event,
     };
     // If the own node was deleted before that one, its event was delivered before: check for it.
-    if is_ready(own.as_mut()).await {
+    if own.as_mut().now_or_never().is_some() {
         return;
     }
-    let is_in_order = !is_ready(pin!(states.changed())).await;
+    let is_in_order = states.changed().now_or_never().is_none();
     let _ = change.set(if first_event == EventType::NodeDeleted && is_in_order {
         Change::OneDeleted
     } else {
@@ -233,8 +230,4 @@ async fn watch_over(
         claim.wake();
     }
     own.await;
-}
-
-async fn is_ready<T>(mut future: Pin<&mut impl Future<Output = T>>) -> bool {
-    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }

@@ -36,19 +36,16 @@ pub(crate) struct Access {
     pub(crate) created: Mutex<Vec<String>>,
 }
 
-/// A session as the transport opened it.
-pub(crate) struct Opened {
-    pub(crate) client: Client,
-    /// When it was asked for.
-    pub(crate) sent: Moment,
-}
-
 impl Access {
-    /// Opens a session with this timeout.
+    /// Opens a session with this timeout; the moment is when it was asked for.
     ///
     /// The transport derives its pings and its connection timeout from the timeout that was asked
     /// for, so if the servers grant another one, the session is opened again with that.
-    pub(crate) async fn open(&self, clock: &Arc<BootClock>, timeout: Duration) -> Result<Opened> {
+    pub(crate) async fn open(
+        &self,
+        clock: &BootClock,
+        timeout: Duration,
+    ) -> Result<(Client, Moment)> {
         let mut sent = clock.now();
         let mut client = self.connect(timeout).await?;
         let negotiated = client.session_timeout();
@@ -60,7 +57,7 @@ impl Access {
             return Err(is_clickhouse_keeper());
         }
         self.create_root(&client).await.map_err(RequestError::from)?;
-        Ok(Opened { client, sent })
+        Ok((client, sent))
     }
 
     /// Opens the first session. When no server grants one, the error says what was found instead.
@@ -69,9 +66,9 @@ impl Access {
     /// data meanwhile: when opening takes long, the servers are probed.
     pub(crate) async fn open_first(
         &self,
-        clock: &Arc<BootClock>,
+        clock: &BootClock,
         timeout: Duration,
-    ) -> Result<Opened> {
+    ) -> Result<(Client, Moment)> {
         let foreign = async {
             loop {
                 clock.sleep_until(clock.now() + USUAL_OPEN_TIME).await;

@@ -4,7 +4,6 @@
 //! A claim belongs to the session that created its node, from its queueing to its release. The
 //! sessions do not depend on each other: each has its own heartbeat, deadline and end.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use fencelock_core::{BootClock, Claim, Clock, Error, ErrorKind, LockName, Result
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
-use crate::connection::access::{Access, Opened};
+use crate::connection::access::Access;
 use crate::error::closed;
 use crate::queue::path;
 use crate::sessions::budget::Reservation;
@@ -22,6 +21,13 @@ use crate::sessions::session::Session;
 
 /// The shortest bound of opening a session, whatever the session timeout is.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A session, and room in it for one claim.
+#[derive(Clone)]
+pub(crate) struct Slot {
+    pub(crate) session: Arc<Session>,
+    pub(crate) reservation: Arc<Reservation>,
+}
 
 pub(crate) struct Pool {
     pub(crate) access: Access,
@@ -46,8 +52,8 @@ impl Pool {
         clock: Arc<BootClock>,
         runtime: Handle,
     ) -> Result<Arc<Pool>> {
-        let opened = access.open_first(&clock, timeout).await?;
-        let session = session_of(opened, &access, &clock);
+        let (client, sent) = access.open_first(&clock, timeout).await?;
+        let session = Session::new(client, access.root.clone(), clock.clone(), sent);
         let pool = Arc::new(Pool {
             access,
             clock,
@@ -83,18 +89,17 @@ impl Pool {
         self.obtain(|session| Some(session.clone())).await
     }
 
-    /// Reserves room for a claim whose node has a path of `own` bytes at most, in the session that is
-    /// returned.
+    /// Reserves room for a claim whose node has a path of up to `own` bytes.
     pub(crate) async fn reserve(
         self: &Arc<Pool>,
         claim: &Arc<Claim>,
         own: usize,
         may_wait: bool,
-    ) -> Result<(Arc<Session>, Arc<Reservation>)> {
+    ) -> Result<Slot> {
         let claim = claim.clone();
         self.obtain(move |session| {
             let reservation = Reservation::new(&session.budget, &claim, own, may_wait)?;
-            Some((session.clone(), reservation))
+            Some(Slot { session: session.clone(), reservation })
         })
         .await
     }
@@ -152,7 +157,8 @@ impl Pool {
         tokio::select! {
             biased;
             opened = self.access.open(&self.clock, self.timeout) => {
-                Ok(session_of(opened?, &self.access, &self.clock))
+                let (client, sent) = opened?;
+                Ok(Session::new(client, self.access.root.clone(), self.clock.clone(), sent))
             }
             () = self.clock.sleep_until(until) => {
                 let message = format!("no new session within {bound:?}");
@@ -189,10 +195,6 @@ impl Pool {
     }
 }
 
-fn session_of(opened: Opened, access: &Access, clock: &Arc<BootClock>) -> Session {
-    Session::new(opened.client, access.root.clone(), clock.clone(), opened.sent)
-}
-
 /// Ends a session that is not the oldest once no claim has used it for the session timeout.
 async fn retire(pool: &Weak<Pool>, session: &Arc<Session>) {
     let mut unused = None;
@@ -214,11 +216,5 @@ impl Drop for Pool {
     fn drop(&mut self) {
         // Their monitoring tasks hold them.
         self.sessions.lock().drain(..).for_each(|session| session.end());
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("sessions", &*self.sessions.lock()).finish_non_exhaustive()
     }
 }

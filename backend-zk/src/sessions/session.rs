@@ -16,7 +16,7 @@ use fencelock_core::batching::Batcher;
 use fencelock_core::sync::Mutex;
 use fencelock_core::{BootClock, Clock, Moment};
 use tokio::runtime::Handle;
-use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
+use zookeeper_client::{Client, SessionState, StateWatcher};
 
 use crate::error::{Certainty, RequestError, ZkResult};
 use crate::sessions::batched_request::{BatchedRequest, LIMITS};
@@ -273,14 +273,13 @@ impl Session {
     /// Ends the session and waits, for T/5 at most, until the servers have confirmed it.
     pub(crate) async fn close(&self) {
         self.end();
+        let mut states = self.states.clone();
         let ended = async {
-            let mut states = self.states.clone();
             while !is_final(states.state()) {
                 states.changed().await;
             }
-            Ok::<_, ZkError>(())
         };
-        let _ = self.bounded(self.timeout / 5, ended).await;
+        let _ = tokio::time::timeout(self.timeout / 5, ended).await;
     }
 }
 
@@ -308,15 +307,5 @@ impl Drop for EndOnDrop<'_> {
 impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.id)
-    }
-}
-
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session")
-            .field("id", &format_args!("{:#x}", self.id))
-            .field("timeout", &self.timeout)
-            .field("over", &self.is_over())
-            .finish_non_exhaustive()
     }
 }
