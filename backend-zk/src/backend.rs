@@ -25,7 +25,7 @@ const FAILS_WHEN: &[&str] = &[
     "someone force-releases the lock, until its holder has been notified",
 ];
 
-/// A connected client, as core uses it.
+/// A connected client behind the core's trait.
 pub(crate) struct ZkBackend {
     pool: Arc<Pool>,
     profile: Profile,

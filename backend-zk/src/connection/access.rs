@@ -20,7 +20,7 @@ const MAX_PROBED: usize = 8;
 /// <https://clickhouse.com/docs/operations/utilities/clickhouse-keeper-client>.
 const CLICKHOUSE_KEEPER: &str = "/keeper/api_version";
 
-/// How long opening the first session usually takes, at most. After it, the servers are probed.
+/// Opening the first session usually takes less. After this time the servers are probed.
 const USUAL_OPEN_TIME: Duration = Duration::from_millis(300);
 
 /// What all sessions of one client have in common. It holds secrets, and so has no `Debug`.

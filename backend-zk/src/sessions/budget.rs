@@ -102,7 +102,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves room for a claim whose own node has a path of `own` bytes at most; `None` when the
+    /// Reserves room for a claim whose own node has a path of up to `own` bytes; `None` when the
     /// session is full, or accepts no claims.
     pub(crate) fn new(
         budget: &Arc<Budget>,

@@ -270,7 +270,7 @@ impl Session {
         }
     }
 
-    /// Ends the session and waits, for T/5 at most, until the servers have confirmed it.
+    /// Ends the session and waits, no longer than T/5, until the servers have confirmed it.
     pub(crate) async fn close(&self) {
         self.end();
         let mut states = self.states.clone();
