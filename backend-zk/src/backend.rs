@@ -11,8 +11,7 @@ use fencelock_core::{
 };
 use futures_util::future::join_all;
 
-use crate::claim::acquisition::ZkAcquisition;
-use crate::claim::missed_watches::MissedWatches;
+use crate::claim::acquisition::{ZkAcquisition, find_missed};
 use crate::nodes::scratch;
 use crate::nodes::snapshot;
 use crate::sessions::pool::Pool;
@@ -26,8 +25,7 @@ const FAILS_WHEN: &[&str] = &[
     "someone force-releases the lock, until its holder has been notified",
 ];
 
-/// A connected client, as core uses it.
-#[derive(Debug)]
+/// A connected client behind the core's trait.
 pub(crate) struct ZkBackend {
     pool: Arc<Pool>,
     profile: Profile,
@@ -35,7 +33,7 @@ pub(crate) struct ZkBackend {
 
 impl ZkBackend {
     pub(crate) fn new(pool: Arc<Pool>) -> ZkBackend {
-        let timeout = pool.timeout();
+        let timeout = pool.timeout;
         let profile = Profile {
             store: "zookeeper",
             reach: Reach::Network,
@@ -68,7 +66,7 @@ impl DistributedLock for ZkBackend {
 
     /// The session of its node.
     fn shard(&self, acquisition: &ZkAcquisition) -> impl Eq + Hash + Send {
-        acquisition.live_session().map(|session| session.id())
+        acquisition.live_session().map(|session| session.id)
     }
 
     /// Renews by the heartbeat of the session, which concurrent renewals share.
@@ -95,31 +93,29 @@ impl DistributedLock for ZkBackend {
         let heartbeat = session.send_heartbeat().await;
         let now = self.pool.clock.now();
         join_all(waiting.iter().map(|waiter| waiter.pass_over(now))).await;
-        let missed = MissedWatches::find(&session, waiting).await;
-        let must_attempt = |waiter: &&ZkAcquisition| missed.must_attempt(waiter);
-        match heartbeat {
+        let missed = find_missed(&session, waiting).await;
+        let must_attempt = |waiter: &&ZkAcquisition| {
+            waiter.live_session().is_none() || missed.contains(&waiter.claim().id())
+        };
+        if let Err(error) = heartbeat
+            && !waiting.iter().all(must_attempt)
+        {
             // The error applies to all waiters. Those that have to attempt are woken, so that they
             // need not wait for the next check.
-            Err(error) if !waiting.iter().all(must_attempt) => {
-                waiting.iter().copied().filter(must_attempt).for_each(|waiter| {
-                    waiter.claim().wake();
-                });
-                Err(error.into())
+            for waiter in waiting.iter().copied().filter(must_attempt) {
+                waiter.claim().wake();
             }
-            _ => Ok(waiting
-                .iter()
-                .map(|waiter| match must_attempt(waiter) {
-                    true => WaiterCheck::Attempt,
-                    false => WaiterCheck::Again(session.heartbeat_interval()),
-                })
-                .collect()),
+            return Err(error.into());
         }
+        let again = WaiterCheck::Again(session.heartbeat_interval());
+        let check = |waiter| if must_attempt(waiter) { WaiterCheck::Attempt } else { again };
+        Ok(waiting.iter().map(check).collect())
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
         let session = self.pool.session().await?;
         let lock = self.pool.path_of(name)?;
-        Ok(snapshot::read(&session, &lock).await?.into_snapshot())
+        Ok(snapshot::of_nodes(snapshot::read(&session, &lock).await?))
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {

@@ -78,20 +78,26 @@ impl From<MultiWriteError> for RequestError {
 impl From<RequestError> for Error {
     fn from(error: RequestError) -> Error {
         match error {
-            RequestError::Zk(error) => explain(&error),
+            RequestError::Zk(error) => {
+                let Meaning { kind, retryable, advice, .. } = meaning_of(&error);
+                let message = match advice {
+                    "" => error.to_string(),
+                    advice => format!("{advice} ({error})"),
+                };
+                Error::new(kind, message).retryable(retryable)
+            }
             RequestError::TimedOut(bound) => {
                 let message = format!("no answer from the server within {bound:?}");
                 Error::new(ErrorKind::Unreachable, message)
             }
-            RequestError::SessionOver => {
-                let message = "the session with the servers was lost; a new one is being opened";
-                Error::new(ErrorKind::Unreachable, message)
-            }
+            RequestError::SessionOver => Error::new(
+                ErrorKind::Unreachable,
+                "the session with the servers was lost; a new one is being opened",
+            ),
         }
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Meaning {
     certainty: Certainty,
     kind: ErrorKind,
@@ -105,35 +111,30 @@ fn meaning_of(error: &ZkError) -> Meaning {
     use Certainty::{Declined, SessionOver, Unknown};
     use ErrorKind::{Foreign, InvalidArgument, Refused, Unreachable};
     let row = |certainty, kind, retryable, advice| Meaning { certainty, kind, retryable, advice };
+    // Certain; another attempt finds another state.
+    let again = |advice| row(Declined, Unreachable, true, advice);
+    // Certain; another attempt fails in the same way.
+    let refused = |advice| row(Declined, Refused, false, advice);
+    let unknown = |advice| row(Unknown, Unreachable, true, advice);
     match error {
-        // Certain; another attempt finds another state.
-        ZkError::NoNode => row(Declined, Unreachable, true, "a node was deleted meanwhile"),
-        ZkError::NodeExists => row(Declined, Unreachable, true, "a node was created meanwhile"),
-        ZkError::NotEmpty => row(Declined, Unreachable, true, "a node got children meanwhile"),
-        ZkError::BadVersion => row(Declined, Unreachable, true, "a node was changed meanwhile"),
-        ZkError::Throttled => row(Declined, Unreachable, true, "the servers are overloaded"),
-        ZkError::NoWatcher => row(Declined, Unreachable, true, ""),
-        // Certain; another attempt fails in the same way.
-        ZkError::NoAuth => row(
-            Declined,
-            Refused,
-            false,
-            "an ACL denies it; docs/zookeeper.md lists the rights that locks need",
-        ),
-        ZkError::InvalidAcl => {
-            row(Declined, Refused, false, "acl=creator needs a login: auth=digest:USER:PASSWORD")
+        ZkError::NoNode => again("a node was deleted meanwhile"),
+        ZkError::NodeExists => again("a node was created meanwhile"),
+        ZkError::NotEmpty => again("a node got children meanwhile"),
+        ZkError::BadVersion => again("a node was changed meanwhile"),
+        ZkError::Throttled => again("the servers are overloaded"),
+        ZkError::NotReadOnly => again("the server is read-only"),
+        ZkError::NoWatcher => again(""),
+        ZkError::NoAuth => {
+            refused("an ACL denies it; docs/zookeeper.md lists the rights that locks need")
         }
-        ZkError::QuotaExceeded => row(Declined, Refused, false, "a quota of the path is exceeded"),
-        ZkError::Unimplemented => row(Declined, Refused, false, "ZooKeeper 3.5 or newer is needed"),
-        ZkError::UnexpectedErrorCode(EPHEMERAL_ON_LOCAL_SESSION) => row(
-            Declined,
-            Refused,
-            false,
+        ZkError::InvalidAcl => refused("acl=creator needs a login: auth=digest:USER:PASSWORD"),
+        ZkError::QuotaExceeded => refused("a quota of the path is exceeded"),
+        ZkError::Unimplemented => refused("ZooKeeper 3.5 or newer is needed"),
+        ZkError::UnexpectedErrorCode(EPHEMERAL_ON_LOCAL_SESSION) => refused(
             "a local session cannot hold a lock; the servers need \
              localSessionsUpgradingEnabled=true, or localSessionsEnabled=false",
         ),
-        ZkError::ReconfigDisabled => row(Declined, Refused, false, ""),
-        ZkError::NotReadOnly => row(Declined, Unreachable, true, "the server is read-only"),
+        ZkError::ReconfigDisabled => refused(""),
         ZkError::NoChildrenForEphemerals => row(
             Declined,
             Foreign,
@@ -147,39 +148,18 @@ fn meaning_of(error: &ZkError) -> Meaning {
         ZkError::AuthFailed => {
             row(SessionOver, Refused, false, "the servers refuse the login; check auth=")
         }
-        // Uncertain.
         ZkError::ConnectionLoss | ZkError::SessionMoved | ZkError::Timeout => {
-            row(Unknown, Unreachable, true, "the connection was lost")
+            unknown("the connection was lost")
         }
-        ZkError::NoHosts => row(Unknown, Unreachable, true, "no server accepts a connection"),
+        ZkError::NoHosts => unknown("no server accepts a connection"),
         // An invalid answer, a broken connection (`Custom`), and errors that a newer transport may add.
-        _ => row(Unknown, Unreachable, true, "the connection failed"),
+        _ => unknown("the connection failed"),
     }
-}
-
-/// The error as the caller sees it.
-fn explain(error: &ZkError) -> Error {
-    let meaning = meaning_of(error);
-    let message = match meaning.advice {
-        "" => error.to_string(),
-        advice => format!("{advice} ({error})"),
-    };
-    Error::new(meaning.kind, message).retryable(meaning.retryable)
 }
 
 /// The error after [`close`](fencelock_core::Locks::close).
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the store was closed")
-}
-
-/// The error when the lock's nodes change faster than they can be listed.
-pub(crate) fn unsettled() -> Error {
-    Error::new(ErrorKind::Unreachable, "the lock's nodes changed each time they were listed")
-}
-
-/// An argument or parameter that is not valid.
-pub(crate) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidArgument, message)
 }
 
 #[cfg(test)]

@@ -5,11 +5,10 @@ use fencelock_core::url::StoreUrl;
 use fencelock_core::{Result, Snapshot};
 
 use crate::ZkStore;
-use crate::nodes::snapshot::{LockContents, QueuedNode};
+use crate::nodes::snapshot::{self, QueuedNode};
 use crate::queue::names;
 use crate::queue::order::{Listing, Standing};
-use crate::queue::path;
-use crate::queue::path::below;
+use crate::queue::path::{self, below};
 
 /// The path of the lock `key`.
 ///
@@ -38,8 +37,8 @@ pub fn is_granted(names: &[String], own: &str) -> bool {
 /// The snapshot of a lock whose nodes have these names, and each this data and stat.
 #[must_use]
 pub fn snapshot(names: &[String], data: &[u8], czxid: i64, ctime: i64) -> Snapshot {
-    let entry = |(name, mode, holds): (&str, _, _)| {
-        QueuedNode::read(below("/lock", name), mode, holds, data, czxid, ctime)
+    let node = |(name, mode, is_granted): (&str, _, _)| {
+        QueuedNode::new(below("/lock", name), mode, is_granted, data, czxid, ctime)
     };
-    LockContents(Listing::new(names.to_vec()).in_order().map(entry).collect()).into_snapshot()
+    snapshot::of_nodes(Listing::new(names.to_vec()).in_order().map(node).collect())
 }

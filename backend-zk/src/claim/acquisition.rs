@@ -1,27 +1,29 @@
 //! One claim: the state of its node, the watch while it waits, and the steps that change both.
 
 use std::collections::HashSet;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use fencelock_core::sync::Mutex;
 use fencelock_core::{
-    Acquisition, AttemptOutcome, Claim, Error, IfBusy, Mode, Moment, ReleaseOutcome, Residue,
-    Result,
+    Acquisition, AttemptOutcome, Claim, Error, ErrorKind, IfBusy, Mode, Moment, ReleaseOutcome,
+    Residue, Result,
 };
 
-use crate::claim::held_node_watch;
 use crate::claim::predecessor_watch::PredecessorWatch;
-use crate::error::{Certainty, RequestError, unsettled};
-use crate::nodes::node::{self, Created, Node};
+use crate::error::{Certainty, RequestError};
+use crate::nodes::node::{self, Node};
 use crate::queue::names;
 use crate::queue::order::{Listing, Standing};
 use crate::queue::path::below;
-use crate::sessions::budget::Reservation;
-use crate::sessions::pool::Pool;
+use crate::sessions::batch;
+use crate::sessions::pool::{Pool, Slot};
 use crate::sessions::session::Session;
 
 /// How often the lock's nodes may change during one attempt before it fails.
 const MAX_ROUNDS: usize = 16;
+
+/// The result of a step of an attempt; `None` when the state has changed and has to be checked again.
+type Step = Result<Option<AttemptOutcome>>;
 
 pub(crate) struct ZkAcquisition {
     pool: Arc<Pool>,
@@ -43,17 +45,19 @@ enum NodeState {
     #[default]
     Absent,
     /// A node was requested in this session, and it is unknown whether it was created.
-    InDoubt(Arc<Session>, Arc<Reservation>),
+    InDoubt(Slot),
     Created(Arc<Node>),
 }
 
 impl NodeState {
-    fn session(&self) -> Option<&Arc<Session>> {
-        match self {
-            NodeState::Absent => None,
-            NodeState::InDoubt(session, _) => Some(session),
-            NodeState::Created(node) => Some(&node.session),
-        }
+    /// The session that has, or may have, the node; `None` once either is known to be gone.
+    fn live_session(&self) -> Option<&Arc<Session>> {
+        let session = match self {
+            NodeState::Created(node) if !node.is_gone() => node.session(),
+            NodeState::InDoubt(slot) => &slot.session,
+            NodeState::Absent | NodeState::Created(_) => return None,
+        };
+        (!session.is_over()).then_some(session)
     }
 }
 
@@ -63,38 +67,20 @@ impl ZkAcquisition {
         ZkAcquisition { pool, claim, lock, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, ClaimState> {
-        self.state.lock()
-    }
-
     /// The path of the lock.
-    pub(crate) fn lock(&self) -> Result<&str> {
-        match &self.lock {
-            Ok(lock) => Ok(lock),
-            Err(error) => Err(error.clone()),
-        }
+    fn lock(&self) -> Result<&str> {
+        self.lock.as_deref().map_err(Clone::clone)
     }
 
     /// The session that has, or may have, the claim's node; `None` once either is known to be gone.
     pub(crate) fn live_session(&self) -> Option<Arc<Session>> {
-        let state = self.state();
-        if let NodeState::Created(node) = &state.node
-            && node.is_gone()
-        {
-            return None;
-        }
-        state.node.session().filter(|session| !session.is_over()).cloned()
+        self.state.lock().node.live_session().cloned()
     }
 
     /// The state of the node. A node is gone with its session, and is never adopted by another.
     fn node_state(&self) -> NodeState {
-        let state = self.state().node.clone();
-        let is_gone = match &state {
-            NodeState::Absent => false,
-            NodeState::InDoubt(session, _) => session.is_over(),
-            NodeState::Created(node) => node.is_gone() || node.session.is_over(),
-        };
-        if is_gone {
+        let state = self.state.lock().node.clone();
+        if state.live_session().is_none() {
             self.clear();
             return NodeState::Absent;
         }
@@ -104,31 +90,32 @@ impl ZkAcquisition {
     /// Drops the node and the watch, when nothing of the claim is left on the servers.
     fn clear(&self) {
         // Dropped outside of the lock: dropping a watch sends requests.
-        let _before = std::mem::take(&mut *self.state());
+        let _before = std::mem::take(&mut *self.state.lock());
     }
 
     fn set_node_state(&self, node: NodeState) {
-        self.state().node = node;
+        self.state.lock().node = node;
     }
 
     fn set_watch(&self, watch: PredecessorWatch) {
         // Dropped outside of the lock: dropping a watch sends requests.
-        let _before = self.state().watch.replace(watch);
+        let _before = self.state.lock().watch.replace(watch);
     }
 
-    /// Creates a node. `None`: the attempt has to check again.
-    async fn enqueue(&self, lock: &str) -> Result<Option<AttemptOutcome>> {
+    /// Creates a node.
+    async fn enqueue(&self, lock: &str) -> Step {
         let claim = &self.claim;
         let prefix = names::prefix(claim);
         let longest = below(lock, &prefix).len() + names::LONGEST_SEQUENCE;
         let may_wait = claim.if_busy() == IfBusy::Queue;
-        let (session, reservation) = self.pool.reserve(claim, longest, may_wait).await?;
+        let slot = self.pool.reserve(claim, longest, may_wait).await?;
+        let session = &slot.session;
         if !may_wait {
-            let mut listing = node::list(&session, lock).await?;
+            let mut listing = node::list(session, lock).await?;
             // A server may not know yet what another one has confirmed: a lock that was released
             // before this attempt began must not be reported as busy.
             if !listing.is_free(claim.mode()) && self.pool.may_lag() {
-                listing = node::list_in_sync(&session, lock).await?;
+                listing = node::list_in_sync(session, lock).await?;
             }
             if !listing.is_free(claim.mode()) {
                 return Ok(Some(AttemptOutcome::Busy { rest: Residue::Nothing }));
@@ -136,43 +123,34 @@ impl ZkAcquisition {
         }
         let access = &self.pool.access;
         // Before the request is sent: from here on a release has to look for the node.
-        self.set_node_state(NodeState::InDoubt(session.clone(), reservation.clone()));
+        self.set_node_state(NodeState::InDoubt(slot.clone()));
         let label = claim.label().as_str();
-        let created = node::create(&session, &reservation, access, lock, &prefix, label).await;
-        let Created { node, listing } = match created {
-            Ok(created) => created,
-            Err(error) => {
-                self.clear();
-                return Err(error.into());
+        match node::create(&slot, access, lock, &prefix, label).await {
+            Ok((node, listing)) => {
+                let node = Arc::new(node);
+                self.set_node_state(NodeState::Created(node.clone()));
+                let listing = listing?;
+                self.act_on_standing(&node, &listing).await
             }
-        };
-        let node = match node {
-            Ok(node) => Arc::new(node),
             Err(error) => {
-                if !node::may_have_created(&error) {
+                // Otherwise the node may exist.
+                if error.certainty() != Certainty::Unknown {
                     self.clear();
                 }
-                if error.is_no_node() {
-                    node::create_lock(&session, access, lock).await?;
-                    return Ok(None);
+                if !error.is_no_node() {
+                    return Err(error.into());
                 }
-                return Err(error.into());
+                let client = session.client()?;
+                session.read(access.create_lock(&client, lock)).await?;
+                Ok(None)
             }
-        };
-        self.set_node_state(NodeState::Created(node.clone()));
-        let listing = listing?;
-        self.act_on_standing(&node, lock, &listing).await
+        }
     }
 
     /// Finds out whether a node in doubt was created.
-    async fn resolve(
-        &self,
-        session: &Arc<Session>,
-        reservation: &Arc<Reservation>,
-        lock: &str,
-    ) -> Result<Option<Arc<Node>>> {
+    async fn resolve(&self, slot: &Slot, lock: &str) -> Result<Option<Arc<Node>>> {
         let owner = self.claim.owner().reveal();
-        let found = node::find(session, reservation, lock, owner).await?.map(Arc::new);
+        let found = node::find(slot, lock, owner).await?.map(Arc::new);
         match &found {
             Some(node) => self.set_node_state(NodeState::Created(node.clone())),
             None => self.clear(),
@@ -181,33 +159,27 @@ impl ZkAcquisition {
     }
 
     /// Checks whether it is the turn of `node`, which has waited or may be granted already.
-    async fn check_turn(&self, node: &Arc<Node>, lock: &str) -> Result<Option<AttemptOutcome>> {
-        let is_passed_over = self.state().watch.as_ref().is_some_and(|watch| {
-            watch.note_attempt();
-            watch.is_passed_over()
-        });
+    async fn check_turn(&self, node: &Arc<Node>) -> Step {
+        let (is_passed_over, is_cleared) = match &mut self.state.lock().watch {
+            Some(watch) => (!watch.note_attempt(), watch.is_cleared(node)),
+            None => (false, false),
+        };
         if is_passed_over {
             node.delete().await?;
             self.clear();
             return Ok(None);
         }
-        let is_cleared = self.state().watch.as_ref().is_some_and(|watch| watch.is_cleared(node));
         if is_cleared {
             return self.grant(node).await;
         }
-        let listing = node::list(&node.session, lock).await?;
-        self.act_on_standing(node, lock, &listing).await
+        let listing = node::list(node.session(), node.lock()).await?;
+        self.act_on_standing(node, &listing).await
     }
 
-    /// Grants, waits or gives up by where `node` stands. `None`: the attempt has to check again.
-    async fn act_on_standing(
-        &self,
-        node: &Arc<Node>,
-        lock: &str,
-        listing: &Listing,
-    ) -> Result<Option<AttemptOutcome>> {
+    /// Grants, waits or gives up by where `node` stands.
+    async fn act_on_standing(&self, node: &Arc<Node>, listing: &Listing) -> Step {
         if names::is_exhausted(node.parsed.sequence) {
-            return self.restart_numbering(node, lock).await;
+            return self.restart_numbering(node).await;
         }
         match listing.standing(&node.name, node.parsed) {
             Standing::Free => self.grant(node).await,
@@ -220,74 +192,61 @@ impl ZkAcquisition {
                 Ok(Some(AttemptOutcome::Busy { rest: Residue::Perhaps }))
             }
             Standing::Blocked { by, is_sole } => {
-                let waiting =
-                    AttemptOutcome::Waiting { check_after: node.session.heartbeat_interval() };
-                if self.state().watch.as_ref().is_some_and(|watch| watch.waits_for(&by)) {
-                    return Ok(Some(waiting));
+                if self.state.lock().watch.as_ref().is_some_and(|watch| watch.waits_for(&by)) {
+                    return Ok(Some(waiting(node.session())));
                 }
                 let by = by.into_iter().map(str::to_owned).collect();
-                match PredecessorWatch::start(&self.claim, node, lock, by, is_sole).await? {
-                    Some(watch) => {
-                        self.set_watch(watch);
-                        Ok(Some(waiting))
-                    }
-                    None => Ok(None),
-                }
+                let watch = PredecessorWatch::start(&self.claim, node, by, is_sole).await?;
+                Ok(watch.map(|watch| {
+                    self.set_watch(watch);
+                    waiting(node.session())
+                }))
             }
         }
     }
 
     /// Deletes a node whose number other nodes may have too, and has the numbers begin again as
     /// soon as no claim is in the queue.
-    async fn restart_numbering(
-        &self,
-        node: &Arc<Node>,
-        lock: &str,
-    ) -> Result<Option<AttemptOutcome>> {
+    async fn restart_numbering(&self, node: &Arc<Node>) -> Step {
         tracing::warn!(claim = ?self.claim, "the lock has no sequence numbers left");
         node.delete().await?;
         self.clear();
-        if node::remove_lock(&node.session, lock).await? {
-            return Ok(None);
-        }
-        Ok(Some(match self.claim.if_busy() {
-            IfBusy::Refuse => AttemptOutcome::Busy { rest: Residue::Nothing },
+        Ok(match self.claim.if_busy() {
+            _ if batch::delete_if_empty(node.session(), node.lock()).await? => None,
+            IfBusy::Refuse => Some(AttemptOutcome::Busy { rest: Residue::Nothing }),
             // Without a node, the next check has it attempt again.
-            IfBusy::Queue => {
-                AttemptOutcome::Waiting { check_after: node.session.heartbeat_interval() }
-            }
-        }))
+            IfBusy::Queue => Some(waiting(node.session())),
+        })
     }
 
-    /// Grants the lock. `None`: the claim was passed over just now.
-    async fn grant(&self, node: &Arc<Node>) -> Result<Option<AttemptOutcome>> {
+    /// Grants the lock, unless the claim was passed over just now.
+    async fn grant(&self, node: &Arc<Node>) -> Step {
         if self.claim.mode() == Mode::Exclusive {
             node.set_first();
         }
-        node.session.ensure_fresh().await?;
-        let taken = self.state().watch.as_ref().map(PredecessorWatch::take_turn);
+        node.session().ensure_fresh().await?;
+        let taken = self.state.lock().watch.as_mut().map(PredecessorWatch::take_turn);
         match taken {
             Some(true) => {}
             Some(false) => return Ok(None),
-            None => held_node_watch::watch_later(&self.claim, node),
+            None => node.watch_later(&self.claim),
         }
         // `None` in a session that was given up meanwhile, whatever it has committed last.
-        let valid_until = node.session.deadline().ok_or(RequestError::SessionOver)?;
-        node.reservation.stop_waiting();
-        Ok(Some(AttemptOutcome::Granted { token: node.token(), valid_until }))
+        let valid_until = node.session().deadline().ok_or(RequestError::SessionOver)?;
+        node.slot.reservation.stop_waiting();
+        Ok(Some(AttemptOutcome::Granted { token: node.token, valid_until }))
     }
 
     /// Gives up a place in the queue whose turn may have come while no attempt is made. The claim
     /// queues again at its next attempt.
     pub(crate) async fn pass_over(&self, now: Moment) {
-        let node = match &*self.state() {
-            ClaimState { node: NodeState::Created(node), watch: Some(watch) }
-                if watch.pass_over(now) =>
-            {
-                node.clone()
+        let node = match &mut *self.state.lock() {
+            ClaimState { node: NodeState::Created(node), watch: Some(watch) } => {
+                watch.pass_over(now).then(|| node.clone())
             }
-            _ => return,
+            _ => None,
         };
+        let Some(node) = node else { return };
         tracing::debug!(claim = ?self.claim, "the claim was woken and made no attempt: passed over");
         // If that fails, the next attempt or the release deletes it.
         if node.delete().await.is_ok() {
@@ -295,26 +254,49 @@ impl ZkAcquisition {
         }
     }
 
-    /// Whether events of the watched nodes may have been missed since the last reconnect.
-    pub(crate) fn may_have_missed_events(&self, session: &Session) -> bool {
-        let state = self.state();
-        state.watch.as_ref().is_some_and(|watch| watch.reconnects() != session.reconnects())
+    /// Whether events of the watched nodes may have been missed by the `reconnects`-th reconnect.
+    fn may_have_missed_events(&self, reconnects: u64) -> bool {
+        self.state.lock().watch.as_ref().is_some_and(|watch| watch.reconnects != reconnects)
     }
 
     /// Whether the watched nodes, and the claim's own, are among `names`, which were listed after
     /// the `reconnects`-th reconnect; if so, nothing was missed up to then.
-    pub(crate) fn confirm_watches(&self, names: &HashSet<&str>, reconnects: u64) -> bool {
-        let state = self.state();
-        let (NodeState::Created(node), Some(watch)) = (&state.node, &state.watch) else {
+    fn confirm_watches(&self, names: &HashSet<&str>, reconnects: u64) -> bool {
+        let ClaimState { node: NodeState::Created(node), watch: Some(watch) } =
+            &mut *self.state.lock()
+        else {
             return false;
         };
         let all_exist = names.contains(node.name.as_str())
             && watch.watched.iter().all(|name| names.contains(name.as_str()));
         if all_exist {
-            watch.set_reconnects(reconnects);
+            watch.reconnects = reconnects;
         }
         all_exist
     }
+}
+
+/// Those of `waiters` that may have missed the event they wait for, by the ids of their claims: all
+/// wait in `session` for the same lock, and watches are lost when a connection is established again.
+pub(crate) async fn find_missed(
+    session: &Arc<Session>,
+    waiters: &[&ZkAcquisition],
+) -> HashSet<u64> {
+    let reconnects = session.reconnects();
+    let affected: Vec<_> =
+        waiters.iter().filter(|waiter| waiter.may_have_missed_events(reconnects)).collect();
+    let Some(Ok(lock)) = affected.first().map(|waiter| waiter.lock()) else {
+        return HashSet::new();
+    };
+    // Without a list they are checked again next time.
+    let Ok(listing) = node::list(session, lock).await else { return HashSet::new() };
+    let names = listing.names().iter().map(String::as_str).collect();
+    let missed = affected.iter().filter(|waiter| !waiter.confirm_watches(&names, reconnects));
+    missed.map(|waiter| waiter.claim.id()).collect()
+}
+
+fn waiting(session: &Session) -> AttemptOutcome {
+    AttemptOutcome::Waiting { check_after: session.heartbeat_interval() }
 }
 
 impl Acquisition for ZkAcquisition {
@@ -327,46 +309,39 @@ impl Acquisition for ZkAcquisition {
         for _ in 0..MAX_ROUNDS {
             let answer = match self.node_state() {
                 NodeState::Absent => self.enqueue(lock).await?,
-                NodeState::InDoubt(session, reservation) => {
-                    self.resolve(&session, &reservation, lock).await.map(|_| None)?
+                NodeState::InDoubt(slot) => {
+                    self.resolve(&slot, lock).await?;
+                    None
                 }
-                NodeState::Created(node) => self.check_turn(&node, lock).await?,
+                NodeState::Created(node) => self.check_turn(&node).await?,
             };
             if let Some(answer) = answer {
                 return Ok(answer);
             }
         }
-        Err(unsettled())
+        Err(Error::new(
+            ErrorKind::Unreachable,
+            "the lock's nodes changed each time they were listed",
+        ))
     }
 
     async fn release(&self) -> Result<ReleaseOutcome> {
-        let state = self.state().node.clone();
-        let node = match state {
+        let node = match self.node_state() {
             NodeState::Absent => return Ok(ReleaseOutcome::Absent),
-            state if state.session().is_some_and(|session| session.is_over()) => {
-                // The session's nodes are gone with it.
-                self.clear();
-                return Ok(ReleaseOutcome::Absent);
-            }
-            NodeState::InDoubt(session, reservation) => {
-                match self.resolve(&session, &reservation, self.lock()?).await? {
-                    Some(node) => node,
-                    None => return Ok(ReleaseOutcome::Absent),
-                }
-            }
+            NodeState::InDoubt(slot) => match self.resolve(&slot, self.lock()?).await? {
+                Some(node) => node,
+                None => return Ok(ReleaseOutcome::Absent),
+            },
             NodeState::Created(node) => node,
         };
         match node.delete().await {
-            // The watches are dropped only now: the deletion has removed that on the own node.
-            Ok(removal) => {
+            Err(error) if error.certainty() != Certainty::SessionOver => Err(error.into()),
+            // The session's nodes are gone with it.
+            deleted => {
+                // The watches are dropped only now: the deletion has removed that on the own node.
                 self.clear();
-                Ok(removal)
+                Ok(deleted.unwrap_or(ReleaseOutcome::Absent))
             }
-            Err(error) if error.certainty() == Certainty::SessionOver => {
-                self.clear();
-                Ok(ReleaseOutcome::Absent)
-            }
-            Err(error) => Err(Error::from(error)),
         }
     }
 }

@@ -11,11 +11,8 @@
 //! (docs/decisions/0008-a-session-lives-by-committed-writes.md).
 
 use std::collections::HashSet;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::task::Poll;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use fencelock_core::{Claim, Mode, Moment, WatchHandle};
@@ -33,16 +30,21 @@ use crate::sessions::session::Session;
 /// How long a waiter that was woken may take to attempt.
 const TURN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The event of the watched nodes ahead.
-const PENDING: u8 = 0;
-const ONE_DELETED: u8 = 1;
-const CHECK_AGAIN: u8 = 2;
+/// What has happened to the watched nodes ahead.
+#[derive(PartialEq, Eq)]
+enum Change {
+    OneDeleted,
+    CheckAgain,
+}
 
 /// The state of the claim's turn.
-const OPEN: u8 = 0;
-const TAKEN: u8 = 1;
-/// No attempt came for so long that the node is given up.
-const PASSED_OVER: u8 = 2;
+#[derive(PartialEq, Eq)]
+enum Turn {
+    Open,
+    Taken,
+    /// No attempt came for so long that the node is given up.
+    PassedOver,
+}
 
 /// A task that wakes the claim; dropping it removes the watches, on the servers too.
 pub(crate) struct PredecessorWatch {
@@ -53,12 +55,13 @@ pub(crate) struct PredecessorWatch {
     is_sole: bool,
     /// The mark of the only node in `watched`, if that waited in the same session.
     ahead: Option<Arc<QueueMark>>,
-    event: Arc<AtomicU8>,
-    turn: AtomicU8,
+    /// The first change of the watched nodes.
+    change: Arc<OnceLock<Change>>,
+    turn: Turn,
     /// When a check first found that the claim was woken and has not attempted since.
-    idle_since: AtomicU64,
+    idle_since: Option<Moment>,
     /// The last reconnect after which the watched nodes are known to exist.
-    reconnects: AtomicU64,
+    pub(crate) reconnects: u64,
 }
 
 impl PredecessorWatch {
@@ -67,32 +70,31 @@ impl PredecessorWatch {
     pub(crate) async fn start(
         claim: &Arc<Claim>,
         node: &Arc<Node>,
-        lock: &str,
         watch: Vec<String>,
         is_sole: bool,
     ) -> ZkResult<Option<PredecessorWatch>> {
-        let session = &node.session;
+        let (session, lock) = (node.session(), node.lock());
         // Before the watches: events after a reconnect are delivered in no order.
         let states = session.states();
         node.register_mark();
         let paths: Vec<_> = watch.iter().map(|name| below(lock, name)).collect();
-        let watches = match node.reservation.watch(&paths) {
+        let watches = match node.slot.reservation.watch(&paths) {
             Some(watched) => watch_each(session, &paths, watched).await?,
             None => watch_all(session, lock, &watch).await?,
         };
         let Some(events) = watches else { return Ok(None) };
-        let event = Arc::new(AtomicU8::new(PENDING));
-        let reconnects = AtomicU64::new(session.reconnects());
+        let change = Arc::new(OnceLock::new());
+        let reconnects = session.reconnects();
         let watching =
-            watch_over(Arc::downgrade(claim), node.clone(), events, states, event.clone());
+            watch_over(Arc::downgrade(claim), node.clone(), events, states, change.clone());
         Ok(Some(PredecessorWatch {
             _watching: claim.wake_when(watching),
             ahead: known_predecessor(session, claim.mode(), &paths),
             watched: watch,
             is_sole,
-            event,
-            turn: AtomicU8::new(OPEN),
-            idle_since: AtomicU64::new(Moment::NEVER.as_nanos()),
+            change,
+            turn: Turn::Open,
+            idle_since: None,
             reconnects,
         }))
     }
@@ -101,50 +103,41 @@ impl PredecessorWatch {
     /// was the first of the queue; and the claim's own node is known to exist.
     pub(crate) fn is_cleared(&self, node: &Node) -> bool {
         let was_last = self.is_sole || self.ahead.as_ref().is_some_and(|ahead| ahead.is_first());
-        was_last && self.event.load(Ordering::Acquire) == ONE_DELETED && node.is_watched()
+        was_last && self.change.get() == Some(&Change::OneDeleted) && node.is_watched()
     }
 
     /// Whether it still waits for exactly these nodes.
     pub(crate) fn waits_for(&self, watch: &[&str]) -> bool {
-        self.event.load(Ordering::Acquire) == PENDING && self.watched == watch
+        self.change.get().is_none() && self.watched == watch
     }
 
-    /// Records that an attempt is under way.
-    pub(crate) fn note_attempt(&self) {
-        self.idle_since.store(Moment::NEVER.as_nanos(), Ordering::Release);
+    /// Records that an attempt is under way. `false` when the claim was passed over before.
+    pub(crate) fn note_attempt(&mut self) -> bool {
+        self.idle_since = None;
+        self.turn != Turn::PassedOver
     }
 
     /// Takes the turn that may have come. `false` when the claim was passed over before.
-    pub(crate) fn take_turn(&self) -> bool {
-        let taken = self.turn.compare_exchange(OPEN, TAKEN, Ordering::AcqRel, Ordering::Acquire);
-        taken != Err(PASSED_OVER)
-    }
-
-    pub(crate) fn is_passed_over(&self) -> bool {
-        self.turn.load(Ordering::Acquire) == PASSED_OVER
+    pub(crate) fn take_turn(&mut self) -> bool {
+        if self.turn == Turn::Open {
+            self.turn = Turn::Taken;
+        }
+        self.turn == Turn::Taken
     }
 
     /// Passes the claim over if it was woken [`TURN_TIMEOUT`] ago and has not attempted since: a
     /// future that is not polled must not block a lock that it does not use. True once; from then on
     /// no attempt can take the turn.
-    pub(crate) fn pass_over(&self, now: Moment) -> bool {
-        if self.event.load(Ordering::Acquire) == PENDING {
+    pub(crate) fn pass_over(&mut self, now: Moment) -> bool {
+        if self.change.get().is_none() || self.turn != Turn::Open {
             return false;
         }
-        let since = self.idle_since.fetch_min(now.as_nanos(), Ordering::AcqRel).min(now.as_nanos());
-        now.duration_since(Moment::from_nanos(since)) >= TURN_TIMEOUT
-            && self
-                .turn
-                .compare_exchange(OPEN, PASSED_OVER, Ordering::AcqRel, Ordering::Acquire)
-                .is_ok()
-    }
-
-    pub(crate) fn reconnects(&self) -> u64 {
-        self.reconnects.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_reconnects(&self, reconnects: u64) {
-        self.reconnects.store(reconnects, Ordering::Release);
+        let since = *self.idle_since.get_or_insert(now);
+        let is_late = now.duration_since(since) >= TURN_TIMEOUT;
+        if is_late {
+            self.turn = Turn::PassedOver;
+        }
+        is_late
     }
 }
 
@@ -211,11 +204,11 @@ async fn watch_over(
     node: Arc<Node>,
     ahead: Events,
     mut states: StateWatcher,
-    event: Arc<AtomicU8>,
+    change: Arc<OnceLock<Change>>,
 ) {
     let mut own = pin!(async {
         tokio::time::sleep(WATCH_DELAY).await;
-        until_deleted(&node.session, &node.path, |watched| node.set_watched(watched)).await;
+        until_deleted(node.session(), &node.path, |watched| node.set_watched(watched)).await;
         node.set_gone();
     });
     let first_event = tokio::select! {
@@ -224,21 +217,17 @@ async fn watch_over(
         (first_event, ..) = select_all(ahead) => first_event,
     };
     // If the own node was deleted before that one, its event was delivered before: check for it.
-    if is_ready(own.as_mut()).await {
+    if own.as_mut().now_or_never().is_some() {
         return;
     }
-    let is_in_order = !is_ready(pin!(states.changed())).await;
-    let what = match first_event == EventType::NodeDeleted && is_in_order {
-        true => ONE_DELETED,
-        false => CHECK_AGAIN,
-    };
-    event.store(what, Ordering::Release);
+    let is_in_order = states.changed().now_or_never().is_none();
+    let _ = change.set(if first_event == EventType::NodeDeleted && is_in_order {
+        Change::OneDeleted
+    } else {
+        Change::CheckAgain
+    });
     if let Some(claim) = claim.upgrade() {
         claim.wake();
     }
     own.await;
-}
-
-async fn is_ready<T>(mut future: Pin<&mut impl Future<Output = T>>) -> bool {
-    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }

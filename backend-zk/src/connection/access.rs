@@ -1,7 +1,7 @@
 //! How connections and sessions are requested: the transport's settings, the negotiation, and the
 //! nodes above those of claims.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
@@ -20,7 +20,7 @@ const MAX_PROBED: usize = 8;
 /// <https://clickhouse.com/docs/operations/utilities/clickhouse-keeper-client>.
 const CLICKHOUSE_KEEPER: &str = "/keeper/api_version";
 
-/// How long opening the first session usually takes, at most. After it, the servers are probed.
+/// Opening the first session usually takes less. After this time the servers are probed.
 const USUAL_OPEN_TIME: Duration = Duration::from_millis(300);
 
 /// What all sessions of one client have in common. It holds secrets, and so has no `Debug`.
@@ -36,19 +36,16 @@ pub(crate) struct Access {
     pub(crate) created: Mutex<Vec<String>>,
 }
 
-/// A session as the transport opened it.
-pub(crate) struct Opened {
-    pub(crate) client: Client,
-    /// When it was asked for.
-    pub(crate) sent: Moment,
-}
-
 impl Access {
-    /// Opens a session with this timeout.
+    /// Opens a session with this timeout; the moment is when it was asked for.
     ///
     /// The transport derives its pings and its connection timeout from the timeout that was asked
     /// for, so if the servers grant another one, the session is opened again with that.
-    pub(crate) async fn open(&self, clock: &Arc<BootClock>, timeout: Duration) -> Result<Opened> {
+    pub(crate) async fn open(
+        &self,
+        clock: &BootClock,
+        timeout: Duration,
+    ) -> Result<(Client, Moment)> {
         let mut sent = clock.now();
         let mut client = self.connect(timeout).await?;
         let negotiated = client.session_timeout();
@@ -60,7 +57,7 @@ impl Access {
             return Err(is_clickhouse_keeper());
         }
         self.create_root(&client).await.map_err(RequestError::from)?;
-        Ok(Opened { client, sent })
+        Ok((client, sent))
     }
 
     /// Opens the first session. When no server grants one, the error says what was found instead.
@@ -69,9 +66,9 @@ impl Access {
     /// data meanwhile: when opening takes long, the servers are probed.
     pub(crate) async fn open_first(
         &self,
-        clock: &Arc<BootClock>,
+        clock: &BootClock,
         timeout: Duration,
-    ) -> Result<Opened> {
+    ) -> Result<(Client, Moment)> {
         let foreign = async {
             loop {
                 clock.sleep_until(clock.now() + USUAL_OPEN_TIME).await;
@@ -86,10 +83,10 @@ impl Access {
             opened = self.open(clock, timeout) => match opened {
                 Err(error) if error.kind() == ErrorKind::Unreachable => {
                     let found = self.probe_all().await;
-                    match found.iter().all(|found| *found == Found::Nothing) {
-                        true => Err(error),
-                        false => Err(self.explain(&found).caused_by(error)),
+                    if found.iter().all(|found| *found == Found::Nothing) {
+                        return Err(error);
                     }
+                    Err(self.explain(&found).caused_by(error))
                 }
                 opened => opened,
             },
@@ -102,11 +99,10 @@ impl Access {
     }
 
     fn explain(&self, found: &[Found]) -> Error {
-        let seen =
-            self.hosts.iter().zip(found).map(|((host, port), found)| {
-                format!("{host}:{port} {}", found.advice(self.is_secure))
-            });
-        let seen = seen.collect::<Vec<_>>().join("; ");
+        let found_at = |((host, port), found): (&(String, u16), &Found)| {
+            format!("{host}:{port} {}", found.advice(self.is_secure))
+        };
+        let seen = self.hosts.iter().zip(found).map(found_at).collect::<Vec<_>>().join("; ");
         Error::new(ErrorKind::Unreachable, format!("no server grants a session: {seen}"))
     }
 
@@ -133,24 +129,18 @@ impl Access {
     pub(crate) async fn create_root(&self, client: &Client) -> Result<(), ZkError> {
         let options = CreateMode::Persistent.with_acls(self.acls);
         let ends = self.root.char_indices().skip(1).filter(|(_, c)| *c == '/').map(|(at, _)| at);
-        for end in ends.chain([self.root.len()]) {
-            let path = &self.root[..end];
+        for path in ends.chain([self.root.len()]).map(|end| &self.root[..end]) {
             // A login that may not create it can still use it.
             if path == "/" || client.check_stat(path).await?.is_some() {
                 continue;
             }
             match client.create(path, b"", &options).await {
-                Ok(_) => self.created().push(path.to_owned()),
+                Ok(_) => self.created.lock().push(path.to_owned()),
                 Err(ZkError::NodeExists) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
-    }
-
-    /// The paths that [`create_root`](Access::create_root) created, the uppermost first.
-    pub(crate) fn created(&self) -> MutexGuard<'_, Vec<String>> {
-        self.created.lock()
     }
 
     /// Creates the node of a lock, which the servers remove some time after its last child; or the

@@ -1,7 +1,7 @@
 //! Probes the servers' addresses when the transport gets no session: it does not report whether
 //! nothing listens there, or a server that is not a ZooKeeper.
 //!
-//! Each address is sent `srvr`, one of ZooKeeper's four-letter words, as a line: an HTTP or Redis
+//! Each address is sent `srvr`, one of ZooKeeper's four-letter words, in a line: an HTTP or Redis
 //! server answers that with an error of its own, a TLS port with an alert.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 /// For each step at one address.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How many bytes of an answer are read: enough to tell what sent it.
+/// How many bytes of an answer are read: enough to identify the sender.
 const MAX_REPLY: u64 = 128;
 
 /// What is found at one address.

@@ -25,9 +25,9 @@ pub(crate) async fn held_node(client: &Client, lock: &str, guard: &Guard) -> Res
     };
     for name in children.iter().filter(|name| names::read(name).is_some()) {
         let path = below(lock, name);
-        match client.check_stat(&path).await.map_err(RequestError::from)? {
-            Some(stat) if u64::try_from(stat.czxid) == Ok(token) => return Ok(path),
-            Some(_) | None => {}
+        let stat = client.check_stat(&path).await.map_err(RequestError::from)?;
+        if stat.is_some_and(|stat| u64::try_from(stat.czxid) == Ok(token)) {
+            return Ok(path);
         }
     }
     Err(lost())

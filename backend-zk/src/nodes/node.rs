@@ -4,29 +4,31 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use fencelock_core::{FencingToken, ReleaseOutcome, WatchHandle};
+use fencelock_core::{Claim, FencingToken, ReleaseOutcome, WatchHandle};
 use futures_util::future::join;
 use uuid::Uuid;
 use zookeeper_client::{CreateMode, EventType, Stat};
 
 use crate::connection::access::Access;
-use crate::error::{Certainty, RequestError, ZkResult};
+use crate::error::{RequestError, ZkResult};
 use crate::queue::names::{self, NodeName};
 use crate::queue::order::Listing;
 use crate::queue::path::below;
 use crate::sessions::batch;
-use crate::sessions::budget::Reservation;
 use crate::sessions::deferred_watches::WATCH_DELAY;
+use crate::sessions::pool::Slot;
 use crate::sessions::queue_marks::QueueMark;
 use crate::sessions::session::Session;
 
 /// A node that is known to have been created for a claim.
 pub(crate) struct Node {
-    pub(crate) session: Arc<Session>,
+    pub(crate) slot: Slot,
     pub(crate) name: String,
     pub(crate) path: String,
     pub(crate) parsed: NodeName,
-    czxid: i64,
+    /// The number of the transaction that created it: it rises over restarts, and when the lock's
+    /// node was deleted and created again with new sequence numbers.
+    pub(crate) token: FencingToken,
     /// The node is known to be deleted.
     gone: AtomicBool,
     /// A watch would report its deletion.
@@ -35,45 +37,39 @@ pub(crate) struct Node {
     mark: OnceLock<Arc<QueueMark>>,
     /// The watch on the node while it is held.
     watch: OnceLock<WatchHandle>,
-    /// For the watches of its claim.
-    pub(crate) reservation: Arc<Reservation>,
 }
 
 impl Node {
-    fn new(
-        session: &Arc<Session>,
-        reservation: &Arc<Reservation>,
-        lock: &str,
-        name: String,
-        stat: &Stat,
-    ) -> ZkResult<Node> {
+    fn new(slot: &Slot, lock: &str, name: String, stat: &Stat) -> ZkResult<Node> {
         let Some(parsed) = names::read(&name) else {
             let what = "a node of this client has no sequence number".to_owned();
             return Err(zookeeper_client::Error::UnexpectedError(what).into());
         };
-        if stat.ephemeral_owner != session.id() {
+        if stat.ephemeral_owner != slot.session.id {
             // The transport has reconnected with another session and did not report it.
-            session.end();
+            slot.session.end();
             return Err(RequestError::SessionOver);
         }
         Ok(Node {
-            session: session.clone(),
+            slot: slot.clone(),
             path: below(lock, &name),
             name,
             parsed,
-            czxid: stat.czxid,
+            token: FencingToken::new(u64::try_from(stat.czxid).unwrap_or_default()),
             gone: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             mark: OnceLock::new(),
             watch: OnceLock::new(),
-            reservation: reservation.clone(),
         })
     }
 
-    /// The number of the transaction that created it: it rises over restarts, and when the lock's
-    /// node was deleted and created again with new sequence numbers.
-    pub(crate) fn token(&self) -> FencingToken {
-        FencingToken::new(u64::try_from(self.czxid).unwrap_or_default())
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.slot.session
+    }
+
+    /// The path of its lock.
+    pub(crate) fn lock(&self) -> &str {
+        &self.path[..self.path.len() - self.name.len() - 1]
     }
 
     pub(crate) fn is_gone(&self) -> bool {
@@ -101,62 +97,69 @@ impl Node {
         }
     }
 
-    /// Lets the waiters behind it in the same session find its mark.
+    /// Lets the next waiter in the same session find its mark.
     pub(crate) fn register_mark(&self) {
-        self.mark.get_or_init(|| self.session.queue_marks.register(&self.path));
+        self.mark.get_or_init(|| self.session().queue_marks.register(&self.path));
     }
 
-    /// Keeps a watch on it for as long as the node is of use to its claim.
-    pub(crate) fn keep(&self, watch: WatchHandle) {
+    pub(crate) async fn delete(&self) -> ZkResult<ReleaseOutcome> {
+        batch::delete(self.session(), &self.path).await
+    }
+
+    /// Has the node of a holder watched, if it is still held after the delay of such watches: a
+    /// deletion that the holder did not ask for is a loss, reported at once.
+    pub(crate) fn watch_later(self: &Arc<Node>, claim: &Arc<Claim>) {
+        let (node, claim) = (Arc::downgrade(self), Arc::downgrade(claim));
+        self.session().deferred_watches.defer(move || {
+            if let (Some(node), Some(claim)) = (node.upgrade(), claim.upgrade()) {
+                node.watch(&claim);
+            }
+        });
+    }
+
+    /// Wakes `claim` when the node is gone.
+    fn watch(self: &Arc<Node>, claim: &Arc<Claim>) {
+        // The `Node` may be dropped while it is still watched, and needs its reservation until then.
+        let (slot, path, node) = (self.slot.clone(), self.path.clone(), Arc::downgrade(self));
+        let watch = claim.wake_when(async move {
+            until_deleted(&slot.session, &path, |_| ()).await;
+            drop(slot);
+            if let Some(node) = node.upgrade() {
+                node.set_gone();
+            }
+        });
         // A second one is not needed.
         let _ = self.watch.set(watch);
-    }
-
-    /// Deletes it.
-    pub(crate) async fn delete(&self) -> ZkResult<ReleaseOutcome> {
-        match batch::delete(&self.session, &self.path).await {
-            Ok(()) => Ok(ReleaseOutcome::Removed),
-            Err(error) if error.is_no_node() => Ok(ReleaseOutcome::Absent),
-            Err(error) => Err(error),
-        }
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
         if self.mark.get().is_some() {
-            self.session.queue_marks.remove(&self.path);
+            self.session().queue_marks.remove(&self.path);
         }
     }
-}
-
-/// The results of creating a node.
-pub(crate) struct Created {
-    pub(crate) node: ZkResult<Node>,
-    /// The lock's nodes just after the creation.
-    pub(crate) listing: ZkResult<Arc<Listing>>,
 }
 
 /// Creates a node for a claim and lists those of the lock, neither waiting for the other: the
 /// servers carry out the requests of a session in order, so the list has all nodes that are ahead.
 pub(crate) async fn create(
-    session: &Arc<Session>,
-    reservation: &Arc<Reservation>,
+    slot: &Slot,
     access: &Access,
     lock: &str,
     prefix: &str,
     label: &str,
-) -> ZkResult<Created> {
+) -> ZkResult<(Node, ZkResult<Arc<Listing>>)> {
+    let session = &slot.session;
     let client = session.client()?;
     let path_prefix = below(lock, prefix);
     let options = CreateMode::EphemeralSequential.with_acls(access.acls);
     let sent = session.mark_sent();
     let create = client.create(&path_prefix, label.as_bytes(), &options);
     let (created, listing) = join(session.write(sent, create), batch::list(session, lock)).await;
-    let node = created.and_then(|(stat, sequence)| {
-        Node::new(session, reservation, lock, format!("{prefix}{sequence}"), &stat)
-    });
-    Ok(Created { node, listing })
+    let (stat, sequence) = created?;
+    let node = Node::new(slot, lock, format!("{prefix}{sequence}"), &stat)?;
+    Ok((node, listing))
 }
 
 /// Lists a lock's nodes; none when the lock's own node does not exist.
@@ -183,12 +186,8 @@ fn empty_without_lock(listed: ZkResult<Arc<Listing>>) -> ZkResult<Arc<Listing>> 
 
 /// Looks up whether a node was created for `owner` in a session, when that is in doubt. `None` is
 /// final: whatever was sent before has been carried out, or never will be.
-pub(crate) async fn find(
-    session: &Arc<Session>,
-    reservation: &Arc<Reservation>,
-    lock: &str,
-    owner: Uuid,
-) -> ZkResult<Option<Node>> {
+pub(crate) async fn find(slot: &Slot, lock: &str, owner: Uuid) -> ZkResult<Option<Node>> {
+    let session = &slot.session;
     let client = session.client()?;
     let listing = list_in_sync(session, lock).await?;
     let own = names::owner_prefix(owner);
@@ -196,9 +195,9 @@ pub(crate) async fn find(
         let path = below(lock, name);
         match session.read(client.get_data(&path)).await {
             // The node of an older session is deleted with that session.
-            Ok((_, stat)) if stat.ephemeral_owner != session.id() => {}
+            Ok((_, stat)) if stat.ephemeral_owner != session.id => {}
             Ok((_, stat)) => {
-                return Node::new(session, reservation, lock, name.clone(), &stat).map(Some);
+                return Node::new(slot, lock, name.clone(), &stat).map(Some);
             }
             Err(error) if error.is_no_node() => {}
             Err(error) => return Err(error),
@@ -226,24 +225,4 @@ pub(crate) async fn until_deleted(session: &Session, path: &str, on_watched: imp
         }
         tokio::time::sleep(WATCH_DELAY).await;
     }
-}
-
-/// Creates the node of the lock itself.
-pub(crate) async fn create_lock(session: &Session, access: &Access, lock: &str) -> ZkResult<()> {
-    let client = session.client()?;
-    session.read(access.create_lock(&client, lock)).await
-}
-
-/// Deletes the node of the lock itself, unless a claim is in its queue.
-pub(crate) async fn remove_lock(session: &Arc<Session>, lock: &str) -> ZkResult<bool> {
-    match batch::delete(session, lock).await {
-        Err(error) if error.is_not_empty() => Ok(false),
-        Err(error) if !error.is_no_node() => Err(error),
-        _ => Ok(true),
-    }
-}
-
-/// Whether a request that failed with this error may have created a node.
-pub(crate) fn may_have_created(error: &RequestError) -> bool {
-    error.certainty() == Certainty::Unknown
 }

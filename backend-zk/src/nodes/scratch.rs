@@ -51,33 +51,20 @@ async fn remove(session: &Arc<Session>, lock: &str) -> ZkResult<()> {
         claims => claims?,
     };
     for claim in claims {
-        ignore_absent(batch::delete(session, &below(lock, &claim)).await)?;
+        batch::delete(session, &below(lock, &claim)).await?;
     }
-    ignore_absent(batch::delete(session, lock).await)
-}
-
-/// Treats nodes that the servers have removed, and locks with a new claim, as done: the next pass
-/// removes those.
-fn ignore_absent(deleted: ZkResult<()>) -> ZkResult<()> {
-    match deleted {
-        Err(error) if error.is_no_node() || error.is_not_empty() => Ok(()),
-        deleted => deleted,
-    }
+    // The next pass removes a lock with a new claim.
+    batch::delete_if_empty(session, lock).await.map(drop)
 }
 
 /// Removes the root and the nodes above it that this client created, unless other nodes are below
 /// them.
 async fn remove_root(access: &Access, session: &Arc<Session>) -> ZkResult<()> {
-    let created = std::mem::take(&mut *access.created());
+    let created = std::mem::take(&mut *access.created.lock());
     for path in created.iter().rev() {
-        match batch::delete(session, path).await {
-            Ok(()) => {}
-            // Removed by another client, or in use by one.
-            Err(error) if error.is_no_node() || error.is_not_empty() => {}
-            Err(error) => {
-                *access.created() = created;
-                return Err(error);
-            }
+        if let Err(error) = batch::delete_if_empty(session, path).await {
+            *access.created.lock() = created;
+            return Err(error);
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 //!
 //! `lock-` is the mode of Apache Curator's `InterProcessMutex`, `__READ__` and `__WRIT__` are those
 //! of its `InterProcessReadWriteLock`, so that each excludes ours on the same path. Curator sorts
-//! names that it does not know behind its own, so no name serves both. Permits exist only here.
+//! names that it does not know after its own, so no name serves both. Permits exist only here.
 
 use fencelock_core::{Claim, LockKind, Mode, Permits};
 use uuid::Uuid;

@@ -69,16 +69,19 @@ impl Listing {
 
     /// The standing of the node `own`, one of the names.
     pub(crate) fn standing(&self, own: &str, parsed: NodeName) -> Standing<'_> {
-        let (ahead, same) = self.queue().split(parsed.sequence);
-        if !same.iter().any(|entry| self.names[entry.at] == own) {
+        let entries = self.queue().as_seen_from(parsed.sequence);
+        let is_ahead = |entry: &Entry| is_before(entry.parsed.sequence, parsed.sequence);
+        let (ahead, rest) = entries.split_at(entries.partition_point(is_ahead));
+        let mut same = rest.iter().take_while(|entry| entry.parsed.sequence == parsed.sequence);
+        if !same.any(|entry| self.names[entry.at] == own) {
             return Standing::Missing;
         }
-        self.standing_behind(&ahead, parsed.mode)
+        self.standing_after(ahead, parsed.mode)
     }
 
     /// Whether a claim in `mode` at the end of the queue would be granted.
     pub(crate) fn is_free(&self, mode: Mode) -> bool {
-        self.standing_behind(&self.queue().entries, mode) == Standing::Free
+        self.standing_after(&self.queue().entries, mode) == Standing::Free
     }
 
     /// The nodes in the order of the queue, each with whether it is granted.
@@ -92,7 +95,7 @@ impl Listing {
     }
 
     /// The standing of a claim in `mode` that has these ahead of it.
-    fn standing_behind(&self, ahead: &[Entry], mode: Mode) -> Standing<'_> {
+    fn standing_after(&self, ahead: &[Entry], mode: Mode) -> Standing<'_> {
         let name = |entry: &Entry| self.names[entry.at].as_str();
         let Mode::Permits(wanted) = mode else {
             // The nearest of those that it cannot be held together with.
@@ -131,31 +134,26 @@ impl Queue {
             return Queue { entries, is_sound: true };
         };
         // Numbers of one queue are near each other, on either side of the largest number.
-        let key = |entry: &Entry| entry.parsed.sequence.wrapping_sub(base);
-        entries.sort_unstable_by_key(key);
-        let spread = match &entries[..] {
-            [first, .., last] => i64::from(key(last)) - i64::from(key(first)),
-            _ => 0,
-        };
+        sort_around(&mut entries, base);
+        let distance = |entry: &Entry| i64::from(entry.parsed.sequence.wrapping_sub(base));
+        let spread = entries.last().map_or(0, distance) - entries.first().map_or(0, distance);
         Queue { entries, is_sound: i32::try_from(spread).is_ok() }
     }
 
-    /// The entries ahead of a number, in order, and those that have it.
-    fn split(&self, sequence: i32) -> (Cow<'_, [Entry]>, Cow<'_, [Entry]>) {
-        let is_ahead = |entry: &Entry| is_before(entry.parsed.sequence, sequence);
-        let is_same = |entry: &Entry| entry.parsed.sequence == sequence;
-        if !self.is_sound {
-            let of = |wanted: &dyn Fn(&Entry) -> bool| -> Vec<Entry> {
-                self.entries.iter().copied().filter(|entry| wanted(entry)).collect()
-            };
-            let mut ahead = of(&is_ahead);
-            ahead.sort_unstable_by_key(|entry| entry.parsed.sequence.wrapping_sub(sequence));
-            return (ahead.into(), of(&is_same).into());
+    /// The entries in order, those before the number `sequence` first.
+    fn as_seen_from(&self, sequence: i32) -> Cow<'_, [Entry]> {
+        if self.is_sound {
+            return Cow::Borrowed(&self.entries);
         }
-        let (ahead, rest) = self.entries.split_at(self.entries.partition_point(is_ahead));
-        let same = &rest[..rest.partition_point(is_same)];
-        (ahead.into(), same.into())
+        let mut entries = self.entries.clone();
+        sort_around(&mut entries, sequence);
+        Cow::Owned(entries)
     }
+}
+
+/// Sorts by the distance from `base`, of which numbers are before or after it.
+fn sort_around(entries: &mut [Entry], base: i32) {
+    entries.sort_unstable_by_key(|entry| entry.parsed.sequence.wrapping_sub(base));
 }
 
 /// The nearest of `ahead`, all permits, that together leave no room for `n` of `limit`; none when

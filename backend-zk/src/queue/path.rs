@@ -4,7 +4,8 @@
 //! name can choose a path, contain a character that ZooKeeper refuses, or collide with `.`, `..` or
 //! the server's own `/zookeeper`.
 
-use fencelock_core::{Error, ErrorKind, Result};
+use fencelock_core::Result;
+use fencelock_core::config::invalid;
 
 /// The longest path of a lock. A server answers a request that is too large by closing the
 /// connection, which looks like a temporary failure.
@@ -13,7 +14,7 @@ const MAX_PATH: usize = 8 * 1024;
 /// The path of the lock `key` under `root`, which is `/` or has no `/` at its end.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] for a path that is too long, by its prefix.
+/// [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument) for a path that is too long, by its prefix.
 pub(crate) fn of_lock(root: &str, key: &str) -> Result<String> {
     let mut path = String::with_capacity(root.len() + key.len() + 1);
     path.push_str(root);
@@ -32,16 +33,13 @@ pub(crate) fn of_lock(root: &str, key: &str) -> Result<String> {
             path.push(char::from(DIGITS[usize::from(byte & 15)]));
         }
     }
-    match path.len() <= MAX_PATH {
-        true => Ok(path),
-        false => Err(Error::new(
-            ErrorKind::InvalidArgument,
-            format!(
-                "the lock's path, with its prefix, is {} bytes long; at most {MAX_PATH} are allowed",
-                path.len()
-            ),
-        )),
+    if path.len() > MAX_PATH {
+        return Err(invalid(format!(
+            "the lock's path, with its prefix, is {} bytes long; at most {MAX_PATH} are allowed",
+            path.len()
+        )));
     }
+    Ok(path)
 }
 
 /// The path of `child`.
@@ -52,6 +50,7 @@ pub(crate) fn below(parent: &str, child: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fencelock_core::ErrorKind;
     use proptest::prelude::*;
 
     fn encode(name: &str) -> String {

@@ -6,31 +6,63 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use fencelock_core::ReleaseOutcome;
 use fencelock_core::batching::{BatchTransport, Batcher, Dispatch, SendOrderGuard};
 use futures_util::future::{OptionFuture, join, join_all};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use zookeeper_client::{Error as ZkError, MultiReadResult};
 
 use crate::error::{Certainty, RequestError, ZkResult};
 use crate::queue::order::Listing;
-use crate::sessions::batched_request::{Answer, BatchedRequest, answer_of, with_answer};
+use crate::sessions::batched_request::{Answer, BatchedRequest};
 use crate::sessions::session::Session;
 
-/// The children of `lock`, including all whose creation was sent before.
-pub(crate) async fn list(session: &Arc<Session>, lock: &str) -> ZkResult<Arc<Listing>> {
-    match session.dispatch(|| with_answer(|answer| BatchedRequest::List(lock.to_owned(), answer))) {
-        Dispatch::Direct(_permit) => list_directly(session, lock).await,
-        Dispatch::Batched(answered) => answer_of(answered).await,
+/// Sends `directly`, or has `request` sent with others.
+async fn dispatch<T>(
+    session: &Arc<Session>,
+    request: impl FnOnce(Answer<T>) -> BatchedRequest,
+    directly: impl Future<Output = ZkResult<T>>,
+) -> ZkResult<T> {
+    let enqueue = || {
+        let (answer, answered) = oneshot::channel();
+        (request(answer), answered)
+    };
+    match session.dispatch(enqueue) {
+        Dispatch::Direct(_permit) => directly.await,
+        // Only the end of the runtime drops an answer; whether the request was carried out is
+        // unknown.
+        Dispatch::Batched(answered) => answered.await.unwrap_or_else(|_| {
+            let ended = "the runtime of the connection ended".to_owned();
+            Err(ZkError::UnexpectedError(ended).into())
+        }),
     }
 }
 
+/// The children of `lock`, including all whose creation was sent before.
+pub(crate) async fn list(session: &Arc<Session>, lock: &str) -> ZkResult<Arc<Listing>> {
+    let request = |answer| BatchedRequest::List(lock.to_owned(), answer);
+    dispatch(session, request, list_directly(session, lock)).await
+}
+
 /// Deletes a node.
-pub(crate) async fn delete(session: &Arc<Session>, path: &str) -> ZkResult<()> {
-    match session.dispatch(|| with_answer(|answer| BatchedRequest::Delete(path.to_owned(), answer)))
-    {
-        Dispatch::Direct(_permit) => delete_directly(session, path).await,
-        Dispatch::Batched(answered) => answer_of(answered).await,
+pub(crate) async fn delete(session: &Arc<Session>, path: &str) -> ZkResult<ReleaseOutcome> {
+    let request = |answer| BatchedRequest::Delete(path.to_owned(), answer);
+    let deleted = dispatch(session, request, delete_directly(session, path)).await;
+    match deleted {
+        Ok(()) => Ok(ReleaseOutcome::Removed),
+        Err(error) if error.is_no_node() => Ok(ReleaseOutcome::Absent),
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes a node unless it has children; `false` if it has.
+pub(crate) async fn delete_if_empty(session: &Arc<Session>, path: &str) -> ZkResult<bool> {
+    match delete(session, path).await {
+        Err(error) if error.is_not_empty() => Ok(false),
+        deleted => deleted.map(|_| true),
     }
 }
 
@@ -51,20 +83,19 @@ async fn list_all(session: &Session, lists: HashMap<String, Vec<Answer<Arc<Listi
     let answer_all = |answers: Vec<Answer<Arc<Listing>>>, listing: ZkResult<Arc<Listing>>| {
         answers.into_iter().for_each(|answer| drop(answer.send(listing.clone())));
     };
-    let listed = match session.has_multi_read() {
-        true => try_list_all(session, lists.keys()).await,
-        false => Err(ZkError::Unimplemented.into()),
+    let listed = if session.no_multi_read.load(Ordering::Acquire) {
+        Err(ZkError::Unimplemented.into())
+    } else {
+        try_list_all(session, lists.keys()).await
     };
     match listed {
         Ok(all) => {
-            lists
-                .into_values()
-                .zip(all)
-                .for_each(|(answers, listing)| answer_all(answers, listing));
+            let answered = lists.into_values().zip(all);
+            answered.for_each(|(answers, listing)| answer_all(answers, listing));
         }
         Err(error) if error.certainty() == Certainty::Declined => {
             if error.is_unimplemented() {
-                session.set_no_multi_read();
+                session.no_multi_read.store(true, Ordering::Release);
             }
             let lists = lists.into_iter();
             join_all(lists.map(async |(lock, answers)| {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use fencelock_core::batching::Limits;
 use tokio::sync::oneshot;
-use zookeeper_client::Error as ZkError;
 
 use crate::error::{RequestError, ZkResult};
 use crate::queue::order::Listing;
@@ -28,18 +27,4 @@ impl BatchedRequest {
             BatchedRequest::Delete(_, answer) => drop(answer.send(Err(error))),
         }
     }
-}
-
-/// A request, and the receiver of its answer.
-pub(crate) fn with_answer<T>(
-    request: impl FnOnce(Answer<T>) -> BatchedRequest,
-) -> (BatchedRequest, oneshot::Receiver<ZkResult<T>>) {
-    let (answer, answered) = oneshot::channel();
-    (request(answer), answered)
-}
-
-pub(crate) async fn answer_of<T>(answered: oneshot::Receiver<ZkResult<T>>) -> ZkResult<T> {
-    // Only the end of the runtime drops an answer; whether the request was carried out is unknown.
-    let ended = || ZkError::UnexpectedError("the runtime of the connection ended".to_owned());
-    answered.await.unwrap_or_else(|_| Err(ended().into()))
 }

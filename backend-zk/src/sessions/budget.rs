@@ -10,10 +10,11 @@
 //! all sessions are full: the path of its own node, and as much again while it waits.
 
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fencelock_core::Claim;
 use fencelock_core::sync::Mutex;
+use fencelock_core::{Claim, ClaimRegistry};
 
 /// Bytes of paths in one session. The transport's limit is 128 KiB; the rest is for watches that are
 /// not wanted any more, while their tasks have not ended yet.
@@ -23,6 +24,8 @@ pub(crate) const MAX_PATH_BYTES: usize = 96 * 1024;
 #[derive(Default)]
 pub(crate) struct Budget {
     state: Mutex<State>,
+    /// The claims that depend on the session, by the numbers of their reservations.
+    pub(crate) claims: ClaimRegistry<u64>,
 }
 
 #[derive(Default)]
@@ -33,8 +36,8 @@ struct State {
     shared: HashMap<Arc<str>, usize>,
     /// The bytes of `shared`: the transport watches each path once.
     shared_bytes: usize,
-    /// The claims, by the numbers of their reservations.
-    claims: HashMap<u64, Weak<Claim>>,
+    /// How many reservations exist.
+    live: usize,
     /// How many reservations were made.
     count: u64,
     /// No claim is accepted any more.
@@ -74,25 +77,16 @@ impl State {
 }
 
 impl Budget {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
-    /// The claims that depend on the session.
-    pub(crate) fn claims(&self) -> Vec<Arc<Claim>> {
-        self.state().claims.values().filter_map(Weak::upgrade).collect()
-    }
-
     /// How many reservations were made, if none exists now.
     pub(crate) fn unused_after(&self) -> Option<u64> {
-        let state = self.state();
-        state.claims.is_empty().then_some(state.count)
+        let state = self.state.lock();
+        (state.live == 0).then_some(state.count)
     }
 
     /// Accepts no claim any more, unless one was accepted after `count` reservations.
     pub(crate) fn close_if_unused_since(&self, count: u64) -> bool {
-        let mut state = self.state();
-        state.is_closed |= state.claims.is_empty() && state.count == count;
+        let mut state = self.state.lock();
+        state.is_closed |= state.live == 0 && state.count == count;
         state.is_closed
     }
 }
@@ -104,11 +98,11 @@ pub(crate) struct Reservation {
     /// The longest path that the claim's own node can have.
     own: usize,
     /// For what is ahead of the claim, while it may have to wait.
-    predecessor: Mutex<usize>,
+    predecessor: AtomicUsize,
 }
 
 impl Reservation {
-    /// Reserves room for a claim whose own node has a path of `own` bytes at most; `None` when the
+    /// Reserves room for a claim whose own node has a path of up to `own` bytes; `None` when the
     /// session is full, or accepts no claims.
     pub(crate) fn new(
         budget: &Arc<Budget>,
@@ -117,38 +111,35 @@ impl Reservation {
         may_wait: bool,
     ) -> Option<Arc<Reservation>> {
         let predecessor = if may_wait { own } else { 0 };
-        let mut state = budget.state();
+        let mut state = budget.state.lock();
         if state.is_closed || !state.has_room_for(own + predecessor) {
             return None;
         }
         state.reserved += own + predecessor;
+        state.live += 1;
         state.count += 1;
         let number = state.count;
-        state.claims.insert(number, Arc::downgrade(claim));
+        drop(state);
+        budget.claims.insert(number, claim);
         Some(Arc::new(Reservation {
             budget: budget.clone(),
             number,
             own,
-            predecessor: Mutex::new(predecessor),
+            predecessor: predecessor.into(),
         }))
     }
 
-    fn predecessor(&self) -> MutexGuard<'_, usize> {
-        self.predecessor.lock()
-    }
-
-    /// Gives back the share for waiting.
+    /// Releases the share for waiting.
     pub(crate) fn stop_waiting(&self) {
-        let freed = std::mem::take(&mut *self.predecessor());
-        self.budget.state().reserved -= freed;
+        self.budget.state.lock().reserved -= self.predecessor.swap(0, Ordering::AcqRel);
     }
 
     /// Reserves room for watches on the nodes ahead of the claim; `None` when there is too little.
     pub(crate) fn watch(&self, paths: &[String]) -> Option<WatchedPaths> {
         let paths = match paths {
             // Reserved already.
-            [path] if path.len() <= *self.predecessor() => Vec::new(),
-            paths => self.budget.state().watch(paths)?,
+            [path] if path.len() <= self.predecessor.load(Ordering::Acquire) => Vec::new(),
+            paths => self.budget.state.lock().watch(paths)?,
         };
         Some(WatchedPaths { budget: self.budget.clone(), paths })
     }
@@ -156,14 +147,10 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let predecessor = std::mem::take(&mut *self.predecessor());
-        let mut state = self.budget.state();
-        state.reserved -= self.own + predecessor;
-        state.claims.remove(&self.number);
-        // Give memory back after a burst.
-        if state.claims.capacity() > 4096 && state.claims.len() < state.claims.capacity() / 8 {
-            state.claims.shrink_to_fit();
-        }
+        self.budget.claims.remove(&self.number);
+        let mut state = self.budget.state.lock();
+        state.reserved -= self.own + *self.predecessor.get_mut();
+        state.live -= 1;
     }
 }
 
@@ -176,7 +163,7 @@ pub(crate) struct WatchedPaths {
 impl Drop for WatchedPaths {
     fn drop(&mut self) {
         if !self.paths.is_empty() {
-            self.budget.state().unwatch(&self.paths);
+            self.budget.state.lock().unwatch(&self.paths);
         }
     }
 }

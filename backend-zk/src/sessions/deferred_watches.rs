@@ -3,63 +3,49 @@
 //! Most locks are released before, and a watch costs the servers more than a list, and the client a
 //! task.
 
-use std::collections::VecDeque;
-use std::sync::MutexGuard;
+use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::sync::Mutex;
 use fencelock_core::{BootClock, Clock, Moment};
-use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// How long a node has existed before it is watched.
 pub(crate) const WATCH_DELAY: Duration = Duration::from_millis(50);
 
 /// The watches of one session that are not set yet.
-#[derive(Default)]
 pub(crate) struct DeferredWatches {
-    pending: Mutex<VecDeque<Pending>>,
-    filled: Notify,
+    sender: UnboundedSender<Deferred>,
+    receiver: tokio::sync::Mutex<UnboundedReceiver<Deferred>>,
+    clock: Arc<BootClock>,
 }
 
-struct Pending {
+struct Deferred {
     since: Moment,
     set: Box<dyn FnOnce() + Send>,
 }
 
 impl DeferredWatches {
-    fn pending(&self) -> MutexGuard<'_, VecDeque<Pending>> {
-        self.pending.lock()
+    pub(crate) fn new(clock: Arc<BootClock>) -> DeferredWatches {
+        let (sender, receiver) = unbounded_channel();
+        DeferredWatches { sender, receiver: receiver.into(), clock }
     }
 
-    /// Calls `set` at [`WATCH_DELAY`] after `since`, which must not be before that of the last
-    /// call. `set` finds out whether the watch is still wanted.
-    pub(crate) fn defer(&self, since: Moment, set: impl FnOnce() + Send + 'static) {
-        let mut pending = self.pending();
-        pending.push_back(Pending { since, set: Box::new(set) });
-        if pending.len() == 1 {
-            self.filled.notify_one();
-        }
+    /// Calls `set` after [`WATCH_DELAY`]. It finds out whether the watch is still wanted.
+    pub(crate) fn defer(&self, set: impl FnOnce() + Send + 'static) {
+        let deferred = Deferred { since: self.clock.now(), set: Box::new(set) };
+        // The receiver exists as long as `self`.
+        let _ = self.sender.send(deferred);
     }
 
     /// Sets the watches that are due, forever.
-    pub(crate) async fn run(&self, clock: &BootClock) {
-        loop {
-            self.filled.notified().await;
-            loop {
+    pub(crate) async fn run(&self) {
+        let mut receiver = self.receiver.lock().await;
+        while let Some(deferred) = receiver.recv().await {
+            if self.clock.now() - WATCH_DELAY < deferred.since {
+                // By then, all that were deferred up to now are due.
                 tokio::time::sleep(WATCH_DELAY).await;
-                let due = clock.now() - WATCH_DELAY;
-                let mut pending = self.pending();
-                while pending.front().is_some_and(|first| first.since <= due) {
-                    if let Some(first) = pending.pop_front() {
-                        (first.set)();
-                    }
-                }
-                if pending.is_empty() {
-                    // Give memory back after a burst.
-                    pending.shrink_to(64);
-                    break;
-                }
             }
+            (deferred.set)();
         }
     }
 }

@@ -4,9 +4,8 @@
 //! A claim belongs to the session that created its node, from its queueing to its release. The
 //! sessions do not depend on each other: each has its own heartbeat, deadline and end.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
@@ -14,7 +13,7 @@ use fencelock_core::{BootClock, Claim, Clock, Error, ErrorKind, LockName, Result
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
-use crate::connection::access::{Access, Opened};
+use crate::connection::access::Access;
 use crate::error::closed;
 use crate::queue::path;
 use crate::sessions::budget::Reservation;
@@ -23,13 +22,20 @@ use crate::sessions::session::Session;
 /// The shortest bound of opening a session, whatever the session timeout is.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A session, and room in it for one claim.
+#[derive(Clone)]
+pub(crate) struct Slot {
+    pub(crate) session: Arc<Session>,
+    pub(crate) reservation: Arc<Reservation>,
+}
+
 pub(crate) struct Pool {
     pub(crate) access: Access,
     pub(crate) clock: Arc<BootClock>,
     /// Where the transport runs: any claim's task may open a session.
     runtime: Handle,
     /// The session timeout that the servers granted.
-    timeout: Duration,
+    pub(crate) timeout: Duration,
     /// The sessions that are not over, the oldest first.
     sessions: Mutex<Vec<Arc<Session>>>,
     opening: tokio::sync::Mutex<Option<Error>>,
@@ -46,13 +52,13 @@ impl Pool {
         clock: Arc<BootClock>,
         runtime: Handle,
     ) -> Result<Arc<Pool>> {
-        let opened = access.open_first(&clock, timeout).await?;
-        let session = session_of(opened, &access, &clock);
+        let (client, sent) = access.open_first(&clock, timeout).await?;
+        let session = Session::new(client, access.root.clone(), clock.clone(), sent);
         let pool = Arc::new(Pool {
             access,
             clock,
             runtime,
-            timeout: session.timeout(),
+            timeout: session.timeout,
             sessions: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
             attempts: AtomicU64::new(0),
@@ -62,62 +68,48 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The session timeout that the servers granted.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
     pub(crate) fn path_of(&self, name: &LockName) -> Result<String> {
         path::of_lock(&self.access.root, name.key())
     }
 
-    fn sessions(&self) -> MutexGuard<'_, Vec<Arc<Session>>> {
-        self.sessions.lock()
-    }
-
-    /// The sessions that are not over.
-    fn living(&self) -> Vec<Arc<Session>> {
-        self.sessions().iter().filter(|session| !session.is_over()).cloned().collect()
+    /// What `find` finds in one of the sessions that are not over. The oldest come first, so that
+    /// the youngest fall idle and can be closed.
+    fn find<T>(&self, find: impl Fn(&Arc<Session>) -> Option<T>) -> Option<T> {
+        self.sessions.lock().iter().filter(|session| !session.is_over()).find_map(find)
     }
 
     /// Whether the server of a session may be behind another server, which has confirmed a release:
     /// in an ensemble, also to another client; and several sessions may be on several servers.
     pub(crate) fn may_lag(&self) -> bool {
-        self.access.hosts.len() > 1 || self.sessions().len() > 1
+        self.access.hosts.len() > 1 || self.sessions.lock().len() > 1
     }
 
     /// Any session.
     pub(crate) async fn session(self: &Arc<Pool>) -> Result<Arc<Session>> {
-        self.obtain(|pool| pool.living().into_iter().next()).await
+        self.obtain(|session| Some(session.clone())).await
     }
 
-    /// Reserves room for a claim whose node has a path of `own` bytes at most, in the session that is
-    /// returned.
+    /// Reserves room for a claim whose node has a path of up to `own` bytes.
     pub(crate) async fn reserve(
         self: &Arc<Pool>,
         claim: &Arc<Claim>,
         own: usize,
         may_wait: bool,
-    ) -> Result<(Arc<Session>, Arc<Reservation>)> {
+    ) -> Result<Slot> {
         let claim = claim.clone();
-        // The oldest that has room, so that the youngest fall idle and can be closed.
-        let reserve = move |pool: &Pool| {
-            let sessions = pool.sessions();
-            let mut living = sessions.iter().filter(|session| !session.is_over());
-            living.find_map(|session| {
-                let reservation = Reservation::new(&session.budget, &claim, own, may_wait)?;
-                Some((session.clone(), reservation))
-            })
-        };
-        self.obtain(reserve).await
+        self.obtain(move |session| {
+            let reservation = Reservation::new(&session.budget, &claim, own, may_wait)?;
+            Some(Slot { session: session.clone(), reservation })
+        })
+        .await
     }
 
     /// What `find` finds in the sessions, or in a new one.
     async fn obtain<T: Send + 'static>(
         self: &Arc<Pool>,
-        find: impl Fn(&Pool) -> Option<T> + Send + 'static,
+        find: impl Fn(&Arc<Session>) -> Option<T> + Send + 'static,
     ) -> Result<T> {
-        if let Some(found) = find(self) {
+        if let Some(found) = self.find(&find) {
             return Ok(found);
         }
         let pool = self.clone();
@@ -130,17 +122,23 @@ impl Pool {
     /// Opens a session for [`obtain`](Pool::obtain), one call after the other, so that many claims
     /// open few sessions. All calls that waited for a failed attempt return its error: one that
     /// ended after `since` others.
-    async fn open<T>(self: Arc<Pool>, since: u64, find: impl Fn(&Pool) -> Option<T>) -> Result<T> {
+    async fn open<T>(
+        self: Arc<Pool>,
+        since: u64,
+        find: impl Fn(&Arc<Session>) -> Option<T>,
+    ) -> Result<T> {
         let mut failed = self.opening.lock().await;
         // Repeated if the new session is already full, or over.
         for _ in 0..2 {
             if self.is_closed.load(Ordering::Acquire) {
                 return Err(closed());
             }
-            if let Some(found) = find(&self) {
+            if let Some(found) = self.find(&find) {
                 return Ok(found);
             }
-            if let (true, Some(error)) = (self.attempts.load(Ordering::Acquire) > since, &*failed) {
+            if self.attempts.load(Ordering::Acquire) > since
+                && let Some(error) = &*failed
+            {
                 return Err(error.clone());
             }
             let opened = self.open_one().await;
@@ -148,7 +146,7 @@ impl Pool {
             *failed = opened.as_ref().err().cloned();
             self.add(opened?);
         }
-        find(&self).ok_or_else(|| {
+        self.find(find).ok_or_else(|| {
             Error::new(ErrorKind::Unreachable, "sessions with the servers end as soon as they open")
         })
     }
@@ -159,7 +157,8 @@ impl Pool {
         tokio::select! {
             biased;
             opened = self.access.open(&self.clock, self.timeout) => {
-                Ok(session_of(opened?, &self.access, &self.clock))
+                let (client, sent) = opened?;
+                Ok(Session::new(client, self.access.root.clone(), self.clock.clone(), sent))
             }
             () = self.clock.sleep_until(until) => {
                 let message = format!("no new session within {bound:?}");
@@ -172,7 +171,7 @@ impl Pool {
     fn add(self: &Arc<Pool>, session: Session) {
         let session = Arc::new(session);
         tracing::debug!(%session, "a new session");
-        self.sessions().push(session.clone());
+        self.sessions.lock().push(session.clone());
         if self.is_closed.load(Ordering::Acquire) {
             session.end();
         }
@@ -183,7 +182,7 @@ impl Pool {
                 () = retire(&pool, &session) => {}
             }
             if let Some(pool) = pool.upgrade() {
-                pool.sessions().retain(|other| !Arc::ptr_eq(other, &session));
+                pool.sessions.lock().retain(|other| !Arc::ptr_eq(other, &session));
             }
         });
     }
@@ -191,22 +190,19 @@ impl Pool {
     /// Ends all sessions and waits until the servers have confirmed it.
     pub(crate) async fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
-        let sessions = self.sessions().clone();
+        let sessions = self.sessions.lock().clone();
         join_all(sessions.iter().map(|session| session.close())).await;
     }
-}
-
-fn session_of(opened: Opened, access: &Access, clock: &Arc<BootClock>) -> Session {
-    Session::new(opened.client, access.root.clone(), clock.clone(), opened.sent)
 }
 
 /// Ends a session that is not the oldest once no claim has used it for the session timeout.
 async fn retire(pool: &Weak<Pool>, session: &Arc<Session>) {
     let mut unused = None;
     loop {
-        session.sleep(session.timeout()).await;
+        session.sleep(session.timeout).await;
         let Some(pool) = pool.upgrade() else { return };
-        let is_oldest = pool.sessions().first().is_none_or(|oldest| Arc::ptr_eq(oldest, session));
+        let is_oldest =
+            pool.sessions.lock().first().is_none_or(|oldest| Arc::ptr_eq(oldest, session));
         let since = std::mem::replace(&mut unused, session.budget.unused_after());
         let is_unused = |since| session.budget.close_if_unused_since(since);
         if !is_oldest && since.is_some_and(is_unused) {
@@ -219,12 +215,6 @@ async fn retire(pool: &Weak<Pool>, session: &Arc<Session>) {
 impl Drop for Pool {
     fn drop(&mut self) {
         // Their monitoring tasks hold them.
-        self.sessions().drain(..).for_each(|session| session.end());
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("sessions", &*self.sessions()).finish_non_exhaustive()
+        self.sessions.lock().drain(..).for_each(|session| session.end());
     }
 }

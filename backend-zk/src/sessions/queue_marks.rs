@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
+use fencelock_core::shrink_after_burst;
 use fencelock_core::sync::Mutex;
 
 /// The marks of a session's nodes that wait, or have waited, by their paths.
@@ -14,32 +15,26 @@ pub(crate) struct QueueMarks {
 }
 
 /// The mark of one node. It is registered for as long as the node is of use to its claim.
+#[derive(Default)]
 pub(crate) struct QueueMark {
     is_first: AtomicBool,
 }
 
 impl QueueMarks {
-    fn by_path(&self) -> MutexGuard<'_, HashMap<String, Weak<QueueMark>>> {
-        self.by_path.lock()
-    }
-
     pub(crate) fn register(&self, path: &str) -> Arc<QueueMark> {
-        let mark = Arc::new(QueueMark { is_first: AtomicBool::new(false) });
-        self.by_path().insert(path.to_owned(), Arc::downgrade(&mark));
+        let mark = Arc::<QueueMark>::default();
+        self.by_path.lock().insert(path.to_owned(), Arc::downgrade(&mark));
         mark
     }
 
     pub(crate) fn find(&self, path: &str) -> Option<Arc<QueueMark>> {
-        self.by_path().get(path)?.upgrade()
+        self.by_path.lock().get(path)?.upgrade()
     }
 
     pub(crate) fn remove(&self, path: &str) {
-        let mut marks = self.by_path();
+        let mut marks = self.by_path.lock();
         marks.remove(path);
-        // Give memory back after a burst.
-        if marks.capacity() > 4096 && marks.len() < marks.capacity() / 8 {
-            marks.shrink_to_fit();
-        }
+        shrink_after_burst(&mut marks);
     }
 }
 

@@ -8,15 +8,15 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use fencelock_core::batching::Batcher;
 use fencelock_core::sync::Mutex;
 use fencelock_core::{BootClock, Clock, Moment};
 use tokio::runtime::Handle;
-use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
+use zookeeper_client::{Client, SessionState, StateWatcher};
 
 use crate::error::{Certainty, RequestError, ZkResult};
 use crate::sessions::batched_request::{BatchedRequest, LIMITS};
@@ -29,8 +29,10 @@ pub(crate) struct Session {
     /// `None` when the session is over: dropping the last one has the transport close the session.
     client: Mutex<Option<Arc<Client>>>,
     states: StateWatcher,
-    id: i64,
-    timeout: Duration,
+    /// The owner of the nodes that the session has created.
+    pub(crate) id: i64,
+    /// The timeout that the servers granted.
+    pub(crate) timeout: Duration,
     /// The node that the heartbeat checks.
     root: Arc<str>,
     clock: Arc<BootClock>,
@@ -44,10 +46,11 @@ pub(crate) struct Session {
     /// How much its claims may watch.
     pub(crate) budget: Arc<Budget>,
     pub(crate) queue_marks: QueueMarks,
-    deferred_watches: DeferredWatches,
+    pub(crate) deferred_watches: DeferredWatches,
     pub(crate) batcher: Batcher<BatchedRequest>,
-    /// The servers do not know `multiRead`, which came with ZooKeeper 3.6.
-    no_multi_read: AtomicBool,
+    /// The servers do not know `multiRead`, which came with ZooKeeper 3.6: they have answered so,
+    /// and closed the connection, which they would do each time.
+    pub(crate) no_multi_read: AtomicBool,
     pub(crate) runtime: Handle,
 }
 
@@ -66,23 +69,18 @@ impl Session {
             timeout: client.session_timeout(),
             client: Mutex::new(Some(Arc::new(client))),
             root,
-            clock,
             liveness: Mutex::new(liveness),
             reconnects: AtomicU64::new(0),
             last_heartbeat_error: tokio::sync::Mutex::default(),
             heartbeats_done: AtomicU64::new(0),
             budget: Arc::default(),
             queue_marks: QueueMarks::default(),
-            deferred_watches: DeferredWatches::default(),
+            deferred_watches: DeferredWatches::new(clock.clone()),
+            clock,
             batcher: Batcher::new(LIMITS),
             no_multi_read: AtomicBool::new(false),
             runtime: Handle::current(),
         }
-    }
-
-    /// The timeout that the servers granted.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
     }
 
     /// A watcher of the connection's states that reports changes from now on.
@@ -92,36 +90,20 @@ impl Session {
         states
     }
 
-    /// The owner of the nodes that the session has created.
-    pub(crate) fn id(&self) -> i64 {
-        self.id
-    }
-
     /// The longest time between two committed writes while anything depends on the session.
     pub(crate) fn heartbeat_interval(&self) -> Duration {
         heartbeat_interval(self.timeout)
     }
 
-    fn liveness(&self) -> MutexGuard<'_, SessionLiveness> {
-        self.liveness.lock()
-    }
-
     /// Until when what the session holds is valid; `None` when the session is over.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        self.liveness().deadline()
-    }
-
-    fn committed(&self) -> Moment {
-        self.liveness().committed()
+        self.liveness.lock().deadline()
     }
 
     /// Records that a write that was sent at `sent` has been committed. The server has checked
     /// before that the session is alive.
     fn commit(&self, sent: Moment) -> ZkResult<()> {
-        match self.liveness().commit(sent) {
-            true => Ok(()),
-            false => Err(RequestError::SessionOver),
-        }
+        if self.liveness.lock().commit(sent) { Ok(()) } else { Err(RequestError::SessionOver) }
     }
 
     /// How often the connection was established again: watches may have been missed each time.
@@ -132,24 +114,20 @@ impl Session {
     /// Whether nothing of the session may be held, waited for or adopted any more, whatever nodes
     /// the servers still have.
     pub(crate) fn is_over(&self) -> bool {
-        self.liveness().is_over()
+        self.liveness.lock().is_over()
     }
 
     /// Ends the session for this client, for good. The servers delete its nodes as soon as the
     /// transport reaches them, or after the session timeout.
     pub(crate) fn end(&self) {
-        self.liveness().end();
-        self.client_slot().take();
-    }
-
-    fn client_slot(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
-        self.client.lock()
+        self.liveness.lock().end();
+        self.client.lock().take();
     }
 
     /// The transport. It sends a request when its method is called, in the order of the calls,
     /// whether or not the future is polled or dropped.
     pub(crate) fn client(&self) -> ZkResult<Arc<Client>> {
-        self.client_slot().clone().ok_or(RequestError::SessionOver)
+        self.client.lock().clone().ok_or(RequestError::SessionOver)
     }
 
     /// Sleeps by the clock of the session's deadlines.
@@ -160,7 +138,7 @@ impl Session {
     /// Must be called before a write is sent.
     pub(crate) fn mark_sent(&self) -> Moment {
         let now = self.clock.now();
-        self.liveness().mark_sent(now);
+        self.liveness.lock().mark_sent(now);
         now
     }
 
@@ -199,18 +177,16 @@ impl Session {
 
     /// Ends the session if it cannot be relied on after this error.
     fn check_liveness(&self, error: &RequestError) {
-        let is_over = {
-            let mut liveness = self.liveness();
-            let silent =
-                error.certainty() == Certainty::Unknown && liveness.is_silent(self.clock.now());
-            let is_over =
-                !liveness.is_over() && (silent || error.certainty() == Certainty::SessionOver);
-            if is_over {
-                liveness.end();
-            }
-            is_over
+        let mut liveness = self.liveness.lock();
+        let is_lost = match error.certainty() {
+            Certainty::Declined => false,
+            Certainty::Unknown => liveness.is_silent(self.clock.now()),
+            Certainty::SessionOver => true,
         };
-        if is_over {
+        if is_lost && !liveness.is_over() {
+            // Under the same lock: from here on no answer extends anything.
+            liveness.end();
+            drop(liveness);
             tracing::warn!(session = %self, ?error, "the session is over");
             self.end();
         }
@@ -229,29 +205,28 @@ impl Session {
             if self.is_over() {
                 return Err(RequestError::SessionOver);
             }
-            if self.committed() >= enough {
+            if self.liveness.lock().committed() >= enough {
                 return Ok(());
             }
-            // A heartbeat failed while this call waited for the lock: its result is shared.
+            // The failure of a heartbeat that ended while this call waited for the lock is shared.
             let is_shared = self.heartbeats_done.load(Ordering::Acquire) > done_before;
-            if let (true, Some(error)) = (is_shared, &*last_failure) {
-                last_error = error.clone();
-                match last_error.certainty() {
-                    Certainty::Declined => return Err(last_error),
-                    _ => continue,
+            if !is_shared || last_failure.is_none() {
+                let client = self.client()?;
+                let sent = self.mark_sent();
+                let mut writer = client.new_multi_writer();
+                writer.add_check_version(&self.root, -1)?;
+                let answer = self.bounded(self.timeout / 5, writer.commit()).await;
+                *last_failure = answer.as_ref().err().cloned();
+                self.heartbeats_done.fetch_add(1, Ordering::AcqRel);
+                if answer.is_ok() {
+                    return self.commit(sent);
                 }
             }
-            let client = self.client()?;
-            let sent = self.mark_sent();
-            let mut writer = client.new_multi_writer();
-            writer.add_check_version(&self.root, -1)?;
-            let answer = self.bounded(self.timeout / 5, writer.commit()).await;
-            *last_failure = answer.as_ref().err().cloned();
-            self.heartbeats_done.fetch_add(1, Ordering::AcqRel);
-            match answer {
-                Ok(_) => return self.commit(sent),
-                Err(error) if error.certainty() == Certainty::Declined => return Err(error),
-                Err(error) => last_error = error,
+            if let Some(error) = &*last_failure {
+                last_error = error.clone();
+            }
+            if last_error.certainty() == Certainty::Declined {
+                break;
             }
         }
         Err(last_error)
@@ -259,26 +234,8 @@ impl Session {
 
     /// Sends a heartbeat, unless the last committed write is recent enough for a grant.
     pub(crate) async fn ensure_fresh(&self) -> ZkResult<()> {
-        match self.clock.now().duration_since(self.committed()) < self.heartbeat_interval() * 2 {
-            true => Ok(()),
-            false => self.send_heartbeat().await,
-        }
-    }
-
-    /// Whether the servers can list several locks in one request, as far as is known.
-    pub(crate) fn has_multi_read(&self) -> bool {
-        !self.no_multi_read.load(Ordering::Acquire)
-    }
-
-    /// Records that the servers cannot: ZooKeeper 3.5 answers so, and closes the connection each
-    /// time.
-    pub(crate) fn set_no_multi_read(&self) {
-        self.no_multi_read.store(true, Ordering::Release);
-    }
-
-    /// Calls `set` after the delay of watches on held nodes.
-    pub(crate) fn defer_watch(&self, set: impl FnOnce() + Send + 'static) {
-        self.deferred_watches.defer(self.clock.now(), set);
+        let age = self.clock.now().duration_since(self.liveness.lock().committed());
+        if age < self.heartbeat_interval() * 2 { Ok(()) } else { self.send_heartbeat().await }
     }
 
     /// Monitors the session until it is over, and then wakes its claims.
@@ -286,7 +243,7 @@ impl Session {
         let _at_the_end = EndOnDrop(&self);
         tokio::select! {
             () = self.follow_connection() => {}
-            () = self.deferred_watches.run(&self.clock) => {}
+            () = self.deferred_watches.run() => {}
         }
     }
 
@@ -313,18 +270,16 @@ impl Session {
         }
     }
 
-    /// Ends the session and waits, for T/5 at most, until the servers have confirmed it.
+    /// Ends the session and waits, no longer than T/5, until the servers have confirmed it.
     pub(crate) async fn close(&self) {
         self.end();
+        let mut states = self.states.clone();
         let ended = async {
-            let mut states = self.states.clone();
-            let mut state = states.state();
-            while !is_final(state) {
-                state = states.changed().await;
+            while !is_final(states.state()) {
+                states.changed().await;
             }
-            Ok::<_, ZkError>(())
         };
-        let _ = self.bounded(self.timeout / 5, ended).await;
+        let _ = tokio::time::timeout(self.timeout / 5, ended).await;
     }
 }
 
@@ -345,24 +300,12 @@ struct EndOnDrop<'a>(&'a Session);
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.end();
-        for claim in self.0.budget.claims() {
-            claim.wake();
-        }
+        self.0.budget.claims.wake_all();
     }
 }
 
 impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.id)
-    }
-}
-
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session")
-            .field("id", &format_args!("{:#x}", self.id))
-            .field("timeout", &self.timeout)
-            .field("over", &self.is_over())
-            .finish_non_exhaustive()
     }
 }

@@ -4,4 +4,5 @@ mod batching;
 mod cancel;
 mod queue;
 mod requests;
+mod shared_heartbeat;
 mod watch_budget;

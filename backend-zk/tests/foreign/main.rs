@@ -43,18 +43,18 @@ async fn curators_locks_and_ours_exclude_each_other() {
             let expected = if together { "held" } else { "busy" };
             let guard = acquire(lock.clone()).await;
             let answer = peer.ask(&format!("{theirs} /app/orders 300")).await;
-            assert_eq!(answer, expected, "{theirs} of Curator beside our {ours}");
+            assert_eq!(answer, expected, "{theirs} of Curator with our {ours}");
             if together {
                 assert_eq!(peer.ask("release").await, "released");
             } else {
                 // Curator waits, and is granted by our release.
-                peer.tell(&format!("{theirs} /app/orders 20000")).await;
+                peer.send(&format!("{theirs} /app/orders 20000")).await;
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
             guard.release().await.unwrap();
             if !together {
                 assert_eq!(peer.answer().await, "held");
-                assert!(is_busy(lock.clone()).await, "our {ours} beside {theirs} of Curator");
+                assert!(is_busy(lock.clone()).await, "our {ours} with {theirs} of Curator");
                 // We wait, and are granted by Curator's release.
                 let waiter = tokio::spawn(acquire(lock.clone()));
                 tokio::time::sleep(Duration::from_millis(200)).await;
@@ -68,7 +68,7 @@ async fn curators_locks_and_ours_exclude_each_other() {
     for theirs in ["mutex", "write"] {
         assert_eq!(peer.ask(&format!("{theirs} /app/orders 1000")).await, "held");
         for (ours, lock) in ways(&locks, "orders") {
-            assert!(is_busy(lock).await, "our {ours} beside {theirs} of Curator");
+            assert!(is_busy(lock).await, "our {ours} with {theirs} of Curator");
         }
         assert!(is_busy(locks.semaphore("orders", 3)).await);
         assert_eq!(peer.ask("release").await, "released");

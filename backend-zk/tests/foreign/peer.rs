@@ -79,7 +79,7 @@ impl Peer {
         peer
     }
 
-    pub(crate) async fn tell(&mut self, line: &str) {
+    pub(crate) async fn send(&mut self, line: &str) {
         self.input.write_all(format!("{line}\n").as_bytes()).await.expect("it listens");
     }
 
@@ -89,7 +89,7 @@ impl Peer {
     }
 
     pub(crate) async fn ask(&mut self, line: &str) -> String {
-        self.tell(line).await;
+        self.send(line).await;
         self.answer().await
     }
 }

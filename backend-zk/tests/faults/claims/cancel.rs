@@ -85,9 +85,9 @@ async fn requests_cancelled_while_cut_off_leave_nothing_after_the_reconnect() {
         for _ in 0..20 {
             for name in ["free", "held"] {
                 let lock = far.lock(name);
-                assert!(timeout(ms(5), lock.acquire()).await.is_err(), "nobody answers");
+                assert!(timeout(ms(5), lock.acquire()).await.is_err(), "no server answers");
                 let lock = far.lock(name);
-                assert!(timeout(ms(5), lock.try_acquire()).await.is_err(), "nobody answers");
+                assert!(timeout(ms(5), lock.try_acquire()).await.is_err(), "no server answers");
             }
         }
         testbed.proxy.heal().await.unwrap();

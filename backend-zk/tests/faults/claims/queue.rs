@@ -220,7 +220,7 @@ async fn a_writer_waits_for_all_readers_of_its_own_client() {
     let (far, near) = (until_granted(far).await, until_granted(near).await);
     release(near).await;
     sleep(ms(100)).await;
-    assert!(!writer.is_finished(), "granted beside a reader");
+    assert!(!writer.is_finished(), "granted while a reader holds it");
     release(far).await;
     release(until_granted(writer).await).await;
     testbed.drained(&["one"]).await;
