@@ -4,17 +4,13 @@
 //! waiting. Whatever was found by then is in the report when it is stopped.
 
 mod board;
-mod cost;
 mod data;
 mod machine;
+mod measure;
 mod plan;
 mod progress;
 mod report;
-mod sale;
-mod speed;
 mod store;
-mod timeline;
-mod under_faults;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -22,9 +18,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use fencelock::{Error, ErrorKind, Locks, Result};
-use fencelock_conformance::{Params, ScratchStore};
-use fencelock_testkit::deployments::{Deployment, Kind, Wiring};
+use fencelock::{Error, ErrorKind, Result};
+use fencelock_conformance::ScratchStore;
+use fencelock_testkit::deployments::{Kind, Wiring};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
@@ -34,9 +30,10 @@ use crate::leftovers;
 use crate::store_spec::StoreSpec;
 use board::Board;
 use data::{Comparison, LeftOut, Machine, Store};
+use measure::timeline::Failing;
+use measure::{cost, sale, speed, timeline, under_faults, url_of};
 use plan::Plan;
 use progress::Progress;
-use timeline::Failing;
 
 /// Compares stores by speed, by cost, and by what happens when servers and clients break, and writes
 /// a report in HTML.
@@ -355,26 +352,8 @@ fn command(arguments: impl IntoIterator<Item = String>) -> String {
     std::iter::once("fencelock".to_owned()).chain(shown).collect::<Vec<_>>().join(" ")
 }
 
-/// Where clients of a deployment connect, under its prefix.
-fn url_of(deployment: &dyn Deployment) -> String {
-    Params::prefix_on_url(&deployment.prefix(), &deployment.url())
-}
-
-/// A client. Servers that have only just started, or come back, on a machine that is busy with
-/// others, are given time.
-async fn connect(url: &str) -> Result<Locks> {
-    const PATIENCE: Duration = Duration::from_secs(15);
-    fencelock::connect_within(url, PATIENCE).await
-}
-
 fn in_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// What went wrong outside of the library, as its error.
-fn broken(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    let cause = cause.into();
-    Error::new(ErrorKind::Refused, format!("a measurement failed: {cause}")).caused_by(cause)
 }
 
 #[cfg(test)]

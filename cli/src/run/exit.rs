@@ -10,7 +10,7 @@ use std::io::{self, Write as _};
 use fencelock::{Error, ErrorKind};
 use rustix::process::Signal;
 
-use super::ipc::End;
+use super::process::ipc::End;
 
 pub(super) const EX_USAGE: u8 = 64;
 const EX_DATAERR: u8 = 65;

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::exit::{Codes, Outcome, say};
 use super::options::Plan;
-use super::process_tree::Refused;
+use super::process::tree::Refused;
 
 /// What is known of a run so far.
 #[derive(Debug, Serialize)]

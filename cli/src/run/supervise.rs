@@ -9,11 +9,11 @@ use fencelock::{BootClock, Clock, Guard, Liveness, Locks, LostReason, Moment};
 use rustix::process::Signal;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::child::Child;
 use super::exit::{Outcome, say};
-use super::ipc::{End, Report};
 use super::options::{Margins, OnLost, Plan};
-use super::process_tree::{Reach, Rounds, until};
+use super::process::child::Child;
+use super::process::ipc::{End, Report};
+use super::process::tree::{Reach, Rounds, until};
 use super::signals::Signals;
 use super::status::Status;
 use super::terminal::Terminal;

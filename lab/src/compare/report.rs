@@ -5,20 +5,13 @@
 //! figures alone.
 
 mod charts;
-mod cost;
-mod faults;
 mod figure;
-mod hand_off;
 mod numbers;
-mod overview;
 mod page;
-mod sale;
-mod settings;
-mod speed;
+mod sections;
 mod stores;
 mod summary;
 mod table;
-mod timelines;
 
 use std::io::Write as _;
 use std::path::Path;

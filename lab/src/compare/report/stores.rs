@@ -1,7 +1,7 @@
 //! A store among others: its name, its look in every chart, and the figures that decide.
 
-use super::super::data::{Comparison, Load, Store, Timeline};
 use super::numbers::shortened;
+use crate::compare::data::{Comparison, Load, Store, Timeline};
 
 /// A store with its place, which chooses its colour and mark in every chart.
 #[derive(Clone, Copy)]

@@ -5,9 +5,9 @@
 
 use std::cmp::Ordering;
 
-use super::super::data::{Store, UnderFaults};
 use super::numbers::{count, counted, figure, time_us};
 use super::stores::Named;
+use crate::compare::data::{Store, UnderFaults};
 
 /// What is said of one store.
 #[derive(Debug, Default, PartialEq)]
@@ -224,9 +224,9 @@ fn broken(faults: &UnderFaults) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::data::Comparison;
-    use super::super::stores::named;
     use super::*;
+    use crate::compare::data::Comparison;
+    use crate::compare::report::stores::named;
 
     fn sample() -> Comparison {
         let text = include_str!("../../../tests/compare/sample.json");

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use maud::{Markup, PreEscaped, html};
 
-use super::super::data::Spread;
 use super::charts;
 use super::numbers::{count, figure, upper};
 use super::stores::Named;
+use crate::compare::data::Spread;
 
 /// The head of a column.
 pub(super) struct Column {

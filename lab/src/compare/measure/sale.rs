@@ -14,8 +14,8 @@ use futures_util::stream;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::board::Board;
-use super::data::{FlashSale, Sale};
+use crate::compare::board::Board;
+use crate::compare::data::{FlashSale, Sale};
 
 /// Buyers, products, pieces of each.
 const SALES: [[u32; 3]; 2] = [[1_000, 2, 500], [100_000, 1, 10]];
@@ -24,7 +24,7 @@ const TOGETHER: u32 = 256;
 /// The way to the database and back.
 const ROUND_TRIP: Duration = Duration::from_millis(1);
 
-pub(super) async fn hold(deployment: &dyn Deployment, board: &Board<'_>) -> Result<()> {
+pub(crate) async fn hold(deployment: &dyn Deployment, board: &Board<'_>) -> Result<()> {
     let locks = super::connect(&super::url_of(deployment)).await?;
     for [buyers, products, pieces] in SALES {
         board.now(&format!("{buyers} buyers of {} pieces", products * pieces));
@@ -38,7 +38,7 @@ pub(super) async fn hold(deployment: &dyn Deployment, board: &Board<'_>) -> Resu
         };
         let (with, without) = (told("with", &with_lock), told("without", &without_lock));
         board.saw(
-            super::SALE_TAKES,
+            crate::compare::SALE_TAKES,
             &format!("{buyers} buyers of {} pieces: {with}; {without}", products * pieces),
         );
         let sale = FlashSale {

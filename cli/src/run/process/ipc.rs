@@ -20,7 +20,7 @@ use tokio::net::UnixStream;
 
 /// A message of the wrapper to the watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// Kill the group at this moment of the boot clock, unless a later one is sent.
     KillAt(Moment),
     /// The job is done: end without killing anything.
@@ -29,7 +29,7 @@ pub(super) enum Order {
 
 /// A message of the watchdog to the wrapper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Report {
+pub(crate) enum Report {
     /// The command runs, as the leader of the group of this number.
     Started(Pid),
     /// It could not be executed, with this `errno`.
@@ -44,7 +44,7 @@ pub(super) enum Report {
 
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     /// With this exit code.
     Exited(i32),
     /// By this signal.
@@ -99,29 +99,29 @@ impl Report {
 }
 
 /// A pair of connected ends, both closed on exec.
-pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
 /// One end of the channel.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(crate) struct Channel {
     /// Of the kind that keeps messages apart, whatever the type is called.
     socket: UnixStream,
 }
 
 impl Channel {
-    pub(super) fn new(end: OwnedFd) -> io::Result<Channel> {
+    pub(crate) fn new(end: OwnedFd) -> io::Result<Channel> {
         Ok(Channel { socket: UnixStream::from_std(end.into())? })
     }
 
     /// Never waits: a watchdog that does not read holds an older order, which is the safe side.
-    pub(super) fn order(&self, order: Order) {
+    pub(crate) fn order(&self, order: Order) {
         self.send(order.encode());
     }
 
-    pub(super) fn report(&self, report: Report) {
+    pub(crate) fn report(&self, report: Report) {
         self.send(report.encode());
     }
 
@@ -132,12 +132,12 @@ impl Channel {
     }
 
     /// The next order; `None` when the wrapper is gone. Cancel safe.
-    pub(super) async fn next_order(&self) -> io::Result<Option<Order>> {
+    pub(crate) async fn next_order(&self) -> io::Result<Option<Order>> {
         self.receive().await?.map(Order::decode).transpose()
     }
 
     /// The next report; `None` when the watchdog is gone. Cancel safe.
-    pub(super) async fn next_report(&self) -> io::Result<Option<Report>> {
+    pub(crate) async fn next_report(&self) -> io::Result<Option<Report>> {
         self.receive().await?.map(Report::decode).transpose()
     }
 
@@ -169,7 +169,7 @@ impl Channel {
 const MOST_FILES: usize = 4;
 
 /// Hands open files over `end`; the other side gets copies of its own.
-pub(super) fn send_files(end: &OwnedFd, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn send_files(end: &OwnedFd, files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(files)) {
@@ -181,7 +181,7 @@ pub(super) fn send_files(end: &OwnedFd, files: &[BorrowedFd<'_>]) -> io::Result<
 }
 
 /// Takes what [`send_files`] sent, closed on exec.
-pub(super) async fn receive_files(channel: &Channel) -> io::Result<Vec<OwnedFd>> {
+pub(crate) async fn receive_files(channel: &Channel) -> io::Result<Vec<OwnedFd>> {
     let receive = || {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
         let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -9,10 +9,10 @@ use fencelock::Result;
 use fencelock_testkit::deployments::{Deployment, Fault};
 use fencelock_testkit::torture::{self, Round, StoreReport, Until, Workload, torture};
 
-use super::board::Board;
-use super::data::{FaultRound, UnderFaults};
-use super::in_ms;
-use super::plan::Plan;
+use crate::compare::board::Board;
+use crate::compare::data::{FaultRound, UnderFaults};
+use crate::compare::in_ms;
+use crate::compare::plan::Plan;
 use crate::store_spec::{LIBRARY, StoreSpec};
 use crate::torture::in_one_word;
 
@@ -28,7 +28,7 @@ const WORKLOAD: Workload = Workload {
 const FAULTS_FOR: Duration = Duration::from_millis(1500);
 const QUIET_FOR: Duration = Duration::from_millis(500);
 
-pub(super) async fn run(
+pub(crate) async fn run(
     deployment: &dyn Deployment,
     spec: &StoreSpec,
     board: &Board<'_>,

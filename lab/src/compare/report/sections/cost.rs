@@ -2,12 +2,12 @@
 
 use maud::{Markup, html};
 
-use super::super::data::{Cost, IdleCost};
-use super::figure::{missing, not_measured};
-use super::stores::{Named, without};
-use super::table::{Cell, number, store, table, words};
+use crate::compare::data::{Cost, IdleCost};
+use crate::compare::report::figure::{missing, not_measured};
+use crate::compare::report::stores::{Named, without};
+use crate::compare::report::table::{Cell, number, store, table, words};
 
-pub(super) fn section(stores: &[Named<'_>]) -> Markup {
+pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
     let shown: Vec<(Named<'_>, &Cost)> =
         stores.iter().filter_map(|named| Some((*named, named.store.cost.as_ref()?))).collect();
     if shown.is_empty() {

@@ -9,22 +9,22 @@ use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
 
 /// A process at the moment in which `/proc` was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) pid: Pid,
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
     /// What it executes, as `ps` shows it: at most 15 bytes.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Numbers rather than [`Pid`]s: zero is what is outside of our container.
-    pub(super) parent: i32,
-    pub(super) group: i32,
-    pub(super) session: i32,
+    pub(crate) parent: i32,
+    pub(crate) group: i32,
+    pub(crate) session: i32,
     /// Whether it still runs: it is more than a zombie.
-    pub(super) lives: bool,
+    pub(crate) lives: bool,
     /// When it began, in ticks since the boot: together with the number it is unique.
     began: u64,
 }
 
 impl Process {
-    pub(super) fn read(pid: Pid) -> Option<Process> {
+    pub(crate) fn read(pid: Pid) -> Option<Process> {
         let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
         Process::parse(pid, &String::from_utf8_lossy(&stat))
     }
@@ -50,7 +50,7 @@ impl Process {
 
     /// Sends it `signal`. One that has ended meanwhile is not an error, and no other process is hit
     /// although it may have got the number since.
-    pub(super) fn signal(&self, signal: Signal) -> rustix::io::Result<()> {
+    pub(crate) fn signal(&self, signal: Signal) -> rustix::io::Result<()> {
         let sent = match self.descriptor() {
             Ok(Some(process)) => send(&process, signal),
             Ok(None) => Ok(()),
@@ -94,13 +94,13 @@ fn send(_process: &std::os::fd::OwnedFd, _signal: Signal) -> rustix::io::Result<
 
 /// All processes that `/proc` shows.
 #[derive(Debug)]
-pub(super) struct Processes {
+pub(crate) struct Processes {
     all: Vec<Process>,
 }
 
 impl Processes {
     /// Reads `/proc`. An error where it is missing, or numbers the processes of another container.
-    pub(super) fn read() -> io::Result<Processes> {
+    pub(crate) fn read() -> io::Result<Processes> {
         let ours = getpid().as_raw_pid().to_string();
         if fs::read_link("/proc/self")?.as_os_str() != ours.as_str() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -134,7 +134,7 @@ impl Processes {
     }
 
     /// Adds children of `parent` that were started since.
-    pub(super) fn add_children(&mut self, parent: Pid) {
+    pub(crate) fn add_children(&mut self, parent: Pid) {
         // One that is gone again has a successor, or it has not.
         for _ in 0..8 {
             let new: Vec<Pid> =
@@ -148,13 +148,13 @@ impl Processes {
         }
     }
 
-    pub(super) fn get(&self, pid: Pid) -> Option<&Process> {
+    pub(crate) fn get(&self, pid: Pid) -> Option<&Process> {
         self.all.iter().find(|process| process.pid == pid)
     }
 
     /// Splits into what descends from `root`, and all others with `root` itself. A child in
     /// `strangers` does not count as one, nor does what descends from it.
-    pub(super) fn split(&self, root: Pid, strangers: &[Pid]) -> (Vec<&Process>, Vec<&Process>) {
+    pub(crate) fn split(&self, root: Pid, strangers: &[Pid]) -> (Vec<&Process>, Vec<&Process>) {
         let mut children: HashMap<i32, Vec<&Process>> = HashMap::new();
         for process in self.all.iter().filter(|process| process.pid != root) {
             children.entry(process.parent).or_default().push(process);
@@ -185,13 +185,13 @@ fn is_hidden(parent: i32) -> bool {
 }
 
 /// Whether there is such a process, or its zombie, shown or not.
-pub(super) fn exists(pid: Pid) -> bool {
+pub(crate) fn exists(pid: Pid) -> bool {
     test_kill_process(pid) != Err(Errno::SRCH)
 }
 
 /// The children of a process's first thread, which gets orphans too. Where the kernel does not list
 /// them: none.
-pub(super) fn children(parent: Pid) -> Vec<Pid> {
+pub(crate) fn children(parent: Pid) -> Vec<Pid> {
     let parent = parent.as_raw_pid();
     let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
     let pid = |word: &str| word.parse().ok().and_then(Pid::from_raw);

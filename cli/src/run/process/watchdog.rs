@@ -19,11 +19,11 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpid, 
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::child::pid;
-use super::exit::{EX_OSERR, EX_USAGE, say};
 use super::ipc::{self, Channel, End, Order, Report};
 use super::orphans;
-use super::process_tree::{ProcessTree, Reach, Rounds, until};
-use super::signals::Signals;
+use super::tree::{ProcessTree, Reach, Rounds, until};
+use crate::run::exit::{EX_OSERR, EX_USAGE, say};
+use crate::run::signals::Signals;
 
 /// Not for people: `fencelock run` calls it.
 #[derive(clap::Args, Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Options {
 }
 
 /// Starts the command and watches until its wrapper is done with it, or gone.
-pub(super) async fn watch(options: Options) -> u8 {
+pub(crate) async fn watch(options: Options) -> u8 {
     let Ok((channel, files)) = inherit().await else {
         say("this subcommand is a part of `fencelock run`, and of no use alone");
         return EX_USAGE;

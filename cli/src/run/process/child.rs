@@ -16,16 +16,16 @@ use fencelock::Moment;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
 
-use super::WATCHDOG;
-use super::exit::say;
 use super::ipc::{self, Channel, Order, Report};
+use super::list::{Process, Processes, children};
 use super::orphans;
-use super::process_tree::{ProcessTree, Reach, Refused, Sent};
-use super::processes::{Process, Processes, children};
+use super::tree::{ProcessTree, Reach, Refused, Sent};
+use crate::run::WATCHDOG;
+use crate::run::exit::say;
 
 /// The command and its watchdog.
 #[derive(Debug)]
-pub(super) struct Child {
+pub(crate) struct Child {
     channel: Channel,
     watchdog: Pid,
     /// Our children that are not the command's: what was started by the program that became this
@@ -42,7 +42,7 @@ pub(super) struct Child {
 impl Child {
     /// Starts `command` with `variables` in its environment, to be killed at `kill_at` of the boot
     /// clock. The lock is kept by `keep_alive`, which the command inherits.
-    pub(super) fn start(
+    pub(crate) fn start(
         command: &[OsString],
         variables: &[(&str, String)],
         keep_alive: Option<BorrowedFd<'_>>,
@@ -84,7 +84,7 @@ impl Child {
     }
 
     /// What happened next; `None` when the watchdog is gone. Cancel safe.
-    pub(super) async fn report(&mut self) -> io::Result<Option<Report>> {
+    pub(crate) async fn report(&mut self) -> io::Result<Option<Report>> {
         let report = self.channel.next_report().await?;
         match report {
             Some(Report::Started(leader)) => {
@@ -99,17 +99,17 @@ impl Child {
     }
 
     /// The command's process group, once it runs.
-    pub(super) fn group(&self) -> Option<Pid> {
+    pub(crate) fn group(&self) -> Option<Pid> {
         self.leader
     }
 
     /// Sends `signal` to the whole group.
-    pub(super) fn signal(&mut self, signal: Signal) {
+    pub(crate) fn signal(&mut self, signal: Signal) {
         self.signal_all(signal, Reach::Group);
     }
 
     /// Sends `signal` to the command alone: a message for it, which its helpers might die of.
-    pub(super) fn message(&self, signal: Signal) {
+    pub(crate) fn message(&self, signal: Signal) {
         if let Some(leader) = self.leader
             && let Err(error) = kill_process(leader, signal)
         {
@@ -119,7 +119,7 @@ impl Child {
 
     /// Sends `signal` to what is within `reach`, and says what refuses to be ended by it. How many
     /// processes got it.
-    pub(super) fn signal_all(&mut self, signal: Signal, reach: Reach) -> usize {
+    pub(crate) fn signal_all(&mut self, signal: Signal, reach: Reach) -> usize {
         let sent = self.processes.signal(signal, reach);
         let reached = sent.reached;
         if signal == Signal::TERM || signal == Signal::KILL {
@@ -143,7 +143,7 @@ impl Child {
     }
 
     /// What has refused to be ended, and still runs.
-    pub(super) fn survivors(&self) -> Vec<Refused> {
+    pub(crate) fn survivors(&self) -> Vec<Refused> {
         if self.refused.is_empty() {
             return Vec::new();
         }
@@ -157,7 +157,7 @@ impl Child {
 
     /// Has the watchdog kill the group at `moment` of the boot clock, should we not be there to
     /// move it on: stopped, or starved.
-    pub(super) fn kill_at(&mut self, moment: Moment) {
+    pub(crate) fn kill_at(&mut self, moment: Moment) {
         if moment != self.kill_at {
             self.kill_at = moment;
             self.channel.order(Order::KillAt(moment));
@@ -166,7 +166,7 @@ impl Child {
 
     /// Looks which of our children are not the command's. While the watchdog lives, orphans of the
     /// command go to it, so that any other child has come from elsewhere.
-    pub(super) fn note_strangers(&mut self) {
+    pub(crate) fn note_strangers(&mut self) {
         let ours = children(getpid());
         // After the list: had it died before, the list could have the command's processes.
         if Process::read(self.watchdog).is_some_and(|it| it.lives) {
@@ -175,7 +175,7 @@ impl Child {
     }
 
     /// Waits until nothing within `reach` runs any more.
-    pub(super) async fn gone(&self, reach: Reach) {
+    pub(crate) async fn gone(&self, reach: Reach) {
         let mut pause = Duration::from_millis(1);
         while self.processes.lives(reach) {
             tokio::time::sleep(pause).await;
@@ -184,7 +184,7 @@ impl Child {
     }
 
     /// Ends the watchdog, which leaves whatever is left of the command alone.
-    pub(super) async fn finish(self) {
+    pub(crate) async fn finish(self) {
         self.channel.order(Order::Done);
         // It ends at once, unless it was stopped.
         let ended = orphans::ended(self.watchdog);
@@ -192,7 +192,7 @@ impl Child {
     }
 }
 
-pub(super) fn pid(number: u32) -> io::Result<Pid> {
+pub(crate) fn pid(number: u32) -> io::Result<Pid> {
     let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
     pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

@@ -11,13 +11,13 @@ use hdrhistogram::Histogram;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::board::Board;
-use super::data::{Cost, FixedRate, HandOff, Load, Spread};
-use super::plan::Plan;
-use super::report::counted;
 use crate::bench::{self, LockSource, Note};
+use crate::compare::board::Board;
+use crate::compare::data::{Cost, FixedRate, HandOff, Load, Spread};
+use crate::compare::plan::Plan;
+use crate::compare::report::counted;
 
-pub(super) async fn measure(
+pub(crate) async fn measure(
     deployment: &dyn Deployment,
     board: &Board<'_>,
     plan: &Plan,

@@ -2,15 +2,15 @@
 
 use maud::{Markup, html};
 
-use super::super::data::Timeline;
-use super::charts::{Panel, panel_height, panels};
-use super::figure::{Figure, missing, not_measured};
-use super::numbers::{exact, figure, upper};
 use super::settings;
-use super::stores::{Named, without};
-use super::table::{Cell, Column, folded, number, store, table, words};
+use crate::compare::data::Timeline;
+use crate::compare::report::charts::{Panel, panel_height, panels};
+use crate::compare::report::figure::{Figure, missing, not_measured};
+use crate::compare::report::numbers::{exact, figure, upper};
+use crate::compare::report::stores::{Named, without};
+use crate::compare::report::table::{Cell, Column, folded, number, store, table, words};
 
-pub(super) fn section(stores: &[Named<'_>]) -> Markup {
+pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
     let mut failures: Vec<&str> = Vec::new();
     for timeline in stores.iter().flat_map(|named| &named.store.timelines) {
         if !failures.contains(&&*timeline.failure) {

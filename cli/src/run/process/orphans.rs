@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Has the kernel give us whatever loses its parents below us. Elsewhere than on Linux the first
 /// process of the machine gets it.
-pub(super) fn adopt() -> io::Result<()> {
+pub(crate) fn adopt() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     Ok(())
@@ -16,7 +16,7 @@ pub(super) fn adopt() -> io::Result<()> {
 
 /// Reaps all children as they end, from now on and for good. Nothing here needs their statuses:
 /// the watchdog reports the command's.
-pub(super) fn reap_in_background() -> io::Result<()> {
+pub(crate) fn reap_in_background() -> io::Result<()> {
     let mut changes = signal(SignalKind::child())?;
     tokio::spawn(async move {
         loop {
@@ -28,7 +28,7 @@ pub(super) fn reap_in_background() -> io::Result<()> {
 }
 
 /// Waits until the child `pid` has ended, and reaps it.
-pub(super) async fn ended(pid: Pid) -> io::Result<()> {
+pub(crate) async fn ended(pid: Pid) -> io::Result<()> {
     let mut changes = signal(SignalKind::child())?;
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     while let Ok(None) = waitid(WaitId::Pid(pid), options) {
@@ -39,8 +39,8 @@ pub(super) async fn ended(pid: Pid) -> io::Result<()> {
 
 /// Reaps the children that have ended, except for `leader`.
 #[cfg(target_os = "linux")]
-pub(super) fn reap_all_but(leader: Pid) {
-    use super::processes::children;
+pub(crate) fn reap_all_but(leader: Pid) {
+    use super::list::children;
     use nix::sys::wait::{Id, WaitPidFlag};
     let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     while let Ok(status) = nix::sys::wait::waitid(Id::All, peek) {
@@ -58,7 +58,7 @@ pub(super) fn reap_all_but(leader: Pid) {
 
 /// No orphan comes to us here.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn reap_all_but(_leader: Pid) {}
+pub(crate) fn reap_all_but(_leader: Pid) {}
 
 fn reap(which: WaitId<'_>) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;

@@ -2,13 +2,13 @@
 
 use maud::{Markup, html};
 
-use super::super::data::{FaultRound, UnderFaults};
-use super::figure::{missing, not_measured};
-use super::numbers::figure;
-use super::stores::{Named, Overlaps, without};
-use super::table::{Cell, folded, number, store, table, words};
+use crate::compare::data::{FaultRound, UnderFaults};
+use crate::compare::report::figure::{missing, not_measured};
+use crate::compare::report::numbers::figure;
+use crate::compare::report::stores::{Named, Overlaps, without};
+use crate::compare::report::table::{Cell, folded, number, store, table, words};
 
-pub(super) fn section(stores: &[Named<'_>]) -> Markup {
+pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
     let shown: Vec<(Named<'_>, &UnderFaults)> =
         stores.iter().filter_map(|named| Some((*named, named.store.faults.as_ref()?))).collect();
     if shown.is_empty() {

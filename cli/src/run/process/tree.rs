@@ -14,11 +14,11 @@ use rustix::process::{
 
 use tokio::time::Instant;
 
-use super::processes::{Process, Processes, exists};
+use super::list::{Process, Processes, exists};
 
 /// How far a signal reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(crate) enum Reach {
     /// The command's own process group.
     Group,
     /// And what descends from it in other groups, but not in a session of its own, as daemons do.
@@ -29,7 +29,7 @@ pub(super) enum Reach {
 
 /// The command's processes.
 #[derive(Debug)]
-pub(super) struct ProcessTree {
+pub(crate) struct ProcessTree {
     /// Once it is known.
     group: Option<Pid>,
     /// All of them are below this process.
@@ -43,26 +43,26 @@ pub(super) struct ProcessTree {
 
 /// What became of a signal.
 #[derive(Debug, Default)]
-pub(super) struct Sent {
+pub(crate) struct Sent {
     /// How many processes that run have got it.
-    pub(super) reached: usize,
+    pub(crate) reached: usize,
     /// What runs and has not.
-    pub(super) refused: Vec<Refused>,
+    pub(crate) refused: Vec<Refused>,
     /// `/proc` does not show the processes: only the group has got it.
-    pub(super) blind: bool,
+    pub(crate) blind: bool,
 }
 
 /// A process that a signal was refused for: it runs as another user.
 #[derive(Clone, Debug)]
-pub(super) struct Refused {
-    pub(super) pid: Pid,
-    pub(super) name: String,
-    pub(super) why: Errno,
+pub(crate) struct Refused {
+    pub(crate) pid: Pid,
+    pub(crate) name: String,
+    pub(crate) why: Errno,
 }
 
 /// When to kill again: what begins while `/proc` is read is missed by one reading.
 #[derive(Debug)]
-pub(super) struct Rounds {
+pub(crate) struct Rounds {
     next: Instant,
     pause: Duration,
     empty: u32,
@@ -70,17 +70,17 @@ pub(super) struct Rounds {
 
 impl Rounds {
     /// The first round is due now.
-    pub(super) fn begin() -> Rounds {
+    pub(crate) fn begin() -> Rounds {
         Rounds { next: Instant::now(), pause: Duration::from_millis(1), empty: 0 }
     }
 
     /// When the next round is due.
-    pub(super) fn next(&self) -> Instant {
+    pub(crate) fn next(&self) -> Instant {
         self.next
     }
 
     /// A round has reached so many.
-    pub(super) fn reached(&mut self, reached: usize) {
+    pub(crate) fn reached(&mut self, reached: usize) {
         self.empty = if reached == 0 { self.empty + 1 } else { 0 };
         self.pause = match self.is_over() {
             // What has refused may still start what does not.
@@ -91,30 +91,30 @@ impl Rounds {
     }
 
     /// Whether nothing is left that can be killed: three times in a row nothing was found.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.empty >= 3
     }
 }
 
 impl ProcessTree {
     /// All that descends from the watchdog, `root`.
-    pub(super) fn below(root: Pid) -> ProcessTree {
+    pub(crate) fn below(root: Pid) -> ProcessTree {
         ProcessTree { group: None, root, strangers: Vec::new(), known: Vec::new() }
     }
 
     /// The command runs, and leads `group`.
-    pub(super) fn leads(&mut self, group: Pid) {
+    pub(crate) fn leads(&mut self, group: Pid) {
         self.group = Some(group);
     }
 
     /// The watchdog has ended, so its descendants have become our children, in addition to our own.
-    pub(super) fn adopt(&mut self, strangers: &[Pid]) {
+    pub(crate) fn adopt(&mut self, strangers: &[Pid]) {
         self.root = getpid();
         self.strangers = strangers.to_vec();
     }
 
     /// Sends `signal` to all that are within `reach` now. Those that begin meanwhile are missed.
-    pub(super) fn signal(&mut self, signal: Signal, reach: Reach) -> Sent {
+    pub(crate) fn signal(&mut self, signal: Signal, reach: Reach) -> Sent {
         // First, since it takes no time: what they start from now on is not missed.
         let group = self.group.map_or(Ok(()), |group| kill_process_group(group, signal));
         if reach == Reach::Group {
@@ -157,7 +157,7 @@ impl ProcessTree {
     }
 
     /// Whether anything within `reach` still runs. Unknown counts as yes: it keeps its time to end.
-    pub(super) fn lives(&self, reach: Reach) -> bool {
+    pub(crate) fn lives(&self, reach: Reach) -> bool {
         let Ok(processes) = Processes::read() else { return true };
         if processes.get(self.root).is_none() {
             return exists(self.root);
@@ -214,7 +214,7 @@ fn kill_groups(below: &[&Process], outside: &[&Process]) {
 }
 
 /// Waits until a moment, or for ever if there is none.
-pub(super) async fn until(moment: Option<Instant>) {
+pub(crate) async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
         None => std::future::pending().await,
