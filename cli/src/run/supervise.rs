@@ -21,6 +21,10 @@ use super::terminal::Terminal;
 /// Why a lock ends at the limit that the user set.
 const HOLD_LIMIT: &str = "the limit set by --hold-at-most was reached";
 
+/// How long after the lock's end descendants of the command are still searched and killed. What has
+/// not died of SIGKILL by then hangs in the kernel.
+const DEAD_WITHIN: Duration = Duration::from_secs(10);
+
 /// Runs the command while `guard` is held and returns how it ended. An error is one of the system.
 pub(super) async fn supervise(
     plan: &Plan,
@@ -336,8 +340,10 @@ impl Supervisor<'_> {
             Stage::Killed { why, .. } => why,
         };
         if self.deadline.plan.on_lost != OnLost::Continue {
-            // No other client shall be granted while some of it are still dying.
-            self.kill_all(self.deadline.guard.valid_until()).await;
+            // The lock's end has often passed. It must not end this: what the first reading of `/proc`
+            // missed would run on for ever, and what has got SIGKILL takes a while to die.
+            let now = self.deadline.locks.now();
+            self.kill_all(self.deadline.guard.valid_until().max(now + DEAD_WITHIN)).await;
         }
         Outcome::Lost { message: self.deadline.lost(&why), told: self.told }
     }

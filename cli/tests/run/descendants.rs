@@ -230,6 +230,23 @@ fn many_processes_in_their_own_sessions_end_with_the_wrapper() {
     job.silence();
 }
 
+/// The command is dead at once, and all that one reading of `/proc` shows soon after. What is started
+/// meanwhile takes more readings.
+#[test]
+fn what_is_started_while_the_lock_ends_is_ended_too() {
+    let here = Scratch::new();
+    // Should one escape, it ends by itself, but after the test has waited for it in vain.
+    let script = "(setsid sh -c 'for i in $(seq 1000); do setsid sleep 100 & \
+                  [ $i = 50 ] && echo up; done; sleep 100' &); sleep 100";
+    for _ in 0..5 {
+        let mut job = here.start(&["job", "--", "sh", "-c", script]);
+        assert_eq!(job.line(), "up");
+        here.take_away("job");
+        assert_eq!(job.code(), 79);
+        assert_eq!(job.silence(), [""; 0]);
+    }
+}
+
 #[test]
 fn a_chain_of_processes_that_start_their_successor_is_caught() {
     let here = Scratch::new();
