@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use crate::EX_USAGE;
+use fencelock_cli::EX_USAGE;
 
 const COMMANDS: [&str; 4] = ["bench", "compare", "conformance", "torture"];
 

@@ -22,28 +22,23 @@ mod waiting;
 
 use std::process::ExitCode;
 
+use fencelock_cli::say;
+
 pub(crate) use options::Options;
 pub(crate) use process::watchdog::Options as WatchdogOptions;
 
 /// The hidden subcommand of the watchdog.
 pub(crate) const WATCHDOG: &str = "__watchdog";
 
-/// Runs the command under the lock; says how it ended.
+/// Runs the command under the lock and returns the exit code.
 pub(crate) fn run(options: Options) -> ExitCode {
     in_one_thread(async {
         if let Err(cause) = process::orphans::reap_in_background() {
-            exit::say(&format!("cannot follow processes: {cause}"));
+            say(&format!("cannot follow processes: {cause}"));
             return exit::EX_OSERR;
         }
         job::run(options).await
     })
-}
-
-/// Reports the failure of another subcommand, with the messages and exit codes of `run`.
-pub(crate) fn failed(error: &fencelock::Error) -> ExitCode {
-    let outcome = exit::Outcome::of_connect(error);
-    outcome.message().iter().for_each(|message| exit::say(message));
-    ExitCode::from(exit::Codes::default().of(&outcome))
 }
 
 /// The watchdog's whole life.
@@ -56,12 +51,12 @@ fn in_one_thread(work: impl Future<Output = u8>) -> ExitCode {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
             let code = runtime.block_on(work);
-            // A store may have a thread waiting for what never comes; that is not waited for.
+            // A thread of a store may be blocked for ever, so it is not waited for.
             runtime.shutdown_background();
             ExitCode::from(code)
         }
         Err(error) => {
-            exit::say(&format!("cannot start: {error}"));
+            say(&format!("cannot start: {error}"));
             ExitCode::from(exit::EX_OSERR)
         }
     }

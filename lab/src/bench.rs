@@ -111,7 +111,7 @@ impl Options {
 
     /// Holds many locks and does nothing else.
     fn hold(&self) -> Result<HeldLine<'_>> {
-        crate::runtime()?.block_on(async {
+        fencelock_cli::runtime()?.block_on(async {
             let locks = fencelock::connect(&self.url).await?;
             let mut guards = Vec::new();
             for n in 0..self.clients {
@@ -146,7 +146,7 @@ impl Options {
     }
 
     fn measure(&self, first: u32, start: impl FnOnce() -> Result<()>) -> Result<Seen> {
-        crate::runtime()?.block_on(async {
+        fencelock_cli::runtime()?.block_on(async {
             let source = LockSource::connect(&self.url).await?;
             start()?;
             let seen = source.drive(self.load(first)).await?;
@@ -165,7 +165,7 @@ impl Options {
     }
 
     fn measure_in_processes(&self) -> Result<Vec<Seen>> {
-        crate::runtime()?.block_on(LockSource::connect(&self.url))?.reaches_processes()?;
+        fencelock_cli::runtime()?.block_on(LockSource::connect(&self.url))?.reaches_processes()?;
         let processes = self.processes.min(self.clients);
         let mut workers = Vec::new();
         let mut first = 0;

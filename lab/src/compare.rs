@@ -106,7 +106,7 @@ impl Options {
                 // Now, and not in five minutes.
                 report::can_be_at(&self.out)?;
                 self.json.as_deref().map_or(Ok(()), report::can_be_at)?;
-                let runtime = crate::runtime()?;
+                let runtime = fencelock_cli::runtime()?;
                 let interrupts = Interrupts::catch(&runtime)?;
                 runtime.block_on(self.compare(interrupts.stop()))?
             }

@@ -43,7 +43,7 @@ impl Options {
         if self.fail_fast {
             options = options.fail_fast();
         }
-        let runtime = crate::runtime()?;
+        let runtime = fencelock_cli::runtime()?;
         let interrupts = Interrupts::catch(&runtime)?;
         let options = options.stop(interrupts.stop().clone());
         let report = run_against_url(connect, &self.url, &options)?;
@@ -51,7 +51,7 @@ impl Options {
             eprintln!("fencelock: {why}");
         }
         if let Some(error) = report.left_behind() {
-            leftovers::say(&self.url, error);
+            leftovers::report(&self.url, error);
         }
         interrupts.end_if_caught();
         Ok(report.exit_code())

@@ -93,7 +93,7 @@ impl Options {
         let seed = self.seed.unwrap_or_else(fencelock_conformance::fresh_seed);
         let mut lines = Vec::new();
         let mut broken = false;
-        let runtime = crate::runtime()?;
+        let runtime = fencelock_cli::runtime()?;
         // From now on, while servers start as well: an interrupt ends the run with what is done.
         let interrupts = Interrupts::catch(&runtime)?;
         for store in &stores {

@@ -1,4 +1,4 @@
-//! The command, as the wrapper sees it: started through a watchdog that outlives us.
+//! The command, as the wrapper sees it: started through a watchdog that outlives the wrapper.
 //!
 //! The watchdog is the command's parent. The kernel gives it the process group's number when it starts
 //! the command, so the wrapper cannot die at a moment that leaves an unknown command behind. The
@@ -13,30 +13,29 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fencelock::Moment;
+use fencelock_cli::say;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, test_kill_process};
 
 use super::ipc::{self, Channel, Order, Report};
 use super::list::{Process, Processes, children};
 use super::orphans;
-use super::tree::{ProcessTree, Reach, Refused, Sent};
+use super::tree::{ProcessTree, Reach, Refused, Rounds, Sent};
 use crate::run::WATCHDOG;
-use crate::run::exit::say;
 
 /// The command and its watchdog.
 #[derive(Debug)]
 pub(crate) struct Child {
     channel: Channel,
     watchdog: Pid,
-    /// Our children that are not the command's: what was started by the program that became this
-    /// one, and what that left behind.
+    /// Children of the wrapper that are not the command's: what was started by the program that
+    /// became the wrapper, and what that left behind.
     strangers: Vec<Pid>,
-    leader: Option<Pid>,
     processes: ProcessTree,
     kill_at: Moment,
     /// Processes that could not be ended, and were reported.
     refused: Vec<Refused>,
-    told_blind: bool,
+    reported_blind: bool,
 }
 
 impl Child {
@@ -48,7 +47,7 @@ impl Child {
         keep_alive: Option<BorrowedFd<'_>>,
         kill_at: Moment,
     ) -> io::Result<Child> {
-        // Should the watchdog be killed, what is left of the command comes to us.
+        // When the watchdog is killed, what is left of the command comes to the wrapper.
         orphans::adopt()?;
         let strangers = children(getpid());
         let (ours, theirs) = ipc::pair()?;
@@ -57,7 +56,7 @@ impl Child {
         files.extend(keep_alive);
         ipc::send_files(&ours, &files)?;
         let channel = Channel::new(ours)?;
-        channel.order(Order::KillAt(kill_at));
+        channel.send(&Order::KillAt { nanos: kill_at.as_nanos() });
         let watchdog = Command::new(this_program()?)
             .arg0("fencelock-watchdog")
             .arg(WATCHDOG)
@@ -75,61 +74,71 @@ impl Child {
             channel,
             watchdog,
             strangers,
-            leader: None,
             processes: ProcessTree::below(watchdog),
             kill_at,
             refused: Vec::new(),
-            told_blind: false,
+            reported_blind: false,
         })
     }
 
-    /// What happened next; `None` when the watchdog is gone. Cancel safe.
-    pub(crate) async fn report(&mut self) -> io::Result<Option<Report>> {
-        let report = self.channel.next_report().await?;
+    /// The next report; `None` when the watchdog is gone, or sends garbage, which is treated the same.
+    /// Cancel safe.
+    pub(crate) async fn report(&mut self) -> Option<Report> {
+        let report = self.channel.receive().await.unwrap_or(None);
         match report {
-            Some(Report::Started(leader)) => {
-                self.leader = Some(leader);
-                self.processes.leads(leader);
-            }
+            Some(Report::Started { group }) => self.processes.group = Pid::from_raw(group),
             Some(_) => {}
             // Possibly before it reported that the command runs.
             None => self.processes.adopt(&self.strangers),
         }
-        Ok(report)
+        report
     }
 
     /// The command's process group, once it runs.
     pub(crate) fn group(&self) -> Option<Pid> {
-        self.leader
+        self.processes.group
     }
 
-    /// Sends `signal` to the whole group.
-    pub(crate) fn signal(&mut self, signal: Signal) {
-        self.signal_all(signal, Reach::Group);
+    /// Sends `signal` to the command's group.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.send(signal, kill_process_group);
     }
 
     /// Sends `signal` to the command alone: a message for it, which its helpers might die of.
     pub(crate) fn message(&self, signal: Signal) {
-        if let Some(leader) = self.leader
-            && let Err(error) = kill_process(leader, signal)
-        {
+        self.send(signal, kill_process);
+    }
+
+    fn send(&self, signal: Signal, send: fn(Pid, Signal) -> rustix::io::Result<()>) {
+        if let Some(Err(error)) = self.group().map(|group| send(group, signal)) {
             tracing::debug!(target: "fencelock", %error, "signal {}", signal.as_raw());
         }
     }
 
-    /// Sends `signal` to what is within `reach`, and says what refuses to be ended by it. How many
-    /// processes got it.
+    /// Sends `signal` to all processes within `reach`, and reports those that refuse to be ended by
+    /// it. Returns how many got it.
     pub(crate) fn signal_all(&mut self, signal: Signal, reach: Reach) -> usize {
         let sent = self.processes.signal(signal, reach);
         let reached = sent.reached;
         if signal == Signal::TERM || signal == Signal::KILL {
-            self.tell(sent);
+            self.report_refusals(sent);
         }
         reached
     }
 
-    fn tell(&mut self, sent: Sent) {
-        if sent.blind && !std::mem::replace(&mut self.told_blind, true) {
+    /// Asks all processes within `reach` to end, by SIGTERM. Stopped ones could not even die.
+    pub(crate) fn terminate(&mut self, reach: Reach) {
+        self.signal_all(Signal::TERM, reach);
+        self.signal_all(Signal::CONT, reach);
+    }
+
+    /// Kills all processes within `reach` until none is left, while `go_on` returns `true`.
+    pub(crate) async fn kill_all(&mut self, reach: Reach, go_on: impl Fn() -> bool) {
+        Rounds::until_none_is_left(|| self.signal_all(Signal::KILL, reach), go_on).await;
+    }
+
+    fn report_refusals(&mut self, sent: Sent) {
+        if sent.blind && !std::mem::replace(&mut self.reported_blind, true) {
             say("/proc does not show our processes: what has left the command's process group \
                  is not ended");
         }
@@ -142,7 +151,7 @@ impl Child {
         }
     }
 
-    /// What has refused to be ended, and still runs.
+    /// The processes that refused to be ended, and still run.
     pub(crate) fn survivors(&self) -> Vec<Refused> {
         if self.refused.is_empty() {
             return Vec::new();
@@ -155,17 +164,17 @@ impl Child {
         self.refused.iter().filter(refuses).cloned().collect()
     }
 
-    /// Has the watchdog kill the group at `moment` of the boot clock, should we not be there to
-    /// move it on: stopped, or starved.
+    /// Has the watchdog kill the command at `moment` of the boot clock, unless the wrapper moves it
+    /// on before. It does not when it is stopped or starved.
     pub(crate) fn kill_at(&mut self, moment: Moment) {
         if moment != self.kill_at {
             self.kill_at = moment;
-            self.channel.order(Order::KillAt(moment));
+            self.channel.send(&Order::KillAt { nanos: moment.as_nanos() });
         }
     }
 
-    /// Looks which of our children are not the command's. While the watchdog lives, orphans of the
-    /// command go to it, so that any other child has come from elsewhere.
+    /// Lists which children of the wrapper are not the command's. While the watchdog lives, orphans
+    /// of the command go to it, so that any other child has come from elsewhere.
     pub(crate) fn note_strangers(&mut self) {
         let ours = children(getpid());
         // After the list: had it died before, the list could have the command's processes.
@@ -174,7 +183,7 @@ impl Child {
         }
     }
 
-    /// Waits until nothing within `reach` runs any more.
+    /// Waits until nothing within `reach` runs.
     pub(crate) async fn gone(&self, reach: Reach) {
         let mut pause = Duration::from_millis(1);
         while self.processes.lives(reach) {
@@ -183,9 +192,9 @@ impl Child {
         }
     }
 
-    /// Ends the watchdog, which leaves whatever is left of the command alone.
+    /// Ends the watchdog, which does not end what is left of the command.
     pub(crate) async fn finish(self) {
-        self.channel.order(Order::Done);
+        self.channel.send(&Order::Done);
         // It ends at once, unless it was stopped.
         let ended = orphans::ended(self.watchdog);
         let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;

@@ -51,45 +51,31 @@ impl Process {
     /// Sends it `signal`. One that has ended meanwhile is not an error, and no other process is hit
     /// although it may have got the number since.
     pub(crate) fn signal(&self, signal: Signal) -> rustix::io::Result<()> {
-        let sent = match self.descriptor() {
-            Ok(Some(process)) => send(&process, signal),
-            Ok(None) => Ok(()),
-            // A kernel before 5.3, or no descriptor left.
-            Err(_) => kill_process(self.pid, signal),
-        };
-        match sent {
+        match self.send(signal) {
             Err(Errno::SRCH) => Ok(()),
             sent => sent,
         }
     }
 
-    /// Opens this very process; `None` when it is gone.
     #[cfg(target_os = "linux")]
-    fn descriptor(&self) -> rustix::io::Result<Option<std::os::fd::OwnedFd>> {
-        use rustix::process::{PidfdFlags, pidfd_open};
-        let process = match pidfd_open(self.pid, PidfdFlags::empty()) {
-            Err(Errno::SRCH) => return Ok(None),
-            opened => opened?,
-        };
-        // Only now the number cannot get another meaning.
-        let is_it = Process::read(self.pid).is_some_and(|now| now.began == self.began);
-        Ok(is_it.then_some(process))
+    fn send(&self, signal: Signal) -> rustix::io::Result<()> {
+        use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+        match pidfd_open(self.pid, PidfdFlags::empty()) {
+            // While this is open, the number means the same process.
+            Ok(process) => match Process::read(self.pid) {
+                Some(now) if now.began == self.began => pidfd_send_signal(process, signal),
+                _ => Ok(()),
+            },
+            Err(Errno::SRCH) => Ok(()),
+            // A kernel before 5.3, or no descriptor left.
+            Err(_) => kill_process(self.pid, signal),
+        }
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn descriptor(&self) -> rustix::io::Result<Option<std::os::fd::OwnedFd>> {
-        Err(Errno::NOSYS)
+    fn send(&self, signal: Signal) -> rustix::io::Result<()> {
+        kill_process(self.pid, signal)
     }
-}
-
-#[cfg(target_os = "linux")]
-fn send(process: &std::os::fd::OwnedFd, signal: Signal) -> rustix::io::Result<()> {
-    rustix::process::pidfd_send_signal(process, signal)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn send(_process: &std::os::fd::OwnedFd, _signal: Signal) -> rustix::io::Result<()> {
-    Err(Errno::NOSYS)
 }
 
 /// All processes that `/proc` shows.
