@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-const LAB: &str = "The commands bench, compare, conformance and torture are those of fencelock-lab, \
-                   which they run.";
+const LAB: &str =
+    "The commands bench, compare, conformance and torture run the program fencelock-lab.";
 
 #[derive(Parser, Debug)]
 #[command(name = "fencelock", version, about = "Locks between processes and machines", after_help = LAB)]

@@ -83,7 +83,7 @@ async fn replace_set(old_url: &str, new_url: &str, wait: bool) -> Result<()> {
     let replaced = replace(old_url, new_url).await?;
     for (node, why) in &replaced.not_closed {
         say(&format!(
-            "{node} could not be told that it has left the set ({}); never start it again with its \
+            "{node} could not be notified that it has left the set ({}); never start it again with its \
              data",
             why.message()
         ));

@@ -1,7 +1,7 @@
 //! `fencelock compare`: what stores cost and what they really do when things break, in one report.
 //!
 //! First each store is measured alone, then several are broken at a time, since most of that is
-//! waiting. Whatever was found by then is in the report when it is stopped.
+//! waiting. When it is stopped, the report has all results so far.
 
 mod board;
 mod data;
@@ -56,7 +56,7 @@ pub(crate) struct Options {
     /// The workload of the clients
     #[arg(long, value_enum, default_value = "locks")]
     workload: Workload,
-    /// Where to write the report; a picture of its summary is put beside it
+    /// Where to write the report; a picture of its summary is written next to it
     #[arg(long, value_name = "FILE", default_value = "fencelock-compare.html")]
     out: PathBuf,
     /// Also write all figures to this file, as JSON
@@ -103,7 +103,7 @@ impl Options {
         let comparison = match &self.from {
             Some(figures) => read(figures)?,
             None => {
-                // Now, and not in five minutes.
+                // Fail now rather than in five minutes.
                 report::can_be_at(&self.out)?;
                 self.json.as_deref().map_or(Ok(()), report::can_be_at)?;
                 let runtime = fencelock_cli::runtime()?;
@@ -158,7 +158,7 @@ impl Options {
         each * u32::try_from(stores).unwrap_or(u32::MAX)
     }
 
-    /// An error is that of the last store, when there is none to be measured.
+    /// Fails with the last store's error if no store can be measured.
     async fn measure(
         &self,
         stores: &[StoreSpec],
@@ -174,9 +174,9 @@ impl Options {
             match self.alone(spec, plan, all, progress, used).await {
                 Ok(index) => there.push((spec, index)),
                 Err(why) => {
-                    progress.tell(&format!("{spec} is left out: {why}"));
-                    let (store, words) = (spec.to_string(), why.to_string());
-                    all.borrow_mut().left_out.push(LeftOut { store, why: words });
+                    progress.print(&format!("{spec} is left out: {why}"));
+                    let skipped = LeftOut { store: spec.to_string(), why: why.to_string() };
+                    all.borrow_mut().left_out.push(skipped);
                     left_out = Err(why);
                 }
             }
@@ -196,7 +196,7 @@ impl Options {
         Ok(())
     }
 
-    /// One store with the machine to itself. Its place among the stores, or why it has none.
+    /// Measures one store with the machine to itself. Returns its index, or why it is left out.
     async fn alone(
         &self,
         spec: &StoreSpec,
@@ -223,7 +223,7 @@ impl Options {
                 if let Err(error) = cost::of_memory(&*deployment, &board).await {
                     board.failed("memory of a lock", error);
                 }
-                let sum = all.borrow().stores[index].speed_in_words();
+                let sum = all.borrow().stores[index].speed_summary();
                 board.concluded(Duration::from_secs(3), &sum);
             }
             Workload::FlashSale => {
@@ -257,13 +257,13 @@ fn read(from: &Path) -> Result<Comparison> {
     }
 }
 
-/// All that can be started here, but the cluster, which is three of the same beside each other.
+/// All that can be started here but the cluster, which is three of the same servers.
 fn usual() -> Vec<StoreSpec> {
     let usual = Kind::ALL.into_iter().filter(|kind| *kind != Kind::RedisCluster);
     usual.map(StoreSpec::Started).collect()
 }
 
-/// One store while it and its clients break, with new servers behind proxies.
+/// Measures one store while it and its clients break, with new servers behind proxies.
 async fn broken_and_healed(
     spec: &StoreSpec,
     board: &Board<'_>,
@@ -343,7 +343,7 @@ impl Comparison {
     }
 }
 
-/// As it was typed, but for the path of the program and for passwords.
+/// The command line without the program's path and passwords.
 fn command(arguments: impl IntoIterator<Item = String>) -> String {
     let shown = arguments.into_iter().skip(1).map(|argument| match argument.contains("://") {
         true => argument.parse::<StoreSpec>().map_or(argument, |spec| spec.to_string()),

@@ -79,7 +79,7 @@ fn what_follows(url: &StoreUrl) -> String {
     )
 }
 
-/// Becomes one of the suite's peer processes, if this program was executed as one.
+/// Runs one of the suite's peer processes, if this program was executed as one.
 pub(crate) fn serve_if_asked() {
     peer_main_if_asked(connect);
 }

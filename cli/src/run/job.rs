@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use super::environment::Environment;
 use super::exit::Outcome;
-use super::options::{Options, Patience, Plan};
+use super::options::{Options, Plan};
 use super::status::Status;
 use super::supervise::supervise;
 use super::{terminal, waiting};
@@ -63,11 +63,9 @@ async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {
 
 /// Connects. The wait limit for a busy lock also applies to a store that is not there yet.
 async fn connect(plan: &Plan) -> fencelock::Result<Locks> {
-    let url = plan.store.url.reveal();
-    match plan.patience {
-        Patience::None => fencelock::connect_within(url, Duration::ZERO).await,
-        Patience::AtMost(limit) => fencelock::connect_within(url, limit).await,
-        Patience::Unlimited => fencelock::connect(url).await,
+    match plan.wait {
+        Some(limit) => fencelock::connect_within(&plan.store.url, limit).await,
+        None => fencelock::connect(&plan.store.url).await,
     }
 }
 
@@ -136,11 +134,11 @@ async fn acquire(
     signals: &mut Signals,
     status: &mut Status,
 ) -> Result<Guard, Outcome> {
-    let since = counted_from(plan.patience, started, Instant::now());
+    let since = counted_from(plan.wait, started, Instant::now());
     let lock = plan.lock(locks).waiting_since(since);
-    let acquired = match plan.patience {
-        Patience::None => unless_interrupted(signals, lock.acquire()).await?,
-        Patience::AtMost(_) | Patience::Unlimited => {
+    let acquired = match plan.wait {
+        Some(Duration::ZERO) => unless_interrupted(signals, lock.acquire()).await?,
+        _ => {
             let reporting = waiting::report_holder(plan, locks, lock.acquire());
             unless_interrupted(signals, reporting).await?
         }
@@ -154,22 +152,19 @@ async fn acquire(
         && let Some(holders) = waiting::inspect(plan, locks).await
     {
         status.set_holders(&holders);
-        let who = waiting::describe(&holders, true).map(|who| format!("; {who}"));
-        message.push_str(&who.unwrap_or_default());
+        let held = waiting::describe(&holders, true).map(|held| format!("; {held}"));
+        message.push_str(&held.unwrap_or_default());
     }
     Err(outcome)
 }
 
 /// When the wait limit of a run that `started`, and is connected `now`, begins to count: at its start,
 /// but late enough that a store that was connected at the last moment is still asked for the lock.
-fn counted_from(patience: Patience, started: Instant, now: Instant) -> Instant {
-    match patience {
-        Patience::AtMost(limit) => {
-            let latest = now.checked_sub(limit.saturating_sub(ASK_WITHIN));
-            latest.map_or(started, |latest| latest.max(started))
-        }
-        Patience::None | Patience::Unlimited => started,
-    }
+fn counted_from(wait: Option<Duration>, started: Instant, now: Instant) -> Instant {
+    let is_limited = |limit: &Duration| !limit.is_zero();
+    let latest =
+        wait.filter(is_limited).and_then(|limit| now.checked_sub(limit.saturating_sub(ASK_WITHIN)));
+    latest.map_or(started, |latest| latest.max(started))
 }
 
 /// Releases the lock. An earlier loss changes the outcome of the run; a missing confirmation of the
@@ -194,7 +189,7 @@ async fn release(plan: &Plan, guard: Guard, signals: &mut Signals, outcome: Outc
             format!("release {name:?} on {store}: not confirmed before the lock ended by itself")
         }
     };
-    // After a reported loss this is no news.
+    // A loss was reported already.
     if !outcome.was_reported() {
         say(&unconfirmed);
     }
@@ -231,12 +226,12 @@ mod tests {
             let [limit, connected, left] = [limit, connected, left].map(Duration::from_millis);
             let started = Instant::now();
             let now = started + connected;
-            let since = counted_from(Patience::AtMost(limit), started, now);
+            let since = counted_from(Some(limit), started, now);
             assert_eq!(since + limit, now + left, "{limit:?}, {connected:?}");
         }
         let started = Instant::now();
-        for patience in [Patience::None, Patience::Unlimited, Patience::AtMost(Duration::MAX)] {
-            assert_eq!(counted_from(patience, started, started + ASK_WITHIN), started);
+        for wait in [Some(Duration::ZERO), None, Some(Duration::MAX)] {
+            assert_eq!(counted_from(wait, started, started + ASK_WITHIN), started);
         }
     }
 }

@@ -155,7 +155,7 @@ impl Target {
         let found = match fs::metadata(path) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Target::Replaced(behind_links(path)?));
+                return Ok(Target::Replaced(resolve_links(path)?));
             }
             Err(error) => return Err(error),
         };
@@ -190,7 +190,7 @@ impl Target {
 
 /// Where a file named `path` would be created: `path`, or what the symbolic link of that name refers
 /// to, although that does not exist.
-fn behind_links(path: &Path) -> io::Result<PathBuf> {
+fn resolve_links(path: &Path) -> io::Result<PathBuf> {
     // As many as the kernel follows.
     const MOST_LINKS: usize = 40;
     let mut path = path.to_owned();

@@ -28,7 +28,7 @@ pub(super) async fn report_connecting<T>(plan: &Plan, connected: impl Future<Out
         show(format!("waiting for {}, which cannot be reached yet", plan.store.redacted_url));
         std::future::pending().await
     };
-    beside(reporting, connected).await
+    until_done(reporting, connected).await
 }
 
 /// Waits for the lock to be `granted` and reports who holds it.
@@ -51,11 +51,11 @@ pub(super) async fn report_holder<T>(
             show(format!("waiting for {name:?} on {store}: {holders}"));
         }
     };
-    beside(reporting, granted).await
+    until_done(reporting, granted).await
 }
 
-/// Carries out `work`, and `reporting` until it is done.
-async fn beside<T>(
+/// Carries out `work`, and `reporting` until that is done.
+async fn until_done<T>(
     reporting: impl Future<Output = Infallible>,
     work: impl Future<Output = T>,
 ) -> T {

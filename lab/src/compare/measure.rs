@@ -17,14 +17,13 @@ pub(super) fn url_of(deployment: &dyn Deployment) -> String {
     Params::prefix_on_url(&deployment.prefix(), &deployment.url())
 }
 
-/// A client. Servers that have only just started, or come back, on a machine that is busy with
-/// others, are given time.
+/// A client. Servers that have just started, or come back, on a busy machine get more time.
 async fn connect(url: &str) -> Result<Locks> {
-    const PATIENCE: Duration = Duration::from_secs(15);
-    fencelock::connect_within(url, PATIENCE).await
+    const WITHIN: Duration = Duration::from_secs(15);
+    fencelock::connect_within(url, WITHIN).await
 }
 
-/// What went wrong outside of the library, as its error.
+/// A failure outside of the library, as the library's error.
 fn broken(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     let cause = cause.into();
     Error::new(ErrorKind::Refused, format!("a measurement failed: {cause}")).caused_by(cause)

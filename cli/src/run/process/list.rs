@@ -11,13 +11,13 @@ use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: Pid,
-    /// What it executes, as `ps` shows it: at most 15 bytes.
+    /// The name of the executed file, at most 15 bytes, as `ps` shows it.
     pub(crate) name: String,
-    /// Numbers rather than [`Pid`]s: zero is what is outside of our container.
+    /// Numbers rather than [`Pid`]s: zero stands for a process outside of our container.
     pub(crate) parent: i32,
     pub(crate) group: i32,
     pub(crate) session: i32,
-    /// Whether it still runs: it is more than a zombie.
+    /// Whether it still runs, and is not a zombie.
     pub(crate) lives: bool,
     /// When it began, in ticks since the boot: together with the number it is unique.
     began: u64,
@@ -98,8 +98,8 @@ impl Processes {
         Ok(processes)
     }
 
-    /// Reads again what has lost its parent meanwhile: it has another one now, or is gone. What
-    /// cannot be placed is left out, and so is what descends from it.
+    /// Reads processes again whose parent has ended meanwhile: they have another one now, or are gone.
+    /// A process without a known parent is left out, with its descendants.
     fn settle(&mut self) {
         let mut before = usize::MAX;
         while self.all.len() < before {
@@ -121,7 +121,7 @@ impl Processes {
 
     /// Adds children of `parent` that were started since.
     pub(crate) fn add_children(&mut self, parent: Pid) {
-        // One that is gone again has a successor, or it has not.
+        // A child that has ended since may have started a successor.
         for _ in 0..8 {
             let new: Vec<Pid> =
                 children(parent).into_iter().filter(|&pid| self.get(pid).is_none()).collect();
@@ -138,8 +138,8 @@ impl Processes {
         self.all.iter().find(|process| process.pid == pid)
     }
 
-    /// Splits into what descends from `root`, and all others with `root` itself. A child in
-    /// `strangers` does not count as one, nor does what descends from it.
+    /// Splits into the descendants of `root`, and all others with `root` itself. A child in
+    /// `strangers` does not count as a descendant, nor do its own.
     pub(crate) fn split(&self, root: Pid, strangers: &[Pid]) -> (Vec<&Process>, Vec<&Process>) {
         let mut children: HashMap<i32, Vec<&Process>> = HashMap::new();
         for process in self.all.iter().filter(|process| process.pid != root) {
@@ -164,8 +164,8 @@ impl Processes {
     }
 }
 
-/// Whether a parent exists that `/proc` does not show us, as with `hidepid` and systemd's
-/// `ProtectProc=`: another user's. One that has only begun since is shown by now.
+/// Whether a parent exists that `/proc` does not show, such as another user's with `hidepid` or
+/// systemd's `ProtectProc=`. One that has only begun since is shown by now.
 fn is_hidden(parent: i32) -> bool {
     Pid::from_raw(parent).is_some_and(|parent| Process::read(parent).is_none() && exists(parent))
 }

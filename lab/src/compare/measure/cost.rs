@@ -102,7 +102,7 @@ pub(crate) async fn of_memory(deployment: &dyn Deployment, board: &Board<'_>) ->
     Ok(())
 }
 
-/// A TTL that each store takes: a quorum's is shorter than the time that a node is not believed.
+/// A TTL that each store accepts: a quorum's must be shorter than the quarantine of a node.
 fn params(deployment: &dyn Deployment) -> Params {
     Params { ttl: Duration::from_secs(2), ..Params::under(&deployment.prefix()) }
 }
@@ -119,7 +119,7 @@ async fn metered(deployment: &dyn Deployment) -> Result<Meter> {
     deployment.meter().await.map_err(super::broken)
 }
 
-/// So many at once as a service would ask for.
+/// How many requests a service would send at once.
 const TOGETHER: usize = 128;
 
 async fn hold(locks: &Locks, count: u32) -> Result<Vec<Guard>> {

@@ -19,7 +19,7 @@ use crate::compare::in_ms;
 const CLIENTS: u32 = 4;
 const LOCK: &str = "compare-timeline";
 const HOLD: Duration = Duration::from_millis(3);
-/// As the ZooKeeper servers that are started here have their sessions, so that lines compare.
+/// The session timeout of the ZooKeeper servers that are started here, so that timelines compare.
 const TTL: Duration = Duration::from_secs(2);
 const BEFORE: Duration = Duration::from_secs(1);
 const BROKEN_FOR: Duration = Duration::from_secs(1);

@@ -103,7 +103,7 @@ fn header(comparison: &Comparison) -> Markup {
     }
 }
 
-/// What is missing, before anybody compares with it.
+/// What is missing, before the sections that lack it.
 fn notices(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
     let failures: Vec<_> = stores
         .iter()

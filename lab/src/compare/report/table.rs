@@ -21,8 +21,8 @@ pub(super) fn number(name: impl Into<Cow<'static, str>>, unit: &'static str) -> 
     Column { name: name.into(), unit, is_number: true }
 }
 
-/// A column of words.
-pub(super) fn words(name: &'static str) -> Column {
+/// A column of text.
+pub(super) fn text(name: &'static str) -> Column {
     Column { name: name.into(), unit: "", is_number: false }
 }
 

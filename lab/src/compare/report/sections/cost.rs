@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use crate::compare::data::{Cost, IdleCost};
 use crate::compare::report::figure::{missing, not_measured};
 use crate::compare::report::stores::{Named, without};
-use crate::compare::report::table::{Cell, number, store, table, words};
+use crate::compare::report::table::{Cell, number, store, table, text};
 
 pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
     let shown: Vec<(Named<'_>, &Cost)> =
@@ -25,7 +25,7 @@ pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
 
 fn pairs(shown: &[(Named<'_>, &Cost)]) -> Markup {
     let columns = [
-        words("store"),
+        text("store"),
         number("requests", "per pair"),
         number("commands in servers", "per pair"),
         number("bytes to servers", "B/pair"),
@@ -49,7 +49,7 @@ fn pairs(shown: &[(Named<'_>, &Cost)]) -> Markup {
 
 fn idle(shown: &[(Named<'_>, &Cost)]) -> Markup {
     let columns = [
-        words("store"),
+        text("store"),
         number("locks held", ""),
         number("TTL", "s"),
         number("requests", "per lock and minute"),

@@ -5,10 +5,10 @@ use maud::{Markup, html};
 use crate::compare::data::Comparison;
 use crate::compare::report::numbers::{bytes, figure};
 use crate::compare::report::stores::Named;
-use crate::compare::report::table::{Cell, store, table, words};
+use crate::compare::report::table::{Cell, store, table, text};
 
 pub(crate) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
-    let columns = [words("store"), words("settings"), words("servers")];
+    let columns = [text("store"), text("settings"), text("servers")];
     let row = |named: &Named<'_>| {
         let servers = named.store.servers.join(", ");
         let servers = if servers.is_empty() { "–" } else { &servers };

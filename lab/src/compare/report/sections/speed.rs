@@ -8,7 +8,7 @@ use crate::compare::report::charts::{Axis, Curve, Point, lines};
 use crate::compare::report::figure::{Figure, HALF, missing, not_measured};
 use crate::compare::report::numbers::{exact, exact_us, figure, time_us};
 use crate::compare::report::stores::{Named, without};
-use crate::compare::report::table::{Cell, folded, number, store, table, words};
+use crate::compare::report::table::{Cell, folded, number, store, table, text};
 
 /// One way to load the stores.
 struct Workload {
@@ -136,7 +136,7 @@ fn chart(workload: &Workload, measure: &Measure, shown: &[Named<'_>]) -> Markup 
 
 fn figures(workload: &Workload, shown: &[Named<'_>]) -> Markup {
     let columns = [
-        words("store"),
+        text("store"),
         number("clients", ""),
         number("locks", ""),
         number("throughput", "pairs/s, least–most"),
@@ -160,7 +160,7 @@ fn figures(workload: &Workload, shown: &[Named<'_>]) -> Markup {
 
 fn fixed_rate(stores: &[Named<'_>]) -> Markup {
     let columns = [
-        words("store"),
+        text("store"),
         number("asked", "pairs/s"),
         number("done", "pairs/s"),
         number("p50", "µs"),
