@@ -2,7 +2,7 @@
 //! of its locks.
 
 #[path = "../../../backend-zk/tests/foreign/peer.rs"]
-#[allow(dead_code, reason = "the driver's own tests use the rest")]
+#[allow(dead_code, reason = "the backend's own tests use the rest")]
 mod peer;
 
 use fencelock_testkit::servers::TestZooKeeper;
