@@ -158,7 +158,7 @@ impl Supervisor<'_> {
                 self.lend_terminal();
                 // Killing is repeated anyway.
                 if matches!(self.stage, Stage::Ends { .. }) {
-                    self.child.terminate(Reach::All);
+                    self.child.ask_to_end(Signal::TERM, Reach::All);
                 }
                 None
             }
@@ -191,9 +191,7 @@ impl Supervisor<'_> {
     fn pass_on(&mut self, signal: Signal) {
         self.end_asked |= signal == Signal::TERM;
         let reach = if signal == Signal::TERM { Reach::All } else { Reach::Session };
-        self.child.signal_all(signal, reach);
-        // Stopped processes could not even die.
-        self.child.signal_all(Signal::CONT, reach);
+        self.child.ask_to_end(signal, reach);
     }
 
     /// Called when this process was continued, or put into the foreground.
@@ -268,7 +266,7 @@ impl Supervisor<'_> {
         let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
         self.report_loss(&why, "the command gets SIGTERM");
         self.stage = Stage::Ends { why, kill_at };
-        self.child.terminate(Reach::All);
+        self.child.ask_to_end(Signal::TERM, Reach::All);
     }
 
     async fn kill(&mut self) {
@@ -333,7 +331,7 @@ impl Supervisor<'_> {
     async fn end_the_rest(&mut self, reach: Reach) {
         let margins = self.deadline.margins;
         if !self.end_asked {
-            self.child.terminate(reach);
+            self.child.ask_to_end(Signal::TERM, reach);
         }
         let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
         self.gone_until(kill_at, reach).await;

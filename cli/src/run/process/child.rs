@@ -126,9 +126,9 @@ impl Child {
         reached
     }
 
-    /// Asks all processes within `reach` to end, by SIGTERM. Stopped ones could not even die.
-    pub(crate) fn terminate(&mut self, reach: Reach) {
-        self.signal_all(Signal::TERM, reach);
+    /// Asks all processes within `reach` to end, by `signal`. Stopped ones could not even die.
+    pub(crate) fn ask_to_end(&mut self, signal: Signal, reach: Reach) {
+        self.signal_all(signal, reach);
         self.signal_all(Signal::CONT, reach);
     }
 
