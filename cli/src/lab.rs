@@ -6,17 +6,17 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use crate::EX_USAGE;
+use fencelock_cli::EX_USAGE;
 
 const COMMANDS: [&str; 4] = ["bench", "compare", "conformance", "torture"];
 
 const PROGRAM: &str = "fencelock-lab";
 
-/// As for a command of `fencelock run` that cannot be executed.
+/// The code of `fencelock run` for a command that cannot be executed.
 const CANNOT_EXECUTE: u8 = 126;
 
 /// Executes `fencelock-lab` with the arguments of this program, if the first is one of its commands.
-/// Returns if it is not, or with the exit code if there is no such program.
+/// Returns if it is not, or with the exit code if that program is missing.
 ///
 /// All arguments are passed as they are, also `--help` and `--`, so this comes before they are parsed.
 pub(crate) fn run_if_asked() -> Option<ExitCode> {
@@ -28,7 +28,7 @@ pub(crate) fn run_if_asked() -> Option<ExitCode> {
     let error = execute(&arguments);
     if error.kind() == io::ErrorKind::NotFound {
         eprintln!(
-            "fencelock: {command} is a command of {PROGRAM}, which is neither beside this program nor \
+            "fencelock: {command} is a command of {PROGRAM}, which is neither next to this program nor \
              on PATH; run `cargo run -p {PROGRAM} -- {command} ...` in the repository, or install it: \
              `cargo install {PROGRAM}`"
         );
@@ -38,8 +38,8 @@ pub(crate) fn run_if_asked() -> Option<ExitCode> {
     Some(ExitCode::from(CANNOT_EXECUTE))
 }
 
-/// Becomes the program beside this one, or else the one on PATH. Process id, exit code and signals
-/// are its own then. Returns only with an error.
+/// Replaces this process by the program next to this one, or else the one on PATH. Process id, exit
+/// code and signals are its own then. Returns only with an error.
 fn execute(arguments: &[OsString]) -> io::Error {
     if let Ok(this) = std::env::current_exe() {
         let error = Command::new(this.with_file_name(PROGRAM)).args(arguments).exec();

@@ -3,7 +3,7 @@
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-/// Begins to log what `RUST_LOG` asks for, as `info` or `warn,fencelock_redis=debug`. Without it
+/// Starts the log that `RUST_LOG` asks for, such as `info` or `warn,fencelock_redis=debug`. Without it
 /// nothing is logged.
 pub(crate) fn start() {
     if let Some(directives) = std::env::var_os("RUST_LOG") {
@@ -12,7 +12,7 @@ pub(crate) fn start() {
     }
 }
 
-/// Errors only, if nothing valid is asked for. Invalid directives are reported and ignored.
+/// Errors only, without a valid directive. Invalid directives are reported and ignored.
 fn filter(directives: &str) -> Targets {
     let (mut valid, mut invalid) = (Vec::new(), Vec::new());
     for directive in directives.split(',').map(str::trim).filter(|it| !it.is_empty()) {
@@ -27,7 +27,7 @@ fn filter(directives: &str) -> Targets {
     if valid.is_empty() {
         valid.push("error");
     }
-    // Each of them was read above.
+    // Each directive was parsed above.
     valid.join(",").parse().unwrap_or_default()
 }
 

@@ -9,16 +9,10 @@ mod run;
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use fencelock::{Error, Result};
-use tokio::runtime::{Builder, Runtime};
 
-/// sysexits.h: the command was used wrongly. Clap's own 2 would look like a shell's.
-const EX_USAGE: u8 = 64;
-
-const LAB: &str = "The commands bench, compare, conformance and torture are those of fencelock-lab, \
-                   which they run.";
+const LAB: &str =
+    "The commands bench, compare, conformance and torture run the program fencelock-lab.";
 
 #[derive(Parser, Debug)]
 #[command(name = "fencelock", version, about = "Locks between processes and machines", after_help = LAB)]
@@ -40,29 +34,16 @@ fn main() -> ExitCode {
     if let Some(code) = lab::run_if_asked() {
         return code;
     }
-    let cli = match Cli::try_parse() {
+    let cli: Cli = match fencelock_cli::arguments() {
         Ok(cli) => cli,
-        Err(error) => {
-            // Printing fails only when the terminal itself is gone.
-            let _ = error.print();
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(EX_USAGE),
-            };
-        }
+        Err(code) => return code,
     };
     log::start();
     match cli.command {
         Command::Run(options) => run::run(*options),
-        Command::Redlock(options) => options.run().unwrap_or_else(|error| run::failed(&error)),
+        Command::Redlock(options) => {
+            options.run().unwrap_or_else(|error| fencelock_cli::failed(&error))
+        }
         Command::Watchdog(options) => run::watch(options),
     }
-}
-
-/// A runtime on all cores; `run` needs only one thread and builds its own.
-fn runtime() -> Result<Runtime> {
-    Builder::new_multi_thread().enable_all().build().map_err(|cause| {
-        Error::new(fencelock::ErrorKind::Refused, "no tokio runtime could be started")
-            .caused_by(cause)
-    })
 }

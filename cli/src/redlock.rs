@@ -10,109 +10,94 @@ use std::sync::Arc;
 use fencelock::redlock::{Membership, NodeStatus, init, open_when_due, replace, status};
 use fencelock::url::StoreUrl;
 use fencelock::{Error, ErrorKind, Operation, Result};
+use fencelock_cli::say;
 
 use report::{json, table};
 
-/// Declares the nodes of a redlock:// URL new, shows their status, or replaces the set.
+/// Initialize the nodes of a redlock:// store, show their status, or replace the set
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Options {
     /// Declare the nodes new: none of them ever held a lock, so all take part at once
-    Init(Init),
+    Init {
+        /// The nodes, such as redlock://H1,H2,H3
+        #[arg(env = fencelock::URL_VARIABLE, hide_env_values = true)]
+        url: String,
+    },
     /// Show each node's state, record age, clock, and a lock's fencing token and holder there
-    Status(Status),
+    Status {
+        /// The nodes, such as redlock://H1,H2,H3
+        #[arg(env = fencelock::URL_VARIABLE, hide_env_values = true)]
+        url: String,
+        /// Show the state of this lock at each node
+        #[arg(long, value_name = "NAME")]
+        lock: Option<String>,
+        /// Print one line of JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Change the set of nodes; safe to repeat after an interruption
-    Replace(Replace),
-}
-
-#[derive(clap::Args, Debug)]
-pub(crate) struct Init {
-    /// The nodes, such as redlock://H1,H2,H3
-    #[arg(env = fencelock::URL_VARIABLE, hide_env_values = true)]
-    url: String,
-}
-
-#[derive(clap::Args, Debug)]
-pub(crate) struct Status {
-    /// The nodes, such as redlock://H1,H2,H3
-    #[arg(env = fencelock::URL_VARIABLE, hide_env_values = true)]
-    url: String,
-    /// Show the state of this lock at each node
-    #[arg(long, value_name = "NAME")]
-    lock: Option<String>,
-    /// Print one line of JSON
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(clap::Args, Debug)]
-pub(crate) struct Replace {
-    /// The nodes in use, such as redlock://H1,H2,H3
-    old_url: String,
-    /// The nodes from now on, such as redlock://H1,H2,H4?set_epoch=2: one more than the old set has
-    new_url: String,
-    /// Wait until the new set takes part
-    #[arg(long)]
-    wait: bool,
+    Replace {
+        /// The nodes in use, such as redlock://H1,H2,H3
+        old_url: String,
+        /// The new set, such as redlock://H1,H2,H4?set_epoch=2: one more than the old set has
+        new_url: String,
+        /// Wait until the new set takes part
+        #[arg(long)]
+        wait: bool,
+    },
 }
 
 impl Options {
-    pub(crate) fn run(&self) -> Result<ExitCode> {
-        let runtime = crate::runtime()?;
-        match self {
-            Options::Init(options) => runtime.block_on(options.run()),
-            Options::Status(options) => runtime.block_on(options.run()),
-            Options::Replace(options) => runtime.block_on(options.run()),
-        }
-    }
-}
-
-impl Init {
-    async fn run(&self) -> Result<ExitCode> {
-        init(&self.url).await?;
-        println!("all nodes take part");
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
-impl Status {
-    /// Prints the status; an error if no lock can be granted at present.
-    async fn run(&self) -> Result<ExitCode> {
-        let nodes = status(&self.url, self.lock.as_deref()).await?;
-        match self.json {
-            true => println!("{}", json(&nodes)),
-            false => print!("{}", table(&nodes, self.lock.is_some())),
-        }
-        match no_quorum(&nodes) {
-            None => Ok(ExitCode::SUCCESS),
-            Some(error) => {
-                let store: Arc<str> = StoreUrl::parse(&self.url)?.to_string().into();
-                Err(error.during(Operation::Inspect).with_store(&store))
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        fencelock_cli::runtime()?.block_on(async {
+            match self {
+                Options::Init { url } => {
+                    init(&url).await?;
+                    println!("all nodes take part");
+                }
+                Options::Status { url, lock, json } => {
+                    show_status(&url, lock.as_deref(), json).await?;
+                }
+                Options::Replace { old_url, new_url, wait } => {
+                    replace_set(&old_url, &new_url, wait).await?;
+                }
             }
-        }
+            Ok(ExitCode::SUCCESS)
+        })
     }
 }
 
-impl Replace {
-    async fn run(&self) -> Result<ExitCode> {
-        let replaced = replace(&self.old_url, &self.new_url).await?;
-        for (node, why) in &replaced.not_closed {
-            eprintln!(
-                "fencelock: {node} could not be told that it has left the set ({}); never start it \
-                 again with its data",
-                why.message()
-            );
-        }
-        match (replaced.opens_in.as_millis().div_ceil(1000), self.wait) {
-            (0, _) => println!("the new set takes part"),
-            (seconds, false) => println!("the new set takes part in {seconds} s"),
-            (seconds, true) => {
-                println!("the new set takes part in {seconds} s; waiting");
-                open_when_due(&self.new_url).await?;
-                println!("the new set takes part");
-            }
-        }
-        Ok(ExitCode::SUCCESS)
+/// Prints the status; an error if no lock can be granted at present.
+async fn show_status(url: &str, lock: Option<&str>, as_json: bool) -> Result<()> {
+    let nodes = status(url, lock).await?;
+    match as_json {
+        true => println!("{}", json(&nodes)),
+        false => print!("{}", table(&nodes, lock.is_some())),
     }
+    let Some(error) = no_quorum(&nodes) else { return Ok(()) };
+    let store: Arc<str> = StoreUrl::parse(url)?.to_string().into();
+    Err(error.during(Operation::Inspect).with_store(&store))
+}
+
+async fn replace_set(old_url: &str, new_url: &str, wait: bool) -> Result<()> {
+    let replaced = replace(old_url, new_url).await?;
+    for (node, why) in &replaced.not_closed {
+        say(&format!(
+            "{node} could not be notified that it has left the set ({}); never start it again with its \
+             data",
+            why.message()
+        ));
+    }
+    match (replaced.opens_in.as_millis().div_ceil(1000), wait) {
+        (0, _) => println!("the new set takes part"),
+        (seconds, false) => println!("the new set takes part in {seconds} s"),
+        (seconds, true) => {
+            println!("the new set takes part in {seconds} s; waiting");
+            open_when_due(new_url).await?;
+            println!("the new set takes part");
+        }
+    }
+    Ok(())
 }
 
 /// The error when too few nodes take part: retryable, unless that many are excluded for good.

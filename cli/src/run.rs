@@ -1,61 +1,49 @@
 //! `fencelock run`: a command under a lock.
 //!
-//! Three processes: this one, the wrapper, holds the lock and follows the command; the
-//! [`watchdog`], the same program in a process group of its own, starts the command and
-//! kills it when the wrapper is gone or out of time; the command leads a third group. They talk over
-//! one socket pair, the [`ipc`]. Both kill not only that group but the command's [`process_tree`]: all
-//! [`processes`] that descend from it.
+//! Three processes: this one, the wrapper, holds the lock and follows the command; the watchdog, the
+//! same program in a process group of its own, starts the command and kills it when the wrapper is
+//! gone or out of time; the command leads a third group. They are in [`process`].
 //!
 //! [`job`] is the story of one run, [`supervise`] its middle: from the command's start to its end.
-//! The rest is one idea per file: [`options`], [`environment`], [`waiting`], [`child`],
-//! [`store`], [`terminal`], [`signals`], [`exit`], [`status`], [`orphans`].
+//! The rest is one idea per file: [`options`], [`environment`], [`waiting`], [`store`], [`terminal`],
+//! [`signals`], [`exit`], [`status`].
 
-mod child;
 mod environment;
 mod exit;
-mod ipc;
 mod job;
 mod options;
-mod orphans;
-mod process_tree;
-mod processes;
+mod process;
 mod signals;
 mod status;
 mod store;
 mod supervise;
 mod terminal;
 mod waiting;
-mod watchdog;
 
 use std::process::ExitCode;
 
+use fencelock_cli::say;
+
 pub(crate) use options::Options;
-pub(crate) use watchdog::Options as WatchdogOptions;
+pub(crate) use process::watchdog::Options as WatchdogOptions;
 
 /// The hidden subcommand of the watchdog.
 pub(crate) const WATCHDOG: &str = "__watchdog";
 
-/// Runs the command under the lock; says how it ended.
+/// Runs the command under the lock and returns the exit code.
 pub(crate) fn run(options: Options) -> ExitCode {
     in_one_thread(async {
-        if let Err(cause) = orphans::reap_in_background() {
-            exit::say(&format!("cannot follow processes: {cause}"));
+        if let Err(cause) = process::orphans::reap_in_background() {
+            say(&format!("cannot follow processes: {cause}"));
             return exit::EX_OSERR;
         }
         job::run(options).await
     })
 }
 
-/// Reports the failure of another subcommand, with the messages and exit codes of `run`.
-pub(crate) fn failed(error: &fencelock::Error) -> ExitCode {
-    let outcome = exit::Outcome::of_connect(error);
-    outcome.message().iter().for_each(|message| exit::say(message));
-    ExitCode::from(exit::Codes::default().of(&outcome))
-}
-
 /// The watchdog's whole life.
 pub(crate) fn watch(options: WatchdogOptions) -> ExitCode {
-    in_one_thread(watchdog::watch(options))
+    in_one_thread(process::watchdog::watch(options))
 }
 
 /// One thread is enough, and starts faster than several; it is never blocked for long.
@@ -63,12 +51,12 @@ fn in_one_thread(work: impl Future<Output = u8>) -> ExitCode {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
             let code = runtime.block_on(work);
-            // A store may have a thread waiting for what never comes; that is not waited for.
+            // A thread of a store may be blocked for ever, so it is not waited for.
             runtime.shutdown_background();
             ExitCode::from(code)
         }
         Err(error) => {
-            exit::say(&format!("cannot start: {error}"));
+            say(&format!("cannot start: {error}"));
             ExitCode::from(exit::EX_OSERR)
         }
     }

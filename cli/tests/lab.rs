@@ -12,7 +12,7 @@ use tempfile::TempDir;
 const COMMANDS: [&str; 4] = ["bench", "compare", "conformance", "torture"];
 
 /// `fencelock` in a directory where nothing else is, so that the repository's own `fencelock-lab`
-/// is not beside it; and one for PATH.
+/// is not next to it; and one for PATH.
 struct Installed {
     directory: TempDir,
     path: TempDir,
@@ -50,7 +50,7 @@ impl Installed {
 const ARGUMENTS: &str = "printf '%s|' \"$0\" \"$@\"; exit 7";
 
 #[test]
-fn the_lab_beside_it_is_given_all_arguments_and_its_exit_code_is_kept() {
+fn the_lab_next_to_it_is_given_all_arguments_and_its_exit_code_is_kept() {
     let installed = Installed::new();
     installed.lab_in(&installed.directory, ARGUMENTS);
     for command in COMMANDS {

@@ -1,4 +1,4 @@
-//! `fencelock bench`: what a store gives on this machine, as one line of JSON.
+//! `fencelock bench`: measures a store on this machine; prints one line of JSON.
 //!
 //! The workloads are closed loops: each client acquires, holds, releases, and asks again.
 //! Latencies of `uncontended` are of acquire and release together, of `contended` of acquire
@@ -23,7 +23,7 @@ use worker::{Worker, broken_worker};
 
 /// Measures a store with one workload; prints one line of JSON.
 ///
-/// The locks are named `bench-0` and so on, after the URL's prefix, as a service's own would be.
+/// The locks are named `bench-0` and so on, after the URL's prefix, like a service's own.
 /// What a free lock leaves for a while in any store stays: in Redis the key of the last fencing
 /// token, for an hour to a day; in ZooKeeper an empty node, for minutes; in files a directory.
 #[derive(clap::Args, Debug)]
@@ -111,7 +111,7 @@ impl Options {
 
     /// Holds many locks and does nothing else.
     fn hold(&self) -> Result<HeldLine<'_>> {
-        crate::runtime()?.block_on(async {
+        fencelock_cli::runtime()?.block_on(async {
             let locks = fencelock::connect(&self.url).await?;
             let mut guards = Vec::new();
             for n in 0..self.clients {
@@ -146,7 +146,7 @@ impl Options {
     }
 
     fn measure(&self, first: u32, start: impl FnOnce() -> Result<()>) -> Result<Seen> {
-        crate::runtime()?.block_on(async {
+        fencelock_cli::runtime()?.block_on(async {
             let source = LockSource::connect(&self.url).await?;
             start()?;
             let seen = source.drive(self.load(first)).await?;
@@ -165,7 +165,7 @@ impl Options {
     }
 
     fn measure_in_processes(&self) -> Result<Vec<Seen>> {
-        crate::runtime()?.block_on(LockSource::connect(&self.url))?.reaches_processes()?;
+        fencelock_cli::runtime()?.block_on(LockSource::connect(&self.url))?.reaches_processes()?;
         let processes = self.processes.min(self.clients);
         let mut workers = Vec::new();
         let mut first = 0;
@@ -294,7 +294,7 @@ fn store_word(url: &str) -> &str {
 }
 
 fn json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_else(|_| unreachable!("plain numbers and words"))
+    serde_json::to_string(value).unwrap_or_else(|_| unreachable!("plain numbers and strings"))
 }
 
 #[cfg(test)]

@@ -1,20 +1,16 @@
 //! `fencelock compare`: what stores cost and what they really do when things break, in one report.
 //!
 //! First each store is measured alone, then several are broken at a time, since most of that is
-//! waiting. Whatever was found by then is in the report when it is stopped.
+//! waiting. When it is stopped, the report has all results so far.
 
 mod board;
-mod cost;
 mod data;
 mod machine;
+mod measure;
 mod plan;
 mod progress;
 mod report;
-mod sale;
-mod speed;
 mod store;
-mod timeline;
-mod under_faults;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -22,9 +18,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use fencelock::{Error, ErrorKind, Locks, Result};
-use fencelock_conformance::{Params, ScratchStore};
-use fencelock_testkit::deployments::{Deployment, Kind, Wiring};
+use fencelock::{Error, ErrorKind, Result};
+use fencelock_conformance::ScratchStore;
+use fencelock_testkit::deployments::{Kind, Wiring};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
@@ -34,9 +30,10 @@ use crate::leftovers;
 use crate::store_spec::StoreSpec;
 use board::Board;
 use data::{Comparison, LeftOut, Machine, Store};
+use measure::timeline::Failing;
+use measure::{cost, sale, speed, timeline, under_faults, url_of};
 use plan::Plan;
 use progress::Progress;
-use timeline::Failing;
 
 /// Compares stores by speed, by cost, and by what happens when servers and clients break, and writes
 /// a report in HTML.
@@ -59,7 +56,7 @@ pub(crate) struct Options {
     /// The workload of the clients
     #[arg(long, value_enum, default_value = "locks")]
     workload: Workload,
-    /// Where to write the report; a picture of its summary is put beside it
+    /// Where to write the report; a picture of its summary is written next to it
     #[arg(long, value_name = "FILE", default_value = "fencelock-compare.html")]
     out: PathBuf,
     /// Also write all figures to this file, as JSON
@@ -106,10 +103,10 @@ impl Options {
         let comparison = match &self.from {
             Some(figures) => read(figures)?,
             None => {
-                // Now, and not in five minutes.
+                // Fail now rather than in five minutes.
                 report::can_be_at(&self.out)?;
                 self.json.as_deref().map_or(Ok(()), report::can_be_at)?;
-                let runtime = crate::runtime()?;
+                let runtime = fencelock_cli::runtime()?;
                 let interrupts = Interrupts::catch(&runtime)?;
                 runtime.block_on(self.compare(interrupts.stop()))?
             }
@@ -161,7 +158,7 @@ impl Options {
         each * u32::try_from(stores).unwrap_or(u32::MAX)
     }
 
-    /// An error is that of the last store, when there is none to be measured.
+    /// Fails with the last store's error if no store can be measured.
     async fn measure(
         &self,
         stores: &[StoreSpec],
@@ -177,9 +174,9 @@ impl Options {
             match self.alone(spec, plan, all, progress, used).await {
                 Ok(index) => there.push((spec, index)),
                 Err(why) => {
-                    progress.tell(&format!("{spec} is left out: {why}"));
-                    let (store, words) = (spec.to_string(), why.to_string());
-                    all.borrow_mut().left_out.push(LeftOut { store, why: words });
+                    progress.print(&format!("{spec} is left out: {why}"));
+                    let skipped = LeftOut { store: spec.to_string(), why: why.to_string() };
+                    all.borrow_mut().left_out.push(skipped);
                     left_out = Err(why);
                 }
             }
@@ -199,7 +196,7 @@ impl Options {
         Ok(())
     }
 
-    /// One store with the machine to itself. Its place among the stores, or why it has none.
+    /// Measures one store with the machine to itself. Returns its index, or why it is left out.
     async fn alone(
         &self,
         spec: &StoreSpec,
@@ -226,7 +223,7 @@ impl Options {
                 if let Err(error) = cost::of_memory(&*deployment, &board).await {
                     board.failed("memory of a lock", error);
                 }
-                let sum = all.borrow().stores[index].speed_in_words();
+                let sum = all.borrow().stores[index].speed_summary();
                 board.concluded(Duration::from_secs(3), &sum);
             }
             Workload::FlashSale => {
@@ -260,13 +257,13 @@ fn read(from: &Path) -> Result<Comparison> {
     }
 }
 
-/// All that can be started here, but the cluster, which is three of the same beside each other.
+/// All that can be started here but the cluster, which is three of the same servers.
 fn usual() -> Vec<StoreSpec> {
     let usual = Kind::ALL.into_iter().filter(|kind| *kind != Kind::RedisCluster);
     usual.map(StoreSpec::Started).collect()
 }
 
-/// One store while it and its clients break, with new servers behind proxies.
+/// Measures one store while it and its clients break, with new servers behind proxies.
 async fn broken_and_healed(
     spec: &StoreSpec,
     board: &Board<'_>,
@@ -346,7 +343,7 @@ impl Comparison {
     }
 }
 
-/// As it was typed, but for the path of the program and for passwords.
+/// The command line without the program's path and passwords.
 fn command(arguments: impl IntoIterator<Item = String>) -> String {
     let shown = arguments.into_iter().skip(1).map(|argument| match argument.contains("://") {
         true => argument.parse::<StoreSpec>().map_or(argument, |spec| spec.to_string()),
@@ -355,26 +352,8 @@ fn command(arguments: impl IntoIterator<Item = String>) -> String {
     std::iter::once("fencelock".to_owned()).chain(shown).collect::<Vec<_>>().join(" ")
 }
 
-/// Where clients of a deployment connect, under its prefix.
-fn url_of(deployment: &dyn Deployment) -> String {
-    Params::prefix_on_url(&deployment.prefix(), &deployment.url())
-}
-
-/// A client. Servers that have only just started, or come back, on a machine that is busy with
-/// others, are given time.
-async fn connect(url: &str) -> Result<Locks> {
-    const PATIENCE: Duration = Duration::from_secs(15);
-    fencelock::connect_within(url, PATIENCE).await
-}
-
 fn in_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// What went wrong outside of the library, as its error.
-fn broken(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    let cause = cause.into();
-    Error::new(ErrorKind::Refused, format!("a measurement failed: {cause}")).caused_by(cause)
 }
 
 #[cfg(test)]

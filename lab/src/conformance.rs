@@ -43,7 +43,7 @@ impl Options {
         if self.fail_fast {
             options = options.fail_fast();
         }
-        let runtime = crate::runtime()?;
+        let runtime = fencelock_cli::runtime()?;
         let interrupts = Interrupts::catch(&runtime)?;
         let options = options.stop(interrupts.stop().clone());
         let report = run_against_url(connect, &self.url, &options)?;
@@ -51,7 +51,7 @@ impl Options {
             eprintln!("fencelock: {why}");
         }
         if let Some(error) = report.left_behind() {
-            leftovers::say(&self.url, error);
+            leftovers::report(&self.url, error);
         }
         interrupts.end_if_caught();
         Ok(report.exit_code())
@@ -79,7 +79,7 @@ fn what_follows(url: &StoreUrl) -> String {
     )
 }
 
-/// Becomes one of the suite's peer processes, if this program was executed as one.
+/// Runs one of the suite's peer processes, if this program was executed as one.
 pub(crate) fn serve_if_asked() {
     peer_main_if_asked(connect);
 }

@@ -1,26 +1,22 @@
-//! What commands that try a store out say when they cannot remove all that they made there.
-
-use std::error::Error as _;
+//! Messages of commands that cannot remove everything that they created in a store.
 
 use fencelock::Error;
+use fencelock_cli::{chain, say};
 use fencelock_conformance::ScratchStore;
 
-/// Removes what a run made; says what stays, and for how long, if it cannot.
+/// Removes what a run created; reports what stays, and for how long, if it cannot.
 pub(crate) async fn remove(scratch: &ScratchStore) {
     if let Err(error) = scratch.clear().await {
-        say(scratch.url(), &error);
+        report(scratch.url(), &error);
     }
 }
 
-/// Says that something stays in the store of `url` because of `error`, and for how long. With its
-/// causes, which have the store's own words.
-pub(crate) fn say(url: &str, error: &Error) {
+/// Reports that something stays in the store of `url` because of `error`, and for how long.
+pub(crate) fn report(url: &str, error: &Error) {
     let until = match url.split("://").next().unwrap_or_default() {
         "file" => "it stays until it is removed by hand",
         "zk" | "zookeeper" => "the servers remove empty nodes of locks, usually within a minute",
         _ => "such keys have the last fencing tokens, and each expires within a day",
     };
-    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    let causes: String = causes.map(|cause| format!(": {cause}")).collect();
-    eprintln!("fencelock: {error}{causes}; {until}");
+    say(&format!("{}; {until}", chain(error)));
 }

@@ -1,4 +1,4 @@
-//! A store that a command is about: one that it starts itself, by a word, or one of the user's.
+//! The store that a command uses: one that it starts itself, by its name, or one of the user's.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use fencelock::url::StoreUrl;
 use fencelock::{Error, ErrorKind, Result};
 use fencelock_testkit::deployments::{self, Deployment, Kind, Library, Wiring};
 
-/// What deployments need to know of this library.
+/// What deployments use of this library.
 pub(crate) const LIBRARY: Library = Library { connect: crate::conformance::connect, declare_new };
 
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(crate) enum StoreSpec {
 }
 
 impl StoreSpec {
-    /// Its servers, or the ways to those that are there.
+    /// Starts its servers, or connects to the user's.
     pub(crate) async fn start(&self, wiring: Wiring) -> io::Result<Box<dyn Deployment>> {
         match self {
             StoreSpec::Started(kind) => kind.start(LIBRARY, wiring).await,
@@ -26,7 +26,7 @@ impl StoreSpec {
         }
     }
 
-    /// That it could not be used, as the library's own error if it was that.
+    /// The error that the store could not be used; the library's own error, if that was the cause.
     pub(crate) fn failed(&self, what: &str, cause: io::Error) -> Error {
         match cause.downcast::<Error>() {
             Ok(error) => error,
@@ -47,12 +47,12 @@ impl FromStr for StoreSpec {
             false => text
                 .parse()
                 .map(StoreSpec::Started)
-                .map_err(|why| format!("{why}, or the URL of a store of yours")),
+                .map_err(|why| format!("{why}, or the URL of your own store")),
         }
     }
 }
 
-/// Without the password that a URL may hold.
+/// Without the password of a URL.
 impl fmt::Display for StoreSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

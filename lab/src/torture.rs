@@ -1,5 +1,5 @@
-//! `fencelock torture`: does a store keep its promises for as long as one likes, while it and its
-//! clients are broken and healed?
+//! `fencelock torture`: stress-tests a store, for as long as the user likes, while faults are injected
+//! into it and its clients.
 
 use std::io;
 use std::path::PathBuf;
@@ -93,8 +93,8 @@ impl Options {
         let seed = self.seed.unwrap_or_else(fencelock_conformance::fresh_seed);
         let mut lines = Vec::new();
         let mut broken = false;
-        let runtime = crate::runtime()?;
-        // From now on, while servers start as well: an interrupt ends the run with what is done.
+        let runtime = fencelock_cli::runtime()?;
+        // From here on, also while servers start, an interrupt ends the run with the results so far.
         let interrupts = Interrupts::catch(&runtime)?;
         for store in &stores {
             let report = runtime.block_on(self.torture(store, seed, &interrupts));
@@ -131,8 +131,8 @@ impl Options {
         eprintln!("{store} ({settings}), seed {seed}");
         let options = self.options(seed);
         let stop = interrupts.stop().cancelled();
-        let tell = |round: &torture::Round| eprintln!("{store}: {round}");
-        let report = torture(&*deployment, LIBRARY, &options, stop, tell).await;
+        let report_round = |round: &torture::Round| eprintln!("{store}: {round}");
+        let report = torture(&*deployment, LIBRARY, &options, stop, report_round).await;
         if let Some(scratch) = deployment.scratch() {
             leftovers::remove(&scratch).await;
         }

@@ -6,8 +6,8 @@ mod support;
 use serde_json::Value;
 use support::*;
 
-/// These may be held twice, as their profiles say. Sentinel's failovers lose what replication was
-/// behind, which here is little or nothing.
+/// These may be held twice, as their profiles say. Sentinel's failovers lose what was
+/// not replicated yet, which here is little or nothing.
 const FORGETFUL: [&str; 3] = ["redis", "redis-failover", "redis-sentinel"];
 
 /// Each stage of each store has found something; what may overlap did, and nothing else.
@@ -49,19 +49,19 @@ fn assert_whole(store: &Value) {
 #[tokio::test]
 async fn every_store_is_compared() {
     let directory = directory();
-    let (code, told) = run(&directory, &["--quick"]).await;
-    assert_eq!(code, 0, "{told}");
+    let (code, printed) = run(&directory, &["--quick"]).await;
+    assert_eq!(code, 0, "{printed}");
     let figures = figures(&directory);
     let stores = figures["stores"].as_array().expect("stores");
-    let words: Vec<&str> = stores.iter().filter_map(|store| store["store"].as_str()).collect();
+    let names: Vec<&str> = stores.iter().filter_map(|store| store["store"].as_str()).collect();
     let all = "memory file redis redis-aof redis-failover redis-sentinel redlock-3 redlock-5 \
                zookeeper zookeeper-3";
-    assert_eq!(words.join(" "), all, "{told}");
+    assert_eq!(names.join(" "), all, "{printed}");
     stores.iter().for_each(assert_whole);
     let all = |what: &str| stores.iter().map(|store| count(&store["faults"], what)).sum::<u64>();
-    // Not of each of them: a store that is slow, as on a busy machine, has little that it can forget.
+    // Not from each of them: a slow store, for example on a busy machine, has little to forget.
     assert!(all("overlaps") > 0, "nothing shows what {FORGETFUL:?} forget");
     assert!(all("lost_without_fencing") > 0, "nothing shows what tokens are for");
     let page = page(&directory);
-    assert!(words.iter().all(|word| page.contains(word)));
+    assert!(names.iter().all(|name| page.contains(name)));
 }

@@ -1,73 +1,59 @@
 //! The nodes' status, as a table for operators and as one line of JSON for programs.
 
-use std::fmt::Write as _;
+use std::ops::Range;
 use std::time::Duration;
 
 use fencelock::redlock::{Deployment, LockSeen, Membership, NodeSeen, NodeStatus};
-use fencelock::{FencingToken, Label, Participant, Snapshot};
+use fencelock::{FencingToken, Label, Participant};
+use fencelock_cli::one_line;
 use serde::Serialize;
+
+const HEAD: [&str; 7] = ["NODE", "AGE", "CLOCK", "TOKEN", "WAITERS", "HOLDERS", "STATE"];
+/// The columns that a status without a lock leaves out.
+const OF_LOCK: Range<usize> = 3..6;
 
 /// A table with aligned columns; the last one is not padded, since errors may be long.
 pub(super) fn table(nodes: &[NodeStatus], with_lock: bool) -> String {
-    let mut rows = vec![head(with_lock)];
-    rows.extend(nodes.iter().map(|node| row(node, with_lock)));
-    let columns = rows[0].len();
+    let rows: Vec<_> =
+        std::iter::once(HEAD.map(str::to_owned)).chain(nodes.iter().map(cells)).collect();
+    let shown: Vec<usize> =
+        (0..HEAD.len()).filter(|column| with_lock || !OF_LOCK.contains(column)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let mut table = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            // Writing to a string cannot fail.
-            let _ = write!(line, "{cell:width$}  ");
-        }
-        table.push_str(line.trim_end());
-        table.push('\n');
-    }
-    table
+    let widths: Vec<usize> = shown.iter().map(|column| width(*column).unwrap_or(0)).collect();
+    let line = |row: &[String; HEAD.len()]| {
+        let cells = shown.iter().zip(&widths);
+        let cells: String =
+            cells.map(|(&column, &width)| format!("{:width$}  ", row[column])).collect();
+        cells.trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
 }
 
-fn head(with_lock: bool) -> Vec<String> {
-    let lock: &[&str] = if with_lock { &["TOKEN", "WAITERS", "HOLDERS"] } else { &[] };
-    [&["NODE", "AGE", "CLOCK"], lock, &["STATE"]].concat().into_iter().map(str::to_owned).collect()
-}
-
-fn row(node: &NodeStatus, with_lock: bool) -> Vec<String> {
-    let none = || "-".to_owned();
-    let mut cells = vec![node.address.clone()];
-    match &node.seen {
+fn cells(node: &NodeStatus) -> [String; HEAD.len()] {
+    let address = Some(node.address.clone());
+    let row = match &node.seen {
         Ok(seen) => {
-            cells.push(seen.age.map_or_else(none, age));
-            cells.push(format!("{:+.3} s", ahead(seen)));
-            if with_lock {
-                cells.extend(lock_cells(seen));
-            }
-            cells.push(state(seen));
+            let [token, waiters, holders] = lock_cells(seen);
+            let clock = format!("{:+.3} s", ahead(seen));
+            [address, seen.age.map(age), Some(clock), token, waiters, holders, Some(state(seen))]
         }
-        Err(error) => {
-            cells.extend([none(), none()]);
-            if with_lock {
-                cells.extend([none(), none(), none()]);
-            }
-            cells.push(error.message().replace(['\n', '\r'], " "));
-        }
-    }
-    cells
+        Err(error) => [address, None, None, None, None, None, Some(one_line(error.message()))],
+    };
+    row.map(|cell| cell.unwrap_or_else(|| "-".to_owned()))
 }
 
-fn lock_cells(seen: &NodeSeen) -> [String; 3] {
-    let none = || "-".to_owned();
+fn lock_cells(seen: &NodeSeen) -> [Option<String>; 3] {
     match &seen.lock {
         Some(Ok(LockSeen { last_token, snapshot, .. })) => {
             let holders: Vec<String> = snapshot.holders.iter().map(holder).collect();
             [
-                last_token.map_or_else(none, |token| token.to_string()),
-                snapshot.waiters.len().to_string(),
-                if holders.is_empty() { none() } else { holders.join(", ") },
+                last_token.map(|token| token.to_string()),
+                Some(snapshot.waiters.len().to_string()),
+                (!holders.is_empty()).then(|| holders.join(", ")),
             ]
         }
-        Some(Err(error)) => [none(), none(), error.message().replace(['\n', '\r'], " ")],
-        None => [none(), none(), none()],
+        Some(Err(error)) => [None, None, Some(one_line(error.message()))],
+        None => [None, None, None],
     }
 }
 
@@ -200,7 +186,7 @@ fn row_of(node: &NodeStatus) -> Row<'_> {
             lock: seen.lock.as_ref().map(|lock| match lock {
                 Ok(LockSeen { last_token, snapshot, .. }) => LockRow::Seen {
                     last_token: last_token.map(FencingToken::get),
-                    holders: holders(snapshot),
+                    holders: snapshot.holders.iter().map(holder_row).collect(),
                     waiters: snapshot.waiters.len(),
                 },
                 Err(error) => LockRow::Failed { error: error.message() },
@@ -212,10 +198,6 @@ fn row_of(node: &NodeStatus) -> Row<'_> {
 
 fn set_of(set: Deployment) -> Set {
     Set { nodes: set.nodes, set_epoch: set.epoch, restart_delay_seconds: set.delay.as_secs_f64() }
-}
-
-fn holders(snapshot: &Snapshot) -> Vec<HolderRow<'_>> {
-    snapshot.holders.iter().map(holder_row).collect()
 }
 
 fn holder_row(holder: &Participant) -> HolderRow<'_> {

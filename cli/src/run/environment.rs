@@ -1,5 +1,5 @@
-//! What the command finds in its environment, and what we find there when we are that command:
-//! the locks that are held around us, for which we would wait for ever.
+//! The environment variables of the command. A nested `fencelock run` reads from them which locks are
+//! held around it, for which it would wait for ever.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +18,7 @@ struct Held {
     name: String,
 }
 
-/// The locks that are held around us.
+/// The locks that are held around this process.
 #[derive(Debug)]
 pub(super) struct Environment {
     held: Vec<Held>,
@@ -38,7 +38,7 @@ impl Environment {
         Ok(Environment { held })
     }
 
-    /// Refuses a lock that this very job holds already: it would wait for itself.
+    /// Refuses a lock that this very job holds already, and so would wait for itself.
     pub(super) fn refuse_nested(&self, plan: &Plan) -> Result<(), Outcome> {
         if !self.held.contains(&held(plan)) {
             return Ok(());
@@ -75,7 +75,7 @@ fn held(plan: &Plan) -> Held {
     Held { store: plan.store.identity(), name: plan.name.clone() }
 }
 
-/// Now and `more`, rounded down. For people and scripts: nothing here is decided by it.
+/// Now and `more`, rounded down. For users and scripts: no decision here depends on it.
 fn unix_seconds(more: Duration) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     now.saturating_add(more).as_secs().to_string()

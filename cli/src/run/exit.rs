@@ -3,24 +3,19 @@
 //! The codes are sysexits.h's, and high enough not to be taken for the command's own; flock's 1
 //! for "busy" looks like a command that failed.
 
-use std::error::Error as _;
-use std::fmt::{self, Write as _};
-use std::io::{self, Write as _};
+use std::fmt;
+use std::io;
 
 use fencelock::{Error, ErrorKind};
+use fencelock_cli::{EX_CONFIG, EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE, LOST, chain};
 use rustix::process::Signal;
 
-use super::ipc::End;
+use super::process::ipc::End;
 
-pub(super) const EX_USAGE: u8 = 64;
 const EX_DATAERR: u8 = 65;
 const EX_NOINPUT: u8 = 66;
-const EX_UNAVAILABLE: u8 = 69;
 const EX_SOFTWARE: u8 = 70;
 pub(super) const EX_OSERR: u8 = 71;
-const EX_TEMPFAIL: u8 = 75;
-const EX_CONFIG: u8 = 78;
-const LOST: u8 = 79;
 const CANNOT_EXECUTE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
@@ -32,8 +27,8 @@ pub(super) enum Outcome {
     /// The lock was lost, or the command was ended before that.
     Lost {
         message: String,
-        /// The loss was reported when it happened.
-        told: bool,
+        /// Reported when it happened.
+        reported: bool,
     },
     /// Not granted: busy, or the wait timed out.
     Busy(String),
@@ -43,8 +38,10 @@ pub(super) enum Outcome {
     CannotExecute(String, io::Error),
     /// Invalid options.
     Usage(String),
-    /// The store's URL or the store's refusal.
-    Configuration { message: String, refused: bool },
+    /// An invalid URL, or one for another store.
+    Configuration(String),
+    /// Refused by the store.
+    Refused(String),
     /// The store did not answer.
     Unreachable(String),
     /// The system refused something that every run needs.
@@ -59,12 +56,7 @@ impl Outcome {
     }
 
     pub(super) fn configuration(why: impl fmt::Display) -> Outcome {
-        Outcome::Configuration { message: why.to_string(), refused: false }
-    }
-
-    /// The lock was lost, and that has not been reported yet.
-    pub(super) fn lost(message: String) -> Outcome {
-        Outcome::Lost { message, told: false }
+        Outcome::Configuration(why.to_string())
     }
 
     /// An error of the connection, where a bad argument means a bad URL.
@@ -81,14 +73,14 @@ impl Outcome {
         match error.kind() {
             ErrorKind::Busy | ErrorKind::WaitTimedOut => Outcome::Busy(message),
             ErrorKind::InvalidArgument => Outcome::Usage(message),
-            ErrorKind::Refused => Outcome::Configuration { message, refused: true },
-            ErrorKind::Unsupported | ErrorKind::Foreign => Outcome::configuration(message),
-            ErrorKind::Lost | ErrorKind::NotHeld => Outcome::lost(message),
+            ErrorKind::Refused => Outcome::Refused(message),
+            ErrorKind::Unsupported | ErrorKind::Foreign => Outcome::Configuration(message),
+            ErrorKind::Lost | ErrorKind::NotHeld => Outcome::Lost { message, reported: false },
             _ => Outcome::Unreachable(message),
         }
     }
 
-    /// The signal of Ctrl-C or Ctrl-\\, if one of them may have ended it.
+    /// SIGINT or SIGQUIT, as Ctrl-C and Ctrl-\\ send them, if one of them ended it.
     pub(super) fn keyboard_signal(&self) -> Option<Signal> {
         let number = match self {
             Outcome::Ended(End::Killed(signal)) => *signal,
@@ -108,16 +100,15 @@ impl Outcome {
             Outcome::Interrupted(_) => "interrupted",
             Outcome::CannotExecute(..) => "cannot_execute",
             Outcome::Usage(_) => "usage",
-            Outcome::Configuration { .. } => "configuration",
+            Outcome::Configuration(_) | Outcome::Refused(_) => "configuration",
             Outcome::Unreachable(_) => "unreachable",
             Outcome::System(..) => "system",
             Outcome::Unwatched => "unwatched",
         }
     }
 
-    /// Whether it was reported when it happened.
-    pub(super) fn was_told(&self) -> bool {
-        matches!(self, Outcome::Lost { told: true, .. })
+    pub(super) fn was_reported(&self) -> bool {
+        matches!(self, Outcome::Lost { reported: true, .. })
     }
 
     /// The message for standard error, if any.
@@ -127,7 +118,8 @@ impl Outcome {
             Outcome::Lost { message, .. }
             | Outcome::Busy(message)
             | Outcome::Usage(message)
-            | Outcome::Configuration { message, .. }
+            | Outcome::Configuration(message)
+            | Outcome::Refused(message)
             | Outcome::Unreachable(message) => Some(message.clone()),
             Outcome::CannotExecute(command, cause) => {
                 Some(format!("cannot execute {command:?}: {cause}"))
@@ -164,9 +156,9 @@ impl Codes {
                 _ => CANNOT_EXECUTE,
             },
             Outcome::Usage(_) => EX_USAGE,
-            Outcome::Configuration { refused: true, .. } if self.flock => EX_NOINPUT,
-            Outcome::Configuration { .. } if self.flock => EX_DATAERR,
-            Outcome::Configuration { .. } => EX_CONFIG,
+            Outcome::Refused(_) if self.flock => EX_NOINPUT,
+            Outcome::Configuration(_) if self.flock => EX_DATAERR,
+            Outcome::Refused(_) | Outcome::Configuration(_) => EX_CONFIG,
             Outcome::Unreachable(_) if self.flock => EX_OSERR,
             Outcome::Unreachable(_) => EX_UNAVAILABLE,
             Outcome::System(..) => EX_OSERR,
@@ -182,22 +174,4 @@ impl Codes {
 
 fn low_byte(code: i32) -> u8 {
     code.to_le_bytes()[0]
-}
-
-/// An error and its causes on one line.
-pub(super) fn chain(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        // Writing to a text cannot fail.
-        let _ = write!(text, ": {next}");
-        cause = next.source();
-    }
-    text
-}
-
-/// Writes one line to standard error. A failure to write is ignored.
-pub(super) fn say(message: &str) {
-    let line = message.replace(['\n', '\r'], " ");
-    let _ = writeln!(io::stderr(), "fencelock: {line}");
 }

@@ -1,24 +1,25 @@
-//! The story of one run: connect, wait, hold, run the command, let go, tell how it went.
+//! The story of one run: connect, wait for the lock, run the command, release, report.
 
 use std::time::Duration;
 
 use fencelock::{ErrorKind, Guard, Locks};
+use fencelock_cli::signals::{ENDING, Signals};
+use fencelock_cli::{chain, say};
 use tokio::time::{Instant, timeout};
 
 use super::environment::Environment;
-use super::exit::{Outcome, chain, say};
-use super::options::{Options, Patience, Plan};
-use super::signals::Signals;
+use super::exit::Outcome;
+use super::options::{Options, Plan};
 use super::status::Status;
 use super::supervise::supervise;
 use super::{terminal, waiting};
 
-/// How long ending the connection may take, with the place in the queue that a wait left behind.
+/// How long closing the connection may take, including the removal of a wait from the queue.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
-/// How much of the wait limit is left for the lock at least, however long the connection took.
+/// How much of the wait limit is left for the lock, however long the connection took.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
-/// How long a store that was silent just now is waited for again, and how long one may take to
-/// confirm the release of a lock after the lock's own end.
+/// How long a store that has just been silent is waited for again, and how long one may take after
+/// the lock's own end to confirm its release.
 const SILENT_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs the command under the lock and returns the exit code.
@@ -35,7 +36,7 @@ pub(super) async fn run(options: Options) -> u8 {
     let outcome = match job(&plan, &mut status).await {
         Ok(outcome) | Err(outcome) => outcome,
     };
-    if !outcome.was_told() && (plan.verbose || !codes.is_silent_about(&outcome)) {
+    if !outcome.was_reported() && (plan.verbose || !codes.is_silent_about(&outcome)) {
         outcome.message().iter().for_each(|message| say(message));
     }
     let code = status.ended(&outcome, codes);
@@ -49,9 +50,9 @@ async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {
     let environment = Environment::read()?;
     environment.refuse_nested(plan)?;
     let mut signals =
-        Signals::catch().map_err(|cause| Outcome::System("cannot catch signals", cause))?;
+        Signals::of(&ENDING).map_err(|cause| Outcome::System("cannot catch signals", cause))?;
     let started = Instant::now();
-    let connecting = waiting::tell_of_connecting(plan, connect(plan));
+    let connecting = waiting::report_connecting(plan, connect(plan));
     let connected = unless_interrupted(&mut signals, connecting).await?;
     let locks = connected.map_err(|error| Outcome::of_connect(&error))?;
     let done = under_lock(plan, &locks, started, &mut signals, environment, status).await;
@@ -62,16 +63,14 @@ async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {
 
 /// Connects. The wait limit for a busy lock also applies to a store that is not there yet.
 async fn connect(plan: &Plan) -> fencelock::Result<Locks> {
-    let url = plan.store.url.reveal();
-    match plan.patience {
-        Patience::None => fencelock::connect_within(url, Duration::ZERO).await,
-        Patience::AtMost(limit) => fencelock::connect_within(url, limit).await,
-        Patience::Unlimited => fencelock::connect(url).await,
+    match plan.wait {
+        Some(limit) => fencelock::connect_within(&plan.store.url, limit).await,
+        None => fencelock::connect(&plan.store.url).await,
     }
 }
 
-/// Ends the connection. What an interrupted wait has left in the queue is gone when this returns,
-/// unless the store is `silent`: it has had its time.
+/// Closes the connection, and so removes an interrupted wait from the queue. A store that is `silent`
+/// gets less time for it.
 async fn leave(locks: &Locks, signals: &mut Signals, silent: bool) {
     let closing = timeout(if silent { SILENT_WITHIN } else { LEAVE_WITHIN }, locks.close());
     if let Ok(Ok(Err(error))) = unless_interrupted(signals, closing).await {
@@ -117,14 +116,14 @@ async fn under_lock(
         let left = plan.hold_at_least.saturating_sub(granted.elapsed());
         tokio::select! {
             biased;
-            // Its release says so.
+            // The release reports it.
             _ = guard.lost() => {}
             () = tokio::time::sleep(left) => {}
             signal = signals.next() => outcome = Outcome::Interrupted(signal),
         }
     }
     let done = release(plan, guard, signals, outcome).await;
-    status.let_go();
+    status.released();
     Ok(done)
 }
 
@@ -135,13 +134,13 @@ async fn acquire(
     signals: &mut Signals,
     status: &mut Status,
 ) -> Result<Guard, Outcome> {
-    let since = counted_from(plan.patience, started, Instant::now());
+    let since = counted_from(plan.wait, started, Instant::now());
     let lock = plan.lock(locks).waiting_since(since);
-    let acquired = match plan.patience {
-        Patience::None => unless_interrupted(signals, lock.acquire()).await?,
-        Patience::AtMost(_) | Patience::Unlimited => {
-            let telling = waiting::tell_while(plan, locks, lock.acquire());
-            unless_interrupted(signals, telling).await?
+    let acquired = match plan.wait {
+        Some(Duration::ZERO) => unless_interrupted(signals, lock.acquire()).await?,
+        _ => {
+            let reporting = waiting::report_holder(plan, locks, lock.acquire());
+            unless_interrupted(signals, reporting).await?
         }
     };
     let error = match acquired {
@@ -150,31 +149,27 @@ async fn acquire(
     };
     let mut outcome = Outcome::of_acquire(&error);
     if let Outcome::Busy(message) = &mut outcome
-        && let Some(holders) = waiting::look(plan, locks).await
+        && let Some(holders) = waiting::inspect(plan, locks).await
     {
-        status.held_by(&holders);
-        let who = waiting::describe(&holders, true).map(|who| format!("; {who}"));
-        message.push_str(&who.unwrap_or_default());
+        status.set_holders(&holders);
+        let held = waiting::describe(&holders, true).map(|held| format!("; {held}"));
+        message.push_str(&held.unwrap_or_default());
     }
     Err(outcome)
 }
 
-/// From when on the wait limit counts, for a run that `started` and is connected `now`: from its
-/// start, but a store that was connected at the last moment is still asked for the lock, since it
-/// may be free.
-fn counted_from(patience: Patience, started: Instant, now: Instant) -> Instant {
-    match patience {
-        Patience::AtMost(limit) => {
-            let latest = now.checked_sub(limit.saturating_sub(ASK_WITHIN));
-            latest.map_or(started, |latest| latest.max(started))
-        }
-        Patience::None | Patience::Unlimited => started,
-    }
+/// When the wait limit of a run that `started`, and is connected `now`, begins to count: at its start,
+/// but late enough that a store that was connected at the last moment is still asked for the lock.
+fn counted_from(wait: Option<Duration>, started: Instant, now: Instant) -> Instant {
+    let is_limited = |limit: &Duration| !limit.is_zero();
+    let latest =
+        wait.filter(is_limited).and_then(|limit| now.checked_sub(limit.saturating_sub(ASK_WITHIN)));
+    latest.map_or(started, |latest| latest.max(started))
 }
 
 /// Releases the lock. An earlier loss changes the outcome of the run; a missing confirmation of the
-/// store does not: the command has done its work under the lock. Confirmed or not, it ends
-/// with its lease, so that is how long the store is asked.
+/// store does not: the command did its work under the lock. The lock ends with its lease in any case,
+/// so the store is not asked for longer.
 async fn release(plan: &Plan, guard: Guard, signals: &mut Signals, outcome: Outcome) -> Done {
     let bound = guard.remaining().saturating_add(SILENT_WITHIN);
     let released = unless_interrupted(signals, timeout(bound, guard.release())).await;
@@ -182,7 +177,9 @@ async fn release(plan: &Plan, guard: Guard, signals: &mut Signals, outcome: Outc
         Ok(Ok(Ok(()))) | Err(_) => return Done::from(outcome),
         Ok(Ok(Err(error))) if error.kind() == ErrorKind::NotHeld => {
             return Done::from(match outcome {
-                Outcome::Ended(_) | Outcome::Interrupted(_) => Outcome::lost(chain(&error)),
+                Outcome::Ended(_) | Outcome::Interrupted(_) => {
+                    Outcome::Lost { message: chain(&error), reported: false }
+                }
                 other => other,
             });
         }
@@ -192,14 +189,14 @@ async fn release(plan: &Plan, guard: Guard, signals: &mut Signals, outcome: Outc
             format!("release {name:?} on {store}: not confirmed before the lock ended by itself")
         }
     };
-    // Of a lock that was lost that has been said.
-    if !outcome.was_told() {
+    // A loss was reported already.
+    if !outcome.was_reported() {
         say(&unconfirmed);
     }
     Done { outcome, silent: true }
 }
 
-/// `work`, unless a signal comes first: then it is dropped.
+/// Carries out `work`, or drops it at the first signal.
 async fn unless_interrupted<T>(
     signals: &mut Signals,
     work: impl Future<Output = T>,
@@ -229,12 +226,12 @@ mod tests {
             let [limit, connected, left] = [limit, connected, left].map(Duration::from_millis);
             let started = Instant::now();
             let now = started + connected;
-            let since = counted_from(Patience::AtMost(limit), started, now);
+            let since = counted_from(Some(limit), started, now);
             assert_eq!(since + limit, now + left, "{limit:?}, {connected:?}");
         }
         let started = Instant::now();
-        for patience in [Patience::None, Patience::Unlimited, Patience::AtMost(Duration::MAX)] {
-            assert_eq!(counted_from(patience, started, started + ASK_WITHIN), started);
+        for wait in [Some(Duration::ZERO), None, Some(Duration::MAX)] {
+            assert_eq!(counted_from(wait, started, started + ASK_WITHIN), started);
         }
     }
 }

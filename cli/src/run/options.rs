@@ -30,24 +30,25 @@ Exit codes:
 
 const MORE: &str = "\
 The command leads a process group of its own, in the terminal's foreground if fencelock is. When the
-command exits, the lock is released; processes that it left in the background continue without a lock.
+command exits, the lock is released; its background processes continue without a lock.
 
-A store that is not there yet, for example while it restarts, is waited for like a busy lock, and no
-longer: -n makes a single attempt. A refused login or an invalid URL is an error at once.
+If the store cannot be reached yet, for example while it restarts, fencelock waits for it as for a busy
+lock, within the same limit: -n makes a single attempt. A refused login or an invalid URL is an error at
+once.
 
-When the lock is about to end, a message says why, and the command and every process that descends
-from it get SIGTERM (see --grace), and SIGKILL before another client can be granted; at once when the
-store says that the lock is not ours. It makes no difference whether a process is in another group or
-session (timeout(1), shells with job control, daemons). The release is waited for until 1 s after the
-lock's own end at most. When this program is killed, or stopped for longer than
-the lock lasts, a watchdog kills the same processes. A process that refuses because it runs as another
-user (sudo) is named on standard error at once. What the command has others start (a container's daemon,
-systemd-run, at) does not descend from it and is not ended.
+When the lock is about to end, a message says why. The command and all processes that descend from it
+get SIGTERM (see --grace), and SIGKILL before another client can be granted the lock; SIGKILL at once
+when the store reports that the lock is no longer held. Processes in other groups or sessions are
+included (timeout(1), shells with job control, daemons). fencelock waits for the release to be confirmed
+until 1 s after the lock's own end. When fencelock is killed, or stopped for longer than the lock lasts,
+a watchdog kills the same processes. A process that cannot be ended because it runs as another user
+(sudo) is named on standard error at once. Processes that other programs start for the command (a
+container's daemon, systemd-run, at) do not descend from it and are not ended.
 
 SIGTERM is passed on to all of these processes; SIGINT, SIGQUIT and SIGHUP to all but those in a
-session of their own. When the command then dies of the signal, or has exited after a SIGTERM, what
-is left of them is ended too, with SIGKILL after --grace. SIGUSR1, SIGUSR2, SIGALRM and other
-messages are passed on to the command alone; real-time signals are dropped.
+session of their own. When the command then dies of the signal, or has exited after a SIGTERM, its
+remaining processes are ended too, with SIGKILL after --grace. SIGUSR1, SIGUSR2, SIGALRM and similar
+signals are passed on to the command alone; real-time signals are dropped.
 
 A job that was stopped by Ctrl-Z keeps its lock on the file store; on a store with leases it is
 killed at the lease's end, because the lease is no longer renewed.
@@ -62,10 +63,10 @@ Environment of the command:
 
 Passwords: a command inherits FENCELOCK_URL with the whole environment, password included, so that a
 `fencelock run` inside it needs no --url. A URL given by --url is not passed to the command, but
-every user of the machine can see it in the process list. Neither is shown in messages or --status-json.
+every user of the machine can see it in the process list. Messages and --status-json show neither.
 
---flock-compat exits like flock(1): 1 busy, 65 invalid URL, 66 refused by the store, 69 command that
-cannot be executed, 71 store that does not answer. A lost lock stays 79.";
+--flock-compat exits like flock(1): 1 busy, 65 invalid URL, 66 refused by the store, 69 the command
+cannot be executed, 71 the store did not answer. A lost lock stays 79.";
 
 /// Runs a command while holding a lock
 #[derive(clap::Args, Debug)]
@@ -99,7 +100,7 @@ pub(crate) struct Options {
     /// Share the lock with other shared holders: the read lock of a reader-writer lock
     #[arg(short, long, conflicts_with_all = ["write", "exclusive", "permits", "limit"])]
     shared: bool,
-    /// Hold it exclusively as a writer: for Curator's InterProcessReadWriteLock, which does not see -x
+    /// Hold the lock exclusively as a writer: for Curator's InterProcessReadWriteLock, which ignores -x
     #[arg(long, conflicts_with_all = ["exclusive", "permits", "limit"])]
     write: bool,
     /// Hold the lock exclusively: the default
@@ -123,7 +124,7 @@ pub(crate) struct Options {
     /// When the lock is about to be lost: terminate the command, kill it, or only print a message
     #[arg(long, value_enum, default_value_t = OnLost::Term)]
     on_lost: OnLost,
-    /// Time between SIGTERM and the lock's end; at most half the TTL, on zk:// 0.27 of the session
+    /// Time between SIGTERM and the lock's end; at most half the TTL, or 0.27 of the session on zk://
     /// [default: a third of the time that the lock lasts without renewal, at most 5s]
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     grace: Option<Duration>,
@@ -152,14 +153,6 @@ pub(super) enum OnLost {
     Continue,
 }
 
-/// How long to wait for a lock that is not free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
-    None,
-    AtMost(Duration),
-    Unlimited,
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Exclusive,
@@ -169,12 +162,12 @@ enum Kind {
 }
 
 /// The validated options.
-#[derive(Debug)]
 pub(super) struct Plan {
     pub(super) name: String,
     pub(super) command: Vec<OsString>,
     pub(super) store: Store,
-    pub(super) patience: Patience,
+    /// How long to wait for a lock that is not free, zero with -n.
+    pub(super) wait: Option<Duration>,
     pub(super) hold_at_least: Duration,
     pub(super) hold_at_most: Option<Duration>,
     pub(super) on_lost: OnLost,
@@ -183,7 +176,7 @@ pub(super) struct Plan {
     kind: Kind,
     ttl: Ttl,
     grace: Option<Duration>,
-    /// How long the store may be silent when the caller asked not to wait.
+    /// How long the store may be silent with -n.
     try_within: Duration,
 }
 
@@ -214,12 +207,6 @@ impl Plan {
             None if options.write => Kind::Write,
             None => Kind::Exclusive,
         };
-        let patience = match options.wait {
-            _ if options.nonblock => Patience::None,
-            None => Patience::Unlimited,
-            Some(Duration::ZERO) => Patience::None,
-            Some(limit) => Patience::AtMost(limit),
-        };
         let hold_at_least = options.hold_at_least.unwrap_or_default();
         if options.hold_at_most.is_some_and(|most| most < hold_at_least) {
             return Err(Outcome::usage("--hold-at-least is longer than --hold-at-most"));
@@ -237,7 +224,7 @@ impl Plan {
             name: options.name,
             command,
             store,
-            patience,
+            wait: if options.nonblock { Some(Duration::ZERO) } else { options.wait },
             hold_at_least,
             hold_at_most: options.hold_at_most,
             on_lost: options.on_lost,
@@ -261,10 +248,12 @@ impl Plan {
             }
         };
         let lock = lock.ttl(self.ttl.get()).label(&self.program());
-        let lock = match self.patience {
-            Patience::None => lock.wait_at_most(Duration::ZERO).unreachable_after(self.try_within),
-            Patience::AtMost(limit) => lock.wait_at_most(limit),
-            Patience::Unlimited => lock,
+        let lock = match self.wait {
+            Some(Duration::ZERO) => {
+                lock.wait_at_most(Duration::ZERO).unreachable_after(self.try_within)
+            }
+            Some(limit) => lock.wait_at_most(limit),
+            None => lock,
         };
         match self.hold_at_most {
             Some(limit) => lock.hold_at_most(limit),
@@ -278,8 +267,8 @@ impl Plan {
         program.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// When to end the command before the lock ends, by the shortest duration that the lock is
-    /// promised for.
+    /// When to end the command before the lock ends, computed from the shortest duration that the lock
+    /// is promised for.
     pub(super) fn margins(&self, profile: &Profile) -> Result<Margins, Outcome> {
         let (lease, to_raise) = match profile.liveness {
             Liveness::Session(timeout) => {
@@ -339,7 +328,7 @@ mod tests {
         options: Options,
     }
 
-    /// As `fencelock run` with these options.
+    /// Those of `fencelock run` with these options.
     async fn margins(options: &[&str], liveness: Liveness) -> Result<Margins, Outcome> {
         let fixed = ["run", "--url", "mem://", "job"];
         let all = fixed.iter().chain(options).chain(&["--", "true"]);

@@ -1,24 +1,25 @@
 //! The status file of a run, for monitoring.
 //!
 //! A regular file is replaced, so that a reader sees one whole status or the one before. Anything
-//! else that has this name, such as `/dev/null`, a pipe or our own standard output, is written to
-//! and never replaced: for root a rename would turn the machine's `/dev/null` into a file.
+//! else, such as `/dev/null`, a pipe or our own standard output, is written to and never replaced:
+//! for root a rename would turn the machine's `/dev/null` into a file.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fencelock::{FencingToken, Snapshot};
+use fencelock_cli::say;
 use serde::Serialize;
 
-use super::exit::{Codes, Outcome, say};
+use super::exit::{Codes, Outcome};
 use super::options::Plan;
-use super::process_tree::Refused;
+use super::process::tree::Refused;
 
-/// What is known of a run so far.
+/// The state of a run.
 #[derive(Debug, Serialize)]
 pub(super) struct Status {
     name: String,
@@ -31,12 +32,12 @@ pub(super) struct Status {
     held_seconds: Option<f64>,
     /// The holder, when the lock was busy.
     holders: Vec<Holder>,
-    /// Processes of the command that run on without the lock, since they could not be ended.
+    /// Processes of the command that could not be ended, and continue without the lock.
     not_ended: Vec<NotEnded>,
     message: Option<String>,
     #[serde(skip)]
     file: Option<PathBuf>,
-    /// What the file was found to be, once it was written.
+    /// How the file is written, known after the first time.
     #[serde(skip)]
     target: Option<Target>,
     #[serde(skip)]
@@ -78,7 +79,7 @@ impl Status {
         }
     }
 
-    /// The lock is held from now on. How long it took.
+    /// Records the grant. Returns how long the wait took.
     pub(super) fn granted(&mut self, token: FencingToken) -> Duration {
         let now = Instant::now();
         let waited = now.duration_since(self.started);
@@ -90,22 +91,22 @@ impl Status {
         waited
     }
 
-    /// The lock is no longer held, or no longer relied on.
-    pub(super) fn let_go(&mut self) {
+    /// Records that the lock is no longer held, or no longer relied on.
+    pub(super) fn released(&mut self) {
         let held = self.granted.map(|granted| granted.elapsed().as_secs_f64());
         self.held_seconds = self.held_seconds.or(held);
     }
 
-    /// It is held by those.
-    pub(super) fn held_by(&mut self, others: &Snapshot) {
+    /// Records the holders of a busy lock.
+    pub(super) fn set_holders(&mut self, snapshot: &Snapshot) {
         let holder = |participant: &fencelock::Participant| Holder {
             label: participant.label.as_ref().map(ToString::to_string),
             since_seconds: participant.since.map(|since| since.as_secs_f64()),
         };
-        self.holders = others.holders.iter().map(holder).collect();
+        self.holders = snapshot.holders.iter().map(holder).collect();
     }
 
-    /// These processes of the command run on.
+    /// Records the processes of the command that could not be ended.
     pub(super) fn not_ended(&mut self, survivors: &[Refused]) {
         let survivor = |one: &Refused| NotEnded {
             pid: one.pid.as_raw_pid(),
@@ -118,7 +119,7 @@ impl Status {
     /// Records the end. If the status cannot be written, the exit code is returned nevertheless.
     pub(super) fn ended(mut self, outcome: &Outcome, codes: Codes) -> u8 {
         let code = codes.of(outcome);
-        self.let_go();
+        self.released();
         if self.granted.is_none() {
             self.waited_seconds = self.started.elapsed().as_secs_f64();
         }
@@ -130,15 +131,13 @@ impl Status {
     }
 
     fn write(&mut self) {
-        let Some(file) = self.file.take() else { return };
-        // What is not replaced stays open: the reader of a pipe gets all that is written.
-        let opened = self.target.take().map_or_else(|| Target::of(&file), Ok);
-        let written = opened.and_then(|mut target| target.write(self).map(|()| target));
-        match written {
+        let Some(file) = &self.file else { return };
+        // A target that is not replaced stays open: the reader of a pipe gets all that is written.
+        let opened = self.target.take().map_or_else(|| Target::of(file), Ok);
+        match opened.and_then(|target| target.write(self)) {
             Ok(target) => self.target = Some(target),
             Err(error) => say(&format!("cannot write the status to {}: {error}", file.display())),
         }
-        self.file = Some(file);
     }
 }
 
@@ -156,7 +155,7 @@ impl Target {
         let found = match fs::metadata(path) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Target::Replaced(behind_links(path)?));
+                return Ok(Target::Replaced(resolve_links(path)?));
             }
             Err(error) => return Err(error),
         };
@@ -173,42 +172,48 @@ impl Target {
         }
     }
 
-    fn write(&mut self, status: &Status) -> io::Result<()> {
+    /// Writes `status`, and returns the target for the next one.
+    fn write(mut self, status: &Status) -> io::Result<Target> {
         let mut line = serde_json::to_vec(status)?;
         line.push(b'\n');
-        match self {
-            Target::Replaced(path) => replace(path, &line),
-            Target::Written(file) => match file.write(&line)? {
-                written if written == line.len() => Ok(()),
-                _ => Err(io::ErrorKind::WriteZero.into()),
-            },
+        match &mut self {
+            Target::Replaced(path) => fencelock_cli::replace(path, &line)?,
+            Target::Written(file) => {
+                if file.write(&line)? < line.len() {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+            }
         }
+        Ok(self)
     }
 }
 
-/// Where a file named `path` would be made: `path`, or what the symbolic link of that name refers
-/// to, although it is not there.
-fn behind_links(path: &Path) -> io::Result<PathBuf> {
+/// Where a file named `path` would be created: `path`, or what the symbolic link of that name refers
+/// to, although that does not exist.
+fn resolve_links(path: &Path) -> io::Result<PathBuf> {
     // As many as the kernel follows.
     const MOST_LINKS: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
         match fs::read_link(&path) {
-            Ok(target) => path = directory(&path).join(target),
+            Ok(target) => {
+                path.pop();
+                path.push(target);
+            }
             Err(_) => return Ok(path),
         }
     }
     Err(rustix::io::Errno::LOOP.into())
 }
 
-/// Opens what is not a regular file. Never waits, neither for the reader of a pipe nor for room in
+/// Opens anything but a regular file. Never waits, neither for the reader of a pipe nor for space in
 /// it: the lock has to be renewed meanwhile.
 fn open_in_place(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
     let flags = flags.bits().cast_signed();
     let file = File::options().write(true).custom_flags(flags).open(path)?;
     match file.metadata()?.is_file() {
-        // It was replaced since we looked, and is not ours to write into.
+        // It was replaced meanwhile, and is not ours to write into.
         true => Err(io::ErrorKind::InvalidInput.into()),
         false => Ok(file),
     }
@@ -222,20 +227,4 @@ fn standard_stream(found: &fs::Metadata) -> Option<File> {
         let is = file.metadata().ok()?;
         ((is.dev(), is.ino()) == (found.dev(), found.ino())).then_some(file)
     })
-}
-
-fn replace(path: &Path, line: &[u8]) -> io::Result<()> {
-    // As any new file: the umask takes away what it should.
-    let permissions = fs::Permissions::from_mode(0o666);
-    let mut new = tempfile::Builder::new().permissions(permissions).tempfile_in(directory(path))?;
-    new.write_all(line)?;
-    new.persist(path)?;
-    Ok(())
-}
-
-fn directory(file: &Path) -> &Path {
-    match file.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    }
 }

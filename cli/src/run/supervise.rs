@@ -1,27 +1,33 @@
 //! From the command's start to its end: passing signals on, sharing the terminal, and ending the
-//! command with all that descends from it before its lock ends.
+//! command and its descendants before its lock ends.
 
 use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
 use fencelock::{BootClock, Clock, Guard, Liveness, Locks, LostReason, Moment};
+use fencelock_cli::say;
+use fencelock_cli::signals::Signals;
 use rustix::process::Signal;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::child::Child;
-use super::exit::{Outcome, say};
-use super::ipc::{End, Report};
+use super::exit::Outcome;
 use super::options::{Margins, OnLost, Plan};
-use super::process_tree::{Reach, Rounds, until};
-use super::signals::Signals;
+use super::process::child::Child;
+use super::process::ipc::{End, Report};
+use super::process::tree::{Reach, Rounds, until};
+use super::signals;
 use super::status::Status;
 use super::terminal::Terminal;
 
 /// Why a lock ends at the limit that the user set.
 const HOLD_LIMIT: &str = "the limit set by --hold-at-most was reached";
 
-/// Runs the command while `guard` is held and returns how it ended. An error is one of the system.
+/// How long after the lock's end descendants of the command are still searched and killed. One that has
+/// not died of SIGKILL by then hangs in the kernel.
+const DEAD_WITHIN: Duration = Duration::from_secs(10);
+
+/// Runs the command while `guard` is held and returns how it ended. An error is the system's.
 pub(super) async fn supervise(
     plan: &Plan,
     margins: Margins,
@@ -34,7 +40,7 @@ pub(super) async fn supervise(
     let terminal = Terminal::controlling();
     let clock = BootClock::start()?;
     let continued = Signals::of(&[Signal::CONT])?;
-    let messages = Signals::messages()?;
+    let messages = signals::messages()?;
     let hold_ends = plan.hold_at_most.map_or(Moment::NEVER, |limit| locks.now() + limit);
     let deadline = KillDeadline { plan, margins, locks, guard, clock, hold_ends };
     let child = Child::start(&plan.command, variables, guard.keep_alive(), deadline.kill_at())?;
@@ -51,23 +57,23 @@ pub(super) async fn supervise(
         stopped: false,
         stop_asked: false,
         end_asked: false,
-        told: false,
+        reported: false,
     };
     let outcome = supervisor.until_the_end().await;
     status.not_ended(&supervisor.child.survivors());
     supervisor.child.finish().await;
-    outcome
+    Ok(outcome)
 }
 
 /// The stage of the command's life.
 enum Stage {
     Runs,
-    /// It has got SIGTERM, and gets SIGKILL then.
+    /// It got SIGTERM, and gets SIGKILL at `kill_at`.
     Ends {
         why: String,
         kill_at: Instant,
     },
-    /// It gets SIGKILL, and whatever is left of it, until nothing is.
+    /// It and its descendants get SIGKILL, in rounds.
     Killed {
         why: String,
         rounds: Rounds,
@@ -82,24 +88,24 @@ struct Supervisor<'a> {
     messages: Signals,
     /// Ctrl-Z that reached this process rather than the command.
     stop_keys: Signals,
-    /// SIGCONT, which continues us by itself; the command is ours to continue.
+    /// SIGCONT. The kernel continues this process; this process must continue the command.
     continued: Signals,
     terminal: Option<Terminal>,
     stage: Stage,
     /// The command was stopped by hand, not from a terminal.
     stopped: bool,
-    /// Ctrl-Z came to us, and was passed on. Continuing the command would discard it.
+    /// Ctrl-Z reached this process and was passed on. Continuing the command would discard it.
     stop_asked: bool,
     /// The loss has been reported to the user.
-    told: bool,
-    /// A SIGTERM was passed on: what the command leaves behind is not to live on.
+    reported: bool,
+    /// SIGTERM was passed on: processes that the command leaves behind are ended.
     end_asked: bool,
 }
 
 impl Supervisor<'_> {
-    async fn until_the_end(&mut self) -> io::Result<Outcome> {
-        let mut beat = tokio::time::interval(self.deadline.beat());
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    async fn until_the_end(&mut self) -> Outcome {
+        let mut interval = tokio::time::interval(self.deadline.interval());
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let margins = self.deadline.margins;
             let on_lost = self.deadline.plan.on_lost;
@@ -108,26 +114,23 @@ impl Supervisor<'_> {
                 Stage::Ends { kill_at, .. } => Some(*kill_at),
                 Stage::Killed { rounds, .. } => Some(rounds.next()),
             };
+            let runs = self.child.group().is_some();
             let killed = matches!(self.stage, Stage::Killed { .. });
             let terminates = on_lost == OnLost::Term && kill_at.is_none();
             tokio::select! {
                 biased;
                 report = self.child.report() => {
-                    if let Some(outcome) = self.reported(report?).await {
-                        return Ok(outcome);
+                    if let Some(outcome) = self.handle(report).await {
+                        return outcome;
                     }
                 }
-                signal = self.signals.next(), if self.child.group().is_some() => {
-                    self.pass_on(signal);
-                }
-                signal = self.messages.next(), if self.child.group().is_some() => {
-                    self.child.message(signal);
-                }
-                _ = self.stop_keys.next(), if self.child.group().is_some() => {
+                signal = self.signals.next(), if runs => self.pass_on(signal),
+                signal = self.messages.next(), if runs => self.child.message(signal),
+                _ = self.stop_keys.next(), if runs => {
                     self.stop_asked = true;
                     self.child.signal(Signal::TSTP);
                 }
-                _ = self.continued.next(), if self.child.group().is_some() => self.go_on(),
+                _ = self.continued.next(), if runs => self.continue_command(),
                 () = self.deadline.guard.expiring(margins.kill), if !killed && on_lost != OnLost::Continue => {
                     self.kill().await;
                 }
@@ -135,10 +138,10 @@ impl Supervisor<'_> {
                     self.terminate().await;
                 }
                 () = until(kill_at), if kill_at.is_some() => self.kill().await,
-                reason = self.deadline.guard.lost(), if !self.told && on_lost == OnLost::Continue => {
-                    self.tell(&reason.to_string(), "the command continues");
+                reason = self.deadline.guard.lost(), if !self.reported && on_lost == OnLost::Continue => {
+                    self.report_loss(&reason.to_string(), "the command continues");
                 }
-                _ = beat.tick() => {
+                _ = interval.tick() => {
                     self.child.note_strangers();
                     if self.deadline.is_a_lease() {
                         self.child.kill_at(self.deadline.kill_at());
@@ -149,64 +152,58 @@ impl Supervisor<'_> {
     }
 
     /// Handles a report of the watchdog. Returns the outcome if it is the end.
-    async fn reported(&mut self, report: Option<Report>) -> Option<Outcome> {
+    async fn handle(&mut self, report: Option<Report>) -> Option<Outcome> {
         match report {
-            Some(Report::Started(group)) => {
-                if let Some(terminal) = &mut self.terminal {
-                    terminal.lend(group);
-                }
+            Some(Report::Started { .. }) => {
+                self.lend_terminal();
                 // Killing is repeated anyway.
                 if matches!(self.stage, Stage::Ends { .. }) {
-                    self.child.signal(Signal::TERM);
+                    self.child.ask_to_end(Signal::TERM, Reach::All);
                 }
                 None
             }
-            Some(Report::CannotExecute(errno)) => {
+            Some(Report::CannotExecute { errno }) => {
                 let command = self.deadline.plan.command.first().map(OsString::as_os_str);
                 let command = command.unwrap_or_default().to_string_lossy().into_owned();
                 Some(Outcome::CannotExecute(command, io::Error::from_raw_os_error(errno)))
             }
-            Some(Report::Stopped(signal)) => {
+            Some(Report::Stopped { signal }) => {
                 self.stopped(signal).await;
                 None
             }
             Some(Report::OutOfTime) => {
                 let why = self.deadline.why().await;
-                self.tell(&why, "the command was killed");
+                self.report_loss(&why, "the command was killed");
                 self.kill().await;
                 None
             }
             Some(Report::Ended(end)) => Some(self.ended(end).await),
             None => {
-                self.kill_all(Moment::NEVER).await;
+                self.child.kill_all(Reach::All, || true).await;
                 self.release_terminal();
                 Some(Outcome::Unwatched)
             }
         }
     }
 
-    /// SIGTERM means everything that the command has started, as a service manager means it. The
+    /// SIGTERM is for all processes that the command has started, as from a service manager. The
     /// keyboard's signals, and a hang-up, are not for daemons.
     fn pass_on(&mut self, signal: Signal) {
         self.end_asked |= signal == Signal::TERM;
         let reach = if signal == Signal::TERM { Reach::All } else { Reach::Session };
-        self.child.signal_all(signal, reach);
-        // What is stopped could not even die.
-        self.child.signal_all(Signal::CONT, reach);
+        self.child.ask_to_end(signal, reach);
     }
 
-    /// We were continued, or put into the foreground.
-    fn go_on(&mut self) {
-        if let (Some(terminal), Some(group)) = (&mut self.terminal, self.child.group()) {
-            terminal.lend(group);
-        }
+    /// Called when this process was continued, or put into the foreground.
+    fn continue_command(&mut self) {
+        self.lend_terminal();
         if std::mem::take(&mut self.stopped) {
             self.child.signal(Signal::CONT);
         }
     }
 
-    /// The command was stopped. From a terminal: then our job stops too, so that the shell gets
-    /// its turn. By hand: then whoever did it continues it, and we keep the lock.
+    /// The command was stopped. If from a terminal, our job stops too, so that the shell gets its turn.
+    /// If by hand, it is continued by hand, and the lock is kept.
     async fn stopped(&mut self, signal: i32) {
         let is = |one: Signal| one.as_raw() == signal;
         let wants_terminal = is(Signal::TTIN) || is(Signal::TTOU);
@@ -233,19 +230,19 @@ impl Supervisor<'_> {
         self.child.kill_at(self.deadline.kill_at());
         let lent = terminal.take_back();
         terminal.stop_our_job(stop_asked && !lent);
-        // Here we are continued, perhaps much later. The signal that did it is read at once.
+        // Here this process was continued, perhaps much later. SIGCONT is read at once.
         let was_stopped =
             tokio::time::timeout(Duration::from_millis(100), self.continued.next()).await.is_ok();
-        // So is the one by which we stopped our job, which was not meant for the command again.
-        self.stop_keys.forget().await;
+        // So is the signal that stopped our job, which is not for the command again.
+        self.stop_keys.discard_pending().await;
         if wants_terminal && !was_stopped {
-            // Nobody could ever give it the terminal: as the kernel does with such a job.
+            // No shell could ever give it the terminal. The kernel does this to such a job.
             self.child.signal(Signal::HUP);
         }
         self.resume().await;
     }
 
-    /// Continues the command, unless its lock was lost while we could not renew it.
+    /// Continues the command, unless its lock was lost while it could not be renewed.
     async fn resume(&mut self) {
         let guard = self.deadline.guard;
         if self.deadline.plan.on_lost != OnLost::Continue {
@@ -254,9 +251,7 @@ impl Supervisor<'_> {
                 return self.kill().await;
             }
         }
-        if let (Some(terminal), Some(group)) = (&mut self.terminal, self.child.group()) {
-            terminal.lend(group);
-        }
+        self.lend_terminal();
         if self.deadline.plan.on_lost == OnLost::Term
             && guard.remaining() <= self.deadline.margins.grace
         {
@@ -269,14 +264,9 @@ impl Supervisor<'_> {
         let margins = self.deadline.margins;
         let why = self.deadline.why().await;
         let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
-        self.tell(&why, "the command gets SIGTERM");
+        self.report_loss(&why, "the command gets SIGTERM");
         self.stage = Stage::Ends { why, kill_at };
-        self.ask_to_end(Reach::All);
-    }
-
-    fn ask_to_end(&mut self, reach: Reach) {
-        self.child.signal_all(Signal::TERM, reach);
-        self.child.signal_all(Signal::CONT, reach);
+        self.child.ask_to_end(Signal::TERM, Reach::All);
     }
 
     async fn kill(&mut self) {
@@ -285,29 +275,20 @@ impl Supervisor<'_> {
             Stage::Ends { why, .. } => (why, Rounds::begin()),
             Stage::Killed { why, rounds } => (why, rounds),
         };
-        self.tell(&why, "the command gets SIGKILL");
+        self.report_loss(&why, "the command gets SIGKILL");
         rounds.reached(self.child.signal_all(Signal::KILL, Reach::All));
         self.stage = Stage::Killed { why, rounds };
     }
 
-    /// Kills whatever descends from the command until nothing is left, or until `at_most`.
-    async fn kill_all(&mut self, at_most: Moment) {
-        let mut rounds = Rounds::begin();
-        while !rounds.is_over() && self.deadline.locks.now() < at_most {
-            tokio::time::sleep_until(rounds.next()).await;
-            rounds.reached(self.child.signal_all(Signal::KILL, Reach::All));
-        }
-    }
-
     /// Reports the loss and what follows, once, before the command is signalled, so that the log does
     /// not end with the command's own last output.
-    fn tell(&mut self, why: &str, then: &str) {
-        if !std::mem::replace(&mut self.told, true) {
+    fn report_loss(&mut self, why: &str, then: &str) {
+        if !std::mem::replace(&mut self.reported, true) {
             say(&format!("{}; {then}", self.deadline.lost(why)));
         }
     }
 
-    /// The command has ended. What it left in the background is left alone, as flock does, unless
+    /// The command has ended. Processes that it left in the background continue, as with flock, unless
     /// the lock ended first, or the command did not end by itself.
     async fn ended(&mut self, end: End) -> Outcome {
         let had_terminal = self.release_terminal();
@@ -320,7 +301,7 @@ impl Supervisor<'_> {
                 }
                 let outcome = Outcome::Ended(end);
                 if let (true, Some(signal)) = (had_terminal, outcome.keyboard_signal()) {
-                    // Ctrl-C meant the job; only the command's group was told.
+                    // Ctrl-C is for the whole job; only the command's group has got it.
                     let _ = rustix::process::kill_current_process_group(signal);
                 }
                 if self.deadline.guard.is_held() {
@@ -336,30 +317,29 @@ impl Supervisor<'_> {
             Stage::Killed { why, .. } => why,
         };
         if self.deadline.plan.on_lost != OnLost::Continue {
-            // No other client shall be granted while some of it are still dying.
-            self.kill_all(self.deadline.guard.valid_until()).await;
+            // The lock's end has often passed. It must not end this: processes that the first reading
+            // of `/proc` missed would continue for ever, and killed ones take a while to die.
+            let (locks, guard) = (self.deadline.locks, self.deadline.guard);
+            let until = guard.valid_until().max(locks.now() + DEAD_WITHIN);
+            self.child.kill_all(Reach::All, || locks.now() < until).await;
         }
-        Outcome::Lost { message: self.deadline.lost(&why), told: self.told }
+        Outcome::Lost { message: self.deadline.lost(&why), reported: self.reported }
     }
 
-    /// Ends what the command left within `reach`, while the lock is held: politely first, where
-    /// that has not been done.
+    /// Ends the processes that the command left within `reach`, while the lock is held: by SIGTERM
+    /// first, unless they have got that already.
     async fn end_the_rest(&mut self, reach: Reach) {
         let margins = self.deadline.margins;
         if !self.end_asked {
-            self.ask_to_end(reach);
+            self.child.ask_to_end(Signal::TERM, reach);
         }
         let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
         self.gone_until(kill_at, reach).await;
-        let mut rounds = Rounds::begin();
-        while !rounds.is_over() && self.deadline.guard.is_held() {
-            tokio::time::sleep_until(rounds.next()).await;
-            rounds.reached(self.child.signal_all(Signal::KILL, reach));
-        }
+        self.child.kill_all(reach, || self.deadline.guard.is_held()).await;
     }
 
-    /// Waits until nothing within `reach` runs, but no longer than until `kill_at`, the lock's end
-    /// or another signal of an impatient user.
+    /// Waits until nothing within `reach` runs, but no longer than until `kill_at`, the lock's end or
+    /// another signal from the user.
     async fn gone_until(&mut self, kill_at: Instant, reach: Reach) {
         tokio::select! {
             biased;
@@ -367,6 +347,12 @@ impl Supervisor<'_> {
             () = until(Some(kill_at)) => {}
             _ = self.signals.next() => {}
             () = self.child.gone(reach) => {}
+        }
+    }
+
+    fn lend_terminal(&mut self) {
+        if let (Some(terminal), Some(group)) = (&mut self.terminal, self.child.group()) {
+            terminal.lend(group);
         }
     }
 
@@ -382,7 +368,7 @@ struct KillDeadline<'a> {
     locks: &'a Locks,
     guard: &'a Guard,
     clock: BootClock,
-    /// Possibly a little late: the grant came before the count started.
+    /// Possibly a little late: the grant came before this was computed.
     hold_ends: Moment,
 }
 
@@ -391,9 +377,9 @@ impl KillDeadline<'_> {
         self.locks.profile().liveness != Liveness::Process
     }
 
-    /// How often the watchdog is sent the lock's new end, well within a renewal's period, and our
-    /// children are searched for those that are not the command's.
-    fn beat(&self) -> Duration {
+    /// How often the watchdog gets the lock's new end, well within a renewal's period, and the children
+    /// that are not the command's are listed.
+    fn interval(&self) -> Duration {
         (self.margins.promise / 10).clamp(Duration::from_millis(5), Duration::from_secs(1))
     }
 
@@ -407,7 +393,7 @@ impl KillDeadline<'_> {
         now + until.duration_since(self.locks.now()) - self.margins.kill
     }
 
-    /// After a stop the renewals are overdue, and come as soon as we run again.
+    /// After a stop the renewals are overdue, and come as soon as this process runs again.
     async fn let_it_renew(&self) {
         for _ in 0..50 {
             if !self.guard.is_held() || self.guard.remaining() > self.margins.grace {

@@ -1,8 +1,8 @@
-//! The terminal's foreground: the shell's job that we are, or the command's own process group.
+//! The terminal's foreground: this program's process group, or the command's own.
 //!
 //! A group that is not in the foreground is stopped by its first read (SIGTTIN), and would hold
-//! the lock for ever. So the command gets the terminal, and we take it back when it stops or ends,
-//! as a shell does.
+//! the lock for ever. So the command gets the terminal, and returns it when it stops or ends, as with
+//! a shell.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -32,7 +32,7 @@ impl Terminal {
         Some(Terminal { tty, at_once, wanted: at_once, lent_to: None })
     }
 
-    /// Whether we are in the foreground.
+    /// Whether this program is in the foreground.
     pub(super) fn is_ours(&self) -> bool {
         self.foreground().is_some_and(|foreground| Some(foreground) == our_group())
     }
@@ -41,12 +41,12 @@ impl Terminal {
         tcgetpgrp(&self.tty).ok()
     }
 
-    /// Whether Ctrl-Z reaches us rather than the command.
+    /// Whether Ctrl-Z reaches this program rather than the command.
     pub(super) fn is_shared(&self) -> bool {
         !self.at_once
     }
 
-    /// Whether `group` has it, because we lent it.
+    /// Whether the command has it, because it was lent.
     pub(super) fn is_lent(&self) -> bool {
         self.lent_to.is_some()
     }
@@ -56,7 +56,7 @@ impl Terminal {
         self.wanted = true;
     }
 
-    /// Makes `group` the foreground group, if it wants to be and we are. `true` when it is now.
+    /// Makes `group` the foreground group, if it wants to be and ours is. Returns whether it is now.
     pub(super) fn lend(&mut self, group: Pid) -> bool {
         match self.foreground() {
             Some(foreground) if foreground == group => true,
@@ -71,12 +71,12 @@ impl Terminal {
         }
     }
 
-    /// Takes back what was lent, unless somebody else, the shell, has taken it meanwhile. `true`
-    /// when something was lent.
+    /// Takes a lent terminal back, unless the shell has taken it meanwhile. Returns whether it was
+    /// lent.
     pub(super) fn take_back(&mut self) -> bool {
         let Some(group) = self.lent_to.take() else { return false };
         let ours_to_take = match self.foreground() {
-            // The command may have lent it on, to a group that is gone now.
+            // The command may have lent it to another group, which has ended.
             Some(foreground) => foreground == group || !exists(foreground),
             None => true,
         };
@@ -97,35 +97,35 @@ impl Terminal {
         Ok(given?)
     }
 
-    /// Stops us as Ctrl-Z stops a job; returns when we are continued. Where no shell would ever
-    /// continue us the kernel does not stop us either. Whoever shares our job, as the script that
-    /// called us, stops too; `they_know` when the terminal has told them.
-    pub(super) fn stop_our_job(&self, they_know: bool) {
+    /// Stops this program and its job as Ctrl-Z does; returns when it is continued. The kernel does not
+    /// stop a job that no shell would ever continue. Other processes of the job, such as the calling
+    /// script, stop too; they are `signalled` already if the terminal sent Ctrl-Z to the job.
+    pub(super) fn stop_our_job(&self, signalled: bool) {
         // Signals to ourselves are always allowed.
-        if !they_know {
+        if !signalled {
             let _ = rustix::process::kill_current_process_group(Signal::TSTP);
         }
         if self.is_shared() {
-            // SIGTSTP is caught here. SIGTTIN is not, and unlike SIGSTOP it spares those whom
-            // nobody would continue.
+            // SIGTSTP is caught here. SIGTTIN is not, and unlike SIGSTOP it spares jobs that no shell
+            // would continue.
             let _ = rustix::process::kill_process(getpid(), Signal::TTIN);
         }
     }
 }
 
-/// Ends this process by Ctrl-C's own signal, if that is where it came from. The calling shell
-/// sees 130 either way, but a script stops only if its command died of it. Does nothing where
-/// nobody shares the terminal with us.
+/// Ends this process by Ctrl-C's own signal, if it came from the terminal. The calling shell sees 130
+/// either way, but a script stops only if its command died of the signal. Does nothing if no other
+/// process shares the terminal.
 pub(super) fn die_for_the_shell(signal: Signal) {
     let alone = getsid(None).is_ok_and(|leader| leader == nix::unistd::getpid());
     if !alone && Terminal::controlling().is_some_and(|terminal| terminal.is_ours()) {
-        // Whatever fails, there is the exit code.
+        // If it fails, the exit code remains.
         let _ = signal_hook::low_level::emulate_default_handler(signal.as_raw());
     }
 }
 
 /// Our process group. `None` in a container when its leader is outside, whom the kernel calls 0
-/// there (pid_namespaces(7)); so it does with the session's leader, and rustix's types deny both.
+/// there (pid_namespaces(7)). The same holds for the session's leader; rustix's types have no 0.
 fn our_group() -> Option<Pid> {
     Pid::from_raw(getpgrp().as_raw())
 }

@@ -1,57 +1,73 @@
 //! Reports the holder while the lock is busy: on a terminal one line that is kept up to date,
 //! elsewhere with --verbose a line for each change.
 
+use std::convert::Infallible;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use fencelock::{Locks, Participant, Snapshot};
+use fencelock_cli::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::time::{sleep, timeout};
 
-use super::exit::say;
 use super::options::Plan;
 use super::terminal::Terminal;
 
-/// How often a waiter looks: at most once a second, since it costs the store something.
+/// How often the holder is read: at most once a second, since it costs the store something.
 const EVERY: Duration = Duration::from_secs(1);
 /// Shorter waits are not reported.
 const FIRST: Duration = Duration::from_millis(100);
-/// A look for people must not hold anything up.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// A report must not delay anything.
+const INSPECT_WITHIN: Duration = Duration::from_secs(1);
 
 /// Waits for the store to be `connected` and reports the wait.
-pub(super) async fn tell_of_connecting<T>(plan: &Plan, connected: impl Future<Output = T>) -> T {
-    let Some(mut teller) = teller(plan) else { return connected.await };
-    let telling = async {
-        tokio::time::sleep(EVERY).await;
-        teller(format!("waiting for {}, which cannot be reached yet", plan.store.redacted_url));
+pub(super) async fn report_connecting<T>(plan: &Plan, connected: impl Future<Output = T>) -> T {
+    let Some(mut show) = display(plan) else { return connected.await };
+    let reporting = async {
+        sleep(EVERY).await;
+        show(format!("waiting for {}, which cannot be reached yet", plan.store.redacted_url));
         std::future::pending().await
     };
-    tokio::select! {
-        biased;
-        result = connected => result,
-        never = telling => match never {},
-    }
+    until_done(reporting, connected).await
 }
 
-/// Waits for `granted` and reports the wait.
-pub(super) async fn tell_while<T>(
+/// Waits for the lock to be `granted` and reports who holds it.
+pub(super) async fn report_holder<T>(
     plan: &Plan,
     locks: &Locks,
     granted: impl Future<Output = T>,
 ) -> T {
-    let Some(mut teller) = teller(plan) else { return granted.await };
+    let Some(mut show) = display(plan) else { return granted.await };
     let precise = !plan.verbose || io::stderr().is_terminal();
+    let (name, store) = (&plan.name, &plan.store.redacted_url);
+    let reporting = async {
+        let mut pause = FIRST;
+        loop {
+            sleep(pause).await;
+            pause = EVERY;
+            let snapshot = inspect(plan, locks).await;
+            let holders = snapshot.and_then(|snapshot| describe(&snapshot, precise));
+            let holders = holders.unwrap_or_else(|| "the holder is unknown".to_owned());
+            show(format!("waiting for {name:?} on {store}: {holders}"));
+        }
+    };
+    until_done(reporting, granted).await
+}
+
+/// Carries out `work`, and `reporting` until that is done.
+async fn until_done<T>(
+    reporting: impl Future<Output = Infallible>,
+    work: impl Future<Output = T>,
+) -> T {
     tokio::select! {
         biased;
-        result = granted => result,
-        never = tell_on(plan, locks, &mut *teller, precise) => match never {},
+        result = work => result,
+        never = reporting => match never {},
     }
 }
 
-/// Shows what is waited for, on a terminal or with --verbose.
-type Teller = Box<dyn FnMut(String)>;
-
-fn teller(plan: &Plan) -> Option<Teller> {
+/// What shows a message on a terminal or, with --verbose, elsewhere; `None` if nothing does.
+fn display(plan: &Plan) -> Option<Box<dyn FnMut(String)>> {
     let foreground = || Terminal::controlling().is_some_and(|terminal| terminal.is_ours());
     if io::stderr().is_terminal() && foreground() {
         let line = Line::new();
@@ -69,25 +85,9 @@ fn teller(plan: &Plan) -> Option<Teller> {
     }
 }
 
-async fn tell_on(
-    plan: &Plan,
-    locks: &Locks,
-    teller: &mut dyn FnMut(String),
-    precise: bool,
-) -> std::convert::Infallible {
-    let mut pause = FIRST;
-    loop {
-        tokio::time::sleep(pause).await;
-        pause = EVERY;
-        let holders = look(plan, locks).await.map(|snapshot| describe(&snapshot, precise));
-        let holders = holders.flatten().unwrap_or_else(|| "the holder is unknown".to_owned());
-        teller(format!("waiting for {:?} on {}: {holders}", plan.name, plan.store.redacted_url));
-    }
-}
-
 /// A snapshot of the lock, if the store answers in time.
-pub(super) async fn look(plan: &Plan, locks: &Locks) -> Option<Snapshot> {
-    tokio::time::timeout(PATIENCE, locks.inspect(&plan.name)).await.ok()?.ok()
+pub(super) async fn inspect(plan: &Plan, locks: &Locks) -> Option<Snapshot> {
+    timeout(INSPECT_WITHIN, locks.inspect(&plan.name)).await.ok()?.ok()
 }
 
 /// "held for 3m 2s by web-1 pid 4711 backup.sh and 2 others", `None` when the lock is free.
@@ -102,13 +102,13 @@ pub(super) fn describe(snapshot: &Snapshot, precise: bool) -> Option<String> {
 }
 
 fn one(holder: &Participant, precise: bool) -> String {
-    let who = holder.label.as_ref().map_or("a client without a label", |label| label.as_str());
+    let label = holder.label.as_ref().map_or("a client without a label", |label| label.as_str());
     match holder.since {
         Some(since) if precise => {
             let seconds = Duration::from_secs(since.as_secs());
-            format!("for {} by {who}", humantime::format_duration(seconds))
+            format!("for {} by {label}", humantime::format_duration(seconds))
         }
-        _ => format!("by {who}"),
+        _ => format!("by {label}"),
     }
 }
 
@@ -117,7 +117,7 @@ struct Line(ProgressBar);
 
 impl Line {
     fn new() -> Line {
-        // A terminal that does not know its width has none for indicatif.
+        // indicatif draws nothing wide on a terminal that does not know its width.
         let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col);
         let style = ProgressStyle::with_template(match width {
             0 => "fencelock: {msg}",

@@ -46,33 +46,33 @@ async fn a_set_is_declared_new_shown_and_replaced() {
     let nodes = servers(&RedisOptions::new(), 4).await;
     let old = url("", &nodes[..3], SHORT);
     let new = url("", [&nodes[0], &nodes[1], &nodes[3]], &format!("{SHORT}&set_epoch=2"));
-    let (code, told, _) = run(&["status", &old]).await;
-    assert_eq!(code, 69, "{told}");
-    assert_eq!(told.matches("has no incarnation record").count(), 3, "{told}");
+    let (code, printed, _) = run(&["status", &old]).await;
+    assert_eq!(code, 69, "{printed}");
+    assert_eq!(printed.matches("has no incarnation record").count(), 3, "{printed}");
 
     let from_environment = command(&["init"]).env("FENCELOCK_URL", &old).output().await;
-    let (code, told, error) = said(from_environment.expect("it runs"));
-    assert_eq!((code, &*told, &*error), (0, "all nodes take part\n", ""));
+    let (code, printed, error) = said(from_environment.expect("it runs"));
+    assert_eq!((code, &*printed, &*error), (0, "all nodes take part\n", ""));
     assert_eq!(run(&["init", &old]).await.0, 0, "again");
 
     let locks = fencelock::connect(&old).await.expect("connected");
     let guard = locks.lock("a").acquire().await.expect("granted");
     let from_environment =
         command(&["status", "--lock", "a"]).env("FENCELOCK_URL", &old).output().await;
-    let (code, told, error) = said(from_environment.expect("it runs"));
-    assert_eq!((code, &*error), (0, ""), "{told}");
-    let lines: Vec<&str> = told.lines().collect();
-    assert_eq!(lines.len(), 4, "{told}");
+    let (code, printed, error) = said(from_environment.expect("it runs"));
+    assert_eq!((code, &*error), (0, ""), "{printed}");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(lines.len(), 4, "{printed}");
     let column = lines[0].find("STATE").expect("a column");
     for (line, node) in lines[1..].iter().zip(&nodes) {
-        assert!(line.starts_with(&node.addr().to_string()), "{told}");
-        assert_eq!(&line[column..], "takes part", "{told}");
+        assert!(line.starts_with(&node.addr().to_string()), "{printed}");
+        assert_eq!(&line[column..], "takes part", "{printed}");
     }
-    assert!(told.contains(&guard.fencing_token().to_string()), "{told}");
+    assert!(printed.contains(&guard.fencing_token().to_string()), "{printed}");
 
-    let (code, told, error) = run(&["status", &old, "--lock", "a", "--json"]).await;
-    assert_eq!((code, told.lines().count()), (0, 1), "{error}");
-    let line: Value = serde_json::from_str(&told).expect("JSON");
+    let (code, printed, error) = run(&["status", &old, "--lock", "a", "--json"]).await;
+    assert_eq!((code, printed.lines().count()), (0, 1), "{error}");
+    let line: Value = serde_json::from_str(&printed).expect("JSON");
     assert_eq!((&line["taking_part"], &line["majority"]), (&3.into(), &2.into()), "{line}");
     let rows = line["nodes"].as_array().expect("rows");
     assert!(rows.iter().all(|row| row["state"] == "open" && row["clock_agrees"] == true));
@@ -83,16 +83,16 @@ async fn a_set_is_declared_new_shown_and_replaced() {
     locks.close().await.expect("closed");
 
     let start = Instant::now();
-    let (code, told, error) = run(&["replace", &old, &new, "--wait"]).await;
+    let (code, printed, error) = run(&["replace", &old, &new, "--wait"]).await;
     assert_eq!((code, &*error), (0, ""));
-    assert_eq!(told, "the new set takes part in 2 s; waiting\nthe new set takes part\n");
+    assert_eq!(printed, "the new set takes part in 2 s; waiting\nthe new set takes part\n");
     assert!(start.elapsed() >= Duration::from_secs(2));
-    let (code, told, _) = run(&["replace", &old, &new]).await;
-    assert_eq!((code, &*told), (0, "the new set takes part\n"), "again");
+    let (code, printed, _) = run(&["replace", &old, &new]).await;
+    assert_eq!((code, &*printed), (0, "the new set takes part\n"), "again");
     assert_eq!(run(&["status", &new]).await.0, 0);
-    let (code, told, error) = run(&["status", &old, "--json"]).await;
+    let (code, printed, error) = run(&["status", &old, "--json"]).await;
     assert_eq!(code, 78, "{error}");
-    let line: Value = serde_json::from_str(&told).expect("JSON");
+    let line: Value = serde_json::from_str(&printed).expect("JSON");
     assert_eq!(line["nodes"][0]["state"], "other_set", "{line}");
     assert_eq!(line["nodes"][0]["set"]["set_epoch"], 2, "{line}");
     assert_eq!(line["nodes"][2]["state"], "closed", "{line}");
@@ -128,20 +128,20 @@ async fn exit_codes_distinguish_the_failures() {
     nodes[2].restart().await.expect("back");
     assert_eq!(run(&["init", &old]).await.0, 0);
     nodes[2].kill().expect("killed");
-    let (code, told, _) = run(&["status", &old]).await;
-    assert_eq!(code, 0, "a majority takes part: {told}");
-    let row = told.lines().find(|line| line.starts_with(&gone)).expect("its row");
+    let (code, printed, _) = run(&["status", &old]).await;
+    assert_eq!(code, 0, "a majority takes part: {printed}");
+    let row = printed.lines().find(|line| line.starts_with(&gone)).expect("its row");
     assert!(row.contains("cannot connect"), "{row}");
     let three_away = url("", &nodes[1..], &format!("{SHORT}&set_epoch=2"));
     assert_eq!(run(&["replace", &old, &three_away]).await.0, 69);
-    // Who has left for good is named.
+    // A node that has left permanently is named.
     let new = url("", [&nodes[0], &nodes[1], &nodes[3]], &format!("{SHORT}&set_epoch=2"));
-    let (code, told, error) = run(&["replace", &old, &new]).await;
-    assert_eq!((code, &*told), (0, "the new set takes part in 2 s\n"), "{error}");
+    let (code, printed, error) = run(&["replace", &old, &new]).await;
+    assert_eq!((code, &*printed), (0, "the new set takes part in 2 s\n"), "{error}");
     assert!(error.contains(&gone) && error.contains("never start it again"), "{error}");
     nodes[1].kill().expect("killed");
-    let (code, told, error) = run(&["status", &new]).await;
-    assert_eq!(code, 69, "{told}");
+    let (code, printed, error) = run(&["status", &new]).await;
+    assert_eq!(code, 69, "{printed}");
     assert!(error.contains(" of 3 nodes take part, and 2 must"), "{error}");
 }
 
@@ -173,10 +173,10 @@ async fn no_password_is_ever_shown() {
         (&["status", &set(&right, 1)], 78),
     ];
     for (arguments, expected) in cases {
-        let (code, told, error) = run(arguments).await;
-        assert_eq!(code, *expected, "{arguments:?}: {told}{error}");
+        let (code, printed, error) = run(arguments).await;
+        assert_eq!(code, *expected, "{arguments:?}: {printed}{error}");
         for secret in [PASSWORD, "wrong-staple"] {
-            assert!(!told.contains(secret) && !error.contains(secret), "{told}{error}");
+            assert!(!printed.contains(secret) && !error.contains(secret), "{printed}{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Many processes count in one unprotected file, and lose nothing; also when they are killed.
+//! Many processes count in one unprotected file, and lose no update, also when they are killed.
 //!
 //! The full size, with its figures:
 //! `cargo test --release -p fencelock-cli --test run -- --ignored --nocapture counter`
@@ -34,7 +34,7 @@ fn two_hundred_processes_under_fire() {
     count_under_fire(200, 50, Duration::from_millis(100));
 }
 
-/// Reads, adds, writes: lost if two do it at the same time.
+/// Reads, adds, writes: an update is lost if two processes do so at the same time.
 const ADD: &str = "read n < counter; echo $((n + 1)) > counter";
 
 fn count(processes: u64, times: u64) {
@@ -64,7 +64,7 @@ fn shell(here: &Scratch, script: &str) -> Command {
 
 /// The counter is the last line of a log, and adding is appending, which a kill cannot halve. Two
 /// that count at the same time append the same number. Most kills from outside meet waiters, so
-/// some holders kill their own wrapper, the watchdog's parent, and go on for as long as they can.
+/// some holders kill their own wrapper, the watchdog's parent, and continue for as long as they can.
 const APPEND: &str = r#"
 doom() { read -r _ _ _ wrapper _ < /proc/$PPID/stat; kill -KILL $wrapper; }
 [ "$DOOM" = before ] && doom
@@ -117,7 +117,7 @@ fn count_under_fire(processes: u64, times: u64, pause: Duration) {
     );
 }
 
-/// Repeats until so many runs went through; some are killed at a random moment.
+/// Repeats until enough runs have completed; some are killed at a random moment.
 fn client(
     here: &Scratch,
     times: u64,

@@ -1,8 +1,8 @@
-//! Beside Apache Curator's `InterProcessReadWriteLock`, on ZooKeeper: the command takes either of its
-//! locks.
+//! Together with Apache Curator's `InterProcessReadWriteLock`, on ZooKeeper: the command takes either
+//! of its locks.
 
 #[path = "../../../backend-zk/tests/foreign/peer.rs"]
-#[allow(dead_code, reason = "the driver's own tests use the rest")]
+#[allow(dead_code, reason = "the backend's own tests use the rest")]
 mod peer;
 
 use fencelock_testkit::servers::TestZooKeeper;
@@ -28,7 +28,7 @@ async fn the_command_is_a_writer_and_a_reader_to_curator() {
         let mut job = here.hold(&["--url", &url, ours], "orders");
         let answer = curator.ask(&format!("{theirs} /app/orders 300")).await;
         let expected = if together { "held" } else { "busy" };
-        assert_eq!(answer, expected, "{theirs} of Curator beside {ours}");
+        assert_eq!(answer, expected, "{theirs} of Curator with {ours}");
         if together {
             assert_eq!(curator.ask("release").await, "released");
         } else {
@@ -41,7 +41,7 @@ async fn the_command_is_a_writer_and_a_reader_to_curator() {
             continue;
         }
         assert_eq!(curator.answer().await, "held");
-        assert_eq!(code(ours), 75, "{ours} beside {theirs} of Curator");
+        assert_eq!(code(ours), 75, "{ours} with {theirs} of Curator");
         assert_eq!(curator.ask("release").await, "released");
         assert_eq!(code(ours), 0);
     }

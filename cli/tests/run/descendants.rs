@@ -1,4 +1,4 @@
-//! What leaves the command's process group still ends with the lock: for any reason but the
+//! Processes that leave the command's process group still end with the lock, for any reason but the
 //! command's own end.
 
 use std::process::Command;
@@ -7,16 +7,16 @@ use rustix::process::{Pid, Signal};
 
 use crate::support::{Job, Scratch, children, eventually, pid, state};
 
-/// Ways out of the group for a process that is deaf to SIGTERM, and prints its number.
+/// Ways out of the group for a process that ignores SIGTERM and prints its number.
 const ESCAPES: [(&str, &str); 4] = [
-    ("timeout", "timeout 1000 sh -c \"$DEAF\"; echo went on"),
-    ("job control", "set -m; sh -c \"$DEAF\" & wait; echo went on"),
-    ("a session", "setsid sh -c \"$DEAF\" & wait; echo went on"),
+    ("timeout", "timeout 1000 sh -c \"$DEAF\"; echo continued"),
+    ("job control", "set -m; sh -c \"$DEAF\" & wait; echo continued"),
+    ("a session", "setsid sh -c \"$DEAF\" & wait; echo continued"),
     ("a daemon", "(setsid sh -c \"$DEAF\" &); while :; do sleep 1000; done"),
 ];
 const DEAF: &str = "trap '' TERM; echo $$; sleep 1000; :";
 
-/// A job with one of these in it, and the number of what escaped.
+/// A job with one of these in it, and the number of the process that escaped.
 fn start(here: &Scratch, options: &[&str], script: &str) -> (Job, Pid) {
     let mut arguments = options.to_vec();
     arguments.extend(["job", "--", "bash", "-c", script]);
@@ -64,17 +64,17 @@ fn a_sigterm_ends_what_left_the_group() {
     }
     // And gives it the time that it has.
     let polite = "timeout 1000 bash -c 'trap \"sleep 0.3; echo tidy; exit\" TERM; echo $$; \
-                  while :; do sleep 0.01; done'; echo went on";
+                  while :; do sleep 0.01; done'; echo continued";
     let (mut job, _) = start(&here, &["--grace", "10s"], polite);
     job.send(Signal::TERM);
     assert_eq!(job.code(), 143);
     assert_eq!(job.silence(), ["tidy"]);
 }
 
-/// As with systemd's `ProtectProc=invisible`: the wrapper's parent is root's, and hidden.
+/// Like systemd's `ProtectProc=invisible`: the wrapper's parent is root's, and hidden.
 #[test]
 fn a_sigterm_gives_its_time_to_all_although_proc_hides_our_parent() {
-    // Processes of its own, so that nobody else's `/proc` is touched.
+    // Processes of its own, so that no other test's `/proc` is touched.
     let prepare = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"];
     let hide = "mount -o remount,hidepid=2 /proc && \
                 nobody='setpriv --reuid=65534 --regid=65534 --clear-groups' && \
@@ -89,7 +89,7 @@ fn a_sigterm_gives_its_time_to_all_although_proc_hides_our_parent() {
         return;
     }
     let polite = "trap 'sleep 0.3; echo tidy; exit' TERM; echo up; while :; do sleep 0.01; done";
-    for way in ["bash -c \"$POLITE\" & wait", "timeout 1000 bash -c \"$POLITE\"; echo went on"] {
+    for way in ["bash -c \"$POLITE\" & wait", "timeout 1000 bash -c \"$POLITE\"; echo continued"] {
         let run = here.run(&["--grace", "10s", "job", "--", "bash", "-c", way]);
         let mut container = Command::new("unshare");
         // The shell stays: it is the parent.
@@ -143,7 +143,7 @@ fn a_killed_watchdog_takes_what_left_the_group_but_not_what_was_there_before() {
 fn a_killed_watchdog_takes_nothing_that_came_to_us_from_elsewhere() {
     let here = Scratch::new();
     assert!(Command::new("mkfifo").arg(here.path("pipe")).status().unwrap().success());
-    let command = "read go; setsid sh -c \"$DEAF\" & wait; echo went on";
+    let command = "read go; setsid sh -c \"$DEAF\" & wait; echo continued";
     let run = here.run(&["job", "--", "bash", "-c", command]);
     let mut shell = Command::new("bash");
     let stranger = "{ sleep 1000 >&- & echo $!; read x < pipe; } & exec \"$0\" \"$@\"";
@@ -159,9 +159,9 @@ fn a_killed_watchdog_takes_nothing_that_came_to_us_from_elsewhere() {
         let ours = children(job.pid());
         ours.len() == 2 && ours.contains(&orphan)
     });
-    // A look at our children and the watchdog takes fewer than eight reads, and nothing else reads.
+    // Listing our children and the watchdog takes fewer than eight reads, and nothing else reads.
     let before = reads(job.pid());
-    eventually("it was looked at twice", || reads(job.pid()) >= before + 24);
+    eventually("they were listed twice", || reads(job.pid()) >= before + 24);
     let watchdog = children(job.pid()).into_iter().find(|child| *child != orphan);
     rustix::process::kill_process(watchdog.expect("the watchdog"), Signal::KILL).unwrap();
     assert_eq!(job.code(), 70);
@@ -179,7 +179,7 @@ fn reads(process: Pid) -> u64 {
     reads.and_then(|reads| reads.parse().ok()).expect("a number of reads")
 }
 
-/// A daemon that prints `up`, and at its end what comes through a pipe.
+/// A daemon that prints `up`, and at its end a line from a pipe.
 const DAEMON: &str = "(setsid sh -c 'echo up; read x < pipe; echo $x' &)";
 
 fn job_with_daemon(here: &Scratch, rest: &str) -> Job {
@@ -211,7 +211,7 @@ fn a_daemon_outlives_a_command_that_ends_by_itself() {
 fn a_keyboard_interrupt_ends_what_left_the_group_but_no_daemon() {
     let here = Scratch::new();
     // What a script starts in the background ignores SIGINT.
-    let script = "timeout 1000 sh -c 'echo deaf; sleep 1000; :' & wait; echo went on";
+    let script = "timeout 1000 sh -c 'echo deaf; sleep 1000; :' & wait; echo continued";
     let mut job = job_with_daemon(&here, script);
     assert_eq!(job.line(), "deaf");
     job.send(Signal::INT);
@@ -230,6 +230,23 @@ fn many_processes_in_their_own_sessions_end_with_the_wrapper() {
     job.silence();
 }
 
+/// The command is dead at once, and the processes that one reading of `/proc` shows soon after. Those
+/// that are started meanwhile take more readings.
+#[test]
+fn what_is_started_while_the_lock_ends_is_ended_too() {
+    let here = Scratch::new();
+    // Should one escape, it ends by itself, but after the test has waited for it in vain.
+    let script = "(setsid sh -c 'for i in $(seq 1000); do setsid sleep 100 & \
+                  [ $i = 50 ] && echo up; done; sleep 100' &); sleep 100";
+    for _ in 0..5 {
+        let mut job = here.start(&["job", "--", "sh", "-c", script]);
+        assert_eq!(job.line(), "up");
+        here.take_away("job");
+        assert_eq!(job.code(), 79);
+        assert_eq!(job.silence(), [""; 0]);
+    }
+}
+
 #[test]
 fn a_chain_of_processes_that_start_their_successor_is_caught() {
     let here = Scratch::new();
@@ -244,7 +261,7 @@ fn a_chain_of_processes_that_start_their_successor_is_caught() {
     assert_eq!(job.silence(), [""; 0]);
 }
 
-/// As `sudo` does it: a program that has changed its user for good.
+/// Like `sudo`: a program that has changed its user permanently.
 #[test]
 fn what_may_not_be_ended_is_named_at_once() {
     let here = Scratch::new();
@@ -264,8 +281,8 @@ fn what_may_not_be_ended_is_named_at_once() {
         return;
     }
     let becomes_root = format!("{} --reuid=0 sh -c 'echo $$; read x; exit 3'", rooted.display());
-    // Beside the command, and as the command itself.
-    for script in [format!("{becomes_root}; echo went on"), format!("exec {becomes_root}")] {
+    // As a child of the command, and as the command itself.
+    for script in [format!("{becomes_root}; echo continued"), format!("exec {becomes_root}")] {
         let options = ["--hold-at-most", "3s", "--status-json", "status", "job"];
         let run = here.run(&[&options[..], &["--", "sh", "-c", &script]].concat());
         let mut shell = Command::new(nobody[0]);
@@ -276,9 +293,12 @@ fn what_may_not_be_ended_is_named_at_once() {
         let root = pid(&job.line());
         let lost = job.line();
         assert!(lost.starts_with("fencelock: lock lost: "), "{lost}");
-        let told = job.line();
+        let complaint = job.line();
         let expected = format!("fencelock: cannot end pid {} (sh)", root.as_raw_pid());
-        assert!(told.starts_with(&expected) && told.contains("not permitted"), "{told}");
+        assert!(
+            complaint.starts_with(&expected) && complaint.contains("not permitted"),
+            "{complaint}"
+        );
         assert!(!is_dead(root));
         if script.starts_with("exec") {
             job.hang_up();
@@ -292,7 +312,7 @@ fn what_may_not_be_ended_is_named_at_once() {
             assert_eq!(status["not_ended"][0]["pid"], root.as_raw_pid(), "{status}");
             rustix::process::kill_process(root, Signal::KILL).unwrap();
         }
-        assert_eq!(job.silence(), [""; 0], "each is said once");
+        assert_eq!(job.silence(), [""; 0], "each is reported once");
     }
 }
 
@@ -327,12 +347,12 @@ fn orphans_are_reaped_while_the_lock_is_held_on() {
 const CONTAINER: [&str; 6] =
     ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
-/// Whether there can be such a container here; says so if not.
+/// Whether such a container can be started here; reports it if not.
 fn container_starts() -> bool {
     let tried = Command::new("unshare").args(CONTAINER).arg("true").status();
     let starts = tried.is_ok_and(|end| end.success());
     if !starts {
-        eprintln!("NOT TESTED: this system lets nobody make a process namespace");
+        eprintln!("NOT TESTED: this system allows no process namespaces");
     }
     starts
 }

@@ -1,4 +1,4 @@
-//! What the command is told, what monitoring is told, and a lock within itself.
+//! The command's environment, the status file, and a lock nested in itself.
 
 use std::os::unix::fs::FileTypeExt;
 
@@ -126,10 +126,10 @@ fn the_status_goes_through_a_pipe_whose_reader_gets_all_of_it() {
 
     let mut reader = crate::support::Job::start(std::process::Command::new("cat").arg(&pipe));
     // Opened for writing without waiting: only possible once the reader has it open.
-    crate::support::eventually("somebody reads", || {
+    crate::support::eventually("the pipe has a reader", || {
         use std::os::unix::fs::OpenOptionsExt;
         let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-        // Kept open, so that the reader goes on to read until the job has it open.
+        // Kept open, so that the reader continues to read until the job has it open.
         std::fs::File::options().write(true).custom_flags(flags).open(&pipe).is_ok_and(|writer| {
             assert_eq!(here.code(&["--status-json", "pipe", "job", "--", "sh", "-c", "exit 3"]), 3);
             drop(writer);

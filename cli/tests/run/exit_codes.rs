@@ -100,7 +100,7 @@ fn a_bad_store_is_78_and_shows_no_password() {
 fn a_store_that_does_not_answer_is_69_and_names_the_bound() {
     let here = Scratch::new();
     assert_eq!(here.code(&["job", "--", "true"]), 0);
-    // A process that is stopped while it changes the queue, as far as others can see.
+    // To other clients this looks like a process that was stopped while it changed the queue.
     let queue = here.path("locks").join("lock%3Ajob").join("q");
     let file = std::fs::File::options().read(true).write(true).open(&queue).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -142,9 +142,9 @@ fn flocks_spellings_work() {
     assert_eq!(says(&["-n", "-x", "job", "--", "echo", "-s"]), "-s\n");
     assert_eq!(says(&["-e", "--timeout", "1", "job", "--", "echo", "a"]), "a\n");
     let verbose = here.output(&["--verbose", "job", "--", "true"]);
-    let told = String::from_utf8(verbose.stderr).unwrap();
-    assert!(told.starts_with("fencelock: got \"job\" on file://"), "{told}");
-    assert!(told.contains("fencing token"), "{told}");
+    let printed = String::from_utf8(verbose.stderr).unwrap();
+    assert!(printed.starts_with("fencelock: got \"job\" on file://"), "{printed}");
+    assert!(printed.contains("fencing token"), "{printed}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A lock that ends ends its command first: politely, then for good, and before anybody else can
-//! be granted.
+//! A lock's end ends its command first: by SIGTERM, then by SIGKILL, and before another client can be
+//! granted the lock.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ fn a_command_that_ignores_term_is_killed_before_the_lock_ends() {
     let job_line = || job.line();
     let command = pid(&job_line());
     assert_eq!(job_line(), "deaf");
-    // Whoever gets the lock next finds nobody of the old group.
+    // The next holder finds no process of the old group.
     assert_eq!(
         here.code(&[
             "-w",

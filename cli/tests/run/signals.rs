@@ -1,4 +1,4 @@
-//! Signals reach the command's whole group, and end the waiting.
+//! Signals reach the command's whole group, and end a wait.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -14,7 +14,7 @@ const FORWARDED: [(Signal, i32, &str); 4] = [
     (Signal::QUIT, 131, "QUIT"),
 ];
 
-/// A shell forgets a SIGINT that comes while it starts a program; these are past that.
+/// A shell forgets a SIGINT that arrives while it starts a program; these have started theirs.
 const FAMILY: &str = "(echo a; exec sleep 1000) | sh -c 'read x; echo $x; exec sleep 1000'";
 
 #[test]
@@ -25,7 +25,7 @@ fn are_passed_on_to_the_whole_group() {
         assert_eq!(job.line(), "a");
         job.send(signal);
         assert_eq!(job.code(), code, "{name}");
-        assert_eq!(job.silence(), [""; 0], "nobody is left");
+        assert_eq!(job.silence(), [""; 0], "no process is left");
 
         let script =
             format!("trap 'echo got {name}; exit 9' {name}; echo a; while :; do sleep 0.01; done");
@@ -96,15 +96,15 @@ fn that_were_ignored_stay_ignored() {
     assert_eq!(job.code(), 0);
 }
 
-/// As in a container that an orchestrator entered: the leaders of our session and process group
-/// are outside, and have no number inside.
+/// Like a container that an orchestrator entered: the leaders of our session and process group are
+/// outside, and have no number inside.
 #[test]
 fn end_a_wait_whose_session_has_no_number_here() {
     const CONTAINER: [&str; 6] =
         ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
     if !Command::new("unshare").args(CONTAINER).arg("true").status().is_ok_and(|end| end.success())
     {
-        eprintln!("NOT TESTED: this system lets nobody make a process namespace");
+        eprintln!("NOT TESTED: this system allows no process namespaces");
         return;
     }
     let here = Scratch::new();

@@ -1,5 +1,5 @@
-//! Stores that are not there yet, never come, or go away: what is waited for, for how long, and
-//! that none of them looks like a busy lock.
+//! Stores that are not there yet, never come, or go away: how long they are waited for, and that none
+//! of them looks like a busy lock.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -9,14 +9,14 @@ use fencelock_testkit::servers::{RedisOptions, ScriptedServer, TestRedis, TestZo
 
 use crate::support::{Job, Scratch};
 
-/// Much longer than anything here takes, much shorter than what it took when it was wrong.
+/// Much longer than any wait here takes, much shorter than the wrong wait.
 const SOON: Duration = Duration::from_secs(12);
 
 async fn redis() -> TestRedis {
     TestRedis::start().await.expect("a redis-server starts")
 }
 
-/// Listens where a server should, until two attempts to connect were made.
+/// Listens in place of a server, until two attempts to connect were made.
 fn see_two_attempts(port: u16) {
     let listener = TcpListener::bind(("127.0.0.1", port)).expect("the server's port is free");
     for _ in 0..2 {
@@ -51,14 +51,14 @@ async fn an_ensemble_that_comes_later_is_waited_for() {
     assert_eq!(job.code(), 0);
 }
 
-/// What `fencelock run` says and how long it takes, on a store that will not answer.
+/// The message and the duration of `fencelock run` on a store that does not answer.
 fn unreachable(here: &Scratch, options: &[&str], url: &str) -> (String, Duration) {
     let (said, took) = in_vain(here, options, url, 69);
     assert!(said.contains("store unreachable"), "{options:?}: {said}");
     (said, took)
 }
 
-/// The same for any reason, with its exit code.
+/// The message, the duration and the exit code of `fencelock run`.
 fn in_vain(here: &Scratch, options: &[&str], url: &str, code: i32) -> (String, Duration) {
     let start = Instant::now();
     let arguments = [options, &["--skip-ok", "--url", url, "job", "--", "true"]].concat();
@@ -85,7 +85,7 @@ async fn a_store_that_never_comes_is_69_when_the_wait_is_over() {
             assert!(took >= Duration::from_secs_f64(limit) && took < SOON, "{took:?}: {said}");
         }
         let (_, took) = unreachable(&here, &["-n"], &server.url());
-        assert!(took < SOON, "-n waits for nobody: {took:?}");
+        assert!(took < SOON, "-n does not wait: {took:?}");
         let url = format!("{}?unreachable_after=700ms", server.url());
         let (said, took) = unreachable(&here, &[], &url);
         assert!(said.contains("no connection within unreachable_after=700ms"), "{said}");
@@ -141,7 +141,7 @@ async fn a_loss_is_reported_before_the_command_is_signalled() {
     assert_eq!(job.line(), "term");
     assert_eq!(job.code(), 79);
     assert!(start.elapsed() < SOON, "{:?} after the loss of a lease of 3 s", start.elapsed());
-    assert_eq!(job.silence(), [""; 0], "told once");
+    assert_eq!(job.silence(), [""; 0], "reported once");
 }
 
 const LISTENS: &str = "trap 'echo term; exit 0' TERM; echo up; while :; do read -t 1 x; done";

@@ -28,7 +28,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     pub(crate) fn new() -> Scratch {
-        mind_signals();
+        reset_signals();
         Scratch { directory: tempfile::tempdir().expect("a temporary directory") }
     }
 
@@ -51,7 +51,7 @@ impl Scratch {
         command
     }
 
-    /// Its output, when it has ended.
+    /// Its output, after its end.
     pub(crate) fn output<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Output {
         self.run(arguments).stdin(Stdio::null()).output().expect("it runs")
     }
@@ -63,7 +63,7 @@ impl Scratch {
         code.unwrap_or_else(|| panic!("{arguments:?} did not exit: {output:?}"))
     }
 
-    /// A job that runs already.
+    /// Starts a job.
     pub(crate) fn start<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Job {
         Job::start(&mut self.run(arguments))
     }
@@ -77,7 +77,7 @@ impl Scratch {
         job
     }
 
-    /// Takes the lock `name` away from its holder, as an operator does.
+    /// Evicts the holder of the lock `name`, like an operator.
     pub(crate) fn take_away(&self, name: &str) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("it works").block_on(async {
@@ -89,15 +89,15 @@ impl Scratch {
         });
     }
 
-    /// This store, as another process of it.
+    /// Another client of this store.
     pub(crate) async fn connect(&self) -> fencelock::Locks {
         fencelock::connect(&self.url()).await.expect("the store is there")
     }
 }
 
-/// What a shell starts with `&` ignores SIGINT and SIGQUIT, what `nohup` starts SIGHUP, and so
+/// A program that a shell starts with `&` ignores SIGINT and SIGQUIT, with `nohup` SIGHUP, and so
 /// would the jobs of these tests. A signal that is caught here has its default in them.
-fn mind_signals() {
+fn reset_signals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for signal in [Signal::INT, Signal::QUIT, Signal::HUP] {
@@ -108,7 +108,7 @@ fn mind_signals() {
     });
 }
 
-/// A process, its lines, and the end of everything that has its output open.
+/// A process and the lines of its output.
 pub(crate) struct Job {
     child: Child,
     lines: Receiver<String>,
@@ -143,23 +143,23 @@ impl Job {
         self.lines.recv_timeout(HANG).expect("another line")
     }
 
-    /// Waits until nobody is left who could print: every process that inherited its output is
-    /// gone. What was still printed.
+    /// Waits until every process that inherited its output is gone. Returns the lines printed until
+    /// then.
     pub(crate) fn silence(&self) -> Vec<String> {
         let mut rest = Vec::new();
         loop {
             match self.lines.recv_timeout(HANG) {
                 Ok(line) => rest.push(line),
                 Err(RecvTimeoutError::Disconnected) => return rest,
-                Err(RecvTimeoutError::Timeout) => panic!("somebody still has the output open"),
+                Err(RecvTimeoutError::Timeout) => panic!("a process still has the output open"),
             }
         }
     }
 
-    /// Types for its standard input.
+    /// Writes to its standard input.
     pub(crate) fn write(&mut self, text: &str) {
         let stdin = self.child.stdin.as_mut().expect("not hung up");
-        stdin.write_all(text.as_bytes()).expect("somebody reads");
+        stdin.write_all(text.as_bytes()).expect("a reader");
     }
 
     /// Ends its standard input.
@@ -181,7 +181,7 @@ impl Job {
         status.code().unwrap_or_else(|| panic!("ended by signal {:?}", status.signal()))
     }
 
-    /// What it said to standard error, once it has ended.
+    /// Its standard error, once it has ended.
     pub(crate) fn complaints(&mut self) -> String {
         let mut text = String::new();
         let mut stderr = self.child.stderr.take().expect("piped");
@@ -201,7 +201,7 @@ pub(crate) fn pid(text: &str) -> Pid {
     text.trim().parse().ok().and_then(Pid::from_raw).expect("a process id")
 }
 
-/// Waits until `what` is so.
+/// Waits until `so` returns `true`.
 pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
@@ -210,7 +210,7 @@ pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// The state letter of a process in `/proc`, `None` when there is no such process.
+/// The state letter of a process in `/proc`, `None` if it does not exist.
 pub(crate) fn state(process: Pid) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())).ok()?;
     stat.rsplit(')').next()?.trim().chars().next()
@@ -284,7 +284,7 @@ impl Shell {
         self.keys(&format!("{line}\n"));
     }
 
-    /// Waits until `text` is on the screen; what came before it.
+    /// Waits until `text` is on the screen; returns what came before it.
     pub(crate) fn expect(&mut self, text: &str) -> String {
         loop {
             if let Some(at) = self.seen.find(text) {

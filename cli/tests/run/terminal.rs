@@ -1,5 +1,5 @@
-//! On a terminal: the command can read it, Ctrl-C and Ctrl-Z mean the whole job, and a waiter
-//! says whom it waits for.
+//! On a terminal: the command can read it, Ctrl-C and Ctrl-Z are for the whole job, and a waiter
+//! reports the holder.
 
 use crate::support::{Scratch, Shell};
 
@@ -86,7 +86,7 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
         shell.line(&format!(
             "fencelock run job -- sh -c 'read a; echo u''p; read x; echo got:$x'{pipe}"
         ));
-        // Who reads has the terminal.
+        // The reader has the terminal.
         shell.line("first");
         shell.expect("up\r\n");
         shell.keys("\x1a");
@@ -112,7 +112,7 @@ fn in_the_background_it_stops_when_it_reads_and_continues_in_the_foreground() {
     let mut shell = Shell::start(&here);
     shell.line("fencelock run job -- sh -c 'read x; echo got:$x' &");
     shell.expect("READY> ");
-    // Its end of stopping is told with a later prompt.
+    // Its end of stopping is printed with a later prompt.
     shell.line("wait %1");
     shell.expect("Stopped");
     shell.expect("READY> ");
@@ -124,11 +124,11 @@ fn in_the_background_it_stops_when_it_reads_and_continues_in_the_foreground() {
 }
 
 #[test]
-fn a_job_stopped_for_longer_than_its_lease_does_not_go_on() {
+fn a_job_stopped_for_longer_than_its_lease_does_not_continue() {
     let here = Scratch::new();
     let mut shell = Shell::start(&here);
     shell.line(
-        "fencelock run --url mem:// --ttl 1s job -- sh -c 'read a; echo u''p; read x; echo wen''t on'",
+        "fencelock run --url mem:// --ttl 1s job -- sh -c 'read a; echo u''p; read x; echo contin''ues'",
     );
     shell.line("first");
     shell.expect("up\r\n");
@@ -137,7 +137,7 @@ fn a_job_stopped_for_longer_than_its_lease_does_not_go_on() {
     shell.expect("READY> ");
     shell.line("sleep 1.1; fg");
     let between = shell.expect("lock lost");
-    assert!(!between.contains("went on"), "{between}");
+    assert!(!between.contains("continues"), "{between}");
     shell.expect("READY> ");
     shell.line("echo co''de:$?");
     shell.expect("code:79");
@@ -165,8 +165,8 @@ fn elsewhere_a_waiter_is_quiet_unless_asked() {
     let _held = here.hold(&[], "job");
     let quiet = here.output(&["-w", "0.4", "--skip-ok", "job", "--", "true"]);
     assert_eq!(String::from_utf8(quiet.stderr).unwrap(), "");
-    let told = here.output(&["-w", "0.4", "--skip-ok", "--verbose", "job", "--", "true"]);
-    let told = String::from_utf8(told.stderr).unwrap();
-    assert!(told.starts_with("fencelock: waiting for \"job\" on file://"), "{told}");
-    assert_eq!(told.lines().count(), 2, "once, and that the wait timed out: {told}");
+    let printed = here.output(&["-w", "0.4", "--skip-ok", "--verbose", "job", "--", "true"]);
+    let printed = String::from_utf8(printed.stderr).unwrap();
+    assert!(printed.starts_with("fencelock: waiting for \"job\" on file://"), "{printed}");
+    assert_eq!(printed.lines().count(), 2, "once, and that the wait timed out: {printed}");
 }

@@ -48,7 +48,7 @@ fn a_wrapper_killed_at_any_moment_leaves_no_process() {
 
 #[test]
 fn a_killed_job_of_the_shell_takes_the_command_too() {
-    // As `kill -9 %1` does: the wrapper's whole process group at once.
+    // Like `kill -9 %1`: the wrapper's whole process group at once.
     use std::os::unix::process::CommandExt;
     let here = Scratch::new();
     let mut job = crate::support::Job::start(here.run(&FAMILY).process_group(0));
@@ -61,13 +61,13 @@ fn a_killed_job_of_the_shell_takes_the_command_too() {
 #[test]
 fn a_killed_watchdog_ends_the_command() {
     let here = Scratch::new();
-    let script = "trap 'echo told' HUP; sh -c 'trap \"\" HUP; echo up; sleep 1000; :' & \
+    let script = "trap 'echo hup' HUP; sh -c 'trap \"\" HUP; echo up; sleep 1000; :' & \
                   while :; do wait; done";
     let mut job = here.start(&["job", "--", "bash", "-c", script]);
     assert_eq!(job.line(), "up");
     // From now on the wrapper knows its group.
     job.send(Signal::HUP);
-    assert_eq!(job.line(), "told");
+    assert_eq!(job.line(), "hup");
     let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };
     rustix::process::kill_process(watchdog, Signal::KILL).unwrap();
     assert_eq!(job.code(), 70);
@@ -128,7 +128,7 @@ fn the_command_itself_keeps_the_lock_of_the_file_store() {
     let mut job = here.start(&["job", "--", "sh", "-c", "echo $$; exec sleep 1000"]);
     let command = pid(&job.line());
     let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };
-    // Nobody is left to kill the command: the worst case.
+    // No process is left to kill the command: the worst case.
     job.send(Signal::STOP);
     eventually("it is stopped", || state(job.pid()) == Some('T'));
     rustix::process::kill_process(watchdog, Signal::KILL).unwrap();

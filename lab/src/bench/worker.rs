@@ -1,5 +1,5 @@
-//! A process with some of the clients: the program executed again, which starts when it is told to
-//! and answers with one line.
+//! A process with some of the clients: this program, executed again. It starts on a line of input and
+//! answers with one line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};

@@ -1,4 +1,4 @@
-//! Where findings are put, one by one: what is there when a comparison is stopped is its result.
+//! Collects results one by one, so that a stopped comparison has those so far.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::data::{Comparison, Failure, Store};
 use super::progress::Progress;
 
-/// The part of one store.
+/// The results of one store.
 pub(super) struct Board<'a> {
     all: &'a RefCell<Comparison>,
     progress: &'a Progress,
@@ -46,7 +46,7 @@ impl<'a> Board<'a> {
 
     pub(super) fn failed(&self, stage: &str, why: impl Display) {
         let why = why.to_string();
-        self.progress.tell(&format!("{}: {stage} failed: {why}", self.name));
+        self.progress.print(&format!("{}: {stage} failed: {why}", self.name));
         self.store(|store| store.failures.push(Failure { stage: stage.to_owned(), why }));
     }
 }

@@ -13,13 +13,13 @@ pub(crate) struct Comparison {
     pub(crate) format: u32,
     /// The version of fencelock that measured.
     pub(crate) fencelock: String,
-    /// The command that was typed, without passwords.
+    /// The command line, without passwords.
     pub(crate) command: String,
-    /// When it began, as `2026-01-31T12:00:00Z`.
+    /// When it started, for example `2026-01-31T12:00:00Z`.
     pub(crate) began: String,
     /// How long it took.
     pub(crate) took_s: f64,
-    /// What decided which faults came in which order, and what clients did.
+    /// The seed of the order of the faults and of the clients' choices.
     pub(crate) seed: u64,
     /// How long each measurement of speed took.
     pub(crate) seconds: f64,
@@ -27,28 +27,29 @@ pub(crate) struct Comparison {
     pub(crate) repeats: u32,
     /// How many stores were broken at the same time.
     pub(crate) broken_together: usize,
-    /// Whether it was stopped early: what is here was complete by then.
+    /// Whether it was stopped early; it then has what was complete by that time.
     pub(crate) was_stopped: bool,
     pub(crate) machine: Machine,
-    /// In the order in which they were asked for.
+    /// In the order of the command line.
     pub(crate) stores: Vec<Store>,
-    /// Stores that were asked for, or usual, and could not be run.
+    /// Requested or default stores that could not be run.
     pub(crate) left_out: Vec<LeftOut>,
 }
 
-/// Where it ran.
+/// The machine that it ran on.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Machine {
-    /// The processor, in its maker's words.
+    /// The processor's model name.
     pub(crate) processor: String,
     /// Hardware threads that this program may use.
     pub(crate) threads: usize,
     pub(crate) memory_bytes: u64,
-    /// As `Linux 6.1.0`.
+    /// The operating system, for example `Linux 6.1.0`.
     pub(crate) system: String,
-    /// Of the temporary directory, where servers and lock files have their data, as `ext2/ext3`.
+    /// The file system of the temporary directory, where servers and lock files keep their data, for
+    /// example `ext2/ext3`.
     pub(crate) file_system: String,
-    /// The load average of the last minute, at the beginning: on a busy machine figures differ.
+    /// The load average of the last minute, at the start: on a busy machine figures differ.
     pub(crate) load_at_start: f64,
 }
 
@@ -60,14 +61,15 @@ pub(crate) struct LeftOut {
     pub(crate) why: String,
 }
 
-/// One store, and all that was found about it.
+/// One store with its results.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Store {
-    /// Its word, as `redis-aof`, or its URL's scheme and hosts.
+    /// Its name, for example `redis-aof`, or its URL's scheme and hosts.
     pub(crate) store: String,
     /// The servers' settings that matter for locks.
     pub(crate) settings: String,
-    /// Versions of its servers, as `Redis 7.0.15`. Empty where there is none, or it does not tell.
+    /// Versions of its servers, for example `Redis 7.0.15`. Empty without servers, or if they do not
+    /// report it.
     pub(crate) servers: Vec<String>,
     pub(crate) promises: Promises,
     /// Each client loops over a lock of its own.
@@ -102,8 +104,8 @@ pub(crate) struct Promises {
     pub(crate) tokens: String,
     /// When exclusion fails; empty: never.
     pub(crate) exclusion_fails_when: Vec<String>,
-    /// What can befall its servers in a good operator's hands, as `master killed`, under which two
-    /// may hold one lock. Absent where its servers cannot be broken here, so nobody knows.
+    /// The faults, for example `master killed`, under which two clients may hold one lock although
+    /// its servers are operated well. Absent if its servers cannot be broken here.
     pub(crate) overlaps_after: Option<Vec<String>>,
 }
 
@@ -115,7 +117,7 @@ pub(crate) struct Spread {
     pub(crate) max: f64,
 }
 
-/// A closed loop: each client acquires, releases, and asks again.
+/// A closed loop: each client acquires, releases, and acquires again.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Load {
     /// Tasks of one process, which share its connections.
@@ -130,24 +132,23 @@ pub(crate) struct Load {
 
 /// An open loop: clients ask at fixed times, whether or not others still wait.
 ///
-/// A client that was held up asks less often than it was meant to; HdrHistogram adds what those
-/// would have seen that it did not ask (coordinated omission; Gil Tene, "How NOT to Measure
-/// Latency").
+/// A delayed client sends fewer requests than it should; HdrHistogram adds the latencies of those that
+/// it did not send (coordinated omission; Gil Tene, "How NOT to Measure Latency").
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct FixedRate {
-    /// Half of the pairs per second that the most clients had of their own locks.
+    /// Half of the pairs per second of the largest number of clients with their own locks.
     pub(crate) asked_per_s: f64,
     pub(crate) done_per_s: f64,
     pub(crate) acquire_p50_us: f64,
     pub(crate) acquire_p99_us: f64,
     pub(crate) acquire_p999_us: f64,
     pub(crate) acquire_max_us: f64,
-    /// The p99 of those that were asked: what an uncorrected measurement would say.
+    /// The p99 of the requests that were sent: the result of an uncorrected measurement.
     pub(crate) uncorrected_p99_us: f64,
 }
 
-/// A lock handed on from holder to waiter, after holds of 2 ms: from the call of the release to the
-/// next one's grant.
+/// Hand-offs of a lock from holder to waiter, after holds of 2 ms: from the call of the release to the
+/// next grant.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "HandOver")]
 pub(crate) struct HandOff {
@@ -161,28 +162,28 @@ pub(crate) struct HandOff {
     /// The distribution: pairs of a time in microseconds and the share of hand-offs that took at
     /// most that long, from 0 to 1, rising.
     pub(crate) distribution: Vec<(f64, f64)>,
-    /// Jain's index over the clients' grants: 1 when all got the same, 1/clients when one got all.
+    /// Jain's index over the clients' grants: 1 if all had as many, 1/clients if one had all.
     pub(crate) fairness: f64,
-    /// Grants to a client that had asked over a millisecond later than one that was still waiting.
+    /// Grants to a client that asked over a millisecond later than one that was still waiting.
     pub(crate) overtaken: u64,
 }
 
 /// Grants of one lock around a failure.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Timeline {
-    /// What failed, as `holder killed`, `server restarted`, `master killed`, `cut off`.
+    /// What failed, for example `holder killed`, `server restarted`, `master killed`, `cut off`.
     pub(crate) failure: String,
     /// Clients that loop over the lock, with holds of a few milliseconds.
     pub(crate) clients: u32,
-    /// When it failed, from the beginning of the line.
+    /// When it failed, from the start of the timeline.
     pub(crate) failed_at_ms: u64,
     /// When the failure was repaired.
     pub(crate) healed_at_ms: u64,
-    /// Grants in each tenth of a second, from the beginning.
+    /// Grants in each tenth of a second, from the start.
     pub(crate) grants_per_100_ms: Vec<u32>,
     /// The longest gap between grants around the failure.
     pub(crate) without_progress_s: f64,
-    /// Whether grants had come back by the end of the line.
+    /// Whether grants resumed before the end of the timeline.
     pub(crate) came_back: bool,
     /// Errors that clients received.
     pub(crate) errors: u64,
@@ -199,8 +200,8 @@ pub(crate) struct UnderFaults {
     pub(crate) overlaps: u64,
     /// Of these, those that the store's own profile admits.
     pub(crate) admitted_overlaps: u64,
-    /// The most overlaps per acquisition that a run of this length in which there was none is
-    /// compatible with, at a confidence of 95 %. Absent where there were some.
+    /// The upper bound of the overlaps per acquisition, at a confidence of 95 %, if a run of this
+    /// length shows none. Absent if there were overlaps.
     pub(crate) overlaps_at_most: Option<f64>,
     /// Accesses with a stale token that the checking register refused.
     pub(crate) stale_refused: u64,
@@ -208,37 +209,37 @@ pub(crate) struct UnderFaults {
     pub(crate) lost_with_fencing: u64,
     /// Updates that the register without a check lost.
     pub(crate) lost_without_fencing: u64,
-    /// Other violated guarantees, described. Anything here is a bug.
+    /// Descriptions of other violated guarantees. Any entry is a bug.
     pub(crate) violations: Vec<String>,
     /// The command that repeats it, longer.
     pub(crate) again: String,
 }
 
-/// One fault that came and went.
+/// One fault and its repair.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct FaultRound {
-    /// What was done, as `clients frozen`.
+    /// The fault, for example `clients frozen`.
     pub(crate) faults: Vec<String>,
     pub(crate) acquisitions: u64,
     pub(crate) overlaps: u64,
     pub(crate) stale_refused: u64,
     pub(crate) lost_without_fencing: u64,
-    /// After how long all locks had been granted again.
+    /// The time until all locks had been granted again.
     pub(crate) recovered_ms: Option<u64>,
 }
 
 /// What a lock costs. A figure is absent if the store does not have it or does not report it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Cost {
-    /// Requests of one client's acquisition and release, with nobody else there.
+    /// Requests of one client's acquisition and release, without other clients.
     pub(crate) requests_per_pair: Option<f64>,
     pub(crate) bytes_to_servers_per_pair: Option<f64>,
     pub(crate) bytes_from_servers_per_pair: Option<f64>,
-    /// Commands that the servers count, with those inside of scripts.
+    /// Commands that the servers count, including those inside scripts.
     pub(crate) commands_per_pair: Option<f64>,
-    /// Time of all servers' processors, with as many clients as `own_locks` has at its most.
+    /// CPU time of all servers, with the largest number of clients of `own_locks`.
     pub(crate) server_cpu_us_per_pair: Option<f64>,
-    /// Time of this process's, with it the clients' work.
+    /// CPU time of this process, including the clients' work.
     pub(crate) client_cpu_us_per_pair: Option<f64>,
     pub(crate) idle: Option<IdleCost>,
 }
@@ -246,11 +247,11 @@ pub(crate) struct Cost {
 /// The idle cost of held locks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct IdleCost {
-    /// How many were held for the traffic.
+    /// How many locks were held to measure the traffic.
     pub(crate) locks: u32,
-    /// Renewals are this often: a third of a TTL, or a session's heartbeat.
+    /// The interval of renewals: a third of a TTL, or a session's heartbeat.
     pub(crate) ttl_s: f64,
-    /// Of one lock, in a minute.
+    /// Traffic of one lock in a minute.
     pub(crate) requests_per_minute: Option<f64>,
     pub(crate) bytes_per_minute: Option<f64>,
     /// In the servers, for each held lock.
@@ -259,39 +260,39 @@ pub(crate) struct IdleCost {
     pub(crate) client_memory_bytes: Option<f64>,
 }
 
-/// Buyers who each take one piece of a product, if there is one left.
+/// A flash sale: each buyer takes one piece of a product, if any is left.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct FlashSale {
     pub(crate) buyers: u32,
     pub(crate) products: u32,
     /// Pieces of each product.
     pub(crate) pieces: u32,
-    /// Buyers who are served at the same time.
+    /// Buyers that are served at the same time.
     pub(crate) served_together: u32,
     pub(crate) with_lock: Sale,
-    /// For contrast.
+    /// The same sale without a lock, for contrast.
     pub(crate) without_lock: Sale,
 }
 
 /// The result of a sale.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Sale {
-    /// Pieces that the stock says are left, of all products.
+    /// Pieces left in stock, of all products.
     pub(crate) left: u32,
-    /// Pieces that buyers were promised.
+    /// Pieces sold to buyers.
     pub(crate) sold: u32,
-    /// Pieces sold and left together, less those that there were: buyers who get nothing, or will.
+    /// Pieces sold and left together, minus the initial ones: buyers that will get nothing.
     pub(crate) oversold: u32,
-    /// Until the last buyer had been told.
+    /// Until the last buyer had an answer.
     pub(crate) took_s: f64,
-    /// Buyers who were answered an error.
+    /// Buyers that received an error.
     pub(crate) errors: u32,
 }
 
 /// A stage that could not be completed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Failure {
-    /// As `hand-off`.
+    /// For example `hand-off`.
     pub(crate) stage: String,
     pub(crate) why: String,
 }

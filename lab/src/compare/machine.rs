@@ -9,13 +9,13 @@ impl Machine {
     pub(super) fn this() -> Machine {
         let unknown = || "unknown".to_owned();
         let system = rustix::system::uname();
-        let words =
+        let parts =
             [system.sysname(), system.release()].map(|it| it.to_string_lossy().into_owned());
         Machine {
             processor: field("/proc/cpuinfo", "model name").unwrap_or_else(unknown),
             threads: std::thread::available_parallelism().map_or(0, Into::into),
             memory_bytes: memory_bytes().unwrap_or(0),
-            system: words.join(" "),
+            system: parts.join(" "),
             file_system: file_system_of(&std::env::temp_dir()).unwrap_or_else(unknown),
             load_at_start: load().unwrap_or(0.0),
         }

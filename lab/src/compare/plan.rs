@@ -16,7 +16,7 @@ pub(super) struct Plan {
     pub(super) locks: &'static [u32],
     /// Stores that are broken at the same time: most of that is waiting.
     pub(super) together: usize,
-    /// How many of a store's failures are drawn as a line.
+    /// How many of a store's failures get a timeline.
     pub(super) timelines: usize,
     /// How many of the servers' faults are injected.
     pub(super) faults: usize,
@@ -65,7 +65,7 @@ impl Plan {
 
     /// The failures to be drawn.
     pub(super) fn failures(&self, deployment: &dyn Deployment) -> Vec<Fault> {
-        // This one is a series of restarts, and lasts for as long as a node is not believed.
+        // A series of restarts, which lasts as long as a restarted node is quarantined.
         let drawn = telling(deployment).filter(|it| *it != Fault::MinorityRestarted);
         drawn.take(self.timelines).collect()
     }

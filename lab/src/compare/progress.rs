@@ -1,4 +1,4 @@
-//! How far a comparison is: a bar on a terminal, plain lines elsewhere.
+//! The progress of a comparison: a bar on a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -24,14 +24,14 @@ impl Progress {
         Progress { bar: Some(bar) }
     }
 
-    /// What is under way.
+    /// Shows the current step.
     pub(super) fn now(&self, what: String) {
         if let Some(bar) = &self.bar {
             bar.set_message(what);
         }
     }
 
-    /// What was found, and how much of the planned time is over with it.
+    /// Shows a result, and counts the planned time that has passed.
     pub(super) fn found(&self, what: String, planned: Duration) {
         match &self.bar {
             Some(bar) => {
@@ -53,7 +53,7 @@ impl Progress {
         }
     }
 
-    pub(super) fn tell(&self, what: &str) {
+    pub(super) fn print(&self, what: &str) {
         self.concluded(what, Duration::ZERO);
     }
 }

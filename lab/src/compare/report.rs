@@ -1,30 +1,20 @@
 //! The report of a comparison: one page that works without a network, and its first chart as PNG.
 //!
-//! `page` puts the sections together; each section is a file, which draws its figures by `figure`
-//! (charts, in `charts`) and `table`. What a store is good for is decided in `summary`, from
-//! figures alone.
+//! `page` assembles the `sections`; each of them draws its figures by `figure` (charts, in `charts`)
+//! and `table`. `summary` decides what a store is good for, from figures alone.
 
 mod charts;
-mod cost;
-mod faults;
 mod figure;
-mod hand_off;
 mod numbers;
-mod overview;
 mod page;
-mod sale;
-mod settings;
-mod speed;
+mod sections;
 mod stores;
 mod summary;
 mod table;
-mod timelines;
 
-use std::io::Write as _;
 use std::path::Path;
 
 use fencelock::{Error, ErrorKind, Result};
-use tempfile::{Builder, NamedTempFile};
 
 use super::data::Comparison;
 pub(super) use numbers::counted;
@@ -50,13 +40,13 @@ pub(crate) fn png(comparison: &Comparison) -> Result<Vec<u8>> {
     })
 }
 
-/// What the file of `--json` looks like.
+/// The schema of the file of `--json`.
 pub(crate) fn schema() -> String {
     pretty(&schemars::schema_for!(Comparison))
 }
 
-/// Writes the page to `out`, its summary chart beside it, and the figures to `json`. Each file is
-/// there as a whole or as it was.
+/// Writes the page to `out`, its summary chart next to it, and the figures to `json`. Each file is
+/// replaced as a whole or not at all.
 ///
 /// # Errors
 ///
@@ -70,39 +60,22 @@ pub(crate) fn write(comparison: &Comparison, out: &Path, json: Option<&Path>) ->
     replace(&out.with_extension("png"), &png(comparison)?)
 }
 
-/// Whether a file could be written there; in the words of the failure, if not.
+/// Checks that a file could be written there.
 ///
 /// # Errors
 ///
-/// If it could not.
+/// If it could not be.
 pub(crate) fn can_be_at(file: &Path) -> Result<()> {
-    new_beside(file).map(drop).map_err(|cause| unwritten(file, cause))
+    fencelock_cli::new_beside(file).map(drop).map_err(|cause| unwritten(file, cause))
 }
 
 fn pretty(value: &impl serde::Serialize) -> String {
     let text = serde_json::to_string_pretty(value);
-    text.unwrap_or_else(|_| unreachable!("plain numbers and words")) + "\n"
+    text.unwrap_or_else(|_| unreachable!("plain numbers and strings")) + "\n"
 }
 
 fn replace(file: &Path, content: &[u8]) -> Result<()> {
-    let written = new_beside(file).and_then(|mut new| {
-        new.write_all(content)?;
-        Ok(new.persist(file)?)
-    });
-    written.map(drop).map_err(|cause| unwritten(file, cause))
-}
-
-fn new_beside(file: &Path) -> std::io::Result<NamedTempFile> {
-    let directory = match file.parent() {
-        Some(directory) if !directory.as_os_str().is_empty() => directory,
-        _ => Path::new("."),
-    };
-    let mut builder = Builder::new();
-    builder.prefix(".fencelock-report-");
-    // As any new file's, less the umask: a report is there to be shown around.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(directory)
+    fencelock_cli::replace(file, content).map_err(|cause| unwritten(file, cause))
 }
 
 fn unwritten(file: &Path, cause: std::io::Error) -> Error {

@@ -35,7 +35,7 @@ impl Store {
         self.cost.get_or_insert_default()
     }
 
-    pub(super) fn speed_in_words(&self) -> String {
+    pub(super) fn speed_summary(&self) -> String {
         let load = self.own_locks.last().map(|load| {
             let (pairs, clients) = (load.pairs_per_s.median, load.clients);
             format!("{pairs:.0} pairs/s with {clients} clients that have their own locks")

@@ -1,4 +1,4 @@
-//! `fencelock compare` as an engineer meets it.
+//! `fencelock compare` as its users see it.
 
 mod report;
 mod run;

@@ -53,7 +53,7 @@ fn draw(from: &Path, out: &Path) -> Output {
     fencelock(&["--from", &text(from), "--out", &text(out)])
 }
 
-/// Figures that are as strange as they can be and still figures, each with its name.
+/// Extreme but valid figures, each with its name.
 fn strange() -> Vec<(&'static str, Value)> {
     let one = |store: Value| {
         let mut figures = sample();
@@ -105,7 +105,7 @@ fn unmeasured(mut store: Value) -> Value {
     store
 }
 
-/// Every figure 0, lists and words as they are.
+/// Every figure 0, lists and texts unchanged.
 fn zeros(value: Value) -> Value {
     match value {
         Value::Number(_) => 0.into(),

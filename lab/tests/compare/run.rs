@@ -1,4 +1,4 @@
-//! `fencelock compare` as a person meets it: interrupted, mistaken, without servers.
+//! `fencelock compare` as its users see it: interrupted, with wrong arguments, without servers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use crate::support::*;
 
-/// Processes that work in a directory below this one, as servers do in that of their data.
+/// Processes with a working directory below this one, such as servers in their data directory.
 fn servers_in(directory: &TempDir) -> Vec<PathBuf> {
     let processes = std::fs::read_dir("/proc").expect("processes").flatten();
     let places =
@@ -35,8 +35,8 @@ async fn an_interrupt_leaves_a_report_of_what_is_done_and_no_servers() {
     let pid = i32::try_from(child.id().expect("it runs")).expect("a pid");
     kill_process(Pid::from_raw(pid).expect("a pid"), Signal::INT).expect("interrupted");
     let ended = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await;
-    let (code, told) = said(&ended.expect("it ends").expect("it ended"));
-    assert_eq!(code, 0, "{told}");
+    let (code, printed) = said(&ended.expect("it ends").expect("it ended"));
+    assert_eq!(code, 0, "{printed}");
     let figures = figures(&directory);
     assert_eq!(figures["was_stopped"], true);
     assert_eq!(figures["stores"][0]["own_locks"].as_array().map(Vec::len), Some(4), "{figures:#}");
@@ -49,9 +49,12 @@ async fn an_interrupt_leaves_a_report_of_what_is_done_and_no_servers() {
 async fn a_store_whose_servers_are_not_installed_is_left_out_visibly() {
     let directory = directory();
     let mut command = command(&directory, &["redis", "file", "--quick"]);
-    let (code, told) = said(&command.env("PATH", "/nowhere").output().await.expect("it runs"));
-    assert_eq!(code, 0, "{told}");
-    assert!(told.contains("redis is left out") && told.contains("apt-get install"), "{told}");
+    let (code, printed) = said(&command.env("PATH", "/nowhere").output().await.expect("it runs"));
+    assert_eq!(code, 0, "{printed}");
+    assert!(
+        printed.contains("redis is left out") && printed.contains("apt-get install"),
+        "{printed}"
+    );
     let figures = figures(&directory);
     assert_eq!(figures["left_out"][0]["store"], "redis");
     assert_eq!(figures["stores"][0]["store"], "file");
@@ -62,8 +65,8 @@ async fn a_store_whose_servers_are_not_installed_is_left_out_visibly() {
 async fn a_flash_sale_is_right_with_a_lock_and_wrong_without() {
     let directory = directory();
     let stores = ["memory", "file", "redis", "--workload", "flash-sale"];
-    let (code, told) = run(&directory, &stores).await;
-    assert_eq!(code, 0, "{told}");
+    let (code, printed) = run(&directory, &stores).await;
+    assert_eq!(code, 0, "{printed}");
     let figures = figures(&directory);
     for store in figures["stores"].as_array().expect("stores") {
         let sales = store["flash_sales"].as_array().expect("sales");
@@ -80,8 +83,8 @@ async fn a_flash_sale_is_right_with_a_lock_and_wrong_without() {
 #[tokio::test]
 async fn a_page_is_drawn_again_from_its_figures() {
     let directory = directory();
-    let (code, told) = run(&directory, &["memory", "--workload", "flash-sale"]).await;
-    assert_eq!(code, 0, "{told}");
+    let (code, printed) = run(&directory, &["memory", "--workload", "flash-sale"]).await;
+    assert_eq!(code, 0, "{printed}");
     let drawn = page(&directory);
     std::fs::remove_file(directory.path().join("fencelock-compare.html")).expect("removed");
     let mut again = Command::new(env!("CARGO_BIN_EXE_fencelock-lab"));
@@ -99,30 +102,30 @@ async fn mistakes_are_reported_before_anything_is_measured() {
         (&["memory", "--seconds", "0"], 64, "expected seconds"),
         (&["memory", "--quick", "--seconds", "1"], 64, "--quick"),
     ] {
-        let (exit, told) = run(&directory, arguments).await;
-        assert!(exit == code && told.contains(says), "{exit}: {told}");
-        assert!(!told.contains("pairs/s"), "{told}");
+        let (exit, printed) = run(&directory, arguments).await;
+        assert!(exit == code && printed.contains(says), "{exit}: {printed}");
+        assert!(!printed.contains("pairs/s"), "{printed}");
     }
 }
 
 #[tokio::test]
 async fn an_absent_store_is_left_out_without_its_password() {
     let directory = directory();
-    let nobody = "redis://:correct-horse@127.0.0.1:1";
-    let (code, told) = run(&directory, &[nobody, "memory", "--workload", "flash-sale"]).await;
-    assert_eq!(code, 0, "{told}");
+    let absent = "redis://:correct-horse@127.0.0.1:1";
+    let (code, printed) = run(&directory, &[absent, "memory", "--workload", "flash-sale"]).await;
+    assert_eq!(code, 0, "{printed}");
     let figures = figures(&directory);
     assert!(figures["left_out"][0]["why"].as_str().expect("why").contains("127.0.0.1:1"));
-    for text in [told, figures.to_string(), page(&directory)] {
+    for text in [printed, figures.to_string(), page(&directory)] {
         assert!(!text.contains("correct-horse"), "{text}");
     }
 }
 
 #[tokio::test]
 async fn a_store_alone_that_is_not_there_is_one_clear_error() {
-    let (code, told) = run(&directory(), &["redis://:correct-horse@127.0.0.1:1"]).await;
-    assert!(code == 69 && told.contains("127.0.0.1:1"), "{code}: {told}");
-    assert!(!told.contains("correct-horse"), "{told}");
+    let (code, printed) = run(&directory(), &["redis://:correct-horse@127.0.0.1:1"]).await;
+    assert!(code == 69 && printed.contains("127.0.0.1:1"), "{code}: {printed}");
+    assert!(!printed.contains("correct-horse"), "{printed}");
 }
 
 #[tokio::test]
@@ -131,8 +134,8 @@ async fn nothing_stays_in_a_store_that_was_named() {
     server.command(&["SET", "lock:orders", "1"]).await.expect("it answers");
     let keys = async || server.command(&["KEYS", "*"]).await.expect("it answers");
     let directory = directory();
-    let (code, told) = run(&directory, &[&server.url(), "--workload", "flash-sale"]).await;
-    assert_eq!((code, &*keys().await), (0, "lock:orders"), "{told}");
+    let (code, printed) = run(&directory, &[&server.url(), "--workload", "flash-sale"]).await;
+    assert_eq!((code, &*keys().await), (0, "lock:orders"), "{printed}");
 
     let child = command(&directory, &[&server.url()]).spawn().expect("it starts");
     // It measures crowds with a lock each.
@@ -142,6 +145,6 @@ async fn nothing_stays_in_a_store_that_was_named() {
     let pid = i32::try_from(child.id().expect("it runs")).expect("a pid");
     kill_process(Pid::from_raw(pid).expect("a pid"), Signal::INT).expect("interrupted");
     let ended = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await;
-    let (code, told) = said(&ended.expect("it ends").expect("it ended"));
-    assert_eq!((code, &*keys().await), (0, "lock:orders"), "{told}");
+    let (code, printed) = said(&ended.expect("it ends").expect("it ended"));
+    assert_eq!((code, &*keys().await), (0, "lock:orders"), "{printed}");
 }

@@ -5,7 +5,7 @@ use crate::support::{interrupt, run};
 
 /// Behaviours that take many names, and in many ways; each group by itself.
 const GROUPS: [&str; 2] = ["names::", "processes::"];
-/// The least that a user of locks must be allowed, as docs/redis.md has it.
+/// The minimal permissions of a user of locks, from docs/redis.md.
 const DOCUMENT: &str = include_str!("../../../docs/redis.md");
 
 /// Keys of others, some of which look much like the suite's.
@@ -117,7 +117,7 @@ async fn without_the_right_to_scan_it_reports_what_stays_and_for_how_long() {
     for key in left.iter().filter(|key| !before.contains(key)) {
         let expires = server.command(&["PTTL", key]).await.expect("it answers");
         let expires: i64 = expires.parse().expect("a number");
-        // Some names have line ends, and are no keys in parts.
+        // Some names contain line ends, and their parts are not keys.
         let is_part = expires == -2;
         assert!(is_part || (1..=86_400_000).contains(&expires), "{key} expires in {expires} ms");
     }

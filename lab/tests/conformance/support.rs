@@ -26,7 +26,7 @@ pub(crate) async fn run(url: &str, arguments: &[&str]) -> (i32, String) {
     (output.status.code().expect("it exits"), text(&output))
 }
 
-/// Sends `signal` as soon as `is_in_use` says that the suite has made something; what it said.
+/// Sends `signal` as soon as `is_in_use` says that the suite has created something; returns its output.
 pub(crate) async fn interrupt(
     url: &str,
     signal: Signal,

@@ -38,8 +38,8 @@ fn said(output: &Output) -> (i32, String, String) {
 async fn report(arguments: &[&str]) -> Value {
     let file = NamedTempFile::new().expect("a file");
     let path = file.path().to_str().expect("a plain path");
-    let (code, told, progress) = run(&[arguments, &["--json", path]].concat()).await;
-    assert_eq!(code, 0, "{told}\n{progress}");
+    let (code, printed, progress) = run(&[arguments, &["--json", path]].concat()).await;
+    assert_eq!(code, 0, "{printed}\n{progress}");
     let text = std::fs::read_to_string(path).expect("a report");
     let stores: Vec<Value> = serde_json::from_str(&text).expect("JSON");
     stores.into_iter().next().expect("a store")
@@ -47,12 +47,12 @@ async fn report(arguments: &[&str]) -> Value {
 
 /// Another seed each time; a failure prints the command that repeats it.
 async fn keeps_its_promises(store: &str) {
-    let (code, told, progress) = run(&[store, "--rounds", "3"]).await;
-    assert_eq!(code, 0, "{told}\n{progress}");
-    assert!(told.contains(" in 3 rounds, 0 violations (at most one in "), "{told}");
+    let (code, printed, progress) = run(&[store, "--rounds", "3"]).await;
+    assert_eq!(code, 0, "{printed}\n{progress}");
+    assert!(printed.contains(" in 3 rounds, 0 violations (at most one in "), "{printed}");
     assert!(
-        told.contains(&format!("again: fencelock torture {store} --rounds 3 --seed ")),
-        "{told}"
+        printed.contains(&format!("again: fencelock torture {store} --rounds 3 --seed ")),
+        "{printed}"
     );
 }
 
@@ -145,10 +145,10 @@ async fn a_redis_that_restarts_empty_shows_the_overlaps_that_its_profile_names()
 #[tokio::test]
 async fn a_failover_that_loses_locks_shows_the_overlaps_that_its_profile_names() {
     let lossy = ["redis-failover", "--fault", "master-killed", "--rounds", "4"];
-    // The replica may still know an earlier holder of a lock, and grants it to nobody then: some are
+    // The replica may still know an earlier holder of a lock, and does not grant it then: some are
     // free now and then.
-    let crowd = ["--workers", "12", "--locks", "48", "--hold-at-most", "300ms"];
-    let report = report(&[&lossy[..], &crowd].concat()).await;
+    let many = ["--workers", "12", "--locks", "48", "--hold-at-most", "300ms"];
+    let report = report(&[&lossy[..], &many].concat()).await;
     let sum = |what: &dyn Fn(&Value) -> Option<u64>| -> u64 {
         let rounds = report["rounds"].as_array().expect("rounds").iter();
         rounds.map(|round| what(round).expect("a count")).sum()
@@ -158,8 +158,8 @@ async fn a_failover_that_loses_locks_shows_the_overlaps_that_its_profile_names()
     assert_eq!(report["violations"], 0, "{report:#}");
 }
 
-/// A master that holds writes back does not publish for its sentinels either: they take it for dead,
-/// and when it goes on there are two.
+/// A master that delays writes does not publish for its sentinels either: they consider it dead, and
+/// when it continues there are two.
 #[tokio::test]
 async fn an_unrequested_failover_is_detected() {
     let report = report(&["redis-sentinel", "--fault", "writes-paused", "--rounds", "4"]).await;
@@ -205,11 +205,14 @@ async fn an_interrupt_ends_it_with_what_is_done() {
     let pid = i32::try_from(child.id().expect("it runs")).expect("a pid");
     kill_process(Pid::from_raw(pid).expect("a pid"), Signal::INT).expect("interrupted");
     let ended = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await;
-    let (code, told, _) = said(&ended.expect("it ends").expect("it ended"));
-    assert!(code == 0 && told.contains("in 1 rounds") && told.contains("stopped early"), "{told}");
+    let (code, printed, _) = said(&ended.expect("it ends").expect("it ended"));
+    assert!(
+        code == 0 && printed.contains("in 1 rounds") && printed.contains("stopped early"),
+        "{printed}"
+    );
 }
 
-/// A server that somebody else uses, too, with one key.
+/// A server that another client uses too, with one key.
 async fn server_in_use() -> TestRedis {
     let server = TestRedis::start().await.expect("a redis-server starts");
     server.command(&["SET", "lock:orders", "1"]).await.expect("it answers");
@@ -223,9 +226,9 @@ async fn keys(server: &TestRedis) -> String {
 #[tokio::test]
 async fn nothing_stays_in_a_store_that_was_named() {
     let server = server_in_use().await;
-    let (code, told, progress) = run(&[&server.url(), "--rounds", "1"]).await;
-    assert_eq!(code, 0, "{told}\n{progress}");
-    assert_eq!(keys(&server).await, "lock:orders", "{told}\n{progress}");
+    let (code, printed, progress) = run(&[&server.url(), "--rounds", "1"]).await;
+    assert_eq!(code, 0, "{printed}\n{progress}");
+    assert_eq!(keys(&server).await, "lock:orders", "{printed}\n{progress}");
 }
 
 #[tokio::test]
@@ -238,6 +241,6 @@ async fn nothing_stays_in_a_store_that_was_named_when_the_run_is_interrupted() {
     let pid = i32::try_from(child.id().expect("it runs")).expect("a pid");
     kill_process(Pid::from_raw(pid).expect("a pid"), Signal::TERM).expect("it runs");
     let ended = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await;
-    let (_, told, progress) = said(&ended.expect("it ends").expect("it ended"));
-    assert_eq!(keys(&server).await, "lock:orders", "{told}\n{progress}");
+    let (_, printed, progress) = said(&ended.expect("it ends").expect("it ended"));
+    assert_eq!(keys(&server).await, "lock:orders", "{printed}\n{progress}");
 }

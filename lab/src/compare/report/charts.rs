@@ -24,8 +24,8 @@ use plotters::style::register_font;
 
 /// Stores that have a colour of their own; the next ones share them, with another mark and dash.
 pub(super) const COLOURS: usize = 10;
-/// For light and for dark pages: at least 3:1 to the page, and told apart with any kind of
-/// colour-blindness as far as ten can be; marks and dashes do the rest.
+/// For light and for dark pages: contrast of at least 3:1 to the page, and distinguishable with any
+/// kind of colour-blindness as far as ten can be; marks and dashes do the rest.
 const LIGHT: [u32; COLOURS] = [
     0x0072b2, 0xd55e00, 0x00875f, 0xc0528f, 0x4d4d4d, 0x9a7400, 0x6a3d9a, 0x1e8fc6, 0x8c1515,
     0x00565b,
@@ -48,7 +48,7 @@ pub(super) struct Colours {
 }
 
 impl Colours {
-    /// Stand for others, which `style` tells.
+    /// Placeholders, which `style` maps to the colours of the page.
     const MARKERS: Colours = Colours {
         ink: RGBColor(1, 1, 1),
         quiet: RGBColor(2, 2, 2),
@@ -185,10 +185,10 @@ impl Frame {
 
 /// What a chart is drawn on.
 pub(super) type Area<B> = DrawingArea<B, Shift>;
-/// Whether it could be.
+/// The result of drawing.
 pub(super) type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
-/// A drawing as it stands in a page, of `size` pixels on it.
+/// A drawing for the page, of this size in its pixels.
 pub(super) fn svg(
     (width, height): (u32, u32),
     draw: impl for<'a> Fn(&Area<SVGBackend<'a>>, &Frame) -> Drawn<SVGBackend<'a>>,

@@ -1,4 +1,4 @@
-//! A chart in the page: its title, what it shows in words, which stores, and in which settings.
+//! A chart in the page: its title, a description, its stores and their settings.
 
 use maud::{Markup, html};
 use plotters::prelude::SVGBackend;
@@ -9,7 +9,7 @@ use super::stores::Named;
 /// What stands around a chart.
 pub(super) struct Figure<'a> {
     pub(super) title: String,
-    /// What the chart shows, for those who cannot see it.
+    /// A description of the chart, for screen readers.
     pub(super) alternative: String,
     /// What must be known to read it.
     pub(super) caption: Markup,

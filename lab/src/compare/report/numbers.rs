@@ -1,4 +1,4 @@
-//! Figures as people read them.
+//! Human-readable figures.
 
 /// About three digits that count, with separators: `61,230`, `4.57`, `0.0123`.
 pub(super) fn figure(value: f64) -> String {
@@ -19,12 +19,12 @@ pub(super) fn figure(value: f64) -> String {
     }
 }
 
-/// The same where a figure is exact, as at an axis: `1`, `0.01`.
+/// An exact figure, such as one at an axis: `1`, `0.01`.
 pub(super) fn exact(value: f64) -> String {
     bare(&figure(value)).to_owned()
 }
 
-/// A time of which that is so: `10 ms`.
+/// An exact time: `10 ms`.
 pub(super) fn exact_us(us: f64) -> String {
     let time = time_us(us);
     let (value, unit) = time.split_once(' ').unwrap_or((&time, ""));
@@ -38,12 +38,12 @@ fn bare(figure: &str) -> &str {
     }
 }
 
-/// Whole, as `1,234,567`.
+/// A whole number, such as `1,234,567`.
 pub(super) fn count(value: u64) -> String {
     grouped(&value.to_string())
 }
 
-/// One of something is not several: `1 lock`, `2 locks`.
+/// A number with its noun, in singular or plural: `1 lock`, `2 locks`.
 pub(in crate::compare) fn counted(value: u64, one: &str, several: &str) -> String {
     format!("{} {}", count(value), if value == 1 { one } else { several })
 }
@@ -65,8 +65,8 @@ pub(super) fn bytes(bytes: f64) -> String {
     format!("{} {}", figure(bytes / 1024_f64.powi(step as i32)), UNITS[step])
 }
 
-/// At most `most` letters; the middle of a long one is left out, since both ends of an address tell
-/// most.
+/// At most `most` characters; the middle of a longer text is left out, since both ends of an address
+/// matter most.
 pub(super) fn shortened(text: &str, most: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= most {
@@ -77,7 +77,7 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
     letters[..head].iter().chain(&['…']).chain(&letters[letters.len() - tail..]).collect()
 }
 
-/// As at the beginning of a sentence.
+/// With a capital first letter.
 pub(super) fn upper(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())

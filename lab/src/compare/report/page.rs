@@ -5,12 +5,13 @@ use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
-use super::super::data::Comparison;
+use super::charts;
 use super::numbers::{counted, figure};
+use super::sections::{cost, faults, hand_off, overview, sale, settings, speed, timelines};
 use super::stores::{Named, named};
-use super::{charts, cost, faults, hand_off, overview, sale, settings, speed, timelines};
+use crate::compare::data::Comparison;
 
-const SCRIPT: &str = include_str!("sort.js");
+const SCRIPT: &str = include_str!("page/sort.js");
 
 /// A part of the page: its anchor, its title and what is in it.
 struct Section {
@@ -21,7 +22,7 @@ struct Section {
 
 pub(super) fn page(comparison: &Comparison) -> Markup {
     let stores = named(comparison);
-    let style = charts::style() + include_str!("style.css");
+    let style = charts::style() + include_str!("page/style.css");
     let sections = sections(comparison, &stores);
     html! {
         (DOCTYPE)
@@ -102,7 +103,7 @@ fn header(comparison: &Comparison) -> Markup {
     }
 }
 
-/// What is missing, before anybody compares with it.
+/// What is missing, before the sections that lack it.
 fn notices(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
     let failures: Vec<_> = stores
         .iter()

@@ -1,7 +1,7 @@
 //! A store among others: its name, its look in every chart, and the figures that decide.
 
-use super::super::data::{Comparison, Load, Store, Timeline};
 use super::numbers::shortened;
+use crate::compare::data::{Comparison, Load, Store, Timeline};
 
 /// A store with its place, which chooses its colour and mark in every chart.
 #[derive(Clone, Copy)]
@@ -36,12 +36,12 @@ impl<'a> Named<'a> {
         self.within(24)
     }
 
-    /// So many letters, or fewer.
+    /// The name in at most `letters` characters.
     pub(super) fn within(self, letters: usize) -> String {
         shortened(&self.store.store, letters)
     }
 
-    /// Own locks at the most clients: how fast the store is as a whole.
+    /// The throughput of the largest number of clients with own locks: the store's as a whole.
     pub(super) fn fastest(self) -> Option<&'a Load> {
         self.store.own_locks.iter().max_by_key(|load| load.clients)
     }
@@ -53,7 +53,7 @@ impl<'a> Named<'a> {
         }
         match (faults.overlaps, faults.overlaps_at_most) {
             (0, Some(bound)) => Some(Overlaps::AtMost(1000.0 * bound)),
-            // Three in as many would have been seen with 95 %.
+            // The rule of three: with three in as many, one would have been seen with 95 %.
             (0, None) => Some(Overlaps::AtMost(3000.0 / faults.acquisitions as f64)),
             (overlaps, _) => {
                 Some(Overlaps::Seen(1000.0 * overlaps as f64 / faults.acquisitions as f64))
@@ -61,7 +61,7 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// The failure after which nothing went on for longest.
+    /// The failure with the longest gap between grants.
     pub(super) fn slowest_return(self) -> Option<&'a Timeline> {
         let timelines = self.store.timelines.iter();
         timelines.max_by(|one, other| one.without_progress_s.total_cmp(&other.without_progress_s))

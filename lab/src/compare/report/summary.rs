@@ -1,20 +1,20 @@
 //! What a store is good for: rules over its promises and what was seen of it, no opinions.
 //!
-//! A store is compared with those that reach as far and were as safe: nobody takes a faster store
-//! that does not do the work.
+//! A store is compared with those of the same scope that were as safe: a faster store does not matter if
+//! it does not do the work.
 
 use std::cmp::Ordering;
 
-use super::super::data::{Store, UnderFaults};
 use super::numbers::{count, counted, figure, time_us};
 use super::stores::Named;
+use crate::compare::data::{Store, UnderFaults};
 
 /// What is said of one store.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Choice {
     /// Continues "choose it when …".
     pub(super) when: String,
-    /// The figures behind it.
+    /// The figures that it rests on.
     pub(super) seen: Vec<String>,
     /// What must be done with it, or is not known.
     pub(super) but: Vec<String>,
@@ -74,7 +74,7 @@ impl Kind {
     fn when(self) -> &'static str {
         match self {
             Kind::OneProcess => "no lock leaves its process: nothing needs to run",
-            Kind::OneMachine => "all who lock run on one machine: no server needs to run",
+            Kind::OneMachine => "all clients run on one machine: no server needs to run",
             Kind::NetworkSafe => "no lock may be held twice",
             Kind::NetworkUnsafe => "a lock that is held twice now and then does no harm",
             Kind::NetworkUnknown => "you already run it",
@@ -88,20 +88,20 @@ struct Merit {
     when: &'static str,
     /// Less is better; absent where it was not measured.
     cost: fn(Named<'_>) -> Option<f64>,
-    /// The cost in words; empty where it is said of every store.
-    words: fn(f64) -> String,
+    /// The cost as text; empty if every store has it.
+    text: fn(f64) -> String,
 }
 
 const MERITS: [Merit; 4] = [
     Merit {
         when: "throughput counts most",
         cost: |named| Some(-named.fastest()?.pairs_per_s.median),
-        words: |_| String::new(),
+        text: |_| String::new(),
     },
     Merit {
         when: "hand-offs must be quick",
         cost: |named| Some(named.store.hand_off.as_ref()?.p99_us),
-        words: |us| format!("hand-off p99 {}", time_us(us)),
+        text: |us| format!("hand-off p99 {}", time_us(us)),
     },
     Merit {
         when: "work must continue soonest after a failure",
@@ -109,12 +109,12 @@ const MERITS: [Merit; 4] = [
             true => Some(named.slowest_return()?.without_progress_s),
             false => Some(f64::INFINITY),
         },
-        words: |_| String::new(),
+        text: |_| String::new(),
     },
     Merit {
         when: "many locks are held for long",
         cost: |named| named.store.cost.as_ref()?.idle.as_ref()?.bytes_per_minute,
-        words: |bytes| format!("{} B/min for a held lock", figure(bytes)),
+        text: |bytes| format!("{} B/min for a held lock", figure(bytes)),
     },
 ];
 
@@ -128,8 +128,8 @@ pub(super) fn choice(named: Named<'_>, stores: &[Named<'_>]) -> Choice {
         .then_some("locks must stay available while one server is down");
     let merits: Vec<&str> = lasting.into_iter().chain(won.iter().map(|merit| merit.when)).collect();
     let mut seen = seen(named);
-    seen.extend(won.iter().filter_map(|merit| Some((merit.words)((merit.cost)(named)?))));
-    seen.retain(|words| !words.is_empty());
+    seen.extend(won.iter().filter_map(|merit| Some((merit.text)((merit.cost)(named)?))));
+    seen.retain(|text| !text.is_empty());
     Choice {
         when: match (&*peers, &*merits) {
             ([], _) => kind.when().to_owned(),
@@ -224,9 +224,9 @@ fn broken(faults: &UnderFaults) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::data::Comparison;
-    use super::super::stores::named;
     use super::*;
+    use crate::compare::data::Comparison;
+    use crate::compare::report::stores::named;
 
     fn sample() -> Comparison {
         let text = include_str!("../../../tests/compare/sample.json");
@@ -244,7 +244,7 @@ mod tests {
         let sample = sample();
         assert_eq!(of(&sample, "memory").when, "no lock leaves its process: nothing needs to run");
         let file = of(&sample, "file").when;
-        assert_eq!(file, "all who lock run on one machine: no server needs to run");
+        assert_eq!(file, "all clients run on one machine: no server needs to run");
     }
 
     #[test]
@@ -262,15 +262,15 @@ mod tests {
     #[test]
     fn several_servers_are_chosen_for_the_loss_of_one() {
         let mut sample = sample();
-        let words = "locks must stay available while one server is down";
+        let text = "locks must stay available while one server is down";
         let place = sample.stores.iter().position(|it| it.store == "zookeeper-3").expect("it");
         let timeline = &mut sample.stores[place].timelines[0];
         "leader killed".clone_into(&mut timeline.failure);
-        assert!(of(&sample, "zookeeper-3").when.starts_with(words));
+        assert!(of(&sample, "zookeeper-3").when.starts_with(text));
         sample.stores[place].timelines.truncate(1);
         sample.stores[place].timelines[0].came_back = false;
-        assert!(!of(&sample, "zookeeper-3").when.contains(words));
-        assert!(!of(&sample, "redis-aof").when.contains(words));
+        assert!(!of(&sample, "zookeeper-3").when.contains(text));
+        assert!(!of(&sample, "redis-aof").when.contains(text));
     }
 
     #[test]

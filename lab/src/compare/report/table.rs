@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use maud::{Markup, PreEscaped, html};
 
-use super::super::data::Spread;
 use super::charts;
 use super::numbers::{count, figure, upper};
 use super::stores::Named;
+use crate::compare::data::Spread;
 
 /// The head of a column.
 pub(super) struct Column {
@@ -21,8 +21,8 @@ pub(super) fn number(name: impl Into<Cow<'static, str>>, unit: &'static str) -> 
     Column { name: name.into(), unit, is_number: true }
 }
 
-/// A column of words.
-pub(super) fn words(name: &'static str) -> Column {
+/// A column of text.
+pub(super) fn text(name: &'static str) -> Column {
     Column { name: name.into(), unit: "", is_number: false }
 }
 

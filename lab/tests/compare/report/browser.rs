@@ -19,7 +19,7 @@ const END: &str = "this is the end of the console";
 pub(super) enum Mode {
     Light,
     Dark,
-    /// As it is printed.
+    /// The page as it is printed.
     Paper,
 }
 
@@ -33,7 +33,7 @@ impl Chromium {
         });
         let options = LaunchOptions {
             path: Some(path),
-            // Where tests run as root there is none.
+            // Chromium has no sandbox when it runs as root.
             sandbox: false,
             idle_browser_timeout: PATIENCE,
             ..LaunchOptions::default()
@@ -97,7 +97,7 @@ impl Page {
         }
     }
 
-    /// The whole page, for people to look at, in a directory that they name.
+    /// A picture of the whole page, for a visual check, in the directory that the user names.
     pub(super) fn keep(&self, name: &str) {
         let Some(directory) = std::env::var_os("FENCELOCK_PAGES") else { return };
         let (width, height): (f64, f64) =
@@ -139,10 +139,10 @@ fn listen(tab: &Tab, sender: Sender<String>, file: &Path) {
             }
             _ => return,
         };
-        // Nobody listens when the page was closed.
+        // The receiver is gone once the page was closed.
         let _ = sender.send(said);
     };
-    tab.add_event_listener(Arc::new(listener)).expect("heard");
+    tab.add_event_listener(Arc::new(listener)).expect("a listener");
     tab.enable_log().expect("the log");
     tab.enable_runtime().expect("the console");
     let network = Network::Enable {

@@ -1,4 +1,4 @@
-//! What is written: the page's text, the PNG, the schema, and what is said when it cannot be.
+//! The files that are written: the page, the PNG and the schema; and the error when that fails.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -23,9 +23,9 @@ struct Chart {
     height: f64,
     /// Smallest of its letters, in pixels on the screen.
     letters: f64,
-    /// Words that do not fit into the drawing.
+    /// Texts that do not fit into the drawing.
     cut: Vec<String>,
-    /// Words that lie on others.
+    /// Texts that overlap.
     collisions: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ struct Words {
     needed: f64,
 }
 
-/// Every text with its contrast to what lies behind it; WCAG 2.1's formula and limits.
+/// Every text with its contrast to its background; WCAG 2.1's formula and limits.
 const CONTRAST: &str = r#"(() => {
   const rgb = (colour) => colour.match(/[\d.]+/g).map(Number);
   const luminance = (colour) => {
@@ -211,7 +211,7 @@ fn strange_figures_are_a_page_too() {
     }
 }
 
-/// The tests above would not notice if the browser told them nothing.
+/// The tests above would not notice if the browser returned nothing.
 #[test]
 fn what_the_policy_forbids_is_a_complaint() {
     let (chromium, report) = (Chromium::start(), Report::of(&sample()));

@@ -73,7 +73,7 @@ fn column(page: &Page, table: usize, column: usize) -> Column {
     page.ask(&format!("column({table}, {column})"))
 }
 
-/// Rows in the order that a person expects; those that are equal as they were.
+/// Rows in the order that a reader expects; equal ones keep theirs.
 fn expected(rows: &[Row], upwards: bool) -> Vec<usize> {
     let mut rows = rows.to_vec();
     let turned = |order: Ordering| if upwards { order } else { order.reverse() };

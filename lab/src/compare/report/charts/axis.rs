@@ -38,7 +38,7 @@ impl Axis {
         let (low, high) = places
             .fold((f64::MAX, f64::MIN), |(low, high), place| (place.min(low), place.max(high)));
         let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
-        // A value at the edge of its decade is hard to tell from the axis itself.
+        // A value at the edge of its decade is hard to distinguish from the axis itself.
         let from = (low - 0.02).floor();
         let to = (high + 0.02).ceil().max(from + 1.0);
         let every = ((to - from) / 7.0).ceil() as usize;
@@ -191,7 +191,7 @@ impl<'a, B: DrawingBackend> Plane<'a, B> {
             .y_label_offset(frame.px(frame.drop))
             .label_style(quiet.clone())
             .draw()?;
-        // Beside the axis a title would lie on its side, which nobody likes to read.
+        // Next to the axis a title would be rotated, which is hard to read.
         let (width, height) = (frame.px(frame.width.into()), frame.px(frame.height.into()));
         let top = quiet.clone().pos(pos(HPos::Left, VPos::Top));
         area.draw(&Text::new(y.title.clone(), (frame.px(2.0), frame.px(frame.head + 4.0)), top))?;

@@ -30,7 +30,7 @@ pub(super) fn place(names: &[Wanted], bounds: Space, gap: i32) -> Vec<Space> {
                     .map(|other| shared(space, candidates[other][chosen[other]]))
                     .sum();
                 let on_marks: i64 = names.iter().map(|name| shared(space, name.mark)).sum();
-                // Beside another's mark a name seems to be its.
+                // Next to another point's mark, a name seems to be that point's.
                 let gap = apart(space, names[name].mark);
                 let height = names[name].height;
                 let mistaken = others
@@ -52,7 +52,7 @@ pub(super) fn place(names: &[Wanted], bounds: Space, gap: i32) -> Vec<Space> {
     candidates.iter().zip(chosen).map(|(spaces, chosen)| spaces[chosen]).collect()
 }
 
-/// Beside the point, the next ones further away.
+/// Next to the point, the following ones further away.
 fn candidates(name: &Wanted, gap: i32) -> Vec<Space> {
     let (x, y) = name.at;
     let (left, top, right, bottom) = name.mark;

@@ -18,9 +18,9 @@ pub(in super::super) struct Panel {
     pub(in super::super) name: String,
     /// Seconds from the failure, and how many in a tenth of a second from there on.
     pub(in super::super) steps: Vec<(f64, f64)>,
-    /// When the failure was over, in seconds after it.
+    /// When the failure was repaired, in seconds after it.
     pub(in super::super) healed: f64,
-    /// What is said beside the name.
+    /// The text next to the name.
     pub(in super::super) note: String,
 }
 
@@ -30,7 +30,7 @@ impl Panel {
     }
 }
 
-/// The pixels that so many panels need.
+/// The height in pixels.
 pub(in super::super) fn height(panels: usize) -> u32 {
     (HEIGHT * panels as f64 + AXIS) as u32
 }

@@ -109,7 +109,7 @@ fn space_of(frame: &Frame, spot: &Spot<'_>, (x, y): (i32, i32)) -> labels::Space
     (x - around - arrow, y - around, x + around, y + around)
 }
 
-/// A line from a name that is not right beside its mark.
+/// A line to its mark from a name that is not right next to it.
 fn lead<B: DrawingBackend>(
     area: &Area<B>,
     frame: &Frame,
@@ -127,7 +127,7 @@ fn lead<B: DrawingBackend>(
     area.draw(&PathElement::new([(x, y), nearest], style))
 }
 
-/// The same as a picture of its own, twice as fine as a page's pixels.
+/// The same chart as a picture of its own, with twice the page's resolution.
 pub(in super::super) fn summary_png(
     stores: &[Named<'_>],
 ) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {

@@ -1,4 +1,4 @@
-//! The command, as the wrapper sees it: started through a watchdog that outlives us.
+//! The command, as the wrapper sees it: started through a watchdog that outlives the wrapper.
 //!
 //! The watchdog is the command's parent. The kernel gives it the process group's number when it starts
 //! the command, so the wrapper cannot die at a moment that leaves an unknown command behind. The
@@ -13,42 +13,41 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fencelock::Moment;
+use fencelock_cli::say;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, test_kill_process};
 
-use super::WATCHDOG;
-use super::exit::say;
 use super::ipc::{self, Channel, Order, Report};
+use super::list::{Process, Processes, children};
 use super::orphans;
-use super::process_tree::{ProcessTree, Reach, Refused, Sent};
-use super::processes::{Process, Processes, children};
+use super::tree::{ProcessTree, Reach, Refused, Rounds, Sent};
+use crate::run::WATCHDOG;
 
 /// The command and its watchdog.
 #[derive(Debug)]
-pub(super) struct Child {
+pub(crate) struct Child {
     channel: Channel,
     watchdog: Pid,
-    /// Our children that are not the command's: what was started by the program that became this
-    /// one, and what that left behind.
+    /// Children of the wrapper that are not the command's: what was started by the program that
+    /// became the wrapper, and what that left behind.
     strangers: Vec<Pid>,
-    leader: Option<Pid>,
     processes: ProcessTree,
     kill_at: Moment,
     /// Processes that could not be ended, and were reported.
     refused: Vec<Refused>,
-    told_blind: bool,
+    reported_blind: bool,
 }
 
 impl Child {
     /// Starts `command` with `variables` in its environment, to be killed at `kill_at` of the boot
     /// clock. The lock is kept by `keep_alive`, which the command inherits.
-    pub(super) fn start(
+    pub(crate) fn start(
         command: &[OsString],
         variables: &[(&str, String)],
         keep_alive: Option<BorrowedFd<'_>>,
         kill_at: Moment,
     ) -> io::Result<Child> {
-        // Should the watchdog be killed, what is left of the command comes to us.
+        // When the watchdog is killed, what is left of the command comes to the wrapper.
         orphans::adopt()?;
         let strangers = children(getpid());
         let (ours, theirs) = ipc::pair()?;
@@ -57,7 +56,7 @@ impl Child {
         files.extend(keep_alive);
         ipc::send_files(&ours, &files)?;
         let channel = Channel::new(ours)?;
-        channel.order(Order::KillAt(kill_at));
+        channel.send(&Order::KillAt { nanos: kill_at.as_nanos() });
         let watchdog = Command::new(this_program()?)
             .arg0("fencelock-watchdog")
             .arg(WATCHDOG)
@@ -75,61 +74,71 @@ impl Child {
             channel,
             watchdog,
             strangers,
-            leader: None,
             processes: ProcessTree::below(watchdog),
             kill_at,
             refused: Vec::new(),
-            told_blind: false,
+            reported_blind: false,
         })
     }
 
-    /// What happened next; `None` when the watchdog is gone. Cancel safe.
-    pub(super) async fn report(&mut self) -> io::Result<Option<Report>> {
-        let report = self.channel.next_report().await?;
+    /// The next report; `None` when the watchdog is gone, or sends garbage, which is treated the same.
+    /// Cancel safe.
+    pub(crate) async fn report(&mut self) -> Option<Report> {
+        let report = self.channel.receive().await.unwrap_or(None);
         match report {
-            Some(Report::Started(leader)) => {
-                self.leader = Some(leader);
-                self.processes.leads(leader);
-            }
+            Some(Report::Started { group }) => self.processes.group = Pid::from_raw(group),
             Some(_) => {}
             // Possibly before it reported that the command runs.
             None => self.processes.adopt(&self.strangers),
         }
-        Ok(report)
+        report
     }
 
     /// The command's process group, once it runs.
-    pub(super) fn group(&self) -> Option<Pid> {
-        self.leader
+    pub(crate) fn group(&self) -> Option<Pid> {
+        self.processes.group
     }
 
-    /// Sends `signal` to the whole group.
-    pub(super) fn signal(&mut self, signal: Signal) {
-        self.signal_all(signal, Reach::Group);
+    /// Sends `signal` to the command's group.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.send(signal, kill_process_group);
     }
 
     /// Sends `signal` to the command alone: a message for it, which its helpers might die of.
-    pub(super) fn message(&self, signal: Signal) {
-        if let Some(leader) = self.leader
-            && let Err(error) = kill_process(leader, signal)
-        {
+    pub(crate) fn message(&self, signal: Signal) {
+        self.send(signal, kill_process);
+    }
+
+    fn send(&self, signal: Signal, send: fn(Pid, Signal) -> rustix::io::Result<()>) {
+        if let Some(Err(error)) = self.group().map(|group| send(group, signal)) {
             tracing::debug!(target: "fencelock", %error, "signal {}", signal.as_raw());
         }
     }
 
-    /// Sends `signal` to what is within `reach`, and says what refuses to be ended by it. How many
-    /// processes got it.
-    pub(super) fn signal_all(&mut self, signal: Signal, reach: Reach) -> usize {
+    /// Sends `signal` to all processes within `reach`, and reports those that refuse to be ended by
+    /// it. Returns how many got it.
+    pub(crate) fn signal_all(&mut self, signal: Signal, reach: Reach) -> usize {
         let sent = self.processes.signal(signal, reach);
         let reached = sent.reached;
         if signal == Signal::TERM || signal == Signal::KILL {
-            self.tell(sent);
+            self.report_refusals(sent);
         }
         reached
     }
 
-    fn tell(&mut self, sent: Sent) {
-        if sent.blind && !std::mem::replace(&mut self.told_blind, true) {
+    /// Asks all processes within `reach` to end, by `signal`. Stopped ones could not even die.
+    pub(crate) fn ask_to_end(&mut self, signal: Signal, reach: Reach) {
+        self.signal_all(signal, reach);
+        self.signal_all(Signal::CONT, reach);
+    }
+
+    /// Kills all processes within `reach` until none is left, while `go_on` returns `true`.
+    pub(crate) async fn kill_all(&mut self, reach: Reach, go_on: impl Fn() -> bool) {
+        Rounds::until_none_is_left(|| self.signal_all(Signal::KILL, reach), go_on).await;
+    }
+
+    fn report_refusals(&mut self, sent: Sent) {
+        if sent.blind && !std::mem::replace(&mut self.reported_blind, true) {
             say("/proc does not show our processes: what has left the command's process group \
                  is not ended");
         }
@@ -142,8 +151,8 @@ impl Child {
         }
     }
 
-    /// What has refused to be ended, and still runs.
-    pub(super) fn survivors(&self) -> Vec<Refused> {
+    /// The processes that refused to be ended, and still run.
+    pub(crate) fn survivors(&self) -> Vec<Refused> {
         if self.refused.is_empty() {
             return Vec::new();
         }
@@ -155,18 +164,18 @@ impl Child {
         self.refused.iter().filter(refuses).cloned().collect()
     }
 
-    /// Has the watchdog kill the group at `moment` of the boot clock, should we not be there to
-    /// move it on: stopped, or starved.
-    pub(super) fn kill_at(&mut self, moment: Moment) {
+    /// Has the watchdog kill the command at `moment` of the boot clock, unless the wrapper moves it
+    /// on before. It does not when it is stopped or starved.
+    pub(crate) fn kill_at(&mut self, moment: Moment) {
         if moment != self.kill_at {
             self.kill_at = moment;
-            self.channel.order(Order::KillAt(moment));
+            self.channel.send(&Order::KillAt { nanos: moment.as_nanos() });
         }
     }
 
-    /// Looks which of our children are not the command's. While the watchdog lives, orphans of the
-    /// command go to it, so that any other child has come from elsewhere.
-    pub(super) fn note_strangers(&mut self) {
+    /// Lists which children of the wrapper are not the command's. While the watchdog lives, orphans
+    /// of the command go to it, so that any other child has come from elsewhere.
+    pub(crate) fn note_strangers(&mut self) {
         let ours = children(getpid());
         // After the list: had it died before, the list could have the command's processes.
         if Process::read(self.watchdog).is_some_and(|it| it.lives) {
@@ -174,8 +183,8 @@ impl Child {
         }
     }
 
-    /// Waits until nothing within `reach` runs any more.
-    pub(super) async fn gone(&self, reach: Reach) {
+    /// Waits until nothing within `reach` runs.
+    pub(crate) async fn gone(&self, reach: Reach) {
         let mut pause = Duration::from_millis(1);
         while self.processes.lives(reach) {
             tokio::time::sleep(pause).await;
@@ -183,16 +192,16 @@ impl Child {
         }
     }
 
-    /// Ends the watchdog, which leaves whatever is left of the command alone.
-    pub(super) async fn finish(self) {
-        self.channel.order(Order::Done);
+    /// Ends the watchdog, which does not end what is left of the command.
+    pub(crate) async fn finish(self) {
+        self.channel.send(&Order::Done);
         // It ends at once, unless it was stopped.
         let ended = orphans::ended(self.watchdog);
         let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
     }
 }
 
-pub(super) fn pid(number: u32) -> io::Result<Pid> {
+pub(crate) fn pid(number: u32) -> io::Result<Pid> {
     let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
     pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

@@ -2,13 +2,13 @@
 
 use maud::{Markup, html};
 
-use super::super::data::{Comparison, Load, Spread, Store};
-use super::charts::{Axis, Curve, Point, lines};
-use super::figure::{Figure, HALF, missing, not_measured};
-use super::numbers::{exact, exact_us, figure, time_us};
 use super::settings;
-use super::stores::{Named, without};
-use super::table::{Cell, folded, number, store, table, words};
+use crate::compare::data::{Comparison, Load, Spread, Store};
+use crate::compare::report::charts::{Axis, Curve, Point, lines};
+use crate::compare::report::figure::{Figure, HALF, missing, not_measured};
+use crate::compare::report::numbers::{exact, exact_us, figure, time_us};
+use crate::compare::report::stores::{Named, without};
+use crate::compare::report::table::{Cell, folded, number, store, table, text};
 
 /// One way to load the stores.
 struct Workload {
@@ -70,7 +70,7 @@ const MEASURES: [Measure; 2] = [
     },
 ];
 
-pub(super) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
+pub(crate) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
     html! {
         p { "An acquisition and its release are a pair. Clients are tasks of one process that share "
             "its connections. Both axes are logarithmic; whiskers reach from the least to the most of "
@@ -136,7 +136,7 @@ fn chart(workload: &Workload, measure: &Measure, shown: &[Named<'_>]) -> Markup 
 
 fn figures(workload: &Workload, shown: &[Named<'_>]) -> Markup {
     let columns = [
-        words("store"),
+        text("store"),
         number("clients", ""),
         number("locks", ""),
         number("throughput", "pairs/s, least–most"),
@@ -160,7 +160,7 @@ fn figures(workload: &Workload, shown: &[Named<'_>]) -> Markup {
 
 fn fixed_rate(stores: &[Named<'_>]) -> Markup {
     let columns = [
-        words("store"),
+        text("store"),
         number("asked", "pairs/s"),
         number("done", "pairs/s"),
         number("p50", "µs"),

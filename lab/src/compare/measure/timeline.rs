@@ -13,13 +13,13 @@ use fencelock_testkit::deployments::{self, Deployment, Fault};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::data::Timeline;
-use super::in_ms;
+use crate::compare::data::Timeline;
+use crate::compare::in_ms;
 
 const CLIENTS: u32 = 4;
 const LOCK: &str = "compare-timeline";
 const HOLD: Duration = Duration::from_millis(3);
-/// As the ZooKeeper servers that are started here have their sessions, so that lines compare.
+/// The session timeout of the ZooKeeper servers that are started here, so that timelines compare.
 const TTL: Duration = Duration::from_secs(2);
 const BEFORE: Duration = Duration::from_secs(1);
 const BROKEN_FOR: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(12);
 
 /// What fails.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Failing {
+pub(crate) enum Failing {
     /// A process of its own that has the lock is killed.
     Holder,
     Servers(Fault),
@@ -45,7 +45,7 @@ impl std::fmt::Display for Failing {
     }
 }
 
-pub(super) async fn draw(deployment: &dyn Deployment, failing: Failing) -> Result<Timeline> {
+pub(crate) async fn draw(deployment: &dyn Deployment, failing: Failing) -> Result<Timeline> {
     let params =
         Params { ttl: TTL, unreachable_after: PATIENCE, ..Params::under(&deployment.prefix()) };
     let locks = super::connect(&params.on_url(&deployment.url())).await?;

@@ -1,6 +1,6 @@
 //! Throughput, latency and hand-off of one store, without other clients on its servers.
 //!
-//! The clients are tasks of this process, which reach the servers straight.
+//! The clients are tasks of this process, which connect to the servers directly.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use hdrhistogram::Histogram;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::board::Board;
-use super::data::{Cost, FixedRate, HandOff, Load, Spread};
-use super::plan::Plan;
-use super::report::counted;
 use crate::bench::{self, LockSource, Note};
+use crate::compare::board::Board;
+use crate::compare::data::{Cost, FixedRate, HandOff, Load, Spread};
+use crate::compare::plan::Plan;
+use crate::compare::report::counted;
 
-pub(super) async fn measure(
+pub(crate) async fn measure(
     deployment: &dyn Deployment,
     board: &Board<'_>,
     plan: &Plan,
@@ -127,7 +127,7 @@ async fn hand_off(source: &LockSource, time: Duration) -> Result<HandOff> {
     })
 }
 
-/// At most as many points as a chart is wide.
+/// No more points than a chart has pixels across.
 fn distribution(took: &Histogram<u64>) -> Vec<(f64, f64)> {
     const POINTS: f64 = 200.0;
     let mut points: Vec<(f64, f64)> = Vec::new();

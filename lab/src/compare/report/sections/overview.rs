@@ -2,16 +2,16 @@
 
 use maud::{Markup, html};
 
-use super::super::data::Comparison;
-use super::charts::{MOST_LABELS, scatter, swatch};
-use super::figure::{Figure, missing, not_measured};
-use super::numbers::{count, figure};
 use super::settings;
-use super::stores::{Named, Overlaps};
-use super::summary::{Choice, Kind, choice};
-use super::table::{Cell, number, store, table, words};
+use crate::compare::data::Comparison;
+use crate::compare::report::charts::{MOST_LABELS, scatter, swatch};
+use crate::compare::report::figure::{Figure, missing, not_measured};
+use crate::compare::report::numbers::{count, figure};
+use crate::compare::report::stores::{Named, Overlaps};
+use crate::compare::report::summary::{Choice, Kind, choice};
+use crate::compare::report::table::{Cell, number, store, table, text};
 
-pub(super) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
+pub(crate) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
     if stores.is_empty() {
         return html! { p.absent { "No store was compared." } };
     }
@@ -102,12 +102,12 @@ fn line(named: Named<'_>, choice: &Choice) -> Markup {
 
 fn promises(stores: &[Named<'_>]) -> Markup {
     let columns = [
-        words("store"),
-        words("scope"),
-        words("order"),
-        words("freed after a crash"),
-        words("fencing tokens"),
-        words("exclusion fails when"),
+        text("store"),
+        text("scope"),
+        text("order"),
+        text("freed after a crash"),
+        text("fencing tokens"),
+        text("exclusion fails when"),
         number("overlaps seen", "of acquisitions"),
         number("lost with fencing", "updates"),
         number("lost without", "updates"),

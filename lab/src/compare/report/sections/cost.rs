@@ -2,12 +2,12 @@
 
 use maud::{Markup, html};
 
-use super::super::data::{Cost, IdleCost};
-use super::figure::{missing, not_measured};
-use super::stores::{Named, without};
-use super::table::{Cell, number, store, table, words};
+use crate::compare::data::{Cost, IdleCost};
+use crate::compare::report::figure::{missing, not_measured};
+use crate::compare::report::stores::{Named, without};
+use crate::compare::report::table::{Cell, number, store, table, text};
 
-pub(super) fn section(stores: &[Named<'_>]) -> Markup {
+pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
     let shown: Vec<(Named<'_>, &Cost)> =
         stores.iter().filter_map(|named| Some((*named, named.store.cost.as_ref()?))).collect();
     if shown.is_empty() {
@@ -25,7 +25,7 @@ pub(super) fn section(stores: &[Named<'_>]) -> Markup {
 
 fn pairs(shown: &[(Named<'_>, &Cost)]) -> Markup {
     let columns = [
-        words("store"),
+        text("store"),
         number("requests", "per pair"),
         number("commands in servers", "per pair"),
         number("bytes to servers", "B/pair"),
@@ -49,7 +49,7 @@ fn pairs(shown: &[(Named<'_>, &Cost)]) -> Markup {
 
 fn idle(shown: &[(Named<'_>, &Cost)]) -> Markup {
     let columns = [
-        words("store"),
+        text("store"),
         number("locks held", ""),
         number("TTL", "s"),
         number("requests", "per lock and minute"),

@@ -9,22 +9,22 @@ use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
 
 /// A process at the moment in which `/proc` was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) pid: Pid,
-    /// What it executes, as `ps` shows it: at most 15 bytes.
-    pub(super) name: String,
-    /// Numbers rather than [`Pid`]s: zero is what is outside of our container.
-    pub(super) parent: i32,
-    pub(super) group: i32,
-    pub(super) session: i32,
-    /// Whether it still runs: it is more than a zombie.
-    pub(super) lives: bool,
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    /// The name of the executed file, at most 15 bytes, as `ps` shows it.
+    pub(crate) name: String,
+    /// Numbers rather than [`Pid`]s: zero stands for a process outside of our container.
+    pub(crate) parent: i32,
+    pub(crate) group: i32,
+    pub(crate) session: i32,
+    /// Whether it still runs, and is not a zombie.
+    pub(crate) lives: bool,
     /// When it began, in ticks since the boot: together with the number it is unique.
     began: u64,
 }
 
 impl Process {
-    pub(super) fn read(pid: Pid) -> Option<Process> {
+    pub(crate) fn read(pid: Pid) -> Option<Process> {
         let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
         Process::parse(pid, &String::from_utf8_lossy(&stat))
     }
@@ -50,57 +50,43 @@ impl Process {
 
     /// Sends it `signal`. One that has ended meanwhile is not an error, and no other process is hit
     /// although it may have got the number since.
-    pub(super) fn signal(&self, signal: Signal) -> rustix::io::Result<()> {
-        let sent = match self.descriptor() {
-            Ok(Some(process)) => send(&process, signal),
-            Ok(None) => Ok(()),
-            // A kernel before 5.3, or no descriptor left.
-            Err(_) => kill_process(self.pid, signal),
-        };
-        match sent {
+    pub(crate) fn signal(&self, signal: Signal) -> rustix::io::Result<()> {
+        match self.send(signal) {
             Err(Errno::SRCH) => Ok(()),
             sent => sent,
         }
     }
 
-    /// Opens this very process; `None` when it is gone.
     #[cfg(target_os = "linux")]
-    fn descriptor(&self) -> rustix::io::Result<Option<std::os::fd::OwnedFd>> {
-        use rustix::process::{PidfdFlags, pidfd_open};
-        let process = match pidfd_open(self.pid, PidfdFlags::empty()) {
-            Err(Errno::SRCH) => return Ok(None),
-            opened => opened?,
-        };
-        // Only now the number cannot get another meaning.
-        let is_it = Process::read(self.pid).is_some_and(|now| now.began == self.began);
-        Ok(is_it.then_some(process))
+    fn send(&self, signal: Signal) -> rustix::io::Result<()> {
+        use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+        match pidfd_open(self.pid, PidfdFlags::empty()) {
+            // While this is open, the number means the same process.
+            Ok(process) => match Process::read(self.pid) {
+                Some(now) if now.began == self.began => pidfd_send_signal(process, signal),
+                _ => Ok(()),
+            },
+            Err(Errno::SRCH) => Ok(()),
+            // A kernel before 5.3, or no descriptor left.
+            Err(_) => kill_process(self.pid, signal),
+        }
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn descriptor(&self) -> rustix::io::Result<Option<std::os::fd::OwnedFd>> {
-        Err(Errno::NOSYS)
+    fn send(&self, signal: Signal) -> rustix::io::Result<()> {
+        kill_process(self.pid, signal)
     }
-}
-
-#[cfg(target_os = "linux")]
-fn send(process: &std::os::fd::OwnedFd, signal: Signal) -> rustix::io::Result<()> {
-    rustix::process::pidfd_send_signal(process, signal)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn send(_process: &std::os::fd::OwnedFd, _signal: Signal) -> rustix::io::Result<()> {
-    Err(Errno::NOSYS)
 }
 
 /// All processes that `/proc` shows.
 #[derive(Debug)]
-pub(super) struct Processes {
+pub(crate) struct Processes {
     all: Vec<Process>,
 }
 
 impl Processes {
     /// Reads `/proc`. An error where it is missing, or numbers the processes of another container.
-    pub(super) fn read() -> io::Result<Processes> {
+    pub(crate) fn read() -> io::Result<Processes> {
         let ours = getpid().as_raw_pid().to_string();
         if fs::read_link("/proc/self")?.as_os_str() != ours.as_str() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -112,8 +98,8 @@ impl Processes {
         Ok(processes)
     }
 
-    /// Reads again what has lost its parent meanwhile: it has another one now, or is gone. What
-    /// cannot be placed is left out, and so is what descends from it.
+    /// Reads processes again whose parent has ended meanwhile: they have another one now, or are gone.
+    /// A process without a known parent is left out, with its descendants.
     fn settle(&mut self) {
         let mut before = usize::MAX;
         while self.all.len() < before {
@@ -134,8 +120,8 @@ impl Processes {
     }
 
     /// Adds children of `parent` that were started since.
-    pub(super) fn add_children(&mut self, parent: Pid) {
-        // One that is gone again has a successor, or it has not.
+    pub(crate) fn add_children(&mut self, parent: Pid) {
+        // A child that has ended since may have started a successor.
         for _ in 0..8 {
             let new: Vec<Pid> =
                 children(parent).into_iter().filter(|&pid| self.get(pid).is_none()).collect();
@@ -148,13 +134,13 @@ impl Processes {
         }
     }
 
-    pub(super) fn get(&self, pid: Pid) -> Option<&Process> {
+    pub(crate) fn get(&self, pid: Pid) -> Option<&Process> {
         self.all.iter().find(|process| process.pid == pid)
     }
 
-    /// Splits into what descends from `root`, and all others with `root` itself. A child in
-    /// `strangers` does not count as one, nor does what descends from it.
-    pub(super) fn split(&self, root: Pid, strangers: &[Pid]) -> (Vec<&Process>, Vec<&Process>) {
+    /// Splits into the descendants of `root`, and all others with `root` itself. A child in
+    /// `strangers` does not count as a descendant, nor do its own.
+    pub(crate) fn split(&self, root: Pid, strangers: &[Pid]) -> (Vec<&Process>, Vec<&Process>) {
         let mut children: HashMap<i32, Vec<&Process>> = HashMap::new();
         for process in self.all.iter().filter(|process| process.pid != root) {
             children.entry(process.parent).or_default().push(process);
@@ -178,20 +164,20 @@ impl Processes {
     }
 }
 
-/// Whether a parent exists that `/proc` does not show us, as with `hidepid` and systemd's
-/// `ProtectProc=`: another user's. One that has only begun since is shown by now.
+/// Whether a parent exists that `/proc` does not show, such as another user's with `hidepid` or
+/// systemd's `ProtectProc=`. One that has only begun since is shown by now.
 fn is_hidden(parent: i32) -> bool {
     Pid::from_raw(parent).is_some_and(|parent| Process::read(parent).is_none() && exists(parent))
 }
 
 /// Whether there is such a process, or its zombie, shown or not.
-pub(super) fn exists(pid: Pid) -> bool {
+pub(crate) fn exists(pid: Pid) -> bool {
     test_kill_process(pid) != Err(Errno::SRCH)
 }
 
 /// The children of a process's first thread, which gets orphans too. Where the kernel does not list
 /// them: none.
-pub(super) fn children(parent: Pid) -> Vec<Pid> {
+pub(crate) fn children(parent: Pid) -> Vec<Pid> {
     let parent = parent.as_raw_pid();
     let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
     let pid = |word: &str| word.parse().ok().and_then(Pid::from_raw);

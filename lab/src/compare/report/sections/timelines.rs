@@ -2,15 +2,15 @@
 
 use maud::{Markup, html};
 
-use super::super::data::Timeline;
-use super::charts::{Panel, panel_height, panels};
-use super::figure::{Figure, missing, not_measured};
-use super::numbers::{exact, figure, upper};
 use super::settings;
-use super::stores::{Named, without};
-use super::table::{Cell, Column, folded, number, store, table, words};
+use crate::compare::data::Timeline;
+use crate::compare::report::charts::{Panel, panel_height, panels};
+use crate::compare::report::figure::{Figure, missing, not_measured};
+use crate::compare::report::numbers::{exact, figure, upper};
+use crate::compare::report::stores::{Named, without};
+use crate::compare::report::table::{Cell, Column, folded, number, store, table, text};
 
-pub(super) fn section(stores: &[Named<'_>]) -> Markup {
+pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
     let mut failures: Vec<&str> = Vec::new();
     for timeline in stores.iter().flat_map(|named| &named.store.timelines) {
         if !failures.contains(&&*timeline.failure) {
@@ -77,7 +77,7 @@ fn standstill(timeline: &Timeline) -> String {
 
 /// A store's row has a figure for each failure.
 fn standstills(failures: &[&str], stores: &[Named<'_>]) -> Markup {
-    let columns: Vec<Column> = [words("store")]
+    let columns: Vec<Column> = [text("store")]
         .into_iter()
         .chain(failures.iter().map(|failure| number((*failure).to_owned(), "s")))
         .collect();
@@ -105,12 +105,12 @@ fn standstills(failures: &[&str], stores: &[Named<'_>]) -> Markup {
 
 fn figures(stores: &[Named<'_>]) -> Markup {
     let columns = [
-        words("store"),
-        words("failure"),
+        text("store"),
+        text("failure"),
         number("without progress", "s"),
         number("failure lasted", "s"),
         number("errors returned", "errors"),
-        words("came back"),
+        text("came back"),
     ];
     let rows = stores.iter().flat_map(|named| {
         named.store.timelines.iter().map(|timeline| {

@@ -2,17 +2,17 @@
 
 use maud::{Markup, html};
 
-use super::super::data::{FlashSale, Sale};
-use super::figure::missing;
-use super::numbers::count;
-use super::stores::{Named, without};
-use super::table::{Cell, number, store, table, words};
+use crate::compare::data::{FlashSale, Sale};
+use crate::compare::report::figure::missing;
+use crate::compare::report::numbers::count;
+use crate::compare::report::stores::{Named, without};
+use crate::compare::report::table::{Cell, number, store, table, text};
 
-pub(super) fn section(stores: &[Named<'_>]) -> Markup {
+pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
     let columns = [
-        words("store"),
-        words("sale"),
-        words("stock guarded by"),
+        text("store"),
+        text("sale"),
+        text("stock guarded by"),
         number("sold", "pieces"),
         number("left", "pieces"),
         number("oversold", "pieces"),

@@ -1,8 +1,8 @@
 //! A flash sale: many buyers, few pieces, and a stock that must be right afterwards.
 //!
-//! The stock is a value that is read, thought about, and written, as a row in a database without a
-//! transaction is. It is in this process, and so are the requests of the buyers, as many at a time
-//! as a service lets in; a lock for each product keeps them apart, or nothing does.
+//! The stock is a value that is read, processed and written, like a row of a database without a
+//! transaction. It is in this process, and so are the requests of the buyers, as many at a time as a
+//! service admits; a lock for each product serializes them, or nothing does.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -14,31 +14,31 @@ use futures_util::stream;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::board::Board;
-use super::data::{FlashSale, Sale};
+use crate::compare::board::Board;
+use crate::compare::data::{FlashSale, Sale};
 
 /// Buyers, products, pieces of each.
 const SALES: [[u32; 3]; 2] = [[1_000, 2, 500], [100_000, 1, 10]];
-/// Buyers who are served at the same time.
+/// Buyers that are served at the same time.
 const TOGETHER: u32 = 256;
 /// The way to the database and back.
 const ROUND_TRIP: Duration = Duration::from_millis(1);
 
-pub(super) async fn hold(deployment: &dyn Deployment, board: &Board<'_>) -> Result<()> {
+pub(crate) async fn hold(deployment: &dyn Deployment, board: &Board<'_>) -> Result<()> {
     let locks = super::connect(&super::url_of(deployment)).await?;
     for [buyers, products, pieces] in SALES {
         board.now(&format!("{buyers} buyers of {} pieces", products * pieces));
         let with_lock = sale(Some(&locks), buyers, products, pieces).await?;
         let without_lock = sale(None, buyers, products, pieces).await?;
-        let told = |how: &str, sale: &Sale| {
+        let summary = |how: &str, sale: &Sale| {
             format!(
                 "{how} a lock {} sold, {} left, {} oversold in {:.2} s",
                 sale.sold, sale.left, sale.oversold, sale.took_s
             )
         };
-        let (with, without) = (told("with", &with_lock), told("without", &without_lock));
+        let (with, without) = (summary("with", &with_lock), summary("without", &without_lock));
         board.saw(
-            super::SALE_TAKES,
+            crate::compare::SALE_TAKES,
             &format!("{buyers} buyers of {} pieces: {with}; {without}", products * pieces),
         );
         let sale = FlashSale {

@@ -2,13 +2,13 @@
 
 use maud::{Markup, html};
 
-use super::super::data::{FaultRound, UnderFaults};
-use super::figure::{missing, not_measured};
-use super::numbers::figure;
-use super::stores::{Named, Overlaps, without};
-use super::table::{Cell, folded, number, store, table, words};
+use crate::compare::data::{FaultRound, UnderFaults};
+use crate::compare::report::figure::{missing, not_measured};
+use crate::compare::report::numbers::figure;
+use crate::compare::report::stores::{Named, Overlaps, without};
+use crate::compare::report::table::{Cell, folded, number, store, table, text};
 
-pub(super) fn section(stores: &[Named<'_>]) -> Markup {
+pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
     let shown: Vec<(Named<'_>, &UnderFaults)> =
         stores.iter().filter_map(|named| Some((*named, named.store.faults.as_ref()?))).collect();
     if shown.is_empty() {
@@ -31,7 +31,7 @@ pub(super) fn section(stores: &[Named<'_>]) -> Markup {
 
 fn figures(shown: &[(Named<'_>, &UnderFaults)]) -> Markup {
     let columns = [
-        words("store"),
+        text("store"),
         number("lasted", "s"),
         number("acquisitions", ""),
         number("overlaps", ""),
@@ -82,8 +82,8 @@ fn violations(named: Named<'_>, faults: &UnderFaults) -> Markup {
 
 fn rounds(shown: &[(Named<'_>, &UnderFaults)]) -> Markup {
     let columns = [
-        words("store"),
-        words("faults"),
+        text("store"),
+        text("faults"),
         number("acquisitions", ""),
         number("overlaps", ""),
         number("stale refused", "accesses"),
@@ -116,5 +116,5 @@ fn commands(shown: &[(Named<'_>, &UnderFaults)]) -> Markup {
         vec![store(*named), Cell::markup(html! { code { (faults.again) } })]
     };
     let rows = shown.iter().map(row).collect();
-    folded("the commands that do it again, longer", &[words("store"), words("command")], rows)
+    folded("the commands that do it again, longer", &[text("store"), text("command")], rows)
 }

@@ -1,4 +1,4 @@
-//! The command's processes: its process group, and whatever descends from it elsewhere.
+//! The command's processes: its process group, and all other processes that descend from it.
 //!
 //! A process leaves the command's group easily: `timeout`, a shell with job control, `setsid` and
 //! each daemon do. It cannot leave its ancestors: the watchdog is the subreaper to which the kernel
@@ -11,58 +11,55 @@ use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, getpid, kill_process_group, test_kill_process, test_kill_process_group,
 };
-
 use tokio::time::Instant;
 
-use super::processes::{Process, Processes, exists};
+use super::list::{Process, Processes, exists};
 
 /// How far a signal reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
-    /// The command's own process group.
-    Group,
-    /// And what descends from it in other groups, but not in a session of its own, as daemons do.
+pub(crate) enum Reach {
+    /// The command's process group and its descendants in the same session: daemons are not.
     Session,
-    /// Whatever descends from it.
+    /// All descendants.
     All,
 }
 
 /// The command's processes.
 #[derive(Debug)]
-pub(super) struct ProcessTree {
-    /// Once it is known.
-    group: Option<Pid>,
+pub(crate) struct ProcessTree {
+    /// The group that the command leads, once it runs.
+    pub(crate) group: Option<Pid>,
     /// All of them are below this process.
     root: Pid,
     /// Children of the root that are not the command's.
     strangers: Vec<Pid>,
-    /// Whom the last signal reached. To look for all again takes a while on a busy machine, and
+    /// The processes that got the last signal. Reading `/proc` takes a while on a busy machine, and
     /// time is short when a lock ends: these are killed first.
     known: Vec<Process>,
 }
 
-/// What became of a signal.
+/// The result of sending a signal.
 #[derive(Debug, Default)]
-pub(super) struct Sent {
-    /// How many processes that run have got it.
-    pub(super) reached: usize,
-    /// What runs and has not.
-    pub(super) refused: Vec<Refused>,
-    /// `/proc` does not show the processes: only the group has got it.
-    pub(super) blind: bool,
+pub(crate) struct Sent {
+    /// The number of running processes that got it.
+    pub(crate) reached: usize,
+    /// The running processes that did not get it.
+    pub(crate) refused: Vec<Refused>,
+    /// `/proc` does not show the processes: only the group got it.
+    pub(crate) blind: bool,
 }
 
 /// A process that a signal was refused for: it runs as another user.
 #[derive(Clone, Debug)]
-pub(super) struct Refused {
-    pub(super) pid: Pid,
-    pub(super) name: String,
-    pub(super) why: Errno,
+pub(crate) struct Refused {
+    pub(crate) pid: Pid,
+    pub(crate) name: String,
+    pub(crate) why: Errno,
 }
 
-/// When to kill again: what begins while `/proc` is read is missed by one reading.
+/// When to kill again: one reading of `/proc` misses what starts meanwhile.
 #[derive(Debug)]
-pub(super) struct Rounds {
+pub(crate) struct Rounds {
     next: Instant,
     pause: Duration,
     empty: u32,
@@ -70,66 +67,71 @@ pub(super) struct Rounds {
 
 impl Rounds {
     /// The first round is due now.
-    pub(super) fn begin() -> Rounds {
+    pub(crate) fn begin() -> Rounds {
         Rounds { next: Instant::now(), pause: Duration::from_millis(1), empty: 0 }
     }
 
     /// When the next round is due.
-    pub(super) fn next(&self) -> Instant {
+    pub(crate) fn next(&self) -> Instant {
         self.next
     }
 
-    /// A round has reached so many.
-    pub(super) fn reached(&mut self, reached: usize) {
+    /// Records a round that killed `reached` processes.
+    pub(crate) fn reached(&mut self, reached: usize) {
         self.empty = if reached == 0 { self.empty + 1 } else { 0 };
         self.pause = match self.is_over() {
-            // What has refused may still start what does not.
+            // A process that refused may still start one that does not.
             true => Duration::from_secs(1),
             false => (2 * self.pause).min(Duration::from_millis(50)),
         };
         self.next = Instant::now() + self.pause;
     }
 
-    /// Whether nothing is left that can be killed: three times in a row nothing was found.
-    pub(super) fn is_over(&self) -> bool {
+    /// Whether nothing is left that can be killed: three rounds in a row found nothing.
+    fn is_over(&self) -> bool {
         self.empty >= 3
+    }
+
+    /// Carries out rounds until nothing is left, while `go_on` returns `true`. A round kills what it
+    /// finds, and returns how many that were.
+    pub(crate) async fn until_none_is_left(
+        mut round: impl FnMut() -> usize,
+        go_on: impl Fn() -> bool,
+    ) {
+        let mut rounds = Rounds::begin();
+        while !rounds.is_over() && go_on() {
+            tokio::time::sleep_until(rounds.next()).await;
+            rounds.reached(round());
+        }
     }
 }
 
 impl ProcessTree {
     /// All that descends from the watchdog, `root`.
-    pub(super) fn below(root: Pid) -> ProcessTree {
+    pub(crate) fn below(root: Pid) -> ProcessTree {
         ProcessTree { group: None, root, strangers: Vec::new(), known: Vec::new() }
     }
 
-    /// The command runs, and leads `group`.
-    pub(super) fn leads(&mut self, group: Pid) {
-        self.group = Some(group);
-    }
-
     /// The watchdog has ended, so its descendants have become our children, in addition to our own.
-    pub(super) fn adopt(&mut self, strangers: &[Pid]) {
+    pub(crate) fn adopt(&mut self, strangers: &[Pid]) {
         self.root = getpid();
         self.strangers = strangers.to_vec();
     }
 
-    /// Sends `signal` to all that are within `reach` now. Those that begin meanwhile are missed.
-    pub(super) fn signal(&mut self, signal: Signal, reach: Reach) -> Sent {
-        // First, since it takes no time: what they start from now on is not missed.
+    /// Sends `signal` to all processes within `reach`. Those that start meanwhile are missed.
+    pub(crate) fn signal(&mut self, signal: Signal, reach: Reach) -> Sent {
+        // First, since it takes no time: what the group starts from now on is not missed.
         let group = self.group.map_or(Ok(()), |group| kill_process_group(group, signal));
-        if reach == Reach::Group {
-            return self.of_group(group);
-        }
         if signal == Signal::KILL && reach == Reach::All {
             for process in &self.known {
-                // Whether it was refused is seen below.
+                // A refusal is noticed below.
                 let _ = process.signal(signal);
             }
         }
         let Ok(mut processes) = Processes::read() else {
             return Sent { blind: true, ..self.of_group(group) };
         };
-        // What starts a successor and ends, again and again, is seen here if nowhere else.
+        // A process that starts a successor and ends, again and again, is found here if nowhere else.
         processes.add_children(self.root);
         let (below, outside) = processes.split(self.root, &self.strangers);
         let within = self.within(&processes, &below, reach);
@@ -140,7 +142,7 @@ impl ProcessTree {
         let mut sent = Sent { blind, ..Sent::default() };
         for process in &within {
             let answer = match self.is_in_group(process) && signal != Signal::KILL {
-                // It has got it already, if it may.
+                // It got it with its group, unless that was refused.
                 true => test_kill_process(process.pid),
                 false => process.signal(signal),
             };
@@ -156,8 +158,8 @@ impl ProcessTree {
         sent
     }
 
-    /// Whether anything within `reach` still runs. Unknown counts as yes: it keeps its time to end.
-    pub(super) fn lives(&self, reach: Reach) -> bool {
+    /// Whether a process within `reach` still runs. If that is unknown, yes, so that all have time to end.
+    pub(crate) fn lives(&self, reach: Reach) -> bool {
         let Ok(processes) = Processes::read() else { return true };
         if processes.get(self.root).is_none() {
             return exists(self.root);
@@ -166,7 +168,7 @@ impl ProcessTree {
         !self.within(&processes, &below, reach).is_empty()
     }
 
-    /// What runs within `reach`.
+    /// The processes that run within `reach`.
     fn within<'a>(
         &self,
         processes: &Processes,
@@ -175,7 +177,6 @@ impl ProcessTree {
     ) -> Vec<&'a Process> {
         let session = processes.get(self.root).map(|root| root.session);
         let is_within = |process: &Process| match reach {
-            Reach::Group => self.is_in_group(process),
             Reach::Session => self.is_in_group(process) || Some(process.session) == session,
             Reach::All => true,
         };
@@ -198,8 +199,8 @@ impl ProcessTree {
 }
 
 /// Kills whole groups, so that a process cannot escape by starting its successor and ending while
-/// we look for it: a signal to a group also reaches what its members are just starting. Zombies
-/// tell of such groups, too.
+/// we search for it: a signal to a group also reaches what its members are just starting. Zombies
+/// belong to such groups, too.
 fn kill_groups(below: &[&Process], outside: &[&Process]) {
     let foreign: HashSet<i32> = outside.iter().map(|process| process.group).collect();
     let groups: HashSet<i32> = below.iter().map(|process| process.group).collect();
@@ -213,8 +214,8 @@ fn kill_groups(below: &[&Process], outside: &[&Process]) {
     }
 }
 
-/// Waits until a moment, or for ever if there is none.
-pub(super) async fn until(moment: Option<Instant>) {
+/// Waits until `moment`, for ever without one.
+pub(crate) async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
         None => std::future::pending().await,

@@ -10,10 +10,10 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use tokio::time::{Instant, sleep};
 
-use super::board::Board;
+use crate::compare::board::Board;
 
 /// What of one client's acquisitions and releases goes over its lines, which must be proxied.
-pub(super) async fn on_the_lines(deployment: &dyn Deployment, board: &Board<'_>) -> Result<()> {
+pub(crate) async fn on_the_lines(deployment: &dyn Deployment, board: &Board<'_>) -> Result<()> {
     const PAIRS: u32 = 300;
     const BOUND: Duration = Duration::from_secs(2);
     let locks = super::connect(&super::url_of(deployment)).await?;
@@ -41,7 +41,7 @@ pub(super) async fn on_the_lines(deployment: &dyn Deployment, board: &Board<'_>)
 }
 
 /// What locks that are just held send over the lines.
-pub(super) async fn of_holding(
+pub(crate) async fn of_holding(
     deployment: &dyn Deployment,
     board: &Board<'_>,
     time: Duration,
@@ -72,7 +72,7 @@ pub(super) async fn of_holding(
 }
 
 /// What held locks take in the servers, and in a fresh process that holds them.
-pub(super) async fn of_memory(deployment: &dyn Deployment, board: &Board<'_>) -> Result<()> {
+pub(crate) async fn of_memory(deployment: &dyn Deployment, board: &Board<'_>) -> Result<()> {
     const WARM: u32 = 500;
     const LOCKS: u32 = 2_500;
     let peer =
@@ -102,7 +102,7 @@ pub(super) async fn of_memory(deployment: &dyn Deployment, board: &Board<'_>) ->
     Ok(())
 }
 
-/// A TTL that each store takes: a quorum's is shorter than the time that a node is not believed.
+/// A TTL that each store accepts: a quorum's must be shorter than the quarantine of a node.
 fn params(deployment: &dyn Deployment) -> Params {
     Params { ttl: Duration::from_secs(2), ..Params::under(&deployment.prefix()) }
 }
@@ -119,7 +119,7 @@ async fn metered(deployment: &dyn Deployment) -> Result<Meter> {
     deployment.meter().await.map_err(super::broken)
 }
 
-/// So many at once as a service would ask for.
+/// How many requests a service would send at once.
 const TOGETHER: usize = 128;
 
 async fn hold(locks: &Locks, count: u32) -> Result<Vec<Guard>> {

@@ -9,15 +9,15 @@ use fencelock::Result;
 use fencelock_testkit::deployments::{Deployment, Fault};
 use fencelock_testkit::torture::{self, Round, StoreReport, Until, Workload, torture};
 
-use super::board::Board;
-use super::data::{FaultRound, UnderFaults};
-use super::in_ms;
-use super::plan::Plan;
+use crate::compare::board::Board;
+use crate::compare::data::{FaultRound, UnderFaults};
+use crate::compare::in_ms;
+use crate::compare::plan::Plan;
 use crate::store_spec::{LIBRARY, StoreSpec};
 use crate::torture::in_one_word;
 
-/// Rather many clients that hold for rather long: somebody has a lock whenever something breaks, and
-/// some locks are free.
+/// Rather many clients with rather long holds: whenever something breaks, some locks are held and some
+/// are free.
 const PROCESSES: u32 = 3;
 const WORKLOAD: Workload = Workload {
     workers: 12,
@@ -28,7 +28,7 @@ const WORKLOAD: Workload = Workload {
 const FAULTS_FOR: Duration = Duration::from_millis(1500);
 const QUIET_FOR: Duration = Duration::from_millis(500);
 
-pub(super) async fn run(
+pub(crate) async fn run(
     deployment: &dyn Deployment,
     spec: &StoreSpec,
     board: &Board<'_>,
@@ -48,13 +48,13 @@ pub(super) async fn run(
     // The torture takes servers that do not answer for a wrong address.
     super::connect(&super::url_of(deployment)).await?.close().await?;
     let began = Instant::now();
-    let tell = |round: &Round| board.saw(plan.faults_take() / 6, &round.to_string());
-    let report = torture(deployment, LIBRARY, &options, std::future::pending(), tell).await;
+    let report_round = |round: &Round| board.saw(plan.faults_take() / 6, &round.to_string());
+    let report = torture(deployment, LIBRARY, &options, std::future::pending(), report_round).await;
     let report = report.map_err(|cause| spec.failed("watched under faults", cause))?;
-    Ok(told(&report, began.elapsed(), again(spec, &faults, seed)))
+    Ok(summarized(&report, began.elapsed(), again(spec, &faults, seed)))
 }
 
-fn told(report: &StoreReport, took: Duration, again: String) -> UnderFaults {
+fn summarized(report: &StoreReport, took: Duration, again: String) -> UnderFaults {
     let (checked, unchecked) = (report.writes().checked, report.writes().unchecked);
     let overlaps = report.overlaps();
     UnderFaults {

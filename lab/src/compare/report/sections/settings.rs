@@ -2,13 +2,13 @@
 
 use maud::{Markup, html};
 
-use super::super::data::Comparison;
-use super::numbers::{bytes, figure};
-use super::stores::Named;
-use super::table::{Cell, store, table, words};
+use crate::compare::data::Comparison;
+use crate::compare::report::numbers::{bytes, figure};
+use crate::compare::report::stores::Named;
+use crate::compare::report::table::{Cell, store, table, text};
 
-pub(super) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
-    let columns = [words("store"), words("settings"), words("servers")];
+pub(crate) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
+    let columns = [text("store"), text("settings"), text("servers")];
     let row = |named: &Named<'_>| {
         let servers = named.store.servers.join(", ");
         let servers = if servers.is_empty() { "–" } else { &servers };
@@ -52,7 +52,7 @@ pub(super) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
 }
 
 /// The settings of a chart's stores, in its caption.
-pub(super) fn note(stores: &[Named<'_>]) -> Markup {
+pub(crate) fn note(stores: &[Named<'_>]) -> Markup {
     html! {
         details.note {
             summary { "Settings and versions" }

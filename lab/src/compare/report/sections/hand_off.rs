@@ -2,14 +2,14 @@
 
 use maud::{Markup, html};
 
-use super::charts::{Axis, Curve, Point, lines};
-use super::figure::{Figure, HALF, missing, not_measured};
-use super::numbers::{exact_us, time_us};
 use super::settings;
-use super::stores::{Named, without};
-use super::table::{Cell, number, store, table, words};
+use crate::compare::report::charts::{Axis, Curve, Point, lines};
+use crate::compare::report::figure::{Figure, HALF, missing, not_measured};
+use crate::compare::report::numbers::{exact_us, time_us};
+use crate::compare::report::stores::{Named, without};
+use crate::compare::report::table::{Cell, number, store, table, text};
 
-pub(super) fn section(stores: &[Named<'_>]) -> Markup {
+pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
     let shown: Vec<Named<'_>> =
         stores.iter().copied().filter(|named| named.store.hand_off.is_some()).collect();
     if shown.is_empty() {
@@ -78,7 +78,7 @@ fn chart(shown: &[Named<'_>]) -> Markup {
 
 fn figures(shown: &[Named<'_>]) -> Markup {
     let columns = [
-        words("store"),
+        text("store"),
         number("clients", ""),
         number("grants", ""),
         number("p50", "µs"),

@@ -1,12 +1,12 @@
 //! The watchdog: starts the command, and kills it with all that descends from it when the wrapper is
-//! gone (SIGKILL, a crash, the OOM killer) or has not moved the time limit on.
+//! gone (SIGKILL, a crash, the OOM killer) or has not moved the deadline on.
 //!
 //! The kernel's own parent-death signal does not do: it is sent when a *thread* ends, and spares
-//! grandchildren. The race: the wrapper may die at any moment. Before this process has read the
-//! end of the wire it has either not started the command yet, then it does and kills it at once,
-//! or it knows the group. The group's number is its own: the leader stays unreaped until then.
+//! grandchildren. The wrapper may die at any moment. When this process reads the end of the channel,
+//! it either has not started the command yet, then it does and kills it at once, or it knows the
+//! group. The group's number keeps its meaning: the leader stays unreaped until then.
 //!
-//! What descends from the command and has lost its parents becomes a child of this process.
+//! Descendants of the command that lose their parents become children of this process.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,17 +15,18 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use fencelock::{BootClock, Clock, Moment};
+use fencelock_cli::{EX_USAGE, say};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpid, waitid};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::child::pid;
-use super::exit::{EX_OSERR, EX_USAGE, say};
 use super::ipc::{self, Channel, End, Order, Report};
 use super::orphans;
-use super::process_tree::{ProcessTree, Reach, Rounds, until};
-use super::signals::Signals;
+use super::tree::{ProcessTree, Reach, Rounds, until};
+use crate::run::exit::EX_OSERR;
+use crate::run::signals;
 
-/// Not for people: `fencelock run` calls it.
+/// Not for users: `fencelock run` calls it.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     #[arg(required = true, last = true)]
@@ -33,9 +34,9 @@ pub(crate) struct Options {
 }
 
 /// Starts the command and watches until its wrapper is done with it, or gone.
-pub(super) async fn watch(options: Options) -> u8 {
+pub(crate) async fn watch(options: Options) -> u8 {
     let Ok((channel, files)) = inherit().await else {
-        say("this subcommand is a part of `fencelock run`, and of no use alone");
+        say("this subcommand is a part of `fencelock run`, and useless alone");
         return EX_USAGE;
     };
     match guard(&options.command, &channel, files).await {
@@ -51,22 +52,23 @@ async fn inherit() -> io::Result<(Channel, Vec<OwnedFd>)> {
 }
 
 async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> io::Result<()> {
-    // A service manager ends all processes of a unit politely, and us too early: the wrapper
-    // decides. Caught and left unread is as good as ignored, but the command does not inherit it.
-    let _deaf = Signals::all()?;
+    // A service manager sends SIGTERM to all processes of a unit, but the wrapper decides when this
+    // one ends. Signals are caught rather than ignored, since the command would inherit that.
+    signals::drop_all()?;
     orphans::adopt()?;
     let mut changes = signal(SignalKind::child())?;
     let clock = BootClock::start()?;
     let leader = match spawn(command, files) {
         Ok(leader) => leader,
         Err(error) => {
-            channel.report(Report::CannotExecute(error.raw_os_error().unwrap_or(0)));
+            let errno = error.raw_os_error().unwrap_or(0);
+            channel.send(&Report::CannotExecute { errno });
             return Ok(());
         }
     };
-    channel.report(Report::Started(leader));
+    channel.send(&Report::Started { group: leader.as_raw_pid() });
     let mut processes = ProcessTree::below(getpid());
-    processes.leads(leader);
+    processes.group = Some(leader);
     let mut kill_at = Moment::NEVER;
     let mut killing: Option<Rounds> = None;
     let mut ended = false;
@@ -74,21 +76,18 @@ async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> 
         let next_round = killing.as_ref().map(Rounds::next);
         tokio::select! {
             biased;
-            order = channel.next_order() => match order {
-                Ok(Some(Order::KillAt(moment))) => kill_at = moment,
+            order = channel.receive() => match order {
+                Ok(Some(Order::KillAt { nanos })) => kill_at = Moment::from_nanos(nanos),
                 Ok(Some(Order::Done)) => break,
                 // The wrapper has ended or sends garbage, which is treated the same.
                 Ok(None) | Err(_) => {
-                    let mut rounds = Rounds::begin();
-                    while !rounds.is_over() {
-                        tokio::time::sleep_until(rounds.next()).await;
-                        rounds.reached(processes.signal(Signal::KILL, Reach::All).reached);
-                    }
+                    let kill = || processes.signal(Signal::KILL, Reach::All).reached;
+                    Rounds::until_none_is_left(kill, || true).await;
                     break;
                 }
             },
             () = clock.sleep_until(kill_at) => {
-                channel.report(Report::OutOfTime);
+                channel.send(&Report::OutOfTime);
                 killing = Some(Rounds::begin());
                 kill_at = Moment::NEVER;
             }
@@ -98,15 +97,15 @@ async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> 
             }
             Some(()) = changes.recv() => {
                 orphans::reap_all_but(leader);
-                ended = ended || tell(leader, channel);
+                ended = ended || report_changes(leader, channel);
             }
         }
     }
     orphans::ended(leader).await
 }
 
-/// Starts the command as the leader of a group. What it inherits is not ours to keep: a reader of
-/// its output waits until the last copy is closed, and the lock is kept by the last copy.
+/// Starts the command as the leader of a group. The files that it inherits are closed here: a reader
+/// of its output waits until the last copy is closed, and the lock is kept by the last copy.
 fn spawn(command: &[OsString], files: Vec<OwnedFd>) -> io::Result<Pid> {
     let mut files = files.into_iter();
     let mut next = || files.next().ok_or(io::ErrorKind::UnexpectedEof);
@@ -124,15 +123,15 @@ fn spawn(command: &[OsString], files: Vec<OwnedFd>) -> io::Result<Pid> {
     pid(child.id())
 }
 
-/// Reports what became of the leader. `true` when it has ended; it stays unreaped.
-fn tell(leader: Pid, channel: &Channel) -> bool {
+/// Reports that the leader has stopped or ended. Returns whether it has ended; it stays unreaped.
+fn report_changes(leader: Pid, channel: &Channel) -> bool {
     let changed = |what| waitid(WaitId::Pid(leader), what | WaitIdOptions::NOHANG).ok().flatten();
     if let Some(signal) = changed(WaitIdOptions::STOPPED).and_then(|it| it.stopping_signal()) {
-        channel.report(Report::Stopped(signal));
+        channel.send(&Report::Stopped { signal });
     }
     let ended = changed(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
     if let Some(end) = ended.as_ref().and_then(end_of) {
-        channel.report(Report::Ended(end));
+        channel.send(&Report::Ended(end));
     }
     ended.is_some()
 }

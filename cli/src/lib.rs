@@ -1,0 +1,106 @@
+//! What the programs `fencelock` and `fencelock-lab` have in common: arguments, exit codes, messages
+//! and signals.
+
+pub mod signals;
+
+use std::error::Error as _;
+use std::fs::Permissions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use fencelock::{Error, ErrorKind, Result};
+use tempfile::{Builder, NamedTempFile};
+
+/// sysexits.h: the command was used wrongly. Clap's own 2 would look like a shell's.
+pub const EX_USAGE: u8 = 64;
+/// sysexits.h: the store did not answer.
+pub const EX_UNAVAILABLE: u8 = 69;
+/// sysexits.h: the lock is busy.
+pub const EX_TEMPFAIL: u8 = 75;
+/// sysexits.h: an invalid URL, or a refusal of the store.
+pub const EX_CONFIG: u8 = 78;
+/// The lock was lost. After the last code of sysexits.h.
+pub const LOST: u8 = 79;
+
+/// This program's arguments. An error, once help, the version or a usage error was printed.
+///
+/// # Errors
+/// The exit code.
+pub fn arguments<Cli: clap::Parser>() -> std::result::Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| {
+        // Printing fails only when the terminal itself is gone.
+        let _ = error.print();
+        if error.use_stderr() { ExitCode::from(EX_USAGE) } else { ExitCode::SUCCESS }
+    })
+}
+
+/// A runtime on all cores.
+///
+/// # Errors
+/// [`ErrorKind::Refused`] when the system refuses a thread or a descriptor.
+pub fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|cause| {
+        Error::new(ErrorKind::Refused, "no tokio runtime could be started").caused_by(cause)
+    })
+}
+
+/// Reports why a command failed; its exit code.
+pub fn failed(error: &Error) -> ExitCode {
+    say(&chain(error));
+    ExitCode::from(match error.kind() {
+        ErrorKind::Busy | ErrorKind::WaitTimedOut => EX_TEMPFAIL,
+        ErrorKind::InvalidArgument
+        | ErrorKind::Refused
+        | ErrorKind::Unsupported
+        | ErrorKind::Foreign => EX_CONFIG,
+        ErrorKind::Lost | ErrorKind::NotHeld => LOST,
+        _ => EX_UNAVAILABLE,
+    })
+}
+
+/// An error and its causes.
+#[must_use]
+pub fn chain(error: &Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    std::iter::once(error.to_string()).chain(causes.map(|cause| format!(": {cause}"))).collect()
+}
+
+/// Writes one line to standard error. A failure to write is ignored.
+pub fn say(message: &str) {
+    let _ = writeln!(io::stderr(), "fencelock: {}", one_line(message));
+}
+
+/// A message of several lines as one line.
+#[must_use]
+pub fn one_line(message: &str) -> String {
+    message.replace(['\n', '\r'], " ")
+}
+
+/// Replaces `file` by one with this content. Readers see the whole new file or the old one.
+///
+/// # Errors
+/// Those of the file system.
+pub fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
+    let mut new = new_beside(file)?;
+    new.write_all(content)?;
+    new.persist(file)?;
+    Ok(())
+}
+
+/// A temporary file in the directory of `file`, with the permissions of any new file.
+///
+/// # Errors
+/// Those of the file system.
+pub fn new_beside(file: &Path) -> io::Result<NamedTempFile> {
+    let directory = match file.parent() {
+        Some(directory) if directory != Path::new("") => directory,
+        _ => Path::new("."),
+    };
+    // Less what the umask takes away.
+    Builder::new()
+        .prefix(".fencelock-")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory)
+}
