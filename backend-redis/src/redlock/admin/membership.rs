@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::redlock::node::record::whole_seconds;
 use crate::redlock::rules::incarnation::{
     Deployment, IncarnationRecord, IncarnationVerdict, RecordState, verdict,
 };
@@ -89,26 +90,15 @@ impl fmt::Display for Membership {
                 f.write_str("has no incarnation record: it is new, or has lost its data")
             }
             Membership::Restarted => f.write_str("has restarted, or its clock was set back"),
-            Membership::Closed(theirs) => write!(f, "was closed: {}", describe(*theirs)),
+            Membership::Closed(theirs) => write!(f, "was closed: {}", theirs),
             Membership::OfAnotherSet(theirs) => {
-                write!(f, "belongs to another set: {}", describe(*theirs))
+                write!(f, "belongs to another set: {}", theirs)
             }
             Membership::Foreign => {
                 f.write_str("another program wrote to its incarnation record's key")
             }
         }
     }
-}
-
-/// Whole seconds, rounded up.
-pub(super) fn whole_seconds(rest: Duration) -> u128 {
-    rest.as_millis().div_ceil(1000)
-}
-
-/// A set, in a URL's terms.
-pub(super) fn describe(deployment: Deployment) -> String {
-    let Deployment { nodes, epoch, delay } = deployment;
-    format!("{nodes} nodes, set_epoch={epoch}, restart_delay={}s", delay.as_secs_f64())
 }
 
 #[cfg(test)]
@@ -165,11 +155,5 @@ mod tests {
             assert_eq!(seen, part);
             assert!(seen.to_string().contains(words), "{seen}");
         }
-    }
-
-    #[test]
-    fn a_remaining_time_is_rounded_up() {
-        assert_eq!(whole_seconds(Duration::from_millis(1001)), 2);
-        assert_eq!(whole_seconds(Duration::from_secs(1)), 1);
     }
 }

@@ -9,7 +9,7 @@ use fencelock_core::{BootClock, Error, ErrorKind};
 use tokio::sync::watch;
 
 use super::waiters::Waiters;
-use crate::redlock::rules::clocks::{Agreement, Offset, agreement};
+use crate::redlock::rules::clocks::{Agreement, Offset, agreement, micros};
 use crate::redlock::rules::incarnation::Deployment;
 
 #[derive(Debug)]
@@ -55,10 +55,9 @@ impl QuorumView {
     }
 
     pub(super) fn set_offset(&self, node: usize, offset: Offset) {
-        let tolerance = u64::try_from(self.tolerance.as_micros()).unwrap_or(u64::MAX);
         let mut clocks = self.clocks();
         clocks.offsets[node] = Some(offset);
-        clocks.agreement = agreement(&clocks.offsets, tolerance).map(Arc::new);
+        clocks.agreement = agreement(&clocks.offsets, micros(self.tolerance)).map(Arc::new);
     }
 
     /// The nodes whose clocks agree; if a majority's do not, how far each is ahead of ours, in µs.

@@ -26,6 +26,14 @@ pub struct Deployment {
     pub delay: Duration,
 }
 
+/// In a URL's terms.
+impl fmt::Display for Deployment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Deployment { nodes, epoch, delay } = self;
+        write!(f, "{nodes} nodes, set_epoch={epoch}, restart_delay={}s", delay.as_secs_f64())
+    }
+}
+
 /// Whether a node may vote, by its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordState {
