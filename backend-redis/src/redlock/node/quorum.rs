@@ -16,7 +16,7 @@ use crate::connection::HostPort;
 use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::clocks::Offset;
 use crate::redlock::rules::token;
-use crate::redlock::rules::votes::majority;
+use crate::redlock::rules::votes::{Vote, majority};
 
 #[derive(Debug)]
 pub(crate) struct Quorum {
@@ -34,6 +34,14 @@ pub(crate) enum NodeReport {
     /// No reply within `node_timeout`.
     NoAnswer,
     Failed(Error),
+}
+
+impl NodeReport {
+    /// Records why the node did not vote.
+    pub(crate) fn failed(&mut self, error: Error) -> Vote {
+        *self = NodeReport::Failed(error);
+        Vote::Absent
+    }
 }
 
 /// The nodes that can be asked at one moment.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fencelock_core::{Mode, Result};
 use redis::Value;
 
-use super::state::{Grant, Phase, Possession, QuorumClaim};
+use super::state::{Grant, Phase, Possession, QuorumClaim, read_bool};
 use crate::protocol::identity::{of_round, ttl_of};
 use crate::redlock::node::fan_out::{BoxedFanOut, FanOut};
 use crate::redlock::node::monitor::VoteRequest;
@@ -29,7 +29,7 @@ pub(super) struct RoundOutcome {
     pub(super) rejections: Rejections,
     /// The requests whose replies were not waited for: if these were dropped, some would not even
     /// be sent.
-    pub(super) late_votes: BoxedFanOut<Result<Value>>,
+    pub(super) late_votes: BoxedFanOut<Result<VoteReply>>,
     /// The fencing token, if the round was won.
     pub(super) token: Option<u64>,
 }
@@ -64,26 +64,22 @@ impl QuorumClaim {
         };
         for (node, request) in electorate.eligible.iter() {
             outcome.votes[node] = Vote::Pending;
-            let vote = self.clone().vote(node, request.record.clone(), outcome.round.clone());
+            let vote = self.clone().vote(node, request.clone(), outcome.round.clone());
             outcome.late_votes.ask(node, Box::pin(vote));
         }
         let deadline = self.deadline();
         while votes::is_open(&outcome.votes)
             && let Some((node, reply)) = outcome.late_votes.next_by(deadline).await
         {
-            let Electorate { eligible, reports, .. } = electorate;
-            outcome.votes[node] = match self.read_reply(node, reply, eligible, reports) {
-                None => Vote::Absent,
-                Some(value) => {
-                    if let Some(token) = read_token(&value) {
-                        reports[node] = NodeReport::Answered("yes");
-                        Vote::Yes(token)
-                    } else if let Some(rejection) = Rejection::read(&value) {
-                        self.count_rejection(rejection, node, reports, &mut outcome)
-                    } else {
-                        self.reject_reply(node, "vote", reports)
-                    }
+            outcome.votes[node] = match reply {
+                Ok(VoteReply::Yes(token)) => {
+                    electorate.reports[node] = NodeReport::Answered("yes");
+                    Vote::Yes(token)
                 }
+                Ok(VoteReply::No(rejection)) => {
+                    self.count_rejection(rejection, node, &mut electorate.reports, &mut outcome)
+                }
+                Err(error) => electorate.reports[node].failed(error),
             };
         }
         self.quorum.suspect_silent(&outcome.late_votes);
@@ -124,15 +120,15 @@ impl QuorumClaim {
     async fn vote(
         self: Arc<Self>,
         node: usize,
-        record: Arc<str>,
+        request: VoteRequest,
         round: Arc<Round>,
-    ) -> Result<Value> {
+    ) -> Result<VoteReply> {
         let number = match self.claim.mode() {
             Mode::Shared => (node + 1).to_string(),
             Mode::Exclusive | Mode::Permits(_) => String::new(),
         };
         let values = [
-            &*record,
+            &*request.record,
             &*round.identity,
             ttl_of(&self.waiter),
             &*round.proposal,
@@ -140,7 +136,7 @@ impl QuorumClaim {
             if self.queues() { &*self.waiter } else { "" },
             &*round.arrival,
         ];
-        self.call(node, &QUORUM.vote, values).await
+        self.call(node, &request, &QUORUM.vote, values, VoteReply::read).await
     }
 
     /// The vote that a node's rejection counts as.
@@ -169,7 +165,7 @@ impl QuorumClaim {
     /// the lock, and where one does not is known.
     pub(super) fn collect_late_votes(
         &self,
-        mut votes: BoxedFanOut<Result<Value>>,
+        mut votes: BoxedFanOut<Result<VoteReply>>,
         grant: Arc<Grant>,
     ) {
         if votes.is_empty() {
@@ -181,9 +177,9 @@ impl QuorumClaim {
                 // A node that failed may have it.
                 if let (Possession::Unconfirmed(incarnation), Ok(vote)) = (&possession[node], reply)
                 {
-                    possession[node] = match read_token(&vote) {
-                        Some(_) => Possession::Confirmed(incarnation.clone()),
-                        None => Possession::No,
+                    possession[node] = match vote {
+                        VoteReply::Yes(_) => Possession::Confirmed(incarnation.clone()),
+                        VoteReply::No(_) => Possession::No,
                     };
                 }
             }
@@ -211,11 +207,10 @@ impl QuorumClaim {
         while votes::settled(votes, token) == Settled::Open
             && let Some((node, reply)) = fan_out.next_by(deadline).await
         {
-            votes[node] = match self.read_reply(node, reply, eligible, reports) {
-                Some(Value::Int(1)) => Vote::Yes(token),
-                Some(Value::Int(0)) => Vote::No,
-                Some(_) => self.reject_reply(node, "raise", reports),
-                None => Vote::Absent,
+            votes[node] = match reply {
+                Ok(true) => Vote::Yes(token),
+                Ok(false) => Vote::No,
+                Err(error) => reports[node].failed(error),
             };
         }
         self.quorum.suspect_silent(&fan_out);
@@ -231,9 +226,22 @@ impl QuorumClaim {
         request: &VoteRequest,
         round: &Round,
         token: u64,
-    ) -> Result<Value> {
+    ) -> Result<bool> {
         let values = [&*request.record, &*round.identity, &*token.to_string()];
-        self.call(node, &QUORUM.raise, values).await
+        self.call(node, request, &QUORUM.raise, values, read_bool).await
+    }
+}
+
+/// A node's reply to the request for its vote.
+pub(super) enum VoteReply {
+    /// With the node's fencing token.
+    Yes(u64),
+    No(Rejection),
+}
+
+impl VoteReply {
+    fn read(reply: &Value) -> Option<VoteReply> {
+        read_token(reply).map(VoteReply::Yes).or_else(|| Rejection::read(reply).map(VoteReply::No))
     }
 }
 

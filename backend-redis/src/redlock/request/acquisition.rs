@@ -22,13 +22,13 @@ pub(crate) struct RedlockAcquisition {
 impl RedlockAcquisition {
     pub(crate) fn new(
         quorum: Arc<Quorum>,
-        process: &ClientId,
+        client: &ClientId,
         claim: Arc<Claim>,
     ) -> RedlockAcquisition {
         let shared = QuorumClaim {
             quorum,
             keys: Keys::of(claim.name().key()),
-            waiter: identity(&claim, process).into(),
+            waiter: identity(&claim, client).into(),
             claim,
             state: Mutex::default(),
         };
@@ -122,9 +122,8 @@ impl Acquisition for RedlockAcquisition {
         match (is_done, was_held) {
             (true, WasHeld::Yes) => Ok(ReleaseOutcome::Removed),
             (true, _) => Ok(ReleaseOutcome::Absent),
-            (false, WasHeld::Yes) => Ok(ReleaseOutcome::Partly { was_held: true }),
-            (false, WasHeld::No) => Ok(ReleaseOutcome::Partly { was_held: false }),
             (false, WasHeld::Open) => Err(quorum.no_quorum(&reports)),
+            (false, known) => Ok(ReleaseOutcome::Partly { was_held: known == WasHeld::Yes }),
         }
     }
 }

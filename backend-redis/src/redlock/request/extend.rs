@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use fencelock_core::{RenewOutcome, Result, lease_end};
-use redis::Value;
 use tokio::time::Instant;
 
-use super::state::{Grant, Phase, Possession, QuorumClaim};
+use super::state::{Grant, Phase, Possession, QuorumClaim, read_bool};
 use crate::protocol::identity::ttl_of;
 use crate::redlock::node::fan_out::FanOut;
 use crate::redlock::node::monitor::VoteRequest;
@@ -53,20 +52,19 @@ impl QuorumClaim {
                 Extension::Lost | Extension::Unknown => break,
             }
             let Some((node, reply)) = fan_out.next_by(deadline).await else { break };
-            votes[node] = match self.read_reply(node, reply, &eligible, &mut reports) {
-                Some(Value::Int(1)) => {
+            votes[node] = match reply {
+                Ok(true) => {
                     if let Some(request) = eligible.get(node) {
                         let incarnation = request.incarnation.clone();
                         grant.possession()[node] = Possession::Confirmed(incarnation);
                     }
                     Vote::Yes(0)
                 }
-                Some(Value::Int(0)) => {
+                Ok(false) => {
                     reports[node] = NodeReport::Answered("it is not held there");
                     Vote::No
                 }
-                Some(_) => self.reject_reply(node, "extend", &mut reports),
-                None => Vote::Absent,
+                Err(error) => reports[node].failed(error),
             };
         }
         quorum.suspect_silent(&fan_out);
@@ -110,10 +108,10 @@ impl QuorumClaim {
         request: &VoteRequest,
         grant: &Grant,
         ttl: &str,
-    ) -> Result<Value> {
+    ) -> Result<bool> {
         let may_reinstall = grant.may_reinstall(node, &request.incarnation);
         let mode = if may_reinstall { "plant" } else { "" };
         let values = [&*request.record, &*grant.identity, ttl, &*grant.token, mode];
-        self.call(node, &QUORUM.extend, values).await
+        self.call(node, request, &QUORUM.extend, values, read_bool).await
     }
 }

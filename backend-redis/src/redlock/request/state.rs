@@ -6,7 +6,7 @@
 use std::sync::{Arc, MutexGuard};
 
 use fencelock_core::sync::Mutex;
-use fencelock_core::{Claim, IfBusy, Result};
+use fencelock_core::{Claim, Error, ErrorKind, IfBusy, Result};
 use redis::Value;
 use tokio::time::Instant;
 
@@ -15,11 +15,11 @@ use crate::protocol::error::protocol_error;
 use crate::protocol::identity::{Keys, of_round};
 use crate::protocol::script::Script;
 use crate::redlock::node::fan_out::BoxedFanOut;
-use crate::redlock::node::quorum::{EligibleNodes, NodeReport, Quorum};
+use crate::redlock::node::monitor::VoteRequest;
+use crate::redlock::node::quorum::Quorum;
 use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::incarnation;
 use crate::redlock::rules::release_tally::{ReleaseTally, WasHeld};
-use crate::redlock::rules::votes::Vote;
 
 /// One claim on a quorum.
 pub(super) struct QuorumClaim {
@@ -219,56 +219,38 @@ impl QuorumClaim {
         self.claim.if_busy() == IfBusy::Queue
     }
 
-    /// Calls one of the scripts that check the node's incarnation record.
-    pub(super) async fn call<const N: usize>(
+    /// Calls one of the scripts that check the node's incarnation record, and reads its reply.
+    pub(super) async fn call<T, const N: usize>(
         &self,
         node: usize,
+        request: &VoteRequest,
         script: &'static Script,
         values: [&str; N],
-    ) -> Result<Value> {
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T> {
+        let member = &self.quorum.members[node];
         let [lock, queue, token] = self.keys.all();
         let keys = &[lock, queue, token, incarnation::KEY];
         let call = ScriptCall { script, keys, values: &values.map(str::as_bytes) };
-        self.quorum.members[node].batches.call(call).await
-    }
-
-    /// The value a node replied; for an error or a rejection to take part `None`, with the reason in
-    /// `reports`.
-    pub(super) fn read_reply(
-        &self,
-        node: usize,
-        reply: Result<Value>,
-        eligible: &EligibleNodes,
-        reports: &mut [NodeReport],
-    ) -> Option<Value> {
-        let member = &self.quorum.members[node];
-        match reply {
-            Ok(Value::Int(-1)) => {
-                eligible.get(node).into_iter().for_each(|sent| member.incarnation_changed(sent));
-                let report = "it has lost its data, or belongs to another set of nodes";
-                reports[node] = NodeReport::Answered(report);
-                None
-            }
-            Ok(value) => {
-                member.record_reply(self.quorum.now());
-                Some(value)
-            }
-            Err(error) => {
-                reports[node] = NodeReport::Failed(error);
-                None
-            }
+        let reply = member.batches.call(call).await?;
+        if reply == Value::Int(-1) {
+            member.incarnation_changed(request);
+            let message = "it has lost its data, or belongs to another set of nodes";
+            return Err(Error::new(ErrorKind::Unreachable, message));
         }
+        member.record_reply(self.quorum.now());
+        read(&reply).ok_or_else(|| {
+            member.connection().mark_broken("it sent an unexpected reply");
+            protocol_error(script.name)
+        })
     }
+}
 
-    /// Handles a reply that `script` never gives.
-    pub(super) fn reject_reply(
-        &self,
-        node: usize,
-        script: &str,
-        reports: &mut [NodeReport],
-    ) -> Vote {
-        self.quorum.members[node].connection().mark_broken("it sent an unexpected reply");
-        reports[node] = NodeReport::Failed(protocol_error(script));
-        Vote::Absent
+/// Reads the reply 1 or 0.
+pub(super) fn read_bool(reply: &Value) -> Option<bool> {
+    match reply {
+        Value::Int(1) => Some(true),
+        Value::Int(0) => Some(false),
+        _ => None,
     }
 }
