@@ -1,4 +1,4 @@
-//! A connected quorum as core drives it: renewals, waiter checks, `inspect` and `evict`.
+//! A connected quorum as the core calls it: renewals, waiter checks, `inspect` and `evict`.
 
 use std::sync::Arc;
 

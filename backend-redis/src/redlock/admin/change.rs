@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_tells_how_far_its_node_has_come() {
+    fn a_record_shows_how_far_its_node_has_come() {
         assert_eq!(CHANGE.stage(None), Stage::Unmarked);
         assert_eq!(CHANGE.stage(Some("hello")), Stage::Foreign);
         for state in [RecordState::Born, RecordState::Open] {

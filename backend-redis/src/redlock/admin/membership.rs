@@ -109,7 +109,7 @@ mod tests {
     const THEIRS: Deployment = Deployment { epoch: 1, ..OURS };
 
     #[test]
-    fn a_record_tells_whether_its_node_takes_part() {
+    fn a_record_shows_whether_its_node_takes_part() {
         const SECOND: u64 = 1_000_000;
         let record = |state, deployment| {
             let record =

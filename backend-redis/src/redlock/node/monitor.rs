@@ -259,7 +259,7 @@ impl PushHandler for NodeMonitor {
                 && error.code() == Some("NOPERM")
             {
                 let node = &self.name;
-                tracing::warn!(%error, node, "old connections cannot be ended; see docs/redlock.md");
+                tracing::warn!(%error, node, "the ACL forbids to end old connections; see docs/redlock.md");
             }
             self.state().client_ids.retain(|id| *id != predecessor);
         }

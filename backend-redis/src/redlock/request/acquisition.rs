@@ -1,4 +1,4 @@
-//! One claim's acquisition on a quorum, as core drives it.
+//! One claim's acquisition on a quorum, as the core calls it.
 
 use std::sync::Arc;
 

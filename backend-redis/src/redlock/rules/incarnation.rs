@@ -135,8 +135,8 @@ pub fn verdict(
     if record.deployment != ours || record.state == RecordState::Closed {
         return IncarnationVerdict::OfAnotherSet(record);
     }
-    // Another run, with or without its data; or a clock that was set back, which does not tell the
-    // record's age.
+    // Another run, with or without its data; or a clock that was set back, from which the record's
+    // age cannot be computed.
     if record.run_id != run_id || record.born_us > now_us {
         return IncarnationVerdict::Write(born(RecordState::Born));
     }
@@ -150,7 +150,7 @@ pub fn verdict(
     }
 }
 
-/// What one client remembers of a node's incarnations. The node's own clock tells how long ago it
+/// What one client remembers of a node's incarnations. The node's own clock shows how long ago it
 /// lost its data; a client that was connected before also waits by its own clock.
 #[derive(Clone, Debug, Default)]
 pub struct RestartTracker {
