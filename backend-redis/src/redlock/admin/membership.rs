@@ -112,48 +112,32 @@ mod tests {
     fn a_record_shows_whether_its_node_takes_part() {
         const SECOND: u64 = 1_000_000;
         let record = |state, deployment| {
-            let record =
-                IncarnationRecord { run_id: "abc".to_owned(), state, born_us: SECOND, deployment };
-            Some(record.to_string())
+            let run_id = "abc".to_owned();
+            Some(IncarnationRecord { run_id, state, born_us: SECOND, deployment }.to_string())
         };
-        for (text, run_id, now, part, words) in [
-            (record(RecordState::Open, OURS), "abc", 2, Membership::Open, "takes part"),
-            (record(RecordState::Born, OURS), "abc", 62, Membership::Due, "takes part at"),
-            (
-                record(RecordState::Born, OURS),
-                "abc",
-                41,
-                Membership::Quarantined(Duration::from_secs(20)),
-                "takes part in 20 s",
-            ),
-            (None, "abc", 2, Membership::Unmarked, "has no incarnation record"),
-            (record(RecordState::Open, OURS), "def", 2, Membership::Restarted, "has restarted"),
-            (
-                record(RecordState::Open, OURS),
-                "abc",
-                0,
-                Membership::Restarted,
-                "clock was set back",
-            ),
-            (
-                record(RecordState::Closed, THEIRS),
-                "abc",
-                2,
-                Membership::Closed(THEIRS),
-                "set_epoch=1",
-            ),
-            (
-                record(RecordState::Open, THEIRS),
-                "abc",
-                2,
-                Membership::OfAnotherSet(THEIRS),
-                "set_epoch=1",
-            ),
-            (Some("hello".to_owned()), "abc", 2, Membership::Foreign, "another program"),
+        let (born, open) = (record(RecordState::Born, OURS), record(RecordState::Open, OURS));
+        let foreign = Some("hello".to_owned());
+        let quarantined = Membership::Quarantined(Duration::from_secs(20));
+        for (text, run_id, now, expected, says) in [
+            (&open, "abc", 2, Membership::Open, "takes part"),
+            (&born, "abc", 62, Membership::Due, "takes part at"),
+            (&born, "abc", 41, quarantined, "takes part in 20 s"),
+            (&None, "abc", 2, Membership::Unmarked, "has no incarnation record"),
+            (&open, "def", 2, Membership::Restarted, "has restarted"),
+            (&open, "abc", 0, Membership::Restarted, "clock was set back"),
+            (&foreign, "abc", 2, Membership::Foreign, "another program"),
         ] {
-            let seen = Membership::of(text.as_deref(), run_id, now * SECOND, OURS);
-            assert_eq!(seen, part);
-            assert!(seen.to_string().contains(words), "{seen}");
+            let membership = Membership::of(text.as_deref(), run_id, now * SECOND, OURS);
+            assert_eq!(membership, expected);
+            assert!(membership.to_string().contains(says), "{membership}");
+        }
+        for (state, expected) in [
+            (RecordState::Closed, Membership::Closed(THEIRS)),
+            (RecordState::Open, Membership::OfAnotherSet(THEIRS)),
+        ] {
+            let membership = Membership::of(record(state, THEIRS).as_deref(), "abc", SECOND, OURS);
+            assert_eq!(membership, expected);
+            assert!(membership.to_string().contains("set_epoch=1"), "{membership}");
         }
     }
 }

@@ -9,24 +9,21 @@ use tokio::task::coop::{Unconstrained, unconstrained};
 use tokio::time::{Instant, timeout_at};
 
 /// Requests under way, each with its node.
-pub(crate) struct FanOut<F: Future + ?Sized> {
-    unsent: Vec<AtNode<F>>,
-    in_flight: FuturesUnordered<AtNode<F>>,
-    replies: Vec<(usize, F::Output)>,
+pub(crate) struct FanOut<'a, T> {
+    unsent: Vec<AtNode<'a, T>>,
+    in_flight: FuturesUnordered<AtNode<'a, T>>,
+    replies: Vec<(usize, T)>,
 }
 
-/// Requests of different types, which can be stored.
-pub(crate) type BoxedFanOut<T> = FanOut<dyn Future<Output = T> + Send>;
-
-struct AtNode<F: ?Sized> {
+struct AtNode<'a, T> {
     node: usize,
     /// Exempt from tokio's cooperative budget: whatever else the task has done, the request is sent
     /// when it is polled.
-    request: Unconstrained<Pin<Box<F>>>,
+    request: Unconstrained<Pin<Box<dyn Future<Output = T> + Send + 'a>>>,
 }
 
-impl<F: Future + ?Sized> Future for AtNode<F> {
-    type Output = (usize, F::Output);
+impl<T> Future for AtNode<'_, T> {
+    type Output = (usize, T);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let node = self.node;
@@ -34,14 +31,14 @@ impl<F: Future + ?Sized> Future for AtNode<F> {
     }
 }
 
-impl<F: Future + ?Sized> FanOut<F> {
-    pub(crate) fn new() -> FanOut<F> {
+impl<'a, T> FanOut<'a, T> {
+    pub(crate) fn new() -> FanOut<'a, T> {
         FanOut { unsent: Vec::new(), in_flight: FuturesUnordered::new(), replies: Vec::new() }
     }
 
     /// Adds a request, to be sent by the next call of [`send`](Self::send) or [`next`](Self::next).
-    pub(crate) fn ask(&mut self, node: usize, request: Pin<Box<F>>) {
-        self.unsent.push(AtNode { node, request: unconstrained(request) });
+    pub(crate) fn ask(&mut self, node: usize, request: impl Future<Output = T> + Send + 'a) {
+        self.unsent.push(AtNode { node, request: unconstrained(Box::pin(request)) });
     }
 
     /// Sends all requests, unless `guard` returns `None`; whether they were sent.
@@ -72,7 +69,7 @@ impl<F: Future + ?Sized> FanOut<F> {
     }
 
     /// The next reply and its node; `None` after the last one. Cancel safe.
-    pub(crate) async fn next(&mut self) -> Option<(usize, F::Output)> {
+    pub(crate) async fn next(&mut self) -> Option<(usize, T)> {
         poll_fn(|cx| {
             if self.replies.is_empty() {
                 self.poll_all(cx);
@@ -87,7 +84,7 @@ impl<F: Future + ?Sized> FanOut<F> {
     }
 
     /// Like [`next`](Self::next); `None` also at the deadline.
-    pub(crate) async fn next_by(&mut self, deadline: Instant) -> Option<(usize, F::Output)> {
+    pub(crate) async fn next_by(&mut self, deadline: Instant) -> Option<(usize, T)> {
         timeout_at(deadline, self.next()).await.ok().flatten()
     }
 

@@ -129,36 +129,25 @@ impl Quorum {
         })
     }
 
-    /// What all nodes reply in time; an error when that is less than a majority.
-    pub(crate) async fn ask_all<'a, T, F>(
-        &'a self,
-        request: impl Fn(&'a Member) -> F,
-    ) -> Result<Vec<T>>
-    where
-        F: Future<Output = Result<T>>,
-    {
-        self.ask(0..self.members.len(), self.unanswered(), request).await
-    }
-
     /// The reports before any reply.
     pub(crate) fn unanswered(&self) -> Vec<NodeReport> {
         vec![NodeReport::NoAnswer; self.members.len()]
     }
 
-    /// What these nodes reply in time; an error when that is less than a majority, with `reports`
-    /// for the nodes that do not.
+    /// What the nodes without a report reply in time; an error when that is less than a majority.
     pub(crate) async fn ask<'a, T, F>(
         &'a self,
-        nodes: impl Iterator<Item = usize>,
         mut reports: Vec<NodeReport>,
         request: impl Fn(&'a Member) -> F,
     ) -> Result<Vec<T>>
     where
-        F: Future<Output = Result<T>>,
+        F: Future<Output = Result<T>> + Send,
     {
         let mut fan_out = FanOut::new();
-        for node in nodes {
-            fan_out.ask(node, Box::pin(request(&self.members[node])));
+        for (node, member) in self.members.iter().enumerate() {
+            if let NodeReport::NoAnswer = reports[node] {
+                fan_out.ask(node, request(member));
+            }
         }
         let deadline = Instant::now() + self.node_timeout;
         let mut replies = Vec::new();
@@ -176,7 +165,7 @@ impl Quorum {
     }
 
     /// Suspects the nodes that did not reply while others did.
-    pub(crate) fn suspect_silent<F: Future + ?Sized>(&self, requests: &FanOut<F>) {
+    pub(crate) fn suspect_silent<T>(&self, requests: &FanOut<'_, T>) {
         requests.pending().for_each(|node| self.members[node].suspect(self.now()));
     }
 

@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::state::{Grant, Phase, Possession, QuorumClaim, read_bool};
 use crate::protocol::identity::{of_round, ttl_of};
-use crate::redlock::node::fan_out::{BoxedFanOut, FanOut};
+use crate::redlock::node::fan_out::FanOut;
 use crate::redlock::node::monitor::VoteRequest;
 use crate::redlock::node::quorum::{Electorate, EligibleNodes, NodeReport};
 use crate::redlock::node_set::NodeSet;
@@ -29,7 +29,7 @@ pub(super) struct RoundOutcome {
     pub(super) rejections: Rejections,
     /// The requests whose replies were not waited for: if these were dropped, some would not even
     /// be sent.
-    pub(super) late_votes: BoxedFanOut<Result<VoteReply>>,
+    pub(super) late_votes: FanOut<'static, Result<VoteReply>>,
     /// The fencing token, if the round was won.
     pub(super) token: Option<u64>,
 }
@@ -59,13 +59,13 @@ impl QuorumClaim {
             round: self.begin_round(electorate),
             votes: vec![Vote::Absent; self.quorum.members.len()],
             rejections: Rejections::default(),
-            late_votes: BoxedFanOut::new(),
+            late_votes: FanOut::new(),
             token: None,
         };
         for (node, request) in electorate.eligible.iter() {
             outcome.votes[node] = Vote::Pending;
             let vote = self.clone().vote(node, request.clone(), outcome.round.clone());
-            outcome.late_votes.ask(node, Box::pin(vote));
+            outcome.late_votes.ask(node, vote);
         }
         let deadline = self.deadline();
         while votes::is_open(&outcome.votes)
@@ -165,7 +165,7 @@ impl QuorumClaim {
     /// the lock, and where one does not is known.
     pub(super) fn collect_late_votes(
         &self,
-        mut votes: BoxedFanOut<Result<VoteReply>>,
+        mut votes: FanOut<'static, Result<VoteReply>>,
         grant: Arc<Grant>,
     ) {
         if votes.is_empty() {
@@ -200,7 +200,7 @@ impl QuorumClaim {
         for (node, request) in eligible.iter() {
             if matches!(votes[node], Vote::Yes(its) if its < token) {
                 votes[node] = Vote::Pending;
-                fan_out.ask(node, Box::pin(self.raise(node, request, round, token)));
+                fan_out.ask(node, self.raise(node, request, round, token));
             }
         }
         let deadline = self.deadline();

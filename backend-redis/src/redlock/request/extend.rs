@@ -31,7 +31,7 @@ impl QuorumClaim {
         let mut votes = vec![Vote::Absent; quorum.members.len()];
         for (node, request) in eligible.iter() {
             votes[node] = Vote::Pending;
-            fan_out.ask(node, Box::pin(self.extend(node, request, &grant, ttl)));
+            fan_out.ask(node, self.extend(node, request, &grant, ttl));
         }
         let while_granted = || {
             let mut state = self.state();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fencelock_core::Result;
 
 use super::state::{Phase, QuorumClaim, ReleaseRequests, RoundResidue, State};
-use crate::redlock::node::fan_out::BoxedFanOut;
+use crate::redlock::node::fan_out::FanOut;
 use crate::redlock::node::pending_releases::{PendingRelease, ReleaseKind, release_round};
 use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::release_tally::WasHeld;
@@ -104,11 +104,10 @@ impl QuorumClaim {
         residues: impl IntoIterator<Item = &'a RoundResidue>,
         arrival: Option<u64>,
     ) -> ReleaseRequests {
-        let mut requests = BoxedFanOut::new();
+        let mut requests = FanOut::new();
         for RoundResidue { identity, nodes } in residues {
             for node in nodes.iter() {
-                let release = self.clone().release_at(node, identity.clone(), arrival);
-                requests.ask(node, Box::pin(release));
+                requests.ask(node, self.clone().release_at(node, identity.clone(), arrival));
             }
         }
         requests

@@ -14,7 +14,7 @@ use crate::protocol::call::ScriptCall;
 use crate::protocol::error::protocol_error;
 use crate::protocol::identity::{Keys, of_round};
 use crate::protocol::script::Script;
-use crate::redlock::node::fan_out::BoxedFanOut;
+use crate::redlock::node::fan_out::FanOut;
 use crate::redlock::node::monitor::VoteRequest;
 use crate::redlock::node::quorum::Quorum;
 use crate::redlock::node_set::NodeSet;
@@ -104,7 +104,7 @@ pub(super) struct Release {
 }
 
 /// Releases of rounds; each result is the round's identity, and whether the node had it.
-pub(super) type ReleaseRequests = BoxedFanOut<Result<(Arc<str>, bool)>>;
+pub(super) type ReleaseRequests = FanOut<'static, Result<(Arc<str>, bool)>>;
 
 impl Phase {
     /// Whether the round is to be rolled back. A release takes care of all rounds by itself.

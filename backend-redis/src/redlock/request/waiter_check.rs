@@ -10,7 +10,7 @@ use crate::protocol::call::ScriptCall;
 use crate::protocol::error::protocol_error;
 use crate::protocol::identity::{ClientId, Keys};
 use crate::redlock::node::member::Member;
-use crate::redlock::node::quorum::{Electorate, Quorum};
+use crate::redlock::node::quorum::Quorum;
 use crate::redlock::rules::rejections::{CHECK_INTERVAL, nth_change};
 use crate::redlock::scripts::QUORUM;
 use crate::server::sample::in_turn;
@@ -26,13 +26,12 @@ pub(crate) async fn check(
     let mut values = vec![client.as_str().as_bytes()];
     values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
     let call = ScriptCall { script: &QUORUM.check_waiters, keys: &keys.all(), values: &values };
-    let Electorate { eligible, reports, .. } = quorum.electorate(quorum.now())?;
+    let reports = quorum.electorate(quorum.now())?.reports;
     let request = async |member: &Member| {
         let reply = member.batches.call(call).await?;
         read_waiter_check(&reply).ok_or_else(|| protocol_error("check_waiters"))
     };
-    let asked = eligible.iter().map(|(node, _)| node);
-    let replies = quorum.ask(asked, reports, request).await?;
+    let replies = quorum.ask(reports, request).await?;
     let missing = replies.iter().filter(|reply| reply.missing).count();
     // One waiter is enough to continue with what nodes had to leave undone.
     let unfinished = replies.iter().filter(|reply| reply.is_unfinished());
