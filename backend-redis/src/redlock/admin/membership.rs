@@ -90,9 +90,9 @@ impl fmt::Display for Membership {
                 f.write_str("has no incarnation record: it is new, or has lost its data")
             }
             Membership::Restarted => f.write_str("has restarted, or its clock was set back"),
-            Membership::Closed(theirs) => write!(f, "was closed: {}", theirs),
+            Membership::Closed(theirs) => write!(f, "was closed: {theirs}"),
             Membership::OfAnotherSet(theirs) => {
-                write!(f, "belongs to another set: {}", theirs)
+                write!(f, "belongs to another set: {theirs}")
             }
             Membership::Foreign => {
                 f.write_str("another program wrote to its incarnation record's key")
