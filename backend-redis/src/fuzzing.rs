@@ -63,7 +63,7 @@ pub fn reply(bytes: &[u8]) -> Granted {
     settings(&value);
     pushed(&value);
     let _ = backend::read_check(value.clone());
-    let _ = redlock::read_look(&value);
+    let _ = redlock::read_waiter_check(&value);
     let _ = read_map(&value, &asked(), &AddressMap::default());
     if let Some(seen) = snapshot::read(value.clone()) {
         let again = snapshot::read(value.clone());

@@ -22,7 +22,7 @@ pub use admin::{
 pub use config::{RedlockStore, SCHEME};
 pub(crate) use node::record::read as read_record;
 pub(crate) use request::acquire::read_token;
-pub(crate) use request::waiter_check::read_look;
+pub(crate) use request::waiter_check::read_waiter_check;
 pub use rules::incarnation::Deployment;
 pub use rules::{clocks, incarnation, token, votes};
 pub use scripts::quorum_scripts;

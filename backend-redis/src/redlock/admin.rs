@@ -4,12 +4,11 @@
 //! incarnation record means is decided in [`membership`] and [`change`], which are pure.
 
 mod change;
-mod connection;
 mod init;
 mod membership;
+mod nodes;
 mod open;
 mod replace;
-mod set;
 mod status;
 
 pub use init::init;

@@ -1,4 +1,4 @@
-//! A connected quorum as core drives it: renewals, waiter checks, `inspect` and `evict`.
+//! A connected quorum as the core calls it: renewals, waiter checks, `inspect` and `evict`.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl QuorumStore {
             let reply = member.batches.call(call).await?;
             snapshot::read(reply).ok_or_else(|| protocol_error("inspect"))
         };
-        self.quorum.ask_all(request).await
+        self.quorum.ask(self.quorum.unanswered(), request).await
     }
 }
 
@@ -89,7 +89,7 @@ impl DistributedLock for QuorumStore {
         let release = async |member: &Member| {
             release_round(&member.batches, &keys, value, "", ReleaseKind::Evict).await
         };
-        let removed = quorum.ask_all(release).await?;
+        let removed = quorum.ask(quorum.unanswered(), release).await?;
         match (removed.contains(&true), removed.len() == quorum.members.len()) {
             (false, _) => Ok(ReleaseOutcome::Absent),
             (true, true) => Ok(ReleaseOutcome::Removed),

@@ -17,6 +17,7 @@ use super::node::member::Member;
 use super::node::quorum::Quorum;
 use super::node::view::QuorumView;
 use super::node_set::NodeSet;
+use super::rules::clocks::micros;
 use super::rules::incarnation::Deployment;
 use super::rules::token::MAX_NODES;
 use crate::connection::Tls;
@@ -262,7 +263,7 @@ impl RedlockStore {
 
     /// How far two clocks may be apart, in microseconds.
     pub(crate) fn tolerance_us(&self) -> u64 {
-        u64::try_from(self.clock_tolerance.as_micros()).unwrap_or(u64::MAX)
+        micros(self.clock_tolerance)
     }
 
     pub(crate) fn hosts(&self) -> &[HostPort] {

@@ -1,7 +1,7 @@
 //! A set of a quorum's nodes, by their index in the URL.
 
 use std::fmt;
-use std::ops::{BitAnd, BitOr, BitOrAssign, Sub, SubAssign};
+use std::ops::{BitAnd, BitOr, BitOrAssign, Sub};
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct NodeSet(u16);
@@ -73,12 +73,6 @@ impl Sub for NodeSet {
 
     fn sub(self, other: NodeSet) -> NodeSet {
         NodeSet(self.0 & !other.0)
-    }
-}
-
-impl SubAssign for NodeSet {
-    fn sub_assign(&mut self, other: NodeSet) {
-        *self = *self - other;
     }
 }
 

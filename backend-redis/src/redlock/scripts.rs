@@ -29,15 +29,13 @@ impl QuorumScripts {
 }
 
 pub(crate) static QUORUM: LazyLock<QuorumScripts> = LazyLock::new(|| {
-    let vote = Script::step("vote", include_str!("../protocol/lua/redlock/vote.lua"), PARTS);
-    let raise = Script::step("raise", include_str!("../protocol/lua/redlock/raise.lua"), PARTS);
-    let extend = Script::step("extend", include_str!("../protocol/lua/redlock/extend.lua"), PARTS);
-    let free = Script::step("free", include_str!("../protocol/lua/redlock/free.lua"), PARTS);
-    let check_waiters = Script::step(
-        "check_waiters",
-        include_str!("../protocol/lua/redlock/check_waiters.lua"),
-        PARTS,
-    );
+    let step = |name, text| Script::step(name, text, PARTS);
+    let vote = step("vote", include_str!("../protocol/lua/redlock/vote.lua"));
+    let raise = step("raise", include_str!("../protocol/lua/redlock/raise.lua"));
+    let extend = step("extend", include_str!("../protocol/lua/redlock/extend.lua"));
+    let free = step("free", include_str!("../protocol/lua/redlock/free.lua"));
+    let check_waiters =
+        step("check_waiters", include_str!("../protocol/lua/redlock/check_waiters.lua"));
     let batch = Script::batch(&[&vote, &raise, &extend, &free, &check_waiters, &SCRIPTS.inspect]);
     QuorumScripts { vote, raise, extend, free, check_waiters, batch }
 });

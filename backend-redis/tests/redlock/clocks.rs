@@ -74,16 +74,16 @@ async fn a_majority_whose_clocks_disagree_is_refused_by_name() {
     let refused = try_connect(&quorum.url(LONG)).await.unwrap_err();
     assert_kind(&refused, ErrorKind::Refused);
     read_again(&lines).await;
-    let mut told = None;
+    let mut error = None;
     until("the connected client gets the error", async || {
         let answer = old.lock("lock").wait_at_most(ms(300)).acquire().await;
-        told = answer.err();
-        told.is_some()
+        error = answer.err();
+        error.is_some()
     })
     .await;
     for (error, urls) in [
         (refused, quorum.nodes.iter().map(TestRedis::addr).collect::<Vec<_>>()),
-        (told.unwrap(), lines.proxies.iter().map(Proxy::addr).collect()),
+        (error.unwrap(), lines.proxies.iter().map(Proxy::addr).collect()),
     ] {
         let words = error_chain(&error);
         assert!(words.contains("the clocks of a majority are not within"), "{words}");

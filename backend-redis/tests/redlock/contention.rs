@@ -69,9 +69,9 @@ async fn many_readers_are_notified_once_each() {
         let before = calls_of(&quorum.nodes, "publish").await;
         release(writer).await;
         let guards = within(PATIENCE * 2, "all have read", join_all(readers)).await;
-        let told = calls_of(&quorum.nodes, "publish").await - before;
-        let each = told as f64 / (3 * READERS) as f64;
-        println!("readers that stay: {stay}: {each:.2} words of a node for each");
+        let notifications = calls_of(&quorum.nodes, "publish").await - before;
+        let each = notifications as f64 / (3 * READERS) as f64;
+        println!("readers that stay: {stay}: {each:.2} notifications by each node for each");
         // One, and a few from checks and rolled-back rounds: `steps` counts exactly. It was 58 when each
         // reader notified the next ones.
         assert!(each < 15.0, "{each} notifications by each node for each reader");
@@ -143,7 +143,7 @@ async fn tries_do_not_keep_a_waiter_out() {
     quorum.drained().await;
 }
 
-/// What a lost reply left behind is the claim's own, even where it has yet to be rolled back: a try
+/// What a lost reply left is the claim's own, even where it has yet to be rolled back: a try
 /// that reported the lock as busy for it would never run a job that no other client runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_claim_is_rejected_for_its_own_earlier_round() {

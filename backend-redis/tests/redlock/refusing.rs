@@ -1,5 +1,5 @@
 //! A minority of nodes that reply and refuse, or that cannot be written to: rows 20 to 24 and 38 on a
-//! quorum. No request waits for them, as in `away.rs`.
+//! quorum. Like in `away.rs`, no request waits for them.
 
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::io::AsyncWriteExt;

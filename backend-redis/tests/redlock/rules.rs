@@ -47,7 +47,7 @@ async fn a_node_that_lost_its_data_does_not_vote_a_second_time() {
         let other = if is_new { quorum.direct(QUICK).await } else { old.clone() };
         let next = until_granted(spawn_waiter(&other, "lock")).await;
         assert!(other.now() >= until && !held.is_held(), "two hold at once");
-        assert_eq!(soon("told", held.lost()).await, LostReason::Expired);
+        assert_eq!(soon("notified of the loss", held.lost()).await, LostReason::Expired);
         release(next).await;
     }
 }

@@ -40,10 +40,10 @@ async fn the_documented_rules_suffice_and_all_are_used() {
     let locks = connect(&old).await.unwrap();
     exclusive(&locks, &nodes).await;
     shared(&locks).await;
-    let told = status(&old, Some("a")).await.unwrap();
-    assert!(told.iter().all(NodeStatus::takes_part), "{told:?}");
-    let told = told.into_iter().map(|node| node.seen.unwrap().lock.unwrap().unwrap());
-    assert!(told.into_iter().all(|lock| lock.last_token.is_some()));
+    let statuses = status(&old, Some("a")).await.unwrap();
+    assert!(statuses.iter().all(NodeStatus::takes_part), "{statuses:?}");
+    let seen = statuses.into_iter().map(|node| node.seen.unwrap().lock.unwrap().unwrap());
+    assert!(seen.into_iter().all(|lock| lock.last_token.is_some()));
     locks.close().await.unwrap();
 
     let new = login(nodes.url(&[0, 1, 3], &format!("{SHORT}&set_epoch=2")));

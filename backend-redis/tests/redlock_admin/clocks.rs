@@ -19,10 +19,10 @@ async fn a_clock_that_does_not_agree_is_shown_and_no_set_is_replaced() {
     let with_skewed =
         |params: &str| nodes.url(&[0, 1], params).replace('?', &format!(",{}?", skewed.addr()));
     init(&with_skewed("")).await.unwrap();
-    let told = status(&with_skewed(""), None).await.unwrap();
-    assert!(told[0].takes_part() && told[1].takes_part());
-    assert!(!told[2].takes_part());
-    let seen = told[2].seen.as_ref().unwrap();
+    let statuses = status(&with_skewed(""), None).await.unwrap();
+    assert!(statuses[0].takes_part() && statuses[1].takes_part());
+    assert!(!statuses[2].takes_part());
+    let seen = statuses[2].seen.as_ref().unwrap();
     assert!(seen.membership.is_open() && !seen.clock_agrees, "{seen:?}");
     let (at_least, at_most) = seen.clock_ahead_us;
     let ahead = AHEAD * 1_000_000;

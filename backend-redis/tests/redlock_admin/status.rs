@@ -23,26 +23,33 @@ async fn every_node_reports_its_status() {
     nodes.set_record(4, "hello").await;
     nodes.node(5).kill().unwrap();
     let before = nodes.record(1).await;
-    let told = status(&all, None).await.unwrap();
-    assert_eq!(told.len(), 7);
-    assert_eq!(told[0].address, nodes.node(0).addr().to_string());
+    let statuses = status(&all, None).await.unwrap();
+    assert_eq!(statuses.len(), 7);
+    assert_eq!(statuses[0].address, nodes.node(0).addr().to_string());
 
-    assert_eq!(seen(&told[0]).membership, Membership::Open);
-    assert!(told[0].takes_part());
-    let age = seen(&told[0]).age.unwrap();
+    assert_eq!(seen(&statuses[0]).membership, Membership::Open);
+    assert!(statuses[0].takes_part());
+    let age = seen(&statuses[0]).age.unwrap();
     assert!(age >= Duration::from_secs(100) && age < Duration::from_secs(200), "{age:?}");
-    let Membership::Quarantined(rest) = seen(&told[1]).membership else { panic!("{:?}", told[1]) };
+    let Membership::Quarantined(rest) = seen(&statuses[1]).membership else {
+        panic!("{:?}", statuses[1])
+    };
     assert!(rest <= Duration::from_secs(40), "{rest:?}");
-    assert!(!told[1].takes_part());
-    let Membership::OfAnotherSet(set) = seen(&told[2]).membership else { panic!("{:?}", told[2]) };
+    assert!(!statuses[1].takes_part());
+    let Membership::OfAnotherSet(set) = seen(&statuses[2]).membership else {
+        panic!("{:?}", statuses[2])
+    };
     assert_eq!((set.nodes, set.epoch), (3, 1));
-    assert!(matches!(seen(&told[3]).membership, Membership::Closed(_)), "{:?}", told[3]);
-    assert_eq!(seen(&told[4]).membership, Membership::Foreign);
-    let error = told[5].seen.as_ref().unwrap_err();
+    assert!(matches!(seen(&statuses[3]).membership, Membership::Closed(_)), "{:?}", statuses[3]);
+    assert_eq!(seen(&statuses[4]).membership, Membership::Foreign);
+    let error = statuses[5].seen.as_ref().unwrap_err();
     assert_kind(error, ErrorKind::Unreachable);
-    assert_eq!((seen(&told[6]).membership, seen(&told[6]).age), (Membership::Unmarked, None));
+    assert_eq!(
+        (seen(&statuses[6]).membership, seen(&statuses[6]).age),
+        (Membership::Unmarked, None)
+    );
     for node in [0, 1, 2, 3, 4, 6] {
-        let seen = seen(&told[node]);
+        let seen = seen(&statuses[node]);
         assert!(seen.clock_agrees);
         let (at_least, at_most) = seen.clock_ahead_us;
         assert!(at_least <= at_most && at_least.abs() < 10_000_000, "{seen:?}");
@@ -54,10 +61,10 @@ async fn every_node_reports_its_status() {
     // Another run has the record of this one; and its data is gone.
     nodes.node(0).restart().await.unwrap();
     nodes.set_record(0, &before).await;
-    let told = status(&all, None).await.unwrap();
-    assert_eq!(seen(&told[0]).membership, Membership::Restarted);
-    assert_eq!(seen(&told[1]).membership, Membership::Due);
-    assert!(told[1].takes_part());
+    let statuses = status(&all, None).await.unwrap();
+    assert_eq!(seen(&statuses[0]).membership, Membership::Restarted);
+    assert_eq!(seen(&statuses[1]).membership, Membership::Due);
+    assert!(statuses[1].takes_part());
 }
 
 #[tokio::test]
@@ -71,8 +78,8 @@ async fn a_lock_is_shown_as_each_node_has_it() {
     until("it queues", async || locks.inspect("a").await.unwrap().waiters.len() == 1).await;
     // A majority suffices for both, and the first renewal installs the holder at the others.
     until("all nodes have it", async || {
-        let told = status(&url, Some("a")).await.unwrap();
-        let locks = told.iter().map(|node| seen(node).lock.clone().unwrap().unwrap());
+        let statuses = status(&url, Some("a")).await.unwrap();
+        let locks = statuses.iter().map(|node| seen(node).lock.clone().unwrap().unwrap());
         let waiters = locks.clone().filter(|lock| lock.snapshot.waiters.len() == 1).count();
         let mut held = locks.map(|lock| {
             let tokens: Vec<_> = lock.snapshot.holders.iter().map(|holder| holder.token).collect();
@@ -86,8 +93,8 @@ async fn a_lock_is_shown_as_each_node_has_it() {
     release(until_granted(waiter).await).await;
     nodes.node(2).command(&["DEL", "mine:b"]).await.unwrap();
     nodes.node(2).command(&["LPUSH", "mine:b", "x"]).await.unwrap();
-    let told = status(&url, Some("b")).await.unwrap();
-    let lock = |node: usize| seen(&told[node]).lock.as_ref().unwrap();
+    let statuses = status(&url, Some("b")).await.unwrap();
+    let lock = |node: usize| seen(&statuses[node]).lock.as_ref().unwrap();
     assert_eq!(lock(0).as_ref().unwrap().last_token, None);
     assert_kind(lock(2).as_ref().unwrap_err(), ErrorKind::Foreign);
     assert_kind(&status(&url, Some("")).await.unwrap_err(), ErrorKind::InvalidArgument);

@@ -236,12 +236,12 @@ impl Node {
         if let (true, Some(lost)) = (setting.all_are_known, self.lost()) {
             let fast = if setting.dropped == Dropped::OwnAgeWithinMargin { TOO_MUCH } else { 0 };
             let mut known = RestartTracker::default();
-            let mut meet = |incarnation: &str, tick| {
+            let mut observe = |incarnation: &str, tick| {
                 known.observe(incarnation, moment(tick), ticks(setting.delay()))
             };
-            let _ = meet("an earlier one", 0);
-            let _ = meet(&record.incarnation(), lost);
-            if !meet(&record.incarnation(), now + fast).is_zero() {
+            let _ = observe("an earlier one", 0);
+            let _ = observe(&record.incarnation(), lost);
+            if !observe(&record.incarnation(), now + fast).is_zero() {
                 return None;
             }
         }

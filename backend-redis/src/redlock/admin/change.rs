@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
 
-use super::membership::describe;
 use crate::redlock::config::RedlockStore;
 use crate::redlock::rules::clocks::{Offset, agreement};
 use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord, RecordState};
@@ -21,6 +20,14 @@ use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord, RecordSt
 pub(super) struct Change {
     pub(super) old: Deployment,
     pub(super) new: Deployment,
+}
+
+/// The sets that a node is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Old,
+    Both,
+    New,
 }
 
 /// How far the change of one node has come.
@@ -81,29 +88,26 @@ impl Stage {
         matches!(self, Stage::Closed | Stage::Moved)
     }
 
-    /// The error for a node of the old URL that cannot be closed.
-    pub(super) fn require_old(&self) -> Result<()> {
-        match self {
-            Stage::Unmarked | Stage::Old | Stage::Closed | Stage::Moved => Ok(()),
-            Stage::Retired(theirs) | Stage::OtherSet(theirs) => {
-                let theirs = describe(*theirs);
-                let message = format!("it belongs to another set than the old URL says: {theirs}");
-                Err(Error::new(ErrorKind::Refused, message))
+    /// The error for a node that cannot be closed, or, if only the new set has it, not be used.
+    pub(super) fn require_for(&self, side: Side) -> Result<()> {
+        let message = match (self, side) {
+            (Stage::Unmarked | Stage::Closed | Stage::Moved, _)
+            | (Stage::Old, Side::Old | Side::Both)
+            | (Stage::Retired(_), Side::New) => return Ok(()),
+            (Stage::Foreign, _) => {
+                let message = "another program wrote to its incarnation record's key; the value \
+                               was left as it is";
+                return Err(Error::new(ErrorKind::Foreign, message).retryable(false));
             }
-            Stage::Foreign => Err(foreign()),
-        }
-    }
-
-    /// The error for a node of the new URL alone that cannot be used.
-    pub(super) fn require_free(&self) -> Result<()> {
-        let message = match self {
-            Stage::Unmarked | Stage::Closed | Stage::Moved | Stage::Retired(_) => return Ok(()),
-            Stage::Foreign => return Err(foreign()),
-            Stage::Old => "it belongs to the old set, and the old URL does not name it".to_owned(),
-            Stage::OtherSet(theirs) => format!(
-                "it belongs to another set: {}; if that is no longer in use, delete the key \
-                 fencelock:redlock there",
-                describe(*theirs)
+            (Stage::Retired(theirs) | Stage::OtherSet(theirs), Side::Old | Side::Both) => {
+                format!("it belongs to another set than the old URL says: {theirs}")
+            }
+            (Stage::Old, Side::New) => {
+                "it belongs to the old set, and the old URL does not name it".to_owned()
+            }
+            (Stage::OtherSet(theirs), Side::New) => format!(
+                "it belongs to another set: {theirs}; if that is no longer in use, delete the key \
+                 fencelock:redlock there"
             ),
         };
         Err(Error::new(ErrorKind::Refused, message))
@@ -125,12 +129,6 @@ pub(super) fn clocks_agree(
     together.is_some_and(|together| together.members.iter().all(|member| *member))
 }
 
-fn foreign() -> Error {
-    let message =
-        "another program wrote to its incarnation record's key; the value was left as it is";
-    Error::new(ErrorKind::Foreign, message).retryable(false)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_tells_how_far_its_node_has_come() {
+    fn a_record_shows_how_far_its_node_has_come() {
         assert_eq!(CHANGE.stage(None), Stage::Unmarked);
         assert_eq!(CHANGE.stage(Some("hello")), Stage::Foreign);
         for state in [RecordState::Born, RecordState::Open] {
@@ -163,14 +161,15 @@ mod tests {
     #[test]
     fn a_node_in_use_elsewhere_is_not_used() {
         for in_use in [Stage::Old, Stage::OtherSet(OTHER), Stage::Foreign] {
-            in_use.require_free().unwrap_err();
+            in_use.require_for(Side::New).unwrap_err();
         }
         for free in [Stage::Unmarked, Stage::Closed, Stage::Moved, Stage::Retired(OTHER)] {
-            free.require_free().unwrap();
+            free.require_for(Side::New).unwrap();
         }
         for other in [Stage::Retired(OTHER), Stage::OtherSet(OTHER), Stage::Foreign] {
             assert!(!other.is_closed());
-            other.require_old().unwrap_err();
+            other.require_for(Side::Old).unwrap_err();
+            other.require_for(Side::Both).unwrap_err();
         }
         assert!(!Stage::Unmarked.is_closed(), "a client may still write a record for the old set");
     }

@@ -3,10 +3,10 @@
 use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::future::join_all;
 
-use super::connection::{NodeConnection, WallClock};
-use super::membership::{Membership, whole_seconds};
-use super::set::{at, explain_at, parse, reach_all, refuse_twins};
+use super::membership::Membership;
+use super::nodes::{WallClock, at, explain_at, parse, reach_all, require_all};
 use crate::redlock::config::RedlockStore;
+use crate::redlock::node::record::whole_seconds;
 use crate::redlock::rules::incarnation::{Deployment, RecordState};
 
 /// Declares the nodes of `url` new: none of them had a lock that is still held, so none has to be
@@ -32,16 +32,9 @@ pub async fn init(url: &str) -> Result<()> {
 async fn init_store(store: &RedlockStore) -> Result<()> {
     let options = store.options()?;
     let ours = store.deployment();
-    let reached = reach_all(store, &options, WallClock::start()).await;
-    let reached = reached.into_iter();
-    let nodes = reached.map(|(host, node)| node.map_err(|error| at(&host, &error)));
-    let mut nodes = nodes.collect::<Result<Vec<NodeConnection>>>()?;
-    refuse_twins(&nodes)?;
-    let parts = nodes.iter().map(|node| {
-        let part = Membership::of(node.text.as_deref(), &node.run_id, node.now_us, ours);
-        (node.host.to_string(), part)
-    });
-    if is_done(&parts.collect::<Vec<_>>(), ours)? {
+    let mut nodes = require_all(reach_all(store, &options, WallClock::start()).await)?;
+    let memberships = nodes.iter().map(|node| (node.host.to_string(), node.membership(ours)));
+    if is_done(&memberships.collect::<Vec<_>>(), ours)? {
         return Ok(());
     }
     // All at once, so that an interruption half-way is unlikely.
@@ -62,50 +55,48 @@ async fn init_store(store: &RedlockStore) -> Result<()> {
 /// A node to which a client has connected does not prove a new set: a set in use looks the same once
 /// all of its nodes have lost their data, and its locks may still be held. Waiting costs
 /// `restart_delay` once.
-fn is_done(parts: &[(String, Membership)], ours: Deployment) -> Result<bool> {
-    let refused =
-        |host: &str, why: String| Err(Error::new(ErrorKind::Refused, format!("{host} {why}")));
-    let mut opened = parts.iter().filter(|(_, part)| part.is_open());
+fn is_done(memberships: &[(String, Membership)], ours: Deployment) -> Result<bool> {
+    let delay = ours.delay.as_secs_f64();
+    let refused = |message: String| Err(Error::new(ErrorKind::Refused, message));
+    let mut opened = memberships.iter().filter(|(_, membership)| membership.is_open());
     let first_open = opened.next();
-    if first_open.is_some() && opened.count() + 1 == parts.len() {
+    if first_open.is_some() && opened.count() + 1 == memberships.len() {
         return Ok(true);
     }
-    for (host, part) in parts {
-        match part {
+    for (host, membership) in memberships {
+        match membership {
             Membership::Unmarked | Membership::Open | Membership::Due => {}
             Membership::Quarantined(rest) => {
-                let rest = whole_seconds(*rest);
-                let why = "was used by a client already, so it may have lost locks that are held";
-                return refused(host, format!("{why}; it takes part by itself in {rest} s"));
+                return refused(format!(
+                    "{host} was used by a client already, so it may have lost locks that are \
+                     held; it takes part by itself in {} s",
+                    whole_seconds(*rest)
+                ));
             }
             Membership::Restarted => {
-                let why = "has an incarnation record of an earlier run, so it may have had locks; \
-                           it takes part by itself";
-                let delay = ours.delay.as_secs_f64();
-                return refused(
-                    host,
-                    format!("{why}, {delay} s after a client has connected to it"),
-                );
+                return refused(format!(
+                    "{host} has an incarnation record of an earlier run, so it may have had \
+                     locks; it takes part by itself, {delay} s after a client has connected to it"
+                ));
             }
             Membership::Closed(_) | Membership::OfAnotherSet(_) => {
-                let why = "so it may have held locks; a set that is in use is changed by \
-                           `fencelock redlock replace`";
-                return refused(host, format!("{part}, {why}"));
+                return refused(format!(
+                    "{host} {membership}, so it may have held locks; a set that is in use is \
+                     changed by `fencelock redlock replace`"
+                ));
             }
             Membership::Foreign => {
-                let message = format!("{host}: {part}; it was left as it is");
+                let message = format!("{host}: {membership}; it was left as it is");
                 return Err(Error::new(ErrorKind::Foreign, message).retryable(false));
             }
         }
     }
     match first_open {
         None => Ok(false),
-        Some((host, _)) => {
-            let delay = ours.delay.as_secs_f64();
-            let why = "takes part already, so locks may be held; nodes without an incarnation \
-                       record take part by themselves";
-            refused(host, format!("{why}, {delay} s after a client has connected to them"))
-        }
+        Some((host, _)) => refused(format!(
+            "{host} takes part already, so locks may be held; nodes without an incarnation \
+             record take part by themselves, {delay} s after a client has connected to them"
+        )),
     }
 }
 
@@ -126,9 +117,9 @@ mod tests {
 
     const OURS: Deployment = Deployment { nodes: 3, epoch: 1, delay: Duration::from_secs(60) };
 
-    fn judge(parts: [Membership; 3]) -> Result<bool> {
+    fn judge(memberships: [Membership; 3]) -> Result<bool> {
         let hosts = ["a", "b", "c"].map(str::to_owned);
-        is_done(&hosts.into_iter().zip(parts).collect::<Vec<_>>(), OURS)
+        is_done(&hosts.into_iter().zip(memberships).collect::<Vec<_>>(), OURS)
     }
 
     #[test]
@@ -140,7 +131,7 @@ mod tests {
         assert!(judge([Open; 3]).unwrap(), "again");
         assert!(judge([Open, Due, Open]).unwrap());
         let quarantined = Quarantined(Duration::from_millis(1500));
-        for (parts, says) in [
+        for (memberships, says) in [
             ([Unmarked, quarantined, Unmarked], "b was used by a client"),
             ([quarantined; 3], "in 2 s"),
             ([Open, Unmarked, Unmarked], "a takes part already"),
@@ -148,7 +139,7 @@ mod tests {
             ([Unmarked, Closed(OURS), Unmarked], "b was closed"),
             ([Unmarked, OfAnotherSet(OURS), Unmarked], "`fencelock redlock replace`"),
         ] {
-            let error = judge(parts).unwrap_err();
+            let error = judge(memberships).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Refused);
             assert!(error.to_string().contains(says), "{error}");
         }

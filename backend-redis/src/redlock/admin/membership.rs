@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::redlock::node::record::whole_seconds;
 use crate::redlock::rules::incarnation::{
     Deployment, IncarnationRecord, IncarnationVerdict, RecordState, verdict,
 };
@@ -89,26 +90,15 @@ impl fmt::Display for Membership {
                 f.write_str("has no incarnation record: it is new, or has lost its data")
             }
             Membership::Restarted => f.write_str("has restarted, or its clock was set back"),
-            Membership::Closed(theirs) => write!(f, "was closed: {}", describe(*theirs)),
+            Membership::Closed(theirs) => write!(f, "was closed: {theirs}"),
             Membership::OfAnotherSet(theirs) => {
-                write!(f, "belongs to another set: {}", describe(*theirs))
+                write!(f, "belongs to another set: {theirs}")
             }
             Membership::Foreign => {
                 f.write_str("another program wrote to its incarnation record's key")
             }
         }
     }
-}
-
-/// Whole seconds, rounded up.
-pub(super) fn whole_seconds(rest: Duration) -> u128 {
-    rest.as_millis().div_ceil(1000)
-}
-
-/// A set, in a URL's terms.
-pub(super) fn describe(deployment: Deployment) -> String {
-    let Deployment { nodes, epoch, delay } = deployment;
-    format!("{nodes} nodes, set_epoch={epoch}, restart_delay={}s", delay.as_secs_f64())
 }
 
 #[cfg(test)]
@@ -119,57 +109,35 @@ mod tests {
     const THEIRS: Deployment = Deployment { epoch: 1, ..OURS };
 
     #[test]
-    fn a_record_tells_whether_its_node_takes_part() {
+    fn a_record_shows_whether_its_node_takes_part() {
         const SECOND: u64 = 1_000_000;
         let record = |state, deployment| {
-            let record =
-                IncarnationRecord { run_id: "abc".to_owned(), state, born_us: SECOND, deployment };
-            Some(record.to_string())
+            let run_id = "abc".to_owned();
+            Some(IncarnationRecord { run_id, state, born_us: SECOND, deployment }.to_string())
         };
-        for (text, run_id, now, part, words) in [
-            (record(RecordState::Open, OURS), "abc", 2, Membership::Open, "takes part"),
-            (record(RecordState::Born, OURS), "abc", 62, Membership::Due, "takes part at"),
-            (
-                record(RecordState::Born, OURS),
-                "abc",
-                41,
-                Membership::Quarantined(Duration::from_secs(20)),
-                "takes part in 20 s",
-            ),
-            (None, "abc", 2, Membership::Unmarked, "has no incarnation record"),
-            (record(RecordState::Open, OURS), "def", 2, Membership::Restarted, "has restarted"),
-            (
-                record(RecordState::Open, OURS),
-                "abc",
-                0,
-                Membership::Restarted,
-                "clock was set back",
-            ),
-            (
-                record(RecordState::Closed, THEIRS),
-                "abc",
-                2,
-                Membership::Closed(THEIRS),
-                "set_epoch=1",
-            ),
-            (
-                record(RecordState::Open, THEIRS),
-                "abc",
-                2,
-                Membership::OfAnotherSet(THEIRS),
-                "set_epoch=1",
-            ),
-            (Some("hello".to_owned()), "abc", 2, Membership::Foreign, "another program"),
+        let (born, open) = (record(RecordState::Born, OURS), record(RecordState::Open, OURS));
+        let foreign = Some("hello".to_owned());
+        let quarantined = Membership::Quarantined(Duration::from_secs(20));
+        for (text, run_id, now, expected, says) in [
+            (&open, "abc", 2, Membership::Open, "takes part"),
+            (&born, "abc", 62, Membership::Due, "takes part at"),
+            (&born, "abc", 41, quarantined, "takes part in 20 s"),
+            (&None, "abc", 2, Membership::Unmarked, "has no incarnation record"),
+            (&open, "def", 2, Membership::Restarted, "has restarted"),
+            (&open, "abc", 0, Membership::Restarted, "clock was set back"),
+            (&foreign, "abc", 2, Membership::Foreign, "another program"),
         ] {
-            let seen = Membership::of(text.as_deref(), run_id, now * SECOND, OURS);
-            assert_eq!(seen, part);
-            assert!(seen.to_string().contains(words), "{seen}");
+            let membership = Membership::of(text.as_deref(), run_id, now * SECOND, OURS);
+            assert_eq!(membership, expected);
+            assert!(membership.to_string().contains(says), "{membership}");
         }
-    }
-
-    #[test]
-    fn a_remaining_time_is_rounded_up() {
-        assert_eq!(whole_seconds(Duration::from_millis(1001)), 2);
-        assert_eq!(whole_seconds(Duration::from_secs(1)), 1);
+        for (state, expected) in [
+            (RecordState::Closed, Membership::Closed(THEIRS)),
+            (RecordState::Open, Membership::OfAnotherSet(THEIRS)),
+        ] {
+            let membership = Membership::of(record(state, THEIRS).as_deref(), "abc", SECOND, OURS);
+            assert_eq!(membership, expected);
+            assert!(membership.to_string().contains("set_epoch=1"), "{membership}");
+        }
     }
 }

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
 
-use super::connection::{NodeConnection, WallClock};
 use super::membership::Membership;
-use super::set::{at, explain_at, parse, reach_all};
+use super::nodes::{NodeConnection, WallClock, at, explain_at, parse, reach_all};
 use crate::connection::ConnectOptions;
 use crate::redlock::config::RedlockStore;
 use crate::redlock::rules::incarnation::{Deployment, IncarnationVerdict, verdict};
@@ -44,32 +43,32 @@ async fn open_due(
     let ours = store.deployment();
     let (mut rest, mut failed) = (None, None);
     for (host, node) in reach_all(store, options, WallClock::start()).await {
-        let updated = match node {
-            Ok(mut node) => write_due(&mut node, ours).await.map(|()| node),
+        let membership = match node {
+            Ok(mut node) => open_if_due(&mut node, ours).await,
             Err(error) => Err(error),
         };
-        match updated
-            .map(|node| Membership::of(node.text.as_deref(), &node.run_id, node.now_us, ours))
-        {
-            Ok(Membership::Open) => {}
-            Ok(Membership::Quarantined(its)) => rest = rest.max(Some(its)),
-            Ok(part) => {
-                let error = Error::new(ErrorKind::Refused, part.to_string());
-                failed = failed.or(Some(at(&host, &error)));
+        let error = match membership {
+            Ok(Membership::Open) => continue,
+            Ok(Membership::Quarantined(its)) => {
+                rest = rest.max(Some(its));
+                continue;
             }
-            Err(error) => failed = failed.or(Some(at(&host, &error))),
-        }
+            Ok(membership) => Error::new(ErrorKind::Refused, membership.to_string()),
+            Err(error) => error,
+        };
+        failed = failed.or(Some(at(&host, &error)));
     }
     (rest, failed)
 }
 
 /// Writes the record that a client would write.
-async fn write_due(node: &mut NodeConnection, ours: Deployment) -> Result<()> {
+async fn open_if_due(node: &mut NodeConnection, ours: Deployment) -> Result<Membership> {
     let next = |node: &NodeConnection| {
         Ok(match verdict(node.text.as_deref(), &node.run_id, node.now_us, ours) {
             IncarnationVerdict::Write(record) => Some(record),
             _ => None,
         })
     };
-    node.rewrite(next).await
+    node.rewrite(next).await?;
+    Ok(node.membership(ours))
 }

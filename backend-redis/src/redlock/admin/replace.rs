@@ -3,17 +3,18 @@
 //! Nothing is written before every node of the new set and a majority of the old one have replied,
 //! and a repeat after an interruption finishes the change.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::future::join_all;
 
-use super::change::{Change, Stage, clocks_agree};
-use super::connection::{NodeConnection, WallClock};
+use super::change::{Change, Side, Stage, clocks_agree};
 use super::membership::Membership;
-use super::set::{at, explain_at, parse, reach_all, refuse_twins};
+use super::nodes::{
+    NodeConnection, WallClock, at, explain_at, parse, reach_all, refuse_twins, require_all,
+};
 use crate::redlock::config::RedlockStore;
+use crate::redlock::node::quorum::by_node;
 use crate::redlock::rules::incarnation::{IncarnationRecord, RecordState};
 use crate::redlock::rules::votes::majority;
 
@@ -62,14 +63,6 @@ pub async fn replace(old_url: &str, new_url: &str) -> Result<Replaced> {
     Ok(Replaced { opens_in: sets.opens_in(), not_closed: sets.away })
 }
 
-/// The sets that a node is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    Old,
-    Both,
-    New,
-}
-
 #[derive(Debug)]
 struct Peer {
     node: NodeConnection,
@@ -89,14 +82,10 @@ impl Sets {
         let (explain_old, explain_new) = (explain_at(old), explain_at(new));
         let old_options = old.options().map_err(&explain_old)?;
         let new_options = new.options().map_err(&explain_new)?;
-        let watch = WallClock::start();
+        let clock = WallClock::start();
         let (theirs, ours) =
-            tokio::join!(reach_all(old, &old_options, watch), reach_all(new, &new_options, watch));
-        let mut newcomers = Vec::new();
-        for (host, node) in ours {
-            newcomers.push(node.map_err(|error| explain_new(at(&host, &error)))?);
-        }
-        refuse_twins(&newcomers).map_err(&explain_new)?;
+            tokio::join!(reach_all(old, &old_options, clock), reach_all(new, &new_options, clock));
+        let newcomers = require_all(ours).map_err(explain_new)?;
         let (mut nodes, mut away) = (Vec::new(), Vec::new());
         for (host, node) in theirs {
             match node {
@@ -104,7 +93,7 @@ impl Sets {
                 Err(error) => away.push((host.to_string(), error)),
             }
         }
-        refuse_twins(&nodes).map_err(&explain_old)?;
+        refuse_twins(&nodes).map_err(explain_old)?;
         let in_old = |node: NodeConnection| Peer { node, side: Side::Old };
         let mut peers: Vec<Peer> = nodes.into_iter().map(in_old).collect();
         // Each database of a server is a node of its own.
@@ -128,12 +117,7 @@ impl Sets {
     fn check(&mut self, old: &RedlockStore, new: &RedlockStore) -> Result<()> {
         let mut peers = Vec::new();
         for peer in std::mem::take(&mut self.peers) {
-            let stage = self.change.stage(peer.node.text.as_deref());
-            let fits = match peer.side {
-                Side::New => stage.require_free(),
-                Side::Old | Side::Both => stage.require_old(),
-            };
-            match (fits, peer.side) {
+            match (self.stage_of(&peer).require_for(peer.side), peer.side) {
                 (Ok(()), _) => peers.push(peer),
                 (Err(error), Side::Old) => self.away.push((peer.node.host.to_string(), error)),
                 (Err(error), _) => return Err(at(&peer.node.host, &error)),
@@ -153,26 +137,22 @@ impl Sets {
         if count >= majority(nodes) {
             return Ok(());
         }
-        let mut text = format!(
+        let text = format!(
             "{count} of {nodes} nodes of the old set {what}, and {} must be before the new set is \
-             opened; run it again when more can:",
+             opened; run it again when more can",
             majority(nodes)
         );
-        for (host, error) in &self.away {
-            // Writing to a string cannot fail.
-            let _ = write!(text, " {host}: {};", error.message());
-        }
-        text.truncate(text.len() - 1);
+        let away = self.away.iter().map(|(host, error)| (host, error.message()));
         let is_away = |(_, error): &(String, Error)| error.is_retryable();
         let kind = match self.away.iter().any(is_away) {
             true => ErrorKind::Unreachable,
             false => ErrorKind::Refused,
         };
-        Err(Error::new(kind, text))
+        Err(Error::new(kind, by_node(&text, away)))
     }
 
-    /// A token of the new set could be smaller than one of the old set, if the new clocks were behind
-    /// by more than the delay.
+    /// A token of the new set could be smaller than one of the old set, if the new clocks were
+    /// behind by more than the delay.
     fn require_clocks(&self, tolerance_us: u64) -> Result<()> {
         let mut theirs: Vec<_> = self.in_old().map(|peer| Some(peer.node.offset)).collect();
         theirs.resize(self.change.old.nodes, None);
@@ -181,16 +161,15 @@ impl Sets {
         if clocks_agree(&theirs, &newcomers, tolerance_us) {
             return Ok(());
         }
-        let mut text = format!(
+        let text = format!(
             "the clocks of the new nodes and of a majority of the old ones are not within \
-             clock_tolerance={:?}; seconds ahead of this machine's:",
+             clock_tolerance={:?}; seconds ahead of this machine's",
             Duration::from_micros(tolerance_us)
         );
-        for Peer { node, .. } in &self.peers {
-            let _ = write!(text, " {}: {:.3};", node.host, node.offset.at_least as f64 / 1e6);
-        }
-        text.truncate(text.len() - 1);
-        Err(Error::new(ErrorKind::Refused, text))
+        let clocks = self.peers.iter().map(|Peer { node, .. }| {
+            (&node.host, format!("{:.3}", node.offset.at_least as f64 / 1e6))
+        });
+        Err(Error::new(ErrorKind::Refused, by_node(&text, clocks)))
     }
 
     /// Whether an earlier run has moved a majority, so that only the rest remains.
@@ -208,9 +187,9 @@ impl Sets {
         let change = self.change;
         let failed = self.rewrite(
             |side| side != Side::New,
-            |node, _| {
+            |node, side| {
                 let stage = change.stage(node.text.as_deref());
-                stage.require_old()?;
+                stage.require_for(side)?;
                 Ok((!stage.is_closed()).then(|| node.record(RecordState::Closed, change.old)))
             },
         );
@@ -232,10 +211,7 @@ impl Sets {
                 |side| side == turn,
                 |node, side| {
                     let stage = change.stage(node.text.as_deref());
-                    match side {
-                        Side::New => stage.require_free()?,
-                        Side::Old | Side::Both => stage.require_old()?,
-                    }
+                    stage.require_for(side)?;
                     Ok(match side {
                         _ if is_repeat && stage == Stage::Moved => None,
                         Side::Old => Some(node.record(RecordState::Closed, change.new)),
@@ -243,21 +219,15 @@ impl Sets {
                     })
                 },
             );
-            let mut failed = failed.await;
-            match turn {
-                Side::Old => self.away.append(&mut failed),
-                Side::New | Side::Both => {
-                    if let Some((host, error)) = failed.into_iter().next() {
-                        let message = format!(
-                            "{host}: {}; the old set is closed and the new one not opened: run it \
-                             again",
-                            error.message()
-                        );
-                        return Err(
-                            Error::new(error.kind(), message).retryable(error.is_retryable())
-                        );
-                    }
-                }
+            let failed = failed.await;
+            if turn == Side::Old {
+                self.away.extend(failed);
+            } else if let Some((host, error)) = failed.into_iter().next() {
+                let message = format!(
+                    "{host}: {}; the old set is closed and the new one not opened: run it again",
+                    error.message()
+                );
+                return Err(Error::new(error.kind(), message).retryable(error.is_retryable()));
             }
         }
         Ok(())
@@ -280,13 +250,10 @@ impl Sets {
 
     fn opens_in(&self) -> Duration {
         let new = self.change.new;
-        let rest = |peer: &Peer| {
-            let node = &peer.node;
-            match Membership::of(node.text.as_deref(), &node.run_id, node.now_us, new) {
-                Membership::Quarantined(rest) => rest,
-                part if part.is_open() => Duration::ZERO,
-                _ => new.delay,
-            }
+        let rest = |peer: &Peer| match peer.node.membership(new) {
+            Membership::Quarantined(rest) => rest,
+            membership if membership.is_open() => Duration::ZERO,
+            _ => new.delay,
         };
         let ours = self.peers.iter().filter(|peer| peer.side != Side::Old);
         ours.map(rest).max().unwrap_or_default()

@@ -6,14 +6,13 @@ use fencelock_core::{FencingToken, LockName, Result, Settings, Snapshot};
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::connection::{NodeConnection, WallClock};
 use super::membership::Membership;
-use super::set::{explain_at, parse, reach_all};
+use super::nodes::{NodeConnection, WallClock, explain_at, parse, reach_all};
 use crate::protocol::error::{explain, protocol_error};
 use crate::protocol::identity::Keys;
 use crate::protocol::script::SCRIPTS;
 use crate::protocol::snapshot;
-use crate::redlock::rules::clocks::{Agreement, agreement};
+use crate::redlock::rules::clocks::agreement;
 use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord};
 
 /// The status of one node.
@@ -83,10 +82,16 @@ pub async fn status(url: &str, lock: Option<&str>) -> Result<Vec<NodeStatus>> {
     let offsets: Vec<_> =
         reached.iter().map(|(_, node)| node.as_ref().ok().map(|node| node.offset)).collect();
     let agreed = agreement(&offsets, store.tolerance_us());
-    let ours = store.deployment();
     let asking = reached.iter_mut().enumerate().map(async |(index, (host, node))| {
         let seen = match node {
-            Ok(node) => Ok(see(node, index, agreed.as_ref(), ours, keys.as_ref(), &settings).await),
+            Ok(node) => {
+                let lock = match &keys {
+                    Some(keys) => Some(see_lock(node, keys, &settings).await),
+                    None => None,
+                };
+                let clock_agrees = agreed.as_ref().is_some_and(|agreed| agreed.members[index]);
+                Ok(see(node, store.deployment(), clock_agrees, lock))
+            }
             Err(error) => Err(error.clone()),
         };
         NodeStatus { address: host.to_string(), seen }
@@ -94,25 +99,21 @@ pub async fn status(url: &str, lock: Option<&str>) -> Result<Vec<NodeStatus>> {
     Ok(join_all(asking).await)
 }
 
-async fn see(
-    node: &mut NodeConnection,
-    index: usize,
-    agreed: Option<&Agreement>,
+fn see(
+    node: &NodeConnection,
     ours: Deployment,
-    keys: Option<&Keys>,
-    settings: &Settings,
+    clock_agrees: bool,
+    lock: Option<Result<LockSeen>>,
 ) -> NodeSeen {
-    let lock = match keys {
-        Some(keys) => Some(see_lock(node, keys, settings).await),
-        None => None,
+    let record = node.text.as_deref().and_then(IncarnationRecord::parse);
+    let age = |record: IncarnationRecord| {
+        Duration::from_micros(node.now_us.saturating_sub(record.born_us))
     };
-    let text = node.text.as_deref();
-    let born_us = text.and_then(IncarnationRecord::parse).map(|record| record.born_us);
     NodeSeen {
-        membership: Membership::of(text, &node.run_id, node.now_us, ours),
-        age: born_us.map(|born_us| Duration::from_micros(node.now_us.saturating_sub(born_us))),
+        membership: node.membership(ours),
+        age: record.map(age),
         clock_ahead_us: (node.offset.at_least, node.offset.at_most),
-        clock_agrees: agreed.is_some_and(|agreed| agreed.members[index]),
+        clock_agrees,
         lock,
     }
 }
@@ -134,7 +135,7 @@ async fn see_lock(node: &mut NodeConnection, keys: &Keys, settings: &Settings) -
     Ok(LockSeen { last_token: token, snapshot })
 }
 
-/// A token's digits, whatever may stand behind them.
+/// A token's digits, without the mark that the queue may have waiters.
 fn read_token(value: &Value) -> Option<u64> {
     let Value::BulkString(text) = value else { return None };
     std::str::from_utf8(text).ok()?.trim_end_matches('q').parse().ok()

@@ -6,48 +6,39 @@ use std::task::{Context, Poll};
 
 use futures_util::stream::{FuturesUnordered, Stream};
 use tokio::task::coop::{Unconstrained, unconstrained};
+use tokio::time::{Instant, timeout_at};
 
-/// Requests under way, each with the number that its reply comes with.
-pub(crate) struct FanOut<F: Future + ?Sized> {
-    unsent: Vec<Numbered<F>>,
-    in_flight: FuturesUnordered<Numbered<F>>,
-    pending: Vec<usize>,
-    replies: Vec<(usize, F::Output)>,
+/// Requests under way, each with its node.
+pub(crate) struct FanOut<'a, T> {
+    unsent: Vec<AtNode<'a, T>>,
+    in_flight: FuturesUnordered<AtNode<'a, T>>,
+    replies: Vec<(usize, T)>,
 }
 
-/// Requests of different types, which can be stored.
-pub(crate) type BoxedFanOut<T> = FanOut<dyn Future<Output = T> + Send>;
-
-struct Numbered<F: ?Sized> {
-    number: usize,
+struct AtNode<'a, T> {
+    node: usize,
     /// Exempt from tokio's cooperative budget: whatever else the task has done, the request is sent
     /// when it is polled.
-    request: Unconstrained<Pin<Box<F>>>,
+    request: Unconstrained<Pin<Box<dyn Future<Output = T> + Send + 'a>>>,
 }
 
-impl<F: Future + ?Sized> Future for Numbered<F> {
-    type Output = (usize, F::Output);
+impl<T> Future for AtNode<'_, T> {
+    type Output = (usize, T);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let number = self.number;
-        Pin::new(&mut self.request).poll(cx).map(|reply| (number, reply))
+        let node = self.node;
+        Pin::new(&mut self.request).poll(cx).map(|reply| (node, reply))
     }
 }
 
-impl<F: Future + ?Sized> FanOut<F> {
-    pub(crate) fn new() -> FanOut<F> {
-        FanOut {
-            unsent: Vec::new(),
-            in_flight: FuturesUnordered::new(),
-            pending: Vec::new(),
-            replies: Vec::new(),
-        }
+impl<'a, T> FanOut<'a, T> {
+    pub(crate) fn new() -> FanOut<'a, T> {
+        FanOut { unsent: Vec::new(), in_flight: FuturesUnordered::new(), replies: Vec::new() }
     }
 
     /// Adds a request, to be sent by the next call of [`send`](Self::send) or [`next`](Self::next).
-    pub(crate) fn ask(&mut self, number: usize, request: Pin<Box<F>>) {
-        self.unsent.push(Numbered { number, request: unconstrained(request) });
-        self.pending.push(number);
+    pub(crate) fn ask(&mut self, node: usize, request: impl Future<Output = T> + Send + 'a) {
+        self.unsent.push(AtNode { node, request: unconstrained(Box::pin(request)) });
     }
 
     /// Sends all requests, unless `guard` returns `None`; whether they were sent.
@@ -77,26 +68,33 @@ impl<F: Future + ?Sized> FanOut<F> {
         }
     }
 
-    /// The next reply; `None` after the last one. Cancel safe.
-    pub(crate) async fn next(&mut self) -> Option<(usize, F::Output)> {
+    /// The next reply and its node; `None` after the last one. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Option<(usize, T)> {
         poll_fn(|cx| {
             if self.replies.is_empty() {
                 self.poll_all(cx);
             }
             match self.replies.pop() {
-                Some((number, reply)) => {
-                    self.pending.retain(|pending| *pending != number);
-                    Poll::Ready(Some((number, reply)))
-                }
-                None if self.pending.is_empty() => Poll::Ready(None),
+                Some(reply) => Poll::Ready(Some(reply)),
+                None if self.in_flight.is_empty() => Poll::Ready(None),
                 None => Poll::Pending,
             }
         })
         .await
     }
 
-    /// The requests whose reply [`next`](Self::next) has not returned.
-    pub(crate) fn pending(&self) -> impl Iterator<Item = usize> + '_ {
-        self.pending.iter().copied()
+    /// Like [`next`](Self::next); `None` also at the deadline.
+    pub(crate) async fn next_by(&mut self, deadline: Instant) -> Option<(usize, T)> {
+        timeout_at(deadline, self.next()).await.ok().flatten()
+    }
+
+    /// The nodes of the requests whose reply [`next`](Self::next) has not returned.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = usize> {
+        let requests = self.unsent.iter().chain(self.in_flight.iter()).map(|request| request.node);
+        requests.chain(self.replies.iter().map(|(node, _)| *node))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pending().next().is_none()
     }
 }

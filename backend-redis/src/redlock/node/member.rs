@@ -3,21 +3,17 @@
 //! No acquisition waits for that task.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use fencelock_core::sync::Mutex;
 use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
-use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::monitor::{Eligibility, NodeMonitor, NodeState, RECHECK, VoteRequest};
-use super::pending_releases::{PendingRelease, PendingReleases};
+use super::monitor::{Eligibility, NodeMonitor, RECHECK, VoteRequest};
+use super::pending_releases::PendingRelease;
 use super::record::quarantined;
 use super::view::QuorumView;
-use crate::connection::{ConnectOptions, HostPort, Target};
-use crate::connection::{Subscription, SupervisedConnection};
+use crate::connection::{ConnectOptions, HostPort, Subscription, SupervisedConnection, Target};
 use crate::protocol::identity::ClientId;
-use crate::redlock::rules::incarnation::RestartTracker;
 use crate::redlock::scripts::QUORUM;
 use crate::server::batch::BatchingNode;
 use crate::server::node::Node;
@@ -39,21 +35,7 @@ impl Member {
         client: ClientId,
         view: Arc<QuorumView>,
     ) -> Member {
-        let state = NodeState {
-            eligibility: Eligibility::Unknown,
-            run_id: String::new(),
-            client_ids: Vec::new(),
-            restarts: RestartTracker::default(),
-        };
-        let monitor = Arc::new(NodeMonitor {
-            index,
-            name: host.to_string(),
-            view,
-            state: Mutex::new(state),
-            recheck: Notify::new(),
-            pending: PendingReleases::default(),
-            last_reply: AtomicU64::new(0),
-        });
+        let monitor = Arc::new(NodeMonitor::new(index, host.to_string(), view));
         let subscription = Subscription { channel: Some(client), handler: Some(monitor.clone()) };
         let node = Node::start_one_of_many(Target::To(host.clone()), options.clone(), subscription);
         let batches = BatchingNode::new(node, options.runtime.clone(), &QUORUM.batch);

@@ -35,17 +35,17 @@ pub(super) const RECHECK: Duration = Duration::from_millis(500);
 /// What is known of one node.
 #[derive(Debug)]
 pub(super) struct NodeMonitor {
-    pub(super) index: usize,
-    pub(super) name: String,
+    index: usize,
+    name: String,
     pub(super) view: Arc<QuorumView>,
-    pub(super) state: Mutex<NodeState>,
+    state: Mutex<NodeState>,
     pub(super) recheck: Notify,
     pub(super) pending: PendingReleases,
     /// When it last replied, in ns on the client's clock.
     pub(super) last_reply: AtomicU64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct NodeState {
     pub(super) eligibility: Eligibility,
     /// Of the current connection, or of the last one.
@@ -56,9 +56,10 @@ pub(super) struct NodeState {
 }
 
 /// Whether a node may be asked for votes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) enum Eligibility {
     /// Its incarnation record has not been read, or has changed since.
+    #[default]
     Unknown,
     Eligible(VoteRequest),
     /// It has lost its data, or is new: excluded until then.
@@ -76,6 +77,18 @@ pub(crate) struct VoteRequest {
 }
 
 impl NodeMonitor {
+    pub(super) fn new(index: usize, name: String, view: Arc<QuorumView>) -> NodeMonitor {
+        NodeMonitor {
+            index,
+            name,
+            view,
+            state: Mutex::default(),
+            recheck: Notify::new(),
+            pending: PendingReleases::default(),
+            last_reply: AtomicU64::new(0),
+        }
+    }
+
     pub(super) fn state(&self) -> MutexGuard<'_, NodeState> {
         self.state.lock()
     }
@@ -246,7 +259,7 @@ impl PushHandler for NodeMonitor {
                 && error.code() == Some("NOPERM")
             {
                 let node = &self.name;
-                tracing::warn!(%error, node, "old connections cannot be ended; see docs/redlock.md");
+                tracing::warn!(%error, node, "the ACL forbids to end old connections; see docs/redlock.md");
             }
             self.state().client_ids.retain(|id| *id != predecessor);
         }

@@ -1,21 +1,22 @@
 //! All nodes of the set, and which of them can be asked now.
 
-use std::fmt::Write as _;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::fan_out::FanOut;
 use super::member::Member;
 use super::monitor::VoteRequest;
 use super::view::QuorumView;
+use crate::connection::HostPort;
 use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::clocks::Offset;
 use crate::redlock::rules::token;
-use crate::redlock::rules::votes::majority;
+use crate::redlock::rules::votes::{Vote, majority};
 
 #[derive(Debug)]
 pub(crate) struct Quorum {
@@ -26,10 +27,7 @@ pub(crate) struct Quorum {
     pub(crate) runtime: Handle,
 }
 
-/// What each node replied or why it did not, for errors.
-#[derive(Debug)]
-pub(crate) struct NodeReports(Vec<NodeReport>);
-
+/// What a node replied or why it did not, for errors.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeReport {
     Answered(&'static str),
@@ -38,10 +36,18 @@ pub(crate) enum NodeReport {
     Failed(Error),
 }
 
+impl NodeReport {
+    /// Records why the node did not vote.
+    pub(crate) fn failed(&mut self, error: Error) -> Vote {
+        *self = NodeReport::Failed(error);
+        Vote::Absent
+    }
+}
+
 /// The nodes that can be asked at one moment.
 pub(crate) struct Electorate {
     pub(crate) eligible: EligibleNodes,
-    pub(crate) reports: NodeReports,
+    pub(crate) reports: Vec<NodeReport>,
     /// By how much the nodes' clocks are ahead of ours at most, in µs.
     lead: i64,
     /// Our clock.
@@ -93,7 +99,7 @@ impl Quorum {
             Ok(agreement) => agreement,
             Err(offsets) => return Err(self.clocks_disagree(&offsets)),
         };
-        let mut reports = NodeReports(Vec::with_capacity(self.members.len()));
+        let mut reports = Vec::with_capacity(self.members.len());
         let mut eligible = Vec::with_capacity(self.members.len());
         for (member, agrees) in self.members.iter().zip(&agreement.members) {
             let request = match member.vote_request() {
@@ -106,7 +112,7 @@ impl Quorum {
                 )),
                 request => request,
             };
-            reports.0.push(match &request {
+            reports.push(match &request {
                 Ok(_) => NodeReport::NoAnswer,
                 Err(error) => NodeReport::Failed(error.clone()),
             });
@@ -123,55 +129,49 @@ impl Quorum {
         })
     }
 
-    /// What all nodes reply in time; an error when that is less than a majority.
-    pub(crate) async fn ask_all<'a, T, F>(
-        &'a self,
-        request: impl Fn(&'a Member) -> F,
-    ) -> Result<Vec<T>>
-    where
-        F: Future<Output = Result<T>>,
-    {
-        self.ask(0..self.members.len(), self.unanswered(), request).await
-    }
-
     /// The reports before any reply.
-    pub(crate) fn unanswered(&self) -> NodeReports {
-        NodeReports(vec![NodeReport::NoAnswer; self.members.len()])
+    pub(crate) fn unanswered(&self) -> Vec<NodeReport> {
+        vec![NodeReport::NoAnswer; self.members.len()]
     }
 
-    /// What these nodes reply in time; an error when that is less than a majority, with `reports`
-    /// for the nodes that do not.
+    /// What the nodes without a report reply in time; an error when that is less than a majority.
     pub(crate) async fn ask<'a, T, F>(
         &'a self,
-        nodes: impl Iterator<Item = usize>,
-        mut reports: NodeReports,
+        mut reports: Vec<NodeReport>,
         request: impl Fn(&'a Member) -> F,
     ) -> Result<Vec<T>>
     where
-        F: Future<Output = Result<T>>,
+        F: Future<Output = Result<T>> + Send,
     {
         let mut fan_out = FanOut::new();
-        for node in nodes {
-            fan_out.ask(node, Box::pin(request(&self.members[node])));
+        for (node, member) in self.members.iter().enumerate() {
+            if let NodeReport::NoAnswer = reports[node] {
+                fan_out.ask(node, request(member));
+            }
         }
         let deadline = Instant::now() + self.node_timeout;
         let mut replies = Vec::new();
-        while let Ok(Some((node, reply))) = timeout_at(deadline, fan_out.next()).await {
+        while let Some((node, reply)) = fan_out.next_by(deadline).await {
             match reply {
                 Ok(reply) => {
                     self.members[node].record_reply(self.now());
                     replies.push(reply);
                 }
-                Err(error) => reports.set(node, NodeReport::Failed(error)),
+                Err(error) => reports[node] = NodeReport::Failed(error),
             }
         }
-        fan_out.pending().for_each(|node| self.members[node].suspect(self.now()));
+        self.suspect_silent(&fan_out);
         if replies.len() >= self.majority() { Ok(replies) } else { Err(self.no_quorum(&reports)) }
     }
 
+    /// Suspects the nodes that did not reply while others did.
+    pub(crate) fn suspect_silent<T>(&self, requests: &FanOut<'_, T>) {
+        requests.pending().for_each(|node| self.members[node].suspect(self.now()));
+    }
+
     /// The error for too few nodes: retryable, unless that many have failed for good.
-    pub(crate) fn no_quorum(&self, reports: &NodeReports) -> Error {
-        let final_errors = reports.0.iter().filter_map(|report| match report {
+    pub(crate) fn no_quorum(&self, reports: &[NodeReport]) -> Error {
+        let final_errors = reports.iter().filter_map(|report| match report {
             NodeReport::Failed(error) if !error.is_retryable() => Some(error),
             _ => None,
         });
@@ -181,23 +181,16 @@ impl Quorum {
             Some(error) if others < self.majority() => error.kind(),
             _ => ErrorKind::Unreachable,
         };
-        let mut text =
-            format!("no quorum ({} of {} nodes required):", self.majority(), self.members.len());
-        for (member, report) in self.members.iter().zip(&reports.0) {
-            // Writing to a string cannot fail.
-            let _ = match report {
-                NodeReport::Answered(reply) => write!(text, " {}: {reply};", member.host),
-                NodeReport::NoAnswer => {
-                    let within = self.node_timeout;
-                    write!(text, " {}: no answer within node_timeout={within:?};", member.host)
-                }
-                NodeReport::Failed(error) => {
-                    write!(text, " {}: {};", member.host, error.message())
-                }
-            };
-        }
-        text.truncate(text.len() - 1);
-        Error::new(kind, text)
+        let texts = reports.iter().map(|report| match report {
+            NodeReport::Answered(reply) => (*reply).to_owned(),
+            NodeReport::NoAnswer => {
+                format!("no answer within node_timeout={:?}", self.node_timeout)
+            }
+            NodeReport::Failed(error) => error.message().to_string(),
+        });
+        let nodes = self.members.len();
+        let text = format!("no quorum ({} of {nodes} nodes required)", self.majority());
+        Error::new(kind, by_node(&text, self.hosts().zip(texts)))
     }
 
     fn clocks_disagree(&self, offsets: &[Option<Offset>]) -> Error {
@@ -209,23 +202,22 @@ impl Quorum {
                 Ok(_) => NodeReport::Answered("ready"),
                 Err(error) => NodeReport::Failed(error),
             });
-            return self.no_quorum(&NodeReports(reports.collect()));
+            return self.no_quorum(&reports.collect::<Vec<_>>());
         }
-        let mut text = format!(
+        let text = format!(
             "the clocks of a majority are not within clock_tolerance={:?}; seconds ahead of this \
-             machine's uptime:",
+             machine's uptime",
             self.view.tolerance
         );
-        for (member, offset) in self.members.iter().zip(offsets) {
-            let _ = match offset {
-                Some(offset) => {
-                    write!(text, " {}: {:.3};", member.host, offset.at_least as f64 / 1e6)
-                }
-                None => write!(text, " {}: unknown;", member.host),
-            };
-        }
-        text.truncate(text.len() - 1);
-        Error::new(ErrorKind::Refused, text).retryable(true)
+        let clocks = offsets.iter().map(|offset| match offset {
+            Some(offset) => format!("{:.3}", offset.at_least as f64 / 1e6),
+            None => "unknown".to_owned(),
+        });
+        Error::new(ErrorKind::Refused, by_node(&text, self.hosts().zip(clocks))).retryable(true)
+    }
+
+    fn hosts(&self) -> impl Iterator<Item = &HostPort> {
+        self.members.iter().map(|member| &member.host)
     }
 
     /// The nodes without a connection.
@@ -240,8 +232,11 @@ impl Quorum {
     }
 }
 
-impl NodeReports {
-    pub(crate) fn set(&mut self, node: usize, report: NodeReport) {
-        self.0[node] = report;
-    }
+/// The text of an error, with what it says of each node.
+pub(crate) fn by_node(
+    text: &str,
+    nodes: impl Iterator<Item = (impl fmt::Display, impl fmt::Display)>,
+) -> String {
+    let nodes: Vec<String> = nodes.map(|(host, what)| format!("{host}: {what}")).collect();
+    format!("{text}: {}", nodes.join("; "))
 }

@@ -81,30 +81,37 @@ pub(crate) fn keeps_changing() -> Error {
     Error::new(ErrorKind::Unreachable, "its incarnation record keeps changing")
 }
 
+/// Whole seconds, rounded up.
+pub(crate) fn whole_seconds(rest: Duration) -> u128 {
+    rest.as_millis().div_ceil(1000)
+}
+
 pub(super) fn quarantined(rest: Duration) -> Error {
-    // Whole seconds, rounded up.
-    let seconds = rest.as_millis().div_ceil(1000);
     let message = format!(
-        "it has lost its data or is new, and takes part in {seconds} s; nodes that never held a \
-         lock are declared new by `fencelock redlock init`"
+        "it has lost its data or is new, and takes part in {} s; nodes that never held a lock are \
+         declared new by `fencelock redlock init`",
+        whole_seconds(rest)
     );
     Error::new(ErrorKind::Unreachable, message)
 }
 
 /// The error for a node whose record names another deployment, or is closed.
 pub(super) fn other_set(record: &IncarnationRecord, ours: Deployment) -> Error {
-    let Deployment { nodes, epoch, delay } = record.deployment;
-    let theirs =
-        format!("{nodes} nodes, set_epoch={epoch}, restart_delay={}s", delay.as_secs_f64());
+    let theirs = record.deployment;
     let message = match record.state {
         RecordState::Closed => format!("its set of nodes was changed: it is closed ({theirs})"),
-        _ => format!(
-            "it belongs to a set of {theirs}; the URL says {} nodes, set_epoch={}, \
-             restart_delay={}s",
-            ours.nodes,
-            ours.epoch,
-            ours.delay.as_secs_f64()
-        ),
+        _ => format!("it belongs to a set of {theirs}; the URL says {ours}"),
     };
     Error::new(ErrorKind::Refused, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remaining_time_is_rounded_up() {
+        assert_eq!(whole_seconds(Duration::from_millis(1001)), 2);
+        assert_eq!(whole_seconds(Duration::from_secs(1)), 1);
+    }
 }

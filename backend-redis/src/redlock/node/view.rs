@@ -1,7 +1,6 @@
 //! What is known of all nodes together: whose clocks agree, and whether their set was replaced.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
@@ -9,7 +8,7 @@ use fencelock_core::{BootClock, Error, ErrorKind};
 use tokio::sync::watch;
 
 use super::waiters::Waiters;
-use crate::redlock::rules::clocks::{Agreement, Offset, agreement};
+use crate::redlock::rules::clocks::{Agreement, Offset, agreement, micros};
 use crate::redlock::rules::incarnation::Deployment;
 
 #[derive(Debug)]
@@ -19,17 +18,17 @@ pub(crate) struct QuorumView {
     pub(crate) tolerance: Duration,
     pub(crate) clock: Arc<BootClock>,
     pub(crate) waiters: Waiters,
-    clocks: Mutex<Clocks>,
-    /// By node, the `set_epoch` in its incarnation record, 0 without one.
-    epochs: Vec<AtomicU32>,
+    known: Mutex<Known>,
     /// Counts changes, for a client that waits for them at connect.
     pub(crate) updates: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Clocks {
+struct Known {
     offsets: Vec<Option<Offset>>,
     agreement: Option<Arc<Agreement>>,
+    /// By node, the `set_epoch` in its incarnation record, 0 without one.
+    epochs: Vec<u32>,
 }
 
 impl QuorumView {
@@ -38,45 +37,42 @@ impl QuorumView {
         tolerance: Duration,
         clock: Arc<BootClock>,
     ) -> QuorumView {
-        let clocks = Clocks { offsets: vec![None; deployment.nodes], agreement: None };
+        let nodes = deployment.nodes;
+        let known = Known { offsets: vec![None; nodes], agreement: None, epochs: vec![0; nodes] };
         QuorumView {
             deployment,
             tolerance,
             clock,
-            waiters: Waiters::at(deployment.nodes),
-            clocks: Mutex::new(clocks),
-            epochs: (0..deployment.nodes).map(|_| AtomicU32::new(0)).collect(),
+            waiters: Waiters::at(nodes),
+            known: Mutex::new(known),
             updates: watch::Sender::new(0),
         }
     }
 
-    fn clocks(&self) -> MutexGuard<'_, Clocks> {
-        self.clocks.lock()
-    }
-
     pub(super) fn set_offset(&self, node: usize, offset: Offset) {
-        let tolerance = u64::try_from(self.tolerance.as_micros()).unwrap_or(u64::MAX);
-        let mut clocks = self.clocks();
-        clocks.offsets[node] = Some(offset);
-        clocks.agreement = agreement(&clocks.offsets, tolerance).map(Arc::new);
+        let mut known = self.known.lock();
+        known.offsets[node] = Some(offset);
+        known.agreement = agreement(&known.offsets, micros(self.tolerance)).map(Arc::new);
     }
 
     /// The nodes whose clocks agree; if a majority's do not, how far each is ahead of ours, in µs.
     pub(crate) fn agreement(&self) -> Result<Arc<Agreement>, Vec<Option<Offset>>> {
-        let clocks = self.clocks();
-        clocks.agreement.clone().ok_or_else(|| clocks.offsets.clone())
+        let known = self.known.lock();
+        known.agreement.clone().ok_or_else(|| known.offsets.clone())
     }
 
     /// Records the `set_epoch` that a node has, 0 without an incarnation record.
     pub(super) fn set_epoch(&self, node: usize, epoch: u32) {
-        self.epochs[node].store(epoch, Ordering::Relaxed);
+        self.known.lock().epochs[node] = epoch;
     }
 
     /// The error for writing to a node, if a later set has replaced this one: this set must not be
     /// revived by nodes that lost their data.
     pub(crate) fn superseded(&self) -> Option<Error> {
-        let epochs = self.epochs.iter().map(|epoch| epoch.load(Ordering::Relaxed));
-        let epoch = epochs.max().filter(|epoch| *epoch > self.deployment.epoch)?;
+        let epoch = self.known.lock().epochs.iter().copied().max()?;
+        if epoch <= self.deployment.epoch {
+            return None;
+        }
         let message = format!("its set of nodes was changed, to set_epoch={epoch}");
         Some(Error::new(ErrorKind::Refused, message))
     }

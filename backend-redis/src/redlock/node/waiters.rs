@@ -5,7 +5,7 @@
 //! waiter that asked them now. Pushes are hints; the next check finds what a lost one announced.
 
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use fencelock_core::sync::Mutex;
 use fencelock_core::{Claim, shrink_after_burst};
@@ -35,21 +35,18 @@ impl Waiters {
         Waiters { nodes, claims: Mutex::default() }
     }
 
-    fn claims(&self) -> MutexGuard<'_, HashMap<Uuid, Waiter>> {
-        self.claims.lock()
-    }
-
     /// `claim` starts a round, which answers earlier notifications. Whether an operator has evicted
     /// it since its last round.
     pub(crate) fn begin_round(&self, claim: &Arc<Claim>) -> bool {
-        let claim_of = Arc::downgrade(claim);
-        let waiter = Waiter { claim: claim_of, notified_by: NodeSet::default(), is_evicted: false };
-        let before = self.claims().insert(claim.owner().reveal(), waiter);
+        let owner = claim.owner().reveal();
+        let claim = Arc::downgrade(claim);
+        let waiter = Waiter { claim, notified_by: NodeSet::default(), is_evicted: false };
+        let before = self.claims.lock().insert(owner, waiter);
         before.is_some_and(|waiter| waiter.is_evicted)
     }
 
     pub(crate) fn remove(&self, claim: &Claim) {
-        let mut claims = self.claims();
+        let mut claims = self.claims.lock();
         claims.remove(&claim.owner().reveal());
         shrink_after_burst(&mut claims);
     }
@@ -61,7 +58,7 @@ impl Waiters {
         let owner = Uuid::try_parse_ascii(fields.next().unwrap_or_default());
         let Ok(owner) = owner else { return };
         let claim = {
-            let mut claims = self.claims();
+            let mut claims = self.claims.lock();
             let Some(waiter) = claims.get_mut(&owner) else { return };
             let needed = majority(self.nodes);
             let before = waiter.notified_by.len();

@@ -4,13 +4,10 @@ use std::sync::Arc;
 
 use fencelock_core::{Mode, Result};
 use redis::Value;
-use tokio::time::timeout_at;
 
-use super::state::{Grant, Possession, QuorumClaim};
-use crate::protocol::call::ScriptCall;
+use super::state::{Grant, Phase, Possession, QuorumClaim, read_bool};
 use crate::protocol::identity::{of_round, ttl_of};
-use crate::redlock::node::fan_out::{BoxedFanOut, FanOut};
-use crate::redlock::node::member::Member;
+use crate::redlock::node::fan_out::FanOut;
 use crate::redlock::node::monitor::VoteRequest;
 use crate::redlock::node::quorum::{Electorate, EligibleNodes, NodeReport};
 use crate::redlock::node_set::NodeSet;
@@ -30,39 +27,25 @@ pub(super) struct RoundOutcome {
     pub(super) round: Arc<Round>,
     pub(super) votes: Vec<Vote>,
     pub(super) rejections: Rejections,
-    /// The nodes whose replies were not waited for.
-    unanswered: NodeSet,
-    /// Their requests: if these were dropped, some would not even be sent.
-    pub(super) late_votes: BoxedFanOut<Result<Value>>,
+    /// The requests whose replies were not waited for: if these were dropped, some would not even
+    /// be sent.
+    pub(super) late_votes: FanOut<'static, Result<VoteReply>>,
     /// The fencing token, if the round was won.
     pub(super) token: Option<u64>,
 }
 
 impl RoundOutcome {
-    fn new(round: Arc<Round>, nodes: usize) -> RoundOutcome {
-        let votes = vec![Vote::Absent; nodes];
-        RoundOutcome {
-            round,
-            votes,
-            rejections: Rejections::default(),
-            unanswered: NodeSet::default(),
-            late_votes: BoxedFanOut::new(),
-            token: None,
-        }
-    }
-
     /// Which nodes have the grant, as far as is known.
     pub(super) fn possession(&self, eligible: &EligibleNodes) -> Vec<Possession> {
-        let of_node = |node: usize| match eligible.get(node) {
-            Some(request) if matches!(self.votes[node], Vote::Yes(_)) => {
-                Possession::Confirmed(request.incarnation.clone())
-            }
-            Some(request) if self.unanswered.contains(node) => {
+        let unanswered = NodeSet::of(self.late_votes.pending());
+        let at_node = |(node, vote): (usize, &Vote)| match (eligible.get(node), vote) {
+            (Some(request), Vote::Yes(_)) => Possession::Confirmed(request.incarnation.clone()),
+            (Some(request), _) if unanswered.contains(node) => {
                 Possession::Unconfirmed(request.incarnation.clone())
             }
             _ => Possession::No,
         };
-        (0..self.votes.len()).map(of_node).collect()
+        self.votes.iter().enumerate().map(at_node).collect()
     }
 }
 
@@ -72,47 +55,43 @@ impl QuorumClaim {
         self: &Arc<Self>,
         electorate: &mut Electorate,
     ) -> RoundOutcome {
-        let quorum = &self.quorum;
-        let round = self.begin_round(electorate);
-        let mut fan_out = BoxedFanOut::new();
-        let mut outcome = RoundOutcome::new(round.clone(), quorum.members.len());
+        let mut outcome = RoundOutcome {
+            round: self.begin_round(electorate),
+            votes: vec![Vote::Absent; self.quorum.members.len()],
+            rejections: Rejections::default(),
+            late_votes: FanOut::new(),
+            token: None,
+        };
         for (node, request) in electorate.eligible.iter() {
             outcome.votes[node] = Vote::Pending;
-            let vote = self.vote(&quorum.members[node], request, &round, node);
-            fan_out.ask(node, Box::pin(vote));
+            let vote = self.clone().vote(node, request.clone(), outcome.round.clone());
+            outcome.late_votes.ask(node, vote);
         }
         let deadline = self.deadline();
-        while votes::is_open(&outcome.votes) {
-            let next = timeout_at(deadline, fan_out.next()).await;
-            let Ok(Some((node, reply))) = next else { break };
-            let Electorate { eligible, reports, .. } = electorate;
-            let Some(value) = self.read_reply(node, reply, eligible, reports) else {
-                outcome.votes[node] = Vote::Absent;
-                continue;
-            };
-            outcome.votes[node] = if let Some(token) = read_token(&value) {
-                reports.set(node, NodeReport::Answered("yes"));
-                Vote::Yes(token)
-            } else if let Some(rejection) = Rejection::read(&value) {
-                self.count_rejection(rejection, node, electorate, &mut outcome)
-            } else {
-                self.reject_reply(node, "vote", reports)
+        while votes::is_open(&outcome.votes)
+            && let Some((node, reply)) = outcome.late_votes.next_by(deadline).await
+        {
+            outcome.votes[node] = match reply {
+                Ok(VoteReply::Yes(token)) => {
+                    electorate.reports[node] = NodeReport::Answered("yes");
+                    Vote::Yes(token)
+                }
+                Ok(VoteReply::No(rejection)) => {
+                    self.count_rejection(rejection, node, &mut electorate.reports, &mut outcome)
+                }
+                Err(error) => electorate.reports[node].failed(error),
             };
         }
-        self.suspect_silent(&fan_out);
-        for node in fan_out.pending() {
+        self.quorum.suspect_silent(&outcome.late_votes);
+        for node in outcome.late_votes.pending() {
             outcome.votes[node] = Vote::Absent;
-            outcome.unanswered.insert(node);
         }
-        outcome.late_votes = fan_out;
-        if let Poll::Uneven(token) = votes::poll(&outcome.votes) {
-            match self.claim.mode() {
-                // A shared grant's token only names it, and contains the node's own number.
-                Mode::Shared => outcome.token = Some(token),
-                _ => self.write_back(electorate, &mut outcome, token).await,
-            }
-        } else if let Poll::Won(token) = votes::poll(&outcome.votes) {
-            outcome.token = Some(token);
+        match votes::poll(&outcome.votes) {
+            Poll::Won(token) => outcome.token = Some(token),
+            // A shared grant's token only names it, and contains the node's own number.
+            Poll::Uneven(token) if self.claim.mode() == Mode::Shared => outcome.token = Some(token),
+            Poll::Uneven(token) => self.write_back(electorate, &mut outcome, token).await,
+            Poll::Open | Poll::Failed => {}
         }
         outcome
     }
@@ -127,6 +106,7 @@ impl QuorumClaim {
         }
         let arrival = *state.arrival.get_or_insert_with(|| electorate.arrival());
         let identity: Arc<str> = of_round(&self.waiter, state.rounds).into();
+        state.phase = Phase::Voting(identity.clone());
         let nodes = electorate.eligible.nodes();
         state.add_residue(&identity, nodes);
         if self.queues() {
@@ -137,34 +117,26 @@ impl QuorumClaim {
     }
 
     /// Requests one node's vote.
-    fn vote(
-        self: &Arc<Self>,
-        member: &Arc<Member>,
-        request: &VoteRequest,
-        round: &Arc<Round>,
+    async fn vote(
+        self: Arc<Self>,
         node: usize,
-    ) -> impl Future<Output = Result<Value>> + Send + use<> {
-        let (shared, member, round) = (self.clone(), member.clone(), round.clone());
-        let record = request.record.clone();
-        async move {
-            let number = match shared.claim.mode() {
-                Mode::Shared => (node + 1).to_string(),
-                Mode::Exclusive | Mode::Permits(_) => String::new(),
-            };
-            let values = [
-                &*record,
-                &*round.identity,
-                ttl_of(&shared.waiter),
-                &*round.proposal,
-                &*number,
-                if shared.queues() { &*shared.waiter } else { "" },
-                &*round.arrival,
-            ];
-            let values = values.map(str::as_bytes);
-            let call =
-                ScriptCall { script: &QUORUM.vote, keys: &shared.node_keys(), values: &values };
-            member.batches.call(call).await
-        }
+        request: VoteRequest,
+        round: Arc<Round>,
+    ) -> Result<VoteReply> {
+        let number = match self.claim.mode() {
+            Mode::Shared => (node + 1).to_string(),
+            Mode::Exclusive | Mode::Permits(_) => String::new(),
+        };
+        let values = [
+            &*request.record,
+            &*round.identity,
+            ttl_of(&self.waiter),
+            &*round.proposal,
+            &*number,
+            if self.queues() { &*self.waiter } else { "" },
+            &*round.arrival,
+        ];
+        self.call(node, &request, &QUORUM.vote, values, VoteReply::read).await
     }
 
     /// The vote that a node's rejection counts as.
@@ -172,19 +144,19 @@ impl QuorumClaim {
         &self,
         rejection: Rejection,
         node: usize,
-        electorate: &mut Electorate,
+        reports: &mut [NodeReport],
         outcome: &mut RoundOutcome,
     ) -> Vote {
-        self.record_removed(&outcome.round.identity, node);
+        self.state().remove_residue(&outcome.round.identity, node);
         if rejection.is_for(self.claim.owner().reveal()) {
             // An earlier round that was not won, whose roll-back has yet to arrive: no other
             // client has the lock.
             let report = "it has yet to roll back an earlier round of this claim";
-            electorate.reports.set(node, NodeReport::Answered(report));
+            reports[node] = NodeReport::Answered(report);
             return Vote::Absent;
         }
         let report = "held by another client, or others are queued";
-        electorate.reports.set(node, NodeReport::Answered(report));
+        reports[node] = NodeReport::Answered(report);
         outcome.rejections.add(rejection);
         Vote::No
     }
@@ -193,10 +165,10 @@ impl QuorumClaim {
     /// the lock, and where one does not is known.
     pub(super) fn collect_late_votes(
         &self,
-        mut votes: BoxedFanOut<Result<Value>>,
+        mut votes: FanOut<'static, Result<VoteReply>>,
         grant: Arc<Grant>,
     ) {
-        if votes.pending().next().is_none() {
+        if votes.is_empty() {
             return;
         }
         self.quorum.runtime.spawn(async move {
@@ -205,9 +177,9 @@ impl QuorumClaim {
                 // A node that failed may have it.
                 if let (Possession::Unconfirmed(incarnation), Ok(vote)) = (&possession[node], reply)
                 {
-                    possession[node] = match read_token(&vote) {
-                        Some(_) => Possession::Confirmed(incarnation.clone()),
-                        None => Possession::No,
+                    possession[node] = match vote {
+                        VoteReply::Yes(_) => Possession::Confirmed(incarnation.clone()),
+                        VoteReply::No(_) => Possession::No,
                     };
                 }
             }
@@ -217,59 +189,59 @@ impl QuorumClaim {
     /// Writes `token`, the round's largest, back to the nodes of its majority that gave a smaller
     /// one, and wins the round once a majority has it.
     async fn write_back(
-        self: &Arc<Self>,
+        &self,
         electorate: &mut Electorate,
         outcome: &mut RoundOutcome,
         token: u64,
     ) {
-        let quorum = &self.quorum;
         let Electorate { eligible, reports, .. } = electorate;
+        let RoundOutcome { round, votes, .. } = outcome;
         let mut fan_out = FanOut::new();
-        let mut votes = outcome.votes.clone();
-        for (node, vote) in votes.iter_mut().enumerate() {
-            if let (Vote::Yes(its), Some(request)) = (*vote, eligible.get(node))
-                && its < token
-            {
-                *vote = Vote::Pending;
-                let member = &quorum.members[node];
-                fan_out.ask(node, Box::pin(self.raise(member, request, &outcome.round, token)));
+        for (node, request) in eligible.iter() {
+            if matches!(votes[node], Vote::Yes(its) if its < token) {
+                votes[node] = Vote::Pending;
+                fan_out.ask(node, self.raise(node, request, round, token));
             }
         }
         let deadline = self.deadline();
-        while votes::settled(&votes, token) == Settled::Open {
-            let next = timeout_at(deadline, fan_out.next()).await;
-            let Ok(Some((node, reply))) = next else { break };
-            votes[node] = match self.read_reply(node, reply, eligible, reports) {
-                Some(Value::Int(1)) => Vote::Yes(token),
-                Some(Value::Int(0)) => Vote::No,
-                Some(_) => self.reject_reply(node, "raise", reports),
-                None => Vote::Absent,
+        while votes::settled(votes, token) == Settled::Open
+            && let Some((node, reply)) = fan_out.next_by(deadline).await
+        {
+            votes[node] = match reply {
+                Ok(true) => Vote::Yes(token),
+                Ok(false) => Vote::No,
+                Err(error) => reports[node].failed(error),
             };
         }
-        self.suspect_silent(&fan_out);
-        if votes::settled(&votes, token) == Settled::Yes {
+        self.quorum.suspect_silent(&fan_out);
+        if votes::settled(votes, token) == Settled::Yes {
             outcome.token = Some(token);
         }
-        outcome.votes = votes;
     }
 
     /// Raises one node's fencing token to the round's largest.
-    fn raise(
-        self: &Arc<Self>,
-        member: &Arc<Member>,
+    async fn raise(
+        &self,
+        node: usize,
         request: &VoteRequest,
-        round: &Arc<Round>,
+        round: &Round,
         token: u64,
-    ) -> impl Future<Output = Result<Value>> + Send + use<> {
-        let (shared, member, round) = (self.clone(), member.clone(), round.clone());
-        let record = request.record.clone();
-        async move {
-            let token = token.to_string();
-            let values = [&*record, &*round.identity, &*token].map(str::as_bytes);
-            let call =
-                ScriptCall { script: &QUORUM.raise, keys: &shared.node_keys(), values: &values };
-            member.batches.call(call).await
-        }
+    ) -> Result<bool> {
+        let values = [&*request.record, &*round.identity, &*token.to_string()];
+        self.call(node, request, &QUORUM.raise, values, read_bool).await
+    }
+}
+
+/// A node's reply to the request for its vote.
+pub(super) enum VoteReply {
+    /// With the node's fencing token.
+    Yes(u64),
+    No(Rejection),
+}
+
+impl VoteReply {
+    fn read(reply: &Value) -> Option<VoteReply> {
+        read_token(reply).map(VoteReply::Yes).or_else(|| Rejection::read(reply).map(VoteReply::No))
     }
 }
 

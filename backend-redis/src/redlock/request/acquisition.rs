@@ -1,4 +1,4 @@
-//! One claim's acquisition on a quorum, as core drives it.
+//! One claim's acquisition on a quorum, as the core calls it.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, FencingToken, ReleaseOutcome, RenewOutcome, Residue,
     Result, lease_end,
 };
-use tokio::time::timeout_at;
 
-use super::state::{Grant, NODE_STRIDE, QuorumClaim};
+use super::state::{Grant, Phase, QuorumClaim};
 use crate::protocol::identity::{ClientId, Keys, identity};
 use crate::redlock::node::quorum::{NodeReport, Quorum};
+use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::release_tally::WasHeld;
 use crate::redlock::rules::votes::{self, Vote};
 
@@ -22,13 +22,13 @@ pub(crate) struct RedlockAcquisition {
 impl RedlockAcquisition {
     pub(crate) fn new(
         quorum: Arc<Quorum>,
-        process: &ClientId,
+        client: &ClientId,
         claim: Arc<Claim>,
     ) -> RedlockAcquisition {
         let shared = QuorumClaim {
             quorum,
             keys: Keys::of(claim.name().key()),
-            waiter: identity(&claim, process).into(),
+            waiter: identity(&claim, client).into(),
             claim,
             state: Mutex::default(),
         };
@@ -67,7 +67,7 @@ impl Acquisition for RedlockAcquisition {
                 possession: Mutex::new(outcome.possession(&electorate.eligible)),
             };
             let grant = Arc::new(grant);
-            shared.state().grant = Some(grant.clone());
+            shared.state().phase = Phase::Granted(grant.clone());
             shared.collect_late_votes(outcome.late_votes, grant);
             return Ok(AttemptOutcome::Granted { token: FencingToken::new(token), valid_until });
         }
@@ -94,41 +94,36 @@ impl Acquisition for RedlockAcquisition {
     async fn release(&self) -> Result<ReleaseOutcome> {
         let shared = &self.shared;
         let quorum = &shared.quorum;
-        let nodes = quorum.members.len();
         let mut reports = quorum.unanswered();
-        let in_flight = shared.state().release.take();
-        let mut release = match in_flight {
-            Some(release) => release,
+        let in_flight = shared.state().phase.take_in_flight();
+        let mut requests = match in_flight {
+            Some(requests) => requests,
             None => shared.release_all().await,
         };
         let deadline = shared.deadline();
-        while let Ok(Some((at, reply))) = timeout_at(deadline, release.fan_out.next()).await {
-            let node = at % NODE_STRIDE;
+        while let Some((node, reply)) = requests.next_by(deadline).await {
             match reply {
-                Ok(had_it) => {
-                    shared.record_release(node, &release.identities[at / NODE_STRIDE], had_it);
-                }
-                Err(error) => reports.set(node, NodeReport::Failed(error)),
+                Ok((identity, had_it)) => shared.record_release(node, &identity, had_it),
+                Err(error) => reports[node] = NodeReport::Failed(error),
             }
             let mut state = shared.state();
-            let is_free = state.tally.was_held(nodes, Default::default()) == WasHeld::Yes;
-            if is_free && release.fan_out.pending().next().is_some() {
+            let was_held = state.phase.was_held(quorum.members.len(), NodeSet::default());
+            if was_held == WasHeld::Yes && !requests.is_empty() {
                 // Released on a majority: the others are finished in the background.
-                state.release = Some(release);
+                state.phase.keep_in_flight(requests);
                 return Ok(ReleaseOutcome::Partly { was_held: true });
             }
         }
-        shared.suspect_silent(&release.fan_out);
+        quorum.suspect_silent(&requests);
         let (is_done, was_held) = shared.settle_release();
-        if !is_done && release.fan_out.pending().next().is_some() {
-            shared.state().release = Some(release);
+        if !is_done && !requests.is_empty() {
+            shared.state().phase.keep_in_flight(requests);
         }
         match (is_done, was_held) {
             (true, WasHeld::Yes) => Ok(ReleaseOutcome::Removed),
             (true, _) => Ok(ReleaseOutcome::Absent),
-            (false, WasHeld::Yes) => Ok(ReleaseOutcome::Partly { was_held: true }),
-            (false, WasHeld::No) => Ok(ReleaseOutcome::Partly { was_held: false }),
             (false, WasHeld::Open) => Err(quorum.no_quorum(&reports)),
+            (false, known) => Ok(ReleaseOutcome::Partly { was_held: known == WasHeld::Yes }),
         }
     }
 }
@@ -137,7 +132,7 @@ impl Drop for RedlockAcquisition {
     fn drop(&mut self) {
         self.shared.quorum.view.waiters.remove(&self.shared.claim);
         // Its requests keep the shared state alive.
-        let release = self.shared.state().release.take();
-        drop(release);
+        let requests = self.shared.state().phase.take_in_flight();
+        drop(requests);
     }
 }

@@ -3,14 +3,11 @@
 use std::time::Duration;
 
 use fencelock_core::{RenewOutcome, Result, lease_end};
-use redis::Value;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use super::state::{Grant, Possession, QuorumClaim};
-use crate::protocol::call::ScriptCall;
+use super::state::{Grant, Phase, Possession, QuorumClaim, read_bool};
 use crate::protocol::identity::ttl_of;
 use crate::redlock::node::fan_out::FanOut;
-use crate::redlock::node::member::Member;
 use crate::redlock::node::monitor::VoteRequest;
 use crate::redlock::node::quorum::{Electorate, NodeReport};
 use crate::redlock::rules::votes::{self, Extension, Vote};
@@ -23,7 +20,10 @@ impl QuorumClaim {
     /// Extends the grant on a majority.
     pub(super) async fn renew(&self) -> Result<RenewOutcome> {
         let quorum = &self.quorum;
-        let Some(grant) = self.state().grant.clone() else { return Ok(RenewOutcome::Lost) };
+        let grant = match &self.state().phase {
+            Phase::Granted(grant) => grant.clone(),
+            Phase::Idle | Phase::Voting(_) | Phase::Releasing(_) => return Ok(RenewOutcome::Lost),
+        };
         let sent = quorum.now();
         let Electorate { eligible, mut reports, .. } = quorum.electorate(sent)?;
         let ttl = if self.claim.is_fixed_lease() { "0" } else { ttl_of(&self.waiter) };
@@ -31,47 +31,43 @@ impl QuorumClaim {
         let mut votes = vec![Vote::Absent; quorum.members.len()];
         for (node, request) in eligible.iter() {
             votes[node] = Vote::Pending;
-            let may_reinstall = grant.may_reinstall(node, &request.incarnation);
-            let mode = if may_reinstall { "plant" } else { "" };
-            let member = &quorum.members[node];
-            fan_out.ask(node, Box::pin(self.extend(member, request, &grant, ttl, mode)));
+            fan_out.ask(node, self.extend(node, request, &grant, ttl));
         }
-        let unless_releasing = || {
-            let mut state = self.unless_releasing()?;
+        let while_granted = || {
+            let mut state = self.state();
+            let Phase::Granted(_) = state.phase else { return None };
             // The grant may be reinstalled wherever an extension is requested.
             state.add_residue(&grant.identity, eligible.nodes());
             Some(state)
         };
-        if !fan_out.send(unless_releasing).await {
+        if !fan_out.send(while_granted).await {
             return Ok(RenewOutcome::Lost);
         }
         let mut deadline = self.deadline();
         loop {
             match votes::extension(&votes) {
                 Extension::Open => {}
-                // The caller can wait a little, and the other replies tell where to reinstall it.
+                // The caller can wait a little, and the other replies show where to reinstall it.
                 Extension::Kept => deadline = deadline.min(Instant::now() + STRAGGLER_GRACE),
                 Extension::Lost | Extension::Unknown => break,
             }
-            let next = timeout_at(deadline, fan_out.next()).await;
-            let Ok(Some((node, reply))) = next else { break };
-            votes[node] = match self.read_reply(node, reply, &eligible, &mut reports) {
-                Some(Value::Int(1)) => {
+            let Some((node, reply)) = fan_out.next_by(deadline).await else { break };
+            votes[node] = match reply {
+                Ok(true) => {
                     if let Some(request) = eligible.get(node) {
                         let incarnation = request.incarnation.clone();
                         grant.possession()[node] = Possession::Confirmed(incarnation);
                     }
                     Vote::Yes(0)
                 }
-                Some(Value::Int(0)) => {
-                    reports.set(node, NodeReport::Answered("it is not held there"));
+                Ok(false) => {
+                    reports[node] = NodeReport::Answered("it is not held there");
                     Vote::No
                 }
-                Some(_) => self.reject_reply(node, "extend", &mut reports),
-                None => Vote::Absent,
+                Err(error) => reports[node].failed(error),
             };
         }
-        self.suspect_silent(&fan_out);
+        quorum.suspect_silent(&fan_out);
         for node in fan_out.pending() {
             votes[node] = Vote::Absent;
         }
@@ -105,19 +101,17 @@ impl QuorumClaim {
         }
     }
 
-    /// Extends the grant on one node by `ttl` ms, `0` to ask only whether it is there; `mode` as
-    /// `extend.lua` has it.
+    /// Extends the grant on one node by `ttl` ms, `0` to ask only whether it is there.
     async fn extend(
         &self,
-        member: &Member,
+        node: usize,
         request: &VoteRequest,
         grant: &Grant,
         ttl: &str,
-        mode: &str,
-    ) -> Result<Value> {
+    ) -> Result<bool> {
+        let may_reinstall = grant.may_reinstall(node, &request.incarnation);
+        let mode = if may_reinstall { "plant" } else { "" };
         let values = [&*request.record, &*grant.identity, ttl, &*grant.token, mode];
-        let values = values.map(str::as_bytes);
-        let call = ScriptCall { script: &QUORUM.extend, keys: &self.node_keys(), values: &values };
-        member.batches.call(call).await
+        self.call(node, request, &QUORUM.extend, values, read_bool).await
     }
 }

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::Result;
-use futures_util::TryFutureExt;
 
-use super::state::{NODE_STRIDE, QuorumClaim, ReleaseInFlight, RoundResidue};
-use crate::redlock::node::fan_out::BoxedFanOut;
-use crate::redlock::node::member::Member;
+use super::state::{Phase, QuorumClaim, ReleaseRequests, RoundResidue, State};
+use crate::redlock::node::fan_out::FanOut;
 use crate::redlock::node::pending_releases::{PendingRelease, ReleaseKind, release_round};
 use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::release_tally::WasHeld;
@@ -27,20 +25,21 @@ impl QuorumClaim {
     pub(super) async fn roll_back(self: &Arc<Self>) {
         {
             let mut state = self.state();
-            state.residues.iter_mut().for_each(|residue| residue.is_abandoned = true);
-            if state.residues.iter().all(|residue| residue.nodes.is_empty()) {
+            if let Phase::Voting(_) = state.phase {
+                state.phase = Phase::Idle;
+            }
+            if state.residues.is_empty() {
                 return;
             }
         }
-        let mut fan_out = self.rollback_requests();
-        let is_empty = fan_out.pending().next().is_none();
-        if is_empty || !fan_out.send(|| self.unless_releasing()).await {
+        let mut requests = self.rollback_requests();
+        if requests.is_empty() || !requests.send(|| self.while_acquiring()).await {
             return;
         }
         let repeats = !std::mem::replace(&mut self.state().is_rolling_back, true);
         let shared = self.clone();
         self.quorum.runtime.spawn(async move {
-            shared.collect_rollback(&mut fan_out).await;
+            shared.collect_rollback(&mut requests).await;
             // One task for each claim is enough.
             if repeats {
                 shared.repeat_rollback().await;
@@ -49,10 +48,16 @@ impl QuorumClaim {
         });
     }
 
-    async fn collect_rollback(&self, fan_out: &mut BoxedFanOut<Result<Arc<str>>>) {
-        while let Some((node, reply)) = fan_out.next().await {
-            if let Ok(identity) = reply {
-                self.record_removed(&identity, node);
+    /// The state, while rounds may begin and be rolled back: what is left of them is released with
+    /// the grant, and a claim that has left its queues must not return to them.
+    fn while_acquiring(&self) -> Option<impl Sized> {
+        Some(self.state()).filter(|state| matches!(state.phase, Phase::Idle | Phase::Voting(_)))
+    }
+
+    async fn collect_rollback(&self, requests: &mut ReleaseRequests) {
+        while let Some((node, reply)) = requests.next().await {
+            if let Ok((identity, _)) = reply {
+                self.state().remove_residue(&identity, node);
             }
         }
     }
@@ -63,94 +68,74 @@ impl QuorumClaim {
         let expires = self.quorum.now() + self.claim.ttl();
         loop {
             tokio::time::sleep(ROLLBACK_RETRY).await;
-            let mut fan_out = self.rollback_requests();
-            let is_done = fan_out.pending().next().is_none() || self.quorum.now() >= expires;
-            // What is left of earlier rounds is released with the grant. A claim that has left its
-            // queues must not return to them.
-            let is_wanted = || self.unless_releasing().filter(|state| state.grant.is_none());
-            if is_done || !fan_out.send(is_wanted).await {
+            let mut requests = self.rollback_requests();
+            let is_done = requests.is_empty() || self.quorum.now() >= expires;
+            if is_done || !requests.send(|| self.while_acquiring()).await {
                 return;
             }
-            self.collect_rollback(&mut fan_out).await;
+            self.collect_rollback(&mut requests).await;
         }
     }
 
-    /// The requests of a roll-back, each with the identity that it releases for its result.
-    fn rollback_requests(self: &Arc<Self>) -> BoxedFanOut<Result<Arc<str>>> {
-        let mut fan_out = BoxedFanOut::new();
+    /// The requests of a roll-back to the nodes that can be reached.
+    fn rollback_requests(self: &Arc<Self>) -> ReleaseRequests {
         let mut state = self.state();
-        let unreachable = self.quorum.unreachable();
-        for residue in state.residues.iter_mut().filter(|residue| residue.is_abandoned) {
-            self.defer_to_unreachable(residue, NodeSet::default(), unreachable);
-        }
-        let arrival = state.arrival.filter(|_| self.queues());
-        for residue in state.residues.iter().filter(|residue| residue.is_abandoned) {
-            for node in residue.nodes.iter() {
-                let member = self.quorum.members[node].clone();
-                let release = self.clone().release_at(member, &residue.identity, arrival);
-                let identity = residue.identity.clone();
-                fan_out.ask(node, Box::pin(release.map_ok(|_| identity)));
-            }
-        }
-        fan_out
+        self.defer_to_unreachable(&mut state, self.quorum.unreachable(), Phase::abandons);
+        let State { phase, residues, arrival, .. } = &*state;
+        let abandoned = residues.iter().filter(|residue| phase.abandons(residue));
+        self.release_requests(abandoned, arrival.filter(|_| self.queues()))
     }
 
     /// Starts the release of everything that nodes may have. From the first call on, nothing is
     /// requested any more.
-    pub(super) async fn release_all(self: &Arc<Self>) -> ReleaseInFlight {
-        let quorum = &self.quorum;
-        let mut release = ReleaseInFlight { fan_out: BoxedFanOut::new(), identities: Vec::new() };
-        {
+    pub(super) async fn release_all(self: &Arc<Self>) -> ReleaseRequests {
+        let mut requests = {
             let mut state = self.state();
-            state.is_releasing = true;
-            let last = state.residues.len().saturating_sub(1);
-            let granted = state.grant.as_ref().map(|grant| grant.identity.clone());
-            let mut asked = NodeSet::default();
-            for (index, residue) in state.residues.iter().enumerate() {
-                // The last one also removes the waiter from the queues.
-                let queued_at = if index == last { state.queued_at } else { NodeSet::default() };
-                release.identities.push(residue.identity.clone());
-                if granted.as_ref() == Some(&residue.identity) {
-                    asked = residue.nodes;
-                }
-                for node in (residue.nodes | queued_at).iter() {
-                    let member = quorum.members[node].clone();
-                    let at_node = self.clone().release_at(member, &residue.identity, None);
-                    release.fan_out.ask(index * NODE_STRIDE + node, Box::pin(at_node));
-                }
-            }
-            state.tally.ask(asked);
-        }
+            state.begin_release(&self.waiter);
+            self.release_requests(&state.residues, None)
+        };
         // Under the lock, so that no extension is sent after it.
-        release.fan_out.send(|| Some(self.state())).await;
-        release
+        requests.send(|| Some(self.state())).await;
+        requests
+    }
+
+    fn release_requests<'a>(
+        self: &Arc<Self>,
+        residues: impl IntoIterator<Item = &'a RoundResidue>,
+        arrival: Option<u64>,
+    ) -> ReleaseRequests {
+        let mut requests = FanOut::new();
+        for RoundResidue { identity, nodes } in residues {
+            for node in nodes.iter() {
+                requests.ask(node, self.clone().release_at(node, identity.clone(), arrival));
+            }
+        }
+        requests
     }
 
     /// Removes a round from a node; with an `arrival` its waiter stays queued.
-    fn release_at(
+    async fn release_at(
         self: Arc<Self>,
-        member: Arc<Member>,
-        identity: &Arc<str>,
+        node: usize,
+        identity: Arc<str>,
         arrival: Option<u64>,
-    ) -> impl Future<Output = Result<bool>> + Send + use<> {
-        let identity = identity.clone();
-        async move {
-            let waiter = if self.queues() { &*self.waiter } else { "" };
-            let arrival = arrival.map(|arrival| arrival.to_string());
-            let kind = arrival.as_deref().map_or(ReleaseKind::Leave, ReleaseKind::KeepWaiting);
-            release_round(&member.batches, &self.keys, identity.as_bytes(), waiter, kind).await
-        }
+    ) -> Result<(Arc<str>, bool)> {
+        let batches = &self.quorum.members[node].batches;
+        let waiter = if self.queues() { &*self.waiter } else { "" };
+        let arrival = arrival.map(|arrival| arrival.to_string());
+        let kind = arrival.as_deref().map_or(ReleaseKind::Leave, ReleaseKind::KeepWaiting);
+        let had_it = release_round(batches, &self.keys, identity.as_bytes(), waiter, kind).await?;
+        Ok((identity, had_it))
     }
 
     /// Records a node's reply to a release.
     pub(super) fn record_release(&self, node: usize, identity: &Arc<str>, had_it: bool) {
         let quorum = &self.quorum;
         quorum.members[node].record_reply(quorum.now());
-        self.record_removed(identity, node);
         let mut state = self.state();
-        state.queued_at.remove(node);
-        if state.grant.as_ref().is_some_and(|grant| grant.identity == *identity) {
-            state.tally.record(node, had_it);
+        state.remove_residue(identity, node);
+        if let Some(release) = state.phase.release() {
+            release.record(node, identity, had_it);
         }
     }
 
@@ -162,37 +147,33 @@ impl QuorumClaim {
         let unreachable = quorum.unreachable();
         let mut state = self.state();
         if unreachable.len() < quorum.majority() {
-            let last = state.residues.last().map(|residue| residue.identity.clone());
-            let queued_at = std::mem::take(&mut state.queued_at);
-            state.queued_at = queued_at - unreachable;
-            for residue in &mut state.residues {
-                let is_last = Some(&residue.identity) == last.as_ref();
-                let queued_at = if is_last { queued_at } else { NodeSet::default() };
-                self.defer_to_unreachable(residue, queued_at, unreachable);
-            }
+            self.defer_to_unreachable(&mut state, unreachable, |_, _| true);
         }
-        let is_done = state.queued_at.is_empty()
-            && state.residues.iter().all(|residue| residue.nodes.is_empty());
-        let silent = if is_done { unreachable & state.tally.asked() } else { NodeSet::default() };
-        (is_done, state.tally.was_held(quorum.members.len(), silent))
+        let is_done = state.residues.is_empty();
+        let silent = if is_done { unreachable } else { NodeSet::default() };
+        (is_done, state.phase.was_held(quorum.members.len(), silent))
     }
 
-    /// Defers what `unreachable` nodes have of the round, or of its waiter in their queues, until
+    /// Defers what `unreachable` nodes have of some rounds, and of their waiter in the queues, until
     /// they are back.
     fn defer_to_unreachable(
         &self,
-        residue: &mut RoundResidue,
-        queued_at: NodeSet,
+        state: &mut State,
         unreachable: NodeSet,
+        is_chosen: impl Fn(&Phase, &RoundResidue) -> bool,
     ) {
-        for node in ((residue.nodes | queued_at) & unreachable).iter() {
-            self.quorum.members[node].defer_release(PendingRelease {
-                keys: self.keys.clone(),
-                identity: residue.identity.clone(),
-                waiter: self.waiter.clone(),
-                expires: self.quorum.now() + self.claim.ttl().max(WAITER_TTL),
-            });
+        let State { phase, residues, .. } = state;
+        for residue in residues.iter_mut().filter(|residue| is_chosen(phase, residue)) {
+            for node in (residue.nodes & unreachable).iter() {
+                self.quorum.members[node].defer_release(PendingRelease {
+                    keys: self.keys.clone(),
+                    identity: residue.identity.clone(),
+                    waiter: self.waiter.clone(),
+                    expires: self.quorum.now() + self.claim.ttl().max(WAITER_TTL),
+                });
+            }
+            residue.nodes = residue.nodes - unreachable;
         }
-        residue.nodes -= unreachable;
+        residues.retain(|residue| !residue.nodes.is_empty());
     }
 }

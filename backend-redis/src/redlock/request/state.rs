@@ -6,19 +6,20 @@
 use std::sync::{Arc, MutexGuard};
 
 use fencelock_core::sync::Mutex;
-use fencelock_core::{Claim, IfBusy, Result};
+use fencelock_core::{Claim, Error, ErrorKind, IfBusy, Result};
 use redis::Value;
 use tokio::time::Instant;
 
+use crate::protocol::call::ScriptCall;
 use crate::protocol::error::protocol_error;
-use crate::protocol::identity::Keys;
-use crate::redlock::node::fan_out::{BoxedFanOut, FanOut};
-use crate::redlock::node::quorum::{EligibleNodes, NodeReport, NodeReports, Quorum};
+use crate::protocol::identity::{Keys, of_round};
+use crate::protocol::script::Script;
+use crate::redlock::node::fan_out::FanOut;
+use crate::redlock::node::monitor::VoteRequest;
+use crate::redlock::node::quorum::Quorum;
 use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::incarnation;
-use crate::redlock::rules::release_tally::ReleaseTally;
-use crate::redlock::rules::token::MAX_NODES;
-use crate::redlock::rules::votes::Vote;
+use crate::redlock::rules::release_tally::{ReleaseTally, WasHeld};
 
 /// One claim on a quorum.
 pub(super) struct QuorumClaim {
@@ -32,29 +33,47 @@ pub(super) struct QuorumClaim {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The claim is being released: nothing is requested any more.
-    pub(super) is_releasing: bool,
+    pub(super) phase: Phase,
     pub(super) rounds: u32,
     /// When the claim first asked, on the nodes' clocks, in µs.
     pub(super) arrival: Option<u64>,
     /// Consecutive rounds that no claim won.
     pub(super) splits: u32,
-    pub(super) grant: Option<Arc<Grant>>,
+    /// The rounds of which nodes may have something, and these nodes.
     pub(super) residues: Vec<RoundResidue>,
     /// The nodes in whose queues the waiter may be.
     pub(super) queued_at: NodeSet,
-    pub(super) release: Option<ReleaseInFlight>,
-    /// A task repeats the roll-back at nodes that have not confirmed it.
+    /// A task repeats the roll-back at nodes that have not confirmed it. It is not a phase: the next
+    /// round starts meanwhile.
     pub(super) is_rolling_back: bool,
-    pub(super) tally: ReleaseTally,
 }
 
-/// A round of which nodes may still have something.
+/// What the claim does on the quorum:
+///
+/// ```text
+///         begin_round           a majority has voted
+///   Idle ------------> Voting -----------------------> Granted
+///    ^  <------------    |                                |
+///    |    roll_back      |                                |
+///    +-------------------+--------------------------------+---> Releasing
+///                                                 begin_release
+/// ```
+#[derive(Default)]
+pub(super) enum Phase {
+    /// Between rounds.
+    #[default]
+    Idle,
+    /// The round with this identity is under way, or its attempt was dropped.
+    Voting(Arc<str>),
+    Granted(Arc<Grant>),
+    /// Everything is being released: nothing is requested any more.
+    Releasing(Release),
+}
+
+/// A round of which nodes may have something.
 pub(super) struct RoundResidue {
     pub(super) identity: Arc<str>,
     pub(super) nodes: NodeSet,
-    /// The round was not won: it is never requested again.
-    pub(super) is_abandoned: bool,
 }
 
 /// What a won round was granted.
@@ -75,25 +94,98 @@ pub(super) enum Possession {
     Confirmed(Arc<str>),
 }
 
-/// A release under way.
-pub(super) struct ReleaseInFlight {
-    pub(super) fan_out: BoxedFanOut<Result<bool>>,
-    /// What is released; request `identity * NODE_STRIDE + node` releases one of them at one node.
-    pub(super) identities: Vec<Arc<str>>,
+/// A release, from its first request on.
+pub(super) struct Release {
+    /// The identity of the round that was granted.
+    granted: Option<Arc<str>>,
+    tally: ReleaseTally,
+    /// The requests that the last call did not wait for.
+    in_flight: Option<ReleaseRequests>,
 }
 
-/// See [`ReleaseInFlight::identities`].
-pub(super) const NODE_STRIDE: usize = MAX_NODES + 1;
+/// Releases of rounds; each result is the round's identity, and whether the node had it.
+pub(super) type ReleaseRequests = FanOut<'static, Result<(Arc<str>, bool)>>;
+
+impl Phase {
+    /// Whether the round is to be rolled back. A release takes care of all rounds by itself.
+    pub(super) fn abandons(&self, round: &RoundResidue) -> bool {
+        match self {
+            Phase::Idle => true,
+            Phase::Voting(identity) => *identity != round.identity,
+            Phase::Granted(grant) => grant.identity != round.identity,
+            Phase::Releasing(_) => false,
+        }
+    }
+
+    pub(super) fn release(&mut self) -> Option<&mut Release> {
+        match self {
+            Phase::Releasing(release) => Some(release),
+            Phase::Idle | Phase::Voting(_) | Phase::Granted(_) => None,
+        }
+    }
+
+    pub(super) fn take_in_flight(&mut self) -> Option<ReleaseRequests> {
+        self.release()?.in_flight.take()
+    }
+
+    /// Keeps a release's requests that have not been replied to, for its next call.
+    pub(super) fn keep_in_flight(&mut self, requests: ReleaseRequests) {
+        if let Some(release) = self.release() {
+            release.in_flight = Some(requests);
+        }
+    }
+
+    /// Whether the lock was held when its release began.
+    pub(super) fn was_held(&mut self, nodes: usize, unreachable: NodeSet) -> WasHeld {
+        self.release().map_or(WasHeld::Open, |release| release.tally.was_held(nodes, unreachable))
+    }
+}
 
 impl State {
     /// Records that `nodes` may have something of the round.
     pub(super) fn add_residue(&mut self, identity: &Arc<str>, nodes: NodeSet) {
         match self.residues.iter_mut().find(|residue| residue.identity == *identity) {
             Some(residue) => residue.nodes |= nodes,
-            None => {
-                let identity = identity.clone();
-                self.residues.push(RoundResidue { identity, nodes, is_abandoned: false });
-            }
+            None => self.residues.push(RoundResidue { identity: identity.clone(), nodes }),
+        }
+    }
+
+    /// Records that `node` has nothing of the round.
+    pub(super) fn remove_residue(&mut self, identity: &Arc<str>, node: usize) {
+        for residue in self.residues.iter_mut().filter(|residue| residue.identity == *identity) {
+            residue.nodes.remove(node);
+        }
+        self.residues.retain(|residue| !residue.nodes.is_empty());
+    }
+
+    /// Begins the release of everything that nodes may have, or prepares to repeat it.
+    pub(super) fn begin_release(&mut self, waiter: &str) {
+        let granted = match &self.phase {
+            Phase::Idle | Phase::Voting(_) => None,
+            Phase::Granted(grant) => Some(grant.identity.clone()),
+            Phase::Releasing(release) => release.granted.clone(),
+        };
+        let residue =
+            self.residues.iter().find(|residue| Some(&residue.identity) == granted.as_ref());
+        let nodes = residue.map_or(NodeSet::default(), |residue| residue.nodes);
+        if let Phase::Releasing(release) = &mut self.phase {
+            release.tally.ask_again(nodes);
+            return;
+        }
+        let tally = ReleaseTally::of(nodes);
+        self.phase = Phase::Releasing(Release { granted, tally, in_flight: None });
+        // Any round's release also removes the waiter from the queue.
+        let queued_at = std::mem::take(&mut self.queued_at);
+        if !queued_at.is_empty() {
+            self.add_residue(&of_round(waiter, self.rounds).into(), queued_at);
+        }
+    }
+}
+
+impl Release {
+    pub(super) fn record(&mut self, node: usize, identity: &Arc<str>, had_it: bool) {
+        if self.granted.as_ref() == Some(identity) {
+            self.tally.record(node, had_it);
         }
     }
 }
@@ -119,12 +211,6 @@ impl QuorumClaim {
         self.state.lock()
     }
 
-    /// The state, unless the claim is being released; it cannot start to be while this guard lives.
-    pub(super) fn unless_releasing(&self) -> Option<MutexGuard<'_, State>> {
-        let state = self.state();
-        (!state.is_releasing).then_some(state)
-    }
-
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.quorum.node_timeout
     }
@@ -133,70 +219,38 @@ impl QuorumClaim {
         self.claim.if_busy() == IfBusy::Queue
     }
 
-    /// The lock's keys and that of the node's incarnation record.
-    pub(super) fn node_keys(&self) -> [&str; 4] {
-        let [lock, queue, token] = self.keys.all();
-        [lock, queue, token, incarnation::KEY]
-    }
-
-    /// The value a node replied; for an error or a rejection to take part `None`, with the reason in
-    /// `reports`.
-    pub(super) fn read_reply(
+    /// Calls one of the scripts that check the node's incarnation record, and reads its reply.
+    pub(super) async fn call<T, const N: usize>(
         &self,
         node: usize,
-        reply: Result<Value>,
-        eligible: &EligibleNodes,
-        reports: &mut NodeReports,
-    ) -> Option<Value> {
+        request: &VoteRequest,
+        script: &'static Script,
+        values: [&str; N],
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T> {
         let member = &self.quorum.members[node];
-        match reply {
-            Ok(Value::Int(-1)) => {
-                eligible.get(node).into_iter().for_each(|sent| member.incarnation_changed(sent));
-                let report = "it has lost its data, or belongs to another set of nodes";
-                reports.set(node, NodeReport::Answered(report));
-                None
-            }
-            Ok(value) => {
-                member.record_reply(self.quorum.now());
-                Some(value)
-            }
-            Err(error) => {
-                reports.set(node, NodeReport::Failed(error));
-                None
-            }
+        let [lock, queue, token] = self.keys.all();
+        let keys = &[lock, queue, token, incarnation::KEY];
+        let call = ScriptCall { script, keys, values: &values.map(str::as_bytes) };
+        let reply = member.batches.call(call).await?;
+        if reply == Value::Int(-1) {
+            member.incarnation_changed(request);
+            let message = "it has lost its data, or belongs to another set of nodes";
+            return Err(Error::new(ErrorKind::Unreachable, message));
         }
+        member.record_reply(self.quorum.now());
+        read(&reply).ok_or_else(|| {
+            member.connection().mark_broken("it sent an unexpected reply");
+            protocol_error(script.name)
+        })
     }
+}
 
-    /// Handles a reply that `script` never gives.
-    pub(super) fn reject_reply(
-        &self,
-        node: usize,
-        script: &str,
-        reports: &mut NodeReports,
-    ) -> Vote {
-        self.quorum.members[node].connection().mark_broken("it sent an unexpected reply");
-        reports.set(node, NodeReport::Failed(protocol_error(script)));
-        Vote::Absent
-    }
-
-    /// Suspects the nodes that did not reply while others did.
-    pub(super) fn suspect_silent<F: Future + ?Sized>(&self, fan_out: &FanOut<F>) {
-        let quorum = &self.quorum;
-        fan_out.pending().for_each(|node| quorum.members[node % NODE_STRIDE].suspect(quorum.now()));
-    }
-
-    /// Records that `node` has nothing of the round.
-    pub(super) fn record_removed(&self, identity: &Arc<str>, node: usize) {
-        let mut state = self.state();
-        if let Some(residue) =
-            state.residues.iter_mut().find(|residue| residue.identity == *identity)
-        {
-            residue.nodes.remove(node);
-        }
-        // The last one stays: the next release is about it.
-        let last = state.residues.last().map(|residue| residue.identity.clone());
-        state.residues.retain(|residue| {
-            !residue.nodes.is_empty() || Some(&residue.identity) == last.as_ref()
-        });
+/// Reads the reply 1 or 0.
+pub(super) fn read_bool(reply: &Value) -> Option<bool> {
+    match reply {
+        Value::Int(1) => Some(true),
+        Value::Int(0) => Some(false),
+        _ => None,
     }
 }

@@ -10,7 +10,7 @@ use crate::protocol::call::ScriptCall;
 use crate::protocol::error::protocol_error;
 use crate::protocol::identity::{ClientId, Keys};
 use crate::redlock::node::member::Member;
-use crate::redlock::node::quorum::{Electorate, Quorum};
+use crate::redlock::node::quorum::Quorum;
 use crate::redlock::rules::rejections::{CHECK_INTERVAL, nth_change};
 use crate::redlock::scripts::QUORUM;
 use crate::server::sample::in_turn;
@@ -18,21 +18,20 @@ use crate::server::sample::in_turn;
 /// One result for each of `waiting`, which all wait for `lock`.
 pub(crate) async fn check(
     quorum: &Quorum,
-    process: &ClientId,
+    client: &ClientId,
     lock: &LockName,
     waiting: &[&RedlockAcquisition],
 ) -> Result<Vec<WaiterCheck>> {
     let keys = Keys::of(lock.key());
-    let mut values = vec![process.as_str().as_bytes()];
+    let mut values = vec![client.as_str().as_bytes()];
     values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
     let call = ScriptCall { script: &QUORUM.check_waiters, keys: &keys.all(), values: &values };
-    let Electorate { eligible, reports, .. } = quorum.electorate(quorum.now())?;
+    let reports = quorum.electorate(quorum.now())?.reports;
     let request = async |member: &Member| {
         let reply = member.batches.call(call).await?;
-        read_look(&reply).ok_or_else(|| protocol_error("look"))
+        read_waiter_check(&reply).ok_or_else(|| protocol_error("check_waiters"))
     };
-    let asked = eligible.iter().map(|(node, _)| node);
-    let replies = quorum.ask(asked, reports, request).await?;
+    let replies = quorum.ask(reports, request).await?;
     let missing = replies.iter().filter(|reply| reply.missing).count();
     // One waiter is enough to continue with what nodes had to leave undone.
     let unfinished = replies.iter().filter(|reply| reply.is_unfinished());
@@ -95,7 +94,7 @@ impl WaiterCheckReply {
     }
 }
 
-pub(crate) fn read_look(reply: &Value) -> Option<WaiterCheckReply> {
+pub(crate) fn read_waiter_check(reply: &Value) -> Option<WaiterCheckReply> {
     let Value::Array(values) = reply else { return None };
     let [Value::Int(check_after), Value::Int(missing), Value::BulkString(first), turns @ ..] =
         values.as_slice()

@@ -3,6 +3,8 @@
 //! The agreement is checked and not assumed: a token taken from a clock far ahead would be larger
 //! than those of later grants, once that node is lost.
 
+use std::time::Duration;
+
 use super::votes::majority;
 
 /// By how much a node's clock is ahead of ours, in microseconds: within the precision of one reading.
@@ -30,6 +32,11 @@ impl Offset {
         let highest = self.at_most.max(other.at_most);
         highest.abs_diff(self.at_least.min(other.at_least))
     }
+}
+
+/// Whole microseconds; the largest number for a duration that is longer.
+pub(crate) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The nodes that may take part.

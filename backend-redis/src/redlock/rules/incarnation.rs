@@ -26,6 +26,14 @@ pub struct Deployment {
     pub delay: Duration,
 }
 
+/// In a URL's terms.
+impl fmt::Display for Deployment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Deployment { nodes, epoch, delay } = self;
+        write!(f, "{nodes} nodes, set_epoch={epoch}, restart_delay={}s", delay.as_secs_f64())
+    }
+}
+
 /// Whether a node may vote, by its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordState {
@@ -127,8 +135,8 @@ pub fn verdict(
     if record.deployment != ours || record.state == RecordState::Closed {
         return IncarnationVerdict::OfAnotherSet(record);
     }
-    // Another run, with or without its data; or a clock that was set back, which does not tell the
-    // record's age.
+    // Another run, with or without its data; or a clock that was set back, from which the record's
+    // age cannot be computed.
     if record.run_id != run_id || record.born_us > now_us {
         return IncarnationVerdict::Write(born(RecordState::Born));
     }
@@ -142,7 +150,7 @@ pub fn verdict(
     }
 }
 
-/// What one client remembers of a node's incarnations. The node's own clock tells how long ago it
+/// What one client remembers of a node's incarnations. The node's own clock shows how long ago it
 /// lost its data; a client that was connected before also waits by its own clock.
 #[derive(Clone, Debug, Default)]
 pub struct RestartTracker {

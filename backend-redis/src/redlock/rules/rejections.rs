@@ -65,7 +65,7 @@ impl Rejections {
         self.first_at += usize::from(rejection.is_first);
     }
 
-    /// Whether no claim has a majority, as far as the replies tell: several have asked at the same
+    /// Whether no claim has a majority, as far as the replies show: several have asked at the same
     /// time.
     pub(crate) fn is_split(&self, majority: usize) -> bool {
         self.owners.values().all(|nodes| *nodes < majority)

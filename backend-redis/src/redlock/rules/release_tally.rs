@@ -1,16 +1,26 @@
 //! What the nodes replied to the release of a grant.
 
+use super::token::MAX_NODES;
 use super::votes::majority;
 use crate::redlock::node_set::NodeSet;
 
+/// By node, what is known of its part of the grant.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ReleaseTally {
-    had_it: NodeSet,
-    lacked_it: NodeSet,
-    /// A lost reply may have said that the node had it.
-    unsure: NodeSet,
-    asked: NodeSet,
-    asked_again: NodeSet,
+pub(crate) struct ReleaseTally([GrantAtNode; MAX_NODES]);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum GrantAtNode {
+    /// The node never had it: it is not asked to release it.
+    #[default]
+    Never,
+    /// The node was asked to release it.
+    Asked,
+    /// The node was asked before, and that reply was lost.
+    AskedAgain,
+    Had,
+    /// The node no longer has it, as the lost reply to an earlier request may have said.
+    MayHaveHad,
+    Lacked,
 }
 
 /// Whether a majority had what was released.
@@ -23,39 +33,48 @@ pub(crate) enum WasHeld {
 }
 
 impl ReleaseTally {
-    /// The grant's release is sent to `nodes`.
-    pub(crate) fn ask(&mut self, nodes: NodeSet) {
-        self.asked_again |= nodes & self.asked;
-        self.asked |= nodes;
+    /// The tally of a grant that `nodes` may have and are asked to release.
+    pub(crate) fn of(nodes: NodeSet) -> ReleaseTally {
+        let mut tally = ReleaseTally::default();
+        nodes.iter().for_each(|node| tally.0[node] = GrantAtNode::Asked);
+        tally
     }
 
-    /// The nodes that were asked to release the grant.
-    pub(crate) fn asked(self) -> NodeSet {
-        self.asked
+    /// The release is repeated at `nodes`.
+    pub(crate) fn ask_again(&mut self, nodes: NodeSet) {
+        for node in nodes.iter() {
+            if self.0[node] == GrantAtNode::Asked {
+                self.0[node] = GrantAtNode::AskedAgain;
+            }
+        }
     }
 
     pub(crate) fn record(&mut self, node: usize, had_it: bool) {
-        // A node that was not asked for the grant had a queue entry at most.
-        if !self.asked.contains(node) {
-            return;
-        }
-        if had_it {
-            self.had_it.insert(node);
-        } else if self.asked_again.contains(node) {
-            self.unsure.insert(node);
-        } else {
-            self.lacked_it.insert(node);
-        }
+        let known = &mut self.0[node];
+        *known = match *known {
+            // It had a queue entry at most.
+            GrantAtNode::Never => return,
+            _ if had_it => GrantAtNode::Had,
+            GrantAtNode::Asked => GrantAtNode::Lacked,
+            GrantAtNode::AskedAgain => GrantAtNode::MayHaveHad,
+            known => known,
+        };
     }
 
-    /// `No` once too few nodes can have had it; `Yes` once a majority had it, or may have had it,
-    /// as `unreachable` nodes may. A node that lacked it when it was asked does not count.
-    pub(crate) fn was_held(self, nodes: usize, unreachable: NodeSet) -> WasHeld {
-        let needed = majority(nodes);
-        let lacking = nodes - (self.asked - self.lacked_it).len();
-        if lacking > nodes - needed {
+    /// `No` once too few of the `nodes` can have had it; `Yes` once a majority had it, or may have
+    /// had it, as `unreachable` nodes may. A node that lacked it when it was asked does not count.
+    pub(crate) fn was_held(&self, nodes: usize, unreachable: NodeSet) -> WasHeld {
+        use GrantAtNode::{Asked, AskedAgain, Had, Lacked, MayHaveHad, Never};
+        let known = || self.0.iter().enumerate();
+        let can_have = known().filter(|(_, known)| !matches!(known, Never | Lacked));
+        let may_have = known().filter(|(node, known)| match known {
+            Had | MayHaveHad => true,
+            Asked | AskedAgain => unreachable.contains(*node),
+            Never | Lacked => false,
+        });
+        if can_have.count() < majority(nodes) {
             WasHeld::No
-        } else if (self.had_it | self.unsure | unreachable).len() >= needed {
+        } else if may_have.count() >= majority(nodes) {
             WasHeld::Yes
         } else {
             WasHeld::Open
@@ -67,15 +86,9 @@ impl ReleaseTally {
 mod tests {
     use super::*;
 
-    fn asked(nodes: [usize; 3]) -> ReleaseTally {
-        let mut tally = ReleaseTally::default();
-        tally.ask(NodeSet::of(nodes));
-        tally
-    }
-
     #[test]
     fn a_release_is_settled_by_a_majority() {
-        let mut tally = asked([0, 1, 2]);
+        let mut tally = ReleaseTally::of(NodeSet::of([0, 1, 2]));
         tally.record(0, true);
         tally.record(1, false);
         assert_eq!(tally.was_held(3, NodeSet::default()), WasHeld::Open);
@@ -86,9 +99,9 @@ mod tests {
 
     #[test]
     fn a_node_asked_twice_may_have_had_it() {
-        let mut tally = asked([0, 1, 2]);
+        let mut tally = ReleaseTally::of(NodeSet::of([0, 1, 2]));
         tally.record(0, true);
-        tally.ask(NodeSet::of([1]));
+        tally.ask_again(NodeSet::of([1]));
         tally.record(1, false);
         assert_eq!(tally.was_held(3, NodeSet::default()), WasHeld::Yes);
     }

@@ -73,7 +73,7 @@ impl Answer {
 
     /// When to check again in ms, whether waiters are missing, and the first.
     #[track_caller]
-    pub(crate) fn look(&self) -> (i64, i64, String) {
+    pub(crate) fn check(&self) -> (i64, i64, String) {
         let [Value::Int(ms), Value::Int(missing), Value::Text(first), ..] = self.0.list() else {
             panic!("not a reply to a check: {:?}", self.0);
         };
@@ -167,8 +167,8 @@ impl Node {
         self.step("raise", 4, &[RECORD, identity, &token(to)])
     }
 
-    pub(crate) fn extend(&mut self, identity: &str, ttl: &str, to: u64, plant: &str) -> Answer {
-        self.step("extend", 4, &[RECORD, identity, ttl, &token(to), plant])
+    pub(crate) fn extend(&mut self, identity: &str, ttl: &str, to: u64, mode: &str) -> Answer {
+        self.step("extend", 4, &[RECORD, identity, ttl, &token(to), mode])
     }
 
     pub(crate) fn free(&mut self, identity: &str) -> Answer {
@@ -185,13 +185,13 @@ impl Node {
         self.step("free", 3, &[identity, waiter, &(BAND + arrival).to_string()])
     }
 
-    /// By a person's order.
+    /// For an operator.
     pub(crate) fn evict(&mut self, identity: &str) -> Answer {
         self.step("free", 3, &[identity, "", "", "tell"])
     }
 
-    pub(crate) fn look(&mut self, process: &str, waiters: &[&str]) -> Answer {
-        self.step("check_waiters", 3, &[&[process], waiters].concat())
+    pub(crate) fn check_waiters(&mut self, client: &str, waiters: &[&str]) -> Answer {
+        self.step("check_waiters", 3, &[&[client], waiters].concat())
     }
 
     /// What was pushed since the last time: channel and message.
@@ -230,7 +230,7 @@ impl Node {
         answer.texts().into_iter().map(str::to_owned).collect()
     }
 
-    /// All data, and none of the ends that pass by themselves.
+    /// A digest of all data, without the TTLs.
     pub(crate) fn state(&mut self) -> String {
         let digest = self.client.call(&["DEBUG", "DIGEST"]);
         digest.text().unwrap_or_else(|| panic!("{digest:?}")).to_owned()

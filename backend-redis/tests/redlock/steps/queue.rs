@@ -46,8 +46,8 @@ fn readers_overtake_only_readers() {
     let ask = |node: &mut Node, reader: &str, arrival| {
         node.vote_as(&round(reader, 2), reader, Mode::Shared, 3200, arrival)
     };
-    assert_eq!(ask(&mut node, THIRD_READER, 40).rejection().0, "", "behind a writer");
-    assert!(ask(&mut node, SECOND_READER, 20).int() > Some(0), "behind a reader");
+    assert_eq!(ask(&mut node, THIRD_READER, 40).rejection().0, "", "after a writer");
+    assert!(ask(&mut node, SECOND_READER, 20).int() > Some(0), "after a reader");
     assert_eq!(ask(&mut node, THIRD_READER, 40).rejection().0, "group");
     assert!(ask(&mut node, READER, 10).int() > Some(0));
     let refused = node.vote_as(&round(OTHER, 2), OTHER, Mode::Exclusive, 3200, 30).rejection();
@@ -114,7 +114,7 @@ fn the_waiters_of_a_dead_process_are_passed_over() {
     assert!(node.vote_as(&round(THIRD, 2), THIRD, Mode::Exclusive, 3200, 20).int() > Some(0));
     assert_eq!(node.waiters(), Vec::<String>::new());
     // It is alive after all, and its check shows it.
-    let (_, missing, _) = node.look("p2", &[OTHER]).look();
+    let (_, missing, _) = node.check_waiters("p2", &[OTHER]).check();
     assert_eq!(missing, 1);
 }
 
@@ -122,25 +122,33 @@ fn the_waiters_of_a_dead_process_are_passed_over() {
 fn a_check_keeps_a_client_alive_and_reports_lost_pushes() {
     let mut node = Node::start();
     let no_waiter = (1000, 1, String::new());
-    assert_eq!(node.look("p1", &[ME]).look(), no_waiter, "it is not in the queue");
+    assert_eq!(node.check_waiters("p1", &[ME]).check(), no_waiter, "it is not in the queue");
     node.vote(&round(THIRD, 1), 1600);
     node.wait(ME, Mode::Exclusive, 10);
     node.wait(OTHER, Mode::Exclusive, 20);
-    let (ms, missing, first) = node.look("p1", &[ME]).look();
+    let (ms, missing, first) = node.check_waiters("p1", &[ME]).check();
     assert_eq!((missing, first.as_str()), (0, ME));
     assert!((1..=1000).contains(&ms), "{ms}");
-    assert_eq!(node.look("p2", &[OTHER]).look(), (1000, 0, String::new()), "it is not the first");
-    assert_eq!(node.look("p2", &[OTHER, ME, READER]).look().1, 1, "one of three is not there");
+    assert_eq!(
+        node.check_waiters("p2", &[OTHER]).check(),
+        (1000, 0, String::new()),
+        "it is not the first"
+    );
+    assert_eq!(
+        node.check_waiters("p2", &[OTHER, ME, READER]).check().1,
+        1,
+        "one of three is not there"
+    );
     node.call(&["ZADD", "{lock}:q", "1", "@p1"]);
     node.call(&["DEL", "lock"]);
     node.pushes();
     // Each check shows that its client is alive.
     for _ in 0..2 {
-        let look = node.look("p1", &[ME]);
-        assert_eq!((look.look(), look.turns()), ((0, 0, ME.to_owned()), vec![ME.to_owned()]));
+        let check = node.check_waiters("p1", &[ME]);
+        assert_eq!((check.check(), check.turns()), ((0, 0, ME.to_owned()), vec![ME.to_owned()]));
     }
     assert_eq!(node.pushes(), [], "the client that checks needs no push");
-    assert_eq!(node.look("p2", &[OTHER]).look(), (1000, 0, String::new()));
+    assert_eq!(node.check_waiters("p2", &[OTHER]).check(), (1000, 0, String::new()));
     assert_eq!(node.pushes(), [push("p1", "aa")], "the first is notified, since its push was lost");
     assert!(node.ttl("{lock}:q") > 3000);
 }
@@ -166,7 +174,7 @@ fn readers_are_notified_once_regardless_of_their_number() {
             node.vote_as(&round(reader, 2), reader, Mode::Shared, 3200, arrival).int() > Some(0)
         );
         let next: Vec<_> = (n + AT_ONCE..READERS).take(1).map(word).collect();
-        assert_eq!(node.pushes(), next, "behind reader {n}");
+        assert_eq!(node.pushes(), next, "after reader {n}");
         if n % 2 == 1 {
             // Others may keep reading.
             node.free(&round(reader, 2));
@@ -189,13 +197,13 @@ fn all_readers_are_notified_of_an_expired_lease() {
     node.wait(READER, Mode::Shared, 10);
     node.wait(THIRD_READER, Mode::Shared, 20);
     node.wait(SECOND_READER, Mode::Shared, 30);
-    assert_eq!(node.look("p1", &[READER]).turns(), Vec::<String>::new(), "it is held");
+    assert_eq!(node.check_waiters("p1", &[READER]).turns(), Vec::<String>::new(), "it is held");
     node.call(&["DEL", "lock"]);
-    assert_eq!(node.look("p2", &[SECOND_READER]).turns(), [SECOND_READER]);
+    assert_eq!(node.check_waiters("p2", &[SECOND_READER]).turns(), [SECOND_READER]);
     assert_eq!(node.pushes(), [push("p1", "cc")], "the first");
-    let look = node.look("p1", &[READER]);
-    assert_eq!(look.look(), (0, 0, READER.to_owned()));
-    assert_eq!(look.turns(), [READER, THIRD_READER]);
+    let check = node.check_waiters("p1", &[READER]);
+    assert_eq!(check.check(), (0, 0, READER.to_owned()));
+    assert_eq!(check.turns(), [READER, THIRD_READER]);
     assert_eq!(node.pushes(), [push("p2", "dd")]);
 }
 
@@ -229,13 +237,13 @@ fn many_dead_waiters_are_passed_over_in_short_steps() {
     node.call(&["ZADD", "{lock}:q", "1", "@p2"]);
     node.free(&round(THIRD, 1));
     assert_eq!(node.waiters().len(), DEAD - 256 + 1);
-    // No waiter overtakes a live one behind them.
+    // No waiter overtakes a live one that follows them.
     node.call(&["ZADD", "{lock}:q", "1", "@p2"]);
     for n in 0..DEAD {
         node.call(&["ZADD", "{lock}:q", &format!("10000000000{n:05}"), &format!("x 1 p2 {n:x} d")]);
     }
     assert_eq!(node.vote(&round(READER, 1), 3200).rejection(), (String::new(), 1, 1));
-    assert_eq!(node.look("p1", &[ME]).look(), (0, 0, ME.to_owned()));
+    assert_eq!(node.check_waiters("p1", &[ME]).check(), (0, 0, ME.to_owned()));
     assert_eq!(node.waiters(), [ME]);
 }
 

@@ -13,7 +13,7 @@ fn ask_everything(node: &mut Node) {
         assert_eq!(node.extend(&round, "30000", 3200, "plant").int(), Some(0));
         assert_eq!(node.free(&round).int(), Some(0));
         node.evict(&round);
-        node.look("p1", &[identity]);
+        node.check_waiters("p1", &[identity]);
     }
 }
 
@@ -28,7 +28,7 @@ fn a_value_of_another_library_is_its_lock() {
         assert_eq!(node.state(), before, "{value:?}");
     }
     node.wait(OTHER, Mode::Exclusive, 10);
-    let (ms, _, first) = node.look("p2", &[OTHER]).look();
+    let (ms, _, first) = node.check_waiters("p2", &[OTHER]).check();
     assert_eq!((ms, first.as_str()), (50, OTHER), "its release notifies no waiter");
     // An operator may remove it, by the value.
     assert_eq!(node.evict("0123456789abcdef\n").int(), Some(1));

@@ -1,20 +1,83 @@
-//! A connection to one node that is never replaced: another connection might reach another run of the
-//! server.
+//! The nodes that a URL names, each over a connection that is never replaced: another connection
+//! might reach another run of the server.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use fencelock_core::Result;
+use fencelock_core::url::StoreUrl;
+use fencelock_core::{Error, ErrorKind, Operation, Result, Settings};
+use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::time::Instant;
 
-use crate::connection::{ConnectOptions, HostPort, Target};
-use crate::connection::{ConnectionTask, Dialled};
+use super::membership::Membership;
+use crate::connection::{ConnectOptions, ConnectionTask, Dialled, HostPort, Target};
 use crate::protocol::error::{explain, protocol_error};
+use crate::redlock::config::{RedlockStore, SCHEME};
 use crate::redlock::node::record::{MAX_WRITES, keeps_changing, record_and_clock, write_command};
-use crate::redlock::rules::clocks::Offset;
+use crate::redlock::rules::clocks::{Offset, micros};
 use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord, RecordState};
 use crate::server::server_info::ServerInfo;
+
+/// The set that `url` names.
+pub(super) fn parse(url: &str) -> Result<(RedlockStore, Settings)> {
+    let parsed = StoreUrl::parse(url).and_then(|url| {
+        if SCHEME.names.contains(&url.scheme()) {
+            return RedlockStore::from_url(&url);
+        }
+        let message =
+            format!("{}:// is not a set of nodes; expected redlock://H1,H2,H3", url.scheme());
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    });
+    parsed.map_err(|error| error.during(Operation::Connect))
+}
+
+/// Adds the set's name to an error, without the password.
+pub(super) fn explain_at(store: &RedlockStore) -> impl Fn(Error) -> Error {
+    let shown: Arc<str> = store.redacted_url().into();
+    move |error| error.during(Operation::Connect).with_store(&shown)
+}
+
+/// Connects to every node, in the order of the URL.
+pub(super) async fn reach_all(
+    store: &RedlockStore,
+    options: &Arc<ConnectOptions>,
+    clock: WallClock,
+) -> Vec<(HostPort, Result<NodeConnection>)> {
+    let connecting = store
+        .hosts()
+        .iter()
+        .map(|host| async { (host.clone(), NodeConnection::reach(host, options, clock).await) });
+    join_all(connecting).await
+}
+
+/// The connections, if all nodes replied and none is named twice: a server has one vote.
+pub(super) fn require_all(
+    reached: Vec<(HostPort, Result<NodeConnection>)>,
+) -> Result<Vec<NodeConnection>> {
+    let nodes = reached.into_iter().map(|(host, node)| node.map_err(|error| at(&host, &error)));
+    let nodes = nodes.collect::<Result<Vec<_>>>()?;
+    refuse_twins(&nodes)?;
+    Ok(nodes)
+}
+
+/// Refuses two names for one server, which has one vote and would be counted twice.
+pub(super) fn refuse_twins(nodes: &[NodeConnection]) -> Result<()> {
+    for (index, node) in nodes.iter().enumerate() {
+        if let Some(twin) = nodes[..index].iter().find(|twin| twin.run_id == node.run_id) {
+            let message =
+                format!("{} and {} are one server: it has one vote", twin.host, node.host);
+            return Err(Error::new(ErrorKind::Refused, message));
+        }
+    }
+    Ok(())
+}
+
+/// Adds the node's name to an error.
+pub(super) fn at(host: &HostPort, error: &Error) -> Error {
+    Error::new(error.kind(), format!("{host}: {}", error.message())).retryable(error.is_retryable())
+}
 
 /// This machine's wall clock, read once when an operator's command starts: the nodes' clocks are
 /// shown relative to it, and it must not step in between.
@@ -27,13 +90,11 @@ pub(super) struct WallClock {
 impl WallClock {
     pub(super) fn start() -> WallClock {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let wall_us = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX);
-        WallClock { started: Instant::now(), wall_us }
+        WallClock { started: Instant::now(), wall_us: micros(wall) }
     }
 
     fn now_us(self) -> u64 {
-        let elapsed = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.wall_us.saturating_add(elapsed)
+        self.wall_us.saturating_add(micros(self.started.elapsed()))
     }
 }
 
@@ -61,8 +122,8 @@ impl NodeConnection {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(Some(options.timeouts.answer));
-        let dialled = Target::To(host.clone()).connect(options, &config).await?;
-        let Dialled { mut connection, task, .. } = dialled;
+        let Dialled { mut connection, task, .. } =
+            Target::To(host.clone()).connect(options, &config).await?;
         let info = redis::cmd("INFO").query_async::<Value>(&mut connection).await;
         let server_info = ServerInfo::read(&info.map_err(|error| explain(&error))?);
         server_info.require(false)?;
@@ -81,15 +142,13 @@ impl NodeConnection {
         })
     }
 
+    pub(super) fn membership(&self, ours: Deployment) -> Membership {
+        Membership::of(self.text.as_deref(), &self.run_id, self.now_us, ours)
+    }
+
     /// A record for this run of the node, born at its last reply.
     pub(super) fn record(&self, state: RecordState, deployment: Deployment) -> IncarnationRecord {
         IncarnationRecord { run_id: self.run_id.clone(), state, born_us: self.now_us, deployment }
-    }
-
-    /// Reads the record and the clock again.
-    async fn refresh(&mut self) -> Result<()> {
-        (self.text, self.now_us) = record_and_clock(&mut self.connection).await?;
-        Ok(())
     }
 
     /// Replaces the record that was last read by `new`; `false` if it has changed.
@@ -110,7 +169,7 @@ impl NodeConnection {
         next: impl Fn(&NodeConnection) -> Result<Option<IncarnationRecord>>,
     ) -> Result<()> {
         for _ in 0..MAX_WRITES {
-            self.refresh().await?;
+            (self.text, self.now_us) = record_and_clock(&mut self.connection).await?;
             let Some(record) = next(self)? else { return Ok(()) };
             if self.swap(&record).await? {
                 return Ok(());
