@@ -54,6 +54,7 @@ async fn concurrent_attempts_share_calls() {
     drained(&server).await;
 }
 
+/// Fault 24: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn script_flush_does_not_disturb_concurrent_attempts() {
     let server = TestRedis::start().await.unwrap();
@@ -117,6 +118,7 @@ async fn a_foreign_key_does_not_harm_others_of_its_batch() {
 }
 
 /// Rows 12 and 19: however many steps wait to be sent, each fails in time.
+/// Fault 19: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_is_reported_in_time_to_concurrent_attempts() {
     let server = TestRedis::start().await.unwrap();

@@ -28,18 +28,21 @@ const GROUP: &str = "cancel";
 const MENDED: Need = Need::Backdoor(Backdoor::CutOff);
 
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
+    // Fault 44
     behaviour(GROUP, "an_acquire_dropped_anywhere_leaves_nothing", &[], |c| {
         Box::pin(acquiring::free(c, false))
     }),
     behaviour(GROUP, "a_try_of_a_free_lock_dropped_anywhere_leaves_nothing", &[], |c| {
         Box::pin(acquiring::free(c, true))
     }),
+    // Fault 44
     behaviour(GROUP, "a_wait_dropped_anywhere_leaves_nothing", &[], |c| {
         Box::pin(acquiring::contended(c, false))
     }),
     behaviour(GROUP, "a_try_that_waits_dropped_anywhere_leaves_nothing", &[], |c| {
         Box::pin(acquiring::contended(c, true))
     }),
+    // Fault 44
     behaviour(GROUP, "a_try_dropped_anywhere_leaves_nothing", &[], |c| {
         Box::pin(acquiring::busy(c, Duration::ZERO))
     }),
@@ -61,6 +64,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "an_acquire_dropped_anywhere_while_cut_off_leaves_nothing", &[MENDED], |c| {
         Box::pin(acquiring::troubled(c, Backdoor::CutOff))
     }),
+    // Fault 45
     behaviour(GROUP, "a_release_dropped_anywhere_still_releases", &[], |c| {
         Box::pin(holding::release(c))
     }),
@@ -89,6 +93,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "waiters_cancelled_at_the_hand_off_lose_no_turn", &[], |c| {
         Box::pin(at_hand_off(c))
     }),
+    // Fault 44
     behaviour(GROUP, "a_thousand_random_drops_leave_nothing", &[], |c| Box::pin(thousand(c))),
     behaviour(GROUP, "a_timeout_around_acquire_leaves_nothing", &[], |c| Box::pin(timeouts(c))),
     behaviour(GROUP, "a_hundred_waiters_give_up_at_once", &[], |c| Box::pin(hundred(c))),
@@ -179,7 +184,7 @@ async fn at_hand_off(context: Arc<Context>) {
     }
 }
 
-/// Fault 44: dropped at random points, while others hold and release.
+/// Futures are dropped at random points, while others hold and release.
 async fn thousand(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);

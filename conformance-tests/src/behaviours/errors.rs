@@ -17,6 +17,7 @@ const GROUP: &str = "errors";
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "each_failure_has_its_kind", &[], |c| Box::pin(kinds(c))),
     behaviour(GROUP, "an_error_names_the_operation", &[], |c| Box::pin(words(c))),
+    // Fault 41
     behaviour(GROUP, "no_secret_is_ever_shown", &[], |c| Box::pin(secrets(c))),
 ];
 

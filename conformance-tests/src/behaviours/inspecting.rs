@@ -18,6 +18,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_free_lock_shows_no_holder_and_no_waiter", &[], |c| Box::pin(free(c))),
     behaviour(GROUP, "holders_and_waiters_are_shown_with_their_labels", &[], |c| Box::pin(seen(c))),
     behaviour(GROUP, "modes_are_shown", &[], |c| Box::pin(modes(c))),
+    // Fault 25
     behaviour(GROUP, "an_evicted_holder_is_lost", &[], |c| Box::pin(evict(c))),
     behaviour(GROUP, "an_evicted_waiter_does_not_block_the_queue", &[], |c| {
         Box::pin(evict_waiter(c))

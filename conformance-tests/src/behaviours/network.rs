@@ -25,16 +25,21 @@ const CUT: &[Need] = &[Need::Backdoor(Backdoor::NetworkFaults), Need::Silence];
 const SLOW: &[Need] = &[Need::Backdoor(Backdoor::SlowReplies), Need::Silence];
 
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
+    // Fault 11
     behaviour(GROUP, "a_loss_is_reported_in_time_when_one_direction_is_cut", CUT, |c| {
         Box::pin(one_way(c))
     }),
+    // Faults 12, 23
     behaviour(GROUP, "connection_resets_lose_no_lock_and_no_queue_place", NEEDS, |c| {
         Box::pin(resets(c))
     }),
+    // Fault 13
     behaviour(GROUP, "a_delay_near_the_promise_makes_no_guard_without_validity", SLOW, |c| {
         Box::pin(near_the_promise(c))
     }),
+    // Fault 15
     behaviour(GROUP, "garbled_replies_do_no_harm", NEEDS, |c| Box::pin(garbled(c))),
+    // Fault 16
     behaviour(GROUP, "a_flapping_link_leaves_no_orphans", NEEDS, |c| Box::pin(flapping(c))),
     behaviour(GROUP, "a_narrow_line_only_slows_down", NEEDS, |c| Box::pin(narrow(c))),
 ];

@@ -16,15 +16,22 @@ const GROUP: &str = "ownership";
 
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "release_frees_the_lock", &[], |c| Box::pin(release(c))),
+    // Fault 48
     behaviour(GROUP, "release_after_a_loss_is_not_held", &[], |c| Box::pin(after_loss(c))),
+    // Fault 48
     behaviour(GROUP, "a_stale_release_does_not_free_a_successor", &[], |c| Box::pin(stale(c))),
+    // Fault 48
     behaviour(GROUP, "a_stale_drop_does_not_free_a_successor", &[], |c| Box::pin(stale_drop(c))),
+    // Fault 3
     behaviour(GROUP, "a_thawed_holder_does_not_free_a_successor", &[Need::Silence], |c| {
         Box::pin(thawed(c))
     }),
     behaviour(GROUP, "drop_releases", &[], |c| Box::pin(dropped(c))),
+    // Fault 46
     behaviour(GROUP, "drop_on_a_plain_thread_releases", &[], |c| Box::pin(plain_thread(c))),
+    // Fault 46
     behaviour(GROUP, "a_guard_outlives_its_runtime_without_harm", &[], |c| Box::pin(no_runtime(c))),
+    // Fault 47
     behaviour(GROUP, "a_panic_while_holding_releases", &[], |c| Box::pin(panics(c))),
     behaviour(GROUP, "each_acquisition_is_an_owner_of_its_own", &[], |c| Box::pin(owners(c))),
     behaviour(GROUP, "a_guard_can_be_moved_to_another_task", &[], |c| Box::pin(travels(c))),

@@ -25,23 +25,32 @@ const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::Processes)];
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "processes_exclude_each_other", NEEDS, |c| Box::pin(exclude(c))),
     behaviour(GROUP, "an_unprotected_file_loses_no_update", NEEDS, |c| Box::pin(counter(c))),
+    // Fault 1
     behaviour(GROUP, "no_update_is_lost_although_processes_are_killed", NEEDS, |c| {
         Box::pin(counter_with_kills(c))
     }),
     behaviour(GROUP, "processes_are_served_in_arrival_order", ORDERED, |c| Box::pin(order(c))),
+    // Fault 1
     behaviour(GROUP, "a_killed_holder_frees_its_lock", NEEDS, |c| Box::pin(killed(c))),
+    // Fault 1
     behaviour(GROUP, "a_crashed_holder_frees_its_lock", NEEDS, |c| Box::pin(crashed(c))),
+    // Fault 5
     behaviour(GROUP, "a_killed_waiter_is_passed_over", NEEDS, |c| Box::pin(killed_waiter(c))),
     behaviour(GROUP, "a_killed_reader_lets_the_writer_in", READERS, |c| Box::pin(reader(c))),
     behaviour(GROUP, "a_killed_process_releases_its_permits", PERMITS, |c| Box::pin(permits(c))),
+    // Fault 2
     behaviour(GROUP, "a_briefly_stopped_holder_keeps_its_lock", NEEDS, |c| Box::pin(nap(c))),
+    // Fault 3
     behaviour(GROUP, "a_long_stopped_holder_never_overlaps_another", NEEDS, |c| {
         Box::pin(stopped(c))
     }),
+    // Fault 39
     behaviour(GROUP, "a_starved_holder_never_overlaps_another", NEEDS, |c| Box::pin(starved(c))),
+    // Fault 34
     behaviour(GROUP, "a_clients_clock_that_jumps_changes_nothing", CLOCK, |c| {
         Box::pin(clock_jumps(c))
     }),
+    // Fault 1
     behaviour(GROUP, "a_stale_write_from_a_dead_process_is_rejected", NEEDS, |c| {
         Box::pin(register(c))
     }),

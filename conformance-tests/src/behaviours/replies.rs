@@ -19,16 +19,21 @@ const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::LoseReply)];
 const RENEWED: &[Need] = &[Need::Backdoor(Backdoor::LoseReply), Need::Renewal];
 
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
+    // Fault 7
     behaviour(GROUP, "a_grant_whose_reply_was_lost_is_found_again", NEEDS, |c| Box::pin(grant(c))),
+    // Fault 7
     behaviour(GROUP, "a_queue_place_whose_reply_was_lost_is_found_again", NEEDS, |c| {
         Box::pin(place(c))
     }),
+    // Fault 8
     behaviour(GROUP, "a_release_whose_reply_was_lost_is_a_release", NEEDS, |c| {
         Box::pin(release(c))
     }),
+    // Fault 9
     behaviour(GROUP, "a_renewal_whose_reply_was_lost_is_repeated", RENEWED, |c| {
         Box::pin(renewal(c))
     }),
+    // Fault 7
     behaviour(GROUP, "an_acquire_dropped_after_a_lost_reply_leaves_nothing", NEEDS, |c| {
         Box::pin(dropped(c))
     }),

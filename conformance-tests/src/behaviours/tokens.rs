@@ -34,6 +34,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_token_stays_the_same_for_the_whole_grant", &[], |c| Box::pin(constant(c))),
     behaviour(GROUP, "a_later_epoch_beats_every_token", &[], |c| Box::pin(epochs(c))),
     behaviour(GROUP, "a_stale_write_is_rejected", &[], |c| Box::pin(register(c))),
+    // Faults 17, 25
     behaviour(GROUP, "tokens_rise_when_the_store_loses_its_data", LOSES, |c| Box::pin(data(c))),
 ];
 

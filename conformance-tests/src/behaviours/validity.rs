@@ -21,7 +21,9 @@ const GROUP: &str = "validity";
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "is_held_is_exact", &[], |c| Box::pin(exact(c))),
     behaviour(GROUP, "a_fixed_lease_ends_and_frees", &[], |c| Box::pin(fixed(c))),
+    // Fault 39
     behaviour(GROUP, "a_loss_is_reported_before_the_next_grant", &[], |c| Box::pin(told_before(c))),
+    // Fault 47
     behaviour(GROUP, "hold_at_most_ends_a_forgotten_guard", &[], |c| Box::pin(forgotten(c))),
     behaviour(GROUP, "hold_at_most_is_not_renewed_away", &[], |c| Box::pin(hold_at_most(c))),
     behaviour(GROUP, "expiring_comes_before_the_loss", &[], |c| Box::pin(expiring(c))),
@@ -30,27 +32,34 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_lease_is_relied_on_for_less_than_its_ttl", &[Need::Lease], |c| {
         Box::pin(shorter(c))
     }),
+    // Fault 13
     behaviour(
         GROUP,
         "validity_counts_from_before_the_request",
         &[Need::Lease, Need::Backdoor(Backdoor::SlowReplies)],
         |c| Box::pin(slow_reply(c)),
     ),
+    // Faults 4, 13
     behaviour(GROUP, "a_reply_after_the_lease_is_no_guard", SLOW, |c| Box::pin(late_reply(c))),
+    // Faults 2, 6
     behaviour(GROUP, "a_short_freeze_loses_nothing", &[Need::Silence], |c| Box::pin(short_nap(c))),
+    // Faults 3, 6
     behaviour(
         GROUP,
         "a_frozen_holder_finds_its_lock_lost_after_the_freeze",
         &[Need::Silence],
         |c| Box::pin(frozen(c)),
     ),
+    // Fault 25
     behaviour(
         GROUP,
         "a_forgotten_grant_is_lost_and_stays_so",
         &[Need::Backdoor(Backdoor::Expire)],
         |c| Box::pin(expired(c)),
     ),
+    // Fault 10
     behaviour(GROUP, "a_holder_that_is_cut_off_is_lost_in_time", CUT, |c| Box::pin(cut_off(c))),
+    // Fault 10
     behaviour(
         GROUP,
         "a_silent_store_is_an_error_in_time",

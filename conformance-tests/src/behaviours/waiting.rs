@@ -20,8 +20,11 @@ const GROUP: &str = "waiting";
 pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_waiter_is_woken_by_the_release", &[], |c| Box::pin(woken(c))),
     behaviour(GROUP, "a_wait_limit_ends_in_time", &[], |c| Box::pin(limit(c))),
+    // Fault 49
     behaviour(GROUP, "a_wait_limit_of_zero_is_a_try", &[], |c| Box::pin(zero(c))),
+    // Fault 49
     behaviour(GROUP, "a_tiny_wait_limit_is_kept", &[], |c| Box::pin(tiny(c))),
+    // Fault 49
     behaviour(GROUP, "an_absurdly_long_wait_limit_waits", &[], |c| Box::pin(huge(c))),
     behaviour(GROUP, "a_try_with_a_wait_limit_waits", &[], |c| Box::pin(patient_try(c))),
     behaviour(GROUP, "a_try_leaves_nothing_in_the_queue", &[], |c| Box::pin(try_leaves(c))),
@@ -36,6 +39,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     }),
     behaviour(GROUP, "a_wait_that_timed_out_leaves_the_queue", &[], |c| Box::pin(timed_out(c))),
     behaviour(GROUP, "no_wake_up_is_missed_under_stress", &[], |c| Box::pin(stress(c))),
+    // Faults 5, 6
     behaviour(GROUP, "a_frozen_waiter_is_passed_over", &[Need::Silence], |c| Box::pin(frozen(c))),
 ];
 
