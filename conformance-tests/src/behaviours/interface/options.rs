@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fencelock_core::{ErrorKind, Lock, Operation};
 
-use super::behaviour;
-use super::work;
+use crate::behaviours::behaviour;
+use crate::behaviours::work;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -15,7 +15,7 @@ use crate::suite::needs::Need;
 
 const GROUP: &str = "options";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     // Fault 49
     behaviour(GROUP, "absurd_times_are_refused", &[], |c| Box::pin(times(c))),
     // Fault 49

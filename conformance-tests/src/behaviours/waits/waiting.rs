@@ -7,8 +7,8 @@ use std::time::Duration;
 use fencelock_core::ErrorKind;
 use tokio::time::Instant;
 
-use super::behaviour;
-use super::work::{self, SHORT_WAIT};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_WAIT};
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -17,7 +17,7 @@ use crate::time::frozen_runtime::FrozenRuntime;
 
 const GROUP: &str = "waiting";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_waiter_is_woken_by_the_release", &[], |c| Box::pin(woken(c))),
     behaviour(GROUP, "a_wait_limit_ends_in_time", &[], |c| Box::pin(limit(c))),
     // Fault 49

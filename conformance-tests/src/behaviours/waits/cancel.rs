@@ -9,8 +9,8 @@ use fencelock_core::{Guard, Locks};
 use rand::RngExt;
 use tokio::time::{Instant, timeout};
 
-use super::behaviour;
-use super::work::{self, SHORT_WAIT};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_WAIT};
 use crate::cancel_points::{DroppedAfter, at_every_await};
 use crate::harness::Backdoor;
 use crate::how::How;
@@ -27,7 +27,7 @@ const GROUP: &str = "cancel";
 /// What breaks on the way to the store is mended again.
 const MENDED: Need = Need::Backdoor(Backdoor::CutOff);
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     // Fault 44
     behaviour(GROUP, "an_acquire_dropped_anywhere_leaves_nothing", &[], |c| {
         Box::pin(acquiring::free(c, false))

@@ -7,8 +7,8 @@ use std::time::Duration;
 use fencelock_core::{Guard, Liveness};
 use tokio::time::{Instant, sleep};
 
-use super::behaviour;
-use super::work::{self, SHORT_TTL};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_TTL};
 use crate::harness::Backdoor;
 use crate::history;
 use crate::history::checker::Rules;
@@ -22,7 +22,7 @@ use crate::suite::needs::Need;
 const GROUP: &str = "processes";
 const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::Processes)];
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "processes_exclude_each_other", NEEDS, |c| Box::pin(exclude(c))),
     behaviour(GROUP, "an_unprotected_file_loses_no_update", NEEDS, |c| Box::pin(counter(c))),
     // Fault 1

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fencelock_core::FencingToken;
 
-use super::behaviour;
-use super::work::{self, BRIEFLY};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, BRIEFLY};
 use crate::harness::Backdoor;
 use crate::history::checker::Rules;
 use crate::history::{What, Worker};
@@ -18,7 +18,7 @@ use crate::suite::needs::Need;
 
 const GROUP: &str = "tokens";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "tokens_of_exclusive_grants_rise", &[], |c| Box::pin(rise(c))),
     behaviour(GROUP, "tokens_rise_across_losses", &[], |c| Box::pin(losses(c))),
     behaviour(GROUP, "tokens_rise_after_all_clients_have_left", &[], |c| {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fencelock_core::{LostReason, Mode, ParticipantId};
 
-use super::behaviour;
-use super::work::{self, SHORT_TTL};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_TTL};
 use crate::harness::Backdoor;
 use crate::how::How;
 use crate::suite::Behaviour;
@@ -14,7 +14,7 @@ use crate::suite::needs::Need;
 
 const GROUP: &str = "inspecting";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_free_lock_shows_no_holder_and_no_waiter", &[], |c| Box::pin(free(c))),
     behaviour(GROUP, "holders_and_waiters_are_shown_with_their_labels", &[], |c| Box::pin(seen(c))),
     behaviour(GROUP, "modes_are_shown", &[], |c| Box::pin(modes(c))),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fencelock_core::Snapshot;
 
-use super::behaviour;
-use super::work;
+use crate::behaviours::behaviour;
+use crate::behaviours::work;
 use crate::harness::Backdoor;
 use crate::how::How;
 use crate::suite::Behaviour;
@@ -18,7 +18,7 @@ const GROUP: &str = "replies";
 const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::LoseReply)];
 const RENEWED: &[Need] = &[Need::Backdoor(Backdoor::LoseReply), Need::Renewal];
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     // Fault 7
     behaviour(GROUP, "a_grant_whose_reply_was_lost_is_found_again", NEEDS, |c| Box::pin(grant(c))),
     // Fault 7

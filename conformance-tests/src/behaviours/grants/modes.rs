@@ -6,8 +6,8 @@ use std::time::Duration;
 use fencelock_core::ErrorKind;
 use tokio::time::Instant;
 
-use super::behaviour;
-use super::work::{self, SHORT_TTL};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_TTL};
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -20,7 +20,7 @@ const PERMITS: &[Need] = &[Need::Permits];
 const FAIR_SHARED: &[Need] = &[Need::Shared, Need::Arrival];
 const FAIR_PERMITS: &[Need] = &[Need::Permits, Need::Arrival];
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "readers_hold_together", SHARED, |c| Box::pin(readers(c))),
     behaviour(GROUP, "readers_and_writers_exclude_each_other", SHARED, |c| Box::pin(writers(c))),
     behaviour(GROUP, "readers_cannot_starve_a_writer", FAIR_SHARED, |c| Box::pin(starved(c))),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fencelock_core::{ErrorKind, LostReason};
 
-use super::behaviour;
-use super::work::{self, BRIEFLY, SHORT_TTL};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, BRIEFLY, SHORT_TTL};
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -14,7 +14,7 @@ use crate::time::frozen_runtime::FrozenRuntime;
 
 const GROUP: &str = "ownership";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "release_frees_the_lock", &[], |c| Box::pin(release(c))),
     // Fault 48
     behaviour(GROUP, "release_after_a_loss_is_not_held", &[], |c| Box::pin(after_loss(c))),

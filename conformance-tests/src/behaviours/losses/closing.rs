@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use fencelock_core::{ErrorKind, LostReason};
 
-use super::behaviour;
-use super::work;
+use crate::behaviours::behaviour;
+use crate::behaviours::work;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 
 const GROUP: &str = "closing";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_close_ends_the_waits", &[], |c| Box::pin(waiters(c))),
     behaviour(GROUP, "what_is_held_is_lost_and_released_by_a_close", &[], |c| Box::pin(held(c))),
     behaviour(GROUP, "a_closed_client_acquires_nothing", &[], |c| Box::pin(later(c))),

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use fencelock_core::{ErrorKind, Guard};
 
-use super::behaviour;
-use super::work;
+use crate::behaviours::behaviour;
+use crate::behaviours::work;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 
 const GROUP: &str = "names";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     // Fault 42
     behaviour(GROUP, "any_text_is_a_name", &[], |c| Box::pin(any(c))),
     // Fault 42

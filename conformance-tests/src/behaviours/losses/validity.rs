@@ -7,8 +7,8 @@ use std::time::Duration;
 use fencelock_core::{ErrorKind, LostReason, lease_end};
 use tokio::time::{Instant, sleep};
 
-use super::behaviour;
-use super::work::{self, BRIEFLY, SHORT_TTL};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, BRIEFLY, SHORT_TTL};
 use crate::harness::Backdoor;
 use crate::how::How;
 use crate::suite::Behaviour;
@@ -18,7 +18,7 @@ use crate::time::frozen_runtime::FrozenRuntime;
 
 const GROUP: &str = "validity";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "is_held_is_exact", &[], |c| Box::pin(exact(c))),
     behaviour(GROUP, "a_fixed_lease_ends_and_frees", &[], |c| Box::pin(fixed(c))),
     // Fault 39

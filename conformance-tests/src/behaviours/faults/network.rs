@@ -8,8 +8,8 @@ use fencelock_core::{ErrorKind, Liveness, RenewalPlan};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::behaviour;
-use super::work::{self, SHORT_TTL};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_TTL};
 use crate::harness::Backdoor;
 use crate::harness::network_fault::NetworkFault;
 use crate::history::Worker;
@@ -24,7 +24,7 @@ const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::NetworkFaults)];
 const CUT: &[Need] = &[Need::Backdoor(Backdoor::NetworkFaults), Need::Silence];
 const SLOW: &[Need] = &[Need::Backdoor(Backdoor::SlowReplies), Need::Silence];
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     // Fault 11
     behaviour(GROUP, "a_loss_is_reported_in_time_when_one_direction_is_cut", CUT, |c| {
         Box::pin(one_way(c))

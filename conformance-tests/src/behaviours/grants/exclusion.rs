@@ -8,8 +8,8 @@ use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::behaviour;
-use super::work::{self, Counter};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, Counter};
 use crate::history::{What, Worker};
 use crate::how::How;
 use crate::suite::Behaviour;
@@ -17,7 +17,7 @@ use crate::suite::context::Context;
 
 const GROUP: &str = "exclusion";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "tasks_of_one_client_exclude_each_other", &[], |c| Box::pin(tasks(c))),
     behaviour(GROUP, "clients_exclude_each_other", &[], |c| Box::pin(clients(c))),
     behaviour(GROUP, "an_unprotected_counter_loses_no_update", &[], |c| Box::pin(counter(c))),
