@@ -10,6 +10,7 @@ pub mod deployments;
 pub mod fuzzing;
 pub mod helpers;
 pub mod netns;
+pub mod proxied;
 pub mod proxy;
 pub mod servers;
 pub mod torture;

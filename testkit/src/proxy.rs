@@ -21,7 +21,6 @@
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -44,7 +43,7 @@ mod stats;
 
 pub use framing::{Frame, Framing};
 pub use front::Front;
-pub use network_fault::NetworkFault;
+pub use network_fault::{NetworkFault, NewConnections, lose_one_reply};
 pub use state::DropReply;
 pub use stats::{Stats, Traffic};
 
@@ -71,15 +70,6 @@ pub enum Close {
     Fin,
     /// Abortively, by an RST: what a host does that knows nothing of the connection.
     Reset,
-}
-
-/// What clients meet that connect while the proxy is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NewConnections {
-    /// There is no listener: connecting fails.
-    Refused,
-    /// Connecting succeeds, and a FIN follows.
-    Closed,
 }
 
 /// What follows on a connection after one of its replies was dropped.
@@ -354,22 +344,6 @@ impl Proxy {
     async fn stop_flapping(&self) {
         stop(self.flap.lock().await.take()).await;
     }
-}
-
-/// Swallows the reply to the next request that passes one of these proxies, and resets its
-/// connection.
-///
-/// # Errors
-/// As [`Proxy::drop_reply`].
-pub fn lose_one_reply(proxies: &[Proxy]) -> io::Result<()> {
-    // Which of them the next request takes is not known: the first one takes the loss from all.
-    let lost = Arc::new(AtomicBool::new(false));
-    for proxy in proxies {
-        let lost = lost.clone();
-        let is_first = move |_: &[u8]| !lost.swap(true, Ordering::SeqCst);
-        proxy.drop_reply(DropReply::first(AfterDrop::Reset).matching(is_first))?;
-    }
-    Ok(())
 }
 
 impl Drop for Proxy {

@@ -19,6 +19,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::harness::network_fault::NetworkFault;
 use crate::harness::{Harness, Params, Store};
 use crate::history::Event;
 use crate::history::checker::{Rules, assert_clean, check};
@@ -129,6 +130,22 @@ impl Context {
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
+    }
+
+    /// Applies `fault` to the connections of all clients.
+    ///
+    /// # Panics
+    /// When the harness cannot.
+    pub async fn inject_fault(&self, fault: NetworkFault) {
+        self.store.inject_fault(fault).await.expect("the fault is injected");
+    }
+
+    /// Ends all network faults.
+    ///
+    /// # Panics
+    /// When the harness cannot.
+    pub async fn heal(&self) {
+        self.store.heal().await.expect("healed");
     }
 
     /// The store's profile.

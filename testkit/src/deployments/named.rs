@@ -82,7 +82,7 @@ impl Deployment for Named {
     }
 
     fn faults(&self) -> Vec<Fault> {
-        self.lines.as_ref().map(|_| Lines::FAULTS.to_vec()).unwrap_or_default()
+        self.lines.iter().flat_map(Lines::faults).collect()
     }
 
     fn shares_between_processes(&self) -> bool {
@@ -90,9 +90,9 @@ impl Deployment for Named {
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
-        match &self.lines {
-            Some(lines) => lines.inflict(fault, during).await,
-            None => Err(unknown(fault)),
+        match (&self.lines, Lines::fault(fault)) {
+            (Some(lines), Some(fault)) => lines.inflict(fault, during).await,
+            _ => Err(unknown(fault)),
         }
     }
 

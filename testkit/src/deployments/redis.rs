@@ -61,7 +61,7 @@ impl Deployment for OneServer {
 
     fn faults(&self) -> Vec<Fault> {
         let of_the_server = [Fault::ServerFrozen, Fault::ServerRestarted, Fault::DataLost];
-        let lines = self.lines.faults().iter().copied();
+        let lines = self.lines.faults();
         lines.chain(of_the_server).chain(ON_A_SERVER).chain([Fault::ServerBusy]).collect()
     }
 
@@ -71,7 +71,7 @@ impl Deployment for OneServer {
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
-        if Lines::FAULTS.contains(&fault) {
+        if let Some(fault) = Lines::fault(fault) {
             return self.lines.inflict(fault, during).await;
         }
         match fault {

@@ -9,6 +9,7 @@ use fencelock_core::Snapshot;
 use crate::behaviours::behaviour;
 use crate::behaviours::work;
 use crate::harness::Backdoor;
+use crate::harness::network_fault::NetworkFault;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -40,7 +41,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
 ];
 
 async fn lose_next(context: &Context) {
-    context.store().lose_next_reply().await.expect("the next reply will be lost");
+    context.inject_fault(NetworkFault::ReplyDropped).await;
 }
 
 async fn grant(context: Arc<Context>) {

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::behaviours::behaviour;
 use crate::behaviours::work::{self, BRIEFLY, SHORT_TTL};
 use crate::harness::Backdoor;
+use crate::harness::network_fault::NetworkFault;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -237,7 +238,7 @@ async fn slow_reply(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let (ttl, delay) = (Duration::from_secs(20), Duration::from_millis(300));
-    context.store().delay_replies(delay).await.expect("replies are delayed");
+    context.inject_fault(NetworkFault::SlowReplies(delay)).await;
     let lock = locks.lock(&name).ttl(ttl);
     let guard = context.soon("acquired, late", lock.acquire()).await.expect("acquired");
     let sent = locks.now() - delay;
@@ -245,7 +246,7 @@ async fn slow_reply(context: Arc<Context>) {
         guard.valid_until() <= lease_end(sent, ttl),
         "the lease is counted from the reply, not from the request"
     );
-    context.store().heal().await.expect("healed");
+    context.heal().await;
     context.release(guard).await;
 }
 
@@ -253,13 +254,13 @@ async fn slow_reply(context: Arc<Context>) {
 async fn late_reply(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    context.store().delay_replies(Duration::from_millis(400)).await.expect("replies are delayed");
+    context.inject_fault(NetworkFault::SlowReplies(Duration::from_millis(400))).await;
     let ttl = Duration::from_millis(200);
     for lock in [locks.lock(&name).ttl(ttl), locks.lock(&name).fixed_lease(ttl)] {
         let answer = context.soon("an answer", lock.acquire()).await;
         work::assert_kind(&answer.expect_err("the lease is over"), ErrorKind::Lost);
     }
-    context.store().heal().await.expect("healed");
+    context.heal().await;
 }
 
 async fn short_nap(context: Arc<Context>) {
@@ -334,13 +335,13 @@ async fn cut_off(context: Arc<Context>) {
     let locks = context.client().await;
     let lock = locks.lock(&name).ttl(SHORT_TTL);
     let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
-    context.store().cut_off().await.expect("cut off");
+    context.inject_fault(NetworkFault::CutOff).await;
     let bound = context.silence_frees_within(SHORT_TTL);
     let until = guard.valid_until();
     context.within(bound, "the holder is notified without the store", guard.lost()).await;
     // A renewal that was under way at the cut may still have been answered.
     assert!(locks.now() >= until, "lost before its validity ended, without an answer of the store");
-    context.store().heal().await.expect("healed");
+    context.heal().await;
     work::release_is_not_held(&context, guard).await;
     let guard = context.acquire(&locks, &name).await;
     context.release(guard).await;
@@ -350,13 +351,13 @@ async fn silent(context: Arc<Context>) {
     let name = context.name("lock");
     let locks =
         context.client_with(|params| params.unreachable_after = Duration::from_millis(300)).await;
-    context.store().cut_off().await.expect("cut off");
+    context.inject_fault(NetworkFault::CutOff).await;
     let lock = locks.lock(&name);
     let error = context.soon("a silent store is an error", lock.acquire()).await;
     let error = error.expect_err("nothing can be acquired while cut off");
     work::assert_kind(&error, ErrorKind::Unreachable);
     assert!(error.to_string().contains("300ms"), "the bound is not named: {error}");
-    context.store().heal().await.expect("healed");
+    context.heal().await;
     let guard = context.acquire(&locks, &name).await;
     context.release(guard).await;
 }

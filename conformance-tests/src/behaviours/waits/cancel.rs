@@ -13,6 +13,7 @@ use crate::behaviours::behaviour;
 use crate::behaviours::work::{self, SHORT_WAIT};
 use crate::cancel_points::{DroppedAfter, at_every_await};
 use crate::harness::Backdoor;
+use crate::harness::network_fault::NetworkFault;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -53,16 +54,16 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
         GROUP,
         "an_acquire_dropped_anywhere_with_slow_replies_leaves_nothing",
         &[Need::Backdoor(Backdoor::SlowReplies), MENDED],
-        |c| Box::pin(acquiring::troubled(c, Backdoor::SlowReplies)),
+        |c| Box::pin(acquiring::under_fault(c, NetworkFault::SlowReplies(acquiring::OUTAGE / 4))),
     ),
     behaviour(
         GROUP,
         "an_acquire_dropped_anywhere_around_a_lost_reply_leaves_nothing",
         &[Need::Backdoor(Backdoor::LoseReply), MENDED],
-        |c| Box::pin(acquiring::troubled(c, Backdoor::LoseReply)),
+        |c| Box::pin(acquiring::under_fault(c, NetworkFault::ReplyDropped)),
     ),
     behaviour(GROUP, "an_acquire_dropped_anywhere_while_cut_off_leaves_nothing", &[MENDED], |c| {
-        Box::pin(acquiring::troubled(c, Backdoor::CutOff))
+        Box::pin(acquiring::under_fault(c, NetworkFault::CutOff))
     }),
     // Fault 45
     behaviour(GROUP, "a_release_dropped_anywhere_still_releases", &[], |c| {
