@@ -24,7 +24,7 @@ use crate::harness::{Harness, Params, Store};
 use crate::history::Event;
 use crate::history::checker::{Rules, assert_clean, check};
 use crate::processes::peer::Peer;
-use crate::suite::waiting::{self, CHECK_EVERY};
+use crate::suite::waiting::{self, CHECK_EVERY, Waiter};
 use crate::time::clock::ServerClock;
 use crate::time::frozen_runtime::FrozenRuntime;
 
@@ -279,6 +279,15 @@ impl Context {
     pub async fn acquire(&self, locks: &Locks, name: &str) -> Guard {
         self.step(&format!("{name:?} is acquired"));
         waiting::acquire_within(self.patience, locks, name).await
+    }
+
+    /// Awaits the grant of a [waiter](waiting::spawn_waiter).
+    ///
+    /// # Panics
+    /// When it is not granted.
+    pub async fn until_granted(&self, what: &str, waiter: Waiter) -> Guard {
+        self.step(what);
+        waiting::until_granted_within(self.patience, what, waiter).await
     }
 
     /// Releases `guard`, at once.

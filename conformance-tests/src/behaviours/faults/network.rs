@@ -74,7 +74,7 @@ async fn resets(context: Arc<Context>) {
         context.until_queued(&two, &wanted, 1).await;
         context.inject_fault(NetworkFault::ConnectionsReset).await;
         context.release(blocker).await;
-        let next = work::until_granted(&context, "the waiter is granted", waiter).await;
+        let next = context.until_granted("the waiter is granted", waiter).await;
         context.release(next).await;
     }
     let before = held.valid_until();

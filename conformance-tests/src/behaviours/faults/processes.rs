@@ -346,7 +346,7 @@ async fn starved(context: Arc<Context>) {
         // Lost or kept until then, it does not block other clients.
         let _ = context.soon("it releases", peer.release(SLOT)).await;
     }
-    let next = work::until_granted(&context, "the waiter is granted", waiter).await;
+    let next = context.until_granted("the waiter is granted", waiter).await;
     assert!(next.fencing_token().get() > old);
     context.release(next).await;
 }

@@ -76,7 +76,7 @@ async fn place(context: Arc<Context>) {
     let waiter = work::spawn_waiter(&two, &name, How::Exclusive);
     context.until_queued(&one, &name, 1).await;
     context.release(holder).await;
-    let guard = work::until_granted(&context, "the waiter is granted", waiter).await;
+    let guard = context.until_granted("the waiter is granted", waiter).await;
     context.release(guard).await;
 }
 
@@ -90,7 +90,7 @@ async fn release(context: Arc<Context>) {
         context.until_queued(&one, &name, 1).await;
         lose_next(&context).await;
         context.release(guard).await;
-        let next = work::until_granted(&context, "the next one is granted", next).await;
+        let next = context.until_granted("the next one is granted", next).await;
         assert!(next.is_held());
         work::assert_busy(&context, &one, &name).await;
         context.release(next).await;

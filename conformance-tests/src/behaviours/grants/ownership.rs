@@ -126,7 +126,7 @@ async fn dropped(context: Arc<Context>) {
         let waiter = work::spawn_waiter(&two, &name, how);
         context.until_queued(&two, &name, 1).await;
         drop(guard);
-        let next = work::until_granted(&context, "a dropped guard's lock is granted", waiter).await;
+        let next = context.until_granted("a dropped guard's lock is granted", waiter).await;
         context.release(next).await;
     }
 }
@@ -189,7 +189,7 @@ async fn owners(context: Arc<Context>) {
     context.until_queued(&locks, &name, 1).await;
     let token = first.fencing_token();
     context.release(first).await;
-    let second = work::until_granted(&context, "the second acquisition is granted", second).await;
+    let second = context.until_granted("the second acquisition is granted", second).await;
     assert_ne!(second.fencing_token(), token, "two acquisitions are one owner");
     work::assert_busy(&context, &locks, &name).await;
     context.release(second).await;

@@ -57,7 +57,7 @@ async fn rise(context: Arc<Context>) {
         let waiter = work::spawn_waiter(locks, &name, How::Exclusive);
         context.until_queued(locks, &name, 1).await;
         context.release(guard).await;
-        let guard = work::until_granted(&context, "the waiter is granted", waiter).await;
+        let guard = context.until_granted("the waiter is granted", waiter).await;
         assert_rises(&context, &mut last, guard.fencing_token());
         drop(guard);
     }

@@ -60,7 +60,7 @@ async fn seen(context: Arc<Context>) {
         assert_eq!(seen.holders[0].mode, Mode::Exclusive);
     }
     context.release(guard).await;
-    let guard = work::until_granted(&context, "the waiter is granted", waiter).await;
+    let guard = context.until_granted("the waiter is granted", waiter).await;
     let seen = context.soon("inspect answers", one.inspect(&name)).await.expect("answers");
     assert_eq!((seen.holders.len(), seen.waiters.len()), (1, 0), "{seen:?}");
     assert!(format!("{:?}", seen.holders[0].label).contains("hourly report"), "{seen:?}");
@@ -129,7 +129,7 @@ async fn evict_waiter(context: Arc<Context>) {
     assert!(holder.is_held());
     // The evicted one may queue again, at the end, or give up.
     context.release(holder).await;
-    let second = work::until_granted(&context, "the next waiter is granted", second).await;
+    let second = context.until_granted("the next waiter is granted", second).await;
     first.abort();
     context.release(second).await;
 }

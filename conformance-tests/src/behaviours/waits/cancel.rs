@@ -150,7 +150,7 @@ async fn passes_on(context: Arc<Context>) {
     first.abort();
     context.until_queued(&one, &name, 1).await;
     context.release(holder).await;
-    let second = work::until_granted(&context, "the second waiter is granted", second).await;
+    let second = context.until_granted("the second waiter is granted", second).await;
     context.release(second).await;
 }
 
@@ -178,7 +178,7 @@ async fn at_hand_off(context: Arc<Context>) {
         released.expect("released");
         // Granted before it was cancelled: then its guard was dropped with it.
         drop(first.await);
-        let second = work::until_granted(&context, "the second waiter is granted", second).await;
+        let second = context.until_granted("the second waiter is granted", second).await;
         slow += u32::from(started.elapsed() > Duration::from_millis(500));
         assert!(slow < 8, "at least {slow} of 100 turns were lost with a cancelled waiter");
         context.release(second).await;
@@ -246,6 +246,6 @@ async fn hundred(context: Arc<Context>) {
     }
     context.until_queued(&one, &name, 1).await;
     context.release(holder).await;
-    let last = work::until_granted(&context, "the remaining waiter is granted", last).await;
+    let last = context.until_granted("the remaining waiter is granted", last).await;
     context.release(last).await;
 }

@@ -52,7 +52,7 @@ async fn woken(context: Arc<Context>) {
         let waiting = work::spawn_waiter(waiter, &name, How::Exclusive);
         context.until_queued(holder, &name, 1).await;
         context.release(guard).await;
-        let next = work::until_granted(&context, "the waiter is woken", waiting).await;
+        let next = context.until_granted("the waiter is woken", waiting).await;
         context.release(next).await;
     }
 }
@@ -109,8 +109,7 @@ async fn huge(context: Arc<Context>) {
         context.until_queued(&locks, &name, 1).await;
         context.release(guard).await;
         let next =
-            work::until_granted(&context, "the waiter with a very long limit is woken", waiting)
-                .await;
+            context.until_granted("the waiter with a very long limit is woken", waiting).await;
         context.release(next).await;
     }
 }
@@ -181,7 +180,7 @@ async fn barging(context: Arc<Context>) {
         };
         let barged = context.soon("the releaser tries again", releasing).await;
         assert!(barged.is_none(), "the releaser was granted before the waiter");
-        let next = work::until_granted(&context, "the waiter is granted", waiting).await;
+        let next = context.until_granted("the waiter is granted", waiting).await;
         context.release(next).await;
     }
 }
@@ -202,7 +201,7 @@ async fn undisturbed(context: Arc<Context>) {
     context.release(guard).await;
     // Whichever is granted first: not every store promises an order.
     let served = async |waiter| {
-        let guard = work::until_granted(&context, "a queued waiter is granted", waiter).await;
+        let guard = context.until_granted("a queued waiter is granted", waiter).await;
         context.release(guard).await;
     };
     tokio::join!(served(before), served(after));
