@@ -74,8 +74,8 @@ pub enum Close {
 
 /// What follows on a connection after one of its replies was dropped.
 ///
-/// There is no way to go on: a client that takes the next reply for the missing one would be
-/// shown a fault that no network has.
+/// The connection cannot continue: a client that took the next reply for the missing one would
+/// see a fault that no network has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterDrop {
     /// The connection ends by a FIN.
@@ -110,7 +110,7 @@ impl Proxy {
         Self::on_free_port(upstream.to_string(), None).await
     }
 
-    /// The same, and tells requests and replies apart by `framing`.
+    /// Like [`start`](Self::start), with requests and replies distinguished by `framing`.
     ///
     /// # Errors
     /// When no port can be listened on.
@@ -227,7 +227,7 @@ impl Proxy {
         *flap = Some(tokio::spawn(async move {
             loop {
                 sleep(down).await;
-                // A port that cannot be had again stays refused for one more period.
+                // A port that cannot be bound again stays refused for one more period.
                 let _ = control.switch(Admission::Open).await;
                 sleep(up).await;
                 let _ = control.cut(existing, new).await;
@@ -250,7 +250,7 @@ impl Proxy {
         if self.control.shared.framing.is_none() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "a proxy without a framing cannot tell replies apart: use Proxy::framed",
+                "a proxy without a framing cannot distinguish replies: use Proxy::framed",
             ));
         }
         if which.to_go == 0 {
@@ -281,8 +281,8 @@ impl Proxy {
         self.wait_for(|stats| stats.mangled_replies > before).await;
     }
 
-    /// Sends bytes to every connected client that no server has sent. They take their turn behind
-    /// what the server sent before, with a framing behind the last whole message. Returns the
+    /// Sends bytes to every connected client that no server has sent. They come after
+    /// what the server sent before, with a framing after the last whole message. Returns the
     /// number of connections.
     pub fn inject(&self, bytes: &[u8]) -> usize {
         let links = self.control.shared.links();

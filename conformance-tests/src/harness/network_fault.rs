@@ -19,7 +19,7 @@ pub enum NetworkFault {
     Flapping {
         /// How long it is down.
         down: Duration,
-        /// What clients meet that connect meanwhile.
+        /// What happens to clients that connect meanwhile.
         new: NewConnections,
     },
     /// Each reply arrives this much later.
@@ -38,7 +38,7 @@ pub enum NetworkFault {
     Narrow,
 }
 
-/// What clients meet that connect to a store that is cut off.
+/// What happens to clients that connect while the line is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NewConnections {
     /// There is no listener: connecting fails.

@@ -347,8 +347,8 @@ impl Context {
         lock(&self.step).clone()
     }
 
-    /// After the behaviour: nothing may be left, neither by `inspect` nor by the harness's own
-    /// look.
+    /// After the behaviour: nothing may be left, by `inspect` and by the harness's own
+    /// inspection.
     pub(crate) async fn audit(&self) -> Result<(), String> {
         let audited = timeout(self.patience * 2, self.nothing_left()).await;
         let left = audited.map_err(|_| "the store did not answer".to_owned());

@@ -117,7 +117,7 @@ impl DistributedLock for Server {
         for key in server.keys(name) {
             let gone = server.change(&key, |queue, _| {
                 let at = queue.entries.iter().position(|entry| {
-                    server.is(Mutant::EvictsAnybody) || participant_id(server, entry) == *who
+                    server.is(Mutant::EvictsAnyClaim) || participant_id(server, entry) == *who
                 });
                 let gone = match server.is(Mutant::EvictsNobody) {
                     true => at.map(|at| queue.entries[at].claim.clone()),

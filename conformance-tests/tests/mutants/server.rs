@@ -104,8 +104,8 @@ impl Server {
         keys
     }
 
-    /// Changes the queue of `key`, which also says whether to serve; then whoever fits is granted
-    /// and told.
+    /// Changes the queue of `key`, which also says whether to serve; then the claims that fit are
+    /// granted and notified.
     pub(crate) fn change<T>(
         &self,
         key: &str,

@@ -63,7 +63,7 @@ thread_local! {
     static PANICS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A panic in a background task is otherwise swallowed by its join handle, which nobody has.
+/// A panic in a background task is otherwise swallowed by its join handle, which is dropped.
 fn notice_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -182,8 +182,8 @@ async fn finish(plan: &Plan, scene: &Scene, running: Vec<Running>, closed: bool)
             if crashed {
                 continue;
             }
-            // Whoever waits without a limit waits for others, who hold for a while at most, or for
-            // the leases of the crashed: together for longer than one minute, now and then.
+            // A claim that waits without a limit waits for others, which hold for a
+            // while, or for the leases of the crashed: in all sometimes for longer than a minute.
             if timeout(Duration::from_secs(600), task).await.is_err() {
                 history.fail(format!("a client of process {number} never ends"));
             }
@@ -263,7 +263,7 @@ impl ProcessFaults {
             history.note(number, "stopped", 0, 0);
             self.gate.shut();
             match self.link.is_none() && self.dice.percent(70) {
-                // The store stands still with its process: no timer fires until it goes on.
+                // The store stands still with its process: no timer fires until it continues.
                 true => advance(length).await,
                 false => sleep(length).await,
             }

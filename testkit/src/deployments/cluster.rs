@@ -30,7 +30,7 @@ impl Cluster {
         let servers = TestCluster::start().await.map_err(io::Error::other)?;
         let all: Vec<_> = servers.nodes().iter().map(TestRedis::addr).collect();
         let entrances = all.len();
-        let lines = Lines::to_those_who_name_each_other(all, entrances, framing::resp, wiring);
+        let lines = Lines::to_servers_that_name_each_other(all, entrances, framing::resp, wiring);
         let lines = lines.await?;
         Ok(Cluster { servers, lines })
     }

@@ -29,7 +29,7 @@ pub(super) struct Failover {
 
 impl Failover {
     pub(super) async fn start(wiring: Wiring) -> io::Result<Failover> {
-        // A replica that is back is told at once.
+        // A replica that is back gets the data at once.
         let options = RedisOptions::new().config("repl-diskless-sync-delay 0");
         let start = async || options.clone().start().await.map_err(io::Error::other);
         let servers = [start().await?, start().await?];

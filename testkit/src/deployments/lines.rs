@@ -60,8 +60,8 @@ impl Lines {
     }
 
     /// To servers that name each other to their clients. All are needed that clients may be sent
-    /// to; of these, clients are told the first `entrances`.
-    pub(super) async fn to_those_who_name_each_other(
+    /// to; clients know the first `entrances` of these.
+    pub(super) async fn to_servers_that_name_each_other(
         servers: impl IntoIterator<Item = SocketAddr>,
         entrances: usize,
         framing: Framing,

@@ -100,7 +100,7 @@ impl Deployment for Named {
         Some(self.scratch.clone())
     }
 
-    /// What is under its prefix the library tells; the servers are not the suite's to search.
+    /// The library reports what is under its prefix; the user's servers are not to be searched.
     async fn leftovers(&self) -> io::Result<Vec<String>> {
         Ok(Vec::new())
     }

@@ -135,7 +135,7 @@ pub(super) async fn on_a_server(
     }
 }
 
-/// A script of somebody else that never ends, until it is killed.
+/// A script of another client that never ends, until it is killed.
 async fn keep_busy(server: &TestRedis, during: Duration) -> io::Result<()> {
     let endless = ["EVAL", "while true do end", "0"];
     let runs = server.command(&endless);

@@ -23,7 +23,7 @@ impl Sentinel {
         let servers = TestSentinel::start().await.map_err(io::Error::other)?;
         let entrances = servers.sentinels().len();
         let all = servers.sentinels().iter().chain(servers.nodes()).map(TestRedis::addr);
-        let lines = Lines::to_those_who_name_each_other(all, entrances, framing::resp, wiring);
+        let lines = Lines::to_servers_that_name_each_other(all, entrances, framing::resp, wiring);
         let lines = lines.await?;
         Ok(Sentinel { servers, lines })
     }

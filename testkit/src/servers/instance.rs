@@ -1,7 +1,7 @@
 //! What all servers have in common: a directory, a log, and a process that comes and goes.
 //!
 //! A server is ready when it answers as the process that was started here, asked again and again
-//! until a deadline; an answer alone could be somebody else's, who was faster on the port. The
+//! until a deadline; an answer alone could come from another process, which was faster on the port. The
 //! directory is deleted at the end, or kept with the log in it when the test fails.
 
 use std::io;
@@ -136,7 +136,7 @@ impl Instance {
         if self.with("ending", Process::exited)?.is_some() {
             return Ok(());
         }
-        // A frozen server hears of its end only when it goes on.
+        // A frozen server hears of its end only when it continues.
         self.with("ending", |process| process.signal(Signal::TERM))?;
         let _ = self.thaw();
         while self.with("ending", Process::exited)?.is_none() {

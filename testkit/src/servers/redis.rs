@@ -56,7 +56,7 @@ impl TestRedis {
         self.port.number()
     }
 
-    /// The address, as sentinels and clusters tell it to clients.
+    /// The address, as sentinels and clusters give it to clients.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()))
@@ -124,7 +124,7 @@ impl TestRedis {
         self.instance.freeze().await
     }
 
-    /// Lets a frozen server go on.
+    /// Lets a frozen server continue.
     ///
     /// # Errors
     /// When it is not running.

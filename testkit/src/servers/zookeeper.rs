@@ -92,7 +92,7 @@ impl ZooKeeperOptions {
 
     /// Leads everything that the servers of an ensemble say to each other, elections included,
     /// through proxies: [`TestZooKeeper::peer_links_of`] cuts one off from the others, while
-    /// clients go on talking to it. Below the [sync limit](Self::sync_limit) it does not notice.
+    /// clients can still reach it. Below the [sync limit](Self::sync_limit) it does not notice.
     #[must_use]
     pub fn peers_through_proxies(mut self) -> Self {
         self.wired = true;
@@ -107,7 +107,7 @@ impl ZooKeeperOptions {
         self
     }
 
-    /// Starts one server that is no part of an ensemble, and waits until it serves.
+    /// Starts one server that is not part of an ensemble, and waits until it serves.
     ///
     /// # Errors
     /// When ZooKeeper is not installed, or does not get ready.
@@ -351,7 +351,7 @@ impl ZooKeeperServer {
         self.instance.freeze().await
     }
 
-    /// Lets a frozen server go on.
+    /// Lets a frozen server continue.
     ///
     /// # Errors
     /// When it is not running.

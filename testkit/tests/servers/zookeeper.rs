@@ -92,7 +92,7 @@ async fn an_ensemble_elects_again_when_its_leader_is_killed() {
     assert!(!pids.into_iter().any(is_running));
 }
 
-/// With a small sync limit it notices, and so tells that nothing has got past the proxies.
+/// With a small sync limit it notices, which shows that nothing bypasses the proxies.
 #[tokio::test]
 async fn a_follower_is_cut_off_from_its_peers_but_not_from_clients() {
     let options = ZooKeeperOptions::new().sync_limit(3).peers_through_proxies();

@@ -86,7 +86,7 @@ async fn resets(context: Arc<Context>) {
 }
 
 /// The validity of a guard is the rest of the lease when the reply arrives; after the lease there
-/// is no guard.
+/// is none.
 async fn near_the_promise(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;

@@ -239,15 +239,15 @@ async fn killed_waiter(context: Arc<Context>) {
     let (asked, wanted) = (peer.clone(), name.clone());
     let dead = tokio::spawn(async move { asked.acquire(SLOT, &wanted, How::Exclusive).await });
     context.until_queued(&locks, &name, 1).await;
-    let behind = work::spawn_waiter(&locks, &name, How::Exclusive);
+    let next_waiter = work::spawn_waiter(&locks, &name, How::Exclusive);
     context.until_queued(&locks, &name, 2).await;
     dead.abort();
     let _ = dead.await;
-    let mut peer = Arc::into_inner(peer).expect("nobody else asks it");
+    let mut peer = Arc::into_inner(peer).expect("the last handle of the peer");
     peer.kill().await.expect("killed");
     context.release(holder).await;
     let bound = context.silence_frees_within(Duration::ZERO);
-    let next = context.within(bound, "the waiter after it is granted", behind).await;
+    let next = context.within(bound, "the waiter after it is granted", next_waiter).await;
     context.release(next.expect("no panic").expect("granted")).await;
 }
 

@@ -67,7 +67,7 @@ async fn grant(context: Arc<Context>) {
     }
 }
 
-/// Otherwise it waits behind its own orphaned queue entry (go-zookeeper #229).
+/// Otherwise it waits for its own orphaned queue entry (go-zookeeper #229).
 async fn place(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);

@@ -67,7 +67,7 @@ async fn counter(context: Arc<Context>) {
     context.assert_final(count == 200, || format!("{count} of 200 updates: some were lost"));
 }
 
-/// The lock is the guard's: neither the same task, nor the same `Lock`, nor anybody else gets it
+/// The lock is the guard's: neither the same task, nor the same `Lock`, nor any other client gets it
 /// again.
 async fn busy(context: Arc<Context>) {
     let name = context.name("busy");

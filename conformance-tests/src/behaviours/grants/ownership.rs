@@ -169,7 +169,7 @@ async fn panics(context: Arc<Context>) {
     let guard = context.acquire(&locks, &name).await;
     let task = tokio::spawn(async move {
         let _guard = guard;
-        // Unwinds without the panic hook: this one is no failure.
+        // Unwinds without the panic hook: this one is not a failure.
         std::panic::resume_unwind(Box::new("on purpose"));
     });
     assert!(task.await.expect_err("it panicked").is_panic());
@@ -202,7 +202,7 @@ async fn travels(context: Arc<Context>) {
     let shared = guard.clone();
     let held = tokio::spawn(async move { shared.is_held() }).await.expect("no panic");
     assert!(held);
-    let guard = Arc::into_inner(guard).expect("the task is over");
+    let guard = Arc::into_inner(guard).expect("the task has ended");
     let released = tokio::spawn(async move { guard.release().await });
     context.soon("another task releases", released).await.expect("no panic").expect("released");
     assert!(work::is_free(&context, &locks, &name, How::Exclusive).await);

@@ -23,7 +23,9 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "is_held_is_exact", &[], |c| Box::pin(exact(c))),
     behaviour(GROUP, "a_fixed_lease_ends_and_frees", &[], |c| Box::pin(fixed(c))),
     // Fault 39
-    behaviour(GROUP, "a_loss_is_reported_before_the_next_grant", &[], |c| Box::pin(told_before(c))),
+    behaviour(GROUP, "a_loss_is_reported_before_the_next_grant", &[], |c| {
+        Box::pin(reported_before(c))
+    }),
     // Fault 47
     behaviour(GROUP, "hold_at_most_ends_a_forgotten_guard", &[], |c| Box::pin(forgotten(c))),
     behaviour(GROUP, "hold_at_most_is_not_renewed_away", &[], |c| Box::pin(hold_at_most(c))),
@@ -119,7 +121,7 @@ async fn fixed(context: Arc<Context>) {
 }
 
 /// By the history: no validity of the first holder overlaps with one of the next.
-async fn told_before(context: Arc<Context>) {
+async fn reported_before(context: Arc<Context>) {
     let name = context.name("lock");
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..4 {
@@ -258,7 +260,7 @@ async fn late_reply(context: Arc<Context>) {
     let ttl = Duration::from_millis(200);
     for lock in [locks.lock(&name).ttl(ttl), locks.lock(&name).fixed_lease(ttl)] {
         let answer = context.soon("an answer", lock.acquire()).await;
-        work::assert_kind(&answer.expect_err("the lease is over"), ErrorKind::Lost);
+        work::assert_kind(&answer.expect_err("the lease has ended"), ErrorKind::Lost);
     }
     context.heal().await;
 }
@@ -300,10 +302,10 @@ async fn frozen(context: Arc<Context>) {
     let next = next.expect("granted");
     assert!(granted >= until, "granted while the frozen holder's validity lasted");
     let thawing = frozen_runtime.run(async move {
-        let held_at_first_look = guard.is_held();
+        let held_at_first_check = guard.is_held();
         let reason = guard.lost().await;
         drop(guard);
-        (held_at_first_look, reason, frozen.close().await)
+        (held_at_first_check, reason, frozen.close().await)
     });
     let (held, _reason, closed) =
         context.soon("the thawed holder is notified of the loss", thawing).await;
@@ -322,7 +324,7 @@ async fn expired(context: Arc<Context>) {
     context.store().expire(&name).await.expect("the store forgets it");
     work::until_lost(&context, &guard).await;
     work::release_is_not_held(&context, guard).await;
-    assert!(!context.store().is_locked(&name).await.expect("a look"), "it was recreated");
+    assert!(!context.store().is_locked(&name).await.expect("inspected"), "it was recreated");
     let next = context.soon("a try answers", two.lock(&name).try_acquire()).await;
     let next = next.expect("no error").expect("the store forgot the holder, so it is free");
     // Now the release itself finds out.

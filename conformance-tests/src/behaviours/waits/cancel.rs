@@ -88,7 +88,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
         Box::pin(store::connect(c))
     }),
     behaviour(GROUP, "a_cancelled_waiter_releases_no_other_hold", &[], |c| {
-        Box::pin(frees_nobody(c))
+        Box::pin(frees_no_other(c))
     }),
     behaviour(GROUP, "a_cancelled_waiter_passes_its_turn_on", &[], |c| Box::pin(passes_on(c))),
     behaviour(GROUP, "waiters_cancelled_at_the_hand_off_lose_no_turn", &[], |c| {
@@ -124,7 +124,7 @@ async fn assert_clean(context: &Context, locks: &Locks, name: &str) {
 }
 
 /// A clean-up that deletes any holder's entry would free another client's lock.
-async fn frees_nobody(context: Arc<Context>) {
+async fn frees_no_other(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let holder = context.acquire(&one, &name).await;

@@ -167,7 +167,7 @@ async fn a_panic_in_attempt_leaves_nothing() {
     store.until(1, release).await;
     assert!(store.calls().contains(&Call::Release(claim.id())) && !claim.wake());
     sleep(10 * SECOND).await;
-    assert!(held.is_held(), "the keeper goes on");
+    assert!(held.is_held(), "renewals continue");
 }
 
 #[tokio::test(start_paused = true)]
