@@ -78,7 +78,7 @@ impl Deployment for Quorum {
                     node.freeze().await.map_err(io::Error::other)?;
                 }
                 sleep(during).await;
-                self.minority().iter().try_for_each(TestRedis::thaw).map_err(io::Error::other)
+                self.minority().iter().try_for_each(|node| node.thaw()).map_err(io::Error::other)
             }
             // One minority after the other, with the time that each needs until it counts again.
             Fault::MinorityRestarted => {

@@ -55,7 +55,7 @@ impl Deployment for Sentinel {
     }
 
     fn may_overlap(&self, fault: Fault) -> bool {
-        !ON_A_SERVER.contains(&fault) && !Lines::fault(fault).is_some()
+        !ON_A_SERVER.contains(&fault) && Lines::fault(fault).is_none()
     }
 
     async fn masters(&self) -> io::Result<Vec<u16>> {

@@ -19,6 +19,7 @@ mod version;
 mod zookeeper;
 
 pub use fencelock_conformance::ServerClock;
+pub use instance::Instance;
 pub use redis::TestRedis;
 pub use redis::cluster::TestCluster;
 pub use redis::cluster::migration::SlotMigration;

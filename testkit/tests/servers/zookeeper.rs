@@ -87,7 +87,7 @@ async fn an_ensemble_elects_again_when_its_leader_is_killed() {
 
     zookeeper.restart().await.unwrap();
     assert!(zookeeper.leader().await.is_some());
-    let pids: Vec<_> = zookeeper.servers().iter().map(ZooKeeperServer::pid).collect();
+    let pids: Vec<_> = zookeeper.servers().iter().map(|server| server.pid()).collect();
     drop(zookeeper);
     assert!(!pids.into_iter().any(is_running));
 }

@@ -258,7 +258,7 @@ impl TestCluster {
 
     /// Keeps the directories after the end and prints their paths, as a panic of the test does.
     pub fn keep(&self) {
-        self.nodes.iter().for_each(TestRedis::keep);
+        self.nodes.iter().for_each(|node| node.keep());
     }
 
     /// Gives the slots to the masters, and introduces all nodes to each other.
