@@ -1,6 +1,6 @@
 //! Redis under Sentinel.
 
-use fencelock_testkit::servers::{RedisOptions, TestRedis, TestSentinel};
+use fencelock_testkit::servers::{RedisOptions, TestSentinel};
 
 use crate::is_running;
 

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use fencelock_testkit::proxy::{AfterDrop, Direction, DropReply, Proxy, framing};
-use fencelock_testkit::servers::{ServerError, TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
+use fencelock_testkit::servers::{ServerError, TestZooKeeper, ZooKeeperOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
