@@ -52,7 +52,7 @@ impl Log {
         };
         match self.0.iter().find(is_it) {
             Some(((_, name), outcome)) => (name.clone(), Some(outcome)),
-            None => ([&test.file[..], &[test.name.clone()]].concat().join("::"), None),
+            None => ([&test.file[..], std::slice::from_ref(&test.name)].concat().join("::"), None),
         }
     }
 
