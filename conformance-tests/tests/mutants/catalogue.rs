@@ -68,6 +68,14 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         &[Suite("validity::validity_counts_from_before_the_request"), SeedsOfLeases],
     ),
     (
+        Mutant::RepeatedAttemptExtendsNothing,
+        &[Suite("replies::a_grant_found_again_is_relied_on_only_for_its_lease")],
+    ),
+    (
+        Mutant::ClockOfEachClient,
+        &[Suite("exclusion::clients_that_connected_at_different_times_exclude_each_other")],
+    ),
+    (
         Mutant::DoubleGrant,
         &[
             Suite("exclusion::clients_exclude_each_other"),

@@ -36,7 +36,7 @@ impl ToyStore {
 #[async_trait]
 impl Store for ToyStore {
     async fn connect(&self, params: &Params) -> Result<Locks> {
-        Locks::new(self.server.clone(), "toy://", params.settings()?)
+        Locks::new(self.server.connected(), "toy://", params.settings()?)
     }
 
     fn backdoors(&self) -> &[Backdoor] {

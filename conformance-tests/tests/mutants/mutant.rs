@@ -19,6 +19,10 @@ pub(crate) enum Mutant {
     ForgetsEarly,
     /// Validity counts from the reply.
     DeadlineFromReply,
+    /// The answer to a repeated attempt counts the validity anew, but the server leaves the lease.
+    RepeatedAttemptExtendsNothing,
+    /// Leases end on a clock that begins when the client connects.
+    ClockOfEachClient,
     /// Now and then two are granted.
     DoubleGrant,
     /// Each attempt is a new claim, also that of one that asks again.

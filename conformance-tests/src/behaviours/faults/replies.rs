@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::Snapshot;
+use tokio::time::sleep;
 
 use crate::behaviours::behaviour;
 use crate::behaviours::work;
@@ -17,11 +18,16 @@ use crate::suite::needs::Need;
 
 const GROUP: &str = "replies";
 const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::LoseReply)];
+const LEASE: &[Need] = &[Need::Backdoor(Backdoor::LoseReply), Need::Lease];
 const RENEWED: &[Need] = &[Need::Backdoor(Backdoor::LoseReply), Need::Renewal];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     // Fault 7
     behaviour(GROUP, "a_grant_whose_reply_was_lost_is_found_again", NEEDS, |c| Box::pin(grant(c))),
+    // Fault 7
+    behaviour(GROUP, "a_grant_found_again_is_relied_on_only_for_its_lease", LEASE, |c| {
+        Box::pin(lease(c))
+    }),
     // Fault 7
     behaviour(GROUP, "a_queue_place_whose_reply_was_lost_is_found_again", NEEDS, |c| {
         Box::pin(place(c))
@@ -65,6 +71,34 @@ async fn grant(context: Arc<Context>) {
         let guard = tried.expect("no error").expect("free, so a try succeeds");
         context.release(guard).await;
     }
+}
+
+/// The repeated request may extend the lease in the store, or leave it; the holder must not count a
+/// lease that the store did not extend from the repetition.
+async fn lease(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let ttl = context.patience().min(Duration::from_secs(4));
+    lose_next(&context).await;
+    let lock = one.lock(&name).fixed_lease(ttl);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    context.sleep_until(&two, guard.valid_until() - ttl / 2).await;
+    let next = async {
+        loop {
+            let tried = two.lock(&name).try_acquire().await.expect("a try answers");
+            let first_is_held = guard.is_held();
+            if let Some(next) = tried {
+                context.assert_final(!first_is_held, || {
+                    "two holders: the first relies on a longer lease than the store kept".to_owned()
+                });
+                return next;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let next = context.within(context.silence_frees_within(ttl), "the lease ends", next).await;
+    work::release_is_not_held(&context, guard).await;
+    context.release(next).await;
 }
 
 /// Otherwise it waits for its own orphaned queue entry (go-zookeeper #229).
